@@ -1,0 +1,79 @@
+# Everything runs from .venv, made from requirements.lock. Override the interpreter with: make PYTHON=python3.12 ...
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTEST_ARGS ?=
+DEMO_ARGS ?=
+BENCH_ARGS ?=
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+.PHONY: help
+help: ## List the targets
+	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+##@ Environment
+
+.PHONY: env
+env: $(STAMP) ## Make .venv from requirements.lock
+
+$(STAMP): requirements.lock pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON): not found; install Python 3.11 or newer, or name one: make PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("$(PYTHON) is Python %d.%d; 3.11 or newer is needed: make PYTHON=python3.11 ..." % sys.version_info[:2])'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -r requirements.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
+	@touch $@
+
+.PHONY: lock
+lock: ## Resolve the dependencies again into requirements.lock (names no host)
+	@test -x $(BIN)/uv || { $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet uv; }
+	$(BIN)/uv pip compile --quiet --upgrade --no-emit-index-url --no-header --python-version 3.11 --extra dev pyproject.toml -o requirements.lock
+
+.PHONY: postgres15
+postgres15: ## Install Debian's PostgreSQL 15 for the tests that want it (root only, optional)
+	@if ls -d /usr/lib/postgresql/15/bin >/dev/null 2>&1; then :; \
+	elif [ "$$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then \
+	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql-15; } >/dev/null 2>&1 \
+	    || echo "notice: postgresql-15 could not be installed here; its tests are skipped" >&2; \
+	else echo "notice: PostgreSQL 15 is not installed and this user cannot install it; its tests are skipped" >&2; fi
+
+##@ Use
+
+.PHONY: demo
+demo: $(STAMP) ## The whole story on an embedded PostgreSQL (DEMO_ARGS="--postgres 18")
+	@$(BIN)/cdc demo $(DEMO_ARGS)
+
+##@ Develop
+
+.PHONY: test
+test: lint ## Lint, type check, and every test
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+.PHONY: test-unit
+test-unit: $(STAMP) ## The tests that need neither PostgreSQL nor Spark
+	$(BIN)/python -m pytest -m unit $(PYTEST_ARGS)
+
+.PHONY: lint
+lint: $(STAMP) ## Ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+.PHONY: format
+format: $(STAMP) ## Let Ruff put the code in order
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: bench
+bench: $(STAMP) ## Speeds against the limit of the same run, one JSON line a figure (BENCH_ARGS="--changes 100000")
+	@$(BIN)/python -m tests.benchmarks.bench $(BENCH_ARGS)
+
+.PHONY: clean
+clean: ## Remove what the tools leave behind, and .venv
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis cdc-demo
+	rm -rf dbt_project/target dbt_project/logs
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,247 @@
+"""The shared values: LSNs, names, configuration, catalog snapshots and the ledger row."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit import config as configuration
+from toolkit.catalog import TableVersion
+from toolkit.errors import ConfigError
+from toolkit.events import EVENT_SCHEMA, Event, to_arrow
+from toolkit.ledger_row import BatchRecord, SourceIdentity
+from toolkit.lsn import Lsn
+from toolkit.names import lake_columns, lake_table, qualified, quote_postgres, quote_spark, renamed, selects
+
+pytestmark = pytest.mark.unit
+
+lsns = st.integers(min_value=0, max_value=2**63 - 1).map(Lsn)
+
+
+# -- LSN ---------------------------------------------------------------------------------------------------------------
+
+
+@given(lsns)
+def test_an_lsn_reads_back_as_it_prints(lsn: Lsn) -> None:
+    assert Lsn.parse(str(lsn)) == lsn
+
+
+@given(lsns, lsns)
+def test_tags_sort_as_positions_do(a: Lsn, b: Lsn) -> None:
+    assert (a.tag < b.tag) == (a < b)
+
+
+def test_trap_15_an_lsn_is_a_number() -> None:
+    assert str(Lsn(0x16B3748)) == "0/16B3748"
+    assert Lsn.parse("9/FFFFFFFF") < Lsn.parse("10/0")  # as text it is the other way round
+    assert Lsn.parse(" a/b ") == Lsn(0xA_0000_000B)
+    assert repr(Lsn(1)) == "Lsn('0/1')"
+
+
+@pytest.mark.parametrize("text", ["", "16B3748", "0/", "/0", "0/16B37480F", "x/1", "0/1/2", "-1/0", "0x1/0"])
+def test_a_malformed_lsn_is_named(text: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(repr(text))):
+        Lsn.parse(text)
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
+@given(st.text(min_size=1), st.text(min_size=1))
+def test_a_lake_table_name_is_always_usable(schema: str, table: str) -> None:
+    assert re.fullmatch(r"[a-z0-9_]{1,200}", lake_table(schema, table))
+
+
+def test_lake_tables_never_collide() -> None:
+    tricky = [
+        ("a", "b__c"), ("a__b", "c"), ("a", "B__c"), ("public", "Orders"), ("public", "orders"), ("public", "ORDERS"),
+        ("public", "größe"), ("public", "grosse"), ("public", "o rders"), ("public", "o_rders"), ("p", "x" * 250),
+        ("p", "x" * 251),
+    ]  # fmt: skip
+    assert len({lake_table(*name) for name in tricky}) == len(tricky)
+    assert lake_table("public", "orders") == "public__orders"
+
+
+def test_reserved_and_clashing_columns_get_a_stable_other_name() -> None:
+    columns = [(1, "id"), (2, "Name"), (3, "name"), (4, "_cdc_text"), (5, "_file"), (6, "Umsatz")]
+    lake = lake_columns(columns)
+    assert lake[1] == "id"
+    assert lake[3] == "name"
+    assert lake[6] == "Umsatz"
+    assert len({name.lower() for name in lake.values()}) == len(columns)
+    assert not any(name.lower().startswith("_") for name in lake.values())
+    assert set(renamed(columns)) == {2, 4, 5}
+
+
+def test_names_are_quoted_for_each_engine() -> None:
+    assert quote_postgres('a"b') == '"a""b"'
+    assert quote_spark("a`b") == "`a``b`"
+    assert qualified("public", "orders") == "public.orders"
+    assert qualified("public", "Order items") == 'public."Order items"'
+
+
+def test_selection_by_globs() -> None:
+    assert selects(["public.*"], [], "public", "orders")
+    assert not selects(["public.*"], ["public.tmp_*"], "public", "tmp_1")
+    assert not selects(["public.*"], [], "Public", "orders")
+
+
+# -- configuration -----------------------------------------------------------------------------------------------------
+
+
+def _write(folder: Path, text: str) -> str:
+    file = folder / "cdc.toml"
+    file.write_text(text, encoding="utf-8")
+    return str(file)
+
+
+def test_configuration_file(tmp_path: Path) -> None:
+    path = _write(
+        tmp_path,
+        '[source]\nconninfo = "service=shop"\ntables = ["public.*", "sales.o*"]\n'
+        "[drain]\nmax_changes = 500\n[spark.spark.driver]\nmemory = '2g'\n",
+    )
+    config = configuration.load(path)
+    assert config.source.conninfo == "service=shop"
+    assert config.source.tables == ("public.*", "sales.o*")
+    assert config.source.slot == "cdc"
+    assert config.drain.max_changes == 500
+    assert config.spark == {"spark.driver.memory": "2g"}
+    assert config.warehouse == tmp_path / "lake" / "warehouse"
+    assert config.catalog_db == tmp_path / "lake" / "catalog.db"
+    assert config.work_dir == tmp_path / "lake"
+
+
+def test_the_environment_overrides_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = _write(tmp_path, '[source]\nslot = "one"\npublication = "kept"\n[drain]\nmax_changes = 500\n')
+    monkeypatch.setenv("CDC_SOURCE__SLOT", "two")
+    monkeypatch.setenv("CDC_DRAIN__MAX_CHANGES", "7")
+    config = configuration.load(path)
+    assert (config.source.slot, config.source.publication, config.drain.max_changes) == ("two", "kept", 7)
+
+
+def test_the_environment_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CDC_CONFIG", _write(tmp_path, '[source]\nslot = "here"\n'))
+    assert configuration.load().source.slot == "here"
+
+
+def test_no_file_at_all_is_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert configuration.load().source.publication == "cdc"
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[source\n", "not valid TOML"),
+        ("[sauce]\n", "sauce: unknown key"),
+        ("[source]\nslott = 'x'\n", "source.slott: unknown key"),
+        ("[source]\nslot = 'My-Slot'\n", "source.slot"),
+        ("[drain]\nmax_changes = 'many'\n", "drain.max_changes"),
+        ("[drain]\nmax_changes = 0\n", "drain.max_changes"),
+        ("[lake]\ntype = 'hive'\n", "lake.type"),
+    ],
+)
+def test_a_bad_configuration_is_one_line_that_names_the_key(tmp_path: Path, text: str, named: str) -> None:
+    path = _write(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        configuration.load(path)
+    assert named in str(caught.value)
+    assert "cdc.toml" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_a_named_file_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such configuration file"):
+        configuration.load(str(tmp_path / "other.toml"))
+
+
+def test_only_sqlite_catalogs_for_now(tmp_path: Path) -> None:
+    config = configuration.load(_write(tmp_path, "[lake]\nuri = 'jdbc:postgresql://x/y'\n"))
+    with pytest.raises(ConfigError, match="jdbc:postgresql"):
+        _ = config.catalog_db
+
+
+# -- catalog -----------------------------------------------------------------------------------------------------------
+
+
+def _column(attnum: int, name: str, **more: object) -> dict[str, object]:
+    base: dict[str, object] = {
+        "attnum": attnum, "name": name, "type_oid": "23", "type": "integer", "typmod": -1, "not_null": False,
+        "type_kind": "b", "type_category": "N",
+    }  # fmt: skip
+    return base | more
+
+
+def _table(**more: object) -> dict[str, object]:
+    base: dict[str, object] = {
+        "relid": "16384", "schema": "public", "name": "Orders", "kind": "r", "persistence": "p",
+        "replica_identity": "d", "key_attnums": [3, 1], "primary_key": [3, 1],
+        "columns": [_column(3, "c"), _column(1, "a", has_missing=True, missing="7")],
+    }  # fmt: skip
+    return base | more
+
+
+def test_a_table_snapshot_reads_in_attnum_order() -> None:
+    table = TableVersion.from_json(json.loads(json.dumps(_table())))
+    assert [c.attnum for c in table.columns] == [1, 3]
+    assert table.identifier == 'public."Orders"'
+    assert table.width == 3  # attnum 2 was dropped; images keep its place
+    assert table.keyed
+    assert table.key_attnums == (3, 1)
+    first = table.column("a")
+    assert first is not None
+    assert (first.has_missing, first.missing) == (True, "7")
+    assert table.column("b") is None
+
+
+@pytest.mark.parametrize(("identity", "key"), [("f", []), ("n", []), ("d", [])])
+def test_a_table_without_a_usable_key_is_a_bag(identity: str, key: list[int]) -> None:
+    assert not TableVersion.from_json(_table(replica_identity=identity, key_attnums=key)).keyed
+
+
+def test_a_table_without_columns_has_width_zero() -> None:
+    assert TableVersion.from_json(_table(columns=[], key_attnums=None)).width == 0
+
+
+# -- ledger and events -------------------------------------------------------------------------------------------------
+
+RECORD = BatchRecord(
+    batch_id=4,
+    generation=1,
+    from_lsn=Lsn(10),
+    upto_lsn=Lsn(30),
+    complete_to=Lsn(20),
+    origin="slot",
+    slot="cdc",
+    identity=SourceIdentity("7000000000000000001", 1, 5, 16400),
+    changes=3,
+    counts={"row": 3, "batch": 1},
+    beacon="0f",
+    beacon_lsn=Lsn(40),
+    committed_at="2026-01-01T00:00:00+00:00",
+)
+
+
+@pytest.mark.parametrize("record", [RECORD, replace(RECORD, beacon=None, beacon_lsn=None, counts={})])
+def test_the_ledger_row_reads_back(record: BatchRecord) -> None:
+    again = BatchRecord.from_json(record.to_json())
+    assert again == record
+    assert isinstance(again.complete_to, Lsn)
+
+
+def test_driver_events_fit_the_raw_log() -> None:
+    event = Event(
+        batch_id=1, generation=1, commit_lsn=99, ordinal=1 << 40, end_lsn=100, kind="batch", payload=RECORD.to_json()
+    )
+    table = to_arrow([event, replace(event, kind="truncate", op="T", relid=5, unchanged=[1])])
+    assert table.schema.equals(EVENT_SCHEMA)
+    assert table.column("kind").to_pylist() == ["batch", "truncate"]
+    assert to_arrow([]).num_rows == 0

@@ -1,0 +1,134 @@
+"""What a table was at one position of the log: the values of a schema version.
+
+The JSON form is made by one SQL function on the source (`sql/install/20_table_snapshot.sql`), used alike by the event
+triggers, `cdc init` and the catalog comparison, and kept unchanged as the payload of `schema` events.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from toolkit.lsn import Lsn
+from toolkit.names import qualified
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One live column. `attnum` is its identity; the name is an attribute of the version."""
+
+    attnum: int
+    name: str
+    type_oid: int
+    type: str  # format_type(), for example numeric(12,2)
+    typmod: int
+    not_null: bool
+    default: str | None
+    generated: str  # '' | 's' (stored) | 'v' (virtual)
+    identity: str  # '' | 'a' | 'd'
+    collation: str | None
+    has_missing: bool  # rows older than the column show `missing` instead of NULL
+    missing: str | None  # in PostgreSQL text form
+    type_kind: str  # pg_type.typtype: b c d e p r m
+    type_category: str  # pg_type.typcategory: A B D E N S T U ...
+    base_type: str | None  # format_type() of the innermost base, for domains
+    enum_labels: tuple[tuple[int, str], ...]  # (pg_enum.oid, label) in sort order, for enums
+    attributes: tuple[tuple[str, str], ...]  # (name, type) of a composite
+    published: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TableVersion:
+    """A table as its catalog showed it."""
+
+    relid: int
+    schema: str
+    name: str
+    kind: str  # pg_class.relkind: r p v m f
+    persistence: str  # p u t
+    replica_identity: str  # d n f i
+    key_attnums: tuple[int, ...]  # columns of the replica identity index, in index order; empty for full and nothing
+    primary_key: tuple[int, ...]
+    columns: tuple[Column, ...]  # live columns in attnum order
+    parents: tuple[int, ...]
+    children: tuple[int, ...]
+    published: bool
+    row_filter: str | None
+    comment: str | None
+    dropped: bool = False
+
+    @property
+    def identifier(self) -> str:
+        """`schema.table`, quoted where needed."""
+        return qualified(self.schema, self.name)
+
+    @property
+    def keyed(self) -> bool:
+        """Whether rows are told apart by key. Tables that are not keyed are bags."""
+        return self.replica_identity in "di" and bool(self.key_attnums)
+
+    @property
+    def width(self) -> int:
+        """Length of an image array: the largest live attnum."""
+        return max((c.attnum for c in self.columns), default=0)
+
+    def column(self, name: str) -> Column | None:
+        """The live column of that name."""
+        return next((c for c in self.columns if c.name == name), None)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> TableVersion:
+        """Read the form that the source's `cdc.table_snapshot` makes."""
+        columns = tuple(
+            Column(
+                attnum=c["attnum"],
+                name=c["name"],
+                type_oid=int(c["type_oid"]),
+                type=c["type"],
+                typmod=c["typmod"],
+                not_null=c["not_null"],
+                default=c.get("default"),
+                generated=c.get("generated") or "",
+                identity=c.get("identity") or "",
+                collation=c.get("collation"),
+                has_missing=bool(c.get("has_missing")),
+                missing=c.get("missing"),
+                type_kind=c["type_kind"],
+                type_category=c["type_category"],
+                base_type=c.get("base_type"),
+                enum_labels=tuple((int(e["oid"]), e["label"]) for e in c.get("enum_labels") or ()),
+                attributes=tuple((a["name"], a["type"]) for a in c.get("attributes") or ()),
+                published=c.get("published", True),
+            )
+            for c in sorted(data["columns"], key=lambda c: c["attnum"])
+        )
+        return cls(
+            relid=int(data["relid"]),
+            schema=data["schema"],
+            name=data["name"],
+            kind=data["kind"],
+            persistence=data["persistence"],
+            replica_identity=data["replica_identity"],
+            key_attnums=tuple(data.get("key_attnums") or ()),
+            primary_key=tuple(data.get("primary_key") or ()),
+            columns=columns,
+            parents=tuple(int(p) for p in data.get("parents") or ()),
+            children=tuple(int(c) for c in data.get("children") or ()),
+            published=bool(data.get("published", True)),
+            row_filter=data.get("row_filter"),
+            comment=data.get("comment"),
+            dropped=bool(data.get("dropped", False)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaVersion:
+    """A table version with its place in the log, valid from there until the next of the same relid."""
+
+    schema_id: int  # dense and ascending over all tables of a generation
+    generation: int
+    commit_lsn: Lsn
+    end_lsn: Lsn
+    ordinal: int
+    table: TableVersion
+    payload: str  # the JSON as captured

@@ -1,0 +1,168 @@
+"""`cdc.toml` and its environment overrides.
+
+Every key is `CDC_<SECTION>__<KEY>` in the environment too. Relative paths are relative to the folder of `cdc.toml`.
+libpq does all of the connecting: passwords are never parsed, logged or stored here.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from toolkit.errors import ConfigError
+
+DEFAULT_NAME = "cdc.toml"
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SourceConfig(_Section):
+    """The PostgreSQL side."""
+
+    conninfo: str = ""  # libpq: conninfo, URI, service=..., or empty for PG* variables
+    publication: str = "cdc"
+    slot: str = "cdc"
+    tables: tuple[str, ...] = ("public.*",)
+    exclude: tuple[str, ...] = ()
+    new_tables: Literal["propose", "publish"] = "propose"  # publish: FOR TABLES IN SCHEMA, captured from birth
+
+    @field_validator("slot")
+    @classmethod
+    def _slot_name(cls, value: str) -> str:
+        if not value or len(value) > 63 or not all(c.islower() or c.isdigit() or c == "_" for c in value):
+            raise ValueError("a slot name has lower case letters, digits and underscores, 63 at most")
+        return value
+
+
+class LakeConfig(_Section):
+    """The Iceberg side."""
+
+    warehouse: str = "lake/warehouse"
+    catalog: str = "lake"
+    type: Literal["jdbc"] = "jdbc"
+    uri: str = "jdbc:sqlite:lake/catalog.db"
+
+
+class DrainConfig(_Section):
+    """How much a drain takes at once."""
+
+    max_changes: int = Field(default=1_000_000, gt=0)  # messages a peek may return, in whole transactions
+    batch_changes: int = Field(default=1_000_000, gt=0)  # messages of one commit, in whole transactions
+    spool_dir: str | None = None  # local to the driver unless every executor sees it
+    beacon_minutes: float = Field(default=5.0, ge=0)
+
+
+class CheckConfig(_Section):
+    """How parity is proved."""
+
+    buckets: int = Field(default=256, gt=0)
+    samples: int = Field(default=20, ge=0)  # keys listed per class in the report
+    cut_seconds: float = Field(default=30.0, gt=0)  # to wait for an exact cut before `not_taken`
+
+
+class DbtConfig(_Section):
+    """The dbt project that builds the tables for people."""
+
+    project_dir: str = "dbt_project"
+    threads: int = Field(default=2, gt=0)
+
+
+class Config(BaseSettings):
+    """The whole configuration. `root` is the folder that relative paths start from."""
+
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", env_prefix="CDC_", env_nested_delimiter="__", env_ignore_empty=True
+    )
+
+    root: Path = Field(default_factory=Path.cwd)
+    source: SourceConfig = SourceConfig()
+    lake: LakeConfig = LakeConfig()
+    spark: dict[str, str] = Field(default_factory=dict)
+    drain: DrainConfig = DrainConfig()
+    check: CheckConfig = CheckConfig()
+    dbt: DbtConfig = DbtConfig()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return env_settings, init_settings  # the environment overrides the file
+
+    def path(self, text: str) -> Path:
+        """An absolute path from a configured one."""
+        return (self.root / text).resolve()
+
+    @property
+    def warehouse(self) -> Path:
+        return self.path(self.lake.warehouse)
+
+    @property
+    def catalog_db(self) -> Path:
+        """The SQLite file of the JDBC catalog."""
+        prefix = "jdbc:sqlite:"
+        if not self.lake.uri.startswith(prefix):
+            raise ConfigError(f"[lake] uri {self.lake.uri!r} is not supported: expected {prefix}<path>")
+        return self.path(self.lake.uri.removeprefix(prefix))
+
+    @property
+    def project_dir(self) -> Path:
+        return self.path(self.dbt.project_dir)
+
+    @property
+    def work_dir(self) -> Path:
+        """Lease, spool and reports."""
+        return self.warehouse.parent
+
+
+def load(path: str | None = None) -> Config:
+    """Read the configuration: `path`, else `CDC_CONFIG`, else `cdc.toml` in the working directory if it is there.
+
+    Raises:
+        ConfigError: no such file, malformed TOML, or an unknown or unusable key; the message names it.
+    """
+    named = path or os.environ.get("CDC_CONFIG")
+    file = Path(named or DEFAULT_NAME)
+    data: dict[str, Any] = {}
+    if file.is_file():
+        try:
+            data = tomllib.loads(file.read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{file}: not valid TOML: {error}") from None
+    elif named:
+        raise ConfigError(f"{file}: no such configuration file; create it or give another --config")
+    data.setdefault("root", file.resolve().parent)
+    spark = data.get("spark")
+    if isinstance(spark, dict):
+        data["spark"] = _flatten(spark)
+    try:
+        return Config(**data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        found = f", found {first['input']!r}" if first["type"] != "extra_forbidden" else ""
+        message = "unknown key" if first["type"] == "extra_forbidden" else first["msg"]
+        raise ConfigError(f"{file if file.is_file() else 'configuration'}: {key}: {message}{found}") from None
+
+
+def _flatten(table: dict[str, Any], prefix: str = "") -> dict[str, str]:
+    """Spark settings may be written quoted (`"spark.x.y" = 1`) or nested; both are one flat mapping."""
+    flat: dict[str, str] = {}
+    for key, value in table.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict):
+            flat |= _flatten(value, name + ".")
+        else:
+            flat[name] = str(value).lower() if isinstance(value, bool) else str(value)
+    return flat

@@ -1,0 +1,56 @@
+"""The ledger row: what one committed batch says about itself."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+
+from toolkit.lsn import Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class SourceIdentity:
+    """What must stay the same for the log to be one history."""
+
+    system_id: str
+    timeline: int
+    database_oid: int
+    publication_oid: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRecord:
+    """One row of the ledger: the payload of the single `batch` event that every batch holds.
+
+    Everything with `end_lsn <= complete_to` is in the log once this batch is committed. `complete_to` equals
+    `upto_lsn` when the peek was not cut by count.
+    """
+
+    batch_id: int
+    generation: int
+    from_lsn: Lsn
+    upto_lsn: Lsn
+    complete_to: Lsn
+    origin: str  # slot | change_log | snapshot
+    slot: str
+    identity: SourceIdentity
+    changes: int  # rows and truncates
+    counts: dict[str, int] = field(default_factory=dict)  # events per kind
+    beacon: str | None = None  # nonce that the next drain must find again
+    beacon_lsn: Lsn | None = None  # end LSN of the beacon's transaction
+    committed_at: str = ""  # ISO 8601, UTC
+
+    def to_json(self) -> str:
+        """The payload text."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> BatchRecord:
+        """Read a payload text."""
+        data = json.loads(text)
+        for key in ("from_lsn", "upto_lsn", "complete_to"):
+            data[key] = Lsn(data[key])
+        if data["beacon_lsn"] is not None:
+            data["beacon_lsn"] = Lsn(data["beacon_lsn"])
+        data["identity"] = SourceIdentity(**data["identity"])
+        return cls(**data)

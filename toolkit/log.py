@@ -1,0 +1,40 @@
+"""Logging: stdlib loggers in modules, one formatter at the edge."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+
+_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def logger(name: str) -> logging.Logger:
+    """The logger of one module."""
+    return logging.getLogger(name)
+
+
+class _Lines(logging.Formatter):
+    def __init__(self, *, as_json: bool) -> None:
+        super().__init__()
+        self._json = as_json
+
+    def format(self, record: logging.LogRecord) -> str:
+        extra = {k: v for k, v in vars(record).items() if k not in _FIELDS}
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        if self._json:
+            line = {"ts": at, "level": record.levelname.lower(), "event": record.getMessage()} | extra
+            return json.dumps(line, default=str)
+        facts = " ".join(f"{key}={value}" for key, value in extra.items())
+        return f"{at} {record.getMessage()} {facts}".rstrip()
+
+
+def configure(*, verbose: bool, as_json: bool) -> None:
+    """Send the toolkit's log to stderr, as JSON lines or plain ones."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Lines(as_json=as_json))
+    root = logging.getLogger("toolkit")
+    root.handlers[:] = [handler]
+    root.setLevel(logging.INFO if verbose else logging.WARNING)
+    root.propagate = False
