@@ -1,21 +1,28 @@
 """PostgreSQL for tests: embedded servers of two majors, and a fresh database for each test.
 
 A pytest plugin: `pg16`, `pg18` (one server a session), `pg` (both, one after the other), `database` (conninfo of a
-new database on `pg`, dropped with its slots afterwards).
+new database on `pg`, dropped with its slots afterwards), `source` (its configuration).
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import hmac
 import itertools
+import json
 import os
+import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 
+from toolkit.config import CheckConfig, Config, SourceConfig
 from toolkit.embedded import EmbeddedServer
 
 _DEBIAN = Path("/usr/lib/postgresql")
@@ -84,3 +91,72 @@ def database(pg: EmbeddedServer) -> Iterator[str]:
     """Conninfo of a database of this test's own."""
     with fresh_database(pg) as conninfo:
         yield conninfo
+
+
+@pytest.fixture
+def source(database: str) -> Config:
+    """Configuration of `database`, with a slot name of its own (slots are shared by all databases of a server)."""
+    name = conninfo_to_dict(database)["dbname"]
+    return Config(source=SourceConfig(conninfo=database, slot=f"cdc_{name}"), check=CheckConfig(cut_seconds=20.0))
+
+
+def stream(conn: psycopg.Connection[Any], config: Config) -> list[tuple[int, bytes]]:
+    """`(lsn, message)` of everything in the slot; nothing is consumed."""
+    rows = conn.execute(
+        "select (lsn - '0/0')::int8, data from pg_catalog.pg_logical_slot_peek_binary_changes(%s, null, null,"
+        " 'proto_version', '1', 'publication_names', %s, 'messages', 'true')",
+        [config.source.slot, config.source.publication],
+    ).fetchall()
+    return [(lsn, bytes(data)) for lsn, data in rows]
+
+
+def consume(conn: psycopg.Connection[Any], config: Config) -> None:
+    """Move the slot past everything there is."""
+    conn.execute(
+        "select pg_catalog.pg_replication_slot_advance(%s, pg_catalog.pg_current_wal_flush_lsn())", [config.source.slot]
+    )
+
+
+def logical_messages(messages: list[tuple[int, bytes]]) -> list[tuple[str, bytes]]:
+    """`(prefix, content)` of the logical messages."""
+    found = []
+    for _, data in messages:
+        if data[:1] == b"M":
+            prefix, rest = data[10:].split(b"\0", 1)
+            found.append((prefix.decode(), rest[4:]))
+    return found
+
+
+def ddl_messages(conn: psycopg.Connection[Any], config: Config, key: bytes) -> list[dict[str, Any]]:
+    """The DDL messages in the slot; each one must verify under `key`."""
+    found = []
+    for prefix, content in logical_messages(stream(conn, config)):
+        if prefix == "cdc.ddl":
+            assert verifies(content, key), content[:200]
+            found.append(json.loads(content[64:]))
+    return found
+
+
+def verifies(content: bytes, key: bytes) -> bool:
+    """Whether the first 64 characters sign the rest."""
+    return hmac.compare_digest(hmac.new(key, content[64:], hashlib.sha256).hexdigest().encode(), content[:64])
+
+
+def inserted(messages: list[tuple[int, bytes]]) -> list[list[str | None]]:
+    """Values of the INSERT messages, as text."""
+    rows: list[list[str | None]] = []
+    for _, data in messages:
+        if data[:1] != b"I":
+            continue
+        (count,) = struct.unpack_from(">h", data, 6)
+        at, row = 8, []
+        for _ in range(count):
+            if data[at : at + 1] == b"n":
+                row.append(None)
+                at += 1
+            else:
+                (length,) = struct.unpack_from(">i", data, at + 1)
+                row.append(data[at + 5 : at + 5 + length].decode())
+                at += 5 + length
+        rows.append(row)
+    return rows

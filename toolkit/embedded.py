@@ -119,10 +119,11 @@ class EmbeddedServer:
             self._initialise()
         message = ""
         for _ in range(3):  # the free port may be taken by another process before the server binds it
-            self.port = _free_port()
+            self.port = self.port or _free_port()  # a restart keeps it: conninfos that were given out stay true
             message = self._launch()
             if not message:
                 return
+            self.port = 0
             if "bind" not in message and "create any TCP" not in message:
                 break
         raise SourceUnavailable(f"embedded PostgreSQL {self.major} did not start: {message}")

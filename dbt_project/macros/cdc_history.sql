@@ -1,0 +1,40 @@
+{#- history.<table>: one row per row version, valid at L when _cdc_from_lsn <= L and (_cdc_to_lsn is null or L < _cdc_to_lsn). -#}
+
+{% macro cdc_history(relid) -%}
+  {{ config(materialized='cdc_history') }}
+  {%- if not execute -%}select 1{%- else -%}
+  {%- set plan = cdc_plan(relid, whole=true) -%}
+  {%- set decision = cdc_decide(plan, cdc_existing(), mergeable=false) -%}
+  {{ cdc_header(plan, decision) }}
+  {%- if decision.action == 'rebuild' and plan.state == 'ok' %}
+{{ cdc_project(plan, cdc_fold(plan, whole=true), {'_cdc_from_lsn': 'from_lsn', '_cdc_to_lsn': 'to_lsn', '_cdc_doubtful': cdc_doubtful(plan)}) }}
+  {%- else %}
+select 1
+  {%- endif -%}
+  {%- endif -%}
+{%- endmacro %}
+
+{#- Whether a version overlaps a stretch in which the truth is unknown: from a gap to the next baseline. -#}
+{% macro cdc_doubtful(plan) -%}
+{%- set parts = [] -%}
+{%- for gap in plan.gaps -%}
+  {%- set healed = [] -%}
+  {%- for baseline in plan.baselines if baseline.end > gap.end -%}{%- do healed.append(baseline.end) -%}{%- endfor -%}
+  {%- do parts.append('((to_lsn is null or to_lsn > ' ~ gap.end ~ ')' ~ (' and from_lsn < ' ~ healed | min if healed else '') ~ ')') -%}
+{%- endfor -%}
+{{ parts | join(' or ') if parts else 'false' }}
+{%- endmacro %}
+
+{% materialization cdc_history, adapter='spark' %}
+  {%- set relation = api.Relation.create(identifier=model['alias'], schema=schema, database=database, type='table') -%}
+  {%- set lines = sql.strip().split('\n') -%}
+  {%- set decision = fromjson(lines[0][7:]) -%}
+  {% if decision.action == 'skip' %}
+    {% do cdc_skipped(decision) %}
+  {% else %}
+    {% call statement('main') %}
+      {{ cdc_replace(relation, decision, lines[1:] | join('\n'), "'format-version' = '2'") }}
+    {% endcall %}
+  {% endif %}
+  {{ return({'relations': [relation]}) }}
+{% endmaterialization %}

@@ -1,0 +1,110 @@
+{#- What a table is at the run's position, and how its log has to be folded to get there. -#}
+
+{#- The plan of one table: version, columns, baseline, clears, segments, gaps.
+
+A segment is a stretch of the log in which rows are told apart in the same way: by the same key columns, or not at all
+(bags). Key columns of an event are therefore those of the schema version valid at the event.
+-#}
+{% macro cdc_plan(relid, whole=false) %}
+  {% set p = cdc_position() %}
+  {% set source = 'cdc_control' if flags.WHICH in ['run', 'build', 'test'] else '(' ~ cdc_control_sql(p, relid) ~ ')' %}
+  {% set events = cdc_rows("select kind, coalesce(schema_id, -1), commit_lsn, ordinal, end_lsn, batch_id, payload from " ~ source
+      ~ " where relid = " ~ relid ~ " and commit_lsn < " ~ p.upto ~ " order by commit_lsn, ordinal, batch_id") %}
+  {% set versions, baselines, truncates, gaps = [], [], [], [] %}
+  {% for kind, schema_id, commit, ordinal, end, batch, payload in events %}
+    {% set at = {'commit': commit | int, 'ordinal': ordinal | int, 'end': end | int, 'batch': batch | int, 'kind': kind} %}
+    {% if kind == 'schema' %}
+      {% do versions.append(dict(at, schema_id=schema_id | int, table=fromjson(payload))) %}
+    {% elif kind == 'baseline' %}
+      {% do baselines.append(dict(at, rows=fromjson(payload).get('rows', 0))) %}
+    {% elif kind == 'truncate' %}
+      {% do truncates.append(at) %}
+    {% else %}
+      {% do gaps.append(at) %}
+    {% endif %}
+  {% endfor %}
+  {% set last = versions | last if versions else none %}
+  {% set plan = {'relid': relid, 'position': p, 'gaps': gaps, 'state': 'ok'} %}
+  {% if last is none or not baselines %}
+    {% do return(dict(plan, state='no baseline')) %}
+  {% elif last.table.get('dropped') %}
+    {% do return(dict(plan, state='dropped')) %}
+  {% endif %}
+  {% set start = baselines | first if whole else baselines | last %}
+  {% set clears = [] %}
+  {% for clear in baselines + truncates %}
+    {# R rows stand at their baseline's commit position, before it: the clearing comes first. #}
+    {% set ordinal = -1 if clear.kind == 'baseline' and clear.rows else clear.ordinal %}
+    {% if (clear.commit, clear.ordinal) >= (start.commit, start.ordinal) %}
+      {% do clears.append(dict(clear, ordinal=ordinal)) %}
+    {% endif %}
+  {% endfor %}
+  {% set clears = cdc_sorted(clears) %}
+  {% set base = clears | first if whole else clears | last %}
+  {% set segments = [] %}
+  {% for version in versions %}
+    {% set table = version.table %}
+    {% set keyed = table.replica_identity in ['d', 'i'] and (table.key_attnums or []) | length > 0 %}
+    {% set key = table.key_attnums if keyed else [] %}
+    {# A baseline read from the source stands at L - 1, after everything before L; one of a birth at its own CREATE. #}
+    {% set before = (version.commit, version.ordinal) <= (base.commit, base.ordinal)
+                    or (base.kind == 'baseline' and base.end == base.commit + 1 and version.commit <= base.commit) %}
+    {% if before or not segments %}
+      {% do segments.clear() %}
+      {% do segments.append({'low': {'commit': base.commit, 'ordinal': base.ordinal, 'end': base.end}, 'keyed': keyed, 'key': key, 'version': version}) %}
+    {% elif segments[-1].key == key and segments[-1].keyed == keyed %}
+      {% do segments[-1].update({'version': version}) %}
+    {% else %}
+      {% do segments[-1].update({'high': {'commit': version.commit, 'ordinal': version.ordinal, 'end': version.end}}) %}
+      {% do segments.append({'low': {'commit': version.commit, 'ordinal': version.ordinal, 'end': version.end}, 'keyed': keyed, 'key': key, 'version': version}) %}
+    {% endif %}
+  {% endfor %}
+  {% do return(dict(plan, version=last, versions=versions, base=base, clears=clears, baselines=baselines,
+                    segments=segments, columns=cdc_columns(versions))) %}
+{% endmacro %}
+
+{% macro cdc_sorted(items) %}
+  {% set order = {} %}
+  {% for item in items %}
+    {% do order.update({'%020d %020d %d' | format(item.commit, item.ordinal + 1, loop.index): item}) %}
+  {% endfor %}
+  {% set result = [] %}
+  {% for key in order | sort %}
+    {% do result.append(order[key]) %}
+  {% endfor %}
+  {% do return(result) %}
+{% endmacro %}
+
+{#- Published columns of the last version, each with its lake name and, for enums, the labels that were renamed. -#}
+{% macro cdc_columns(versions) %}
+  {% set table = (versions | last).table %}
+  {% set ordered = table.columns | sort(attribute='attnum') %}
+  {% set names = fromjson(cdc_lake_columns(ordered)) %}
+  {% set columns = [] %}
+  {% for column in ordered if column.get('published', true) %}
+    {% do columns.append(dict(column, lake=names[column.attnum | string], relabel=cdc_relabel(versions, column))) %}
+  {% endfor %}
+  {% do return(columns) %}
+{% endmacro %}
+
+{#- Label to label, for enum values renamed since: a value's identity is its OID. -#}
+{% macro cdc_relabel(versions, column) %}
+  {% set now, owners, result = {}, {}, {} %}
+  {% for entry in column.get('enum_labels') or [] %}
+    {% do now.update({entry.oid | string: entry.label}) %}
+  {% endfor %}
+  {% if now %}
+    {% for version in versions %}
+      {% for other in version.table.columns if other.attnum == column.attnum %}
+        {% for entry in other.get('enum_labels') or [] %}
+          {% set oids = owners.setdefault(entry.label, []) %}
+          {% if entry.oid | string not in oids %}{% do oids.append(entry.oid | string) %}{% endif %}
+        {% endfor %}
+      {% endfor %}
+    {% endfor %}
+    {% for label, oids in owners.items() if oids | length == 1 and now.get(oids[0], label) != label %}
+      {% do result.update({label: now[oids[0]]}) %}
+    {% endfor %}
+  {% endif %}
+  {% do return(result) %}
+{% endmacro %}

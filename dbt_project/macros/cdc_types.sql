@@ -1,0 +1,121 @@
+{#- The one place that knows how PostgreSQL text becomes a typed value and back.
+
+Pure Jinja: no dbt function is used here, so that `toolkit.pgtypes` renders the same file. A `column` is one entry of
+`columns` of a table snapshot. A typed value is accepted only if the canonical text made from it equals the source's
+text; nothing rests on a cast failing, so the expressions mean the same with ANSI mode on or off.
+-#}
+
+{#- A Spark string literal. `$` is escaped because Spark substitutes `${...}` before it parses. -#}
+{%- macro cdc_literal(text) -%}
+{%- if text is none -%}cast(null as string)
+{%- else -%}'{{ text.replace('\\', '\\\\').replace("'", "\\'").replace('$', '\\u0024') }}'
+{%- endif -%}
+{%- endmacro -%}
+
+{%- macro cdc_quote(name) -%}`{{ name.replace('`', '``') }}`{%- endmacro -%}
+
+{#- Lake name of each column as JSON, keyed by attnum: the mirror of `toolkit.names.lake_columns`. -#}
+{%- macro cdc_lake_columns(columns) -%}
+{%- set folded = {} -%}
+{%- for c in columns -%}
+  {%- set _ = folded.update({c.name.lower(): folded.get(c.name.lower(), 0) + 1}) -%}
+{%- endfor -%}
+{%- set reserved = ['_deleted', '_pos', '_file', '_spec_id', '_partition', '_change_type', '_row_id',
+                    '_last_updated_sequence_number'] -%}
+{%- set names = {} -%}
+{%- for c in columns -%}
+  {%- set lower = c.name.lower() -%}
+  {%- set taken = lower.startswith('_cdc_') or lower in reserved -%}
+  {%- set clash = folded[lower] > 1 and c.name != lower -%}
+  {%- set lake = (c.name ~ '_a' ~ c.attnum) if taken or clash else c.name -%}
+  {%- set _ = names.update({c.attnum | string: ('u' ~ lake) if taken else lake}) -%}
+{%- endfor -%}
+{{ names | tojson }}
+{%- endmacro -%}
+
+{#- How a column is carried: bool int bigint float double date timestamp timestamptz binary decimal, or string. -#}
+{%- macro cdc_kind(column) -%}
+{%- set type = (column.base_type or column.type) if column.type_kind == 'd' else column.type -%}
+{%- if column.type_kind not in ['b', 'd'] -%}string
+{%- elif type == 'boolean' -%}bool
+{%- elif type in ['smallint', 'integer'] -%}int
+{%- elif type == 'bigint' -%}bigint
+{%- elif type == 'real' -%}float
+{%- elif type == 'double precision' -%}double
+{%- elif type == 'date' -%}date
+{%- elif type == 'bytea' -%}binary
+{%- elif type.startswith('timestamp') and type.endswith(' without time zone') -%}timestamp
+{%- elif type.startswith('timestamp') and type.endswith(' with time zone') -%}timestamptz
+{%- elif type.startswith('numeric(') and type.endswith(')') -%}
+  {%- set precision, scale = (type[8:-1].split(',')[0] | int, type[8:-1].split(',')[1] | int) -%}
+  {%- if 0 <= scale and scale <= precision and precision <= 38 -%}decimal{%- else -%}string{%- endif -%}
+{%- else -%}string
+{%- endif -%}
+{%- endmacro -%}
+
+{%- macro cdc_spark_type(column) -%}
+{%- set kind = cdc_kind(column) | trim -%}
+{%- if kind == 'bool' -%}boolean
+{%- elif kind == 'timestamp' -%}timestamp_ntz
+{%- elif kind == 'timestamptz' -%}timestamp
+{%- elif kind == 'decimal' -%}
+decimal{{ ((column.base_type or column.type) if column.type_kind == 'd' else column.type)[7:] }}
+{%- else -%}{{ kind }}
+{%- endif -%}
+{%- endmacro -%}
+
+{#- PostgreSQL's shortest float text from Spark's: other exponent thresholds (15 digits for double, 6 for real). -#}
+{%- macro _cdc_float_text(value, digits) -%}
+element_at(transform(array(struct(cast({{ value }} as string) as j, regexp_replace(substring_index(cast({{ value }} as string), 'E', 1), '[.]0$', '') as m, try_cast(substring_index(cast({{ value }} as string), 'E', -1) as int) as e)), f -> case
+  when f.j is null then null
+  when not contains(f.j, 'E') then
+    {%- if digits == 6 %} case when length(regexp_extract(f.m, '^-?([0-9]+)', 1)) = 7 and not contains(f.j, 'n') then
+      concat(if(startswith(f.m, '-'), '-', ''), regexp_replace(concat(substr(replace(replace(f.m, '-', ''), '.', ''), 1, 1), '.', substr(replace(replace(f.m, '-', ''), '.', ''), 2)), '[.]?0*$', ''), 'e+06')
+      else f.m end
+    {%- else %} f.m{% endif %}
+  when f.e < -4 or f.e >= {{ digits }} then concat(f.m, 'e', if(f.e < 0, '-', '+'), if(abs(f.e) < 10, '0', ''), cast(abs(f.e) as string))
+  when f.e = -4 then concat(if(startswith(f.m, '-'), '-', ''), '0.000', replace(replace(f.m, '-', ''), '.', ''))
+  when length(replace(replace(f.m, '-', ''), '.', '')) <= f.e + 1 then concat(if(startswith(f.m, '-'), '-', ''), rpad(replace(replace(f.m, '-', ''), '.', ''), f.e + 1, '0'))
+  else concat(if(startswith(f.m, '-'), '-', ''), substr(replace(replace(f.m, '-', ''), '.', ''), 1, f.e + 1), '.', substr(replace(replace(f.m, '-', ''), '.', ''), f.e + 2))
+end), 1)
+{%- endmacro -%}
+
+{#- Canonical PostgreSQL text of a typed value. Independent of the session's time zone. -#}
+{%- macro cdc_canonical(value, column) -%}
+{%- set kind = cdc_kind(column) | trim -%}
+{%- if kind == 'string' -%}{{ value }}
+{%- elif kind == 'bool' -%}case when {{ value }} then 't' when not {{ value }} then 'f' end
+{%- elif kind in ['int', 'bigint', 'date', 'timestamp'] -%}cast({{ value }} as string)
+{%- elif kind == 'decimal' -%}
+  {%- set scale = (cdc_spark_type(column) | trim)[:-1].split(',')[1] | int -%}
+  {#- Spark prints small decimals of a large scale with an exponent -#}
+  {%- if scale <= 6 -%}cast({{ value }} as string)
+  {%- else -%}replace(format_number({{ value }}, {{ scale }}), ',', '')
+  {%- endif -%}
+{%- elif kind == 'timestamptz' -%}
+concat(cast(timestampadd(MICROSECOND, unix_micros({{ value }}), timestamp_ntz'1970-01-01 00:00:00') as string), '+00')
+{%- elif kind == 'binary' -%}concat('\\x', lower(hex({{ value }})))
+{%- elif kind == 'float' -%}{{ _cdc_float_text(value, 6) }}
+{%- elif kind == 'double' -%}{{ _cdc_float_text(value, 15) }}
+{%- endif -%}
+{%- endmacro -%}
+
+{#- Typed value of a PostgreSQL text, or NULL where the type cannot carry it exactly. -#}
+{%- macro cdc_typed(text, column) -%}
+{%- set kind = cdc_kind(column) | trim -%}
+{%- if kind == 'string' -%}{{ text }}
+{%- elif kind == 'bool' -%}case {{ text }} when 't' then true when 'f' then false end
+{%- else -%}
+  {%- set value = ('unhex(substr(' ~ text ~ ', 3))') if kind == 'binary'
+                  else ('try_cast(' ~ text ~ ' as ' ~ (cdc_spark_type(column) | trim) ~ ')') -%}
+case when {{ cdc_canonical(value, column) }} = {{ text }} then {{ value }} end
+{%- endif -%}
+{%- endmacro -%}
+
+{#- Exactly the source's text of a column of `current.*` or `history.*`. -#}
+{%- macro cdc_text_of(lake_name, column, prefix='') -%}
+{%- set value = prefix ~ cdc_quote(lake_name) -%}
+{%- if (cdc_kind(column) | trim) == 'string' -%}{{ value }}
+{%- else -%}coalesce(try_element_at({{ prefix }}_cdc_text, {{ cdc_literal(lake_name) }}), {{ cdc_canonical(value, column) }})
+{%- endif -%}
+{%- endmacro -%}

@@ -1,0 +1,35 @@
+-- Schema, key and settings of the toolkit. In psql: -v publication=cdc
+-- Idempotent: the key stays, so that DDL messages that are still in the WAL keep verifying.
+
+create schema if not exists cdc;
+revoke all on schema cdc from public;
+
+create table if not exists cdc.settings (
+  name text primary key,
+  value bytea not null
+);
+revoke all on cdc.settings from public;
+comment on table cdc.settings is 'cdc-toolkit: signing key (hmac_*) and name of the captured publication';
+
+-- sha256() is built in, HMAC is not: the two padded keys are kept ready, so that signing needs no extension.
+do $install$
+declare
+  secret bytea := sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()));
+  inner_pad bytea := decode(repeat('36', 64), 'hex');
+  outer_pad bytea := decode(repeat('5c', 64), 'hex');
+begin
+  if exists (select from cdc.settings where name = 'hmac_key') then
+    return;
+  end if;
+  for i in 0 .. length(secret) - 1 loop
+    inner_pad := set_byte(inner_pad, i, get_byte(inner_pad, i) # get_byte(secret, i));
+    outer_pad := set_byte(outer_pad, i, get_byte(outer_pad, i) # get_byte(secret, i));
+  end loop;
+  insert into cdc.settings (name, value)
+  values ('hmac_key', secret), ('hmac_inner', inner_pad), ('hmac_outer', outer_pad);
+end
+$install$;
+
+insert into cdc.settings (name, value)
+values ('publication', convert_to(:'publication', 'UTF8'))
+on conflict (name) do update set value = excluded.value where settings.value is distinct from excluded.value;

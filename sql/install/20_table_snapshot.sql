@@ -1,0 +1,219 @@
+-- What tables are now, as the JSON that toolkit/catalog.py reads. Used alike by the event triggers, `cdc init` and the
+-- catalog comparison. It reads catalogs only and takes no lock on tables that others may hold: publication membership
+-- is worked out here because pg_get_publication_tables() opens every published table.
+
+create or replace function cdc.table_snapshots(relids oid[])
+returns table (relid oid, snapshot jsonb)
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+set datestyle = 'ISO'
+set intervalstyle = 'postgres'
+set timezone = 'UTC'
+set bytea_output = 'hex'
+set extra_float_digits = 3
+set lc_monetary = 'C'
+set quote_all_identifiers = off
+begin atomic
+with recursive wanted as materialized (
+  select c.*
+  from pg_class as c
+  where c.oid = any (relids)
+    and c.relkind in ('r', 'p', 'v', 'm', 'f')
+),
+
+publication as materialized (
+  select
+    p.oid,
+    p.puballtables,
+    p.pubviaroot,
+    coalesce(to_jsonb(p) ->> 'pubgencols', 'n') = 's' as stored_generated -- 18 and later
+  from pg_publication as p
+  where p.pubname = (select convert_from(s.value, 'UTF8') from cdc.settings as s where s.name = 'publication')
+),
+
+lineage (relid, ancestor, depth) as (
+  select w.oid, w.oid, 0
+  from wanted as w
+  union all
+  select l.relid, i.inhparent, l.depth + 1
+  from lineage as l
+  join pg_class as c on c.oid = l.ancestor and c.relispartition
+  join pg_inherits as i on i.inhrelid = l.ancestor and not i.inhdetachpending
+),
+
+membership as ( -- which of a table's ancestors the publication names
+  select l.relid, l.depth, r.oid as entry
+  from lineage as l
+  cross join publication as p
+  join pg_class as c on c.oid = l.ancestor
+  left join pg_publication_rel as r on r.prpubid = p.oid and r.prrelid = l.ancestor
+  left join pg_publication_namespace as n on n.pnpubid = p.oid and n.pnnspid = c.relnamespace
+  where p.puballtables or r.oid is not null or n.oid is not null
+),
+
+published as materialized (
+  select w.oid as relid, r.prattrs::int2[] as attrs, r.prqual as qual
+  from wanted as w
+  cross join publication as p
+  left join pg_publication_rel as r on r.prpubid = p.oid and r.prrelid = w.oid
+  where w.relpersistence = 'p'
+    and w.oid >= 16384
+    and exists (select from membership as m where m.relid = w.oid)
+    and case
+      when p.pubviaroot
+        then w.relkind in ('r', 'p') and not exists (select from membership as m where m.relid = w.oid and m.depth > 0)
+      else w.relkind = 'r'
+    end
+),
+
+attributes as materialized (
+  select a.*
+  from pg_attribute as a
+  join wanted as w on w.oid = a.attrelid
+  where a.attnum > 0
+    and not a.attisdropped
+),
+
+domains (domain, base, typmod) as (
+  select t.oid, t.typbasetype, t.typtypmod
+  from pg_type as t
+  where t.oid in (select a.atttypid from attributes as a)
+    and t.typtype = 'd'
+  union all
+  select d.domain, t.typbasetype, case when d.typmod = -1 then t.typtypmod else d.typmod end
+  from domains as d
+  join pg_type as t on t.oid = d.base and t.typtype = 'd'
+),
+
+bases as materialized (
+  select d.domain, d.base, d.typmod
+  from domains as d
+  join pg_type as t on t.oid = d.base and t.typtype <> 'd'
+),
+
+columns as (
+  select
+    a.attrelid,
+    jsonb_agg(
+      jsonb_build_object(
+        'attnum', a.attnum,
+        'name', a.attname,
+        'type_oid', a.atttypid::int8,
+        'type', format_type(a.atttypid, a.atttypmod),
+        'typmod', a.atttypmod,
+        'not_null', a.attnotnull,
+        'default', pg_get_expr(d.adbin, d.adrelid),
+        'generated', a.attgenerated::text,
+        'identity', a.attidentity::text,
+        'collation', (
+          select format('%I.%I', n.nspname, o.collname)
+          from pg_collation as o
+          join pg_namespace as n on n.oid = o.collnamespace
+          where o.oid = a.attcollation and a.attcollation <> t.typcollation
+        ),
+        'has_missing', a.atthasmissing,
+        'missing', case when a.atthasmissing then array_to_string(a.attmissingval, '') end,
+        'type_kind', t.typtype::text,
+        'type_category', t.typcategory::text,
+        'base_type', format_type(b.base, b.typmod),
+        'enum_labels', (
+          select jsonb_agg(jsonb_build_object('oid', e.oid::int8, 'label', e.enumlabel) order by e.enumsortorder)
+          from pg_enum as e
+          where e.enumtypid = coalesce(b.base, t.oid)
+        ),
+        'attributes', (
+          select jsonb_agg(
+            jsonb_build_object('name', f.attname, 'type', format_type(f.atttypid, f.atttypmod)) order by f.attnum
+          )
+          from pg_attribute as f
+          where f.attrelid = t.typrelid and t.typtype = 'c' and f.attnum > 0 and not f.attisdropped
+        ),
+        'published', case
+          when p.attrs is not null then a.attnum = any (p.attrs)
+          else
+            a.attgenerated = ''
+            or (a.attgenerated = 's' and coalesce((select q.stored_generated from publication as q), false))
+        end
+      )
+      order by a.attnum
+    ) as list
+  from attributes as a
+  join pg_type as t on t.oid = a.atttypid
+  left join bases as b on b.domain = a.atttypid
+  left join pg_attrdef as d on d.adrelid = a.attrelid and d.adnum = a.attnum
+  left join published as p on p.relid = a.attrelid
+  group by a.attrelid
+)
+
+select
+  w.oid,
+  jsonb_build_object(
+    'relid', w.oid::int8,
+    'schema', n.nspname,
+    'name', w.relname,
+    'kind', w.relkind::text,
+    'persistence', w.relpersistence::text,
+    'replica_identity', w.relreplident::text,
+    'key_attnums', coalesce(
+      (
+        select jsonb_agg(k.attnum order by k.place)
+        from pg_index as i
+        cross join lateral unnest(i.indkey::int2[]) with ordinality as k (attnum, place)
+        where i.indrelid = w.oid
+          and i.indisvalid
+          and k.place <= i.indnkeyatts
+          and case w.relreplident
+            when 'd' then i.indisprimary and i.indimmediate
+            when 'i' then i.indisreplident
+            else false
+          end
+      ),
+      '[]'
+    ),
+    'primary_key', coalesce(
+      (
+        select jsonb_agg(k.attnum order by k.place)
+        from pg_index as i
+        cross join lateral unnest(i.indkey::int2[]) with ordinality as k (attnum, place)
+        where i.indrelid = w.oid and i.indisprimary and k.place <= i.indnkeyatts
+      ),
+      '[]'
+    ),
+    'columns', coalesce(c.list, '[]'),
+    'parents', coalesce(
+      (
+        select jsonb_agg(h.inhparent::int8 order by h.inhseqno)
+        from pg_inherits as h
+        where h.inhrelid = w.oid and not h.inhdetachpending
+      ),
+      '[]'
+    ),
+    'children', coalesce(
+      (
+        select jsonb_agg(h.inhrelid::int8 order by h.inhrelid)
+        from pg_inherits as h
+        where h.inhparent = w.oid and not h.inhdetachpending
+      ),
+      '[]'
+    ),
+    'published', p.relid is not null,
+    'row_filter', pg_get_expr(p.qual, p.relid),
+    'comment', obj_description(w.oid, 'pg_class')
+  )
+from wanted as w
+join pg_namespace as n on n.oid = w.relnamespace
+left join columns as c on c.attrelid = w.oid
+left join published as p on p.relid = w.oid;
+end;
+
+create or replace function cdc.table_snapshot(relid oid)
+returns jsonb
+language sql
+stable
+begin atomic
+select s.snapshot from cdc.table_snapshots(array[relid]) as s;
+end;
+
+revoke all on function cdc.table_snapshots(oid[]) from public;
+revoke all on function cdc.table_snapshot(oid) from public;

@@ -1,0 +1,400 @@
+-- DDL capture: event triggers that write one signed, transactional logical message per event into the WAL.
+-- Whatever goes wrong inside becomes a `capture_failed` message; the user's DDL is never failed, and never waits long.
+-- No sequence is touched (the user's lastval() stays), no DDL is run, no table of the user is opened.
+
+-- HMAC-SHA256 with the padded keys of 10_schema.sql.
+create or replace function cdc.sign(content bytea)
+returns text
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+begin atomic
+select encode(
+  sha256(
+    (select o.value from cdc.settings as o where o.name = 'hmac_outer')
+    || sha256((select i.value from cdc.settings as i where i.name = 'hmac_inner') || content)
+  ),
+  'hex'
+);
+end;
+
+-- Sign and write one event. System id, xid and insert LSN make a replay of an old message fail too.
+create or replace function cdc.emit(event text, fields jsonb)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $function$
+declare
+  content bytea;
+  signature text;
+begin
+  content := convert_to(
+    (
+      jsonb_build_object(
+        'v', 1,
+        'event', event,
+        'system', (select s.system_identifier::text from pg_control_system() as s),
+        'xid', pg_current_xact_id()::text,
+        'lsn', pg_current_wal_insert_lsn()::text,
+        'at', to_char(clock_timestamp() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'),
+        'role', session_user,
+        'sql', left(current_query(), 10000),
+        'objects', '[]'::jsonb,
+        'created', '[]'::jsonb,
+        'dropped', '[]'::jsonb,
+        'tables', '[]'::jsonb,
+        'rewrites', '[]'::jsonb,
+        'error', null
+      )
+      || fields
+    )::text,
+    'UTF8'
+  );
+  signature := cdc.sign(content);
+  if signature is null then
+    raise exception 'cdc.settings holds no signing key';
+  end if;
+  perform pg_logical_emit_message(true, 'cdc.ddl', convert_to(signature, 'UTF8') || content);
+end
+$function$;
+
+-- The tables whose shape or text an event may have changed: the given ones, tables with a column of one of the given
+-- types (or of a type made from it), and with each its partitions, inheritors and ancestors. Temporary tables and the
+-- system's and the toolkit's own are left out.
+create or replace function cdc.touched(tables oid[], types oid[])
+returns oid[]
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+begin atomic
+with recursive affected (typ) as (
+  select t.typ
+  from (
+    select unnest(types) as typ
+    union all
+    select c.reltype
+    from pg_class as c
+    where c.oid = any (tables)
+  ) as t
+  where t.typ >= 16384
+  union
+  select case when d.classid = 'pg_type'::regclass then d.objid else c.reltype end
+  from affected as a
+  join pg_depend as d on d.refclassid = 'pg_type'::regclass and d.refobjid = a.typ
+  left join pg_class as c on d.classid = 'pg_class'::regclass and c.oid = d.objid and d.objsubid > 0
+  where d.classid = 'pg_type'::regclass or c.reltype <> 0
+),
+
+seeds (relid) as (
+  select unnest(tables)
+  union
+  select d.objid
+  from affected as a
+  join pg_depend as d on d.refclassid = 'pg_type'::regclass and d.refobjid = a.typ
+  where d.classid = 'pg_class'::regclass and d.objsubid > 0
+),
+
+below (relid) as (
+  select s.relid from seeds as s
+  union
+  select i.inhrelid
+  from below as b
+  join pg_inherits as i on i.inhparent = b.relid
+),
+
+above (relid) as (
+  select s.relid from seeds as s
+  union
+  select i.inhparent
+  from above as u
+  join pg_inherits as i on i.inhrelid = u.relid
+)
+
+select coalesce(array_agg(c.oid order by c.oid), '{}')
+from pg_class as c
+join pg_namespace as n on n.oid = c.relnamespace
+where c.oid in (select b.relid from below as b union select u.relid from above as u)
+  and c.relkind in ('r', 'p')
+  and c.relpersistence <> 't'
+  and n.nspname not like 'pg\_%'
+  and n.nspname not in ('information_schema', 'cdc');
+end;
+
+-- Tables that a publication event may have let in or out.
+create or replace function cdc.publishable()
+returns oid[]
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+begin atomic
+select coalesce(array_agg(c.oid), '{}')
+from pg_class as c
+where c.relkind in ('r', 'p') and c.relpersistence <> 't' and c.oid >= 16384;
+end;
+
+create or replace function cdc.capture_command()
+returns event_trigger
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+set timezone = 'UTC'
+set row_security = off
+set lock_timeout = '500ms' -- below deadlock_timeout: this gives way before anybody's transaction is chosen as victim
+as $function$
+declare
+  objects jsonb;
+  created oid[];
+  tables oid[];
+  types oid[];
+begin
+  begin
+    select
+      jsonb_agg(
+        jsonb_build_object(
+          'type', d.object_type,
+          'identity', d.object_identity,
+          'relid', case when d.classid = 'pg_class'::regclass then d.objid::int8 end,
+          'subid', d.objsubid
+        )
+      ),
+      coalesce(
+        array_agg(d.objid) filter (
+          where d.object_type = 'table' and d.command_tag in ('CREATE TABLE', 'CREATE TABLE AS', 'SELECT INTO')
+        ),
+        '{}'
+      ),
+      coalesce(array_agg(coalesce(i.indrelid, k.conrelid, p.prrelid, d.objid)) filter (
+        where d.classid in (
+          'pg_class'::regclass, 'pg_constraint'::regclass, 'pg_publication_rel'::regclass
+        )
+      ), '{}')
+      || coalesce((
+        select array_agg(c.oid)
+        from pg_class as c
+        where c.relkind in ('r', 'p')
+          and c.relnamespace = any (
+            array_agg(coalesce(n.pnnspid, d.objid)) filter (
+              where d.classid in ('pg_namespace'::regclass, 'pg_publication_namespace'::regclass)
+                and d.command_tag <> 'CREATE SCHEMA'
+            )
+          )
+      ), '{}'),
+      coalesce(array_agg(d.objid) filter (where d.classid = 'pg_type'::regclass), '{}')
+      || coalesce((
+        select array_agg(t.oid)
+        from pg_type as t
+        where t.typnamespace = any (
+          array_agg(d.objid) filter (where d.classid = 'pg_namespace'::regclass and d.command_tag <> 'CREATE SCHEMA')
+        )
+      ), '{}')
+    into objects, created, tables, types
+    from pg_event_trigger_ddl_commands() as d
+    left join pg_index as i on d.classid = 'pg_class'::regclass and i.indexrelid = d.objid
+    left join pg_constraint as k on d.classid = 'pg_constraint'::regclass and k.oid = d.objid
+    left join pg_publication_rel as p on d.classid = 'pg_publication_rel'::regclass and p.oid = d.objid
+    left join pg_publication_namespace as n on d.classid = 'pg_publication_namespace'::regclass and n.oid = d.objid
+    where d.classid is not null
+      and not d.in_extension
+      and coalesce(d.schema_name, '') not in ('pg_temp', 'cdc');
+
+    if objects is null then
+      return;
+    end if;
+    if objects @> '[{"type": "publication"}]' and tg_tag <> 'CREATE PUBLICATION' then
+      tables := tables || cdc.publishable();
+    end if;
+    if tg_tag = 'ALTER TABLE' then
+      -- DETACH PARTITION names only the parent. Its child's pg_class row is one that was written since this
+      -- transaction began; a few more tables than needed do no harm.
+      tables := tables || coalesce((
+        select array_agg(c.oid)
+        from pg_class as c
+        where c.relkind in ('r', 'p') and age(c.xmin) <= age(pg_current_xact_id()::xid)
+      ), '{}');
+    end if;
+    tables := cdc.touched(tables, types);
+    if tables = '{}' and not (objects @> '[{"type": "publication"}]' or objects @> '[{"type": "type"}]') then
+      return;
+    end if;
+    perform cdc.emit('ddl_command_end', jsonb_build_object(
+      'tag', tg_tag,
+      'objects', objects,
+      'created', (select coalesce(jsonb_agg(r::int8), '[]') from unnest(created) as r where r = any (tables)),
+      'tables', (
+        select coalesce(jsonb_agg(s.snapshot order by s.relid), '[]') from cdc.table_snapshots(tables) as s
+      )
+    ));
+  exception
+    when others then
+      begin
+        perform cdc.capture_failed(tg_tag, sqlstate || ' ' || sqlerrm, objects);
+      exception
+        when others then null; -- the catalog comparison of the next drain finds what changed
+      end;
+  end;
+end
+$function$;
+
+create or replace function cdc.capture_drop()
+returns event_trigger
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+set timezone = 'UTC'
+set row_security = off
+set lock_timeout = '500ms'
+as $function$
+declare
+  objects jsonb;
+  dropped oid[];
+  tables oid[];
+begin
+  begin
+    select
+      jsonb_agg(
+        jsonb_build_object(
+          'type', d.object_type,
+          'identity', d.object_identity,
+          'relid', case when d.classid = 'pg_class'::regclass then d.objid::int8 end,
+          'subid', d.objsubid
+        )
+      ),
+      coalesce(array_agg(d.objid) filter (where d.object_type = 'table'), '{}'),
+      coalesce(array_agg(
+        case
+          when d.object_type = 'table column' then d.objid
+          else to_regclass(format('%I.%I', d.address_names[1], d.address_names[2]))::oid
+        end
+      ) filter (
+        where d.object_type in ('table column', 'table constraint', 'default value', 'publication relation')
+      ), '{}')
+      || coalesce((
+        select array_agg(c.oid)
+        from pg_class as c
+        join pg_namespace as n on n.oid = c.relnamespace
+        where c.relkind in ('r', 'p')
+          and n.nspname = any (
+            array_agg(d.address_names[1]) filter (where d.object_type = 'publication namespace')
+          )
+      ), '{}')
+      || case when bool_or(d.object_type = 'publication') then cdc.publishable() else '{}' end
+      || case when bool_or(d.object_type = 'index') then coalesce((
+        select array_agg(c.oid) -- the index is gone from the catalog: which of these tables it belonged to is not known
+        from pg_class as c
+        where c.relreplident = 'i'
+          and not exists (select from pg_index as i where i.indrelid = c.oid and i.indisreplident)
+      ), '{}') else '{}' end
+    into objects, dropped, tables
+    from pg_event_trigger_dropped_objects() as d
+    where not d.is_temporary
+      and coalesce(d.schema_name, '') <> 'cdc'
+      and d.object_type in (
+        'table', 'table column', 'table constraint', 'default value', 'index', 'type', 'schema',
+        'publication', 'publication relation', 'publication namespace'
+      );
+
+    if objects is null then
+      return;
+    end if;
+    tables := cdc.touched(array_remove(tables, null), '{}');
+    if tables = '{}' and dropped = '{}' and not objects @> '[{"type": "publication"}]' then
+      return;
+    end if;
+    perform cdc.emit('sql_drop', jsonb_build_object(
+      'tag', tg_tag,
+      'objects', objects,
+      'dropped', to_jsonb(dropped::int8[]),
+      'tables', (
+        select coalesce(jsonb_agg(s.snapshot order by s.relid), '[]') from cdc.table_snapshots(tables) as s
+      )
+    ));
+  exception
+    when others then
+      begin
+        perform cdc.capture_failed(tg_tag, sqlstate || ' ' || sqlerrm, objects);
+      exception
+        when others then null; -- the catalog comparison of the next drain finds what changed
+      end;
+  end;
+end
+$function$;
+
+create or replace function cdc.capture_rewrite()
+returns event_trigger
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+set timezone = 'UTC'
+set row_security = off
+set lock_timeout = '500ms'
+as $function$
+declare
+  relid oid;
+  objects jsonb;
+begin
+  begin
+    select
+      c.oid,
+      jsonb_build_array(
+        jsonb_build_object('type', 'table', 'identity', format('%I.%I', n.nspname, c.relname), 'relid', c.oid::int8, 'subid', 0)
+      )
+    into relid, objects
+    from pg_class as c
+    join pg_namespace as n on n.oid = c.relnamespace
+    where c.oid = pg_event_trigger_table_rewrite_oid()
+      and c.relpersistence <> 't'
+      and n.nspname not in ('cdc', 'information_schema')
+      and n.nspname not like 'pg\_%';
+    if relid is null then
+      return;
+    end if;
+    perform cdc.emit('table_rewrite', jsonb_build_object(
+      'tag', tg_tag,
+      'objects', objects,
+      'rewrites', jsonb_build_array(
+        jsonb_build_object('relid', relid::int8, 'reason', pg_event_trigger_table_rewrite_reason())
+      )
+    ));
+  exception
+    when others then
+      begin
+        perform cdc.capture_failed(tg_tag, sqlstate || ' ' || sqlerrm, objects);
+      exception
+        when others then null; -- the catalog comparison of the next drain finds what changed
+      end;
+  end;
+end
+$function$;
+
+-- The least that can be said. If even signing fails the message goes out unsigned: it is then recorded as forged, loudly.
+create or replace function cdc.capture_failed(tag text, failure text, objects jsonb)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $function$
+begin
+  begin
+    perform cdc.emit('capture_failed', jsonb_build_object(
+      'tag', tag, 'error', failure, 'objects', coalesce(objects, '[]')
+    ));
+  exception
+    when others then
+      perform pg_logical_emit_message(
+        true,
+        'cdc.ddl',
+        repeat('0', 64) || jsonb_build_object(
+          'v', 1, 'event', 'capture_failed', 'tag', tag, 'error', failure || '; ' || sqlstate || ' ' || sqlerrm
+        )::text
+      );
+  end;
+end
+$function$;
+
+revoke all on function cdc.sign(bytea) from public;
+revoke all on function cdc.emit(text, jsonb) from public;
+revoke all on function cdc.touched(oid[], oid[]) from public;
+revoke all on function cdc.publishable() from public;
+revoke all on function cdc.capture_failed(text, text, jsonb) from public;
+revoke all on function cdc.capture_command() from public;
+revoke all on function cdc.capture_drop() from public;
+revoke all on function cdc.capture_rewrite() from public;

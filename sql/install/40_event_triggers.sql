@@ -1,0 +1,29 @@
+-- Event triggers fire in the order of their names: `_cdc_0_` sorts before lower-case names, so the catalog is read before
+-- another trigger changes it. ENABLE ALWAYS: session_replication_role = replica does not switch them off.
+
+do $install$
+declare
+  wanted record;
+begin
+  for wanted in
+    select w.name, w.event, w.function
+    from (
+      values
+        ('_cdc_0_command', 'ddl_command_end', 'capture_command'),
+        ('_cdc_0_drop', 'sql_drop', 'capture_drop'),
+        ('_cdc_0_rewrite', 'table_rewrite', 'capture_rewrite')
+    ) as w (name, event, function)
+  loop
+    if not exists (select from pg_event_trigger as t where t.evtname = wanted.name) then
+      execute format(
+        'create event trigger %I on %s execute function cdc.%I()', wanted.name, wanted.event, wanted.function
+      );
+    end if;
+    execute format('alter event trigger %I enable always', wanted.name);
+  end loop;
+end
+$install$;
+
+comment on event trigger _cdc_0_command is 'cdc-toolkit: captures DDL';
+comment on event trigger _cdc_0_drop is 'cdc-toolkit: captures drops';
+comment on event trigger _cdc_0_rewrite is 'cdc-toolkit: captures table rewrites';

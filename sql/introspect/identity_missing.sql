@@ -1,0 +1,19 @@
+-- Tables that logical replication cannot tell rows of apart by default, and why.
+select c.oid::int8 as relid, f.reason
+from pg_catalog.pg_class as c
+cross join lateral (
+  select case
+    when c.relreplident = 'f' then null
+    when c.relreplident = 'n' then 'nothing'
+    when c.relreplident = 'i' then case
+      when not exists (select from pg_catalog.pg_index as i where i.indrelid = c.oid and i.indisreplident and i.indisvalid)
+        then 'index'
+    end
+    when exists (
+      select from pg_catalog.pg_index as i where i.indrelid = c.oid and i.indisprimary and i.indimmediate and i.indisvalid
+    ) then null
+    when exists (select from pg_catalog.pg_index as i where i.indrelid = c.oid and i.indisprimary) then 'deferrable'
+    else 'none'
+  end as reason
+) as f
+where c.relkind = 'r' and f.reason is not null

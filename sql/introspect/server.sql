@@ -1,0 +1,16 @@
+-- What the preflight needs to know of server and role.
+select
+  pg_catalog.current_setting('server_version_num')::int as version,
+  pg_catalog.current_setting('wal_level') as wal_level,
+  pg_catalog.current_setting('max_replication_slots')::int as slots,
+  (select pg_catalog.count(*)::int from pg_catalog.pg_replication_slots) as slots_used,
+  pg_catalog.current_setting('max_wal_senders')::int as senders,
+  (select pg_catalog.count(*)::int from pg_catalog.pg_stat_replication) as senders_used,
+  pg_catalog.pg_is_in_recovery() as standby,
+  pg_catalog.current_setting('server_encoding') as encoding,
+  pg_catalog.current_database() as database,
+  current_user as role,
+  r.rolsuper as superuser,
+  r.rolreplication as replication
+from pg_catalog.pg_roles as r
+where r.rolname = current_user

@@ -1,0 +1,17 @@
+-- One slot. The reason of an invalidation is a column from 17 on.
+select
+  s.slot_name as name,
+  s.slot_type as type,
+  s.plugin,
+  s.database,
+  s.temporary,
+  s.active,
+  s.active_pid,
+  s.restart_lsn::text as restart_lsn,
+  s.confirmed_flush_lsn::text as confirmed_flush_lsn,
+  s.wal_status,
+  s.safe_wal_size,
+  pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_flush_lsn(), s.restart_lsn)::int8 as retained,
+  pg_catalog.to_jsonb(s) ->> 'invalidation_reason' as invalidation
+from pg_catalog.pg_replication_slots as s
+where s.slot_name = %(slot)s

@@ -1,0 +1,165 @@
+"""Speeds of the drain, beside the limit of the same run: the server's own COPY of the same peek into nothing.
+
+`make bench`, or `python -m tests.benchmarks.bench --changes 100000` for a short one. One JSON line a figure on stdout:
+name, value, unit, CPU seconds of the toolkit's processes (JVM included) and of the server, ratio to the limit, and the
+peak memory outside the JVM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from tests.benchmarks.processes import Meter, Usage
+from toolkit import config as configuration
+from toolkit import drain as draining
+from toolkit import initialise
+from toolkit.embedded import EmbeddedServer
+from toolkit.lsn import Lsn
+
+_CHANGES_PER_TRANSACTION = 100
+_LIMIT_SLOT = "bench_limit"
+_PEEK = """
+copy (
+    select lsn, xid, data from pg_logical_slot_peek_binary_changes(
+        {slot}, {upto}, null, 'proto_version', '1', 'publication_names', {publication}, 'messages', 'true')
+) to stdout (format binary)
+"""
+
+
+def main() -> None:
+    """Run all figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--changes", type=int, default=1_000_000, help="row changes of W1 (default: a million)")
+    parser.add_argument("--postgres", type=int, default=16, choices=(16, 18))
+    parser.add_argument("--repeat", type=int, default=5, help="runs of a small command; the median counts")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="cdc-bench-") as name, EmbeddedServer(None, arguments.postgres) as server:
+        try:
+            _bench(Path(name), server, arguments.changes // _CHANGES_PER_TRANSACTION, arguments.repeat)
+        finally:
+            from toolkit.lake import session
+
+            session.stop_session()
+
+
+def _bench(folder: Path, server: EmbeddedServer, transactions: int, repeat: int) -> None:
+    file = folder / "cdc.toml"
+    file.write_text(
+        f'[source]\nconninfo = {json.dumps(server.conninfo())}\ntables = ["public.*"]\n'
+        "[drain]\nmax_changes = 2_000_000\n",
+        encoding="utf-8",
+    )
+    config = configuration.load(str(file))
+    changes = transactions * _CHANGES_PER_TRANSACTION
+    with psycopg.connect(server.conninfo(), autocommit=True) as conn:
+        conn.execute(Path(__file__).with_name("w1.sql").read_bytes())
+        initialise.init(config)  # the JVM is up from here on
+        # A second slot at the same position, made before the load: both read exactly the same WAL.
+        conn.execute("select pg_copy_logical_replication_slot(%s, %s)", [config.source.slot, _LIMIT_SLOT])
+        started = time.monotonic()
+        upto = _load(conn, transactions)
+        _say(f"W1: {changes:,} changes made in {time.monotonic() - started:.1f} s, up to {upto}")
+
+        _copy_to_nothing(conn, config, upto)  # the first one also pays for a cold cache
+        limit = max(
+            _rate("copy_null", changes, _measured(server, _copy_to_nothing, conn, config, upto)) for _ in (1, 2)
+        )
+        _rate("drain_w1", changes, _measured(server, draining.drain, config, upto), limit)
+        _require_whole(config, changes)
+
+    command = [sys.executable, "-m", "toolkit.cli"]
+    quiet = [*command, "drain", "--config", str(file)]
+    _seconds("empty_drain", [_command(server, quiet) for _ in range(repeat)])
+    _seconds("status", [_command(server, [*command, "status", "--config", str(file)]) for _ in range(repeat)])
+    _seconds("help", [_command(server, [*command, "--help"]) for _ in range(repeat)])
+
+
+def _load(conn: psycopg.Connection[Any], transactions: int) -> Lsn:
+    """Make the changes; the fence is flushed, and with it everything before."""
+    conn.execute("set synchronous_commit = off")
+    conn.execute("call public.load_w1(%s)", [transactions])
+    conn.execute("set synchronous_commit = on")
+    conn.execute("insert into public.fence values (1, 'end of W1')")
+    row = conn.execute("select pg_current_wal_flush_lsn()::text").fetchone()
+    assert row is not None
+    return Lsn.parse(row[0])
+
+
+def _copy_to_nothing(conn: psycopg.Connection[Any], config: configuration.Config, upto: Lsn) -> int:
+    statement = sql.SQL(_PEEK).format(
+        slot=sql.Literal(_LIMIT_SLOT), upto=sql.Literal(str(upto)), publication=sql.Literal(config.source.publication)
+    )
+    size = 0
+    with conn.cursor() as cursor, cursor.copy(statement) as copy:
+        for block in copy:
+            size += len(block)
+    return size
+
+
+def _require_whole(config: configuration.Config, changes: int) -> None:
+    """A speed of something incomplete is worth nothing."""
+    from toolkit.lake import session
+
+    rows = session.own_session(config).sql(
+        "SELECT count(*) FROM raw.events WHERE kind = 'row' AND op IN ('I', 'U', 'D')"
+    )
+    found = rows.collect()[0][0]
+    if found != changes + 1:
+        raise SystemExit(f"bench: {found:,} changes are in raw.events, {changes + 1:,} were made")
+
+
+def _measured(server: EmbeddedServer, function: Any, *arguments: Any) -> Usage:
+    with Meter(server) as meter:
+        function(*arguments)
+    return meter.usage
+
+
+def _command(server: EmbeddedServer, command: list[str]) -> Usage:
+    import subprocess
+
+    with Meter(server) as meter:
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return meter.usage
+
+
+def _rate(name: str, changes: int, usage: Usage, limit: float | None = None) -> float:
+    value = changes / usage.seconds
+    _print(name, round(value), "changes/s", usage, None if limit is None else round(value / limit, 3))
+    return value
+
+
+def _seconds(name: str, runs: list[Usage]) -> None:
+    runs.sort(key=lambda usage: usage.seconds)
+    median = runs[len(runs) // 2]
+    _print(name, round(median.seconds, 3), "s", median, None)
+
+
+def _print(name: str, value: float, unit: str, usage: Usage, ratio: float | None) -> None:
+    figure = {
+        "name": name,
+        "value": value,
+        "unit": unit,
+        "seconds": round(usage.seconds, 3),
+        "cpu_seconds": round(usage.cpu_seconds, 2),
+        "server_cpu_seconds": round(usage.server_cpu_seconds, 2),
+        "limit_ratio": ratio,
+        "rss_mb": round(usage.rss_mb),
+    }
+    print(json.dumps(figure), flush=True)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

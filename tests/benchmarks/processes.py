@@ -1,0 +1,113 @@
+"""What this process, its children and the embedded server use, read from /proc (Linux)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from toolkit.embedded import EmbeddedServer
+
+_TICK = os.sysconf("SC_CLK_TCK")
+_SAMPLE_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """`cpu_seconds` are the toolkit's (JVM included), `rss_mb` its peak outside the JVM, shared pages counted once."""
+
+    seconds: float
+    cpu_seconds: float
+    server_cpu_seconds: float
+    rss_mb: float
+
+
+class Meter:
+    """Measures what happens inside the `with`."""
+
+    usage: Usage
+
+    def __init__(self, server: EmbeddedServer) -> None:
+        self._server = int((server.data / "postmaster.pid").read_text().split("\n", 1)[0])
+        self._stop = threading.Event()
+        self._peak = 0.0
+        self._sampler = threading.Thread(target=self._sample, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._own, self._theirs = self._cpu()
+        self._sampler.start()
+        self._started = time.monotonic()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        seconds = time.monotonic() - self._started
+        self._stop.set()
+        self._sampler.join()
+        own, theirs = self._cpu()
+        self.usage = Usage(seconds, own - self._own, theirs - self._theirs, self._peak)
+
+    def _sample(self) -> None:
+        while True:
+            parents = _parents()
+            server = _tree(parents, self._server)
+            total = sum(_memory(pid) for pid in _tree(parents, os.getpid()) - server if not _is_java(pid))
+            self._peak = max(self._peak, total)
+            if self._stop.wait(_SAMPLE_SECONDS):
+                return
+
+    def _cpu(self) -> tuple[float, float]:
+        parents = _parents()
+        server = _tree(parents, self._server)
+        return sum(map(_cpu, _tree(parents, os.getpid()) - server)), sum(map(_cpu, server))
+
+
+def _stat(pid: int) -> list[str]:
+    """Fields of /proc/PID/stat from the state on, empty if the process is gone."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return []
+
+
+def _parents() -> dict[int, list[int]]:
+    children: dict[int, list[int]] = defaultdict(list)
+    for entry in os.listdir("/proc"):  # noqa: PTH208 - names only, many times a second
+        if entry.isdigit() and (fields := _stat(int(entry))):
+            children[int(fields[1])].append(int(entry))
+    return children
+
+
+def _tree(children: dict[int, list[int]], root: int) -> set[int]:
+    found, left = {root}, [root]
+    while left:
+        for child in children.get(left.pop(), ()):
+            found.add(child)
+            left.append(child)
+    return found
+
+
+def _cpu(pid: int) -> float:
+    """CPU seconds of a process and of its children that have ended."""
+    fields = _stat(pid)
+    return sum(map(int, fields[11:15])) / _TICK if fields else 0.0
+
+
+def _memory(pid: int) -> float:
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def _is_java(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip() == "java"
+    return False

@@ -1,0 +1,81 @@
+"""The catalog comparison finds what capture missed, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from toolkit.catalog import SchemaVersion, TableVersion
+from toolkit.compare import Observation, unexplained
+from toolkit.lsn import Lsn
+
+pytestmark = pytest.mark.unit
+
+
+def _snapshot(relid: int, **changes: Any) -> dict[str, Any]:
+    column = {
+        "attnum": 1, "name": "id", "type_oid": 20, "type": "bigint", "typmod": -1, "not_null": True, "type_kind": "b",
+        "type_category": "N", "has_missing": False, "missing": None,
+    }  # fmt: skip
+    return {
+        "relid": relid, "schema": "public", "name": f"t{relid}", "kind": "r", "persistence": "p",
+        "replica_identity": "d", "key_attnums": [1], "primary_key": [1], "columns": [column], "published": True,
+    } | changes  # fmt: skip
+
+
+def _version(relid: int, **changes: Any) -> SchemaVersion:
+    payload = json.dumps(_snapshot(relid, **changes))
+    table = TableVersion.from_json(json.loads(payload))
+    return SchemaVersion(relid, 1, Lsn(99), Lsn(100), 0, table, payload)
+
+
+def _compare(seen: dict[int, dict[str, Any]], versions: dict[int, SchemaVersion], xids: dict[int, int] | None = None):
+    observation = Observation({k: json.dumps(v) for k, v in seen.items()}, "700:710:705,706")
+    return unexplained(
+        observation, versions=versions, ddl_xids=xids or {}, batch_id=7, generation=1, next_schema_id=50, at=Lsn(1000)
+    )
+
+
+def test_equal_catalogs_give_nothing():
+    assert _compare({1: _snapshot(1)}, {1: _version(1)}) == []
+
+
+def test_a_missing_value_cleared_by_a_rewrite_is_no_difference():
+    seen = _snapshot(1)
+    seen["columns"][0]["has_missing"] = True
+    assert _compare({1: seen}, {1: _version(1)}) == []
+
+
+@pytest.mark.parametrize(
+    ("seen", "known", "reason"),
+    [
+        ({1: _snapshot(1, name="other")}, {1: _version(1)}, "name"),
+        ({1: _snapshot(1), 2: _snapshot(2)}, {1: _version(1)}, "no DDL event introduced"),
+        ({}, {1: _version(1)}, "left the catalog"),
+    ],
+)
+def test_a_difference_without_an_event_is_a_gap_just_below_the_position(seen, known, reason):
+    events = _compare(seen, known)
+    assert [e.kind for e in events] == ["schema", "gap"]
+    assert all((e.commit_lsn, e.end_lsn, e.batch_id) == (999, 1000, 7) for e in events)
+    assert events[0].schema_id == 50
+    assert reason in json.loads(events[1].payload)["reason"]
+    assert "cdc repair" in json.loads(events[1].payload)["remedy"]
+
+
+@pytest.mark.parametrize(("xid", "found"), [(705, 0), (711, 0), (704, 2), (699, 2)])
+def test_ddl_that_the_snapshot_could_not_see_is_left_to_the_next_drain(xid, found):
+    assert len(_compare({1: _snapshot(1, name="other")}, {1: _version(1)}, {1: xid})) == found
+
+
+def test_xids_are_compared_across_the_epoch():
+    seen = Observation({}, f"{2**32 + 5}:{2**32 + 5}:")
+    assert seen.sees(2**32 - 10)
+    assert seen.sees(4)
+    assert not seen.sees(5)
+
+
+def test_a_table_that_was_dropped_with_an_event_is_no_difference():
+    assert _compare({}, {1: _version(1, dropped=True)}) == []

@@ -1,0 +1,166 @@
+"""Rules of the tree that no linter knows: what may import what, how long a module is, what is never committed."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "toolkit"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+
+#: Layers from the inside out. A module may import its own layer and those before it; `source` and `lake` never meet.
+VALUES = {
+    "errors", "lsn", "names", "config", "log", "queries", "catalog", "ledger_row", "events", "spool", "parity",
+    "pgtypes",
+}  # fmt: skip
+#: Reach PostgreSQL on purpose beside `source`: the server and the traffic of the demo.
+OWN_SESSIONS = {"toolkit/embedded.py", "toolkit/workload.py", "toolkit/demo.py"}
+HEAVY = {"pyspark", "pyiceberg", "dbt", "great_expectations", "pandas", "papermill"}
+
+
+def _layer(module: str) -> str:
+    """Layer of a dotted module name in the package."""
+    parts = module.split(".")
+    if len(parts) == 1 or parts[1] in VALUES or parts[1] == "__init__":
+        return "values"
+    if parts[1] in {"decode", "source", "lake"}:
+        return parts[1]
+    return "cli" if parts[1] in {"cli", "output", "__main__"} else "use case"
+
+
+ALLOWED = {
+    "values": {"values"},
+    "decode": {"values", "decode"},
+    "source": {"values", "decode", "source"},
+    "lake": {"values", "decode", "lake"},
+    "use case": {"values", "decode", "source", "lake", "use case"},
+    "cli": {"values", "decode", "source", "lake", "use case", "cli"},
+}
+
+
+def _imports(tree: ast.AST) -> set[str]:
+    """Every toolkit module and top-level package that a module imports, also inside functions."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+            if node.module == "toolkit":
+                found |= {f"toolkit.{alias.name}" for alias in node.names if not alias.name.startswith("__")}
+    return found
+
+
+def _name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+def _wrong_imports(module: str, text: str) -> list[str]:
+    layer = _layer(module)
+    names = {name for name in _imports(ast.parse(text)) if name.startswith("toolkit.")}
+    return sorted(name for name in names if _layer(name) not in ALLOWED[layer])
+
+
+@pytest.mark.parametrize("path", MODULES, ids=_name)
+def test_imports_point_one_way(path: Path) -> None:
+    assert _wrong_imports(_name(path), path.read_text(encoding="utf-8")) == []
+
+
+def test_a_wrong_import_is_found() -> None:
+    assert _wrong_imports("toolkit.decode.plan", "def f():\n    from toolkit.lake import session\n")
+    assert _wrong_imports("toolkit.source.peek", "from toolkit.lake.ledger import Ledger")
+    assert _wrong_imports("toolkit.lake.staging", "from toolkit import drain")
+    assert not _wrong_imports("toolkit.drain", "from toolkit.lake.ledger import Ledger")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=_name)
+def test_only_source_talks_to_postgresql_and_only_lake_to_spark(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    layer, used = _layer(_name(path)), {name.split(".")[0] for name in _imports(ast.parse(text))}
+    if layer in {"values", "decode"}:
+        assert not used & {"psycopg", *HEAVY}
+    if layer == "lake":
+        assert "psycopg" not in used
+    if layer == "source":
+        assert not used & HEAVY
+    if "psycopg.connect(" in text and path.relative_to(ROOT).as_posix() not in OWN_SESSIONS:
+        assert layer == "source", "connections are made in toolkit/source, with their settings pinned"
+
+
+@pytest.mark.parametrize("path", [*MODULES, *sorted((ROOT / "tests").rglob("*.py"))], ids=_name)
+def test_no_module_is_over_500_lines(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 500
+
+
+def test_help_loads_nothing_heavy() -> None:
+    """`cdc --help` starts no JVM because nothing that could is even imported."""
+    code = f"import sys, toolkit.cli; print(sorted(set({sorted(HEAVY)!r}) & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda p: p.name)
+def test_notebooks_are_kept_without_outputs(path: Path) -> None:
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        assert not cell.get("outputs")
+        assert cell.get("execution_count") is None
+
+
+def test_the_lock_names_no_host_and_pins_everything() -> None:
+    lines = [line for line in LOCK.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    assert not re.search(r"https?://|file:|--(extra-)?index-url|--find-links", LOCK)
+    assert [line for line in lines if not re.match(r"[a-z0-9][a-z0-9.-]*==[^ ]+( ; .+)?$", line)] == []
+
+
+def test_the_lock_holds_every_dependency() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = project["dependencies"] + project["optional-dependencies"]["dev"]
+    names = {re.split(r"[^A-Za-z0-9-]", text)[0].lower() for text in wanted}
+    locked = {line.split("==")[0] for line in LOCK.splitlines() if "==" in line}
+    assert names - locked == set()
+
+
+def _own_files() -> list[Path]:
+    """What would be committed: git's own answer, or the usual places outside a checkout."""
+    done = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode == 0 and done.stdout:
+        return [ROOT / name for name in done.stdout.split("\0") if name and (ROOT / name).is_file()]
+    return [p for d in ("toolkit", "sql", "dbt_project", "tests", "notebooks") for p in (ROOT / d).rglob("*.*")]
+
+
+def test_nothing_names_this_machine() -> None:
+    machine = re.compile(rb"(?<![\w.])/(?:home|Users|root|work)/[\w.-]+")
+    named = [
+        f"{path.relative_to(ROOT)}: {match[0].decode()}"
+        for path in _own_files()
+        if path.suffix in {".py", ".sql", ".yml", ".toml", ".md", ".lock", ".ipynb", ".properties", ""}
+        for match in machine.finditer(path.read_bytes())
+    ]
+    assert named == []
+
+
+def test_no_leftovers_are_kept() -> None:
+    leftovers = {"metastore_db", "derby.log", "spark-warehouse", ".venv", "target", "__pycache__", ".ipynb_checkpoints"}
+    assert [p for p in _own_files() if leftovers & set(p.relative_to(ROOT).parts)] == []
+    assert [p for p in _own_files() if p.stat().st_size > 1 << 20] == []
+
+
+def test_every_command_of_the_makefile_says_what_it_does() -> None:
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = re.findall(r"^\.PHONY: ([\w-]+)$", text, re.MULTILINE)
+    undocumented = [t for t in targets if not re.search(rf"^{t}:.*## ", text, re.MULTILINE)]
+    assert undocumented == []

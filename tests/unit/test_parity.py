@@ -1,0 +1,159 @@
+"""Row classes, reports and the shape of a comparison."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from toolkit.catalog import TableVersion
+from toolkit.lsn import Lsn
+from toolkit.parity import BucketFigures, comparison, differing
+from toolkit.quality.classify import HashedRow, classify
+from toolkit.quality.report import CheckReport, Classes, TableCheck, as_text
+
+pytestmark = pytest.mark.unit
+
+COLUMNS = ("id", "name", "city")
+Row = tuple[str | None, ...]
+
+
+def _hash(fields: Sequence[str | None]) -> str:
+    return hashlib.md5("".join("~" if f is None else f"{len(f)}:{f}" for f in fields).encode()).hexdigest()
+
+
+def _stream(rows: Sequence[Row], key: Sequence[int]) -> list[HashedRow]:
+    made = [HashedRow(_hash([row[i] for i in key] if key else row), _hash(row), row) for row in rows]
+    return sorted(made, key=lambda r: (r.key_hash, r.row_hash))
+
+
+def _classes(source: Sequence[Row], lake: Sequence[Row], key: Sequence[int] = (0,), samples: int = 20) -> Classes:
+    return classify(_stream(source, key), _stream(lake, key), columns=COLUMNS, key=key, samples=samples)
+
+
+def _counts(found: Classes) -> tuple[int, int, int, int]:
+    return found.identical, found.modified, found.added, found.removed
+
+
+ROWS: list[Row] = [(str(i), f"name {i}", None) for i in range(50)]
+
+
+def test_equal_sides_are_identical() -> None:
+    assert _classes(ROWS, list(reversed(ROWS))) == Classes(identical=50)
+
+
+def test_a_dropped_row_is_removed_and_an_extra_one_added() -> None:
+    assert _counts(_classes(ROWS, ROWS[1:])) == (49, 0, 0, 1)
+    assert _counts(_classes(ROWS[1:], ROWS)) == (49, 0, 1, 0)
+
+
+def test_an_altered_character_names_row_and_column() -> None:
+    found = _classes(ROWS, [*ROWS[1:], ("0", "Name 0", None)])
+    assert _counts(found) == (49, 1, 0, 0)
+    assert [s.to_dict() for s in found.samples] == [
+        {"class": "modified", "key": {"id": "0"}, "columns": {"name": {"source": "name 0", "lake": "Name 0"}}}
+    ]
+
+
+def test_null_is_not_the_empty_string() -> None:
+    assert _counts(_classes([("1", "a", None)], [("1", "a", "")])) == (0, 1, 0, 0)
+
+
+def test_values_swapped_between_rows_are_found() -> None:
+    assert _counts(_classes([("1", "a", None), ("2", "b", None)], [("1", "b", None), ("2", "a", None)])) == (0, 2, 0, 0)
+
+
+def test_values_cannot_lean_into_their_neighbours() -> None:
+    assert _counts(_classes([("1", "ab", "c")], [("1", "a", "bc")])) == (0, 1, 0, 0)
+
+
+def test_a_bag_counts_copies() -> None:
+    row: Row = ("1", "a", None)
+    assert _counts(_classes([row] * 3, [row] * 2, key=())) == (2, 0, 0, 1)
+    assert _counts(_classes([row] * 2, [row] * 3, key=())) == (2, 0, 1, 0)
+    assert _counts(_classes([row], [("1", "b", None)], key=())) == (0, 0, 1, 1)
+
+
+def test_a_key_that_the_lake_holds_twice_is_added_once() -> None:
+    assert _counts(_classes([("1", "a", None)], [("1", "a", None), ("1", "old", None)])) == (1, 0, 1, 0)
+
+
+def test_samples_are_bounded() -> None:
+    found = _classes(ROWS, [], samples=3)
+    assert (found.removed, len(found.samples)) == (50, 3)
+
+
+def test_an_unsorted_stream_is_refused() -> None:
+    rows = sorted(_stream(ROWS, (0,)), key=lambda r: r.key_hash, reverse=True)
+    with pytest.raises(ValueError, match="out of order"):
+        classify(rows, [], columns=COLUMNS, key=(0,), samples=1)
+
+
+def test_buckets_differ_by_any_figure() -> None:
+    source = {1: BucketFigures(2, 10, 20), 2: BucketFigures(1, 5, 5), 3: BucketFigures(1, 1, 1)}
+    assert differing(source, dict(source)) == ()
+    assert differing(source, {1: BucketFigures(2, 10, 21), 2: BucketFigures(1, 5, 5)}) == (1, 3)
+
+
+def _table(**given: object) -> TableVersion:
+    columns = [
+        {
+            "attnum": i,
+            "name": name,
+            "type_oid": 25,
+            "type": "text",
+            "typmod": -1,
+            "not_null": False,
+            "type_kind": "b",
+            "type_category": "S",
+            "published": name != "secret",
+        }
+        for i, name in enumerate(("id", "secret", "name"), 1)
+    ]
+    data = {
+        "relid": 7,
+        "schema": "public",
+        "name": "t",
+        "kind": "r",
+        "persistence": "p",
+        "replica_identity": "d",
+        "key_attnums": [1],
+        "columns": columns,
+    }
+    return TableVersion.from_json(data | given)
+
+
+def test_only_published_columns_are_compared() -> None:
+    plan = comparison(_table(), 16)
+    assert ([c.name for c in plan.columns], plan.key, plan.bucket_fields) == (["id", "name"], (0,), (0,))
+
+
+@pytest.mark.parametrize("given", [{"replica_identity": "f"}, {"key_attnums": [2]}, {"key_attnums": []}])
+def test_without_a_published_key_it_is_a_bag(given: dict[str, object]) -> None:
+    plan = comparison(_table(**given), 16)
+    assert (plan.key, plan.bucket_fields) == ((), (0, 1))
+
+
+OK = TableCheck("public.a", 1, "identical", 3, 3, 0, 0, 0)
+
+
+@pytest.mark.parametrize("status", ["different", "stale", "not_taken"])
+def test_one_red_table_makes_the_report_red(status: str) -> None:
+    assert CheckReport(Lsn(8), (OK,)).green
+    assert not CheckReport(Lsn(8), (OK, TableCheck("public.b", 2, status))).green  # type: ignore[arg-type]
+
+
+def test_nothing_compared_is_not_green() -> None:
+    assert not CheckReport(Lsn(8), ()).green
+    assert not CheckReport(None, (OK,)).green
+
+
+def test_text_and_json_say_the_same() -> None:
+    report = CheckReport(Lsn(8), (OK, TableCheck("public.b", 2, "stale", reason="gap", remedy="cdc repair public.b")))
+    data = json.loads(json.dumps(report.to_dict()))
+    assert (data["lsn"], data["green"]) == ("0/8", False)
+    assert data["tables"][1]["status"] == "stale"
+    assert "NOT proven" in as_text(report)
+    assert "public.b: gap (cdc repair public.b)" in as_text(report)

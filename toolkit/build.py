@@ -1,0 +1,153 @@
+"""`cdc build`: the tables for people, by dbt in this process on the shared Spark session."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from toolkit.errors import BuildFailed, UnknownTable
+from toolkit.lsn import Lsn
+
+if TYPE_CHECKING:
+    from toolkit.config import Config
+
+
+@dataclass(frozen=True, slots=True)
+class ModelResult:
+    """What became of one model."""
+
+    name: str  # schema.alias
+    action: str  # rebuild | merge | skip | view
+    reason: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class BuildResult:
+    """A finished build. Every model stands at `lsn`."""
+
+    lsn: Lsn
+    batch_id: int
+    events_snapshot_id: int
+    schema: str  # where the current tables are: `current`, or `asof_<hex>`
+    models: tuple[ModelResult, ...]
+
+    @property
+    def rebuilt(self) -> tuple[str, ...]:
+        """Models whose table changed."""
+        return tuple(model.name for model in self.models if model.action in ("rebuild", "merge"))
+
+
+def build(
+    config: Config, *, as_of: Lsn | None = None, select: Sequence[str] | None = None, dbt_args: Sequence[str] = ()
+) -> BuildResult:
+    """Bring every table to the ledger's position, or build tables as of an LSN into `asof_<hex>`.
+
+    Args:
+        as_of: an LSN at or below the ledger's position.
+        select: dbt selectors or lake table names; all models if none.
+        dbt_args: further arguments of `dbt run`, such as `--full-refresh`.
+
+    Raises:
+        BuildFailed: dbt did not finish; the message is that of the first model that failed.
+        UnknownTable: nothing matches `select`.
+    """
+    from toolkit import models_sync
+    from toolkit.lake.ledger import Ledger
+    from toolkit.lake.session import session
+
+    ledger = Ledger(config)
+    last, snapshot = ledger.last(), ledger.snapshot_id()
+    if last is None or snapshot is None:
+        raise BuildFailed("raw.events has no batch yet; run cdc init, then cdc drain")
+    if as_of is not None and as_of > last.complete_to:
+        raise BuildFailed(f"LSN {as_of} is not in the log yet: it is complete to {last.complete_to}; run cdc drain")
+    models_sync.sync(config)
+    session(config)
+    run_vars = {} if as_of is None else {"as_of_lsn": str(as_of)}
+    arguments = ["run", *_selection(select), *dbt_args]
+    # Not as vars: other vars make dbt parse the whole project again.
+    position = {"CDC_RUN_SNAPSHOT": str(snapshot), "CDC_RUN_BATCH": str(last.batch_id)}
+    results = _invoke(config, arguments, run_vars, position)
+    models = tuple(_model(result) for result in results if result.node.resource_type == "model")
+    if select and not models:
+        raise UnknownTable(f"no model matches {' '.join(select)}; see dbt_project/models/current")
+    return BuildResult(
+        lsn=as_of if as_of is not None else last.complete_to,
+        batch_id=last.batch_id,
+        events_snapshot_id=snapshot,
+        schema=f"asof_{as_of.tag}" if as_of is not None else "current",
+        models=models,
+    )
+
+
+def _selection(select: Sequence[str] | None) -> list[str]:
+    if not select:
+        return []
+    known = [
+        f"current__{name} history__{name}" if re.fullmatch(r"[a-z0-9_]+__[a-z0-9_]+", name) else name for name in select
+    ]
+    return ["--select", *" ".join(known).split()]
+
+
+def _invoke(config: Config, arguments: list[str], run_vars: dict[str, str], position: dict[str, str]) -> list[Any]:
+    from dbt.cli.main import dbtRunner
+
+    project = str(config.project_dir)
+    where = ["--project-dir", project, "--profiles-dir", project]
+    options = ["--quiet", "--no-use-colors", "--log-level-file", "none", "--log-path", str(config.work_dir / "dbt")]
+    if run_vars:
+        options += ["--vars", json.dumps(run_vars)]
+    with contextlib.redirect_stdout(io.StringIO()), _environment(position):
+        outcome = dbtRunner().invoke([*arguments, *where, *options])
+    results = list(getattr(outcome.result, "results", None) or [])
+    if not outcome.success:
+        raise BuildFailed(_message(outcome.exception, results)) from None
+    return results
+
+
+@contextlib.contextmanager
+def _environment(values: dict[str, str]) -> Any:
+    import os
+
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _model(result: Any) -> ModelResult:
+    schema, name = result.node.schema, result.node.alias
+    header = re.match(r"\s*-- cdc (\{.*\})", result.node.compiled_code or "")
+    said = json.loads(header[1]) if header else {"action": "view", "reason": ""}
+    return ModelResult(f"{schema}.{name}", said["action"], said["reason"], round(result.execution_time, 3))
+
+
+def _message(exception: BaseException | None, results: list[Any]) -> str:
+    """One line: the first failed node and what the engine said, without its stack."""
+    for result in results:
+        if str(result.status) in ("error", "fail", "runtime error"):
+            found = _line(result.message or "no message")
+            return f"building {result.node.name}: {found}; run cdc build again once it is mended"
+    return f"building: {_line(str(exception or 'dbt did not finish'))}"
+
+
+def _line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    kept = [
+        line
+        for line in lines
+        if not re.match(r"(at |Compilation Error|Database Error|Runtime Error|>|compiled code)", line)
+    ]
+    return re.sub(r"\s+", " ", " ".join((kept or lines)[:2]))[:400]

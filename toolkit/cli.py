@@ -1,0 +1,362 @@
+"""The command line: options in, one use case, one rendering. Exit codes: 0 fine, 1 failed, 2 usage, 3 red, 4 lease."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from toolkit import __version__
+from toolkit.errors import CdcError
+from toolkit.lsn import Lsn
+
+if TYPE_CHECKING:
+    from toolkit.config import Config
+    from toolkit.output import Output
+
+RED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The options that every command takes."""
+
+    config_path: str | None
+    output_format: str
+    verbose: bool
+
+    @property
+    def config(self) -> Config:
+        from toolkit import config
+
+        return config.load(self.config_path)
+
+    @property
+    def output(self) -> Output:
+        from toolkit import output
+
+        return output.JsonOutput() if self.output_format == "json" else output.TextOutput()
+
+
+class _LsnType(click.ParamType[Lsn]):
+    name = "lsn"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Lsn:
+        try:
+            return value if isinstance(value, Lsn) else Lsn.parse(str(value))
+        except CdcError as error:
+            self.fail(str(error), param, ctx)
+
+
+LSN = _LsnType()
+
+
+def command(function: Callable[..., int | None]) -> Callable[..., None]:
+    """Give a command its `Context`; turn refusals into one line and an exit code; stop the JVM it started."""
+
+    @click.option("--config", "config_path", metavar="FILE", help="Configuration; else CDC_CONFIG, else ./cdc.toml.")
+    @click.option("--output", "output_format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+    @click.option("--verbose", is_flag=True, help="Log to stderr; show tracebacks.")
+    @functools.wraps(function)
+    def run(config_path: str | None, output_format: str, verbose: bool, **arguments: Any) -> None:
+        from toolkit import log
+
+        log.configure(verbose=verbose, as_json=output_format == "json")
+        try:
+            code = function(Context(config_path, output_format, verbose), **arguments)
+        except CdcError as error:
+            if verbose:
+                traceback.print_exc()
+            click.echo(f"cdc: {error}", err=True)
+            code = error.exit_code
+        except KeyboardInterrupt:
+            click.echo("cdc: interrupted; nothing half-done remains, run the command again", err=True)
+            code = 1
+        finally:
+            _stop_spark()
+        sys.exit(code or 0)
+
+    return run
+
+
+def _stop_spark() -> None:
+    if "toolkit.lake.session" in sys.modules:
+        from toolkit.lake import session
+
+        session.stop_session()
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="cdc")
+def main() -> None:
+    """Batch CDC reconciliation for PostgreSQL and an Iceberg lake: right at every LSN, and proven so."""
+
+
+@main.command()
+@click.option("--directory", metavar="DIR", help="Where to keep everything; default ./cdc-demo.")
+@click.option("--postgres", type=click.Choice(["16", "18"]), default="16", show_default=True)
+@command
+def demo(ctx: Context, directory: str | None, postgres: str) -> int:
+    """The whole story on an embedded PostgreSQL; needs no configuration."""
+    from pathlib import Path
+
+    from toolkit import demo as story
+
+    del ctx
+    return story.run(Path(directory or "cdc-demo"), major=int(postgres), echo=click.echo)
+
+
+@main.command()
+@click.option("--dry-run", is_flag=True, help="Print the SQL; change nothing.")
+@click.option("--new-generation", is_flag=True, help="Start a new log after the source's history was lost.")
+@command
+def init(ctx: Context, dry_run: bool, new_generation: bool) -> None:
+    """Install capture on the source, create the slot and take the first snapshot. Idempotent."""
+    from toolkit import initialise
+    from toolkit.lake.lease import lease
+
+    if dry_run:
+        click.echo(initialise.plan_sql(ctx.config))
+        return
+    with lease(ctx.config):
+        ctx.output.record(initialise.init(ctx.config, new_generation=new_generation))
+
+
+@main.command()
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@command
+def uninstall(ctx: Context, yes: bool) -> None:
+    """Remove everything that `init` put on the source."""
+    from toolkit import initialise
+    from toolkit.lake.lease import lease
+
+    config = ctx.config
+    if not yes:
+        click.confirm(
+            f"Drop slot {config.source.slot!r}, publication {config.source.publication!r} and capture?", abort=True
+        )
+    with lease(config):
+        initialise.uninstall(config)
+    ctx.output.text("the source holds nothing of cdc any more")
+
+
+@main.command()
+@click.option("--upto-lsn", type=LSN, help="Drain to this end LSN; default: the WAL flush position now.")
+@click.option(
+    "--max-changes", type=click.IntRange(min=1), help="Take at most this many messages, in whole transactions."
+)
+@command
+def drain(ctx: Context, upto_lsn: Lsn | None, max_changes: int | None) -> None:
+    """Drain the slot into the raw log."""
+    from toolkit import drain as draining
+    from toolkit.lake.lease import lease
+
+    config = ctx.config
+    with lease(config):
+        ctx.output.record(draining.drain(config, upto=upto_lsn, max_changes=max_changes))
+
+
+@main.command()
+@click.option("--as-of-lsn", type=LSN, help="Rebuild the tables as of this LSN, in a schema of their own.")
+@click.argument("dbt_args", nargs=-1, type=click.UNPROCESSED)
+@command
+def build(ctx: Context, as_of_lsn: Lsn | None, dbt_args: tuple[str, ...]) -> None:
+    """Rebuild the tables for people: models sync, schema changes, dbt. Arguments after `--` go to dbt."""
+    from toolkit import build as building
+    from toolkit.lake.lease import lease
+
+    config = ctx.config
+    with lease(config):
+        ctx.output.record(building.build(config, as_of=as_of_lsn, dbt_args=dbt_args))
+
+
+def _check(ctx: Context, config: Config, tables: tuple[str, ...]) -> int:
+    from toolkit import build as building
+    from toolkit import drain as draining
+    from toolkit.quality import check as checking
+    from toolkit.quality.report import as_text
+
+    report = checking.check(config, tables, drain=draining.drain, build=building.build)
+    if ctx.output_format == "json":
+        ctx.output.record(report.to_dict())
+    else:
+        ctx.output.text(as_text(report))
+    return 0 if report.green else RED
+
+
+@main.command()
+@click.argument("tables", nargs=-1)
+@command
+def check(ctx: Context, tables: tuple[str, ...]) -> int:
+    """Prove parity at an exact LSN and publish what is proven. Exit code 3 on a difference or a red table."""
+    from toolkit.lake.lease import lease
+
+    config = ctx.config
+    with lease(config):
+        return _check(ctx, config, tables)
+
+
+@main.command()
+@command
+def run(ctx: Context) -> int:
+    """Drain, build and check: the one line for a scheduler."""
+    from toolkit import build as building
+    from toolkit import drain as draining
+    from toolkit.lake.lease import lease
+
+    config = ctx.config
+    with lease(config):
+        draining.drain(config)
+        building.build(config)
+        return _check(ctx, config, ())
+
+
+@main.command()
+@click.argument("tables", nargs=-1, required=True)
+@command
+def repair(ctx: Context, tables: tuple[str, ...]) -> None:
+    """Copy stale tables again at a new exact LSN."""
+    from toolkit import snapshot
+    from toolkit.lake.lease import lease
+
+    config = ctx.config
+    with lease(config):
+        ctx.output.record(snapshot.repair(config, tables))
+
+
+@main.command()
+@command
+def status(ctx: Context) -> int:
+    """Positions, lag and table states. Exit code 3 when a table is red."""
+    from toolkit import status as reading
+
+    found = reading.status(ctx.config)
+    ctx.output.record(found)
+    return RED if found.red else 0
+
+
+@main.command()
+@command
+def doctor(ctx: Context) -> int:
+    """Everything that is or will be wrong, each with its remedy. Exit code 1 on an error."""
+    from toolkit import doctor as looking
+
+    found = looking.doctor(ctx.config)
+    rows = [{"level": d.level, "what": d.what, "found": d.found, "remedy": d.remedy} for d in found]
+    ctx.output.table(rows, ["level", "what", "found", "remedy"])
+    return int(any(d.level == "error" for d in found))
+
+
+@main.group()
+def schema() -> None:
+    """Schema history by LSN."""
+
+
+@schema.command("history")
+@click.argument("table")
+@command
+def schema_history(ctx: Context, table: str) -> None:
+    """All versions of a table: from and to LSN, the DDL, who ran it, what it changed."""
+    from toolkit import history
+
+    rows = [
+        {
+            "from_lsn": v.valid_from,
+            "to_lsn": v.valid_to,
+            "schema_id": v.schema_id,
+            "tag": v.ddl and v.ddl.tag,
+            "role": v.ddl and v.ddl.role,
+            "at": v.ddl and v.ddl.at,
+            "changes": [str(c) for c in v.changes],
+            "sql": v.ddl and v.ddl.sql,
+        }
+        for v in history.versions(ctx.config, table)
+    ]
+    ctx.output.table(rows, ["from_lsn", "to_lsn", "schema_id", "tag", "role", "at", "changes"])
+
+
+@schema.command("show")
+@click.argument("table")
+@click.option("--as-of", type=LSN, help="Default: now.")
+@command
+def schema_show(ctx: Context, table: str, as_of: Lsn | None) -> None:
+    """A table's shape at an LSN."""
+    from toolkit import history
+
+    version = history.show(ctx.config, table, as_of).table
+    rows = [
+        {"attnum": c.attnum, "column": c.name, "type": c.type, "not_null": c.not_null, "default": c.default}
+        for c in version.columns
+    ]
+    ctx.output.text(version.identifier)
+    ctx.output.table(rows, ["attnum", "column", "type", "not_null", "default"])
+
+
+@schema.command("diff")
+@click.argument("table")
+@click.option("--from", "from_lsn", type=LSN, required=True)
+@click.option("--to", "to_lsn", type=LSN, required=True)
+@command
+def schema_diff(ctx: Context, table: str, from_lsn: Lsn, to_lsn: Lsn) -> None:
+    """What changed between two LSNs, by column identity."""
+    from toolkit import history
+
+    changes = history.diff(ctx.config, table, from_lsn, to_lsn)
+    rows = [{"kind": c.kind, "column": c.column, "before": c.before, "after": c.after} for c in changes]
+    ctx.output.table(rows, ["kind", "column", "before", "after"])
+
+
+@main.command()
+@click.argument("table")
+@click.option("--as-of", type=LSN, help="Rows at this LSN; default: the newest built.")
+@click.option("--key", multiple=True, metavar="COLUMN=VALUE", help="All versions of one key.")
+@command
+def rows(ctx: Context, table: str, as_of: Lsn | None, key: tuple[str, ...]) -> None:
+    """Rows of a table at an LSN, or all versions of one key."""
+    from toolkit import rows as reading
+
+    bad = next((k for k in key if "=" not in k), None)
+    if bad is not None:
+        raise click.BadParameter(f"{bad!r}: expected COLUMN=VALUE", param_hint="--key")
+    pairs = dict(k.split("=", 1) for k in key) or None
+    found = reading.rows(ctx.config, table, as_of, pairs)
+    ctx.output.table(found, list(found[0]) if found else [])
+
+
+@main.group()
+def ddl() -> None:
+    """Captured DDL."""
+
+
+@ddl.command("list")
+@command
+def ddl_list(ctx: Context) -> None:
+    """Captured DDL in the order of the log."""
+    from toolkit import history
+
+    events = history.events(ctx.config)
+    rows = [{"lsn": e.end_lsn, "tag": e.tag, "role": e.role, "event": e.event, "sql": e.sql} for e in events]
+    ctx.output.table(rows, ["lsn", "tag", "role", "event", "sql"])
+
+
+@main.group()
+def models() -> None:
+    """The generated dbt models."""
+
+
+@models.command("sync")
+@command
+def models_sync(ctx: Context) -> None:
+    """Generate the models and the dbt profile from the log."""
+    from toolkit import models_sync as syncing
+
+    ctx.output.record({"models": syncing.sync(ctx.config)})
+
+
+if __name__ == "__main__":
+    main()

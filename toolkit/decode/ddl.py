@@ -1,0 +1,264 @@
+"""DDL messages: which of them are genuine, and what they did to the stored values without a row event.
+
+A *silent change* alters what `SELECT` shows, or what the slot will send, with no row event to say so. `classify` finds
+them by comparing two schema versions; where the effect on every value is provably nothing, it is none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from toolkit.catalog import Column, TableVersion
+
+DDL_PREFIX, BEACON_PREFIX = "cdc.ddl", "cdc.beacon"
+
+#: Reasons of `table_rewrite`, as bits.
+REWRITE_PERSISTENCE, REWRITE_DEFAULT, REWRITE_TYPE, REWRITE_ACCESS_METHOD = 1, 2, 4, 8
+
+_SIGNATURE = 64
+_SQL_CAP = 10_000
+_NAME = r'(?:"(?:[^"]|"")+"|[\w$]+)'
+_ALTER_TABLE = re.compile(
+    rf"\s*alter\s+table\s+(?:if\s+exists\s+)?(?:only\s+)?(?:{_NAME}\s*\.\s*)?({_NAME})\s[^;]*;?\s*", re.IGNORECASE
+)
+_USING = re.compile(r"\busing\b", re.IGNORECASE)
+_INTEGERS = {"smallint": 2, "integer": 4, "bigint": 8}
+
+
+@dataclass(frozen=True, slots=True)
+class DdlMessage:
+    """A verified message of the event triggers. `text` is the JSON as signed."""
+
+    text: str
+    event: str
+    xid: int  # 64 bit
+    tag: str
+    sql: str
+    created: frozenset[int]
+    dropped: tuple[int, ...]
+    tables: dict[int, dict[str, Any]]  # table snapshots by relid
+    rewrites: dict[int, int]  # reason bits by relid
+    named: frozenset[int] | None  # tables that the message mentions; None: others too, whose tables it does not tell
+    error: str | None
+
+
+@dataclass(slots=True)
+class Verifier:
+    """Checks signatures within one transaction. A signature covers system id and xid8, so only a replay inside the
+    same transaction needs memory."""
+
+    key: bytes
+    system_id: str
+    xid: int  # 32 bit, of the transaction
+    _seen: set[bytes] = field(default_factory=set)
+
+    def open(self, content: bytes) -> dict[str, Any]:
+        """The payload of a signed message.
+
+        Raises:
+            ValueError: not signed by this source in this transaction; the text says why.
+        """
+        signature, payload = content[:_SIGNATURE], content[_SIGNATURE:]
+        wanted = hmac.new(self.key, payload, hashlib.sha256).hexdigest().encode()
+        if not hmac.compare_digest(signature, wanted):
+            raise ValueError("signature does not verify")
+        if signature in self._seen:
+            raise ValueError("message is repeated in its transaction")
+        data = json.loads(payload)
+        if not isinstance(data, dict):
+            raise ValueError("payload is not an object")
+        if str(data.get("system")) != self.system_id:
+            raise ValueError(f"message of another system {data.get('system')}")
+        if int(data.get("xid") or 0) & 0xFFFFFFFF != self.xid:
+            raise ValueError(f"message of another transaction {data.get('xid')}")
+        self._seen.add(signature)
+        return data
+
+
+def read(data: dict[str, Any], text: str) -> DdlMessage:
+    """Take a verified payload apart.
+
+    Raises:
+        KeyError, TypeError, ValueError: it has not the promised form.
+    """
+    tables = {int(table["relid"]): table for table in data.get("tables") or ()}
+    if data["event"] == "table_rewrite":
+        tables = {}  # half-way through a command; the snapshot at its end counts
+    rewrites: dict[int, int] = {}
+    for rewrite in data.get("rewrites") or ():
+        rewrites[int(rewrite["relid"])] = rewrites.get(int(rewrite["relid"]), 0) | int(rewrite["reason"])
+    created = frozenset(int(relid) for relid in data.get("created") or ())
+    dropped = tuple(int(relid) for relid in data.get("dropped") or ())
+    objects = data.get("objects") or ()
+    tabular = [o for o in objects if o.get("relid") and str(o.get("type")).startswith("table")]
+    named = frozenset({*tables, *rewrites, *created, *dropped, *(int(o["relid"]) for o in tabular)})
+    return DdlMessage(
+        text=text,
+        event=data["event"],
+        xid=int(data["xid"]),
+        tag=data.get("tag") or "",
+        sql=data.get("sql") or "",
+        created=created,
+        dropped=dropped,
+        tables=tables,
+        rewrites=rewrites,
+        named=named if len(tabular) == len(objects) else None,
+        error=data.get("error"),
+    )
+
+
+def carry_missing(old: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
+    """`new` with the missing values that a rewrite has cleared since `old`.
+
+    PostgreSQL forgets a fast default when the table is rewritten (VACUUM FULL too, which fires no event), because every
+    row then holds the value itself. In the log the older rows still lack it, so the version must keep it.
+    """
+    if old is None:
+        return new
+    known = {c["attnum"]: c for c in old["columns"] if c.get("has_missing")}
+    if not any(c["attnum"] in known and not c.get("has_missing") for c in new["columns"]):
+        return new
+    columns = [
+        {**c, "has_missing": True, "missing": known[c["attnum"]]["missing"]}
+        if c["attnum"] in known and not c.get("has_missing")
+        else c
+        for c in new["columns"]
+    ]
+    return {**new, "columns": columns}
+
+
+def classify(
+    old: TableVersion, new: TableVersion, message: DdlMessage, *, rewrite: int = 0, empty: bool = False
+) -> Iterator[tuple[int, str]]:
+    """The silent changes from `old` to `new`, as (relid of the table that turns stale, reason).
+
+    Args:
+        rewrite: reason bits of the `table_rewrite` events of this command, 0 without.
+        empty: the table was born in this transaction and no row of it came yet, so no stored value can have changed.
+    """
+    yield from _hierarchy(old, new, message)
+    if not old.published and not new.published:
+        return
+    if old.published != new.published:
+        yield new.relid, "joined the publication" if new.published else "left the publication"
+    if old.persistence != new.persistence:
+        yield new.relid, f"persistence changed from {old.persistence} to {new.persistence}"
+    if old.row_filter != new.row_filter:
+        yield new.relid, "row filter of the publication changed"
+    before = {c.attnum: c for c in old.columns}
+    for column in new.columns:
+        was = before.get(column.attnum)
+        if was is None:
+            reason = None if empty else _added(column, new, rewrite)
+        else:
+            reason = _column_list(was, column) or (None if empty else _column(was, column, rewrite))
+        if reason:
+            yield new.relid, f"column {column.name}: {reason}"
+    if rewrite and not empty and not _provable(old, new, message, rewrite):
+        yield new.relid, f"rewritten by {message.tag or 'DDL'} (reason {rewrite})"
+
+
+def _hierarchy(old: TableVersion, new: TableVersion, message: DdlMessage) -> Iterator[tuple[int, str]]:
+    """Partitions that come or go bring or take their rows. One created by this very message is empty."""
+    moved = (set(old.children) ^ set(new.children)) - (message.created & set(new.children))
+    if moved:
+        yield new.relid, "partitions or children were attached or detached"
+    for parent in sorted(set(old.parents) ^ set(new.parents)):
+        yield parent, f"{new.identifier} was attached or detached"
+
+
+def _column_list(old: Column, new: Column) -> str | None:
+    if old.published != new.published:
+        return "joined the publication" if new.published else "left the publication"
+    if old.generated != new.generated:
+        return "became generated" if new.generated else "is no longer generated"
+    return None
+
+
+def _column(old: Column, new: Column, rewrite: int) -> str | None:
+    labels = dict(new.enum_labels)
+    if any(oid in labels and labels[oid] != label for oid, label in old.enum_labels):
+        return "enum label renamed"
+    if old.enum_labels and any(oid not in labels for oid, _ in old.enum_labels) and old.type_oid == new.type_oid:
+        return "enum labels lost"
+    if old.type_oid == new.type_oid and old.attributes != new.attributes:
+        return "composite type changed"
+    same = (old.type_oid, old.typmod) == (new.type_oid, new.typmod)
+    if not same and not rewrite and not _relabelled(old, new):
+        return f"type changed from {old.type} to {new.type}"
+    return None
+
+
+def _added(column: Column, new: TableVersion, rewrite: int) -> str | None:
+    """A column of an old table: its value in old rows is NULL or the missing value, else it cannot be known."""
+    if not column.published or column.generated == "v" or column.has_missing:
+        return None
+    if column.generated or column.identity:
+        return "added with values computed for the rows that were there"
+    if column.default is not None and new.kind == "p":
+        return "added with a default to a partitioned table"
+    if rewrite and (column.default is not None or column.type_kind == "d"):
+        return "added with a default in a rewrite"
+    return None
+
+
+def _provable(old: TableVersion, new: TableVersion, message: DdlMessage, rewrite: int) -> bool:
+    """Whether a rewrite has kept the text of every value: nothing but widening casts in a plain ALTER TABLE."""
+    if rewrite & ~REWRITE_TYPE or not plain_alter_table(message, old, new):
+        return False
+    before = {c.attnum: c for c in old.columns}
+    changed = [
+        (before[c.attnum], c)
+        for c in new.columns
+        if c.attnum in before and (before[c.attnum].type_oid, before[c.attnum].typmod) != (c.type_oid, c.typmod)
+    ]
+    return bool(changed) and all(_widened(was, now) or _relabelled(was, now) for was, now in changed)
+
+
+def plain_alter_table(message: DdlMessage, old: TableVersion, new: TableVersion) -> bool:
+    """Whether the captured SQL is one whole ALTER TABLE of this table without USING.
+
+    Inside DO or a function the captured text is the outer one, and then it does not begin with ALTER TABLE; several
+    commands in one string are not told apart.
+    """
+    sql = message.sql
+    match = _ALTER_TABLE.fullmatch(sql)
+    if message.tag != "ALTER TABLE" or len(sql) >= _SQL_CAP or match is None or _USING.search(sql):
+        return False
+    name = match[1][1:-1].replace('""', '"') if match[1].startswith('"') else match[1].lower()
+    return name in (old.name, new.name)
+
+
+def _widened(old: Column, new: Column) -> bool:
+    """Casts of a rewrite that keep every value's text."""
+    if old.type in _INTEGERS:
+        return new.type == "numeric" or _INTEGERS.get(new.type, 0) >= _INTEGERS[old.type]
+    return False
+
+
+def _relabelled(old: Column, new: Column) -> bool:
+    """Type changes that PostgreSQL makes in the catalog alone and that keep every value's text."""
+    (was, limits), (now, wider) = _split(old), _split(new)
+    strings = ("character varying", "text")
+    if was in strings and now in strings:
+        return not wider or (bool(limits) and wider[0] >= limits[0])
+    if was == now == "numeric":
+        return not wider or (len(limits) == len(wider) == 2 and wider[0] >= limits[0] and wider[1] == limits[1])
+    if was == now and was in ("bit varying", "timestamp without time zone", "timestamp with time zone", "interval"):
+        return not wider or (bool(limits) and wider[0] >= limits[0])
+    return False
+
+
+def _split(column: Column) -> tuple[str, tuple[int, ...]]:
+    """`numeric(12,2)` as ('numeric', (12, 2)); a domain as its base type."""
+    text = column.base_type or column.type if column.type_kind == "d" else column.type
+    match = re.fullmatch(r"([^()]+?)\s*\(([0-9, -]+)\)(.*)", text)
+    if match is None:
+        return text, ()
+    return match[1] + match[3], tuple(int(part) for part in match[2].split(","))

@@ -1,0 +1,49 @@
+"""Which attnum stands at which place of a tuple: RELATION messages resolved through schema versions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from toolkit.catalog import SchemaVersion, TableVersion
+from toolkit.decode.messages import Relation
+from toolkit.decode.rows import Binding
+
+
+def bind(index: int, message: Relation, version: SchemaVersion | TableVersion | None) -> Binding | None:
+    """Resolve names and type OIDs. None if any differs, or if a published column is not in the message."""
+    table = version.table if isinstance(version, SchemaVersion) else version
+    if table is None or table.dropped:
+        return None
+    columns = {column.name: column for column in table.columns}
+    attnums = []
+    for sent in message.columns:
+        column = columns.pop(sent.name, None)
+        if column is None or column.type_oid != sent.type_oid:
+            return None
+        attnums.append(column.attnum)
+    if any(column.published and not column.generated for column in columns.values()):
+        return None
+    absent = tuple(sorted(column.attnum for column in columns.values()))
+    schema_id = version.schema_id if isinstance(version, SchemaVersion) else None
+    return Binding(index, table.relid, tuple(attnums), table.width, schema_id, absent)
+
+
+@dataclass(slots=True)
+class Layouts:
+    """The layouts of a stream in order of their start."""
+
+    _bindings: list[Binding] = field(default_factory=list)
+    _relations: dict[int, list[tuple[int, Relation]]] = field(default_factory=dict)
+
+    def add(self, binding: Binding, message: Relation) -> None:
+        """`message` laid out as `binding`, from its start on."""
+        self._bindings.append(binding)
+        self._relations.setdefault(binding.relid, []).append((binding.start, message))
+
+    def relation(self, relid: int, index: int) -> Relation | None:
+        """The RELATION in force at a message."""
+        return next((m for start, m in reversed(self._relations.get(relid, [])) if start < index), None)
+
+    def before(self, stop: int) -> tuple[Binding, ...]:
+        """All layouts that start before a message."""
+        return tuple(sorted((b for b in self._bindings if b.start < stop), key=lambda b: b.start))

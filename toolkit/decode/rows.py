@@ -1,0 +1,317 @@
+"""Row images as columns: the messages of one table are walked column by column with numpy cursors, never one by one.
+
+The bytes of a value are never moved in Python. A tuple on the wire is text and framing in turn (`t`, four bytes of
+length, text, `t`, ...), so one Arrow binary array over the raw bytes, with slots text, framing, text, framing ...,
+costs nothing; `take` of the text slots is the copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from toolkit.decode.messages import POSTGRES_EPOCH_US
+from toolkit.decode.stream import Bytes, Ints, Stream, be32, be64, open_bytes, per_message, scan
+from toolkit.errors import DecodeError
+from toolkit.events import EVENT_SCHEMA
+from toolkit.lsn import Lsn
+from toolkit.spool import ROW_HEADER
+
+#: Messages decoded at once, and bytes of them: bounds the memory of a task to about 200 MB.
+CHUNK_MESSAGES = 40_000
+CHUNK_BYTES = 32 << 20
+#: Arrow's 32-bit offsets reach this far from the first message of a chunk to its last.
+CHUNK_SPAN = 1 << 30
+
+_BODY = ROW_HEADER + 5  # type byte and relid
+_NULL, _UNCHANGED, _TEXT = b"nut"
+_OLD = np.zeros(256, bool)
+_OLD[[ord("K"), ord("O")]] = True
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """How the tuples of a relation are laid out, from message `start` on."""
+
+    start: int  # message index
+    relid: int
+    attnums: tuple[int, ...]  # by position in the tuple
+    width: int  # length of an image
+    schema_id: int | None  # None: quarantined, no schema version fits
+    absent: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecodeTask:
+    """A run of whole transactions that one worker decodes. Holds everything but the bytes."""
+
+    path: str
+    offsets: Ints  # n + 1, absolute
+    bindings: tuple[Binding, ...]  # start: index into this task; those in force before it have 0
+    xids: tuple[tuple[int, int], ...]  # (index of BEGIN, 64-bit xid) where it is known
+    batch_id: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Tuples:
+    """Tuples of one layout, as (message, column) matrices."""
+
+    kinds: Bytes
+    starts: Ints
+    ends: Ints
+    after: Ints  # position after each tuple
+
+
+def decode_rows(path: str, task: DecodeTask) -> Iterator[pa.RecordBatch]:
+    """The `row` events of a task, ordered by table and then by position, in batches of `EVENT_SCHEMA`.
+
+    Raises:
+        DecodeError: a row before its RELATION, a tuple that does not fit it, or text that is not UTF-8.
+    """
+    stream = scan(open_bytes(path), task.offsets)
+    rows = np.flatnonzero((stream.types == ord("I")) | (stream.types == ord("U")) | (stream.types == ord("D")))
+    if not len(rows):
+        return
+    relids = stream.relids(rows)
+    order = np.argsort(relids, kind="stable")
+    rows, relids = rows[order], relids[order]
+    xids = stream.xids.copy()
+    for begin, xid in task.xids:
+        xids[np.searchsorted(stream.begins, begin)] = xid
+    columns = _Positions(
+        per_message(stream, stream.commit_lsns), per_message(stream, stream.end_lsns),
+        per_message(stream, stream.times + POSTGRES_EPOCH_US), per_message(stream, xids),
+    )  # fmt: skip
+    tables, firsts = np.unique(relids, return_index=True)
+    for relid, mine in zip(tables.tolist(), np.split(rows, firsts[1:]), strict=True):
+        for binding, part in _by_binding(stream, task.bindings, relid, mine):
+            for chunk in _chunks(stream.offsets, part):
+                yield _batch(stream, columns, task, binding, chunk)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Positions:
+    commit_lsns: Ints
+    end_lsns: Ints
+    times: Ints
+    xids: Ints
+
+
+def _by_binding(
+    stream: Stream, bindings: tuple[Binding, ...], relid: int, rows: Ints
+) -> Iterator[tuple[Binding, Ints]]:
+    """Rows of one table, cut where its layout changes."""
+    mine = [binding for binding in bindings if binding.relid == relid]
+    edges = np.searchsorted(rows, [binding.start for binding in mine])
+    if not mine or edges[0] > 0:
+        raise DecodeError(f"row of relation {relid} at {stream.lsn(int(rows[0]))} comes before its RELATION message")
+    for binding, first, last in zip(mine, edges, [*edges[1:], len(rows)], strict=True):
+        if last > first:
+            yield binding, rows[first:last]
+
+
+def _chunks(offsets: Ints, rows: Ints) -> Iterator[Ints]:
+    """Runs of rows that are bounded in number, in bytes, and in distance between first and last."""
+    sizes = np.cumsum(offsets[rows + 1] - offsets[rows])
+    first = 0
+    while first < len(rows):
+        done = sizes[first - 1] if first else 0
+        by_bytes = int(np.searchsorted(sizes, done + CHUNK_BYTES, "right"))
+        by_span = int(np.searchsorted(offsets[rows + 1], offsets[rows[first]] + CHUNK_SPAN, "right"))
+        last = max(first + 1, min(first + CHUNK_MESSAGES, by_bytes, by_span))
+        yield rows[first:last]
+        first = last
+
+
+def _batch(stream: Stream, at: _Positions, task: DecodeTask, binding: Binding, rows: Ints) -> pa.RecordBatch:
+    base = stream.offsets[rows[0]]
+    data = stream.data[base : stream.offsets[rows[-1] + 1]]
+    start, end = stream.offsets[rows] - base, stream.offsets[rows + 1] - base
+    if (end - start < _BODY + 1).any():
+        raise _misfit(stream, binding, rows, end - start < _BODY + 1)
+    ops, marker = stream.types[rows], data[start + _BODY]
+    has_old = _OLD[marker]
+    wrong = np.where(
+        ops == ord("I"), marker != ord("N"), np.where(ops == ord("D"), ~has_old, ~has_old & (marker != ord("N")))
+    )
+    if wrong.any():
+        raise _misfit(stream, binding, rows, wrong)
+
+    position = start + _BODY
+    old_rows = np.flatnonzero(has_old)
+    old = _walk(stream, binding, data, rows[old_rows], position[old_rows] + 1, end[old_rows])
+    position[old_rows] = old.after
+    new_rows = np.flatnonzero(ops != ord("D"))
+    markers = data[np.minimum(position[new_rows], len(data) - 1)]
+    if (markers != ord("N")).any():
+        raise _misfit(stream, binding, rows[new_rows], markers != ord("N"))
+    new = _walk(stream, binding, data, rows[new_rows], position[new_rows] + 1, end[new_rows])
+    position[new_rows] = new.after
+    if (position != end).any():
+        raise _misfit(stream, binding, rows, position != end)
+    if (old.kinds == _UNCHANGED).any():
+        # Old images are flattened before they are logged, so this cannot be.
+        raise _misfit(stream, binding, rows[old_rows], (old.kinds == _UNCHANGED).any(axis=1))
+
+    count = len(rows)
+    chars = np.concatenate([ops, marker[old_rows]])
+    arrays = [
+        _integers(pa.int64(), np.full(count, task.batch_id, np.int64)),
+        _integers(pa.int32(), np.full(count, task.generation, np.int32)),
+        _integers(pa.int64(), at.commit_lsns[rows]),
+        _integers(pa.int64(), stream.ordinals[rows]),
+        _integers(pa.int64(), at.end_lsns[rows]),
+        _integers(pa.int64(), be64(stream.data, stream.offsets[rows] + 6)),
+        _integers(pa.int64(), at.xids[rows]),
+        _integers(pa.timestamp("us", tz="UTC"), at.times[rows]),
+        _constant("slot", count),
+        _constant("row", count),
+        _integers(pa.int64(), np.full(count, binding.relid, np.int64)),
+        _integers(pa.int64(), np.full(count, binding.schema_id or 0, np.int64), binding.schema_id is not None),
+        _characters(chars[:count], np.ones(count, bool)),
+        _characters(chars[count:], has_old),
+        _images(stream, binding, data, rows[new_rows], new, ops != ord("D")),
+        _images(stream, binding, data, rows[old_rows], old, has_old),
+        _unchanged(binding, new, new_rows, count),
+        _same(binding.absent, count),
+        pa.nulls(count, pa.string()),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA)
+
+
+def _walk(stream: Stream, binding: Binding, data: Bytes, rows: Ints, at: Ints, end: Ints) -> _Tuples:
+    """Step one cursor a message over the columns; `at` stands on the column count."""
+    columns, count = len(binding.attnums), len(rows)
+    kinds = np.empty((columns, count), np.uint8)
+    starts, ends = np.empty((columns, count), np.int64), np.empty((columns, count), np.int64)
+    last = len(data) - 5  # a cursor that has gone astray reads from here, and is reported below
+    cursor = at + 2
+    # At least two bytes of count have to be there before they are read.
+    astray = cursor > end
+    if astray.any():
+        raise _misfit(stream, binding, rows, astray)
+    told = (data[at].astype(np.int64) << 8) | data[at + 1]
+    if (told != columns).any():
+        raise _misfit(stream, binding, rows, told != columns)
+    for column in range(columns):
+        safe = np.minimum(cursor, max(last, 0))
+        kind = data[np.minimum(cursor, len(data) - 1)]
+        text = kind == _TEXT
+        length = np.where(text, be32(data, safe + 1), 0) if len(data) >= 5 else np.zeros(count, np.int64)
+        astray |= (cursor >= end) | ~(text | (kind == _NULL) | (kind == _UNCHANGED))
+        begin = cursor + np.where(text, 5, 1)
+        cursor = begin + length
+        astray |= cursor > end
+        kinds[column], starts[column], ends[column] = kind, begin, cursor
+    if astray.any():
+        raise _misfit(stream, binding, rows, astray)
+    return _Tuples(kinds.T, starts.T, ends.T, cursor)
+
+
+def _misfit(stream: Stream, binding: Binding, rows: Ints, wrong: npt.NDArray[np.bool_]) -> DecodeError:
+    index = int(rows[np.argmax(wrong)])
+    return DecodeError(
+        f"message {index} at {stream.lsn(index)}: tuple of relation {binding.relid} is malformed"
+        f" or does not have the {len(binding.attnums)} columns of its RELATION message"
+    )
+
+
+def _images(
+    stream: Stream, binding: Binding, data: Bytes, rows: Ints, tuples: _Tuples, present: npt.NDArray[np.bool_]
+) -> pa.ListArray:
+    """Images indexed by attnum - 1: NULL where the tuple holds none, has no such column, or the row has no image."""
+    count, columns = tuples.kinds.shape
+    width = binding.width
+    slots = np.empty((count, columns, 2), np.int32)
+    slots[:, :, 0], slots[:, :, 1] = tuples.starts, tuples.ends
+    flat = slots.reshape(-1)
+    indexes = np.zeros((count, width), np.int32)
+    missing = np.ones((count, width), bool)
+    if columns:
+        cells = np.array(binding.attnums, np.int64) - 1
+        indexes[:, cells] = np.arange(0, 2 * count * columns, 2, dtype=np.int32).reshape(count, columns)
+        missing[:, cells] = tuples.kinds != _TEXT
+    if len(flat):
+        raw = pa.Array.from_buffers(pa.binary(), len(flat) - 1, [None, pa.py_buffer(flat), pa.py_buffer(data)])
+        cells_array = raw.take(_integers(pa.int32(), indexes.reshape(-1), ~missing.reshape(-1)))
+    else:
+        cells_array = pa.nulls(count * width, pa.binary())
+    try:
+        values = cells_array.cast(pa.string())  # validates UTF-8
+    except pa.ArrowInvalid:
+        raise _not_text(stream, binding, rows, cells_array) from None
+    return _lists(values, present, width)
+
+
+def _not_text(stream: Stream, binding: Binding, rows: Ints, cells: pa.Array) -> DecodeError:
+    for number, cell in enumerate(cells.to_pylist()):
+        try:
+            (cell or b"").decode("utf-8")
+        except UnicodeDecodeError as error:
+            index = int(rows[number // binding.width])
+            return DecodeError(
+                f"row of relation {binding.relid} at {stream.lsn(index)}: column {number % binding.width + 1}"
+                f" is not UTF-8 text ({error.reason} at byte {error.start})"
+            )
+    return DecodeError(f"a row of relation {binding.relid} after {Lsn(stream.lsn(int(rows[0])))} is not UTF-8 text")
+
+
+def _lists(values: pa.Array, present: npt.NDArray[np.bool_], width: int) -> pa.ListArray:
+    """Equal lists where present, NULL where not."""
+    offsets = np.zeros(len(present) + 1, np.int32)
+    np.cumsum(present * np.int32(width), out=offsets[1:])
+    return _list_array(offsets, values, present)
+
+
+def _unchanged(binding: Binding, new: _Tuples, new_rows: Ints, count: int) -> pa.ListArray:
+    """Attnums whose TOASTed value was not sent; an empty list where all were."""
+    row, column = np.nonzero(new.kinds == _UNCHANGED)
+    offsets = np.zeros(count + 1, np.int32)
+    np.cumsum(np.bincount(new_rows[row], minlength=count), out=offsets[1:])
+    return _list_array(offsets, _integers(pa.int32(), np.array(binding.attnums, np.int32)[column]))
+
+
+def _same(attnums: tuple[int, ...], count: int) -> pa.ListArray:
+    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(attnums))
+    return _list_array(offsets, _integers(pa.int32(), np.tile(np.array(attnums, np.int32), count)))
+
+
+# Arrays are made from buffers: `pa.array` of a numpy array is slower and imports pandas, which costs a worker a second.
+
+
+def _constant(text: str, count: int) -> pa.StringArray:
+    data = text.encode()
+    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(data))
+    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data * count)])
+
+
+def _bitmap(valid: npt.NDArray[np.bool_] | bool, count: int) -> pa.Buffer | None:
+    present = np.full(count, valid) if isinstance(valid, bool) else valid
+    return None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
+
+
+def _integers(kind: pa.DataType, values: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | bool = True) -> pa.Array:
+    buffer = pa.py_buffer(np.ascontiguousarray(values))
+    return pa.Array.from_buffers(kind, len(values), [_bitmap(valid, len(values)), buffer])
+
+
+def _list_array(
+    offsets: npt.NDArray[np.int32], values: pa.Array, valid: npt.NDArray[np.bool_] | bool = True
+) -> pa.ListArray:
+    count = len(offsets) - 1
+    buffers = [_bitmap(valid, count), pa.py_buffer(offsets)]
+    return pa.Array.from_buffers(pa.list_(values.type), count, buffers, children=[values])
+
+
+def _characters(chars: Bytes, present: npt.NDArray[np.bool_]) -> pa.StringArray:
+    """One-letter strings, NULL where not present; `chars` holds those present only."""
+    offsets = np.zeros(len(present) + 1, np.int32)
+    np.cumsum(present, out=offsets[1:])
+    buffers = [_bitmap(present, len(present)), pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(chars))]
+    return pa.Array.from_buffers(pa.string(), len(present), buffers)

@@ -1,0 +1,191 @@
+"""The skeleton of a spool, found in one vectorised pass: transactions, their positions, and every message's ordinal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from toolkit.decode.messages import unknown
+from toolkit.errors import DecodeError
+from toolkit.lsn import Lsn
+from toolkit.spool import ROW_HEADER
+
+Bytes = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int64]
+
+_BEGIN_SIZE, _COMMIT_SIZE = 21, 26
+_KNOWN = np.zeros(256, bool)
+_KNOWN[np.frombuffer(b"BCRYOMTIUD", np.uint8)] = True
+_ROW = np.zeros(256, np.int64)
+_ROW[np.frombuffer(b"IUD", np.uint8)] = 1
+ROW_BYTES = np.frombuffer(b"IUD", np.uint8)
+
+
+def open_bytes(path: str | Path) -> Bytes:
+    """The spool's bytes, mapped; empty files too."""
+    if Path(path).stat().st_size == 0:
+        return np.zeros(0, np.uint8)
+    # A plain ndarray over the map: memmap's own subclass pays for bookkeeping on every slice.
+    return np.asarray(np.memmap(path, np.uint8, "r"))
+
+
+def be32(data: Bytes, at: Ints) -> Ints:
+    """Unsigned big-endian 32-bit integers at byte positions."""
+    value = data[at].astype(np.int64)
+    for step in (1, 2, 3):
+        value <<= 8
+        value |= data[at + step]
+    return value
+
+
+def be64(data: Bytes, at: Ints) -> Ints:
+    """Signed big-endian 64-bit integers at byte positions."""
+    return (be32(data, at) << 32) | be32(data, at + 4)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stream:
+    """One value a message in the first group, one a transaction in the second."""
+
+    data: Bytes
+    offsets: Ints
+    types: Bytes
+    weights: Ints  # ordinals that the message takes
+    ordinals: Ints  # the first of them; of messages outside transactions: meaningless
+
+    begins: Ints  # message indexes
+    commits: Ints
+    commit_lsns: Ints
+    end_lsns: Ints
+    times: Ints  # microseconds since 2000-01-01 UTC
+    xids: Ints  # 32 bit
+
+    def __len__(self) -> int:
+        return len(self.types)
+
+    def message(self, index: int) -> bytes:
+        """The bytes of one message."""
+        return self.data[self.offsets[index] + ROW_HEADER : self.offsets[index + 1]].tobytes()
+
+    def lsn(self, index: int) -> Lsn:
+        """The change record's own position."""
+        return Lsn(int(be64(self.data, self.offsets[index : index + 1] + 6)[0]))
+
+    def relids(self, indexes: Ints) -> Ints:
+        """Table of each of the row messages `indexes`."""
+        return be32(self.data, self.offsets[indexes] + (ROW_HEADER + 1))
+
+
+def scan(data: Bytes, offsets: Ints) -> Stream:
+    """Find the transactions and number the changes.
+
+    Raises:
+        DecodeError: an unknown message, one outside a transaction, a transaction without end, a commit whose position
+            is not the one its BEGIN announced, transactions out of commit order, or rows of a foreign transaction.
+    """
+    starts, sizes = offsets[:-1] + ROW_HEADER, np.diff(offsets) - ROW_HEADER
+    if len(sizes) and (sizes.min() < 1 or offsets[-1] > len(data)):
+        index = int(np.argmin(sizes)) if sizes.min() < 1 else len(sizes) - 1
+        raise DecodeError(f"message {index} of the spool is empty or cut off")
+    types = data[starts]
+    known = _KNOWN[types]
+    if not known.all():
+        index = int(np.argmin(known))
+        raise unknown(bytes([types[index]]), index)
+    begins, commits = np.flatnonzero(types == ord("B")), np.flatnonzero(types == ord("C"))
+    weights = _weights(data, starts, sizes, types)
+    _require_nesting(begins, commits, types, weights)
+    _require_size(sizes, begins, _BEGIN_SIZE, "BEGIN")
+    _require_size(sizes, commits, _COMMIT_SIZE, "COMMIT")
+
+    commit_lsns, xids = be64(data, starts[begins] + 1), be32(data, starts[begins] + 17)
+    told = be64(data, starts[commits] + 2)
+    if (told != commit_lsns).any():
+        first = int(np.argmax(told != commit_lsns))
+        raise DecodeError(
+            f"message {commits[first]}: COMMIT at {Lsn(int(told[first]))} ends a transaction whose BEGIN announced"
+            f" {Lsn(int(commit_lsns[first]))}"
+        )
+    times, ends = be64(data, starts[begins] + 9), be64(data, starts[commits] + 10)
+    unlike = (be64(data, starts[commits] + 18) != times) | (ends <= commit_lsns)
+    if unlike.any():
+        first = int(np.argmax(unlike))
+        raise DecodeError(f"message {commits[first]}: COMMIT has another time than its BEGIN, or ends before it starts")
+    if (np.diff(commit_lsns) <= 0).any():
+        first = int(np.argmax(np.diff(commit_lsns) <= 0)) + 1
+        raise DecodeError(
+            f"message {begins[first]}: transaction at {Lsn(int(commit_lsns[first]))} comes after the one at"
+            f" {Lsn(int(commit_lsns[first - 1]))}; pgoutput sends them in commit order"
+        )
+    before = np.cumsum(weights) - weights
+    ordinals = before - _spread(before[begins], begins, len(types))
+    stream = Stream(
+        data, offsets, types, weights, ordinals, begins, commits, commit_lsns, ends, times, xids
+    )  # fmt: skip
+    _require_xids(stream)
+    return stream
+
+
+def _weights(data: Bytes, starts: Ints, sizes: Ints, types: Bytes) -> Ints:
+    """I, U, D and transactional messages take one ordinal, a TRUNCATE one a relation, all others none."""
+    weights = _ROW[types]
+    for kind, least in ((b"M", 15), (b"T", 6)):
+        _require_size(sizes, np.flatnonzero(types == kind[0]), least, "logical message or TRUNCATE", exact=False)
+    logical = np.flatnonzero(types == ord("M"))
+    weights[logical] = data[starts[logical] + 1] & 1
+    truncates = np.flatnonzero(types == ord("T"))
+    weights[truncates] = be32(data, starts[truncates] + 1)
+    return weights
+
+
+def _require_nesting(begins: Ints, commits: Ints, types: Bytes, weights: Ints) -> None:
+    depth = np.cumsum(types == ord("B")) - np.cumsum(types == ord("C"))
+    wrong = (depth < 0) | (depth > 1)
+    if wrong.any():
+        index = int(np.argmax(wrong))
+        raise DecodeError(f"message {index}: {chr(types[index])} does not match the transaction before it")
+    if len(begins) != len(commits):
+        raise DecodeError(f"the stream ends inside the transaction that begins at message {begins[-1]}")
+    # After a COMMIT the depth is 0 again, so the COMMIT itself has to be let through.
+    stray = (depth == 0) & (types != ord("C")) & ((types != ord("M")) | (weights != 0))
+    if stray.any():
+        index = int(np.argmax(stray))
+        raise DecodeError(f"message {index}: {chr(types[index])} stands outside any transaction")
+
+
+def _require_size(sizes: Ints, indexes: Ints, size: int, name: str, *, exact: bool = True) -> None:
+    wrong = sizes[indexes] != size if exact else sizes[indexes] < size
+    if wrong.any():
+        index = int(indexes[np.argmax(wrong)])
+        raise DecodeError(f"message {index}: {name} has {sizes[index]} bytes, expected {size}")
+
+
+def _require_xids(stream: Stream) -> None:
+    """Every row of the spool names its transaction a second time: a lost BEGIN/COMMIT pair shows here."""
+    inside = np.ones(len(stream), bool)
+    depth = np.cumsum(stream.types == ord("B")) - np.cumsum(stream.types == ord("C"))
+    inside &= (depth == 1) & ((stream.types != ord("M")) | (stream.weights != 0))
+    indexes = np.flatnonzero(inside)
+    wanted = _spread(stream.xids, stream.begins, len(stream))[indexes]
+    found = be32(stream.data, stream.offsets[indexes] + 18)
+    if (wanted != found).any():
+        first = int(np.argmax(wanted != found))
+        raise DecodeError(
+            f"message {indexes[first]} belongs to transaction {found[first]} but stands inside {wanted[first]}"
+        )
+
+
+def _spread(values: Ints, begins: Ints, count: int) -> Ints:
+    """One value a transaction to one a message; messages before the first transaction get 0."""
+    if not len(begins):
+        return np.zeros(count, np.int64)
+    lengths = np.diff(np.append(begins, count))
+    return np.concatenate([np.zeros(begins[0], np.int64), np.repeat(values, lengths)])
+
+
+def per_message(stream: Stream, values: Ints) -> Ints:
+    """A transaction's value for each of its messages."""
+    return _spread(values, stream.begins, len(stream))

@@ -1,0 +1,446 @@
+"""`cdc demo`: the whole story on an embedded PostgreSQL, each stage the real one.
+
+Two tables of pgbench and a small shop are captured under load and through DDL, rebuilt, proven, damaged by hand, found,
+healed and proven again. Everything it made stands in one folder afterwards; the server is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from toolkit import queries, workload
+from toolkit.config import Config, load
+from toolkit.errors import CdcError, ConfigError, NotProven
+from toolkit.lsn import Lsn
+from toolkit.names import lake_columns, lake_table, quote_spark
+
+if TYPE_CHECKING:
+    from toolkit.embedded import EmbeddedServer
+    from toolkit.quality.report import CheckReport
+
+Echo = Callable[[str], object]
+
+_MARKER = ".cdc-demo"  # in folders that the demo made, and may empty
+_DATABASE = "shop"
+_FAULT_TABLE, _FAULT_COLUMN = "customers", "name"
+_FAULT_TEXT = "nobody ever wrote this"
+_AS_OF_TABLE = "customers"
+_AS_OF_AFTER = 2  # schema changes before the cut that the table is later rebuilt at
+_SESSIONS, _RATE = 3, 20.0  # concurrent sessions; transactions a second and session
+_BETWEEN = 40  # transactions at least between two schema changes
+
+
+@dataclass(slots=True)
+class DemoReport:
+    """What `report.json` holds."""
+
+    checks: list[dict[str, Any]] = field(default_factory=list)  # lsn, status, rows
+    fault_found: bool = False
+    healed: bool = False
+    as_of_equal: bool = False
+    ddl_events: int = 0
+    changes: int = 0
+    seconds: float = 0.0
+    postgres: int = 0
+
+    @property
+    def proven(self) -> bool:
+        """Whether the story went as it must."""
+        told = [check["status"] for check in self.checks]
+        return self.fault_found and self.healed and self.as_of_equal and told == ["identical", "different", "identical"]
+
+
+def run(directory: Path | None = None, major: int = 16, echo: Echo = print) -> int:
+    """Tell the whole story in `directory` (made, or emptied if an earlier demo made it; default `cdc-demo`).
+
+    Returns:
+        0 when everything was proven, else 3.
+
+    Raises:
+        ConfigError: the folder holds something else.
+        CdcError: a stage failed; its message says which.
+    """
+    folder = _prepare(directory or Path("cdc-demo"))
+    with _only_own_environment(), _sigterm_is_ctrl_c():
+        try:
+            report = _Demo(folder, major, _Story(echo)).tell()
+        finally:
+            _stop_spark()
+    return 0 if report.proven else NotProven.exit_code
+
+
+@dataclass(frozen=True, slots=True)
+class _Truth:
+    """What SELECT showed on the source at `lsn`, as PostgreSQL text in column order."""
+
+    lsn: Lsn
+    columns: tuple[str, ...]
+    rows: list[tuple[str | None, ...]]
+
+
+class _Story:
+    """Says what happens. A line when a step is done; on a terminal also what is going on meanwhile."""
+
+    def __init__(self, echo: Echo) -> None:
+        self.echo = echo
+        self.started = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.started
+
+    @contextlib.contextmanager
+    def step(self, title: str) -> Iterator[list[str]]:
+        """One step; append what came out of it to the list."""
+        facts: list[str] = []
+        with self._progress(title):
+            yield facts
+        self.echo(f"{self.seconds:6.1f} s  {title}" + (f": {'; '.join(facts)}" if facts else ""))
+
+    @staticmethod
+    def _progress(title: str) -> contextlib.AbstractContextManager[object]:
+        if not sys.stderr.isatty():
+            return contextlib.nullcontext()
+        from rich.console import Console
+
+        return Console(stderr=True).status(title)
+
+
+class _Demo:
+    def __init__(self, folder: Path, major: int, story: _Story) -> None:
+        self.folder = folder
+        self.major = major
+        self.story = story
+        self.report = DemoReport(postgres=major)
+        self.config: Config
+
+    def tell(self) -> DemoReport:
+        from toolkit.embedded import EmbeddedServer
+
+        self.story.echo(f"cdc demo: everything is kept in {self.folder}")
+        with contextlib.ExitStack() as stack:
+            with self.story.step(f"PostgreSQL {self.major} started, with pgbench's tables and a small shop"):
+                server = stack.enter_context(EmbeddedServer(None, self.major))
+                self._create(server)
+            self.config = _configure(self.folder, server)
+            self._init()
+            truth = self._load(server)
+            self._build_and_check()
+            self._fault_and_heal()
+            self._as_of(truth)
+            notebook = self._notebook()
+            self._count()
+        self.report.seconds = round(self.story.seconds, 1)
+        text = json.dumps(asdict(self.report), indent=2)
+        (self.folder / "report.json").write_text(text + "\n", encoding="utf-8")
+        self._places(notebook)
+        return self.report
+
+    # -- source --------------------------------------------------------------------------------------------------------
+
+    def _create(self, server: EmbeddedServer) -> None:
+        import psycopg
+
+        with psycopg.connect(server.conninfo(), autocommit=True) as conn:
+            conn.execute(f"create database {_DATABASE}")
+        workload.create_pgbench(server, _DATABASE)
+        with psycopg.connect(server.conninfo(_DATABASE), autocommit=True) as conn:
+            workload.create_shop(conn)
+
+    def _init(self) -> None:
+        from toolkit import initialise
+
+        with self.story.step("cdc init: event triggers, publication, slot and first snapshot") as facts:
+            done = initialise.init(self.config)
+            facts.append(f"{sum(done.rows.values()):,} rows of {len(done.rows)} tables at {done.lsn}")
+
+    def _load(self, server: EmbeddedServer) -> _Truth:
+        """Traffic, schema changes and drains at the same time; the truth of one moment in the middle of it."""
+        import psycopg
+
+        truth = None
+        conninfo = server.conninfo(_DATABASE)
+        traffic = workload.Load(conninfo, sessions=_SESSIONS, rate=_RATE, pgbench=True)
+        with traffic, psycopg.connect(conninfo, autocommit=True) as conn:
+            for number, step in enumerate(workload.ddl_story()):
+                if number == _AS_OF_AFTER:
+                    with self.story.step(f"what SELECT shows of {_AS_OF_TABLE} now is kept for later") as facts:
+                        truth = _read_truth(self.config)
+                        facts.append(f"{len(truth.rows)} rows at {truth.lsn}")
+                with self.story.step(f"under load: {step.title}, then cdc drain") as facts:
+                    _wait_for(traffic, traffic.counts.committed + _BETWEEN)
+                    workload.run_step(conn, step, traffic.names)
+                    facts.append(self._drain())
+            counts = traffic.stop()
+        with self.story.step(f"the load ends after {counts.committed} transactions, the rest is drained") as facts:
+            facts.append(self._drain())
+        assert truth is not None
+        return truth
+
+    def _drain(self) -> str:
+        from toolkit import drain
+
+        done = drain.drain(self.config)
+        return f"{done.changes:,} changes to {done.committed_lsn}"
+
+    # -- lake ----------------------------------------------------------------------------------------------------------
+
+    def _build_and_check(self) -> None:
+        from toolkit import build
+
+        with self.story.step("cdc build: current state and history of every table") as facts:
+            done = build.build(self.config)
+            facts.append(f"at {done.lsn}")
+        with self.story.step("cdc check: both sides at one exact LSN") as facts:
+            facts.append(self._told(self._check()))
+
+    def _check(self) -> CheckReport:
+        from toolkit import build, drain
+        from toolkit.quality import check, expectations, publish
+
+        found = check.check(self.config, drain=drain.drain, build=build.build)
+        publish.publish(self.config, found)
+        expectations.write(self.config, found)
+        statuses = {t.status for t in found.tables}
+        status = "identical" if found.green else next(s for s in ("different", "stale", "not_taken") if s in statuses)
+        rows = sum(t.rows or 0 for t in found.tables)
+        self.report.checks.append({"lsn": str(found.lsn) if found.lsn else None, "status": status, "rows": rows})
+        return found
+
+    @staticmethod
+    def _told(found: CheckReport) -> str:
+        if found.green:
+            rows = sum(t.rows or 0 for t in found.tables)
+            return f"identical, {rows:,} rows of {len(found.tables)} tables at {found.lsn}"
+        red = [t for t in found.tables if t.status != "identical"]
+        return "; ".join(f"{t.table} {t.status}" + (f" ({t.reason})" if t.reason else "") for t in red)
+
+    def _fault_and_heal(self) -> None:
+        from toolkit import build
+
+        name = lake_table("public", _FAULT_TABLE)
+        with self.story.step("a fault is planted by hand in the lake") as facts:
+            key = self._plant(name)
+            facts.append(f"current.{name}, {_FAULT_COLUMN} of id {key}")
+        with self.story.step("cdc check finds it") as facts:
+            found = self._check()
+            self.report.fault_found = _names_fault(found, key)
+            facts.append(self._told(found))
+        with self.story.step("healed: the table is built again from the raw log"):
+            build.build(self.config, select=(name,), dbt_args=("--full-refresh",))
+        with self.story.step("cdc check again") as facts:
+            found = self._check()
+            self.report.healed = found.green
+            facts.append(self._told(found))
+
+    def _plant(self, name: str) -> int:
+        from toolkit.lake.session import own_session
+
+        spark = own_session(self.config)
+        key = int(spark.sql(f"SELECT max(id) FROM current.{name}").first()[0])  # type: ignore[index]
+        spark.sql(f"UPDATE current.{name} SET {_FAULT_COLUMN} = '{_FAULT_TEXT}' WHERE id = {key}")
+        return key
+
+    def _as_of(self, truth: _Truth) -> None:
+        from toolkit import build
+
+        with self.story.step(f"{_AS_OF_TABLE} is rebuilt as of {truth.lsn}") as facts:
+            build.build(self.config, as_of=truth.lsn, select=(lake_table("public", _AS_OF_TABLE),))
+            self.report.as_of_equal = self._lake_rows(truth) == sorted(truth.rows, key=_null_first)
+            facts.append("equal to what SELECT showed then" if self.report.as_of_equal else "NOT equal")
+
+    def _lake_rows(self, truth: _Truth) -> list[tuple[str | None, ...]]:
+        """The rebuilt table in the source's text form, if it has the columns that it had then."""
+        from toolkit import history
+        from toolkit.lake.session import own_session
+        from toolkit.pgtypes import text_sql
+
+        table = history.resolve(self.config, f"public.{_AS_OF_TABLE}", truth.lsn)
+        if tuple(c.name for c in table.columns) != truth.columns:
+            return []
+        names = lake_columns([(c.attnum, c.name) for c in table.columns])
+        texts = ", ".join(f"{text_sql(names[c.attnum], c)} AS {quote_spark(f'c{c.attnum}')}" for c in table.columns)
+        place = f"asof_{truth.lsn.tag}.{lake_table('public', _AS_OF_TABLE)}"
+        rows = own_session(self.config).sql(f"SELECT {texts} FROM {place}").collect()
+        return sorted((tuple(row) for row in rows), key=_null_first)
+
+    def _notebook(self) -> Path:
+        from toolkit import notebook
+
+        with self.story.step("the schema history notebook is run to HTML"):
+            return notebook.run(
+                self.config, "schema_history", {"table": "public.customers"}, self.folder / "schema_history.html"
+            )
+
+    def _count(self) -> None:
+        from toolkit import history
+        from toolkit.lake.ledger import Ledger
+
+        self.report.ddl_events = len(history.events(self.config))
+        self.report.changes = sum(batch.changes for batch in Ledger(self.config).batches())
+
+    def _places(self, notebook: Path) -> None:
+        from toolkit.quality import expectations
+
+        docs = expectations.directory(self.config) / "data_docs"
+        index = next(iter(sorted(docs.rglob("index.html"), key=lambda p: len(p.parts))), docs)
+        script = _write_sql_prompt(self.config, self.folder)
+        report = self.report
+        self.story.echo(
+            "\n".join(
+                [
+                    "",
+                    f"{'Proven' if report.proven else 'NOT proven'} in {report.seconds} s:"
+                    f" {report.changes:,} changes and {report.ddl_events} DDL events through the slot.",
+                    "",
+                    f"  Data Docs   {index}",
+                    f"  Notebook    {notebook}",
+                    f"  SQL prompt  {script} -e 'SELECT * FROM published.public__customers LIMIT 5'",
+                    "  History     SELECT * FROM history.public__customers WHERE id = 7 ORDER BY _cdc_from_lsn",
+                    f"  Report      {self.folder / 'report.json'}",
+                ]
+            )
+        )
+
+
+def _prepare(folder: Path) -> Path:
+    folder = folder.resolve()
+    if folder.exists():
+        if not (folder / _MARKER).is_file() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ConfigError(f"{folder}: not a folder of an earlier demo; name another with --directory")
+        shutil.rmtree(folder)
+    try:
+        folder.mkdir(parents=True)
+        (folder / _MARKER).touch()
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot be made: {error.strerror}; name another with --directory") from None
+    ignore = shutil.ignore_patterns(
+        "target", "logs", "__pycache__", ".user.yml", "profiles.yml", "current__*", "history__*"
+    )
+    shutil.copytree(queries.ROOT / "dbt_project", folder / "dbt_project", ignore=ignore)
+    return folder
+
+
+def _configure(folder: Path, server: EmbeddedServer) -> Config:
+    file = folder / "cdc.toml"
+    conninfo = json.dumps(server.conninfo(_DATABASE))  # a JSON string is a TOML basic string
+    file.write_text(
+        "# Made by `cdc demo`. Its PostgreSQL is gone; the lake stays, and every command that only reads it works.\n"
+        f'[source]\nconninfo = {conninfo}\ntables = ["public.*"]\nnew_tables = "publish"\n\n'
+        '[lake]\nwarehouse = "lake/warehouse"\nuri = "jdbc:sqlite:lake/catalog.db"\n\n'
+        '[dbt]\nproject_dir = "dbt_project"\n',
+        encoding="utf-8",
+    )
+    return load(str(file))
+
+
+def _read_truth(config: Config) -> _Truth:
+    """Everything of one table in the snapshot of an exact LSN."""
+    from psycopg import sql
+
+    from toolkit.source import connection, parity, slot
+
+    with contextlib.ExitStack() as stack:
+        conn = stack.enter_context(connection.connect(config))
+        cut = stack.enter_context(slot.create_slot(config, slot.temporary_name(config), temporary=True))
+        stack.enter_context(parity.inside_snapshot(conn, cut.snapshot_name, seconds=30))
+        shown = conn.execute(sql.SQL("select * from {}").format(sql.Identifier("public", _AS_OF_TABLE)))
+        result, columns = shown.pgresult, tuple(column.name for column in shown.description or [])
+        assert result is not None
+        rows = [tuple(_text(result.get_value(n, i)) for i in range(len(columns))) for n in range(result.ntuples)]
+        return _Truth(Lsn(cut.lsn), columns, rows)
+
+
+def _text(value: bytes | None) -> str | None:
+    """A value as the server sent it, before any client made something of it."""
+    return None if value is None else bytes(value).decode()
+
+
+def _null_first(row: Sequence[str | None]) -> list[tuple[bool, str]]:
+    return [(value is not None, value or "") for value in row]
+
+
+def _wait_for(traffic: workload.Load, committed: int) -> None:
+    """Until that many transactions are committed, or the traffic ended by itself."""
+    end = time.monotonic() + 30
+    while traffic.counts.committed < committed:
+        if time.monotonic() > end:
+            traffic.stop()  # raises what stopped it, if something did
+            raise CdcError(f"demo: the load stands at {traffic.counts.committed} transactions")
+        time.sleep(0.02)
+
+
+def _names_fault(found: CheckReport, key: int) -> bool:
+    """Whether the report names table, key and column of the fault, and nothing else."""
+    red = [t for t in found.tables if t.status != "identical"]
+    if [t.table for t in red] != [f"public.{_FAULT_TABLE}"] or red[0].modified != 1 or red[0].added or red[0].removed:
+        return False
+    sample = red[0].samples[0]
+    return dict(sample.key) == {"id": str(key)} and [d.column for d in sample.differences] == [_FAULT_COLUMN]
+
+
+def _write_sql_prompt(config: Config, folder: Path) -> Path:
+    """A script that opens Spark's SQL prompt on the demo's lake."""
+    import shlex
+
+    from toolkit.lake.java import find_java
+    from toolkit.lake.session import spark_settings
+
+    settings = spark_settings(config)
+    arguments = [item for key, value in settings.items() for item in ("--conf", shlex.quote(f"{key}={value}"))]
+    program = Path(sys.executable).with_name("spark-sql")
+    script = folder / "sql"
+    script.write_text(
+        "#!/bin/sh\n# Spark's SQL prompt on this lake: ./sql, or ./sql -e 'SELECT ...'\n"
+        f"export JAVA_HOME={shlex.quote(str(find_java().parent.parent))}\n"
+        f'exec {shlex.quote(str(program))} {" ".join(arguments)} "$@"\n',
+        encoding="utf-8",
+    )
+    script.chmod(0o755)
+    return script
+
+
+@contextlib.contextmanager
+def _only_own_environment() -> Iterator[None]:
+    """Without the caller's CDC_* and PG* variables: the demo never touches another database or lake."""
+    kept = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(("CDC_", "PG"))}
+    try:
+        yield
+    finally:
+        os.environ.update(kept)
+
+
+@contextlib.contextmanager
+def _sigterm_is_ctrl_c() -> Iterator[None]:
+    """A polite kill ends the demo the way Ctrl-C does, with everything it started."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # not the main thread: whoever runs it there takes care of signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _stop_spark() -> None:
+    if "toolkit.lake.session" in sys.modules:
+        from toolkit.lake import session
+
+        session.stop_session()

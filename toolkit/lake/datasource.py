@@ -1,0 +1,106 @@
+"""The Spark Python Data Source that brings Arrow batches of events from the workers into a frame.
+
+Its reading half runs in Spark's Python workers, so it touches nothing that talks to Spark's driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from toolkit.errors import LakeError
+from toolkit.events import EVENT_SCHEMA
+from toolkit.lake.tables import spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+FORMAT = "cdc_events"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one Spark task reads, in this order."""
+
+    tasks: tuple[Any, ...] = ()
+    files: tuple[Path, ...] = ()
+    inline: bytes = b""  # an Arrow stream of driver-made events
+
+
+def events_source(parts: Sequence[Part], decode: str) -> type[DataSource]:
+    """A data source of one read: one partition a part, `decode` is `module:function` of `(task.path, task)`.
+
+    The classes are local so that Spark ships them by value, with what this one read needs in them.
+    """
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+    class Reader(DataSourceReader):
+        def __init__(self, mine: Sequence[Part]) -> None:
+            self._parts = mine
+
+        def __getstate__(self) -> dict[str, Any]:
+            return {"_parts": ()}  # each part travels to its own task only; the reader goes to all of them
+
+        def partitions(self) -> list[InputPartition]:
+            return [InputPartition(part) for part in self._parts]
+
+        def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+            return read_part(partition.value, decode)
+
+    class Events(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return FORMAT
+
+        def schema(self) -> str:
+            return spark_schema()
+
+        def reader(self, schema: Any) -> DataSourceReader:
+            return Reader(parts)
+
+    return Events
+
+
+def read_part(part: Part, decode: str) -> Iterator[pa.RecordBatch]:
+    """Batches of `EVENT_SCHEMA`, made in the worker."""
+    module, _, name = decode.partition(":")
+    function = getattr(import_module(module), name)
+    for task in part.tasks:
+        yield from map(_conform, function(task.path, task))
+    for file in part.files:
+        yield from map(_conform, read_file(file))
+    if part.inline:
+        with pa.ipc.open_stream(part.inline) as stream:
+            yield from map(_conform, stream)
+
+
+def read_file(path: Path) -> Iterator[pa.RecordBatch]:
+    """Batches of a Parquet file, an Arrow file or an Arrow stream, told apart by their first bytes."""
+    with pa.OSFile(str(path), "rb") as file:
+        magic = file.read(6)
+        file.seek(0)
+        if magic.startswith(b"PAR1"):
+            import pyarrow.parquet as pq
+
+            yield from pq.ParquetFile(file).iter_batches()
+        elif magic == b"ARROW1":
+            with pa.ipc.open_file(file) as reader:
+                for index in range(reader.num_record_batches):
+                    yield reader.get_batch(index)
+        else:
+            with pa.ipc.open_stream(file) as stream:
+                yield from stream
+
+
+def _conform(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The JVM reads columns by position and type and would not notice another layout."""
+    if batch.schema.equals(EVENT_SCHEMA):
+        return batch
+    if batch.schema.names != EVENT_SCHEMA.names:
+        raise LakeError(f"a batch has columns {batch.schema.names}, expected {EVENT_SCHEMA.names}")
+    return batch.cast(EVENT_SCHEMA)

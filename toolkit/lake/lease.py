@@ -1,0 +1,51 @@
+"""The lease: one runner at a time on a lake."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from toolkit.errors import LakeError, LeaseHeld
+
+if TYPE_CHECKING:
+    from toolkit.config import Config
+
+LEASE_NAME = "lease"
+
+
+@contextmanager
+def lease(config: Config) -> Iterator[None]:
+    """Hold the lease of this lake.
+
+    The kernel frees it when the process ends, however it ends. It keeps well-behaved runners apart; that two of them
+    never commit the same batch does not rest on it, but on the commit itself.
+
+    Raises:
+        LeaseHeld: another process holds it; the message says which.
+        LakeError: the lease file cannot be written.
+    """
+    path = config.work_dir / LEASE_NAME
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+", encoding="utf-8")
+    except OSError as error:
+        raise LakeError(f"the lease file {path} is not writable: {error.strerror}; change its permissions") from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip() or "a process that has just started"
+            raise LeaseHeld(f"the lease {path} is held by {holder}; wait for it to finish") from None
+        file.truncate(0)
+        file.write(f"pid {os.getpid()} on {socket.gethostname()} since {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}\n")
+        file.flush()
+        try:
+            yield
+        finally:
+            file.truncate(0)  # still held: closing the file frees it

@@ -1,0 +1,269 @@
+"""The ledger: the `batch` events of the raw log, and the other events that the driver needs. No JVM.
+
+A `Ledger` is one reading: everything it answers comes from the table snapshot that it first saw, so that a batch can be
+committed against exactly what was read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from toolkit.catalog import SchemaVersion, TableVersion
+from toolkit.errors import CommitConflict, LakeError
+from toolkit.events import Event, to_arrow
+from toolkit.lake import reads
+from toolkit.lake.tables import BATCH_WIDTH, EVENTS
+from toolkit.ledger_row import BatchRecord
+from toolkit.lsn import Lsn
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table
+
+    from toolkit.config import Config
+
+#: Snapshot summary property with the record of the batch that the snapshot committed: a cache of its `batch` event.
+SUMMARY_KEY = "cdc.batch"
+#: Ordinal of the `batch` event: after every other event at its position.
+BATCH_ORDINAL = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class TableEvent:
+    """One event of the log that is not a row. LSNs are as in the log: valid from `end_lsn`."""
+
+    relid: int | None
+    kind: str
+    commit_lsn: Lsn
+    ordinal: int
+    end_lsn: Lsn
+    batch_id: int
+    payload: dict[str, Any]
+    generation: int
+    schema_id: int | None
+    xid: int | None
+    committed_at: datetime | None
+
+
+def batch_event(record: BatchRecord) -> Event:
+    """The `batch` event that carries a record."""
+    return Event(
+        batch_id=record.batch_id,
+        generation=record.generation,
+        commit_lsn=int(record.complete_to) - 1,
+        ordinal=BATCH_ORDINAL,
+        end_lsn=int(record.complete_to),
+        origin=record.origin,
+        kind="batch",
+        payload=record.to_json(),
+    )
+
+
+def checked(record: BatchRecord, events: Sequence[Event]) -> list[Event]:
+    """Driver-made events of one batch with their `batch` event, last.
+
+    Raises:
+        LakeError: an event belongs to another batch.
+    """
+    for event in events:
+        if event.batch_id != record.batch_id or event.kind == "batch":
+            raise LakeError(
+                f"committing batch {record.batch_id}: a {event.kind} event of batch {event.batch_id} is in it"
+            )
+    return [*events, batch_event(record)]
+
+
+def conflict(batch_id: int) -> CommitConflict:
+    """The refusal of a batch that another runner overtook."""
+    return CommitConflict(
+        f"committing batch {batch_id}: another runner committed to {EVENTS} first; nothing was written, run it again"
+    )
+
+
+class Ledger:
+    """The ledger of a lake as of the moment of the first question. Empty without a catalog or table."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    @cached_property
+    def _snapshot(self) -> dict[str, Any] | None:
+        return reads.current_snapshot(reads.metadata(self._config, EVENTS))
+
+    def snapshot_id(self) -> int | None:
+        """Table snapshot id of `raw.events` that this reading stands on."""
+        return None if self._snapshot is None else int(self._snapshot["snapshot-id"])
+
+    def refresh(self) -> None:
+        """Forget what was read; the next question reads again."""
+        self.__dict__.pop("_snapshot", None)
+        self.__dict__.pop("_events", None)
+
+    def last(self) -> BatchRecord | None:
+        """The newest batch; None before the first. From the snapshot's summary if it has it, else from the log."""
+        if self._snapshot is None:
+            return None
+        summary = self._snapshot.get("summary") or {}
+        if SUMMARY_KEY in summary:
+            return BatchRecord.from_json(summary[SUMMARY_KEY])
+        if summary.get("total-records") == "0":
+            return None
+        # Compaction and expiry leave snapshots without it.
+        return max(self.batches(), key=lambda record: record.batch_id, default=None)
+
+    def batches(self) -> tuple[BatchRecord, ...]:
+        """All batches, oldest first."""
+        payloads = (BatchRecord.from_json(row["payload"]) for row in self._rows("batch"))
+        return tuple(sorted(payloads, key=lambda record: record.batch_id))
+
+    def schema_versions(self) -> list[SchemaVersion]:
+        """All schema versions, in log order."""
+        return [
+            SchemaVersion(
+                schema_id=row["schema_id"],
+                generation=row["generation"],
+                commit_lsn=Lsn(row["commit_lsn"]),
+                end_lsn=Lsn(row["end_lsn"]),
+                ordinal=row["ordinal"],
+                table=TableVersion.from_json(json.loads(row["payload"])),
+                payload=row["payload"],
+            )
+            for row in self._rows("schema")
+        ]
+
+    def latest_versions(self) -> dict[int, SchemaVersion]:
+        """The newest version of each relid, of dropped tables too."""
+        return {version.table.relid: version for version in self.schema_versions()}
+
+    def gaps(self) -> tuple[TableEvent, ...]:
+        """All `gap` events, in log order."""
+        return self.events("gap")
+
+    def baselines(self) -> tuple[TableEvent, ...]:
+        """All `baseline` events, in log order."""
+        return self.events("baseline")
+
+    def ddl_events(self) -> tuple[TableEvent, ...]:
+        """All `ddl` events, in log order."""
+        return self.events("ddl")
+
+    def messages(self) -> tuple[TableEvent, ...]:
+        """All `message` events, in log order."""
+        return self.events("message")
+
+    def events(self, kind: str) -> tuple[TableEvent, ...]:
+        """All events of a kind that is neither `row` nor `truncate`, in log order."""
+        return tuple(
+            TableEvent(
+                relid=row["relid"],
+                kind=row["kind"],
+                commit_lsn=Lsn(row["commit_lsn"]),
+                ordinal=row["ordinal"],
+                end_lsn=Lsn(row["end_lsn"]),
+                batch_id=row["batch_id"],
+                payload=json.loads(row["payload"]) if row["payload"] else {},
+                generation=row["generation"],
+                schema_id=row["schema_id"],
+                xid=row["xid"],
+                committed_at=row["committed_at"],
+            )
+            for row in self._rows(kind)
+        )
+
+    def _rows(self, kind: str) -> list[dict[str, Any]]:
+        return self._events.get(kind, [])
+
+    @cached_property
+    def _events(self) -> dict[str, list[dict[str, Any]]]:
+        """Every event that is not data, by kind and in log order. They are few: one scan serves all questions."""
+        if self._snapshot is None:
+            return {}
+        columns = ("batch_id", "generation", "commit_lsn", "ordinal", "end_lsn", "xid", "committed_at", "kind")
+        found = reads.scan_arrow(
+            self._config,
+            EVENTS,
+            (*columns, "relid", "schema_id", "payload"),
+            where="kind not in ('row', 'truncate')",
+            snapshot=self.snapshot_id(),
+        )
+        by_kind: dict[str, list[dict[str, Any]]] = {}
+        for row in found.to_pylist() if found is not None else ():
+            by_kind.setdefault(row["kind"], []).append(row)
+        for rows in by_kind.values():
+            rows.sort(key=_log_order)
+        return by_kind
+
+    def append_empty(self, record: BatchRecord, events: Sequence[Event] = ()) -> int:
+        """Commit a batch without rows, and a few driver-made events, without a JVM. Gives the new table snapshot id.
+
+        Raises:
+            CommitConflict: somebody committed after this ledger was read; nothing was written.
+            LakeError: there is no `raw.events`.
+        """
+        all_events = checked(record, events)
+        base = self.snapshot_id()
+        if base is None:
+            raise LakeError(f"committing batch {record.batch_id}: the lake has no {EVENTS} yet; run `cdc init` first")
+        last = self.last()
+        if last is not None and record.batch_id <= last.batch_id:
+            raise CommitConflict(f"committing batch {record.batch_id}: the ledger is at batch {last.batch_id} already")
+        from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+
+        catalog = reads.catalog(self._config)
+        try:
+            table = catalog.load_table(EVENTS)
+            current = table.current_snapshot()
+            if current is None or current.snapshot_id != base:
+                raise conflict(record.batch_id)
+            # pyiceberg would quietly repeat a lost append on top of the winner. In memory only: not committed.
+            table.metadata.properties["commit.retry.num-retries"] = "0"
+            with (
+                table.transaction() as transaction,
+                transaction.update_snapshot({SUMMARY_KEY: record.to_json()}).fast_append() as append,
+            ):
+                for file in _write(table, to_arrow(all_events)):
+                    append.append_data_file(file)
+            committed = table.current_snapshot()
+        except (CommitFailedException, NoSuchTableError):
+            raise conflict(record.batch_id) from None
+        finally:
+            catalog.close()
+        self.refresh()
+        assert committed is not None
+        return committed.snapshot_id
+
+
+def _log_order(row: dict[str, Any]) -> tuple[int, int, int, int]:
+    return row["generation"], row["commit_lsn"], row["ordinal"], row["schema_id"] or 0
+
+
+def _write(table: Table, events: pa.Table) -> Iterable[DataFile]:
+    """One data file a partition. pyiceberg's own way needs a compiled extension for the truncate transform."""
+    import uuid
+
+    import pyarrow.compute as pc
+    from pyiceberg.io.pyarrow import write_file
+    from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
+    from pyiceberg.table import WriteTask
+
+    schema, spec = table.schema(), table.spec()
+    batch_id = events["batch_id"][0].as_py()
+    values = {"batch_id": batch_id - batch_id % BATCH_WIDTH}
+    write_uuid = uuid.uuid4()
+    tasks = []
+    for number, kind in enumerate(events["kind"].unique().to_pylist()):
+        values["kind"] = kind
+        key = PartitionKey(
+            [PartitionFieldValue(f, values[schema.find_column_name(f.source_id) or ""]) for f in spec.fields],
+            spec,
+            schema,
+        )
+        rows = events.filter(pc.equal(events["kind"], kind)).to_batches()
+        tasks.append(WriteTask(write_uuid, number, schema, rows, partition_key=key))
+    return write_file(table.io, table.metadata, iter(tasks))

@@ -1,0 +1,168 @@
+"""Reads of lake tables without a JVM.
+
+What a table's metadata file says is read as JSON straight from the catalog's SQLite file: importing pyiceberg alone
+costs more than `cdc status` may. Only rows are read through pyiceberg.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlparse
+
+from toolkit.errors import LakeError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.expressions import BooleanExpression
+
+    from toolkit.config import Config
+
+_BUSY_SECONDS = 30.0
+
+
+def metadata_location(config: Config, table: str) -> str | None:
+    """Where the current metadata file of `namespace.table` is; None if there is no such catalog or table.
+
+    Raises:
+        LakeError: the catalog file is not a catalog, or cannot be read.
+    """
+    database = config.catalog_db
+    if not database.is_file():
+        return None
+    namespace, _, name = table.rpartition(".")
+    try:
+        with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True, timeout=_BUSY_SECONDS)) as connection:
+            row = connection.execute(
+                "SELECT metadata_location FROM iceberg_tables"
+                " WHERE catalog_name = ? AND table_namespace = ? AND table_name = ?",
+                (config.lake.catalog, namespace, name),
+            ).fetchone()
+    except sqlite3.OperationalError as error:
+        if "no such table" in str(error):
+            return None
+        raise LakeError(f"reading the catalog {database}: {error}") from None
+    except sqlite3.DatabaseError as error:
+        raise LakeError(f"reading the catalog {database}: {error}; [lake] uri must name an Iceberg catalog") from None
+    return row[0] if row else None
+
+
+def metadata(config: Config, table: str) -> dict[str, Any] | None:
+    """The metadata of `namespace.table` as the Iceberg specification lays it out; None if there is no such table.
+
+    Raises:
+        LakeError: the catalog names a metadata file that is missing or damaged.
+    """
+    for attempt in (1, 2):
+        location = metadata_location(config, table)
+        if location is None:
+            return None
+        path = urlparse(location).path if location.startswith("file:") else location
+        try:
+            with Path(path).open(encoding="utf-8") as file:
+                return dict(json.load(file))
+        except (OSError, ValueError) as error:
+            # Between the two reads the table may have been dropped, or committed to so often that the file is gone.
+            if attempt == 2 or metadata_location(config, table) == location:
+                raise LakeError(f"table {table}: metadata file {path} cannot be read: {error}") from None
+    return None
+
+
+def properties(config: Config, table: str) -> dict[str, str]:
+    """Table properties of `namespace.table`; empty if there is no such table."""
+    found = metadata(config, table)
+    return dict(found.get("properties") or {}) if found else {}
+
+
+def current_snapshot(found: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The current table snapshot in a metadata file; None if the table has none."""
+    current = (found or {}).get("current-snapshot-id")
+    if found is None or current is None or current == -1:
+        return None
+    return next((s for s in found.get("snapshots", ()) if s["snapshot-id"] == current), None)
+
+
+def snapshot_id(config: Config, table: str) -> int | None:
+    """Id of the current table snapshot of `namespace.table`."""
+    snapshot = current_snapshot(metadata(config, table))
+    return None if snapshot is None else int(snapshot["snapshot-id"])
+
+
+def snapshot_summary(config: Config, table: str) -> dict[str, str] | None:
+    """Summary of the current table snapshot of `namespace.table`: what the commit said about itself."""
+    snapshot = current_snapshot(metadata(config, table))
+    return None if snapshot is None else dict(snapshot.get("summary") or {})
+
+
+def tags(config: Config, table: str) -> dict[str, int]:
+    """Table snapshot id of each tag of `namespace.table`."""
+    refs = (metadata(config, table) or {}).get("refs") or {}
+    return {name: int(ref["snapshot-id"]) for name, ref in refs.items() if ref["type"] == "tag"}
+
+
+def tables(config: Config, namespace: str) -> tuple[str, ...]:
+    """Names of the tables in a namespace, in order; empty without a catalog."""
+    database = config.catalog_db
+    if not database.is_file():
+        return ()
+    with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True, timeout=_BUSY_SECONDS)) as connection:
+        try:
+            rows = connection.execute(
+                "SELECT table_name FROM iceberg_tables WHERE catalog_name = ? AND table_namespace = ?"
+                " AND (iceberg_type = 'TABLE' OR iceberg_type IS NULL) ORDER BY 1",
+                (config.lake.catalog, namespace),
+            ).fetchall()
+        except sqlite3.OperationalError:
+            return ()
+    return tuple(row[0] for row in rows)
+
+
+def catalog(config: Config) -> SqlCatalog:
+    """The lake's catalog in pyiceberg. Nothing is created by opening it; the file must exist."""
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    return SqlCatalog(
+        config.lake.catalog,
+        uri=f"sqlite:///{config.catalog_db}?timeout={_BUSY_SECONDS:.0f}",
+        warehouse=str(config.warehouse),
+        init_catalog_tables="false",
+    )
+
+
+def scan_arrow(
+    config: Config,
+    table: str,
+    columns: Sequence[str] = ("*",),
+    *,
+    where: BooleanExpression | str | None = None,
+    snapshot: int | None = None,
+) -> pa.Table | None:
+    """Rows of a small `namespace.table` as of table snapshot id `snapshot` (the current one by default).
+
+    None if there is no such table.
+    """
+    if metadata_location(config, table) is None:
+        return None
+    from pyiceberg.expressions import AlwaysTrue
+
+    opened = catalog(config)
+    try:
+        scan = opened.load_table(table).scan(
+            where or AlwaysTrue(), selected_fields=tuple(columns), snapshot_id=snapshot
+        )
+        return scan.to_arrow()
+    finally:
+        opened.close()
+
+
+def scan(
+    config: Config, table: str, columns: Sequence[str] = ("*",), *, where: str | None = None
+) -> Iterator[dict[str, Any]]:
+    """Rows of a small `namespace.table`; none if there is no such table."""
+    found = scan_arrow(config, table, columns, where=where)
+    yield from found.to_pylist() if found is not None else ()

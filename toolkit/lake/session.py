@@ -1,0 +1,238 @@
+"""The one Spark session of a process, and the settings that `dbt run` shares with it."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from toolkit.errors import LakeError
+from toolkit.lake.java import find_java
+from toolkit.lake.tables import require_writable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from toolkit.config import Config
+
+ICEBERG = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0"
+SQLITE = "org.xerial:sqlite-jdbc:3.53.4.0"
+LOG_NAME = "spark.log"
+_LOG4J = Path(__file__).with_name("log4j2.properties")
+_ROOT = Path(__file__).resolve().parents[2]
+
+_lock = threading.RLock()
+_current: dict[str, Any] = {}  # "session", the "settings" that it was made with, and "own"
+
+
+def spark_settings(config: Config) -> dict[str, str]:
+    """Every Spark setting that the lake needs, those of `[spark]` last. Nothing is read or started.
+
+    All of them can be given as `--conf`; the toolkit's session and dbt's profile are made from the same dictionary.
+    """
+    catalog = f"spark.sql.catalog.{config.lake.catalog}"
+    settings = {
+        "spark.app.name": "cdc-toolkit",
+        "spark.master": "local[2]",
+        "spark.driver.memory": "2g",
+        "spark.jars.packages": f"{ICEBERG},{SQLITE}",
+        "spark.driver.defaultJavaOptions": (
+            f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} -Dderby.stream.error.file=/dev/null -Duser.timezone=UTC"
+            " -XX:+UseParallelGC"
+        ),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # dbt's session asks for Hive support before it applies these: no Hive catalog, hence no Derby database.
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.hadoop.javax.jdo.option.ConnectionURL": "jdbc:derby:memory:metastore;create=true",
+        "spark.sql.warehouse.dir": str(config.warehouse),
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.defaultCatalog": config.lake.catalog,
+        catalog: "org.apache.iceberg.spark.SparkCatalog",
+        f"{catalog}.type": "jdbc",
+        f"{catalog}.uri": f"jdbc:sqlite:{config.catalog_db}",
+        f"{catalog}.jdbc.schema-version": "V1",
+        f"{catalog}.jdbc.busy_timeout": "30000",  # milliseconds; another process may hold the file for a moment
+        f"{catalog}.warehouse": str(config.warehouse),
+        # Without it a table re-created under an old name shares the location, and removing orphans destroys data.
+        f"{catalog}.unique-table-location": "true",
+        # With it a session keeps seeing the table as it was before another process committed.
+        f"{catalog}.cache-enabled": "false",
+        "spark.sql.caseSensitive": "true",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+        "spark.sql.execution.pyspark.udf.faulthandler.enabled": "false",
+        "spark.python.worker.faulthandler.enabled": "false",
+    }
+    if config.spark.get("spark.master", "local").startswith("local"):
+        # A laptop's host name often resolves to an address that it does not have.
+        settings |= {"spark.driver.host": "localhost", "spark.driver.bindAddress": "127.0.0.1"}
+    return settings | config.spark
+
+
+def session(config: Config) -> SparkSession:
+    """The process's shared session, started if there is none; dbt in process uses the same one.
+
+    A configuration of another lake gets a session of its own in the same JVM and becomes the shared one. Settings of
+    the JVM itself (memory, master) are those of the first.
+
+    Raises:
+        JavaMissing, LakeError: the JVM cannot be started, or the lake's folder is not writable.
+    """
+    with _lock:
+        settings = spark_settings(config)
+        shared: SparkSession | None = _current.get("session")
+        if shared is not None and shared._sc._jsc is not None:
+            if _current["settings"] == settings:
+                return shared
+            require_writable(config)
+            shared = _configured(shared, settings)
+            _make_default(shared)
+        else:
+            require_writable(config)
+            shared = _start(config, settings)
+            atexit.register(stop_session)
+        _current.clear()
+        _current.update(session=shared, settings=settings)
+        return shared
+
+
+def own_session(config: Config) -> SparkSession:
+    """The toolkit's own session on the shared JVM, with ANSI mode on: dbt turns it off in the shared one."""
+    with _lock:
+        shared = session(config)
+        if "own" not in _current:
+            fresh = _configured(shared, spark_settings(config))
+            fresh.conf.set("spark.sql.ansi.enabled", "true")
+            _current["own"] = fresh
+        own: SparkSession = _current["own"]
+        return own
+
+
+def stop_session() -> None:
+    """Stop Spark and wait for its JVM to end. Does nothing if there is none."""
+    from pyspark import SparkContext
+
+    with _lock:
+        _current.clear()
+        atexit.unregister(stop_session)
+        gateway = SparkContext._gateway
+        if gateway is None:
+            return
+        process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
+        try:
+            if SparkContext._active_spark_context is not None:
+                from pyspark.sql import SparkSession
+
+                SparkSession(SparkContext._active_spark_context).stop()
+        except Exception:  # a JVM that died by itself answers with any py4j error; it is gone either way
+            SparkContext._active_spark_context = None
+        try:
+            gateway.shutdown()
+        finally:
+            SparkContext._gateway = None
+            SparkContext._jvm = None
+            if process is not None:
+                _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.stdin is not None:
+        process.stdin.close()  # the gateway ends when its standard input does
+    try:
+        process.wait(timeout=20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _start(config: Config, settings: dict[str, str]) -> SparkSession:
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    if SparkContext._active_spark_context is not None:
+        raise LakeError("Spark was started outside the toolkit in this process; call toolkit.lake.session first")
+    # Python workers import the toolkit; it need not be installed.
+    search = [str(_ROOT), *(p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and p != str(_ROOT))]
+    environment = {
+        "JAVA_HOME": str(find_java().parent.parent),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(search),
+    }
+    conf = SparkConf(loadDefaults=False)
+    for key, value in settings.items():
+        conf.set(key, value)
+    log_path = config.work_dir / LOG_NAME
+    with _environment(environment):
+        with log_path.open("wb") as log:
+            try:
+                gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+            except PySparkRuntimeError:
+                raise LakeError(f"Spark did not start: {_last_words(log_path)}; all of it is in {log_path}") from None
+        try:
+            return SparkSession(SparkContext(conf=conf, gateway=gateway), options=dict(settings))
+        except Exception as error:
+            lines = str(error).splitlines()
+            SparkContext._gateway = gateway
+            stop_session()
+            raise LakeError(f"Spark did not start: {lines[0] if lines else error!r}; see {log_path}") from None
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """What the JVM inherits, without leaving it behind in this process."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _last_words(log_path: Path) -> str:
+    """The line of the JVM's output that most likely says why it ended."""
+    lines = [line.strip() for line in log_path.read_text(encoding="utf-8", errors="replace").splitlines()]
+    telling = [line for line in lines if any(word in line for word in ("Exception", "rror", "unresolved"))]
+    return next(iter(telling), lines[-1] if lines else "the JVM printed nothing")[:300]
+
+
+def _configured(base: SparkSession, settings: dict[str, str]) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    fresh = base.newSession()
+    jvm = fresh._jvm
+    assert jvm is not None
+    # As the builder does it for an existing session: settings of the JVM itself are left alone.
+    module = SparkSession._get_j_spark_session_module(jvm)
+    module.applyModifiableSettings(
+        fresh._jsparkSession, {key: value for key, value in settings.items() if key.startswith("spark.sql.")}
+    )
+    return fresh
+
+
+def _make_default(chosen: SparkSession) -> None:
+    """Make `SparkSession.builder.getOrCreate()` give `chosen`, in Python and in the JVM."""
+    from pyspark.sql import SparkSession
+
+    SparkSession._instantiatedSession = chosen
+    SparkSession._activeSession = chosen
+    jvm = chosen._jvm
+    assert jvm is not None
+    java_class = SparkSession._get_j_spark_session_class(jvm)
+    java_class.setDefaultSession(chosen._jsparkSession)
+    java_class.setActiveSession(chosen._jsparkSession)

@@ -1,0 +1,105 @@
+"""Namespaces and the raw log's table."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from toolkit.errors import LakeError
+from toolkit.events import EVENT_SCHEMA
+from toolkit.names import quote_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from toolkit.config import Config
+
+EVENTS = "raw.events"
+#: Batches of one partition of `raw.events`.
+BATCH_WIDTH = 1000
+NAMESPACES = ("raw", "staging", "current", "history", "ops", "published")
+
+#: Columns whose bounds choose files. No reader filters by the others, and bounds of images would only cost.
+_BOUNDED = ("batch_id", "generation", "commit_lsn", "end_lsn", "ordinal", "kind", "relid", "schema_id")
+_PROPERTIES = {
+    "format-version": "2",  # pyiceberg, which commits empty batches, cannot write 3
+    "write.format.default": "parquet",
+    "write.parquet.compression-codec": "zstd",
+    "write.parquet.compression-level": "1",
+    # Images hardly repeat: a small dictionary gives up early and saves a sixth of the writer's time at the same size.
+    "write.parquet.dict-size-bytes": "65536",
+    "write.distribution-mode": "none",  # a batch is written where it was decoded
+    "write.spark.fanout.enabled": "true",
+    "write.metadata.metrics.default": "none",
+    **{f"write.metadata.metrics.column.{name}": "full" for name in _BOUNDED},
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+    # A retry validates again: it gets past a compaction, never past another batch.
+    "commit.retry.num-retries": "5",
+    "commit.retry.min-wait-ms": "50",
+    "commit.retry.max-wait-ms": "1000",
+    "commit.retry.total-timeout-ms": "30000",
+}
+_SPARK_TYPES = {
+    pa.int64(): "BIGINT",
+    pa.int32(): "INT",
+    pa.string(): "STRING",
+    pa.timestamp("us", tz="UTC"): "TIMESTAMP",
+    pa.list_(pa.string()): "ARRAY<STRING>",
+    pa.list_(pa.int32()): "ARRAY<INT>",
+}
+
+
+def spark_schema() -> str:
+    """`EVENT_SCHEMA` as Spark DDL."""
+    return ", ".join(
+        f"{quote_spark(field.name)} {_SPARK_TYPES[field.type]}{'' if field.nullable else ' NOT NULL'}"
+        for field in EVENT_SCHEMA
+    )
+
+
+def ensure(spark: SparkSession, config: Config) -> None:
+    """Make the namespaces and `raw.events` where they are missing.
+
+    The new table gets an empty first snapshot: a batch commits against the snapshot that its ledger was read at, so
+    there has to be one.
+    """
+    catalog = quote_spark(config.lake.catalog)
+    for namespace in NAMESPACES:
+        spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {catalog}.{namespace}")
+    properties = ", ".join(f"'{key}' = '{value}'" for key, value in _PROPERTIES.items())
+    table = f"{catalog}.{EVENTS}"
+    spark.sql(
+        f"CREATE TABLE IF NOT EXISTS {table} ({spark_schema()}) USING iceberg"
+        f" PARTITIONED BY (kind, truncate({BATCH_WIDTH}, batch_id)) TBLPROPERTIES ({properties})"
+    )
+    if spark.table(f"{table}.snapshots").isEmpty():
+        spark.createDataFrame([], spark.table(table).schema).writeTo(table).append()
+
+
+def require_writable(config: Config) -> None:
+    """Make the folders of the warehouse and of the catalog, and see that they can be written. Starts no JVM.
+
+    Raises:
+        LakeError: one of them cannot be.
+    """
+    for what, path in (("warehouse", config.warehouse), ("catalog", config.catalog_db.parent)):
+        _require(what, path)
+    database = config.catalog_db
+    if database.exists() and not (database.is_file() and os.access(database, os.W_OK)):
+        raise LakeError(f"[lake] uri: {database} is not a writable file; change its permissions or set another uri")
+
+
+def _require(what: str, path: Path) -> None:
+    advice = f"change its permissions or set another [lake] {'uri' if what == 'catalog' else what}"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        # Asking for permission is not enough: on a read-only or full file system only a write tells.
+        probe = path / f".cdc-probe-{os.getpid()}"
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise LakeError(f"the lake's {what} folder {path} is not writable: {error.strerror}; {advice}") from None

@@ -1,0 +1,178 @@
+"""`cdc models sync`: one generated dbt model a table, and dbt's profile."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from toolkit.catalog import SchemaVersion, TableVersion
+from toolkit.errors import LakeError
+from toolkit.names import lake_columns, lake_table, renamed
+from toolkit.pgtypes import spark_type
+
+if TYPE_CHECKING:
+    from toolkit.config import Config
+
+_HEADER = "made by `cdc models sync`; changes here are lost"
+
+
+@dataclass(frozen=True, slots=True)
+class SyncResult:
+    """What a sync changed. Paths are relative to the dbt project."""
+
+    tables: tuple[str, ...]  # aliases of all tables with models
+    written: tuple[str, ...]
+    removed: tuple[str, ...]
+
+
+def sync(config: Config) -> SyncResult:
+    """Write the models and `profiles.yml` from the ledger; remove the models of tables that are gone.
+
+    No source connection and no JVM. Files that are already right are not touched, so dbt's partial parsing holds.
+
+    Raises:
+        LakeError: the project's folder is missing or not writable.
+    """
+    from toolkit.lake.ledger import Ledger
+
+    ledger = Ledger(config)
+    last = ledger.last()
+    generation = last.generation if last else None
+    based = {event.relid for event in ledger.baselines() if event.generation == generation}
+    live = [v for v in ledger.latest_versions().values() if v.generation == generation and v.table.relid in based]
+    return write(config, live)
+
+
+def write(config: Config, versions: Iterable[SchemaVersion]) -> SyncResult:
+    """Write the models of these versions; those of dropped or unpublished tables are left out."""
+    project = config.project_dir
+    if not (project / "dbt_project.yml").is_file():
+        raise LakeError(
+            f"[dbt] project_dir {project} holds no dbt_project.yml; set it to the toolkit's dbt_project folder"
+        )
+    tables = sorted(
+        (v.table for v in versions if not v.table.dropped and v.table.published),
+        key=lambda table: lake_table(table.schema, table.name),
+    )
+    files = {Path("profiles.yml"): profile(config)}
+    for table in tables:
+        alias = lake_table(table.schema, table.name)
+        for layer in ("current", "history"):
+            folder = Path("models") / layer
+            files[folder / f"{layer}__{alias}.sql"] = (
+                f"{{# {_HEADER} #}}\n{{{{ config(alias='{alias}') }}}}\n{{{{ cdc_{layer}(relid={table.relid}) }}}}\n"
+            )
+            files[folder / f"{layer}__{alias}.yml"] = _dump(_properties(table, layer, alias))
+    try:
+        return _apply(project, files, tuple(lake_table(t.schema, t.name) for t in tables))
+    except OSError as error:
+        raise LakeError(f"writing models into {project}: {error.strerror}; change its permissions") from None
+
+
+def _apply(project: Path, files: dict[Path, str], aliases: tuple[str, ...]) -> SyncResult:
+    written, removed = [], []
+    for path, text in files.items():
+        target = project / path
+        if not target.is_file() or target.read_text(encoding="utf-8") != text:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            partial = target.with_name(f".{target.name}.{os.getpid()}")
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(target)
+            written.append(str(path))
+    for layer in ("current", "history"):
+        for found in sorted((project / "models" / layer).glob(f"{layer}__*")):
+            path = found.relative_to(project)
+            if path not in files:
+                found.unlink()
+                removed.append(str(path))
+    return SyncResult(aliases, tuple(written), tuple(removed))
+
+
+def profile(config: Config) -> str:
+    """Text of `profiles.yml`: dbt's session method with the very settings of the toolkit's own session."""
+    from toolkit.lake.session import spark_settings
+
+    settings = spark_settings(config)
+    return _dump(
+        {
+            "cdc": {
+                "target": "session",
+                "outputs": {
+                    "session": {
+                        "type": "spark",
+                        "method": "session",
+                        "host": "session",
+                        "schema": "staging",
+                        "threads": config.dbt.threads,
+                        "server_side_parameters": settings,
+                    }
+                },
+            }
+        }
+    )
+
+
+def _properties(table: TableVersion, layer: str, alias: str) -> dict[str, Any]:
+    shown = [column for column in table.columns if column.published]
+    names = lake_columns([(c.attnum, c.name) for c in table.columns])
+    others = renamed([(c.attnum, c.name) for c in table.columns])
+    key = table.key_attnums if table.keyed else ()
+    columns: list[dict[str, Any]] = []
+    for column in shown:
+        entry: dict[str, Any] = {"name": names[column.attnum], "quote": True, "data_type": spark_type(column)}
+        notes = [f"{column.type}" + (f", named {column.name!r} at the source" if column.attnum in others else "")]
+        entry["description"] = _plain(", ".join(notes))
+        # A text that its type cannot carry stands in _cdc_text; NULL in the typed column then is no fault.
+        exact = f"_cdc_text is null or try_element_at(_cdc_text, {_sql_text(names[column.attnum])}) is null"
+        tests: list[Any] = []
+        if column.not_null and layer == "current":
+            tests.append({"not_null": {"config": {"where": _plain(exact)}}})
+        if key == (column.attnum,) and layer == "current":
+            tests.append({"unique": {"config": {"where": _plain(exact)}}})
+        if tests:
+            entry["data_tests"] = tests
+        columns.append(entry)
+    columns += [
+        {"name": "_cdc_from_lsn", "description": "End LSN of the change that made the row what it is."},
+        {"name": "_cdc_text", "description": "Source text of values that their typed column cannot carry, by column."},
+    ]
+    if layer == "history":
+        columns += [
+            {
+                "name": "_cdc_to_lsn",
+                "description": "LSN from which the row version is valid no more; NULL if it still is.",
+            },
+            {
+                "name": "_cdc_doubtful",
+                "description": "Whether the version overlaps a gap that no baseline had healed yet.",
+            },
+        ]
+    kind = "Rows" if layer == "current" else "Row versions by LSN"
+    comment = f" {table.comment}" if table.comment else ""
+    model = {
+        "name": f"{layer}__{alias}",
+        "description": _plain(f"{kind} of {table.identifier}.{comment}"),
+        "columns": columns,
+    }
+    return {"version": 2, "models": [model]}
+
+
+def _sql_text(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _plain(text: str) -> str:
+    """dbt renders the texts of yml files as Jinja: keep braces of names and comments out of it."""
+    for opening in ("{{", "{%", "{#"):
+        text = text.replace(opening, opening[0] + " " + opening[1])
+    return text
+
+
+def _dump(data: dict[str, Any]) -> str:
+    import yaml
+
+    text: str = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
+    return f"# {_HEADER}\n" + text

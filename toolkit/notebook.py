@@ -1,0 +1,64 @@
+"""Run one of the notebooks with parameters and keep it as a page."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from toolkit.errors import CdcError, ConfigError
+from toolkit.queries import ROOT
+
+if TYPE_CHECKING:
+    from toolkit.config import Config
+
+NOTEBOOKS = ROOT / "notebooks"
+
+
+def run(config: Config, name: str, parameters: Mapping[str, object], out: Path) -> Path:
+    """Execute `notebooks/<name>.ipynb` and write it to `out` as HTML, with the executed notebook beside it.
+
+    `config_path` is `cdc.toml` of the configuration unless `parameters` name another.
+
+    Raises:
+        ConfigError: no such notebook.
+        CdcError: a cell failed; the message is the cell's own.
+    """
+    source = NOTEBOOKS / f"{name}.ipynb"
+    if not source.is_file():
+        known = ", ".join(sorted(p.stem for p in NOTEBOOKS.glob("*.ipynb")))
+        raise ConfigError(f"no notebook {name!r}; there are {known}")
+    given = {"config_path": str(config.root / "cdc.toml")} | dict(parameters)
+    executed = out.with_suffix(".ipynb")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with warnings.catch_warnings(), _importable():
+        warnings.simplefilter("ignore")  # of papermill and nbconvert
+        from nbconvert import HTMLExporter
+        from papermill import PapermillExecutionError, execute_notebook
+
+        try:
+            notebook = execute_notebook(
+                source, executed, parameters=given, kernel_name="python3", progress_bar=False, cwd=config.root
+            )
+        except PapermillExecutionError as error:
+            raise CdcError(f"notebook {name}: {error.ename}: {error.evalue}; see {executed}") from None
+        page, _ = HTMLExporter(template_name="lab").from_notebook_node(notebook)
+    out.write_text(page, encoding="utf-8")
+    return out
+
+
+@contextlib.contextmanager
+def _importable() -> Iterator[None]:
+    """Let the kernel's process import the toolkit from the checkout."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), before]))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before

@@ -1,0 +1,97 @@
+"""Rendering: one class for people, one for scripts. Commands hand over values and never print themselves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
+from datetime import date, datetime
+from typing import Any, Protocol
+
+import click
+
+from toolkit.lsn import Lsn
+
+
+class Output(Protocol):
+    """What a command may say."""
+
+    def record(self, value: Any) -> None:
+        """One result."""
+
+    def table(self, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+        """Rows of one kind."""
+
+    def text(self, line: str) -> None:
+        """A line for people; scripts do not get it."""
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses, LSNs and times as JSON values."""
+    if isinstance(value, Lsn):
+        return str(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {k: plain(v) for k, v in ((f, getattr(value, f)) for f in _field_names(value))}
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return "\\x" + value.hex()
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def _field_names(value: Any) -> list[str]:
+    """Field names of a dataclass, in order."""
+    return list(value.__dataclass_fields__)
+
+
+class JsonOutput:
+    """JSON on stdout, one document a command."""
+
+    def record(self, value: Any) -> None:
+        click.echo(json.dumps(plain(value), indent=2, ensure_ascii=False))
+
+    def table(self, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+        click.echo(json.dumps([plain(row) for row in rows], indent=2, ensure_ascii=False))
+
+    def text(self, line: str) -> None:
+        del line
+
+
+class TextOutput:
+    """Aligned lines on stdout."""
+
+    def record(self, value: Any) -> None:
+        data = plain(value)
+        nested = {k: v for k, v in data.items() if isinstance(v, list) and v and isinstance(v[0], dict)}
+        for key, item in data.items():
+            if key not in nested:
+                click.echo(f"{key}: {_cell(item)}")
+        for key, rows in nested.items():
+            click.echo(f"{key}:")
+            self.table(rows, list(rows[0]))
+
+    def table(self, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+        cells = [[str(c) for c in columns], *([_cell(plain(row.get(c))) for c in columns] for row in rows)]
+        widths = [min(60, max(len(line[i]) for line in cells)) for i in range(len(columns))]
+        for line in cells:
+            click.echo("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip())
+
+    def text(self, line: str) -> None:
+        click.echo(line)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, dict):
+        return " ".join(f"{k}={_cell(v)}" for k, v in value.items())
+    if isinstance(value, list):
+        return ", ".join(_cell(v) for v in value) or "-"
+    return str(value)
+
+
+__all__ = ["JsonOutput", "Output", "TextOutput", "plain"]

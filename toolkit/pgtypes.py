@@ -1,0 +1,41 @@
+"""Spark SQL expressions of the typed tables, rendered from the dbt project's own macros so that there is one owner."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from toolkit.catalog import Column
+from toolkit.queries import ROOT
+
+_MACROS = ROOT / "dbt_project" / "macros" / "cdc_types.sql"
+
+
+@cache
+def _module() -> Any:
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(undefined=StrictUndefined, autoescape=False)
+    return environment.from_string(_MACROS.read_text(encoding="utf-8")).module
+
+
+def spark_type(column: Column) -> str:
+    """Spark type of a column in `current.*` and `history.*`, for example `decimal(12,2)`."""
+    return str(_module().cdc_spark_type(column)).strip()
+
+
+def typed_sql(text_expr: str, column: Column) -> str:
+    """Typed value of an expression that holds PostgreSQL text; NULL where the type cannot carry that text exactly."""
+    return str(_module().cdc_typed(text_expr, column)).strip()
+
+
+def text_sql(lake_name: str, column: Column) -> str:
+    """Exactly the source's text of one column of a typed table, from the typed column and `_cdc_text`."""
+    return str(_module().cdc_text_of(lake_name, column)).strip()
+
+
+def lake_columns(columns: Sequence[Column]) -> dict[int, str]:
+    """Lake names as the dbt macros make them; equal to `toolkit.names.lake_columns` (a test holds them together)."""
+    return {int(attnum): name for attnum, name in json.loads(str(_module().cdc_lake_columns(columns))).items()}

@@ -1,0 +1,160 @@
+"""Great Expectations over the parity result: the expectations, their Data Docs, and plain reports beside them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import warnings
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from toolkit.errors import CdcError
+from toolkit.quality.report import CheckReport, as_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from toolkit.config import Config
+
+SUITE = "parity"
+_COUNTS = ("rows", "identical", "modified", "added", "removed")
+
+
+def directory(config: Config) -> Path:
+    """Where the reports of the last check are."""
+    return config.work_dir / "target" / "quality"
+
+
+def write(config: Config, report: CheckReport) -> tuple[Path, ...]:
+    """Write `parity.txt`, `parity.json` and `junit.xml`; return them and the index of the Data Docs."""
+    target = directory(config)
+    target.mkdir(parents=True, exist_ok=True)
+    text, data, junit = target / "parity.txt", target / "parity.json", target / "junit.xml"
+    files = (text, data, junit, target / "data_docs" / "index.html")
+    report = replace(report, reports=tuple(str(f) for f in files))
+    text.write_text(as_text(report), encoding="utf-8")
+    data.write_text(json.dumps(report.to_dict(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    junit.write_bytes(_junit(report))
+    return files
+
+
+def validate(config: Config, report: CheckReport) -> None:
+    """Run the suite over the result, one row a table, and build the Data Docs.
+
+    Raises:
+        CdcError: Great Expectations and the report disagree on whether parity is proven.
+    """
+    success = run(report, directory(config) / "data_docs")
+    if success != report.green:
+        found = f"Great Expectations says {success}, the comparison says {report.green}"
+        raise CdcError(f"validating the parity result: {found}; nothing is published")
+
+
+def run(report: CheckReport, docs: Path) -> bool:
+    """Whether the result meets the suite; the Data Docs of it are in `docs` afterwards.
+
+    Importing Great Expectations takes seconds, so only a check pays for it.
+    """
+    # Read when the library is imported; telemetry and progress bars are never wanted in a scheduled run.
+    os.environ["GX_ANALYTICS_ENABLED"] = "false"
+    shutil.rmtree(docs, ignore_errors=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the library's own deprecations, not ours to mend
+        logging.getLogger("great_expectations").setLevel(logging.ERROR)
+        return _run(report, docs)
+
+
+def _run(report: CheckReport, docs: Path) -> bool:
+    import great_expectations as gx
+    from great_expectations.data_context.types.base import ProgressBarsConfig
+
+    context = gx.get_context(mode="ephemeral")
+    context.variables.progress_bars = ProgressBarsConfig(globally=False)
+    context.add_data_docs_site(
+        "parity",
+        {
+            "class_name": "SiteBuilder",
+            "show_how_to_buttons": False,
+            "store_backend": {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(docs)},
+            "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
+        },
+    )
+    asset = context.data_sources.add_pandas("source_and_lake").add_dataframe_asset("parity_at_lsn")
+    definition = context.validation_definitions.add(
+        gx.ValidationDefinition(
+            name=SUITE,
+            data=asset.add_batch_definition_whole_dataframe("tables"),
+            suite=context.suites.add(suite()),
+        )
+    )
+    checkpoint = context.checkpoints.add(
+        gx.Checkpoint(
+            name=SUITE,
+            validation_definitions=[definition],
+            result_format={"result_format": "COMPLETE", "unexpected_index_column_names": ["table"]},
+        )
+    )
+    where = "no LSN" if report.lsn is None else f"LSN {report.lsn}"
+    result = checkpoint.run(
+        batch_parameters={"dataframe": frame(report)}, run_id=gx.RunIdentifier(run_name=where.replace("/", "-"))
+    )
+    context.build_data_docs(site_names=["parity"])
+    return bool(result.success)
+
+
+def suite() -> Any:
+    """What proves parity, as Great Expectations states it."""
+    import great_expectations as gx
+
+    expect = gx.expectations
+    found = gx.ExpectationSuite(name=SUITE)
+    found.add_expectation(expect.ExpectTableRowCountToBeBetween(min_value=1))
+    found.add_expectation(expect.ExpectColumnValuesToNotBeNull(column="lsn"))
+    found.add_expectation(expect.ExpectColumnValuesToBeInSet(column="status", value_set=["identical"]))
+    for column in _COUNTS:
+        found.add_expectation(expect.ExpectColumnValuesToNotBeNull(column=column))
+    for column in ("modified", "added", "removed"):
+        found.add_expectation(expect.ExpectColumnValuesToBeBetween(column=column, min_value=0, max_value=0))
+    found.add_expectation(expect.ExpectColumnPairValuesToBeEqual(column_A="rows", column_B="identical"))
+    return found
+
+
+def frame(report: CheckReport) -> pd.DataFrame:
+    """The result with one row a table: table, lsn, status and the counts (NA where nothing was compared)."""
+    import pandas as pd
+
+    lsn = None if report.lsn is None else str(report.lsn)
+    rows = [
+        {"table": t.table, "lsn": lsn, "status": t.status} | {name: getattr(t, name) for name in _COUNTS}
+        for t in report.tables
+    ]
+    found = pd.DataFrame(rows, columns=["table", "lsn", "status", *_COUNTS])
+    return found.astype(dict.fromkeys(_COUNTS, "Int64") | {"table": object, "lsn": object, "status": object})
+
+
+def _junit(report: CheckReport) -> bytes:
+    """One test case a table: a difference is a failure, what was not compared an error, nothing is skipped."""
+    failures = sum(t.status == "different" for t in report.tables)
+    errors = sum(t.status in ("stale", "not_taken") for t in report.tables)
+    root = ET.Element(
+        "testsuite", name=SUITE, tests=str(len(report.tables)), failures=str(failures), errors=str(errors), skipped="0"
+    )
+    for table in report.tables:
+        case = ET.SubElement(root, "testcase", classname=SUITE, name=table.table)
+        if table.status != "identical":
+            kind = "failure" if table.status == "different" else "error"
+            message = f"{table.status}: {table.reason or 'rows differ'}"
+            ET.SubElement(case, kind, message=_printable(message)).text = _printable(
+                f"modified {table.modified}, added {table.added}, removed {table.removed}"
+            )
+    text: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
+    return text
+
+
+def _printable(text: str) -> str:
+    """Without the control characters that XML cannot hold."""
+    return "".join(c if c >= " " or c in "\t\n" else "\N{REPLACEMENT CHARACTER}" for c in text)

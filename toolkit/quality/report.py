@@ -1,0 +1,156 @@
+"""What a check found. Plain values, so that every renderer says the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from toolkit.lsn import Lsn
+
+Status = Literal["identical", "different", "stale", "not_taken"]
+SampleKind = Literal["modified", "added", "removed"]
+
+#: Longest value that a sample shows, in characters.
+SHOWN = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One cell that differs. Both values are PostgreSQL text, cut to `SHOWN` characters."""
+
+    column: str
+    source: str | None
+    lake: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One row that is not identical: its key (the whole row for a bag) and, when modified, the cells that differ."""
+
+    kind: SampleKind
+    key: tuple[tuple[str, str | None], ...]
+    differences: tuple[Difference, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {
+            "class": self.kind,
+            "key": dict(self.key),
+            "columns": {d.column: {"source": d.source, "lake": d.lake} for d in self.differences},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """Rows by class. `added` rows stand in the lake only, `removed` ones in the source only."""
+
+    identical: int = 0
+    modified: int = 0
+    added: int = 0
+    removed: int = 0
+    samples: tuple[Sample, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TableCheck:
+    """One table's result. Counts are None where nothing was compared; `rows` are the source's."""
+
+    table: str
+    relid: int
+    status: Status
+    rows: int | None = None
+    identical: int | None = None
+    modified: int | None = None
+    added: int | None = None
+    removed: int | None = None
+    samples: tuple[Sample, ...] = ()
+    reason: str | None = None
+    remedy: str | None = None
+    snapshot_id: int | None = None  # the table snapshot of `current` that was compared
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {
+            "table": self.table,
+            "status": self.status,
+            "rows": self.rows,
+            "identical": self.identical,
+            "modified": self.modified,
+            "added": self.added,
+            "removed": self.removed,
+            "samples": [s.to_dict() for s in self.samples],
+            "reason": self.reason,
+            "remedy": self.remedy,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """All tables at one LSN. `lsn` is None when no cut could be taken."""
+
+    lsn: Lsn | None
+    tables: tuple[TableCheck, ...]
+    published: tuple[str, ...] = ()  # tables whose published view was moved to `lsn`
+    reports: tuple[str, ...] = ()  # files written
+
+    @property
+    def green(self) -> bool:
+        """Whether every table was compared and found identical. Nothing compared is not green."""
+        return self.lsn is not None and bool(self.tables) and all(t.status == "identical" for t in self.tables)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form that scripts read."""
+        return {
+            "lsn": None if self.lsn is None else str(self.lsn),
+            "green": self.green,
+            "tables": [t.to_dict() for t in self.tables],
+            "published": list(self.published),
+            "reports": list(self.reports),
+        }
+
+
+def as_text(report: CheckReport) -> str:
+    """The report as a plain table, with the samples of each table that differs below it."""
+    where = f"at LSN {report.lsn}" if report.lsn is not None else "not taken"
+    lines = [f"parity {where}: {'all identical' if report.green else 'NOT proven'}", ""]
+    head = ("table", "status", "rows", "identical", "modified", "added", "removed")
+    body = [
+        (
+            t.table,
+            t.status,
+            *("-" if n is None else str(n) for n in (t.rows, t.identical, t.modified, t.added, t.removed)),
+        )
+        for t in report.tables
+    ]
+    widths = [max(len(row[i]) for row in [head, *body]) for i in range(len(head))]
+    lines += [_line(row, widths) for row in [head, *body]]
+    for table in report.tables:
+        if table.reason:
+            remedy = f" ({table.remedy})" if table.remedy else ""
+            lines += ["", f"{table.table}: {table.reason}{remedy}"]
+        if table.samples:
+            lines += ["", f"{table.table}:"]
+            lines += [_sample_line(s) for s in table.samples]
+    return "\n".join(lines) + "\n"
+
+
+def _line(row: Sequence[str], widths: Sequence[int]) -> str:
+    cells = [cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
+    return "  ".join(cells).rstrip()
+
+
+def _sample_line(sample: Sample) -> str:
+    key = ", ".join(f"{name}={shown(value)}" for name, value in sample.key)
+    cells = "; ".join(f"{d.column}: source {shown(d.source)}, lake {shown(d.lake)}" for d in sample.differences)
+    return f"  {sample.kind} {key}" + (f": {cells}" if cells else "")
+
+
+def shown(value: str | None) -> str:
+    """A value as people see it, told apart from NULL."""
+    return "NULL" if value is None else repr(value)
+
+
+def cut(value: str | None) -> str | None:
+    """A value no longer than `SHOWN`."""
+    return value if value is None or len(value) <= SHOWN else value[: SHOWN - 1] + "…"

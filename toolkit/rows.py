@@ -1,0 +1,106 @@
+"""Rows of a table at an LSN, and all versions of one key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from toolkit.errors import ConfigError, NotProven
+from toolkit.lsn import Lsn
+from toolkit.names import lake_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from toolkit.catalog import TableVersion
+    from toolkit.config import Config
+
+#: Bounds of a row version, beside the table's own columns.
+FROM, TO = "_cdc_from_lsn", "_cdc_to_lsn"
+
+
+def rows(
+    config: Config, table: str, as_of: Lsn | None = None, key: Mapping[str, str] | None = None
+) -> list[dict[str, str | None]]:
+    """Rows as PostgreSQL prints them, by the table's present column names.
+
+    Without `as_of` and `key`: the current rows. With `as_of`: the rows valid at that LSN. With `key`: every version of
+    the rows whose columns have these texts, oldest first, with their bounds (the one valid at `as_of` when both are
+    given). Columns dropped since are not shown; `cdc build --as-of-lsn` rebuilds the table in its old shape.
+
+    Raises:
+        UnknownTable: no captured table has that name.
+        ConfigError: the LSN lies outside the log, or the key names a column that is not there.
+        NotProven: the table was stale at that LSN.
+    """
+    from toolkit import history
+    from toolkit.lake import parity as lake
+    from toolkit.lake.session import own_session
+    from toolkit.parity import comparison
+
+    version = history.resolve(config, table, as_of)
+    plan = comparison(version, 1)
+    names = [c.name for c in plan.columns]
+    unknown = [name for name in key or () if name not in names]
+    if unknown:
+        raise ConfigError(f"{version.identifier} has no column {unknown[0]!r}; it has {', '.join(names)}")
+    _require_known(config, version, as_of)
+    versioned = as_of is not None or key is not None
+    spark = own_session(config)
+    name = lake_table(version.schema, version.name)
+    frame = spark.table(f"{'history' if versioned else 'current'}.{name}")
+    if as_of is not None:
+        frame = _valid_at(frame, as_of)
+    fields = dict(zip(names, lake.current_fields(plan), strict=True))
+    for column, value in (key or {}).items():
+        frame = _where(frame, fields[column], value)
+    return _read(frame, fields, bounds=key is not None)
+
+
+def _read(frame: DataFrame, fields: Mapping[str, str], *, bounds: bool) -> list[dict[str, str | None]]:
+    from pyspark.sql import functions as F
+
+    if bounds:
+        frame = frame.orderBy(F.col(FROM))
+    shown = [F.expr(text).alias(f"f{i}") for i, text in enumerate(fields.values())]
+    ends = [F.col(FROM), F.col(TO)] if bounds else []
+    found: list[dict[str, str | None]] = []
+    for row in frame.select(*shown, *ends).collect():
+        record: dict[str, str | None] = dict(zip(fields, row, strict=False))
+        if bounds:
+            record |= {end: None if row[end] is None else str(Lsn(row[end])) for end in (FROM, TO)}
+        found.append(record)
+    return found
+
+
+def _valid_at(frame: DataFrame, as_of: Lsn) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    open_ended = F.col(TO).isNull() | (F.col(TO) > F.lit(int(as_of)))
+    return frame.where((F.col(FROM) <= F.lit(int(as_of))) & open_ended)
+
+
+def _where(frame: DataFrame, field: str, value: str) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    return frame.where(F.expr(field) == F.lit(value))
+
+
+def _require_known(config: Config, version: TableVersion, as_of: Lsn | None) -> None:
+    """Refuse an LSN at which the log cannot say what the rows were."""
+    from toolkit.lake.ledger import Ledger
+
+    if as_of is None:
+        return
+    ledger = Ledger(config)
+    last = ledger.last()
+    if last is None or as_of > last.complete_to:
+        end = "it is empty" if last is None else f"it ends at {last.complete_to}"
+        raise ConfigError(f"rows of {version.identifier} as of {as_of}: the log does not reach that far, {end}")
+    events = [e for e in (*ledger.baselines(), *ledger.gaps()) if e.relid == version.relid and e.end_lsn <= as_of]
+    if not any(e.kind == "baseline" for e in events):
+        raise ConfigError(f"rows of {version.identifier} as of {as_of}: it was not captured yet at that LSN")
+    newest = max(events, key=lambda e: (e.commit_lsn, e.ordinal))
+    if newest.kind == "gap":
+        reason = newest.payload.get("reason")
+        raise NotProven(f"rows of {version.identifier} as of {as_of}: stale since {Lsn(newest.end_lsn)}: {reason}")

@@ -1,0 +1,184 @@
+"""What the source's catalogs say: tables, publication, identity and the signing key. All reads, small values out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+
+from toolkit import queries
+from toolkit.catalog import TableVersion
+from toolkit.config import Config
+from toolkit.errors import HistoryDiverged, PreflightFailed
+from toolkit.ledger_row import SourceIdentity
+from toolkit.names import qualified, selects
+from toolkit.source.connection import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A relation of the user by name and kind; `partition` says that it is part of a partitioned table."""
+
+    relid: int
+    schema: str
+    name: str
+    kind: str  # pg_class.relkind
+    persistence: str  # pg_class.relpersistence
+    partition: bool
+    parents: tuple[int, ...]
+
+    @property
+    def identifier(self) -> str:
+        """`schema.table`, quoted where needed."""
+        return qualified(self.schema, self.name)
+
+    @property
+    def capturable(self) -> bool:
+        """Whether logical decoding carries its rows."""
+        return self.kind in "rp" and self.persistence == "p"
+
+
+@dataclass(frozen=True, slots=True)
+class PublicationState:
+    """The publication as declared."""
+
+    oid: int
+    name: str
+    all_tables: bool
+    via_root: bool
+    publishes: frozenset[str]  # insert, update, delete, truncate
+    relids: frozenset[int]  # tables it names itself
+    schemas: frozenset[str]  # FOR TABLES IN SCHEMA
+
+
+def relations(conn: Connection) -> tuple[Relation, ...]:
+    """Every relation of the user, also those that cannot be captured."""
+    return tuple(Relation(**(row | {"parents": tuple(row["parents"])})) for row in _rows(conn, "introspect/tables", {}))
+
+
+def matching(conn: Connection, config: Config) -> tuple[Relation, ...]:
+    """Relations that `[source] tables` names and `exclude` does not."""
+    chosen = config.source
+    return tuple(r for r in relations(conn) if selects(chosen.tables, chosen.exclude, r.schema, r.name))
+
+
+def selected_relations(conn: Connection, config: Config) -> tuple[Relation, ...]:
+    """The matching relations that can be captured; works before anything is installed."""
+    return tuple(r for r in matching(conn, config) if r.capturable)
+
+
+def selected_tables(conn: Connection, config: Config) -> tuple[TableVersion, ...]:
+    """Versions of the selected tables, published or not.
+
+    Before `cdc init` there is no snapshot function on the source: the versions then carry names and kinds only.
+    """
+    chosen = {r.relid: r for r in selected_relations(conn, config)}
+    if not installed(conn):
+        return tuple(_outline(r) for r in chosen.values())
+    found = _snapshots(conn, published=False)
+    return tuple(TableVersion.from_json(json.loads(text)) for relid, text in found.items() if relid in chosen)
+
+
+def published_tables(conn: Connection, config: Config) -> tuple[TableVersion, ...]:
+    """Versions of the tables that are in the publication, by relid."""
+    return tuple(TableVersion.from_json(json.loads(text)) for text in snapshot_json(conn, config).values())
+
+
+def snapshot_json(conn: Connection, config: Config) -> dict[int, str]:
+    """JSON of each published table as `cdc.table_snapshot` makes it, by relid.
+
+    Raises:
+        PreflightFailed: the toolkit's objects are not on the source.
+    """
+    return _snapshots(conn, published=True)
+
+
+def installed(conn: Connection) -> bool:
+    """Whether `cdc init` has put its functions on the source."""
+    row = conn.execute(
+        "select pg_catalog.to_regprocedure('cdc.table_snapshots(pg_catalog.oid[])') is not null"
+    ).fetchone()
+    return bool(row and row[0])
+
+
+def publication_state(conn: Connection, config: Config) -> PublicationState | None:
+    """The configured publication, or None."""
+    for row in _rows(conn, "introspect/publication", {"publication": config.source.publication}):
+        sets = {key: frozenset(row[key]) for key in ("publishes", "relids", "schemas")}
+        return PublicationState(**(row | sets))
+    return None
+
+
+def read_identity(conn: Connection, config: Config) -> SourceIdentity:
+    """Which incarnation of the source this is.
+
+    Raises:
+        HistoryDiverged: the publication is gone; what it would have published since cannot be had again.
+    """
+    (row,) = _rows(conn, "introspect/identity", {"publication": config.source.publication})
+    if row["publication_oid"] is None:
+        raise HistoryDiverged(
+            f"publication {config.source.publication!r} does not exist on the source; run `cdc init`, or"
+            " `cdc init --new-generation` if it was dropped after the log was started"
+        )
+    return SourceIdentity(**row)
+
+
+def hmac_key(conn: Connection) -> bytes:
+    """The key that signs DDL messages and beacons.
+
+    Raises:
+        PreflightFailed: not installed, or not readable by this role.
+    """
+    try:
+        row = conn.execute("select value from cdc.settings where name = 'hmac_key'").fetchone()
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+        row = None
+    except psycopg.errors.InsufficientPrivilege:
+        raise PreflightFailed(
+            f"reading the signing key: role {conn.info.user!r} may not read cdc.settings;"
+            " connect as the role that ran `cdc init`"
+        ) from None
+    if row is None:
+        raise PreflightFailed("reading the signing key: cdc.settings is not on the source; run `cdc init`")
+    return bytes(row[0])
+
+
+def _snapshots(conn: Connection, *, published: bool) -> dict[int, str]:
+    try:
+        found = conn.execute(queries.load("introspect/snapshots"), {"published": published}).fetchall()
+    except (psycopg.errors.UndefinedFunction, psycopg.errors.InvalidSchemaName):
+        raise PreflightFailed("reading the source's tables: schema cdc is not on the source; run `cdc init`") from None
+    except psycopg.errors.InsufficientPrivilege:
+        raise PreflightFailed(
+            f"reading the source's tables: role {conn.info.user!r} may not use schema cdc;"
+            " connect as the role that ran `cdc init`"
+        ) from None
+    return {relid: text for relid, text in found}
+
+
+def _outline(relation: Relation) -> TableVersion:
+    return TableVersion(
+        relid=relation.relid,
+        schema=relation.schema,
+        name=relation.name,
+        kind=relation.kind,
+        persistence=relation.persistence,
+        replica_identity="d",
+        key_attnums=(),
+        primary_key=(),
+        columns=(),
+        parents=relation.parents,
+        children=(),
+        published=False,
+        row_filter=None,
+        comment=None,
+    )
+
+
+def _rows(conn: Connection, name: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
+    with conn.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(queries.load(name), parameters).fetchall()

@@ -1,0 +1,132 @@
+"""Connections to the source, with every setting that changes the text of a value pinned."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from toolkit.config import Config
+from toolkit.errors import ConfigError, SourceUnavailable
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+#: Settings on which the text of a value, or the rows that are seen, depend. They hold against ALTER ROLE and
+#: ALTER DATABASE because they come with the connection itself.
+PINNED: tuple[tuple[str, str], ...] = (
+    ("DateStyle", "ISO"),
+    ("IntervalStyle", "postgres"),
+    ("TimeZone", "UTC"),
+    ("bytea_output", "hex"),
+    ("extra_float_digits", "3"),
+    ("lc_monetary", "C"),
+    ("search_path", ""),
+    ("row_security", "off"),  # a policy then is an error, never a row too few
+    ("xmlbinary", "base64"),
+    ("quote_all_identifiers", "off"),
+    ("default_transaction_read_only", "off"),
+    ("default_transaction_isolation", "read committed"),
+    ("statement_timeout", "0"),
+    ("lock_timeout", "0"),
+    ("idle_in_transaction_session_timeout", "0"),
+    ("idle_session_timeout", "0"),
+    ("synchronous_commit", "local"),  # a beacon is flushed when its commit returns, without waiting for standbys
+    ("standard_conforming_strings", "on"),
+)
+APPLICATION_NAME = "cdc-toolkit"
+_CONNECT_SECONDS = "10"
+_HAS_TRANSACTION_TIMEOUT = 170000  # unknown to older servers, which then refuse the connection
+
+
+def connect(config: Config, *, replication: bool = False) -> Connection:
+    """Open an autocommit session with all settings pinned.
+
+    Args:
+        config: where to connect; libpq does all of it (conninfo, services, PG* variables, pgpass).
+        replication: a session that takes replication commands too (`replication=database`).
+
+    Raises:
+        ConfigError: the conninfo itself is malformed.
+        SourceUnavailable: no connection; one line that names server, cause and remedy, never the password.
+    """
+    conninfo = pinned_conninfo(config, replication=replication)
+    try:
+        connection: Connection = psycopg.connect(conninfo, autocommit=True)
+    except psycopg.OperationalError as error:
+        raise SourceUnavailable(_reason(config, error)) from None
+    connection.prepare_threshold = None  # a prepared statement goes stale at the user's DDL
+    if connection.info.server_version >= _HAS_TRANSACTION_TIMEOUT:
+        connection.execute("set transaction_timeout = 0")
+    return connection
+
+
+def pinned_conninfo(config: Config, *, replication: bool = False) -> str:
+    """The configured conninfo with the pinned settings added to its `options`.
+
+    Raises:
+        ConfigError: malformed conninfo.
+    """
+    given = _parse(config)
+    options = " ".join(
+        part
+        for part in (
+            str(given.get("options") or os.environ.get("PGOPTIONS", "")),
+            *(f"-c {name}={_escape(value)}" for name, value in PINNED),  # last: later ones win
+        )
+        if part
+    )
+    extra: dict[str, Any] = {
+        "options": options,
+        "client_encoding": "UTF8",
+        "application_name": APPLICATION_NAME,
+    }
+    if "connect_timeout" not in given and "PGCONNECT_TIMEOUT" not in os.environ:
+        extra["connect_timeout"] = _CONNECT_SECONDS
+    if replication:
+        extra["replication"] = "database"
+    return make_conninfo(config.source.conninfo, **extra)
+
+
+def one_line(error: BaseException) -> str:
+    """What the server or libpq said, on one line."""
+    diagnosis = getattr(error, "diag", None)
+    text = getattr(diagnosis, "message_primary", None) or str(error)
+    return re.sub(r"\s*\n\s*", "; ", text.strip())
+
+
+def _parse(config: Config) -> dict[str, Any]:
+    try:
+        return dict(conninfo_to_dict(config.source.conninfo))
+    except psycopg.ProgrammingError:
+        # libpq's own message may quote the part that it could not read, and that may be a password
+        raise ConfigError(
+            "[source] conninfo is malformed: expected libpq's key=value pairs, a postgresql:// URI or service=NAME"
+        ) from None
+
+
+def _escape(value: str) -> str:
+    """One value inside libpq's `options`: blanks and backslashes take a backslash."""
+    return re.sub(r"([\\ ])", r"\\\1", value)
+
+
+def _reason(config: Config, error: psycopg.OperationalError) -> str:
+    given = _parse(config)
+    text = one_line(error)
+    password = given.get("password")
+    if password:
+        text = text.replace(str(password), "***")
+    server = " ".join(f"{key}={given[key]}" for key in ("service", "host", "port", "user", "dbname") if given.get(key))
+    if "authentication failed" in text or "no password supplied" in text or "password" in text:
+        remedy = "check the user and its password (PGPASSWORD, pgpass or a service file)"
+    elif "does not exist" in text:
+        remedy = "check dbname and user in [source] conninfo"
+    elif "pg_hba" in text:
+        remedy = "allow this user and host in pg_hba.conf"
+    elif "too many" in text or "remaining connection slots" in text:
+        remedy = "raise max_connections or end unused sessions"
+    else:
+        remedy = "check that PostgreSQL runs there and [source] conninfo names it"
+    return f"cannot connect to the source ({server or 'libpq defaults'}): {text}; {remedy}"

@@ -1,0 +1,55 @@
+"""Rows of a COPY ... TO STDOUT as fast as libpq hands them over."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Iterator
+
+import psycopg
+from psycopg import pq
+
+from toolkit.source.connection import Connection
+
+_BLOCK_BYTES = 4 << 20
+_WAIT_SECONDS = 1.0  # so that Ctrl-C is heard while the server is still decoding
+
+
+def copy_blocks(conn: Connection, statement: str, block_bytes: int = _BLOCK_BYTES) -> Iterator[list[bytes]]:
+    """Run a COPY and yield lists of its messages, about `block_bytes` together. The server sends one message a row.
+
+    `psycopg.Copy` takes one trip through the event loop per message; this loop empties libpq's buffer first.
+
+    Raises:
+        psycopg.Error: what the server said, also in the middle.
+    """
+    pgconn = conn.pgconn
+    with conn.cursor() as cursor, cursor.copy(statement):
+        messages: list[bytes] = []
+        size = 0
+        get = pgconn.get_copy_data
+        while True:
+            length, data = get(1)
+            if length > 0:
+                messages.append(bytes(data))
+                size += length
+                if size >= block_bytes:
+                    yield messages
+                    messages, size = [], 0
+            elif length == 0:
+                if select.select([pgconn.socket], [], [], _WAIT_SECONDS)[0]:
+                    pgconn.consume_input()
+            else:
+                break
+        _finish(conn)
+        if messages:
+            yield messages
+
+
+def _finish(conn: Connection) -> None:
+    """Take the final results, so that the session is idle again."""
+    failure: psycopg.Error | None = None
+    while (result := conn.pgconn.get_result()) is not None:
+        if result.status == pq.ExecStatus.FATAL_ERROR and failure is None:
+            failure = psycopg.errors.error_from_result(result, encoding="utf-8")
+    if failure is not None:
+        raise failure

@@ -1,0 +1,115 @@
+"""The toolkit's objects on the source: schema `cdc`, event triggers and publication."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import psycopg
+
+from toolkit import queries
+from toolkit.catalog import TableVersion
+from toolkit.config import Config
+from toolkit.errors import ConfigError, PreflightFailed
+from toolkit.names import quote_postgres
+from toolkit.source import catalog
+from toolkit.source.connection import Connection, one_line
+
+_FILES = ("10_schema", "20_table_snapshot", "30_capture", "40_event_triggers")
+
+
+def install_sql(
+    config: Config, tables: Sequence[TableVersion], publication: catalog.PublicationState | None = None
+) -> str:
+    """All that `cdc init` runs on the source, as one script.
+
+    Args:
+        config: names of publication and tables.
+        tables: the selected ones (`catalog.selected_tables`).
+        publication: what is there already; tables are only ever added to it.
+    """
+    name = "'" + config.source.publication.replace("'", "''") + "'"
+    parts = [queries.load(f"install/{file}").replace(":'publication'", name) for file in _FILES]
+    parts += [f"{statement};\n" for statement in _publication_sql(config, tables, publication)]
+    return "\n".join(parts)
+
+
+def install(conn: Connection, config: Config) -> None:
+    """Create or update everything in one transaction. Idempotent: the key and other people's tables stay.
+
+    Raises:
+        PreflightFailed: the role may not do it; nothing was changed.
+    """
+    tables = catalog.selected_tables(conn, config)
+    script = install_sql(config, tables, catalog.publication_state(conn, config))
+    try:
+        with conn.transaction():
+            conn.execute("set local client_min_messages = warning")
+            conn.execute(script)
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise PreflightFailed(
+            f"installing capture: {one_line(error)}; `cdc init` needs a superuser (event triggers) that owns the tables"
+        ) from None
+
+
+def uninstall(conn: Connection, config: Config) -> None:
+    """Remove slot, publication, event triggers and schema. What is gone already is no error.
+
+    Raises:
+        SlotError: the slot is in use, or not this toolkit's.
+    """
+    from toolkit.source import slot
+
+    state = slot.read_slot(conn, config.source.slot)
+    if state is not None:
+        slot.require_ours(conn, config, state)
+        slot.drop_slot(conn, config.source.slot)
+    with conn.transaction():
+        conn.execute("set local client_min_messages = warning")
+        conn.execute(queries.load("uninstall/10_objects"))
+        conn.execute(f"drop publication if exists {quote_postgres(config.source.publication)}")
+
+
+def _publication_sql(
+    config: Config, tables: Sequence[TableVersion], state: catalog.PublicationState | None
+) -> list[str]:
+    """Statements that make the publication hold the selected tables. A partition comes with its root."""
+    source = config.source
+    schemas = _whole_schemas(config)
+    relids = {t.relid for t in tables}
+    alone = [t for t in tables if t.schema not in schemas and not relids.intersection(t.parents)]
+    if state is not None:
+        if state.all_tables:
+            return []
+        schemas = [s for s in schemas if s not in state.schemas]
+        alone = [t for t in alone if t.relid not in state.relids and t.schema not in state.schemas]
+        verb, clause = "alter", "add "
+    else:
+        verb, clause = "create", "for "
+    named = [qualified_sql(t.schema, t.name) for t in sorted(alone, key=lambda t: (t.schema, t.name))]
+    entries = [f"table {', '.join(named)}"] if named else []
+    entries += [f"tables in schema {', '.join(quote_postgres(s) for s in schemas)}"] if schemas else []
+    head = f"{verb} publication {quote_postgres(source.publication)}"
+    if not entries:
+        return [head] if state is None else []
+    return [f"{head} {clause}{', '.join(entries)}"]
+
+
+def _whole_schemas(config: Config) -> list[str]:
+    """Schemas to publish whole, tables of the future too."""
+    if config.source.new_tables != "publish":
+        return []
+    if config.source.exclude:
+        raise ConfigError(
+            f'[source] exclude {config.source.exclude[0]!r} cannot be kept with new_tables = "publish": a schema is'
+            ' published whole; use new_tables = "propose"'
+        )
+    found = (pattern.removesuffix(".*") for pattern in config.source.tables if pattern.endswith(".*"))
+    return sorted({name for name in found if not set(name) & set("*?[.")})
+
+
+def qualified_sql(schema: str, name: str) -> str:
+    """Schema and table, both quoted."""
+    return f"{quote_postgres(schema)}.{quote_postgres(name)}"
+
+
+__all__ = ["install", "install_sql", "qualified_sql", "uninstall"]

@@ -1,0 +1,98 @@
+"""One bounded peek of the slot, spooled to disk. Nothing is consumed by it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import psycopg
+
+from toolkit.config import Config
+from toolkit.errors import DecodeError, PreflightFailed, SlotError, SourceUnavailable
+from toolkit.lsn import Lsn
+from toolkit.names import quote_postgres
+from toolkit.source.connection import Connection, one_line
+from toolkit.source.copyout import copy_blocks
+from toolkit.spool import ROW_HEADER, Spool
+
+_SIGNATURE = b"PGCOPY\n\xff\r\n\0"
+_FILE_HEADER = 19  # signature (11), flags (4), length of the extension (4); COPY sends it with the first row
+_TRAILER = b"\xff\xff"
+
+
+def peek(conn: Connection, config: Config, *, upto: Lsn, max_changes: int | None, directory: Path) -> Spool:
+    """Read every transaction with `end_lsn <= upto` that the slot holds into a file in `directory`.
+
+    Args:
+        upto: at most the WAL flush position.
+        max_changes: stop after the transaction in which that many messages are reached.
+
+    Memory stays bounded here; the server keeps its result in temporary files until it is sent.
+
+    Raises:
+        SlotError: the slot is in use, lost or missing.
+        PreflightFailed: the publication did not exist at a position of the log.
+        SourceUnavailable: the connection broke.
+    """
+    upto = Lsn(upto)
+    path = directory / f"peek-{upto.tag}.spool"
+    try:
+        lengths = _spool(conn, _statement(config, upto, max_changes), path)
+    except psycopg.errors.ObjectInUse as error:
+        raise SlotError(f"reading slot {config.source.slot!r}: {one_line(error)}; wait for it or end it") from None
+    except psycopg.errors.ObjectNotInPrerequisiteState as error:
+        raise SlotError(
+            f"reading slot {config.source.slot!r}: {one_line(error)}; start a new log with `cdc init --new-generation`"
+        ) from None
+    except psycopg.errors.UndefinedObject as error:
+        if "publication" in str(error):
+            raise PreflightFailed(
+                f"reading slot {config.source.slot!r}: {one_line(error)} at a position of the log that is still to be"
+                " read; start a new log with `cdc init --new-generation`"
+            ) from None
+        raise SlotError(f"reading slot {config.source.slot!r}: {one_line(error)}; run `cdc init`") from None
+    except psycopg.OperationalError as error:
+        raise SourceUnavailable(f"reading slot {config.source.slot!r}: {one_line(error)}; run it again") from None
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    complete = max_changes is None or len(lengths) < max_changes
+    return Spool(path=path, offsets=offsets, upto_lsn=int(upto), complete=complete)
+
+
+def _statement(config: Config, upto: Lsn, max_changes: int | None) -> str:
+    def literal(text: str) -> str:
+        return "'" + text.replace("'", "''") + "'"
+
+    count = "null" if max_changes is None else str(int(max_changes))
+    return (
+        "copy (select lsn, xid, data from pg_catalog.pg_logical_slot_peek_binary_changes("
+        f"{literal(config.source.slot)}, '{upto}', {count}, 'proto_version', '1', 'publication_names',"
+        f" {literal(quote_postgres(config.source.publication))}, 'messages', 'true')) to stdout (format binary)"
+    )
+
+
+def _spool(conn: Connection, statement: str, path: Path) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Write rows back to back without file header and trailer; returns their lengths."""
+    lengths: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
+    first = True
+    ended = False
+    with path.open("wb", buffering=0) as file:
+        for messages in copy_blocks(conn, statement):
+            if first:
+                first = False
+                if not messages[0].startswith(_SIGNATURE):
+                    raise DecodeError("reading the slot: the server did not answer with COPY's binary form")
+                messages[0] = messages[0][_FILE_HEADER:]
+                if not messages[0]:
+                    del messages[0]
+            if messages and messages[-1] == _TRAILER:
+                ended = True
+                del messages[-1]
+            sizes = np.fromiter(map(len, messages), np.int64, len(messages))
+            if sizes.size and int(sizes.min()) < ROW_HEADER:
+                raise DecodeError(f"reading the slot: a row of {int(sizes.min())} bytes, below its fixed {ROW_HEADER}")
+            lengths.append(sizes)
+            file.write(b"".join(messages))
+    if not ended:
+        raise DecodeError("reading the slot: COPY ended without its trailer")
+    return np.concatenate(lengths) if lengths else np.zeros(0, np.int64)

@@ -1,0 +1,200 @@
+"""Everything about the source that stops capture or will hurt later, each with its remedy. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from psycopg.rows import dict_row
+
+from toolkit import queries
+from toolkit.config import Config
+from toolkit.errors import CdcError, PreflightFailed, SlotError, UnknownTable
+from toolkit.names import selects
+from toolkit.source import catalog, slot
+from toolkit.source.connection import Connection
+
+OLDEST = 150000
+_KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
+_ALL = frozenset({"insert", "update", "delete", "truncate"})
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is or will be wrong. `refusal` is what `require` raises for it."""
+
+    level: Literal["error", "warning"]
+    what: str
+    found: str
+    remedy: str
+    refusal: type[CdcError] = PreflightFailed
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.found}; {self.remedy}"
+
+
+def preflight(conn: Connection, config: Config) -> tuple[Finding, ...]:
+    """Look at server, role, slot, publication and every selected table. Errors come first."""
+    found = [*_server(conn), *_slot(conn, config), *_publication(conn, config), *_tables(conn, config)]
+    return tuple(sorted(found, key=lambda f: f.level))
+
+
+def require(conn: Connection, config: Config) -> None:
+    """Refuse a source that cannot be captured.
+
+    Raises:
+        PreflightFailed, SlotError, UnknownTable: the first error.
+    """
+    for finding in preflight(conn, config):
+        if finding.level == "error":
+            raise finding.refusal(str(finding))
+
+
+def _one(conn: Connection, name: str) -> dict[str, Any]:
+    with conn.cursor(row_factory=dict_row) as cursor:
+        row = cursor.execute(queries.load(name)).fetchone()
+    assert row is not None
+    return row
+
+
+def _server(conn: Connection) -> Iterator[Finding]:
+    server = _one(conn, "introspect/server")
+    if server["version"] < OLDEST:
+        yield Finding("error", "server version", str(server["version"]), "PostgreSQL 15 or later is needed")
+    if server["standby"]:
+        yield Finding("error", "server", "is a standby", "connect to the primary")
+    if server["wal_level"] != "logical":
+        yield Finding(
+            "error",
+            "wal_level",
+            server["wal_level"],
+            "set wal_level = logical in postgresql.conf and restart the server",
+        )
+    role = server["role"]
+    if not (server["superuser"] or server["replication"]):
+        yield Finding("error", f"role {role!r}", "has no REPLICATION right", f'run: alter role "{role}" replication')
+    if not server["superuser"] and not _triggers_stand(conn):
+        yield Finding("error", f"role {role!r}", "may not create event triggers", "run `cdc init` as a superuser")
+    if server["senders_used"] >= server["senders"]:
+        yield Finding(
+            "error",
+            "max_wal_senders",
+            f"{server['senders_used']} of {server['senders']} in use",
+            "raise max_wal_senders and restart the server",
+        )
+    if server["encoding"] == "SQL_ASCII":
+        yield Finding(
+            "warning",
+            f"database {server['database']!r}",
+            "has encoding SQL_ASCII: bytes that are not UTF-8 stop the drain",
+            "use a database with a real encoding",
+        )
+
+
+def _triggers_stand(conn: Connection) -> bool:
+    row = conn.execute(
+        "select pg_catalog.count(*) = 3 from pg_catalog.pg_event_trigger where evtname like '\\_cdc\\_0\\_%'"
+    ).fetchone()
+    return bool(row and row[0])
+
+
+def _slot(conn: Connection, config: Config) -> Iterator[Finding]:
+    state = slot.read_slot(conn, config.source.slot)
+    if state is None:
+        server = _one(conn, "introspect/server")
+        if server["slots_used"] >= server["slots"]:
+            yield Finding(
+                "error",
+                "max_replication_slots",
+                f"{server['slots_used']} of {server['slots']} in use",
+                "drop a slot that nobody reads, or raise max_replication_slots and restart the server",
+                SlotError,
+            )
+        return
+    try:
+        slot.require_ours(conn, config, state)
+        slot.require_usable(state)
+    except SlotError as refusal:
+        found, _, remedy = str(refusal).removeprefix(f"slot {state.name!r} ").partition("; ")
+        yield Finding("error", f"slot {state.name!r}", found, remedy, SlotError)
+        return
+    if state.wal_status == "unreserved":
+        yield Finding(
+            "warning",
+            f"slot {state.name!r}",
+            "may lose its WAL at the next checkpoint",
+            "run `cdc drain` now and raise max_slot_wal_keep_size",
+        )
+
+
+def _publication(conn: Connection, config: Config) -> Iterator[Finding]:
+    name = config.source.publication
+    state = catalog.publication_state(conn, config)
+    if state is None:
+        if slot.read_slot(conn, config.source.slot) is not None:
+            yield Finding(
+                "warning",
+                f"publication {name!r}",
+                f"does not exist, but slot {config.source.slot!r} does",
+                "run `cdc init`, then `cdc init --new-generation` if the log was started before",
+            )
+        return
+    missing = _ALL - state.publishes
+    if missing:
+        yield Finding(
+            "error",
+            f"publication {name!r}",
+            f"does not publish {', '.join(sorted(missing))}",
+            f"run: alter publication {name} set (publish = 'insert, update, delete, truncate')",
+        )
+
+
+def _tables(conn: Connection, config: Config) -> Iterator[Finding]:
+    relations = catalog.matching(conn, config)
+    for pattern in config.source.tables:
+        if not any(selects((pattern,), (), r.schema, r.name) for r in catalog.relations(conn)):
+            yield Finding(
+                "error",
+                f"[source] tables {pattern!r}",
+                "matches no table",
+                "check the name; patterns are schema.table with * and ?",
+                UnknownTable,
+            )
+    identities = _identities(conn)
+    for relation in relations:
+        named = relation.identifier in config.source.tables
+        if relation.kind in _KINDS:
+            if named or relation.kind == "f":
+                yield Finding(
+                    "error" if named else "warning",
+                    f"table {relation.identifier}",
+                    f"is {_KINDS[relation.kind]}, which logical decoding does not carry",
+                    "add it to [source] exclude" if not named else "take it out of [source] tables",
+                )
+        elif relation.persistence != "p":
+            yield Finding(
+                "error" if named else "warning",
+                f"table {relation.identifier}",
+                "is unlogged: its changes are not in the WAL",
+                f"run: alter table {relation.identifier} set logged, or exclude it",
+            )
+        elif relation.kind == "r" and relation.relid in identities:
+            yield Finding(
+                "error",
+                f"table {relation.identifier}",
+                identities[relation.relid],
+                f"add a primary key, or run: alter table {relation.identifier} replica identity full",
+            )
+
+
+def _identities(conn: Connection) -> dict[int, str]:
+    """Tables whose UPDATE and DELETE would fail once published, and why."""
+    rows = conn.execute(queries.load("introspect/identity_missing")).fetchall()
+    reasons = {
+        "none": "has no replica identity: once published, the application's UPDATE and DELETE would fail",
+        "deferrable": "has a deferrable primary key, which is no replica identity: UPDATE and DELETE would fail",
+        "index": "has lost the index that is its replica identity: UPDATE and DELETE fail",
+        "nothing": "has REPLICA IDENTITY NOTHING: once published, UPDATE and DELETE would fail",
+    }
+    return {relid: reasons[reason] for relid, reason in rows}

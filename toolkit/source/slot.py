@@ -1,0 +1,269 @@
+"""The replication slot: its state, exact cuts, advancing, and beacons.
+
+A cut is the consistent point L of a new slot with its exported snapshot: the snapshot shows exactly the transactions
+with `commit_lsn < L`, and the slot sends exactly the others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import psycopg
+from psycopg.rows import dict_row
+
+from toolkit import queries
+from toolkit.config import Config
+from toolkit.errors import SlotError
+from toolkit.lsn import Lsn
+from toolkit.names import quote_postgres
+from toolkit.source.connection import Connection, connect, one_line
+
+PLUGIN = "pgoutput"
+_FLUSH_SECONDS = 30.0
+_BLOCKERS_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SlotState:
+    """One row of pg_replication_slots. Positions are 0/0 where the server shows none."""
+
+    name: str
+    type: str  # logical | physical
+    plugin: str | None
+    database: str | None
+    temporary: bool
+    active: bool
+    active_pid: int | None
+    restart_lsn: Lsn
+    confirmed_flush_lsn: Lsn
+    wal_status: str | None  # reserved | extended | unreserved | lost
+    safe_wal_size: int | None  # bytes
+    retained: int | None  # bytes of WAL kept for it
+    invalidation: str | None  # why it was lost, 17 and later
+
+    @property
+    def lost(self) -> bool:
+        """Whether the server removed WAL that this slot needed."""
+        return self.wal_status == "lost" or self.invalidation is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """An exact cut: `snapshot_name` can be imported while the `with` of `create_slot` lasts."""
+
+    lsn: Lsn
+    snapshot_name: str
+    slot: str
+
+
+def read_slot(conn: Connection, name: str) -> SlotState | None:
+    """The slot of that name, whoever made it, or None."""
+    with conn.cursor(row_factory=dict_row) as cursor:
+        row = cursor.execute(queries.load("introspect/slot"), {"slot": name}).fetchone()
+    if row is None:
+        return None
+    for key in ("restart_lsn", "confirmed_flush_lsn"):
+        row[key] = Lsn.parse(row[key] or "0/0")
+    return SlotState(**row)
+
+
+def require_slot(conn: Connection, config: Config) -> SlotState:
+    """The configured slot, usable by a drain.
+
+    Raises:
+        SlotError: missing, of another kind, plugin or database, lost, or in use.
+    """
+    name = config.source.slot
+    state = read_slot(conn, name)
+    if state is None:
+        raise SlotError(
+            f"slot {name!r} does not exist on the source; run `cdc init`, or `cdc init --new-generation` if it was"
+            " dropped after the log was started"
+        )
+    require_ours(conn, config, state)
+    require_usable(state)
+    return state
+
+
+def require_ours(conn: Connection, config: Config, state: SlotState) -> None:
+    """Refuse a slot that this toolkit did not make here.
+
+    Raises:
+        SlotError: a physical slot, another plugin, another database.
+    """
+    what = f"slot {state.name!r}"
+    remedy = "give another name in [source] slot"
+    if state.type != "logical":
+        raise SlotError(f"{what} is a {state.type} slot, not a logical one; {remedy}")
+    if state.plugin != PLUGIN:
+        raise SlotError(f"{what} belongs to plugin {state.plugin!r}, not {PLUGIN!r}; {remedy}")
+    if state.database != conn.info.dbname:
+        raise SlotError(
+            f"{what} belongs to database {state.database!r}, and the source is {conn.info.dbname!r}; {remedy},"
+            " or another dbname in [source] conninfo"
+        )
+
+
+def require_usable(state: SlotState) -> None:
+    """Refuse a slot from which nothing can be read now.
+
+    Raises:
+        SlotError: lost, or in use by another session.
+    """
+    if state.lost:
+        why = f" ({state.invalidation})" if state.invalidation else ""
+        raise SlotError(
+            f"slot {state.name!r} is lost{why}: the server removed WAL that it needed; raise max_slot_wal_keep_size and"
+            " start a new log with `cdc init --new-generation`"
+        )
+    if state.active:
+        raise SlotError(
+            f"slot {state.name!r} is in use by pid {state.active_pid}; wait for that session or end it with"
+            f" select pg_terminate_backend({state.active_pid})"
+        )
+
+
+def temporary_name(config: Config) -> str:
+    """A name for a temporary slot that no other process uses."""
+    return f"{config.source.slot[:40]}_{os.getpid()}_{secrets.token_hex(4)}"
+
+
+@contextmanager
+def create_slot(config: Config, name: str, temporary: bool) -> Iterator[Cut]:
+    """Create a logical slot and hold its exported snapshot until the `with` ends; a temporary slot ends with it.
+
+    Raises:
+        SlotError: the name is taken, no slot is free, or open transactions did not end in `[check] cut_seconds`; the
+            message names their pids.
+    """
+    kind = "TEMPORARY " if temporary else ""
+    statement = f"CREATE_REPLICATION_SLOT {quote_postgres(name)} {kind}LOGICAL {PLUGIN} (SNAPSHOT 'export')"
+    with connect(config, replication=True) as session:
+        milliseconds = int(config.check.cut_seconds * 1000)
+        session.execute(f"set statement_timeout = {milliseconds}")
+        session.execute(f"set lock_timeout = {milliseconds}")
+        try:
+            row = session.execute(statement).fetchone()
+        except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable):
+            raise SlotError(
+                f"creating slot {name!r}: it must wait for every running transaction, and {_blockers(config)} did not"
+                f" end in {config.check.cut_seconds:g} s; end it, or raise [check] cut_seconds"
+            ) from None
+        except psycopg.errors.DuplicateObject:
+            raise SlotError(f"creating slot {name!r}: a slot of that name exists already") from None
+        except psycopg.errors.ConfigurationLimitExceeded:
+            raise SlotError(f"creating slot {name!r}: all slots are in use; raise max_replication_slots") from None
+        except psycopg.Error as error:
+            raise SlotError(f"creating slot {name!r}: {one_line(error)}") from None
+        assert row is not None
+        # The snapshot lasts until the next command on this session, so none is sent.
+        yield Cut(lsn=Lsn.parse(row[1]), snapshot_name=row[2], slot=name)
+
+
+def drop_slot(conn: Connection, name: str) -> None:
+    """Drop a slot; one that is gone already is no error.
+
+    Raises:
+        SlotError: it is in use.
+    """
+    try:
+        conn.execute("select pg_catalog.pg_drop_replication_slot(%s)", [name])
+    except psycopg.errors.UndefinedObject:
+        return
+    except psycopg.errors.ObjectInUse as error:
+        raise SlotError(f"dropping slot {name!r}: {one_line(error)}; end that session first") from None
+
+
+def advance(conn: Connection, name: str, lsn: Lsn) -> Lsn:
+    """Move the slot to `lsn` and return its position. A slot that is there already stays.
+
+    Raises:
+        SlotError: `lsn` is beyond the flushed WAL, or the server did not go all the way.
+    """
+    lsn, flushed = Lsn(lsn), flush_lsn(conn)
+    if lsn > flushed:
+        raise SlotError(f"advancing slot {name!r} to {lsn}: the source has flushed its WAL only to {flushed}")
+    state = read_slot(conn, name)
+    if state is None:
+        raise SlotError(f"advancing slot {name!r}: it does not exist; run `cdc doctor`")
+    if state.confirmed_flush_lsn >= lsn:
+        return state.confirmed_flush_lsn
+    try:
+        row = conn.execute(
+            "select end_lsn::text from pg_catalog.pg_replication_slot_advance(%s, %s::pg_catalog.pg_lsn)",
+            [name, str(lsn)],
+        ).fetchone()
+    except psycopg.Error as error:
+        raise SlotError(f"advancing slot {name!r} to {lsn}: {one_line(error)}") from None
+    assert row is not None
+    reached = Lsn.parse(row[0])
+    if reached < lsn:
+        raise SlotError(f"advancing slot {name!r} to {lsn}: the server stopped at {reached}; run `cdc doctor`")
+    return reached
+
+
+def flush_lsn(conn: Connection) -> Lsn:
+    """End of the flushed WAL: everything below it can be read from the slot."""
+    return _position(conn, "flush")
+
+
+def wait_flush(conn: Connection) -> Lsn:
+    """Wait until the WAL is flushed to the insert position of now; returns that position.
+
+    With synchronous_commit off a visible row may not be flushed yet. Locking a row of the toolkit's own writes WAL, so
+    that the commit must flush, without a message in the stream or a new row version.
+
+    Raises:
+        SlotError: not flushed in half a minute.
+    """
+    target = _position(conn, "insert")
+    deadline = time.monotonic() + _FLUSH_SECONDS
+    while flush_lsn(conn) < target:
+        if time.monotonic() > deadline:
+            raise SlotError(f"waiting for the WAL to be flushed to {target}: it is at {flush_lsn(conn)}")
+        with conn.transaction():
+            conn.execute("select from cdc.settings where name = 'hmac_key' for update")
+    return target
+
+
+def emit_beacon(conn: Connection, key: bytes) -> tuple[str, Lsn]:
+    """Write a signed beacon; returns its nonce and an LSN at or behind the end of its transaction.
+
+    A later drain that reaches that LSN must have seen the nonce, else the source is another history.
+    """
+    nonce = secrets.token_hex(16)
+    with conn.transaction():
+        row = conn.execute(
+            "select pg_catalog.pg_current_xact_id()::text, s.system_identifier::text"
+            " from pg_catalog.pg_control_system() as s"
+        ).fetchone()
+        assert row is not None
+        content = json.dumps({"nonce": nonce, "system": row[1], "xid": row[0]})
+        signature = hmac.new(key, content.encode(), hashlib.sha256).hexdigest()
+        conn.execute("select pg_catalog.pg_logical_emit_message(true, 'cdc.beacon', %s::text)", [signature + content])
+    return nonce, flush_lsn(conn)  # the commit was flushed before it returned
+
+
+def _position(conn: Connection, which: str) -> Lsn:
+    row = conn.execute(f"select pg_catalog.pg_current_wal_{which}_lsn()::text").fetchone()
+    assert row is not None
+    return Lsn.parse(row[0])
+
+
+def _blockers(config: Config) -> str:
+    with connect(config) as conn:
+        rows = conn.execute(queries.load("introspect/blockers")).fetchall()
+    shown = ", ".join(
+        f"pid {pid} ({role}{' ' + application if application else ''}, {state}, {seconds} s)"
+        for pid, role, application, state, seconds in rows[:_BLOCKERS_SHOWN]
+    )
+    more = f" and {len(rows) - _BLOCKERS_SHOWN} more" if len(rows) > _BLOCKERS_SHOWN else ""
+    return f"{shown}{more}" if rows else "one that has just ended"

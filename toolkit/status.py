@@ -1,0 +1,82 @@
+"""Where everything stands: positions, slot and table states, read without a JVM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from toolkit.drain import ledger_of
+from toolkit.errors import CdcError
+from toolkit.lsn import Lsn
+from toolkit.states import TableState, live_tables, table_states
+
+if TYPE_CHECKING:
+    from toolkit.config import Config
+    from toolkit.source.slot import SlotState
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Positions are end LSNs. `slot` is None when the source could not be asked; `slot_error` then says why."""
+
+    committed_lsn: Lsn
+    applied_lsn: Lsn | None
+    published_lsn: Lsn | None
+    slot: SlotState | None
+    slot_error: str | None
+    lag_bytes: int | None  # WAL flushed on the source and not yet in the log
+    tables: tuple[TableState, ...]
+
+    @property
+    def red(self) -> bool:
+        """Whether a table needs something done."""
+        return any(t.state != "ok" for t in self.tables)
+
+
+def status(config: Config) -> Status:
+    """Read positions and states.
+
+    Raises:
+        LakeError: there is no ledger yet.
+    """
+    ledger = ledger_of(config)
+    last = ledger.last()
+    assert last is not None
+    slot_state, lag, problem = None, None, None
+    try:
+        from toolkit.source import connection, slot
+
+        with connection.connect(config) as conn:
+            slot_state = slot.read_slot(conn, config.source.slot)
+            lag = max(0, slot.flush_lsn(conn) - last.complete_to)
+            if slot_state is None:
+                problem = f"slot {config.source.slot!r} does not exist"
+    except CdcError as error:
+        problem = str(error)
+    return Status(
+        committed_lsn=last.complete_to,
+        applied_lsn=_applied(config),
+        published_lsn=_published(config),
+        slot=slot_state,
+        slot_error=problem,
+        lag_bytes=lag,
+        tables=table_states(ledger),
+    )
+
+
+def _applied(config: Config) -> Lsn | None:
+    """The position of the newest build that finished, over all tables."""
+    from toolkit.lake import reads
+    from toolkit.names import lake_table
+
+    newest = 0
+    for table in live_tables(ledger_of(config)):
+        summary = reads.snapshot_summary(config, f"current.{lake_table(table.schema, table.name)}")
+        newest = max(newest, int((summary or {}).get("cdc.applied-lsn", 0)))
+    return Lsn(newest) if newest else None
+
+
+def _published(config: Config) -> Lsn | None:
+    from toolkit.quality import publish
+
+    return publish.published_lsn(config)
