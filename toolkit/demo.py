@@ -266,7 +266,7 @@ class _Demo:
         from toolkit.lake.session import own_session
         from toolkit.pgtypes import text_sql
 
-        table = history.resolve(self.config, f"public.{_AS_OF_TABLE}", truth.lsn)
+        table = history.show(self.config, f"public.{_AS_OF_TABLE}", truth.lsn).table
         if tuple(c.name for c in table.columns) != truth.columns:
             return []
         names = lake_columns([(c.attnum, c.name) for c in table.columns])
@@ -392,6 +392,7 @@ def _names_fault(found: CheckReport, key: int) -> bool:
 
 def _write_sql_prompt(config: Config, folder: Path) -> Path:
     """A script that opens Spark's SQL prompt on the demo's lake."""
+    import importlib.util
     import shlex
 
     from toolkit.lake.java import find_java
@@ -399,12 +400,16 @@ def _write_sql_prompt(config: Config, folder: Path) -> Path:
 
     settings = spark_settings(config)
     arguments = [item for key, value in settings.items() for item in ("--conf", shlex.quote(f"{key}={value}"))]
-    program = Path(sys.executable).with_name("spark-sql")
+    spec = importlib.util.find_spec("pyspark")
+    assert spec is not None
+    assert spec.origin is not None
+    home = Path(spec.origin).parent  # else its scripts ask whichever python is first on PATH
     script = folder / "sql"
     script.write_text(
         "#!/bin/sh\n# Spark's SQL prompt on this lake: ./sql, or ./sql -e 'SELECT ...'\n"
         f"export JAVA_HOME={shlex.quote(str(find_java().parent.parent))}\n"
-        f'exec {shlex.quote(str(program))} {" ".join(arguments)} "$@"\n',
+        f"export SPARK_HOME={shlex.quote(str(home))}\n"
+        f'exec "$SPARK_HOME/bin/spark-sql" {" ".join(arguments)} "$@"\n',
         encoding="utf-8",
     )
     script.chmod(0o755)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from toolkit.compare import Observation
     from toolkit.config import Config
     from toolkit.decode.plan import Plan
+    from toolkit.events import Event
     from toolkit.lake.ledger import Ledger
     from toolkit.spool import Spool
 
@@ -53,7 +54,8 @@ def drain(config: Config, upto: Lsn | None = None, max_changes: int | None = Non
     from toolkit.source import catalog, connection, slot
 
     with connection.connect(config) as conn:
-        last = Ledger(config).last()
+        ledger = Ledger(config)  # one reading: the row the run continues and the table snapshot it commits against
+        last = ledger.last()
         if last is None:
             raise LakeError(f"draining slot {config.source.slot!r}: the lake has no ledger yet; run `cdc init` first")
         state = slot.require_slot(conn, config)
@@ -68,7 +70,7 @@ def drain(config: Config, upto: Lsn | None = None, max_changes: int | None = Non
             raise ConfigError(f"draining to {upto}: the source has flushed its WAL only to {slot.flush_lsn(conn)}")
         if target <= last.complete_to:
             return DrainResult(0, 0, last.complete_to, last.complete_to)
-        run = _Run(config, conn, last, identity)
+        run = _Run(config, conn, ledger, last, identity)
         result = run.to(target, max_changes)
         if result.committed_lsn >= target:
             run.compare(seen)
@@ -104,8 +106,14 @@ def _require_same_history(
 class _Run:
     """One drain in progress. `last` is the newest committed ledger row."""
 
-    def __init__(self, config: Config, conn: psycopg.Connection, last: BatchRecord, identity: SourceIdentity) -> None:
-        from toolkit.lake.ledger import Ledger
+    def __init__(
+        self,
+        config: Config,
+        conn: psycopg.Connection,
+        ledger: Ledger,
+        last: BatchRecord,
+        identity: SourceIdentity,
+    ) -> None:
         from toolkit.source import catalog
 
         self.config = config
@@ -114,9 +122,8 @@ class _Run:
         self.start = last.complete_to
         self.identity = identity
         self.key = catalog.hmac_key(conn)
-        self.ledger = Ledger(config)
-        self.snapshot = self.ledger.snapshot_id()
-        self.versions = dict(self.ledger.latest_versions())
+        self.snapshot = ledger.snapshot_id()
+        self.versions = dict(ledger.latest_versions())
         self.next_schema_id = max((v.schema_id for v in self.versions.values()), default=0) + 1
         self.batches = 0
         self.changes = 0
@@ -208,7 +215,7 @@ class _Run:
                 spark, self.config, record, tasks=tasks, events=list(batch.events), base_snapshot=self.snapshot
             )
         else:
-            self.snapshot = self.ledger.append_empty(record, list(batch.events))
+            self.snapshot = self._append(record, list(batch.events))
         self._committed(record)
         self.versions = dict(batch.versions)
         self.next_schema_id = batch.next_schema_id
@@ -223,6 +230,15 @@ class _Run:
         from toolkit.lake import session
 
         return int(session.own_session(self.config).sparkContext.defaultParallelism)
+
+    def _append(self, record: BatchRecord, events: list[Event]) -> int:
+        """Commit a batch without rows and without a JVM, on top of this run's own last commit only."""
+        from toolkit.lake import ledger
+
+        current = ledger.Ledger(self.config)
+        if current.snapshot_id() != self.snapshot:
+            raise ledger.conflict(record.batch_id)
+        return current.append_empty(record, events)
 
     def _committed(self, record: BatchRecord) -> None:
         self.last = record
@@ -268,7 +284,7 @@ class _Run:
             counts=counts,
             committed_at=datetime.now(UTC).isoformat(),
         )
-        self.snapshot = self.ledger.append_empty(record, events)
+        self.snapshot = self._append(record, events)
         self._committed(record)
 
 

@@ -45,6 +45,7 @@ def init(config: Config, *, new_generation: bool = False) -> InitResult:
     Raises:
         PreflightFailed, SlotError, HistoryDiverged: nothing was changed on the source.
     """
+    from toolkit import project
     from toolkit.lake import session, tables
     from toolkit.lake.ledger import Ledger
     from toolkit.source import catalog, connection, install, preflight, slot
@@ -59,6 +60,7 @@ def init(config: Config, *, new_generation: bool = False) -> InitResult:
                 f"slot {config.source.slot!r} is gone but the ledger goes on to {last.complete_to}: changes since then"
                 " are lost; start a new log with `cdc init --new-generation`"
             )
+        project.ensure(config)
         tables.ensure(session.own_session(config), config)
         install.install(conn, config)
         identity = catalog.read_identity(conn, config)

@@ -10,7 +10,7 @@ from toolkit.lsn import Lsn
 from toolkit.names import lake_table
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from toolkit.catalog import TableVersion
     from toolkit.config import Config
@@ -30,7 +30,7 @@ def rows(
 
     Raises:
         UnknownTable: no captured table has that name.
-        ConfigError: the LSN lies outside the log, or the key names a column that is not there.
+        ConfigError: the LSN lies outside the log or what was built of it, or the key names an unknown column.
         NotProven: the table was stale at that LSN.
     """
     from toolkit import history
@@ -48,7 +48,9 @@ def rows(
     versioned = as_of is not None or key is not None
     spark = own_session(config)
     name = lake_table(version.schema, version.name)
-    frame = spark.table(f"{'history' if versioned else 'current'}.{name}")
+    relation = f"{'history' if versioned else 'current'}.{name}"
+    _require_built(spark, relation, version, as_of)
+    frame = spark.table(relation)
     if as_of is not None:
         frame = _valid_at(frame, as_of)
     fields = dict(zip(names, lake.current_fields(plan), strict=True))
@@ -84,6 +86,28 @@ def _where(frame: DataFrame, field: str, value: str) -> DataFrame:
     from pyspark.sql import functions as F
 
     return frame.where(F.expr(field) == F.lit(value))
+
+
+def _require_built(spark: SparkSession, relation: str, version: TableVersion, as_of: Lsn | None) -> None:
+    """Refuse to answer from a table that lacks changes of the log below the asked LSN; tables without any are current.
+
+    The newest rows need no such care: they are those of the last build, and nobody asked for an LSN.
+    """
+    if as_of is None:
+        return
+    from pyspark.sql import functions as F
+
+    stamp = F.col("summary")["cdc.applied-batch"].cast("bigint")
+    found = spark.table(f"{relation}.snapshots").agg(F.max(stamp).alias("batch")).first()
+    batch = -1 if found is None or found["batch"] is None else int(found["batch"])
+    later = spark.table("raw.events").where(
+        (F.col("relid") == version.relid)
+        & F.col("kind").isin("row", "truncate")
+        & (F.col("batch_id") > batch)
+        & (F.col("commit_lsn") < int(as_of))
+    )
+    if later.limit(1).count():
+        raise ConfigError(f"rows of {version.identifier} as of {as_of}: not built that far yet; run `cdc build`")
 
 
 def _require_known(config: Config, version: TableVersion, as_of: Lsn | None) -> None:

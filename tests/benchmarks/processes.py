@@ -56,35 +56,37 @@ class Meter:
 
     def _sample(self) -> None:
         while True:
-            parents = _parents()
-            server = _tree(parents, self._server)
-            total = sum(_memory(pid) for pid in _tree(parents, os.getpid()) - server if not _is_java(pid))
+            children = children_by_parent()
+            server = tree(children, self._server)
+            total = sum(_memory(pid) for pid in tree(children, os.getpid()) - server if not _is_java(pid))
             self._peak = max(self._peak, total)
             if self._stop.wait(_SAMPLE_SECONDS):
                 return
 
     def _cpu(self) -> tuple[float, float]:
-        parents = _parents()
-        server = _tree(parents, self._server)
-        return sum(map(_cpu, _tree(parents, os.getpid()) - server)), sum(map(_cpu, server))
+        children = children_by_parent()
+        server = tree(children, self._server)
+        return sum(map(_cpu, tree(children, os.getpid()) - server)), sum(map(_cpu, server))
 
 
-def _stat(pid: int) -> list[str]:
+def stat(pid: int) -> list[str]:
     """Fields of /proc/PID/stat from the state on, empty if the process is gone."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return []
 
 
-def _parents() -> dict[int, list[int]]:
+def children_by_parent() -> dict[int, list[int]]:
+    """Every process's children."""
     children: dict[int, list[int]] = defaultdict(list)
     for entry in os.listdir("/proc"):  # noqa: PTH208 - names only, many times a second
-        if entry.isdigit() and (fields := _stat(int(entry))):
+        if entry.isdigit() and (fields := stat(int(entry))):
             children[int(fields[1])].append(int(entry))
     return children
 
 
-def _tree(children: dict[int, list[int]], root: int) -> set[int]:
+def tree(children: dict[int, list[int]], root: int) -> set[int]:
+    """A process with all of its descendants."""
     found, left = {root}, [root]
     while left:
         for child in children.get(left.pop(), ()):
@@ -95,7 +97,7 @@ def _tree(children: dict[int, list[int]], root: int) -> set[int]:
 
 def _cpu(pid: int) -> float:
     """CPU seconds of a process and of its children that have ended."""
-    fields = _stat(pid)
+    fields = stat(pid)
     return sum(map(int, fields[11:15])) / _TICK if fields else 0.0
 
 

@@ -1,0 +1,137 @@
+"""A check on the whole path: green, each planted fault found, what cannot be compared named, `published` moved."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from tests.support_postgres import fresh_database
+from toolkit import build, initialise
+from toolkit import drain as draining
+from toolkit.config import Config
+from toolkit.embedded import EmbeddedServer
+from toolkit.errors import ConfigError
+from toolkit.lake import session
+from toolkit.lake.ledger import Ledger
+from toolkit.lsn import Lsn
+from toolkit.quality import check as checking
+from toolkit.quality import expectations, publish
+from toolkit.quality.report import CheckReport, TableCheck
+from toolkit.queries import ROOT
+from toolkit.rows import rows
+from toolkit.source import slot
+
+pytestmark = [pytest.mark.e2e, pytest.mark.postgres, pytest.mark.spark, pytest.mark.dbt]
+
+
+@pytest.fixture
+def source(pg16: EmbeddedServer, lake: Config) -> Iterator[Config]:
+    with fresh_database(pg16) as conninfo:
+        shutil.copytree(ROOT / "dbt_project", lake.project_dir, ignore=shutil.ignore_patterns("target", "logs"))
+        config = lake.model_copy(update={"source": lake.source.model_copy(update={"conninfo": conninfo})})
+        _sql(
+            config,
+            "create table public.item (id bigint primary key, name text, price numeric(10,2))",
+            "insert into public.item select i, 'n' || i, i from generate_series(1, 300) i",
+            "create table public.bag (line text)",
+            "alter table public.bag replica identity full",
+            "insert into public.bag values ('a'), ('a'), ('a'), (null), ('')",
+            "create table public.empty (id int primary key)",
+        )
+        initialise.init(config)
+        yield config
+
+
+def _sql(config: Config, *statements: str) -> None:
+    with psycopg.connect(config.source.conninfo, autocommit=True) as conn:
+        for statement in statements:
+            conn.execute(statement)
+
+
+def _check(config: Config, *tables: str) -> CheckReport:
+    return checking.check(config, tables, drain=draining.drain, build=build.build)
+
+
+def _by_name(report: CheckReport) -> dict[str, TableCheck]:
+    return {t.table: t for t in report.tables}
+
+
+def test_green_then_each_fault_is_found(source: Config) -> None:
+    _sql(source, "update public.item set name = 'new' where id = 1", "delete from public.item where id = 2")
+    green = _check(source)
+    assert green.green, green.to_dict()
+    assert {t.table: t.rows for t in green.tables} == {"public.bag": 5, "public.empty": 0, "public.item": 299}
+    assert green.lsn is not None
+    assert green.lsn == Ledger(source).last().complete_to  # type: ignore[union-attr]
+    assert publish.published_lsn(source) == green.lsn
+    assert {"public.bag", "public.item"} <= set(green.published)
+    spark = session.own_session(source)
+    assert spark.table("published.public__item").count() == 299
+
+    first = Lsn(green.lsn)
+    history = rows(source, "item", key={"id": "1"})
+    assert [r["name"] for r in history] == ["n1", "new"]
+    assert len(rows(source, "item", as_of=first)) == 299
+    with pytest.raises(ConfigError, match="no column 'nope'"):
+        rows(source, "item", key={"nope": "1"})
+
+    _sql(source, "insert into public.item values (999, 'late', 0)")
+    drained = draining.drain(source)
+    with pytest.raises(ConfigError, match="not built that far yet"):
+        rows(source, "item", as_of=drained.committed_lsn)
+    build.build(source)
+    assert len(rows(source, "item", as_of=drained.committed_lsn)) == 300
+    assert len(rows(source, "item", as_of=first)) == 299
+
+    spark.sql("UPDATE current.public__item SET name = 'N7' WHERE id = 7")
+    spark.sql("DELETE FROM current.public__item WHERE id = 8")
+    spark.sql("DELETE FROM current.public__bag WHERE line = ''")
+    red = _check(source)
+    found = _by_name(red)
+    assert not red.green
+    item = found["public.item"]
+    assert (item.status, item.identical, item.modified, item.added, item.removed) == ("different", 298, 1, 0, 1)
+    assert [s.to_dict() for s in item.samples] == [
+        {"class": "modified", "key": {"id": "7"}, "columns": {"name": {"source": "n7", "lake": "N7"}}},
+        {"class": "removed", "key": {"id": "8"}, "columns": {}},
+    ]
+    assert (found["public.bag"].identical, found["public.bag"].removed) == (4, 1)
+    assert found["public.empty"].status == "identical"
+    written = json.loads((expectations.directory(source) / "parity.json").read_text(encoding="utf-8"))
+    assert written["green"] is False
+    # What was not proven stays where it was last proven.
+    assert spark.table("published.public__item").where("id in (7, 8)").count() == 2
+    assert publish.published(source)["public.item"] == green.lsn
+
+
+def test_what_cannot_be_compared_is_never_green(source: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    def drain_behind_ddl(config: Config, *, upto: Lsn) -> object:
+        return draining.drain(config, upto=upto)
+
+    real = checking._take_source
+
+    def truncated_first(config: Config, *rest: object) -> object:
+        _sql(config, "truncate public.item")  # after the cut, before the source's figures are read
+        return real(config, *rest)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checking, "_take_source", truncated_first)
+        report = checking.compare(source, drain=drain_behind_ddl, build=build.build)
+    found = _by_name(report)
+    assert found["public.item"].status == "not_taken"
+    assert "truncated" in (found["public.item"].reason or "")
+    assert found["public.bag"].status == "identical"
+    assert not report.green
+
+    def no_slot(*_: object, **__: object) -> object:
+        raise slot.SlotError("no slot is free")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(slot, "create_slot", no_slot)
+        report = _check(source)
+    assert (report.lsn, report.green) == (None, False)
+    assert {t.status for t in report.tables} == {"not_taken"}

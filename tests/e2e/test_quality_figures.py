@@ -1,0 +1,173 @@
+"""Both engines give the same figures for the same cells, and other figures for any planted fault."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from toolkit.catalog import TableVersion
+from toolkit.config import Config, SourceConfig
+from toolkit.lake import parity as lake_side
+from toolkit.names import quote_spark
+from toolkit.parity import Comparison, comparison, differing, total
+from toolkit.pgtypes import typed_sql
+from toolkit.quality.classify import HashedRow, classify
+from toolkit.source import connection
+from toolkit.source import parity as source_side
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.e2e, pytest.mark.postgres, pytest.mark.spark]
+
+#: Type and the texts of its column, one a row; shorter lists are filled up with NULL.
+CORPUS: dict[str, list[str | None]] = {
+    "boolean": ["t", "f", None],
+    "smallint": ["-32768", "32767", "0"],
+    "bigint": ["-9223372036854775808", "9223372036854775807"],
+    "numeric": ["1.10", "1.1", "NaN", "-0.000", "123456789012345678901234567890.5", "Infinity"],
+    "numeric(12,2)": ["1.10", "-0.01", "NaN", "9999999999.99"],
+    "numeric(30,12)": ["0.000000000001", "0", "-1.5"],
+    "real": ["1e-05", "1e+06", "3.4028235e+38", "NaN", "-Infinity", "0.1", "1e+15", "123456.7"],
+    "double precision": ["1e-05", "1e+15", "123456789012345680", "-0", "5e-324", "0.1", "NaN"],
+    "text": ["", None, "~", "1:a", "naïve 😀", "tab\tnew\nline", "$x ${y} {z} %s 'quoted' \\", " "],
+    "varchar(20)": ["", " padded ", "NULL"],
+    "char(5)": ["ab", "", "abcde"],
+    "date": ["2024-02-29", "0044-03-15 BC", "infinity", "99999-01-01"],
+    "time": ["23:59:59.999999", "24:00:00"],
+    "timestamp": ["2024-02-29 12:00:00.123456", "0001-01-01 00:00:00", "infinity", "1582-10-10 00:00:00"],
+    "timestamptz": ["2024-03-31 02:30:00+01", "1900-01-01 00:00:00+00", "-infinity"],
+    "interval": ["1 year 2 mons -3 days", "-00:00:01.5"],
+    "uuid": ["a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"],
+    "jsonb": ['{"b": [1, null], "a": "é"}', "null"],
+    "bytea": ["\\x", "\\x00ff", None],
+    "integer[]": ["{1,NULL,3}", "{}", "{{1,2},{3,4}}"],
+    "money": ["-1234.5"],
+    "inet": ["10.0.0.1/8", "::1"],
+}
+ROWS = max(len(v) for v in CORPUS.values())
+
+
+@pytest.fixture
+def config(database: str, lake: Config) -> Config:
+    return lake.model_copy(update={"source": SourceConfig(conninfo=database)})
+
+
+@pytest.fixture
+def conn(config: Config) -> Iterator[psycopg.Connection[Any]]:
+    with connection.connect(config) as opened:
+        names = [f"c{i}" for i in range(len(CORPUS))]
+        columns = sql.SQL(", ").join(
+            sql.SQL("{} {}").format(sql.Identifier(n), sql.SQL(t)) for n, t in zip(names, CORPUS, strict=True)
+        )
+        opened.execute(sql.SQL("create table public.corpus (id integer primary key, {})").format(columns))
+        for i in range(ROWS):
+            values = [texts[i] if i < len(texts) else None for texts in CORPUS.values()]
+            literals = sql.SQL(", ").join(
+                sql.SQL("{}::{}").format(sql.Literal(v), sql.SQL(t)) for v, t in zip(values, CORPUS, strict=True)
+            )
+            opened.execute(sql.SQL("insert into public.corpus values ({}, {})").format(sql.Literal(i), literals))
+        yield opened
+
+
+def _version(conn: psycopg.Connection[Any], *, keyed: bool) -> TableVersion:
+    columns = conn.execute(
+        "select json_build_object('attnum', attnum, 'name', attname, 'type_oid', atttypid,"
+        " 'type', format_type(atttypid, atttypmod), 'typmod', atttypmod, 'not_null', attnotnull, 'type_kind', typtype,"
+        " 'type_category', typcategory) from pg_attribute join pg_type t on t.oid = atttypid"
+        " where attrelid = 'public.corpus'::regclass and attnum > 0 and not attisdropped order by attnum"
+    ).fetchall()
+    relid = conn.execute("select 'public.corpus'::regclass::oid").fetchone()
+    assert relid is not None
+    data = {"relid": relid[0], "schema": "public", "name": "corpus", "kind": "r", "persistence": "p"}
+    data |= {"replica_identity": "d" if keyed else "f", "key_attnums": [1] if keyed else []}
+    return TableVersion.from_json(data | {"columns": [c[0] for c in columns]})
+
+
+def _current(spark: SparkSession, conn: psycopg.Connection[Any], plan: Comparison) -> DataFrame:
+    """What the build makes of the source's texts: typed columns, and `_cdc_text` where the type cannot carry them."""
+    names = [c.name for c in plan.columns]
+    texts = conn.execute(
+        sql.SQL("select {} from public.corpus").format(
+            sql.SQL(", ").join(
+                sql.SQL("case num_nulls({0}) when 0 then concat({0}) end").format(sql.Identifier(n)) for n in names
+            )
+        )
+    ).fetchall()
+    raw = spark.createDataFrame(texts, ", ".join(f"{n} string" for n in names))
+    typed = [f"{typed_sql(quote_spark(c.name), c)} as {c.name}" for c in plan.columns]
+    kept = ", ".join(
+        f"if({c.name} is not null and {typed_sql(quote_spark(c.name), c)} is null,"
+        f" struct('{c.name}' as key, {c.name} as value), null)"
+        for c in plan.columns
+    )
+    return raw.selectExpr(*typed, f"map_from_entries(filter(array({kept}), e -> e is not null)) as _cdc_text")
+
+
+@pytest.mark.parametrize("keyed", [True, False], ids=["keyed", "bag"])
+def test_the_engines_agree_and_every_fault_shows(
+    conn: psycopg.Connection[Any], spark: SparkSession, keyed: bool
+) -> None:
+    plan = comparison(_version(conn, keyed=keyed), 16)
+    printed = lake_side.printed(_current(spark, conn, plan), lake_side.current_fields(plan)).cache()
+    figures = source_side.bucket_figures(conn, plan)
+    assert total(figures) == ROWS
+    with source_side.hashed_rows(conn, plan, range(16)) as rows:
+        source = [HashedRow(r[0], r[1], tuple(r[2:])) for r in rows]  # type: ignore[arg-type]
+    assert lake_side.bucket_figures(printed, plan) == figures, _explain(printed, plan, source)
+    assert _explain(printed, plan, source) == []
+
+    text = f"f{list(CORPUS).index('text') + 2}"
+    faults = {
+        "dropped row": "f1 <> '3'",
+        "altered character": f"{text} = 'Naïve 😀'",
+        "NULL for ''": f"{text} = nullif({text}, '')",
+        "swapped values": f"{text} = case f1 when '4' then 'tab\\tnew\\nline' when '5' then 'naïve 😀' else {text} end",
+    }
+    for name, fault in faults.items():
+        if name == "dropped row":
+            broken = printed.where(fault)
+        elif name == "altered character":
+            broken = printed.selectExpr(*_with(printed, text, f"if(f1 = '4', 'Naïve 😀', {text})"))
+        else:
+            broken = printed.selectExpr(*_with(printed, text, fault.split(" = ", 1)[1]))
+        found = lake_side.bucket_figures(broken, plan)
+        assert differing(figures, found), name
+        assert _explain(broken, plan, source), name
+    printed.unpersist()
+
+
+def _with(frame: DataFrame, column: str, expression: str) -> list[str]:
+    return [f"{expression} as {c}" if c == column else c for c in frame.columns]
+
+
+def _explain(frame: DataFrame, plan: Comparison, source: list[HashedRow]) -> list[dict[str, Any]]:
+    rows = lake_side.hashed_rows(frame, plan, range(16))
+    lake = [HashedRow(str(r[0]), str(r[1]), tuple(r[2:])) for r in rows]
+    names = [c.name for c in plan.columns]
+    found = classify(source, lake, columns=names, key=plan.key, samples=5)
+    return [s.to_dict() for s in found.samples]
+
+
+def test_a_truncate_after_the_snapshot_is_not_taken(config: Config, conn: psycopg.Connection[Any]) -> None:
+    plan = comparison(_version(conn, keyed=True), 16)
+    with connection.connect(config) as holder, holder.transaction(), connection.connect(config) as session:
+        holder.execute("set transaction isolation level repeatable read")
+        name = holder.execute("select pg_export_snapshot()").fetchone()
+        assert name is not None
+        with source_side.inside_snapshot(session, name[0], seconds=5):
+            before = source_side.bucket_figures(session, plan)
+            # The read gave its lock back: the user's DDL does not wait for the check.
+            conn.execute("set lock_timeout = '5s'")
+            conn.execute("insert into public.corpus (id) values (1000)")
+            assert source_side.bucket_figures(session, plan) == before
+            conn.execute("truncate public.corpus")
+            with pytest.raises(source_side.TableMoved, match="truncated, rewritten or replaced"):
+                source_side.bucket_figures(session, plan)
+            conn.execute("drop table public.corpus")
+            with pytest.raises(source_side.TableMoved, match="dropped or renamed"):
+                source_side.bucket_figures(session, plan)

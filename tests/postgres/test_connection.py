@@ -1,0 +1,78 @@
+"""Connections: pinned settings hold, and failures are one line without a password."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from toolkit.config import Config, SourceConfig
+from toolkit.embedded import EmbeddedServer
+from toolkit.errors import ConfigError, SourceUnavailable
+from toolkit.source.connection import PINNED, connect
+
+pytestmark = pytest.mark.postgres
+
+
+def test_104_settings_hold_against_role_and_database(pg: EmbeddedServer, source: Config) -> None:
+    hostile = {
+        "DateStyle": "German",
+        "IntervalStyle": "iso_8601",
+        "TimeZone": "Asia/Kolkata",
+        "bytea_output": "escape",
+        "extra_float_digits": "-5",
+        "search_path": "public",
+        "row_security": "on",
+        "statement_timeout": "9s",
+        "idle_in_transaction_session_timeout": "9s",
+    }
+    with psycopg.connect(source.source.conninfo, autocommit=True) as conn:
+        for name, value in hostile.items():
+            conn.execute(f"alter role postgres in database {conn.info.dbname} set {name} = '{value}'")
+    with psycopg.connect(source.source.conninfo) as plain:  # planted fault: without the pins the text differs
+        row = plain.execute("select '2024-05-06 01:02:03+00'::timestamptz::text, '\\x00ff'::bytea::text").fetchone()
+        assert row == ("06.05.2024 06:32:03 IST", "\\000\\377")
+    for replication in (False, True):
+        with connect(source, replication=replication) as conn:
+            row = conn.execute("select '2024-05-06 01:02:03+00'::timestamptz::text, '\\x00ff'::bytea::text").fetchone()
+            assert row == ("2024-05-06 01:02:03+00", "\\x00ff")
+            for name, value in PINNED:
+                (found,) = conn.execute(f"show {name}").fetchone() or ("",)
+                assert found.startswith(value), name
+
+
+def test_user_options_are_kept(source: Config) -> None:
+    given = psycopg.conninfo.make_conninfo(source.source.conninfo, options="-c work_mem=7MB -c DateStyle=German")
+    with connect(Config(source=SourceConfig(conninfo=given))) as conn:
+        row = conn.execute("select current_setting('work_mem'), current_setting('DateStyle')").fetchone()
+        assert row == ("7MB", "ISO, DMY")
+
+
+@pytest.mark.parametrize(
+    ("conninfo", "message"),
+    [
+        ("host=127.0.0.1 port=1 user=u dbname=d", r"host=127.0.0.1 port=1.*refused.*check that PostgreSQL runs"),
+        ("host=/nowhere dbname=d", "check that PostgreSQL runs"),
+    ],
+)
+def test_no_server(conninfo: str, message: str) -> None:
+    with pytest.raises(SourceUnavailable, match=message) as refusal:
+        connect(Config(source=SourceConfig(conninfo=conninfo)))
+    assert "\n" not in str(refusal.value)
+
+
+def test_wrong_password_is_not_printed(pg16: EmbeddedServer) -> None:
+    with pytest.raises(SourceUnavailable, match=r"password authentication failed.*check the user") as refusal:
+        connect(Config(source=SourceConfig(conninfo=pg16.tcp_conninfo(password="hunter2"))))
+    assert "hunter2" not in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_malformed_conninfo_is_not_printed() -> None:
+    with pytest.raises(ConfigError, match=r"conninfo is malformed") as refusal:
+        connect(Config(source=SourceConfig(conninfo="host=h password = 'hunter2")))
+    assert "hunter2" not in str(refusal.value)
+
+
+def test_unknown_database(pg16: EmbeddedServer) -> None:
+    with pytest.raises(SourceUnavailable, match='"nope" does not exist; check dbname'):
+        connect(Config(source=SourceConfig(conninfo=pg16.conninfo("nope"))))

@@ -1,0 +1,130 @@
+"""Preflight: each thing that is wrong is named with what was found and the remedy; a good source passes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from toolkit.config import Config, SourceConfig
+from toolkit.embedded import EmbeddedServer
+from toolkit.errors import PreflightFailed, SlotError, UnknownTable
+from toolkit.source import install, slot
+from toolkit.source.connection import Connection, connect
+from toolkit.source.preflight import preflight, require
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def conn(source: Config) -> Iterator[Connection]:
+    with connect(source) as connection:
+        connection.execute("create table public.good (id int primary key)")
+        yield connection
+
+
+def _changed(config: Config, **source: object) -> Config:
+    return config.model_copy(update={"source": config.source.model_copy(update=source)})
+
+
+def test_a_good_source_passes(source: Config, conn: Connection) -> None:
+    assert preflight(conn, source) == ()
+    install.install(conn, source)
+    with slot.create_slot(source, source.source.slot, temporary=False):
+        pass
+    assert preflight(conn, source) == ()
+    require(conn, source)
+
+
+@pytest.mark.parametrize(
+    ("ddl", "message"),
+    [
+        ("create table public.x (a int)", "public.x: has no replica identity.*add a primary key, or run: alter table"),
+        ("create table public.x (a int primary key deferrable)", "public.x: has a deferrable primary key"),
+        (
+            "create table public.x (a int primary key); alter table public.x replica identity nothing",
+            "IDENTITY NOTHING",
+        ),
+        (
+            "create table public.x (a int not null); create unique index i on public.x (a);"
+            " alter table public.x replica identity using index i; drop index public.i",
+            "public.x: has lost the index",
+        ),
+        ('create table public."X y" (a int)', 'public."X y": has no replica identity'),
+    ],
+)
+def test_51_52_replica_identity(source: Config, conn: Connection, ddl: str, message: str) -> None:
+    conn.execute(ddl)
+    with pytest.raises(PreflightFailed, match=message) as refusal:
+        require(conn, source)
+    assert "\n" not in str(refusal.value)
+    require(conn, _changed(source, tables=("public.good",)))
+    name = 'public."X y"' if '"X y"' in ddl else "public.x"
+    conn.execute(f"alter table {name} replica identity full")
+    require(conn, source)
+
+
+def test_40_what_is_not_in_the_wal(source: Config, conn: Connection) -> None:
+    conn.execute("create unlogged table public.u (id int primary key); create view public.v as select 1 as a")
+    (finding,) = preflight(conn, source)
+    assert (finding.level, finding.what) == ("warning", "table public.u")
+    require(conn, source)
+    for name, message in (("public.u", "is unlogged"), ("public.v", "is a view")):
+        with pytest.raises(PreflightFailed, match=rf"table {name}: {message}"):
+            require(conn, _changed(source, tables=(name,)))
+
+
+def test_unknown_table(source: Config, conn: Connection) -> None:
+    with pytest.raises(UnknownTable, match=r"\[source\] tables 'public.goood': matches no table; check the name"):
+        require(conn, _changed(source, tables=("public.good", "public.goood")))
+
+
+def test_wal_level_and_slots() -> None:
+    with EmbeddedServer(None, 16, {"wal_level": "replica"}) as server:
+        config = Config(source=SourceConfig(conninfo=server.conninfo()))
+        with connect(config) as conn:
+            conn.execute("create table public.t (id int primary key)")
+            with pytest.raises(PreflightFailed, match=r"wal_level: replica; set wal_level = logical .*restart"):
+                require(conn, config)
+        server.restart(wal_level="logical", max_replication_slots=1, max_wal_senders=2)
+        with connect(config) as conn:
+            require(conn, config)
+            conn.execute("select pg_create_logical_replication_slot('other', 'pgoutput')")
+            with pytest.raises(SlotError, match=r"max_replication_slots: 1 of 1 in use"):
+                require(conn, config)
+
+
+def test_rights(source: Config, conn: Connection) -> None:
+    conn.execute("do $$ begin create role weak login; exception when duplicate_object then null; end $$")
+    weak = _changed(source, conninfo=psycopg.conninfo.make_conninfo(source.source.conninfo, user="weak"))
+    with connect(weak) as session:
+        with pytest.raises(PreflightFailed, match=r"role 'weak': has no REPLICATION right; run: alter role"):
+            require(session, weak)
+        conn.execute("alter role weak replication")
+        with pytest.raises(
+            PreflightFailed, match=r"role 'weak': may not create event triggers; run `cdc init` as a sup"
+        ):
+            require(session, weak)
+        install.install(conn, source)
+        assert not [f for f in preflight(session, weak) if f.what == "role 'weak'"]
+    conn.execute("drop role weak")
+
+
+def test_slot_and_publication(source: Config, conn: Connection) -> None:
+    conn.execute("select pg_create_physical_replication_slot(%s)", [source.source.slot])
+    with pytest.raises(SlotError, match=r"is a physical slot.*give another name"):
+        require(conn, source)
+    slot.drop_slot(conn, source.source.slot)
+    install.install(conn, source)
+    with slot.create_slot(source, source.source.slot, temporary=False):
+        pass
+    conn.execute("alter publication cdc set (publish = 'insert')")
+    with pytest.raises(
+        PreflightFailed, match=r"publication 'cdc': does not publish delete, truncate, update; run: alter"
+    ):
+        require(conn, source)
+    conn.execute("drop publication cdc")
+    (finding,) = preflight(conn, source)
+    assert finding.level == "warning"
+    assert "does not exist, but slot" in finding.found

@@ -1,0 +1,220 @@
+"""The slot: exact cuts under load, refusals that name the cause, advancing, beacons."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import threading
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from tests.support_postgres import consume, inserted, logical_messages, stream, verifies
+from toolkit.config import Config
+from toolkit.embedded import EmbeddedServer
+from toolkit.errors import SlotError
+from toolkit.lsn import Lsn
+from toolkit.source import catalog, install, slot, snapshot
+from toolkit.source.connection import Connection, connect
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def conn(source: Config) -> Iterator[Connection]:
+    with connect(source) as connection:
+        connection.execute("create table public.t (id bigserial primary key, who text)")
+        install.install(connection, source)
+        yield connection
+
+
+def _with(config: Config, *, cut_seconds: float) -> Config:
+    return config.model_copy(update={"check": config.check.model_copy(update={"cut_seconds": cut_seconds})})
+
+
+def test_36_cut_is_exact_under_writers(pg: EmbeddedServer, source: Config, conn: Connection, tmp_path: object) -> None:
+    """Rows visible in the exported snapshot are exactly the rows of commits below L."""
+    script = f"{tmp_path}/write.sql"
+    with open(script, "w") as file:  # noqa: PTH123
+        file.write("begin; insert into public.t (who) values ('a'); insert into public.t (who) values ('b'); commit;\n")
+    with slot.create_slot(source, source.source.slot, temporary=False):
+        pass
+    bench = subprocess.Popen(
+        [pg.program("pgbench"), "-n", "-c", "4", "-T", "60", "-f", script, source.source.conninfo],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    cuts: list[tuple[Lsn, set[str]]] = []
+    try:
+        for _ in range(12):
+            with (
+                slot.create_slot(source, slot.temporary_name(source), temporary=True) as cut,
+                snapshot.reader(source, cut) as reader,
+            ):
+                rows = reader.execute("select id::text from public.t").fetchall()
+                cuts.append((cut.lsn, {row[0] for row in rows}))
+    finally:
+        bench.terminate()
+        bench.wait()
+    messages = stream(conn, source)
+    commits: list[tuple[int, set[str]]] = []
+    ids: set[str] = set()
+    for _, data in messages:
+        if data[:1] == b"I":
+            ids.add(str(inserted([(0, data)])[0][0]))
+        elif data[:1] == b"C":
+            commits.append((int.from_bytes(data[2:10], "big"), ids))
+            ids = set()
+    assert cuts[-1][1] != cuts[0][1]  # there was load
+    for lsn, seen in cuts:
+        below = set().union(*(found for commit, found in commits if commit < lsn))
+        assert seen == below
+    lsn, seen = cuts[-1]  # planted fault: one commit later is not the same cut
+    beyond = next(found for commit, found in commits if commit >= lsn)
+    assert seen != set().union(*(found for commit, found in commits if commit < lsn), beyond)
+
+
+def test_25_blocked_creation_names_the_pid(source: Config, conn: Connection) -> None:
+    with psycopg.connect(source.source.conninfo, application_name="report") as blocker:
+        blocker.execute("insert into public.t (who) values ('open')")
+        pid = blocker.info.backend_pid
+        with (
+            pytest.raises(SlotError, match=rf"every running transaction, and pid {pid} \(postgres report, idle in tra"),
+            slot.create_slot(_with(source, cut_seconds=0.5), source.source.slot, temporary=False),
+        ):
+            pass
+    assert slot.read_slot(conn, source.source.slot) is None
+
+
+def test_temporary_slot_ends_with_the_cut(source: Config, conn: Connection) -> None:
+    name = slot.temporary_name(source)
+    with slot.create_slot(source, name, temporary=True) as cut:
+        state = slot.read_slot(conn, name)
+        assert state is not None and state.temporary
+        assert cut.lsn == state.confirmed_flush_lsn
+    row = conn.execute("select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = %s", [name])
+    assert row.fetchall() in ([], [(True,)])  # closing takes the server a moment
+    while slot.read_slot(conn, name) is not None:
+        pass
+
+
+def test_taken_name(source: Config, conn: Connection) -> None:
+    with slot.create_slot(source, source.source.slot, temporary=False):
+        pass
+    with (
+        pytest.raises(SlotError, match=r"a slot of that name exists already"),
+        slot.create_slot(source, source.source.slot, temporary=False),
+    ):
+        pass
+
+
+def test_refusals(pg: EmbeddedServer, source: Config, conn: Connection) -> None:
+    name = source.source.slot
+    with pytest.raises(SlotError, match=r"does not exist on the source; run `cdc init`"):
+        slot.require_slot(conn, source)
+    conn.execute("select pg_create_physical_replication_slot(%s)", [name])
+    with pytest.raises(SlotError, match=r"is a physical slot"):
+        slot.require_slot(conn, source)
+    slot.drop_slot(conn, name)
+    with psycopg.connect(pg.conninfo(), autocommit=True) as other:
+        other.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", [name])
+    with pytest.raises(SlotError, match=r"belongs to database 'postgres', and the source is 't\d+'"):
+        slot.require_slot(conn, source)
+    slot.drop_slot(conn, name)
+    with slot.create_slot(source, name, temporary=False):
+        pass
+    assert slot.require_slot(conn, source).name == name  # and a good one passes
+
+
+def test_19_active_slot_names_the_pid(source: Config, conn: Connection) -> None:
+    with slot.create_slot(source, source.source.slot, temporary=False):
+        pass
+    with contextlib.closing(connect(source, replication=True)) as walsender:
+        walsender.pgconn.send_query(
+            f"START_REPLICATION SLOT {source.source.slot} LOGICAL 0/0"
+            " (proto_version '1', publication_names 'cdc')".encode()
+        )
+        walsender.pgconn.get_result()
+        with pytest.raises(SlotError, match=rf"in use by pid {walsender.info.backend_pid}; .*pg_terminate_backend"):
+            slot.require_slot(conn, source)
+        with pytest.raises(SlotError, match=rf"active for PID {walsender.info.backend_pid}"):
+            slot.drop_slot(conn, source.source.slot)
+
+
+def test_21_lost_slot(tmp_path: object) -> None:
+    with EmbeddedServer(None, 16, {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB"}) as server:
+        config = Config().model_copy(
+            update={"source": Config().source.model_copy(update={"conninfo": server.conninfo()})}
+        )
+        with connect(config) as conn:
+            install.install(conn, config)
+            with slot.create_slot(config, "cdc", temporary=False):
+                pass
+            for _ in range(4):
+                conn.execute(
+                    "select pg_logical_emit_message(false, 'fill', repeat('x', 9000000)); select pg_switch_wal()"
+                )
+            conn.execute("checkpoint")
+            with pytest.raises(SlotError, match=r"slot 'cdc' is lost.*--new-generation"):
+                slot.require_slot(conn, config)
+
+
+def test_6_advance(source: Config, conn: Connection) -> None:
+    name = source.source.slot
+    with slot.create_slot(source, name, temporary=False) as cut:
+        pass
+    conn.execute("insert into public.t (who) values ('a')")
+    target = slot.flush_lsn(conn)
+    with pytest.raises(SlotError, match=r"has flushed its WAL only to"):
+        slot.advance(conn, name, Lsn(target + 10_000_000))
+    state = slot.read_slot(conn, name)
+    assert state is not None and state.confirmed_flush_lsn == cut.lsn  # nothing was lost
+    assert len(inserted(stream(conn, source))) == 1
+    assert slot.advance(conn, name, target) == target
+    assert slot.advance(conn, name, cut.lsn) == target  # backwards is no move
+    assert inserted(stream(conn, source)) == []
+    with pytest.raises(SlotError, match=r"it does not exist"):
+        slot.advance(conn, "nobody", target)
+
+
+def test_26_beacon(source: Config, conn: Connection) -> None:
+    with slot.create_slot(source, source.source.slot, temporary=False):
+        pass
+    key = catalog.hmac_key(conn)
+    consume(conn, source)
+    nonce, lsn = slot.emit_beacon(conn, key)
+    messages = stream(conn, source)
+    ((prefix, content),) = logical_messages(messages)
+    assert prefix == "cdc.beacon"
+    assert verifies(content, key)
+    assert not verifies(content, b"another key")
+    body = json.loads(content[64:])
+    assert body["nonce"] == nonce
+    end = int.from_bytes(messages[-1][1][10:18], "big")
+    assert end <= lsn <= slot.flush_lsn(conn)
+
+
+def test_wait_flush_reaches_asynchronous_commits(source: Config, conn: Connection) -> None:
+    stop = threading.Event()
+
+    def write() -> None:
+        with psycopg.connect(source.source.conninfo, autocommit=True, options="-c synchronous_commit=off") as writer:
+            while not stop.is_set():
+                writer.execute("insert into public.t (who) values ('async')")
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        with slot.create_slot(source, source.source.slot, temporary=False):
+            pass
+        for _ in range(10):
+            seen = conn.execute("select pg_current_wal_insert_lsn()::text").fetchone()
+            assert seen is not None
+            reached = slot.wait_flush(conn)
+            assert Lsn.parse(seen[0]) <= reached <= slot.flush_lsn(conn)
+    finally:
+        stop.set()
+        thread.join()
+    assert logical_messages(stream(conn, source)) == []  # and leaves no message behind

