@@ -35,6 +35,7 @@ class Meter:
 
     def __init__(self, server: EmbeddedServer) -> None:
         self._server = int((server.data / "postmaster.pid").read_text().split("\n", 1)[0])
+        self.root = os.getpid()  # whose memory is meant, with all of its descendants
         self._stop = threading.Event()
         self._peak = 0.0
         self._sampler = threading.Thread(target=self._sample, daemon=True)
@@ -58,7 +59,7 @@ class Meter:
         while True:
             children = children_by_parent()
             server = tree(children, self._server)
-            total = sum(_memory(pid) for pid in tree(children, os.getpid()) - server if not _is_java(pid))
+            total = sum(_memory(pid) for pid in tree(children, self.root) - server if not _is_java(pid))
             self._peak = max(self._peak, total)
             if self._stop.wait(_SAMPLE_SECONDS):
                 return
