@@ -207,7 +207,6 @@ def test_ddl_past_the_event_triggers_is_found_by_the_catalog_comparison(source: 
     assert "past capture" in state.reason
 
 
-@pytest.mark.parametrize("pg", ["pg18"], indirect=True)
 def test_an_error_names_the_thing_and_leaves_the_lake_alone(tmp_path: Path, lake: Config):
     config = lake.model_copy(
         update={"source": lake.source.model_copy(update={"conninfo": "host=127.0.0.1 port=1 dbname=x"})}
