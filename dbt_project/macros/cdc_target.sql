@@ -37,10 +37,7 @@ change made by hand, which stays for `cdc check` to find. After a rollback it is
   {% set p = plan.position %}
   {% if flags.WHICH not in ['run', 'build'] %}{% do return({'action': 'rebuild', 'reason': 'compiled only'}) %}{% endif %}
   {% if plan.state == 'dropped' %}{% do return({'action': 'skip', 'reason': 'dropped at the source'}) %}{% endif %}
-  {% if plan.state != 'ok' %}
-    {% do exceptions.raise_compiler_error("table " ~ plan.relid ~ " has no baseline at or before LSN " ~ (cdc_lsn_text(p.upto) | trim)
-        ~ ": it was not captured then; choose a later LSN, or run cdc models sync") %}
-  {% endif %}
+  {% if plan.state != 'ok' %}{% do return({'action': 'skip', 'reason': 'not captured at this LSN'}) %}{% endif %}
   {% if var('as_of_lsn', none) is not none %}{% do return({'action': 'rebuild', 'reason': 'as of an LSN'}) %}{% endif %}
   {% set target = cdc_target_state(relation) %}
   {% if flags.FULL_REFRESH %}{% do return({'action': 'rebuild', 'reason': 'full refresh'}) %}{% endif %}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -64,6 +65,8 @@ def _bench(folder: Path, server: EmbeddedServer, transactions: int, repeat: int)
     changes = transactions * _CHANGES_PER_TRANSACTION
     with psycopg.connect(server.conninfo(), autocommit=True) as conn:
         conn.execute(Path(__file__).with_name("w1.sql").read_bytes())
+        conn.execute("create schema private")  # not captured: what is written here makes WAL and no change
+        conn.execute("create table private.other (id integer)")
         initialise.init(config)  # the JVM is up from here on
         _warm_up(conn, config)
         # A second slot at the same position, made before the load: both read exactly the same WAL.
@@ -78,9 +81,12 @@ def _bench(folder: Path, server: EmbeddedServer, transactions: int, repeat: int)
         _rate("drain_w1", changes, _measured(server, draining.drain, config, upto), limit)
         _require_whole(config, _WARM + changes + 1)
 
-    command = [sys.executable, "-m", "toolkit.cli"]
-    quiet = [*command, "drain", "--config", str(file)]
-    _seconds("empty_drain", [_command(server, quiet) for _ in range(repeat)])
+        command = [sys.executable, "-m", "toolkit.cli"]
+        empty = []
+        for n in range(repeat):
+            conn.execute("insert into private.other values (%s)", [n])  # else there is nothing to advance over
+            empty.append(_command(server, [*command, "drain", "--config", str(file)]))
+        _seconds("empty_drain", empty)
     _seconds("status", [_command(server, [*command, "status", "--config", str(file)]) for _ in range(repeat)])
     _seconds("help", [_command(server, [*command, "--help"]) for _ in range(repeat)])
 
@@ -126,7 +132,7 @@ def _require_whole(config: configuration.Config, wanted: int) -> None:
 
 
 def _measured(server: EmbeddedServer, function: Any, *arguments: Any) -> Usage:
-    with Meter(server) as meter:
+    with Meter(server, os.getpid()) as meter:
         function(*arguments)
     return meter.usage
 

@@ -33,9 +33,9 @@ class Meter:
 
     usage: Usage
 
-    def __init__(self, server: EmbeddedServer) -> None:
+    def __init__(self, server: EmbeddedServer, root: int | None = None) -> None:
         self._server = int((server.data / "postmaster.pid").read_text().split("\n", 1)[0])
-        self.root = os.getpid()  # whose memory is meant, with all of its descendants
+        self.root = root  # whose memory is meant, with all of its descendants; None: not known yet
         self._stop = threading.Event()
         self._peak = 0.0
         self._sampler = threading.Thread(target=self._sample, daemon=True)
@@ -59,7 +59,8 @@ class Meter:
         while True:
             children = children_by_parent()
             server = tree(children, self._server)
-            total = sum(_memory(pid) for pid in tree(children, self.root) - server if not _is_java(pid))
+            meant = tree(children, self.root) - server if self.root is not None else set()
+            total = sum(_memory(pid) for pid in meant if not _is_java(pid))
             self._peak = max(self._peak, total)
             if self._stop.wait(_SAMPLE_SECONDS):
                 return

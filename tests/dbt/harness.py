@@ -1,0 +1,61 @@
+"""A lake of synthetic events, and dbt on a copy of the project."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from typing import Any
+
+from tests.dbt.scenario import Row, Source
+from toolkit import build as build_module
+from toolkit.catalog import Column, TableVersion
+from toolkit.config import Config
+from toolkit.events import to_arrow
+from toolkit.names import lake_columns, lake_table, quote_spark
+from toolkit.pgtypes import text_sql
+from toolkit.queries import ROOT
+
+
+class Lake:
+    """One lake and one copy of the dbt project."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        project = config.root / "dbt_project"
+        shutil.copytree(
+            ROOT / "dbt_project", project, ignore=shutil.ignore_patterns("target", "logs", "profiles.yml", "*__*")
+        )
+        from toolkit.lake import session, tables
+
+        self.spark = session.session(self.config)
+        tables.ensure(self.spark, self.config)
+
+    def append(self, source: Source) -> None:
+        table = to_arrow(source.batch())
+        frame = self.spark.createDataFrame(table, self.spark.table("raw.events").schema)
+        frame.writeTo("raw.events").append()
+
+    def build(self, **arguments: Any) -> build_module.BuildResult:
+        return build_module.build(self.config, **arguments)
+
+    def rows(
+        self, relation: str, table: dict[str, Any], where: str = "true", only: set[int] | None = None
+    ) -> Counter[Row]:
+        """Rows of a built table as source text, by attnum."""
+        version = TableVersion.from_json(table)
+        names = lake_columns([(c.attnum, c.name) for c in version.columns])
+        columns: list[Column] = [c for c in version.columns if only is None or c.attnum in only]
+        texts = ", ".join(f"{text_sql(names[c.attnum], c)} as c{c.attnum}" for c in columns)
+        return Counter(tuple(row) for row in self.spark.sql(f"select {texts} from {relation} where {where}").collect())
+
+    def alias(self, table: dict[str, Any]) -> str:
+        return quote_spark(lake_table(table["schema"], table["name"]))
+
+    def schema_payloads(self, relid: int) -> list[tuple[int, dict[str, Any]]]:
+        """(end LSN, table snapshot) of each schema version, in order."""
+        rows = self.spark.sql(
+            f"select end_lsn, payload from raw.events where kind = 'schema' and relid = {relid}"
+            " order by commit_lsn, ordinal"
+        ).collect()
+        return [(row[0], json.loads(row[1])) for row in rows]

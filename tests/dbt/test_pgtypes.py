@@ -1,0 +1,104 @@
+"""Typing is lossless: what a type cannot carry exactly stays text, and every text comes back byte for byte."""
+
+from __future__ import annotations
+
+import pytest
+
+from toolkit import pgtypes
+from toolkit.catalog import Column
+from toolkit.config import Config
+from toolkit.names import lake_columns
+
+# type, texts that are carried, texts that must not be
+CORPUS = [
+    ("boolean", ["t", "f"], ["x", "true"]),
+    ("smallint", ["-32768"], []),
+    ("integer", ["0", "-1", "2147483647", "-2147483648"], ["2147483648", "+1", "01", " 1", "1.0"]),
+    ("bigint", ["9223372036854775807", "-9223372036854775808"], ["9223372036854775808"]),
+    ("numeric(12,2)", ["0.00", "-0.01", "1234567890.12"], ["NaN", "1.5", "1e2", "12345678901.00", "-0.00"]),
+    ("numeric(38,18)", ["0.000000000000000000", "12345678901234567890.000000000000000001"], ["NaN", "Infinity"]),
+    ("numeric(38,0)", ["99999999999999999999999999999999999999", "-5"], []),
+    ("numeric(3,-2)", ["12300"], []),
+    ("numeric", ["1.50", "NaN"], []),
+    (
+        "real",
+        ["0", "-0", "1.5", "100000", "1e+06", "1.234567e+06", "1e+07", "3.4028235e+38", "0.0001", "1e-05", "NaN"],
+        ["1e400", "1.0"],
+    ),
+    (
+        "double precision",
+        [
+            "0",
+            "-0",
+            "0.1",
+            "100000000",
+            "123456789012345",
+            "1e+15",
+            "1.2345678901234568e+17",
+            "12345678.9",
+            "1e-05",
+            "0.00012",
+            "1.7976931348623157e+308",
+            "NaN",
+            "Infinity",
+            "-Infinity",
+            "1.5e-10",
+            "-98765432.125",
+        ],
+        ["1e400", "1E5", "1.0"],
+    ),
+    ("date", ["2024-02-29", "0001-01-01", "9999-12-31"], ["0044-03-15 BC", "infinity", "now", "5874897-12-31"]),
+    (
+        "timestamp without time zone",
+        ["2024-01-01 00:00:00", "2024-01-01 00:00:00.123456", "9999-12-31 23:59:59.999999"],
+        ["infinity", "0044-03-15 00:00:00 BC", "294276-12-31 00:00:00", "now", "2024-01-01 00:00:00.1234567"],
+    ),
+    (
+        "timestamp with time zone",
+        ["2024-01-01 00:00:00+00", "2024-01-01 00:00:00.1+00", "0001-01-01 00:00:00+00", "1883-11-18 12:03:58+00"],
+        ["infinity", "2024-01-01 00:00:00+02", "0044-03-15 00:00:00+00 BC", "now"],
+    ),
+    ("bytea", ["\\x", "\\x00ff"], ["\\xZZ", "abc", "\\xFF", "\\xfff"]),
+    ("character(3)", ["a  ", ""], []),
+    ("integer[]", ["[0:1]={1,NULL}"], []),
+]
+
+
+def a_column(type_: str, name: str = "x", attnum: int = 1) -> Column:
+    kind = ("d", type_) if type_ == "smallint" else ("b", None)  # a domain over it is typed alike
+    shown = "public.d" if kind[1] else type_
+    return Column(
+        attnum, name, 0, shown, -1, False, None, "", "", None, False, None, kind[0], "X", kind[1], (), (), True
+    )  # fmt: skip
+
+
+@pytest.mark.spark
+def test_corpus(lake: Config) -> None:
+    from toolkit.lake.session import own_session
+
+    spark = own_session(lake)
+    for ansi, zone in (("true", "UTC"), ("false", "America/New_York")):
+        spark.conf.set("spark.sql.ansi.enabled", ansi)
+        spark.conf.set("spark.sql.session.timeZone", zone)
+        parts = []
+        for number, (type_, good, bad) in enumerate(CORPUS):
+            spark.createDataFrame([(t,) for t in good + bad], "s string").createOrReplaceTempView(f"corpus{number}")
+            column = a_column(type_)
+            typed = spark.sql(f"select {pgtypes.typed_sql('s', column)} from corpus{number}").schema[0].dataType
+            assert typed.simpleString() == pgtypes.spark_type(column)
+            parts.append(
+                f"select {number} n, s, {pgtypes.text_sql('x', column)} back, x is not null carried from (select s, x,"
+                f" case when x is null then map('x', s) end _cdc_text from"
+                f" (select s, {pgtypes.typed_sql('s', column)} x from corpus{number}))"
+            )
+        for row in spark.sql(" union all ".join(parts)).collect():
+            type_, good, bad = CORPUS[row.n]
+            assert row.back == row.s, (type_, row.s)
+            assert row.carried == (row.s in good), (type_, row.s)
+
+
+@pytest.mark.unit
+def test_names_are_those_of_python() -> None:
+    named = ["id", "A", "a", "_cdc_text", "_pos", "_FILE", "Ä", "ä", "x.y", "it's", "`"]
+    columns = [a_column("text", name, number + 1) for number, name in enumerate(named)]
+    assert pgtypes.lake_columns(columns) == lake_columns([(c.attnum, c.name) for c in columns])

@@ -1,0 +1,151 @@
+"""Named cases: identity that changes, names that repeat, gaps, faults planted by hand, dbt on its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.dbt.harness import Lake
+from tests.dbt.scenario import Source, Table, column
+from tests.dbt.test_models import actions, check_current, check_history, expected
+from toolkit.errors import BuildFailed, UnknownTable
+from toolkit.lsn import Lsn
+
+pytestmark = [pytest.mark.dbt, pytest.mark.spark]
+
+
+def two_keys(relid: int) -> Table:
+    table = Table(relid, f"t{relid}", [column(1, "a", "integer"), column(2, "b", "integer"), column(3, "v")], [1])
+    table.rows = [{1: "1", 2: "10", 3: "x"}, {1: "2", 2: "20", 3: "y"}]
+    return table
+
+
+def test_cases(built: Lake) -> None:
+    source = Source()
+    switched, labels, healed, stale, odd, gone = (two_keys(n) for n in range(200, 206))
+    labels.columns[2] |= {
+        "type": "mood",
+        "type_kind": "e",
+        "enum_labels": [{"oid": 7, "label": "x"}, {"oid": 8, "label": "y"}],
+    }
+    odd.name = "Odd Näme"
+    odd.columns = [column(1, "A", "integer"), column(2, "a", "integer"), column(3, "_cdc_from_lsn")]
+    tables = [switched, labels, healed, stale, odd, gone]
+    for table in tables:
+        source.baseline(table, first=True)
+
+    # the primary key moves to another column, then to no key at all, each in mid-stream
+    source.begin()
+    source.update(switched, switched.rows[0], {2: "11"}, [3])
+    switched.key = [2]
+    source.schema(switched)
+    source.update(switched, switched.rows[1], {1: "5", 3: "z"}, [])
+    source.update(switched, switched.rows[0], {2: "12"}, [3])
+    source.commit()
+    source.begin()
+    switched.identity = "f"
+    source.schema(switched)
+    source.insert(switched, dict(switched.rows[0]))
+    source.delete(switched, switched.rows[1])
+    source.commit()
+
+    # a label is renamed: rows written before show the new one
+    source.begin()
+    labels.columns[2] = labels.columns[2] | {"enum_labels": [{"oid": 7, "label": "ecks"}, {"oid": 8, "label": "y"}]}
+    source.schema(labels)
+    labels.rows[0][3] = "ecks"
+    source.commit()
+
+    for table in (healed, stale):
+        source.begin()
+        source.gap(table)
+        source.commit()
+    doubtful_from = source.end_lsn
+    healed.rows[0][3] = "what the log never said"
+    source.baseline(healed)
+    built.append(source)
+    built.build()
+    check_current(built, source, tables)
+    check_history(built, source, switched)
+
+    states = {
+        row[0]: tuple(row)[1:]
+        for row in built.spark.sql("select relid, state, reason, remedy from ops.tables").collect()
+    }
+    assert states[stale.relid] == ("stale", "test gap", "cdc repair public.t203")
+    assert states[healed.relid][0] == "ok"
+    doubtful = built.spark.sql("select a, _cdc_doubtful, _cdc_to_lsn from history.public__t202 order by 1, 2").collect()
+    assert [row[1] for row in doubtful] == [False, True, False, True]
+    assert doubtful_from
+
+    # planted by hand: a build leaves it for the check to find, a full refresh heals it
+    built.spark.sql("update current.public__t203 set v = 'planted' where a = 1")
+    source.begin()
+    source.insert(stale, {1: "3", 2: "30", 3: None})
+    source.commit()
+    built.append(source)
+    assert actions(built.build(select=["current"]))["current.public__t203"] == "merge"
+    assert built.rows("current.public__t203", stale.snapshot()) != expected(source, stale)
+    built.build(select=["public__t203"], dbt_args=["--full-refresh"])
+    assert built.rows("current.public__t203", stale.snapshot()) == expected(source, stale)
+
+    # dropped, and made again under the same name: another table
+    source.begin()
+    gone.dropped = True
+    source.schema(gone)
+    again = Table(900, gone.name, [column(1, "other")], [1])
+    source.create(again)
+    source.insert(again, {1: "new"})
+    source.commit()
+    # and a repair that lands late, below the applied position
+    built.append(source)
+    built.build(select=["public__t205"])
+    assert built.rows("current.public__t205", again.snapshot()) == Counter({("new",): 1})
+
+    # a table whose log cannot be right is refused by name, in one line
+    source.begin()
+    source._row(switched, "D", old_kind="O", old=["77", "77", "never"])
+    source.commit()
+    built.append(source)
+    with pytest.raises(BuildFailed, match=r"current__public__t200.*removes a row that it never put") as refused:
+        built.build(select=["public__t200"])
+    assert "\n" not in str(refused.value)
+    with pytest.raises(UnknownTable):
+        built.build(select=["public__nothing"])
+    with pytest.raises(BuildFailed, match="not in the log yet"):
+        built.build(as_of=Lsn(source.lsn + 1))
+
+
+def test_dbt_alone(built: Lake, tmp_path: Path) -> None:
+    """`dbt build` as a process, with nothing but the profile."""
+    from toolkit import models_sync
+    from toolkit.lake.session import stop_session
+
+    source = Source()
+    table = two_keys(300)
+    source.baseline(table, first=True)
+    built.append(source)
+    models_sync.sync(built.config)
+    assert not models_sync.sync(built.config).written
+    command = [Path(sys.executable).with_name("dbt"), "build", "--project-dir", built.config.project_dir]
+    stop_session()
+    done = subprocess.run(
+        [*command, "--profiles-dir", built.config.project_dir, "--log-path", tmp_path / "logs"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False, env=os.environ | {"NO_COLOR": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not list(tmp_path.glob("metastore_db")) and not list(tmp_path.glob("derby.log"))
+    results = json.loads((built.config.project_dir / "target" / "run_results.json").read_text())["results"]
+    assert {r["status"] for r in results} <= {"success", "pass"}
+    again = Lake.__new__(Lake)
+    again.config = built.config
+    from toolkit.lake.session import session
+
+    again.spark = session(built.config)
+    check_current(again, source, [table])
