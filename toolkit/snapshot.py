@@ -7,7 +7,8 @@ are committed in one batch. So `complete_to` of the ledger is never below a base
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _log = logger(__name__)
 BASELINE_ORDINAL = (1 << 40) - 1
+_BATCH_ROWS = 1_000_000  # about what one commit writes in a few seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,32 +112,43 @@ def _generation(config: Config) -> int:
 
 
 def commit_copies(config: Config, copies: Sequence[TableCopy]) -> None:
-    """Commit each copy with its baseline, one batch a table; a table is there whole or not at all."""
+    """Commit the copies with their baselines; a table is there whole or not at all. Small tables share a batch."""
+    for group in _groups(copies):
+        _commit(config, group)
+
+
+def _groups(copies: Sequence[TableCopy]) -> Iterator[list[TableCopy]]:
+    """Runs of copies of `_BATCH_ROWS` together; a larger one stands alone."""
+    group: list[TableCopy] = []
+    for copy in copies:
+        if group and sum(c.rows for c in group) + copy.rows > _BATCH_ROWS:
+            yield group
+            group = []
+        group.append(copy)
+    if group:
+        yield group
+
+
+def _commit(config: Config, copies: Sequence[TableCopy]) -> None:
     from toolkit.lake import session, staging
 
-    if not copies:
-        return
-    spark = session.own_session(config)
+    ledger = ledger_of(config)
+    base, last = ledger.snapshot_id(), ledger.last()
+    assert last is not None
+    batch_id = last.batch_id + 1
+    versions = ledger.latest_versions()
+    next_schema_id = max((v.schema_id for v in versions.values()), default=0) + 1
+    events: list[Event] = []
+    files: list[Path] = []
     for copy in copies:
-        ledger = ledger_of(config)
-        base = ledger.snapshot_id()
-        last = ledger.last()
-        assert last is not None
         if last.complete_to < copy.lsn:
             raise LakeError(f"committing the copy of {copy.table.identifier}: the log ends below its cut {copy.lsn}")
-        versions = ledger.latest_versions()
-        batch_id = last.batch_id + 1
+        at: dict[str, Any] = {"batch_id": batch_id, "generation": last.generation, "origin": "snapshot"}
+        at |= {"relid": copy.table.relid, "commit_lsn": int(copy.lsn) - 1, "end_lsn": int(copy.lsn)}
         known = versions.get(copy.table.relid)
-        at: dict[str, Any] = {
-            "batch_id": batch_id,
-            "generation": last.generation,
-            "origin": "snapshot",
-            "relid": copy.table.relid,
-        }
-        at |= {"commit_lsn": int(copy.lsn) - 1, "end_lsn": int(copy.lsn)}
-        events: list[Event] = []
         if known is None or json.loads(known.payload) != json.loads(copy.payload):
-            schema_id = max((v.schema_id for v in versions.values()), default=0) + 1
+            schema_id = next_schema_id
+            next_schema_id += 1
             events.append(
                 Event(**at, ordinal=BASELINE_ORDINAL - 1, kind="schema", schema_id=schema_id, payload=copy.payload)
             )
@@ -143,22 +156,23 @@ def commit_copies(config: Config, copies: Sequence[TableCopy]) -> None:
             schema_id = known.schema_id
         proof = json.dumps({"rows": copy.rows, "scope": "all", "lsn": str(copy.lsn)})
         events.append(Event(**at, ordinal=BASELINE_ORDINAL, kind="baseline", schema_id=schema_id, payload=proof))
-        record = replace(
-            last,
-            batch_id=batch_id,
-            from_lsn=last.complete_to,
-            origin="snapshot",
-            changes=0,
-            counts={"row": copy.rows, "baseline": 1, "schema": len(events) - 1},
-            committed_at=datetime.now(UTC).isoformat(),
-        )
         if copy.rows:
-            filled = _fill(copy, batch_id, schema_id)
-            staging.commit_batch(
-                spark, config, record, tasks=[], events=events, base_snapshot=base, arrow_files=[filled]
-            )
-        else:
-            ledger.append_empty(record, events)
+            files.append(_fill(copy, batch_id, schema_id))
+    kinds = Counter(event.kind for event in events)
+    record = replace(
+        last,
+        batch_id=batch_id,
+        from_lsn=last.complete_to,
+        origin="snapshot",
+        changes=0,
+        counts={"row": sum(c.rows for c in copies), **kinds},
+        committed_at=datetime.now(UTC).isoformat(),
+    )
+    if files:
+        spark = session.own_session(config)
+        staging.commit_batch(spark, config, record, tasks=[], events=events, base_snapshot=base, arrow_files=files)
+    else:
+        ledger.append_empty(record, events)
 
 
 def _fill(copy: TableCopy, batch_id: int, schema_id: int) -> Path:
