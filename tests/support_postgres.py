@@ -30,7 +30,7 @@ _numbers = itertools.count(1)
 
 def _serve(major: int) -> Iterator[EmbeddedServer]:
     bindir = None if major in (16, 18) else _DEBIAN / str(major) / "bin"
-    with EmbeddedServer(None, major, bindir=bindir) as server:
+    with EmbeddedServer(None, major, {"max_prepared_transactions": 5}, bindir=bindir) as server:
         yield server
 
 

@@ -35,6 +35,9 @@ class Column:
     enum_labels: tuple[tuple[int, str], ...]  # (pg_enum.oid, label) in sort order, for enums
     attributes: tuple[tuple[str, str], ...]  # (name, type) of a composite
     published: bool
+    former_labels: tuple[tuple[int, str], ...] = ()  # names that enum values had since the rows were last read
+    inner_labels: tuple[tuple[int, str], ...] = ()  # (pg_enum.oid, label) of enums inside arrays, composites, ranges
+    inner_rows: tuple[tuple[int, ...], ...] = ()  # (type, attnum, type, typmod) of composites, its own or inside
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +99,12 @@ class TableVersion:
                 type_kind=c["type_kind"],
                 type_category=c["type_category"],
                 base_type=c.get("base_type"),
-                enum_labels=tuple((int(e["oid"]), e["label"]) for e in c.get("enum_labels") or ()),
+                enum_labels=_labels(c, "enum_labels"),
                 attributes=tuple((a["name"], a["type"]) for a in c.get("attributes") or ()),
                 published=c.get("published", True),
+                former_labels=_labels(c, "former_labels"),
+                inner_labels=_labels(c, "inner_labels"),
+                inner_rows=tuple(tuple(map(int, row)) for row in c.get("inner_rows") or ()),
             )
             for c in sorted(data["columns"], key=lambda c: c["attnum"])
         )
@@ -119,6 +125,10 @@ class TableVersion:
             comment=data.get("comment"),
             dropped=bool(data.get("dropped", False)),
         )
+
+
+def _labels(column: dict[str, Any], key: str) -> tuple[tuple[int, str], ...]:
+    return tuple((int(entry["oid"]), entry["label"]) for entry in column.get(key) or ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,18 +110,20 @@ def unexplained(
 
 
 def _differences(was: dict[str, object], now: dict[str, object]) -> list[str]:
-    """Names of the properties that differ. Missing values do not count: any rewrite clears them (VACUUM FULL)."""
+    """Names of the properties that differ, but for what only the log remembers."""
     names = []
     for key in sorted(was.keys() | now.keys()):
         a, b = was.get(key), now.get(key)
         if key == "columns":
-            a, b = _without_missing(a), _without_missing(b)
+            a, b = _plain_columns(a), _plain_columns(b)
         if key != "dropped" and a != b:
             names.append(key)
     return names
 
 
-def _without_missing(columns: object) -> object:
+def _plain_columns(columns: object) -> object:
     if not isinstance(columns, list):
         return columns
-    return [{k: v for k, v in column.items() if k not in ("missing", "has_missing")} for column in columns]
+    # Any rewrite clears missing values (VACUUM FULL); former labels are carried by the log alone.
+    carried = ("missing", "has_missing", "former_labels")
+    return [{k: v for k, v in column.items() if k not in carried} for column in columns]

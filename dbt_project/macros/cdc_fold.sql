@@ -279,8 +279,15 @@ from (
   select *{% for column in plan.columns %}, {{ cdc_typed('s' ~ column.attnum, column) }} as t{{ column.attnum }}{% endfor %}
   from (
     select * {%- if plan.columns | selectattr('relabel') | list %} except ({% for column in plan.columns if column.relabel %}s{{ column.attnum }}{{ ', ' if not loop.last }}{% endfor %})
-      {%- for column in plan.columns if column.relabel %}, case s{{ column.attnum }}{% for old, new in column.relabel.items() %} when {{ cdc_literal(old) }} then {{ cdc_literal(new) }}{% endfor %} else s{{ column.attnum }} end as s{{ column.attnum }}{% endfor %}{% endif %}
+      {%- for column in plan.columns if column.relabel %}, {{ cdc_relabelled(column) }} as s{{ column.attnum }}{% endfor %}{% endif %}
     from ({{ rows }})
   )
 )
 {%- endmacro %}
+
+{#- An enum cell by the label's present name. Which names a value had depends on the baseline that the row came after. -#}
+{%- macro cdc_relabelled(column) -%}
+case {% for era in column.relabel %}when from_lsn >= {{ era.from }} then {% if era.labels %}case s{{ column.attnum }}
+{%- for old, new in era.labels.items() %} when {{ cdc_literal(old) }} then {{ cdc_literal(new) }}{% endfor %} else s{{ column.attnum }} end
+{%- else %}s{{ column.attnum }}{% endif %} {% endfor %}else s{{ column.attnum }} end
+{%- endmacro -%}

@@ -60,7 +60,7 @@ A segment is a stretch of the log in which rows are told apart in the same way: 
     {% endif %}
   {% endfor %}
   {% do return(dict(plan, version=last, versions=versions, base=base, clears=clears, baselines=baselines,
-                    segments=segments, columns=cdc_columns(versions))) %}
+                    segments=segments, columns=cdc_columns(versions, baselines if whole else [start]))) %}
 {% endmacro %}
 
 {% macro cdc_sorted(items) %}
@@ -76,35 +76,38 @@ A segment is a stretch of the log in which rows are told apart in the same way: 
 {% endmacro %}
 
 {#- Published columns of the last version, each with its lake name and, for enums, the labels that were renamed. -#}
-{% macro cdc_columns(versions) %}
+{% macro cdc_columns(versions, baselines) %}
   {% set table = (versions | last).table %}
   {% set ordered = table.columns | sort(attribute='attnum') %}
   {% set names = fromjson(cdc_lake_columns(ordered)) %}
   {% set columns = [] %}
   {% for column in ordered if column.get('published', true) %}
-    {% do columns.append(dict(column, lake=names[column.attnum | string], relabel=cdc_relabel(versions, column))) %}
+    {% do columns.append(dict(column, lake=names[column.attnum | string], relabel=cdc_relabel(versions, baselines, column))) %}
   {% endfor %}
   {% do return(columns) %}
 {% endmacro %}
 
-{#- Label to label, for enum values renamed since: a value's identity is its OID. -#}
-{% macro cdc_relabel(versions, column) %}
-  {% set now, owners, result = {}, {}, {} %}
+{#- How labels of renamed enum values are shown, for each stretch between baselines, latest first: [{from, labels}].
+A value's identity is its OID. A baseline was read with the names of its own time; the versions after it carry every
+name that a value had since, and a table in which a name meant two values is stale. -#}
+{% macro cdc_relabel(versions, baselines, column) %}
+  {% set now, result = {}, [] %}
   {% for entry in column.get('enum_labels') or [] %}
     {% do now.update({entry.oid | string: entry.label}) %}
   {% endfor %}
-  {% if now %}
-    {% for version in versions %}
-      {% for other in version.table.columns if other.attnum == column.attnum %}
-        {% for entry in other.get('enum_labels') or [] %}
-          {% set oids = owners.setdefault(entry.label, []) %}
-          {% if entry.oid | string not in oids %}{% do oids.append(entry.oid | string) %}{% endif %}
-        {% endfor %}
+  {% for baseline in baselines if now %}
+    {% set next = baselines[loop.index] if not loop.last else none %}
+    {% set last = {'labels': []} %}
+    {% for version in versions if next is none or (version.commit, version.ordinal) < (next.commit, next.ordinal - 1) %}
+      {% for other in version.table.columns if other.attnum == column.attnum and other.type_oid == column.type_oid %}
+        {% do last.update({'labels': (other.get('former_labels') or []) + (other.get('enum_labels') or [])}) %}
       {% endfor %}
     {% endfor %}
-    {% for label, oids in owners.items() if oids | length == 1 and now.get(oids[0], label) != label %}
-      {% do result.update({label: now[oids[0]]}) %}
+    {% set labels = {} %}
+    {% for entry in last.labels if now.get(entry.oid | string, entry.label) != entry.label %}
+      {% do labels.update({entry.label: now[entry.oid | string]}) %}
     {% endfor %}
-  {% endif %}
-  {% do return(result) %}
+    {% do result.insert(0, {'from': baseline.end, 'labels': labels}) %}
+  {% endfor %}
+  {% do return(result if result | selectattr('labels') | list else []) %}
 {% endmacro %}

@@ -92,6 +92,35 @@ bases as materialized (
   join pg_type as t on t.oid = d.base and t.typtype <> 'd'
 ),
 
+inside (root, typ) as ( -- the user's types that a column's text is made of
+  select distinct a.atttypid, a.atttypid
+  from attributes as a
+  where a.atttypid >= 16384
+  union
+  select i.root, n.typ
+  from inside as i
+  join pg_type as t on t.oid = i.typ
+  cross join lateral (
+    select t.typelem as typ
+    where t.typlen = -1
+    union all
+    select t.typbasetype
+    union all
+    select r.rngsubtype
+    from pg_range as r
+    where r.rngtypid = t.oid
+    union all
+    select r.rngtypid
+    from pg_range as r
+    where r.rngmultitypid = t.oid
+    union all
+    select f.atttypid
+    from pg_attribute as f
+    where f.attrelid = t.typrelid and t.typtype = 'c' and f.attnum > 0 and not f.attisdropped
+  ) as n
+  where n.typ >= 16384
+),
+
 columns as (
   select
     a.attrelid,
@@ -128,6 +157,19 @@ columns as (
           )
           from pg_attribute as f
           where f.attrelid = t.typrelid and t.typtype = 'c' and f.attnum > 0 and not f.attisdropped
+        ),
+        'inner_labels', ( -- of enums inside arrays, composites and ranges; its own are above
+          select jsonb_agg(jsonb_build_object('oid', e.oid::int8, 'label', e.enumlabel) order by e.oid)
+          from inside as i
+          join pg_enum as e on e.enumtypid = i.typ
+          where i.root = t.oid and i.typ <> coalesce(b.base, t.oid)
+        ),
+        'inner_rows', ( -- shapes of composites, by attribute number: their text holds no names
+          select jsonb_agg(jsonb_build_array(i.typ::int8, f.attnum, f.atttypid::int8, f.atttypmod) order by i.typ, f.attnum)
+          from inside as i
+          join pg_type as c on c.oid = i.typ and c.typtype = 'c'
+          join pg_attribute as f on f.attrelid = c.typrelid and f.attnum > 0 and not f.attisdropped
+          where i.root = t.oid
         ),
         'published', case
           when p.attrs is not null then a.attnum = any (p.attrs)
@@ -193,7 +235,7 @@ select
       (
         select jsonb_agg(h.inhrelid::int8 order by h.inhrelid)
         from pg_inherits as h
-        where h.inhparent = w.oid and not h.inhdetachpending
+        where h.inhparent = w.oid and w.relkind = 'p' and not h.inhdetachpending -- rows of other children are not the parent's
       ),
       '[]'
     ),

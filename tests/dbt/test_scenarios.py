@@ -57,7 +57,10 @@ def test_cases(built: Lake) -> None:
 
     # a label is renamed: rows written before show the new one
     source.begin()
-    labels.columns[2] = labels.columns[2] | {"enum_labels": [{"oid": 7, "label": "ecks"}, {"oid": 8, "label": "y"}]}
+    labels.columns[2] = labels.columns[2] | {
+        "enum_labels": [{"oid": 7, "label": "ecks"}, {"oid": 8, "label": "y"}],
+        "former_labels": [{"oid": 7, "label": "x"}],
+    }
     source.schema(labels)
     labels.rows[0][3] = "ecks"
     source.commit()

@@ -316,7 +316,15 @@ def added(before: dict[str, Any], **more: Any) -> dict[str, Any]:
         (N10, column_type(1700, "numeric(12,3)", typmod=2), 4, ALTER, True),
         (N10, NUMERIC, 0, ALTER, False),
         (column_type(1114, "timestamp without time zone"), TIMESTAMPTZ, 0, ALTER, True),
-        (column_type(9, "pair", attributes=[{"name": "x", "type": "integer"}]), column_type(9, "pair"), 0, ALTER, True),
+        (column_type(9, "pair", inner_rows=[[9, 1, 23, -1]]),
+         column_type(9, "pair", inner_rows=[[9, 1, 23, -1], [9, 2, 23, -1]]), 0, ALTER, True),
+        (column_type(9, "pair", attributes=[{"name": "x", "type": "integer"}], inner_rows=[[9, 1, 23, -1]]),
+         column_type(9, "pair", attributes=[{"name": "y", "type": "integer"}], inner_rows=[[9, 1, 23, -1]]),
+         0, ALTER, False),
+        (column_type(9, "mood[]", inner_labels=[{"oid": 1, "label": "x"}]),
+         column_type(9, "mood[]", inner_labels=[{"oid": 1, "label": "y"}]), 0, ALTER, True),
+        (column_type(9, "mood[]", inner_labels=[{"oid": 1, "label": "x"}]),
+         column_type(9, "mood[]", inner_labels=[{"oid": 1, "label": "x"}, {"oid": 2, "label": "y"}]), 0, ALTER, False),
         (TWO, added(TWO, default="5", has_missing=True, missing="5"), 0, ALTER, False),
         (TWO, added(TWO, default="random()"), 2, ALTER, True),
         (TWO, added(TWO, identity="a"), 2, ALTER, True),
@@ -325,12 +333,15 @@ def added(before: dict[str, Any], **more: Any) -> dict[str, Any]:
         (TWO, {**TWO, "persistence": "u", "published": False}, 1, ALTER, True),
         (TWO, {**TWO, "published": False}, 0, ALTER, True),
         (TWO, {**TWO, "row_filter": "(a > 1)"}, 0, ALTER, True),
-        (TWO, {**TWO, "children": [99]}, 0, ALTER, True),
+        (TWO, {**TWO, "children": [99]}, 0, ALTER, False),  # inheritance: its rows stay the child's
+        ({**TWO, "kind": "p"}, {**TWO, "kind": "p", "children": [99]}, 0, ALTER, True),
         (TWO, {**TWO, "replica_identity": "f", "key_attnums": []}, 0, ALTER, False),
         (TWO, wire.table(50, [wire.column(1, "id"), wire.column(2, "a", published=False)]), 0, ALTER, True),
         (TWO, wire.table(50, [wire.column(1, "id")]), 0, ALTER, False),
         (column_type(9, "mood", enum_labels=[{"oid": 1, "label": "x"}]),
-         column_type(9, "mood", enum_labels=[{"oid": 1, "label": "y"}]), 0, ALTER, True),
+         column_type(9, "mood", enum_labels=[{"oid": 1, "label": "y"}]), 0, ALTER, False),
+        (column_type(9, "mood", enum_labels=[{"oid": 1, "label": "x"}, {"oid": 2, "label": "y"}]),
+         column_type(9, "mood", enum_labels=[{"oid": 1, "label": "z"}, {"oid": 2, "label": "x"}]), 0, ALTER, True),
         (column_type(9, "mood", enum_labels=[{"oid": 1, "label": "x"}]),
          column_type(9, "mood", enum_labels=[{"oid": 1, "label": "x"}, {"oid": 2, "label": "y"}]), 0, ALTER, False),
     ],
@@ -390,7 +401,7 @@ def test_partitions_that_come_or_go_make_the_root_stale(tmp_path: Path) -> None:
         assert set(reasons(wire.events(tmp_path / "s", messages, wire.context(ROOT, LEAF)))) == stale, fields
 
 
-def test_carry_missing_leaves_other_snapshots_alone() -> None:
-    assert ddl.carry_missing(None, TWO) is TWO
-    assert ddl.carry_missing(TWO, THREE) is THREE
+def test_carry_leaves_other_snapshots_alone() -> None:
+    assert ddl.carry(None, TWO) is TWO
+    assert ddl.carry(TWO, THREE) is THREE
     TableVersion.from_json(THREE)

@@ -113,24 +113,30 @@ def read(data: dict[str, Any], text: str) -> DdlMessage:
     )
 
 
-def carry_missing(old: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
-    """`new` with the missing values that a rewrite has cleared since `old`.
+def carry(old: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
+    """`new` with what the catalog has forgotten since `old` and the rows in the log still need.
 
-    PostgreSQL forgets a fast default when the table is rewritten (VACUUM FULL too, which fires no event), because every
-    row then holds the value itself. In the log the older rows still lack it, so the version must keep it.
+    Missing values: PostgreSQL forgets a fast default when the table is rewritten (VACUUM FULL too, which fires no
+    event), because every row then holds the value itself; in the log the older rows still lack it. Former labels: rows
+    keep the name that an enum value had when they were decoded, also those of writers that were open at the rename.
     """
     if old is None:
         return new
-    known = {c["attnum"]: c for c in old["columns"] if c.get("has_missing")}
-    if not any(c["attnum"] in known and not c.get("has_missing") for c in new["columns"]):
-        return new
-    columns = [
-        {**c, "has_missing": True, "missing": known[c["attnum"]]["missing"]}
-        if c["attnum"] in known and not c.get("has_missing")
-        else c
-        for c in new["columns"]
-    ]
-    return {**new, "columns": columns}
+    known = {c["attnum"]: c for c in old["columns"]}
+    columns = [_carried(known[c["attnum"]], c) if c["attnum"] in known else c for c in new["columns"]]
+    return new if columns == new["columns"] else {**new, "columns": columns}
+
+
+def _carried(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    if old.get("has_missing") and not new.get("has_missing"):
+        new = {**new, "has_missing": True, "missing": old["missing"]}
+    if old["type_oid"] == new["type_oid"] and old.get("enum_labels"):
+        labels = new.get("enum_labels") or []
+        former = list(old.get("former_labels") or [])
+        former += [e for e in old["enum_labels"] if e not in labels and e not in former]
+        if former:
+            new = {**new, "former_labels": former}
+    return new
 
 
 def classify(
@@ -157,7 +163,8 @@ def classify(
         if was is None:
             reason = None if empty else _added(column, new, rewrite)
         else:
-            reason = _column_list(was, column) or (None if empty else _column(was, column, rewrite))
+            told_apart = column.attnum in new.key_attnums or not new.keyed
+            reason = _column_list(was, column) or (None if empty else _column(was, column, rewrite, told_apart))
         if reason:
             yield new.relid, f"column {column.name}: {reason}"
     if rewrite and not empty and not _provable(old, new, message, rewrite):
@@ -165,9 +172,12 @@ def classify(
 
 
 def _hierarchy(old: TableVersion, new: TableVersion, message: DdlMessage) -> Iterator[tuple[int, str]]:
-    """Partitions that come or go bring or take their rows. One created by this very message is empty."""
+    """Partitions that come or go bring or take their rows. One created by this very message is empty.
+
+    Children by inheritance stay tables of their own: SELECT ONLY, and the log, show a parent without them.
+    """
     moved = (set(old.children) ^ set(new.children)) - (message.created & set(new.children))
-    if moved:
+    if moved and new.kind == "p":
         yield new.relid, "partitions or children were attached or detached"
     for parent in sorted(set(old.parents) ^ set(new.parents)):
         yield parent, f"{new.identifier} was attached or detached"
@@ -181,17 +191,35 @@ def _column_list(old: Column, new: Column) -> str | None:
     return None
 
 
-def _column(old: Column, new: Column, rewrite: int) -> str | None:
-    labels = dict(new.enum_labels)
-    if any(oid in labels and labels[oid] != label for oid, label in old.enum_labels):
-        return "enum label renamed"
-    if old.enum_labels and any(oid not in labels for oid, _ in old.enum_labels) and old.type_oid == new.type_oid:
-        return "enum labels lost"
-    if old.type_oid == new.type_oid and old.attributes != new.attributes:
-        return "composite type changed"
+def _column(old: Column, new: Column, rewrite: int, told_apart: bool) -> str | None:
+    """What became of a column's stored values. `told_apart`: rows are found again by this column's text."""
+    if old.type_oid == new.type_oid:
+        if old.enum_labels != new.enum_labels:
+            reason = _labels(old, new, told_apart)
+            if reason:
+                return reason
+        inner = dict(new.inner_labels)
+        if any(inner.get(oid) != label for oid, label in old.inner_labels):
+            return "an enum of the type inside it was relabelled"
+        if old.inner_rows != new.inner_rows:
+            return "the composite type, or the type inside it, changed"
     same = (old.type_oid, old.typmod) == (new.type_oid, new.typmod)
     if not same and not rewrite and not _relabelled(old, new):
         return f"type changed from {old.type} to {new.type}"
+    return None
+
+
+def _labels(old: Column, new: Column, told_apart: bool) -> str | None:
+    """A renamed label is shown by its new name wherever one name always meant one value; `new` has the former ones."""
+    now = dict(new.enum_labels)
+    if any(oid not in now for oid, _ in old.enum_labels):
+        return "enum labels lost"
+    owners: dict[str, int] = {}
+    for oid, label in (*new.former_labels, *new.enum_labels):
+        if owners.setdefault(label, oid) != oid:
+            return f"enum label {label!r} was taken over by another value"
+    if told_apart and any(now[oid] != label for oid, label in old.enum_labels):
+        return "enum label renamed, and rows are told apart by it"
     return None
 
 

@@ -376,7 +376,7 @@ class _Transaction:
         self.born |= message.created
         last = self.planner.versions.get(relid)
         old = None if last is None or last.table.dropped else last
-        snapshot = ddl.carry_missing(json.loads(old.payload) if old else None, message.tables[relid])
+        snapshot = ddl.carry(json.loads(old.payload) if old else None, message.tables[relid])
         table = TableVersion.from_json(snapshot)
         if table.persistence == "t":
             return None
@@ -409,11 +409,13 @@ class _Transaction:
             self._gap(index, root, reason, tag=message.tag)
 
     def _roots(self, relid: int) -> set[int]:
-        """The published, live tables from `relid` up."""
+        """The published, live partitioned tables from `relid` up."""
         found, todo = set(), [relid]
         while todo:
             version = self.planner.versions.get(todo.pop())
-            if version is not None and not version.table.dropped and version.table.relid not in found:
+            if version is None or version.table.dropped or version.table.kind != "p":
+                continue
+            if version.table.relid not in found:
                 found.add(version.table.relid)
                 todo += version.table.parents
         return {relid for relid in found if self.planner.versions[relid].table.published}

@@ -1,0 +1,176 @@
+"""Every trap on each server: the log's rows equal SELECT at every drain, or the table is stale by name."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.support_log import Log, Shown
+from tests.support_postgres import fresh_database
+from tests.trap_cases import TRAPS, Trap
+from toolkit.config import CheckConfig, Config, SourceConfig
+from toolkit.embedded import EmbeddedServer
+from toolkit.lsn import Lsn
+
+pytestmark = pytest.mark.postgres
+
+
+class Players:
+    """The sessions that play the traps' steps on one database."""
+
+    def __init__(self, conninfo: str) -> None:
+        self.conninfo = conninfo
+        self.sessions: dict[tuple[str, str], psycopg.Connection[Any]] = {}
+        self.failed: dict[str, str] = {}
+
+    def play(self, trap: Trap, steps: tuple[str, ...]) -> None:
+        """Run steps; the first that does not go as said ends the trap, and its test tells."""
+        for step in steps:
+            if trap.schema in self.failed:
+                return
+            letter, text = ("b", step[2:].strip()) if step.startswith("b:") else ("a", step)
+            wanted = not text.startswith("!")
+            try:
+                self._session(trap, letter).execute(text.removeprefix("!").strip())  # type: ignore[call-overload]
+                went, why = True, "it did not fail"
+            except psycopg.Error as error:
+                went, why = False, str(error)
+            if went != wanted:
+                self.failed[trap.schema] = f"{step}: {why}"
+
+    def _session(self, trap: Trap, letter: str) -> psycopg.Connection[Any]:
+        # One session plays all traps in turn; a second one belongs to its trap.
+        owner = ("a", "") if letter == "a" else (letter, trap.schema)
+        if owner not in self.sessions:
+            self.sessions[owner] = psycopg.connect(self.conninfo, autocommit=True)
+        session = self.sessions[owner]
+        if session.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
+            session.execute(f"set search_path = {trap.schema}")
+        return session
+
+    def close(self) -> None:
+        for session in self.sessions.values():
+            session.close()
+
+
+@dataclass
+class Played:
+    """What the traps left: the log, and what SELECT showed at each drain."""
+
+    log: Log
+    failed: dict[str, str]
+    skipped: set[str]
+    shown: list[tuple[Lsn, dict[int, Shown]]] = field(default_factory=list)
+    healed: dict[str, str] = field(default_factory=dict)  # table -> what was wrong after its repair
+
+
+def play(config: Config, directory: Path, traps: dict[str, Trap]) -> Iterator[Played]:
+    """All traps at once: setups, init, then phase by phase with a drain after each, then the repairs."""
+    players = Players(config.source.conninfo)
+    try:
+        with psycopg.connect(config.source.conninfo, autocommit=True) as admin:
+            skipped = set()
+            for trap in traps.values():
+                admin.execute(f"create schema {trap.schema}")  # type: ignore[call-overload]
+                row = admin.execute(f"select {trap.needs}").fetchone() if trap.needs else (True,)  # type: ignore[call-overload]
+                if not row or not row[0]:
+                    skipped.add(trap.schema)
+        running = [t for t in traps.values() if t.schema not in skipped]
+        for trap in running:
+            players.play(trap, trap.setup)
+        with Log.started(config, directory) as log:
+            played = Played(log, players.failed, skipped)
+            for number in range(max(len(t.phases) for t in running)):
+                for trap in running:
+                    if number < len(trap.phases):
+                        players.play(trap, trap.phases[number])
+                at = log.drain()
+                live = [v.table for v in log.versions.values() if log.version(v.table.relid, at) is not None]
+                played.shown.append((at, {t.relid: log.select(t.relid) for t in live}))
+            stale = [name for name, state in log.states().items() if state.state == "stale"]
+            played.healed = _repaired(log, stale)
+            yield played
+    finally:
+        players.close()
+
+
+def _repaired(log: Log, stale: list[str]) -> dict[str, str]:
+    """Do what the states say, and look again: what is still wrong, by table."""
+    relids = {name: state.relid for name, state in log.states().items()}
+    log.repair(*stale)
+    log.drain()
+    wrong = {}
+    for name in stale:
+        state = log.states()[name]
+        if state.state != "ok":
+            wrong[name] = f"{state.state}: {state.reason}"
+        elif log.rows(relids[name], log.complete_to) != log.select(relids[name]):
+            wrong[name] = "differs from SELECT"
+    return wrong
+
+
+@pytest.fixture(scope="session", params=["pg15", "pg16", "pg18"])
+def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
+    """The traps, played once on each server."""
+    server: EmbeddedServer = request.getfixturevalue(request.param)
+    with fresh_database(server) as conninfo:
+        config = Config(
+            source=SourceConfig(
+                conninfo=conninfo, slot=f"cdc_traps_{server.major}", new_tables="publish",
+                tables=tuple(f"{trap.schema}.*" for trap in TRAPS.values()),
+            ),
+            check=CheckConfig(cut_seconds=20.0),
+        )  # fmt: skip
+        yield from play(config, tmp_path_factory.mktemp("traps"), TRAPS)
+
+
+def verdict(played: Played, trap: Trap) -> None:
+    """Exact at every drain or stale by name, as the trap says, and healed by its remedy."""
+    if trap.schema in played.skipped:
+        pytest.skip(f"this server answers no to: {trap.needs}")
+    assert trap.schema not in played.failed, played.failed[trap.schema]
+    log = played.log
+    prefix = f"{trap.schema}."
+    for at, tables in played.shown:
+        for relid, (attnums, rows) in tables.items():
+            table = log.version(relid, at)
+            if table is None or table.schema != trap.schema:
+                continue
+            doubt = log.doubtful(relid, at)
+            if doubt is None:
+                found = log.rows(relid, at)
+                assert found[0] == attnums
+                assert found[1] - rows == rows - found[1] == Counter(), f"{table.identifier} at {at}"
+            else:
+                assert table.name in trap.stale, f"{table.identifier} at {at}: {doubt}"
+    last, shown = played.shown[-1]
+    names = {}
+    for relid in shown:
+        table = log.version(relid, last)
+        if table is not None and table.schema == trap.schema:
+            names[table.name] = relid
+    assert not set(names) & set(trap.gone)
+    assert set(trap.stale) <= set(names)
+    for name, pattern in trap.stale.items():
+        doubt = log.doubtful(names[name], last)
+        assert doubt is not None, f"{name} should be stale"
+        assert re.search(pattern, doubt), doubt
+        assert prefix + name not in played.healed, played.healed[prefix + name]
+
+
+def _test(trap: Trap) -> Callable[[Played], None]:
+    def test(played: Played) -> None:
+        verdict(played, trap)
+
+    return test
+
+
+for _name, _trap in TRAPS.items():
+    globals()[_name] = _test(_trap)

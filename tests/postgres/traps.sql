@@ -1,0 +1,825 @@
+-- The traps as plain SQL: what is done to the source, and whether the tables must stay exact or turn stale.
+--
+-- Each trap has a schema of its own. Its head is its test's name; up to `-- steps` stands what is there before init.
+-- A step is one statement, committed on its own unless steps say begin and commit. `b: ...` runs in a second session,
+-- `! ...` must fail, `-- drain` drains. Tables must be exact at every drain, but for those that `-- stale` names: they
+-- must be stale in the end, for a reason that the pattern finds, and exact again after the remedy. `-- gone` names
+-- tables that are dropped in the end, `-- needs` a condition that not every server meets.
+
+
+-- trap test_trap_041_unchanged_toast
+create table doc (id int primary key, big text, n int);
+alter table doc alter big set storage external;
+insert into doc select i, repeat(chr(96 + i), 5000), i from generate_series(1, 6) as i;
+-- steps
+update doc set n = 10 where id = 1;
+update doc set big = big;
+-- drain
+update doc set n = n + 1;
+
+-- trap test_trap_042_insert_and_update_in_one_batch
+create table doc (id int primary key, big text, n int);
+alter table doc alter big set storage external;
+insert into doc select 0, '', 0 where false union all select i, repeat(chr(96 + i), 5000), i from generate_series(1, 6) as i;
+-- steps
+insert into doc values (9, repeat('z', 6000), 1);
+update doc set n = 2 where id = 9;
+begin;
+insert into doc values (10, repeat('w', 6000), 1);
+update doc set n = 3 where id = 10;
+commit;
+
+-- trap test_trap_043_unchanged_toast_through_key_changes
+create table doc (id int primary key, big text, n int);
+alter table doc alter big set storage external;
+insert into doc select i, repeat(chr(96 + i), 5000), i from generate_series(1, 6) as i;
+-- steps
+update doc set id = 20 where id = 1;
+update doc set id = 30 where id = 20;
+-- drain
+begin;
+update doc set id = 40 where id = 2;
+update doc set id = 50 where id = 40;
+commit;
+-- drain
+update doc set n = 0 where id in (30, 50);
+
+-- trap test_trap_044_null_is_not_unchanged
+create table doc (id int primary key, big text, n int);
+alter table doc alter big set storage external;
+insert into doc select i, repeat(chr(96 + i), 5000), i from generate_series(1, 6) as i;
+-- steps
+update doc set big = null where id = 1;
+update doc set n = 7 where id = 1;
+-- drain
+update doc set n = 8;
+
+-- trap test_trap_045_fold_over_a_delete
+create table doc (id int primary key, big text, n int);
+alter table doc alter big set storage external;
+insert into doc select i, repeat(chr(96 + i), 5000), i from generate_series(1, 6) as i;
+-- steps
+delete from doc where id = 1;
+insert into doc values (1, repeat('new', 2000), 1);
+update doc set n = 2 where id = 1;
+-- drain
+begin;
+delete from doc where id = 1;
+insert into doc values (1, null, 1);
+update doc set n = 3 where id = 1;
+commit;
+
+-- trap test_trap_046_full_does_not_stop_unchanged
+create table doc (id int primary key, big text, n int);
+alter table doc alter big set storage external;
+insert into doc select i, repeat(chr(96 + i), 5000), i from generate_series(1, 6) as i;
+alter table doc replica identity full;
+-- steps
+update doc set n = 10 where id = 1;
+update doc set id = id + 100;
+-- drain
+update doc set n = 0;
+delete from doc where id = 101;
+
+-- trap test_trap_047_toasted_key
+create table k (id text primary key, v int);
+alter table k alter id set storage external;
+insert into k select string_agg(md5((i * 100 + j)::text), ''), i from generate_series(1, 3) i, generate_series(1, 80) j group by i;
+-- steps
+update k set v = v + 1;
+-- drain
+update k set id = left(id, 20) where v = 2;
+update k set v = 9;
+delete from k where v = 9 and length(id) > 20;
+
+-- trap test_trap_048_primary_key_update
+create table t (id int primary key, v text);
+insert into t values (1, 'x'), (2, 'y'), (3, null);
+-- steps
+update t set id = id + 100;
+-- drain
+update t set id = 7 where id = 101;
+insert into t values (101, 'new');
+
+-- trap test_trap_049_identity_by_another_index
+create table t (id int primary key, alt int not null, v text);
+create unique index t_alt on t (alt);
+alter table t replica identity using index t_alt;
+insert into t values (1, 11, 'x'), (2, 12, 'y'), (3, 13, 'z');
+-- steps
+update t set id = 100 where id = 1;
+delete from t where alt = 12;
+-- drain
+update t set alt = 99, v = 'w' where id = 3;
+delete from t where id = 100;
+
+-- trap test_trap_050_identity_index_dropped
+create table t (id int not null, v text);
+create unique index t_id on t (id);
+alter table t replica identity using index t_id;
+insert into t values (1, 'x');
+-- steps
+update t set v = 'y';
+drop index t_id;
+insert into t values (2, 'z');
+! update t set v = 'w';
+! delete from t;
+
+-- trap test_trap_053_key_swap
+create table t (id int primary key deferrable initially deferred, v text);
+alter table t replica identity full;
+insert into t values (1, 'a'), (2, 'b'), (3, 'c');
+-- steps
+update t set id = 3 - id where id < 3;
+-- drain
+update t set id = id % 3 + 1;
+
+-- trap test_trap_054_duplicates_without_a_key
+create table t (a text, n int);
+alter table t replica identity full;
+insert into t select 'same', 1 from generate_series(1, 3);
+insert into t values (null, null), (null, null);
+-- steps
+delete from t where ctid = (select min(ctid) from t where a = 'same');
+update t set n = 2 where ctid = (select min(ctid) from t where a = 'same');
+-- drain
+delete from t where ctid = (select min(ctid) from t where a is null);
+insert into t values ('same', 1);
+
+-- trap test_trap_055_full_matches_by_text
+create table t (n numeric, f float8, s text);
+alter table t replica identity full;
+insert into t values (1.0, '-0', null), (1.00, '0', ''), (1.000, 'NaN', null), (null, null, null);
+-- steps
+delete from t where n::text = '1.00';
+update t set s = 'z' where f::text = '-0';
+-- drain
+delete from t where n is null;
+
+-- trap test_trap_056_full_flags_every_column_as_key
+create table t (id int primary key, v text);
+insert into t values (1, 'x'), (2, 'y'), (3, null);
+alter table t replica identity full;
+-- steps
+update t set v = 'z' where id = 1;
+update t set id = 4 where id = 2;
+-- drain
+alter table t replica identity default;
+update t set id = 5 where id = 4;
+delete from t where id = 3;
+
+-- trap test_trap_057_identity_changes_in_mid_stream
+create table doc (id int primary key, big text, n int);
+alter table doc alter big set storage external;
+insert into doc select i, repeat(chr(96 + i), 5000), i from generate_series(1, 6) as i;
+create unique index doc_n on doc (n);
+alter table doc alter n set not null;
+-- steps
+begin;
+update doc set id = 11 where id = 1;
+alter table doc replica identity full;
+update doc set id = 12 where id = 2;
+alter table doc replica identity using index doc_n;
+update doc set n = 13, id = 13 where id = 3;
+delete from doc where id = 4;
+commit;
+-- drain
+alter table doc replica identity default;
+update doc set n = n + 100;
+
+-- trap test_trap_058_empty_updates_and_upserts
+create table t (id int primary key, v text);
+insert into t values (1, 'x'), (2, 'y'), (3, null);
+-- steps
+update t set v = v;
+insert into t values (1, 'q') on conflict (id) do update set v = excluded.v;
+insert into t values (1, 'r') on conflict do nothing;
+insert into t values (9, 's') on conflict (id) do update set v = 'no';
+
+-- trap test_trap_059_missing_attribute_under_full
+create table t (id int primary key, v text);
+insert into t values (1, 'x'), (2, 'y'), (3, null);
+alter table t replica identity full;
+-- steps
+alter table t add column c int default 42;
+update t set v = 'z' where id = 1;
+delete from t where id = 2;
+-- drain
+update t set c = null where id = 3;
+alter table t add column d text default 'it''s';
+delete from t where id = 3;
+
+-- trap test_trap_060_keys_that_the_source_calls_equal
+-- needs count(*) > 50 from pg_collation where collprovider = 'i'
+create collation ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
+create table t (id text collate ci primary key, v int);
+insert into t values ('Abc', 1), ('x ', 2);
+-- steps
+update t set id = 'aBC' where id = 'ABC';
+! insert into t values ('ABC', 3);
+-- drain
+update t set v = 9 where id = 'abc';
+delete from t where id = 'ABC';
+
+-- trap test_trap_061_truncate
+create table p (id int generated always as identity primary key, v text);
+create table c (id int primary key, p int references p);
+insert into p (v) values ('a'), ('b');
+insert into c values (1, 1);
+-- steps
+begin;
+insert into p (v) values ('c');
+truncate p restart identity cascade;
+insert into p (v) values ('d');
+insert into c values (7, 1);
+commit;
+-- drain
+truncate p, c;
+insert into p (v) values ('e');
+
+-- trap test_trap_062_rolled_back_savepoint
+create table t (id int primary key, v text);
+insert into t values (1, 'x'), (2, 'y'), (3, null);
+-- steps
+begin;
+insert into t values (10, 'kept');
+savepoint s;
+insert into t select i, repeat('x', 500) from generate_series(100, 900) i;
+update t set v = 'undone';
+rollback to s;
+insert into t values (11, 'kept');
+commit;
+
+-- trap test_trap_063_prepared_transaction
+create table t (id int primary key, v text);
+insert into t values (1, 'x'), (2, 'y'), (3, null);
+-- steps
+begin;
+insert into t values (20, 'early');
+update t set v = 'prepared' where id = 1;
+prepare transaction 't063';
+-- drain
+insert into t values (21, 'later');
+-- drain
+commit prepared 't063';
+update t set v = v || '!' where id in (1, 20);
+
+-- trap test_trap_064_message_outside_transactions
+create table t (id int primary key, v text);
+insert into t values (1, 'x'), (2, 'y'), (3, null);
+-- steps
+begin;
+select pg_logical_emit_message(false, 'cdc.ddl', 'x');
+insert into t values (30, 'undone');
+rollback;
+insert into t values (31, 'kept');
+select pg_logical_emit_message(false, 'app', 'y');
+
+-- trap test_trap_065_ddl_in_an_aborted_savepoint
+create table t (id int primary key, v text);
+insert into t values (1, 'x'), (2, 'y'), (3, null);
+-- steps
+begin;
+savepoint s;
+alter table t add column gone int;
+insert into t values (40, 'undone', 1);
+rollback to s;
+alter table t add column kept int default 5;
+insert into t values (41, 'kept', 1);
+commit;
+insert into t values (42, 'k');
+
+-- trap test_trap_066_empty_transactions
+create table t (id int primary key, v text);
+insert into t values (1, 'x'), (2, 'y'), (3, null);
+-- steps
+begin;
+select pg_current_xact_id();
+commit;
+-- drain
+create temp table tmp (i int);
+drop table tmp;
+update t set v = 'z';
+
+-- trap test_trap_067_origin
+create table t (id int primary key, v text);
+insert into t values (1, 'x'), (2, 'y'), (3, null);
+-- steps
+select pg_replication_origin_create('t067');
+select pg_replication_origin_session_setup('t067');
+insert into t values (50, 'from elsewhere');
+select pg_replication_origin_session_reset();
+insert into t values (51, 'from here');
+select pg_replication_origin_drop('t067');
+
+-- trap test_trap_068_alter_type_using
+-- stale t: rewritten by ALTER TABLE
+create table t (id int primary key, n int);
+insert into t values (1, 10), (2, 20);
+-- steps
+alter table t alter n type text using n || '!';
+insert into t values (3, '30');
+
+-- trap test_trap_068_the_same_type_using
+-- stale t: rewritten by ALTER TABLE
+create table t (id int primary key, v text);
+insert into t values (1, 'x'), (2, 'y'), (3, null);
+-- steps
+alter table t alter v type text using v || '!';
+
+-- trap test_trap_068_inside_a_function
+-- stale t: rewritten by
+create table t (id int primary key, v text);
+insert into t values (1, 'x'), (2, 'y'), (3, null);
+-- steps
+do $$ begin execute 'alter table t alter v type text using upper(v)'; end $$;
+
+-- trap test_trap_068_scale
+-- stale t: rewritten by ALTER TABLE
+create table t (id int primary key, n numeric(10,4));
+insert into t values (1, 1.5), (2, 2.25);
+-- steps
+alter table t alter n type numeric(10,2);
+
+-- trap test_trap_068_widening_keeps_every_text
+create table t (id int primary key, s varchar(10), n numeric(10,2), m smallint);
+insert into t values (1, 'a', 1.50, 1), (2, 'b', 2.25, 2);
+-- steps
+alter table t alter id type bigint;
+alter table t alter s type varchar(20), alter n type numeric(12,2);
+-- drain
+alter table t alter s type text;
+alter table t alter m type int;
+update t set s = s || '!' where id = 1;
+delete from t where id = 2;
+insert into t values (5000000000, 'c', 1234567890.12, 70000);
+
+-- trap test_trap_068_several_commands_in_one_string
+-- stale t: rewritten by
+create table t (id int primary key, n int);
+insert into t values (1, 10);
+-- steps
+do $$ begin alter table t alter n type bigint; alter table t alter n type bigint using n + 1; end $$;
+
+-- trap test_trap_069_volatile_default_and_serial
+-- stale v: column r: added with a default in a rewrite
+-- stale s: column n: added with
+-- stale i: column n: added with
+-- stale w: column a: added with a default in a rewrite
+create table v (id int primary key);
+insert into v values (1), (2);
+create table s (id int primary key);
+insert into s values (1), (2);
+create table i (id int primary key);
+insert into i values (1), (2);
+create domain d as int default 7;
+create domain dc as int default 8 check (value > 0);
+create table u (id int primary key);
+insert into u values (1);
+create table w (id int primary key);
+insert into w values (1);
+-- steps
+alter table v add column r float8 default random();
+alter table s add column n serial;
+alter table i add column n int generated always as identity;
+alter table u add column a d;
+alter table w add column a dc;
+insert into v (id) values (3);
+insert into s (id) values (3);
+insert into i (id) values (3);
+
+-- trap test_trap_070_constant_default
+create table t (id int primary key, v text);
+insert into t values (1, 'x'), (2, 'y'), (3, null);
+-- steps
+alter table t add column d int default 42;
+update t set v = 'z' where id = 1;
+insert into t values (9, 'n', 1);
+-- drain
+alter table t alter d set default 43;
+alter table t add column at timestamptz default now(), add column e text default '';
+insert into t (id) values (10);
+-- drain
+alter table t alter d drop default;
+update t set d = null where id = 2;
+
+-- trap test_trap_071_vacuum_full_and_cluster_are_no_rewrite
+create table t (id int primary key, v text);
+insert into t values (1, 'x'), (2, 'y'), (3, null);
+alter table t add column d int default 42;
+-- steps
+alter table t add column e text default 'x';
+vacuum full t;
+-- drain
+cluster t using t_pkey;
+update t set v = 'q' where id = 1;
+-- drain
+alter table t add column f int default 1;
+cluster t;
+insert into t values (4, 'a', 1, 'b', 2);
+
+-- trap test_trap_072_create_table_as
+create table t (id int primary key, v text);
+insert into t values (1, 'x'), (2, 'y'), (3, null);
+-- steps
+create table c as select * from t;
+select id, v into s from t where id < 3;
+alter table c replica identity full;
+delete from c where id = 1;
+-- drain
+begin;
+create table e as select 1 as a;
+insert into e values (2);
+alter table e add column b int default 3;
+insert into e values (4, 5);
+commit;
+create table n as select 1 as x with no data;
+
+-- trap test_trap_073_drop
+-- gone a b brief
+create table a (id int primary key);
+create table b (id int primary key);
+insert into a values (1);
+insert into b values (1);
+-- steps
+insert into a values (2);
+drop table a;
+begin;
+insert into b values (2);
+drop table b;
+commit;
+create table kept (id int primary key);
+insert into kept values (1);
+begin;
+create table brief (id int);
+insert into brief values (1);
+drop table brief;
+commit;
+
+-- trap test_trap_074_cascade_from_a_type
+create type mood as enum ('sad', 'ok');
+create table t (id int primary key, m mood, v text);
+insert into t values (1, 'ok', 'x');
+-- steps
+insert into t values (2, 'sad', 'y');
+drop type mood cascade;
+insert into t values (3, 'z');
+update t set v = 'w' where id = 1;
+
+-- trap test_trap_075_partition_parent
+create table r (id int primary key, v text) partition by range (id);
+create table r1 partition of r for values from (0) to (10);
+create table r2 partition of r for values from (10) to (20);
+insert into r values (1, 'a'), (11, 'b');
+-- steps
+alter table r add column c int default 7;
+insert into r values (2, 'c', 1), (12, 'd', 2);
+-- drain
+alter table r drop column v;
+insert into r values (3, 3);
+create table r3 partition of r for values from (20) to (30);
+insert into r values (21, 4);
+update r set c = 0 where id = 11;
+alter table r rename column c to d;
+insert into r values (22, 5);
+
+-- trap test_trap_076_replica_role
+create table t (id int primary key, v text);
+insert into t values (1, 'x'), (2, 'y'), (3, null);
+-- steps
+set session_replication_role = replica;
+alter table t add column c int default 1;
+insert into t values (4, 'r', 2);
+alter table t drop column v;
+set session_replication_role = origin;
+insert into t values (5, 3);
+
+-- trap test_trap_077_enum_renamed_twice
+create type mood as enum ('a', 'b', 'c');
+create table t (id int primary key, m mood);
+insert into t values (1, 'a'), (2, 'b');
+-- steps
+insert into t values (3, 'a');
+alter type mood rename value 'a' to 'aa';
+insert into t values (4, 'aa');
+-- drain
+alter type mood rename value 'aa' to 'aaa';
+insert into t values (5, 'aaa');
+alter type mood add value 'z' before 'b';
+insert into t values (6, 'z');
+-- drain
+alter type mood rename value 'aaa' to 'a';
+update t set m = 'b' where id = 3;
+
+-- trap test_trap_077_domain_over_an_enum_renamed
+create type mood as enum ('a', 'b');
+create domain dm as mood;
+create table t (id int primary key, m dm);
+insert into t values (1, 'a');
+-- steps
+alter type mood rename value 'a' to 'x';
+insert into t values (2, 'x');
+
+-- trap test_trap_077_label_taken_over
+-- stale t: column m: enum label 'a' was taken over
+create type mood as enum ('a', 'b');
+create table t (id int primary key, m mood);
+insert into t values (1, 'a'), (2, 'b');
+-- steps
+alter type mood rename value 'a' to 'c';
+-- drain
+alter type mood rename value 'b' to 'a';
+insert into t values (3, 'a');
+
+-- trap test_trap_077_label_given_again
+-- stale t: column m: enum label 'a' was taken over
+create type mood as enum ('a', 'b');
+create table t (id int primary key, m mood);
+insert into t values (1, 'a'), (2, 'b');
+-- steps
+alter type mood rename value 'a' to 'c';
+alter type mood add value 'a';
+insert into t values (3, 'a');
+
+-- trap test_trap_077_rows_told_apart_by_a_renamed_label
+-- stale k: rows are told apart by it
+-- stale f: rows are told apart by it
+create type mood as enum ('a', 'b');
+create table k (m mood primary key, v int);
+create table f (m mood, v int);
+alter table f replica identity full;
+insert into k values ('a', 1), ('b', 2);
+insert into f values ('a', 1), ('b', 2);
+-- steps
+alter type mood rename value 'a' to 'c';
+update k set v = 9 where m = 'c';
+delete from f where m = 'c';
+
+-- trap test_trap_077_array_of_enum_renamed
+-- stale t: the type inside it
+-- stale c: the type inside it
+-- stale d: the type inside it
+create type mood as enum ('a', 'b');
+create type pair as (x int, m mood);
+create table t (id int primary key, m mood[]);
+create table c (id int primary key, p pair);
+create table d (id int primary key, p pair[]);
+insert into t values (1, '{a,b}');
+insert into c values (1, '(1,a)');
+insert into d values (1, '{"(1,a)"}');
+-- steps
+alter type mood rename value 'a' to 'x';
+
+-- trap test_trap_078_composite_attribute
+-- stale t: type
+-- stale a: type
+-- stale n: type
+-- stale other: type
+create type pair as (x int, y int);
+create type nest as (p pair, z int);
+create table t (id int primary key, p pair);
+create table a (id int primary key, p pair[]);
+create table n (id int primary key, p nest);
+create table other (id int primary key, p pair);
+insert into t values (1, '(1,2)');
+insert into a values (1, '{"(1,2)"}');
+insert into n values (1, '("(1,2)",3)');
+-- steps
+alter type pair add attribute w int;
+insert into t values (2, '(1,2,3)');
+
+-- trap test_trap_078_composite_attribute_renamed
+create type pair as (x int, y int);
+create table t (id int primary key, p pair);
+insert into t values (1, '(1,2)');
+-- steps
+alter type pair rename attribute x to ex;
+insert into t values (2, '(3,4)');
+
+-- trap test_trap_078_row_type_of_another_table
+-- stale t: type
+create table u (a int primary key, b text);
+create table t (id int primary key, r u);
+insert into u values (1, 'x');
+insert into t values (1, '(1,x)');
+-- steps
+alter table u add column c int;
+insert into u values (2, 'y', 3);
+insert into t values (2, '(2,y,3)');
+
+-- trap test_trap_079_domain_over_domain
+create domain d1 as numeric(10,2) check (value > 0);
+create domain d2 as d1 not null default 5;
+create table t (id int primary key, a d2, b d1[]);
+insert into t values (1, 1.50, '{1.25,2}');
+-- steps
+insert into t values (2, 2.5, null);
+alter domain d1 drop constraint d1_check;
+alter domain d2 rename to d3;
+insert into t values (3, -1, '{-1.00}');
+alter domain d3 drop not null;
+alter table t add column c d3;
+update t set a = 9 where id = 1;
+
+-- trap test_trap_080_column_names_swapped
+create table t (id int primary key, a text, b text);
+insert into t values (1, 'a1', 'b1'), (2, 'a2', 'b2');
+-- steps
+begin;
+alter table t rename a to tmp;
+alter table t rename b to a;
+alter table t rename tmp to b;
+commit;
+insert into t (id, a, b) values (3, 'in a', 'in b');
+update t set a = 'new a' where id = 1;
+-- drain
+update t set b = 'new b' where id = 2;
+
+-- trap test_trap_081_drop_and_add_again
+create table t (id int primary key, v text);
+insert into t values (1, 'x'), (2, 'y'), (3, null);
+-- steps
+alter table t drop column v;
+alter table t add column v int;
+insert into t values (9, 90);
+-- drain
+alter table t drop column v;
+alter table t add column v int;
+insert into t values (10, 100);
+update t set v = 1 where id = 1;
+
+-- trap test_trap_082_drop_and_create_again
+create table t (id int primary key, v text);
+insert into t values (1, 'x'), (2, 'y'), (3, null);
+-- steps
+begin;
+insert into t values (4, 'last');
+drop table t;
+create table t (id int primary key, v text);
+insert into t values (1, 'new life');
+commit;
+-- drain
+update t set v = 'newer';
+drop table t;
+create table t (id text primary key);
+insert into t values ('k');
+
+-- trap test_trap_083_tables_swapped
+-- gone old
+create table t (id int primary key, v text);
+insert into t values (1, 'x'), (2, 'y'), (3, null);
+create table shadow (id bigint primary key, v text, extra int);
+insert into shadow select id, v, 0 from t;
+-- steps
+begin;
+alter table t rename to old;
+alter table shadow rename to t;
+commit;
+insert into t values (100, 'to the new', 1);
+insert into old values (101, 'to the old');
+-- drain
+drop table old;
+update t set extra = 5;
+
+-- trap test_trap_084_dropped_before_the_drain
+-- gone t
+create type mood as enum ('x');
+create table t (id int primary key, m mood);
+insert into t values (1, 'x');
+-- steps
+insert into t values (2, 'x');
+update t set id = 3 where id = 1;
+drop table t;
+drop type mood;
+
+-- trap test_trap_085_shape_per_event
+create table t (id int primary key, v text);
+insert into t values (1, 'x'), (2, 'y'), (3, null);
+-- steps
+begin;
+insert into t values (10, 'two');
+alter table t add column c int default 1;
+insert into t values (11, 'three', 3);
+alter table t drop column v;
+insert into t values (12, 4);
+alter table t rename c to v;
+insert into t values (13, 5);
+commit;
+
+-- trap test_trap_086_unlogged_trip
+-- stale t: persistence changed|joined the publication
+create table t (id int primary key, v text);
+insert into t values (1, 'x'), (2, 'y'), (3, null);
+-- steps
+alter table t set unlogged;
+insert into t values (9, 'lost');
+alter table t set logged;
+insert into t values (10, 'sent');
+
+-- trap test_trap_087_primary_key_changed
+create table t (a int not null, b int not null, v text, constraint pk primary key (a));
+alter table t alter v set storage external;
+insert into t select i, i * 10, repeat('v', 3000) || i from generate_series(1, 4) i;
+-- steps
+update t set a = 11 where a = 1;
+alter table t drop constraint pk;
+alter table t add constraint pk primary key (b);
+update t set b = 21 where b = 20;
+update t set a = 0 where b = 30;
+delete from t where b = 40;
+-- drain
+begin;
+alter table t drop constraint pk, add primary key (b, a);
+update t set a = a + 1000;
+insert into t values (1, 21, 'w');
+commit;
+
+-- trap test_trap_088_ddl_without_a_relation
+create type mood as enum ('a');
+create table t (id int primary key, v text, m mood);
+insert into t values (1, 'x', 'a');
+-- steps
+alter table t alter v set default 'd';
+alter table t alter v set not null;
+alter type mood add value 'b';
+insert into t (id, m) values (2, 'b');
+alter table t alter v drop not null;
+insert into t values (3, null);
+-- drain
+alter table t add check (id > 0);
+comment on table t is 'said';
+create index on t (v);
+insert into t values (4);
+
+-- trap test_trap_096_attach_and_detach_leave_leaves_alone
+create table r (id int primary key, v text) partition by range (id);
+create table r1 partition of r for values from (0) to (10);
+create table alone (id int primary key, v text);
+insert into r values (1, 'a');
+insert into alone values (11, 'b');
+-- steps
+alter table r attach partition alone for values from (10) to (20);
+insert into r values (12, 'c');
+-- drain
+alter table r detach partition r1;
+insert into r1 values (2, 'd');
+alter table r detach partition alone concurrently;
+insert into alone values (13, 'e');
+
+-- trap test_trap_096_inheritance
+create table p (id int primary key);
+create table c (id int primary key);
+insert into p values (1);
+insert into c values (2);
+-- steps
+alter table c inherit p;
+insert into c values (3);
+alter table p add column v int default 4;
+-- drain
+alter table c no inherit p;
+insert into p values (5);
+
+-- trap test_trap_098_row_movement
+create table r (id int primary key, v text) partition by range (id);
+create table r1 partition of r for values from (0) to (10);
+create table r2 partition of r for values from (10) to (20);
+alter table r1 alter v set storage external;
+insert into r values (1, repeat('a', 4000)), (11, 'b');
+-- steps
+update r set id = 12 where id = 1;
+update r set id = 2 where id = 11;
+
+-- trap test_trap_099_materialized_views_are_silent
+create table t (id int primary key, v text);
+insert into t values (1, 'x'), (2, 'y'), (3, null);
+create materialized view m as select * from t;
+create unique index on m (id);
+create view w as select * from t;
+-- steps
+insert into t values (9, 'm');
+refresh materialized view concurrently m;
+refresh materialized view m;
+drop view w;
+
+-- trap test_trap_147_lastval_is_the_users
+create sequence s start 41;
+create table t (id int primary key);
+-- steps
+select nextval('s');
+alter table t add column v int;
+insert into t select lastval();
+
+-- trap test_trap_152_enum_renamed_while_a_writer_is_open
+create type mood as enum ('a', 'b');
+create table t (id int primary key, m mood);
+insert into t values (1, 'a');
+-- steps
+b: begin;
+b: insert into t values (2, 'a');
+alter type mood rename value 'a' to 'x';
+insert into t values (3, 'x');
+-- drain
+b: insert into t values (4, 'b');
+b: commit;
+-- drain
+update t set m = 'b' where id = 1;

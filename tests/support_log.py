@@ -1,0 +1,327 @@
+"""The toolkit's log kept in memory: real servers, real peek, plan, decode and catalog comparison; no lake, no JVM.
+
+`Log.rows` folds the log in plain Python, slowly and strictly: a change that names a row which is not there is an error.
+What it says is held against SELECT, so that a trap's truth is seen without Spark on every server.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from toolkit import compare, states
+from toolkit.catalog import SchemaVersion, TableVersion
+from toolkit.config import Config
+from toolkit.decode import plan as planning
+from toolkit.decode.rows import decode_rows
+from toolkit.events import Event
+from toolkit.lsn import Lsn
+from toolkit.names import quote_postgres
+from toolkit.source import catalog, connection, install, peek, slot, snapshot
+
+Image = tuple[str | None, ...]
+#: What SELECT shows of a table: the attnums of its columns, and its rows as text.
+Shown = tuple[tuple[int, ...], Counter[Image]]
+BASELINE_ORDINAL = (1 << 40) - 1
+
+
+@dataclass(frozen=True)
+class Noted:
+    """A gap or baseline as `toolkit.states` reads it from the ledger."""
+
+    relid: int | None
+    kind: str
+    commit_lsn: Lsn
+    ordinal: int
+    end_lsn: Lsn
+    payload: dict[str, Any]
+
+
+class Log:
+    """Capture of one database into a list of events. Also stands for the ledger that `table_states` asks."""
+
+    def __init__(self, conn: psycopg.Connection[Any], config: Config, directory: Path) -> None:
+        self.conn, self.config, self.directory = conn, config, directory
+        self.events: list[dict[str, Any]] = []
+        self.versions: dict[int, SchemaVersion] = {}
+        self.next_schema_id = 1
+        self.batch_id = 1
+        self.complete_to = Lsn(0)
+        self.key = catalog.hmac_key(conn)
+        self.identity = catalog.read_identity(conn, config)
+        self.beacons: list[str] = []
+        self.changes = 0
+
+    # -- init, drain, repair
+
+    @classmethod
+    @contextmanager
+    def started(cls, config: Config, directory: Path) -> Iterator[Log]:
+        """Install capture, create the slot, copy every published table."""
+        with connection.connect(config) as conn:
+            install.install(conn, config)
+            log = cls(conn, config, directory)
+            with slot.create_slot(config, config.source.slot, temporary=False) as cut:
+                copies = log._read(cut, None)
+            log.complete_to = cut.lsn
+            log._keep(copies, cut.lsn)
+            yield log
+
+    def drain(self, *, check: bool = True, batch_changes: int = 10**9) -> Lsn:
+        """As `toolkit.drain`: returns the LSN that the log is complete to."""
+        seen = compare.observe(self.conn, self.config)
+        target = slot.wait_flush(self.conn)
+        spool = peek.peek(self.conn, self.config, upto=target, max_changes=None, directory=self.directory)
+        context = planning.PlanContext(
+            generation=1, batch_id=self.batch_id, next_schema_id=self.next_schema_id, versions=self.versions,
+            key=self.key, system_id=self.identity.system_id, batch_changes=batch_changes, now=datetime.now(UTC),
+        )  # fmt: skip
+        ddl_xids: dict[int, int] = {}
+        for batch in planning.plan(spool, context=context).batches:
+            self._add(batch.events)
+            for task in batch.tasks(2):
+                for part in decode_rows(task.path, task):
+                    part.validate(full=True)
+                    self.events += part.to_pylist()
+            for event in batch.events:
+                if event.kind == "schema" and event.relid is not None and event.xid is not None:
+                    ddl_xids[event.relid] = event.xid
+            self.versions, self.next_schema_id = dict(batch.versions), batch.next_schema_id
+            self.batch_id = batch.batch_id + 1
+            self.complete_to = Lsn(batch.complete_to)
+            self.beacons += batch.beacons
+            self.changes += batch.changes
+        spool.path.unlink()
+        slot.advance(self.conn, self.config.source.slot, self.complete_to)
+        if check:
+            found = compare.unexplained(
+                seen, versions=self.versions, ddl_xids=ddl_xids, batch_id=self.batch_id, generation=1,
+                next_schema_id=self.next_schema_id, at=self.complete_to,
+            )  # fmt: skip
+            self._add(found)
+            self._learn(found)
+        return self.complete_to
+
+    def repair(self, *tables: str) -> Lsn:
+        """As `cdc repair`: copy the tables at a new cut."""
+        with slot.create_slot(self.config, slot.temporary_name(self.config), temporary=True) as cut:
+            copies = self._read(cut, tables)
+        self.drain(check=False)
+        self._keep(copies, cut.lsn)
+        return cut.lsn
+
+    def _read(
+        self, cut: slot.Cut, tables: Sequence[str] | None
+    ) -> list[tuple[TableVersion, str, list[dict[str, Any]]]]:
+        copies = []
+        with snapshot.reader(self.config, cut) as conn:
+            for text in catalog.snapshot_json(conn, self.config).values():
+                table = TableVersion.from_json(json.loads(text))
+                if tables is not None and table.identifier not in tables:
+                    continue
+                batches = snapshot.snapshot_batches(conn, table, cut.lsn, generation=1)
+                copies.append((table, text, [row for batch in batches for row in batch.to_pylist()]))
+        assert tables is None or len(copies) == len(tables), tables
+        return copies
+
+    def _keep(self, copies: list[tuple[TableVersion, str, list[dict[str, Any]]]], lsn: Lsn) -> None:
+        made = []
+        for table, text, rows in copies:
+            at: dict[str, Any] = {
+                "batch_id": self.batch_id, "generation": 1, "origin": "snapshot", "relid": table.relid,
+                "commit_lsn": int(lsn) - 1, "end_lsn": int(lsn),
+            }  # fmt: skip
+            known = self.versions.get(table.relid)
+            if known is None or json.loads(known.payload) != json.loads(text):
+                made.append(
+                    Event(
+                        **at, ordinal=BASELINE_ORDINAL - 1, kind="schema", schema_id=self.next_schema_id, payload=text
+                    )
+                )
+                self._learn(made[-1:])
+            schema_id = self.versions[table.relid].schema_id
+            self.events += [row | {"batch_id": self.batch_id, "schema_id": schema_id} for row in rows]
+            proof = json.dumps({"rows": len(rows), "scope": "all", "lsn": str(lsn)})
+            made.append(Event(**at, ordinal=BASELINE_ORDINAL, kind="baseline", schema_id=schema_id, payload=proof))
+        self._add(made)
+        self.batch_id += 1
+
+    def _add(self, events: Sequence[Event]) -> None:
+        self.events += [{name: getattr(e, name) for name in e.__slots__} for e in events]
+
+    def _learn(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if event.kind == "schema":
+                assert event.relid is not None and event.schema_id is not None and event.payload is not None
+                self.versions[event.relid] = SchemaVersion(
+                    event.schema_id, 1, Lsn(event.commit_lsn), Lsn(event.end_lsn), event.ordinal,
+                    TableVersion.from_json(json.loads(event.payload)), event.payload,
+                )  # fmt: skip
+                self.next_schema_id = max(self.next_schema_id, event.schema_id + 1)
+
+    # -- reading
+
+    def of(self, kind: str, relid: int | None = None) -> list[dict[str, Any]]:
+        """Events of a kind, in the order of effects; their payload as an object."""
+        found = [e for e in self.events if e["kind"] == kind and relid in (None, e["relid"])]
+        found.sort(key=lambda e: (e["commit_lsn"], e["ordinal"]))
+        return [e | {"payload": json.loads(e["payload"])} if e["payload"] else e for e in found]
+
+    def _noted(self, kind: str) -> list[Noted]:
+        return [
+            Noted(e["relid"], kind, Lsn(e["commit_lsn"]), e["ordinal"], Lsn(e["end_lsn"]), e["payload"])
+            for e in self.of(kind)
+        ]
+
+    def baselines(self) -> list[Noted]:
+        return self._noted("baseline")
+
+    def gaps(self) -> list[Noted]:
+        return self._noted("gap")
+
+    def latest_versions(self) -> dict[int, SchemaVersion]:
+        return dict(self.versions)
+
+    def states(self) -> dict[str, states.TableState]:
+        """Table states by name."""
+        return {s.table: s for s in states.table_states(self)}  # type: ignore[arg-type]
+
+    def doubtful(self, relid: int, at: Lsn) -> str | None:
+        """Why a table cannot be known at an LSN: a gap that no baseline had healed, or no baseline at all."""
+        baseline = max(((e["commit_lsn"], e["ordinal"]) for e in self._before("baseline", relid, at)), default=None)
+        if baseline is None:
+            return "no baseline"
+        gaps = [e for e in self._before("gap", relid, at) if (e["commit_lsn"], e["ordinal"]) > baseline]
+        return "; ".join(e["payload"]["reason"] for e in gaps) or None
+
+    def _before(self, kind: str, relid: int, at: Lsn) -> list[dict[str, Any]]:
+        return [e for e in self.of(kind, relid) if e["commit_lsn"] < at]
+
+    def version(self, relid: int, at: Lsn) -> TableVersion | None:
+        """The version valid at an LSN; None if there is none, or the table is gone or not published."""
+        found = self._before("schema", relid, at)
+        if not found:
+            return None
+        last = TableVersion.from_json(found[-1]["payload"])
+        return None if last.dropped or not last.published else last
+
+    def rows(self, relid: int, at: Lsn) -> Shown:
+        """The table as of an LSN, by the log alone."""
+        return _Fold(self, relid, at).shown()
+
+    def select(self, relid: int) -> Shown:
+        """What SELECT shows now of the published columns and rows."""
+        table = self.version(relid, Lsn(self.complete_to))
+        assert table is not None
+        columns = [c for c in table.columns if c.published]
+        cells = ", ".join(quote_postgres(c.name) for c in columns)
+        condition = f" where {table.row_filter}" if table.row_filter else ""
+        only = "" if table.kind == "p" else "only "
+        statement = f"select {cells} from {only}{quote_postgres(table.schema)}.{quote_postgres(table.name)}{condition}"
+        result = self.conn.pgconn.exec_(statement.encode())  # text format: what the output functions print
+        assert not result.error_message, result.error_message
+        rows: Counter[Image] = Counter()
+        for row in range(result.ntuples):
+            values = [result.get_value(row, column) for column in range(result.nfields)]
+            rows[tuple(None if v is None else v.decode() for v in values)] += 1
+        return tuple(c.attnum for c in columns), rows
+
+
+class _Fold:
+    """One table of a log up to an LSN."""
+
+    def __init__(self, log: Log, relid: int, at: Lsn) -> None:
+        mine = [e for e in log.events if e["relid"] == relid and e["commit_lsn"] < at]
+        self.versions = {
+            e["schema_id"]: TableVersion.from_json(json.loads(e["payload"])) for e in mine if e["kind"] == "schema"
+        }
+        table = log.version(relid, at)
+        assert table is not None
+        self.table = table
+        baseline = max((e for e in mine if e["kind"] == "baseline"), key=lambda e: (e["commit_lsn"], e["ordinal"]))
+        # A baseline read from the source stands after all before L; one of a birth stands at its CREATE.
+        low = (baseline["commit_lsn"], baseline["ordinal"] if baseline["origin"] == "slot" else BASELINE_ORDINAL)
+        self.since = [
+            TableVersion.from_json(json.loads(e["payload"]))
+            for e in sorted((e for e in mine if e["kind"] == "schema"), key=lambda e: (e["commit_lsn"], e["ordinal"]))
+            if e["schema_id"] >= baseline["schema_id"]
+        ]
+        self.live: list[dict[int, str | None]] = []
+        for event in mine:
+            if event["op"] == "R" and (event["commit_lsn"], event["batch_id"]) == (
+                baseline["commit_lsn"],
+                baseline["batch_id"],
+            ):
+                self.live.append(self._image(event, event["new"]))
+        for event in sorted(mine, key=lambda e: (e["commit_lsn"], e["ordinal"])):
+            if (
+                event["kind"] in ("row", "truncate")
+                and event["op"] != "R"
+                and (event["commit_lsn"], event["ordinal"]) > low
+            ):
+                self._apply(event)
+
+    def _image(self, event: dict[str, Any], cells: list[str | None]) -> dict[int, str | None]:
+        version = self.versions[event["schema_id"]]
+        assert len(cells) == version.width
+        return {c.attnum: cells[c.attnum - 1] for c in version.columns if c.published}
+
+    def _filled(self, row: dict[int, str | None], version: TableVersion) -> dict[int, str | None]:
+        """A stored row as `version` shows it: columns added since have their missing value."""
+        return {
+            c.attnum: row.get(c.attnum, c.missing if c.has_missing else None) for c in version.columns if c.published
+        }
+
+    def _apply(self, event: dict[str, Any]) -> None:
+        if event["op"] == "T":
+            self.live.clear()
+            return
+        version = self.versions[event["schema_id"]]
+        if event["op"] == "I":
+            self.live.append(self._image(event, event["new"]))
+            return
+        unchanged = event["unchanged"] or []
+        if event["old"] is not None and event["old_kind"] == "O":
+            old = self._image(event, event["old"])
+            matches = [row for row in self.live if self._filled(row, version) == old]
+        else:
+            key = {
+                a: event["old"][a - 1] if event["old"] is not None else event["new"][a - 1] for a in version.key_attnums
+            }
+            matches = [row for row in self.live if all(row.get(a) == v for a, v in key.items())]
+            assert len(matches) == 1, f"{event['op']} of key {key} of {version.identifier}: {len(matches)} rows"
+        assert matches, f"{event['op']} of {version.identifier}: no row {event['old']}"
+        before = matches[0]
+        self.live = [row for row in self.live if row is not before]
+        if event["op"] == "U":
+            after = self._image(event, event["new"])
+            filled = self._filled(before, version)
+            self.live.append(after | {a: filled[a] for a in unchanged})
+
+    def shown(self) -> Shown:
+        columns = [c for c in self.table.columns if c.published]
+        relabel: dict[int, dict[str, str]] = {}
+        for column in columns:
+            now = dict(column.enum_labels)
+            for version in self.since:
+                for other in version.columns:
+                    if other.attnum == column.attnum and other.type_oid == column.type_oid:
+                        labels = relabel.setdefault(column.attnum, {})
+                        labels |= {label: now[oid] for oid, label in other.enum_labels if oid in now}
+        rows: Counter[Image] = Counter()
+        for row in self.live:
+            filled = self._filled(row, self.table)
+            cells = [(filled[c.attnum], relabel.get(c.attnum, {})) for c in columns]
+            rows[tuple(names.get(cell, cell) if cell is not None else None for cell, names in cells)] += 1
+        return tuple(c.attnum for c in columns), rows
+
+
+__all__ = ["Log", "Noted"]
