@@ -115,16 +115,18 @@ def demo(ctx: Context, directory: str | None, postgres: str) -> int:
 @click.option("--dry-run", is_flag=True, help="Print the SQL; change nothing.")
 @click.option("--new-generation", is_flag=True, help="Start a new log after the source's history was lost.")
 @command
-def init(ctx: Context, dry_run: bool, new_generation: bool) -> None:
+def init(ctx: Context, dry_run: bool, new_generation: bool) -> int:
     """Install capture on the source, create the slot and take the first snapshot. Idempotent."""
     from toolkit import initialise
     from toolkit.lake.lease import lease
 
     if dry_run:
         click.echo(initialise.plan_sql(ctx.config))
-        return
+        return 0
     with lease(ctx.config):
-        ctx.output.record(initialise.init(ctx.config, new_generation=new_generation))
+        done = initialise.init(ctx.config, new_generation=new_generation)
+    ctx.output.record(done)
+    return RED if done.left_out else 0
 
 
 @main.command()
@@ -217,16 +219,23 @@ def run(ctx: Context) -> int:
 
 
 @main.command()
-@click.argument("tables", nargs=-1, required=True)
+@click.argument("tables", nargs=-1)
+@click.option("--columns", metavar="A,B", help="Only these columns, of every row.")
+@click.option("--partition", metavar="SCHEMA.TABLE", help="Only the rows of this partition.")
 @command
-def repair(ctx: Context, tables: tuple[str, ...]) -> None:
-    """Copy stale tables again at a new exact LSN."""
+def repair(ctx: Context, tables: tuple[str, ...], columns: str | None, partition: str | None) -> int:
+    """Copy stale tables again at a new exact LSN; all of them if none is named."""
     from toolkit import snapshot
     from toolkit.lake.lease import lease
 
+    if columns and partition:
+        raise click.UsageError("--columns and --partition exclude each other")
+    scope = snapshot.Scope(tuple(c.strip() for c in columns.split(",")) if columns else (), partition)
     config = ctx.config
     with lease(config):
-        ctx.output.record(snapshot.repair(config, tables))
+        done = snapshot.repair(config, tables, scope=scope)
+    ctx.output.record(done)
+    return RED if done.left_out else 0
 
 
 @main.command()

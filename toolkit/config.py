@@ -59,6 +59,15 @@ class DrainConfig(_Section):
     beacon_minutes: float = Field(default=5.0, ge=0)
 
 
+class SnapshotConfig(_Section):
+    """How tables are copied."""
+
+    workers: int = Field(default_factory=lambda: min(8, os.cpu_count() or 1), ge=0)  # 0: in the command's own process
+    piece_mb: float = Field(default=256.0, gt=0)  # of a table's file that one worker reads at a time, at most
+    lock_seconds: float = Field(default=30.0, gt=0)  # to wait for another session's lock
+    heal_mb: float = Field(default=1024.0, ge=0)  # `cdc run --heal` copies again what is not larger, all together
+
+
 class CheckConfig(_Section):
     """How parity is proved."""
 
@@ -86,6 +95,7 @@ class Config(BaseSettings):
     lake: LakeConfig = LakeConfig()
     spark: dict[str, str] = Field(default_factory=dict)
     drain: DrainConfig = DrainConfig()
+    snapshot: SnapshotConfig = SnapshotConfig()
     check: CheckConfig = CheckConfig()
     dbt: DbtConfig = DbtConfig()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -10,8 +10,7 @@ from toolkit.errors import HistoryDiverged
 from toolkit.ledger_row import BatchRecord, SourceIdentity
 from toolkit.log import logger
 from toolkit.lsn import Lsn
-from toolkit.snapshot import commit_copies, copy_tables, missing_baselines, repair
-from toolkit.spooling import spool_directory
+from toolkit.snapshot import copy_tables, missing_baselines, repair
 
 if TYPE_CHECKING:
     from toolkit.config import Config
@@ -26,6 +25,7 @@ class InitResult:
     lsn: Lsn
     generation: int
     rows: dict[str, int]
+    left_out: dict[str, str] = field(default_factory=dict)  # why a table could not be copied
 
 
 def plan_sql(config: Config) -> str:
@@ -79,19 +79,21 @@ def init(config: Config, *, new_generation: bool = False) -> InitResult:
         assert done is not None
         return InitResult(done.complete_to, done.generation, {})
     result = repair(config, missing)
-    return InitResult(result.lsn, generation, result.rows)
+    return InitResult(result.lsn, generation, result.rows, result.left_out)
 
 
 def _first(config: Config, identity: SourceIdentity, generation: int, batch_id: int) -> InitResult:
     """Create the slot; its exported snapshot is the cut of the first copy."""
     from toolkit.source import slot
 
-    with spool_directory(config) as directory:
-        with slot.create_slot(config, config.source.slot, temporary=False) as cut:
-            _start(config, identity, generation, batch_id, cut.lsn)
-            copies = copy_tables(config, cut, directory, None)
-        commit_copies(config, copies)
-    return InitResult(cut.lsn, generation, {c.table.identifier: c.rows for c in copies})
+    with slot.create_slot(config, config.source.slot, temporary=False) as cut:
+        _start(config, identity, generation, batch_id, cut.lsn)
+        copied = copy_tables(config, cut)
+    if not copied.left_out:
+        return InitResult(cut.lsn, generation, copied.rows)
+    # Moved or locked meanwhile: once more under a cut of their own, if they are still there.
+    again = repair(config, missing_baselines(config))
+    return InitResult(again.lsn, generation, copied.rows | again.rows, again.left_out)
 
 
 def _start(config: Config, identity: SourceIdentity, generation: int, batch_id: int, at: Lsn) -> None:

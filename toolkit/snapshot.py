@@ -1,7 +1,9 @@
-"""First copies and repairs: the rows of a table at one exact LSN, committed as `R` events with their baseline.
+"""First copies and repairs: the rows of tables at one exact LSN, committed as events with their baselines.
 
-The rows are read inside an exported snapshot with cut L and spooled; the log is drained to L; then rows and baseline
-are committed in one batch. So `complete_to` of the ledger is never below a baseline it holds.
+The log is drained to the cut L first, so `complete_to` of the ledger is never below a baseline it holds, and batch and
+schema version of the rows are known before the first one is read. They then go straight into Parquet files of
+`raw.events`, group of tables by group of tables. A kill keeps the groups that are committed; the rest starts again
+under a new cut: pieces of one table under two cuts would lose the rows that moved between them.
 """
 
 from __future__ import annotations
@@ -9,190 +11,351 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.catalog import TableVersion
+from toolkit.catalog import SchemaVersion, TableVersion
+from toolkit.copying import Copiers, Item, Task
 from toolkit.drain import drain, ledger_of
-from toolkit.errors import LakeError, UnknownTable
-from toolkit.events import EVENT_SCHEMA, Event
+from toolkit.errors import ConfigError, LakeError, UnknownTable
+from toolkit.events import Event
 from toolkit.log import logger
 from toolkit.lsn import Lsn
+from toolkit.progress import Progress
 from toolkit.spooling import spool_directory
+from toolkit.states import table_states
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from toolkit.config import Config
     from toolkit.source.slot import Cut
+    from toolkit.source.snapshot import Images, Piece, Size
 
 _log = logger(__name__)
 BASELINE_ORDINAL = (1 << 40) - 1
-_BATCH_ROWS = 1_000_000  # about what one commit writes in a few seconds
+_GROUP_BYTES = 256 << 20  # of table files: small tables share a commit
+_WORKERS_FROM = 64 << 20  # less than this is read sooner than a worker starts
+_LEAST_PIECE = 16 << 20
+_CUTS = 3  # a table that moved during its copy is tried again under another cut
 
 
 @dataclass(frozen=True, slots=True)
-class TableCopy:
-    """The spooled rows of one table at `lsn`."""
+class Scope:
+    """What a repair reads again: all of a table, some columns of every row, or the rows of one partition.
 
-    table: TableVersion
-    payload: str  # catalog snapshot JSON inside the same exported snapshot
-    lsn: Lsn
-    rows: int
-    file: Path  # Arrow stream of EVENT_SCHEMA; batch_id and schema_id are filled in at commit
+    Rows that a narrower scope does not read stay as the log has them, and only parity can tell whether they are right.
+    """
+
+    columns: tuple[str, ...] = ()
+    partition: str | None = None  # schema.table of a leaf
+
+    @property
+    def name(self) -> str:
+        """As in the payload of the baseline."""
+        return "columns" if self.columns else "partition" if self.partition else "all"
+
+
+WHOLE = Scope()
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotResult:
-    """What was copied: rows by table identifier, all at `lsn`."""
+    """What was copied: rows by table identifier, as of `lsn` (of the last cut); and why the others were left out."""
 
     lsn: Lsn
     rows: dict[str, int]
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """One table to copy."""
+
+    table: TableVersion
+    payload: str  # catalog snapshot JSON inside the same exported snapshot
+    pieces: tuple[Piece, ...]
+    size: Size
+    images: Images
+
+    @property
+    def bytes(self) -> int:
+        return sum(p.bytes for p in self.pieces)
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What became of the tables of one cut, by relid."""
+
+    rows: dict[int, int] = field(default_factory=dict)
+    refused: dict[int, tuple[str, bool]] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)
 
 
 def missing_baselines(config: Config) -> tuple[str, ...]:
-    """Identifiers of the published tables that have no complete snapshot in the log yet."""
+    """Identifiers of the published tables that have no complete snapshot in this generation of the log yet."""
     from toolkit.source import catalog, connection
 
-    done = {event.relid for event in ledger_of(config).baselines()}
+    ledger = ledger_of(config)
+    last = ledger.last()
+    assert last is not None
+    done = {event.relid for event in ledger.baselines() if event.generation == last.generation}
     with connection.connect(config) as conn:
         return tuple(t.identifier for t in catalog.published_tables(conn, config) if t.relid not in done)
 
 
-def repair(config: Config, tables: Sequence[str]) -> SnapshotResult:
-    """Copy tables again at a new cut; heals a stale table and gives a new one its first baseline.
+def repair(config: Config, tables: Sequence[str] = (), *, scope: Scope = WHOLE) -> SnapshotResult:
+    """Copy tables again at a new cut; heals stale tables (all of them if none is named) and gives new ones a baseline.
 
     Raises:
-        UnknownTable: a name that is not published on the source.
+        UnknownTable: a name that is not published on the source; nothing was copied.
+        ConfigError: a scope that the table does not have; nothing was copied.
     """
     from toolkit.source import slot
 
-    with spool_directory(config) as directory:
+    if not tables:
+        tables = tuple(s.table for s in table_states(ledger_of(config)) if s.state == "stale" and not s.repaired_lsn)
+    if scope.name != "all" and len(tables) != 1:
+        raise ConfigError("repairing a scope: name exactly one table with --columns or --partition")
+    drain(config)  # the bulk of a backlog, while no snapshot is held open
+    rows: dict[str, int] = {}
+    left_out: dict[str, str] = {}
+    last = ledger_of(config).last()
+    assert last is not None
+    lsn = last.complete_to
+    wanted: Sequence[str] | frozenset[int] = tuple(tables)
+    for _ in range(_CUTS):
+        if not wanted:
+            break
         with slot.create_slot(config, slot.temporary_name(config), temporary=True) as cut:
-            copies = copy_tables(config, cut, directory, tables)
-        drain(config, upto=cut.lsn)
-        commit_copies(config, copies)
-    return SnapshotResult(cut.lsn, {c.table.identifier: c.rows for c in copies})
+            drain(config, upto=cut.lsn)
+            found = _copy(config, cut, wanted, scope)
+        lsn = cut.lsn
+        rows |= {found.names[relid]: count for relid, count in found.rows.items()}
+        left_out = {found.names[relid]: reason for relid, (reason, _) in found.refused.items()} | {
+            name: reason for name, reason in left_out.items() if name not in rows
+        }
+        wanted = frozenset(relid for relid, (_, moved) in found.refused.items() if moved)
+    return SnapshotResult(lsn, rows, {name: reason for name, reason in left_out.items() if name not in rows})
 
 
-def copy_tables(config: Config, cut: Cut, directory: Path, tables: Sequence[str] | None) -> list[TableCopy]:
-    """Spool the rows of `tables` (all published ones if None) as the cut's snapshot shows them."""
-    import pyarrow as pa
+def copy_tables(
+    config: Config, cut: Cut, tables: Sequence[str] | None = None, *, scope: Scope = WHOLE
+) -> SnapshotResult:
+    """Copy `tables` (all published ones if None) as the cut's snapshot shows them, and commit them.
 
+    The log must be drained to the cut. A table is in the log whole or not at all; one that cannot be read is left out.
+
+    Raises:
+        UnknownTable, ConfigError: nothing was copied.
+        SourceUnavailable, LakeError: the tables committed before stay; run it again for the others.
+    """
+    found = _copy(config, cut, tables, scope)
+    return SnapshotResult(
+        cut.lsn,
+        {found.names[relid]: count for relid, count in found.rows.items()},
+        {found.names[relid]: reason for relid, (reason, _) in found.refused.items()},
+    )
+
+
+def _copy(config: Config, cut: Cut, tables: Sequence[str] | frozenset[int] | None, scope: Scope) -> _Outcome:
+    ledger = ledger_of(config)
+    last = ledger.last()
+    assert last is not None
+    if last.complete_to < cut.lsn:
+        raise LakeError(f"copying at {cut.lsn}: the log ends below it, at {last.complete_to}; run `cdc drain` first")
+    outcome = _Outcome()
+    plans = _plans(config, cut, tables, scope, outcome)
+    total = sum(p.size.bytes for p in plans)
+    workers = config.snapshot.workers if total > _WORKERS_FROM else 0
+    with (
+        spool_directory(config) as directory,
+        Progress("copying", rows=sum(p.size.rows for p in plans), size=total) as progress,
+        Copiers(config, cut, ledger.file_ids(), workers=workers, report=progress.add) as copiers,
+    ):
+        for group in _groups(plans):
+            _copy_group(config, cut, copiers, group, directory, scope, outcome)
+    return outcome
+
+
+def _plans(
+    config: Config, cut: Cut, tables: Sequence[str] | frozenset[int] | None, scope: Scope, outcome: _Outcome
+) -> list[_Plan]:
+    """What to read, ordered by relid."""
     from toolkit.source import catalog, snapshot
 
-    copies = []
+    plans = []
     with snapshot.reader(config, cut) as conn:
         payloads = catalog.snapshot_json(conn, config)
         versions = {r: TableVersion.from_json(json.loads(text)) for r, text in payloads.items()}
-        names = {v.identifier: v for v in versions.values()}
-        unknown = [name for name in tables or () if name not in names]
-        if unknown:
-            raise UnknownTable(f"copying {unknown[0]}: no published table has that name; published: {', '.join(names)}")
-        chosen = [names[name] for name in tables] if tables is not None else list(versions.values())
+        chosen = _chosen(versions, tables)
+        outcome.names |= {t.relid: t.identifier for t in chosen}
+        most = int(config.snapshot.piece_mb * (1 << 20))
+        cutting = snapshot.Cutting(4 * max(1, config.snapshot.workers), min(_LEAST_PIECE, most), most)
         for table in sorted(chosen, key=lambda t: t.relid):
-            file = directory / f"copy-{table.relid}.arrow"
-            rows = 0
-            with ExitStack() as stack:
-                sink = stack.enter_context(pa.OSFile(str(file), "wb"))
-                writer = stack.enter_context(pa.ipc.new_stream(sink, EVENT_SCHEMA))
-                for batch in snapshot.snapshot_batches(conn, table, cut.lsn, generation=_generation(config)):
-                    rows += batch.num_rows
-                    writer.write_batch(batch)
-            copies.append(TableCopy(table, payloads[table.relid], cut.lsn, rows, file))
-            _log.info("copied", extra={"table": table.identifier, "rows": rows, "lsn": str(cut.lsn)})
-    return copies
+            images = _images(table, scope)
+            try:
+                found, size = snapshot.pieces(conn, table, cutting)
+            except snapshot.TableRefused as error:
+                outcome.refused[table.relid] = (str(error), error.moved)
+                continue
+            if scope.partition:
+                found = tuple(p for p in found if _named(p, scope.partition))
+                if not found:
+                    raise ConfigError(f"repairing {table.identifier}: it has no partition {scope.partition}")
+            plans.append(_Plan(table, payloads[table.relid], found, size, images))
+    return plans
 
 
-def _generation(config: Config) -> int:
-    last = ledger_of(config).last()
-    assert last is not None
-    return last.generation
+def _named(piece: Piece, name: str) -> bool:
+    from toolkit.names import qualified
+
+    return name in (qualified(piece.schema, piece.name), f"{piece.schema}.{piece.name}")
 
 
-def commit_copies(config: Config, copies: Sequence[TableCopy]) -> None:
-    """Commit the copies with their baselines; a table is there whole or not at all. Small tables share a batch."""
-    for group in _groups(copies):
-        _commit(config, group)
+def _chosen(versions: dict[int, TableVersion], tables: Sequence[str] | frozenset[int] | None) -> list[TableVersion]:
+    if tables is None:
+        return list(versions.values())
+    if isinstance(tables, frozenset):
+        return [versions[relid] for relid in tables if relid in versions]
+    names = {v.identifier: v for v in versions.values()}
+    unknown = [name for name in tables if name not in names]
+    if unknown:
+        raise UnknownTable(f"copying {unknown[0]}: no published table has that name; published: {', '.join(names)}")
+    return [names[name] for name in dict.fromkeys(tables)]
 
 
-def _groups(copies: Sequence[TableCopy]) -> Iterator[list[TableCopy]]:
-    """Runs of copies of `_BATCH_ROWS` together; a larger one stands alone."""
-    group: list[TableCopy] = []
-    for copy in copies:
-        if group and sum(c.rows for c in group) + copy.rows > _BATCH_ROWS:
+def _images(table: TableVersion, scope: Scope) -> Images:
+    """How the rows of a scope are told: a narrower one are updates, which need a key to say of what."""
+    from toolkit.source.snapshot import Images
+
+    if scope.name == "all":
+        return Images()
+    if not table.keyed:
+        raise ConfigError(
+            f"repairing {table.identifier}: its rows have no key, so a part of it cannot be told from the rest; run"
+            f" `cdc repair {table.identifier}`"
+        )
+    if scope.partition:
+        if table.kind != "p":
+            raise ConfigError(f"repairing {table.identifier}: it is not partitioned, or its partitions are captured")
+        return Images("U")
+    chosen = set(table.key_attnums)
+    for name in scope.columns:
+        column = table.column(name)
+        if column is None or not column.published:
+            raise ConfigError(f"repairing {table.identifier}: it has no published column {name!r}")
+        chosen.add(column.attnum)
+    return Images("U", frozenset(chosen))
+
+
+def _groups(plans: Sequence[_Plan]) -> Iterator[list[_Plan]]:
+    """Runs of tables of `_GROUP_BYTES` together; a larger one stands alone."""
+    group: list[_Plan] = []
+    for plan in plans:
+        if group and sum(p.bytes for p in group) + plan.bytes > _GROUP_BYTES:
             yield group
             group = []
-        group.append(copy)
+        group.append(plan)
     if group:
         yield group
 
 
-def _commit(config: Config, copies: Sequence[TableCopy]) -> None:
-    from toolkit.lake import session, staging
-
+def _copy_group(
+    config: Config,
+    cut: Cut,
+    copiers: Copiers,
+    plans: Sequence[_Plan],
+    directory: Path,
+    scope: Scope,
+    outcome: _Outcome,
+) -> None:
+    """Copy and commit tables that share a batch."""
     ledger = ledger_of(config)
-    base, last = ledger.snapshot_id(), ledger.last()
+    last = ledger.last()
     assert last is not None
     batch_id = last.batch_id + 1
     versions = ledger.latest_versions()
-    next_schema_id = max((v.schema_id for v in versions.values()), default=0) + 1
+    schema_ids, changed = _schema_ids(plans, versions, scope)
+    items = [
+        Item(plan.table.relid, plan.payload, schema_ids[plan.table.relid], piece, plan.images)
+        for plan in plans
+        for piece in plan.pieces
+    ]
+    tasks = [
+        Task(directory / f"copy-{batch_id}-{number}.parquet", last.generation, batch_id, tuple(run))
+        for number, run in enumerate(_runs(items))
+    ]
+    done, refused = copiers.run(tasks)
+    outcome.refused |= refused
+    whole = [plan for plan in plans if plan.table.relid not in refused]
+    if not whole:
+        return
+    rows: Counter[int] = Counter({plan.table.relid: 0 for plan in whole})
+    for copied in done:
+        rows.update(copied.rows)
+    at: dict[str, Any] = {"batch_id": batch_id, "generation": last.generation, "origin": "snapshot"}
+    at |= {"commit_lsn": int(cut.lsn) - 1, "end_lsn": int(cut.lsn)}
     events: list[Event] = []
-    files: list[Path] = []
-    for copy in copies:
-        if last.complete_to < copy.lsn:
-            raise LakeError(f"committing the copy of {copy.table.identifier}: the log ends below its cut {copy.lsn}")
-        at: dict[str, Any] = {"batch_id": batch_id, "generation": last.generation, "origin": "snapshot"}
-        at |= {"relid": copy.table.relid, "commit_lsn": int(copy.lsn) - 1, "end_lsn": int(copy.lsn)}
-        known = versions.get(copy.table.relid)
-        if known is None or json.loads(known.payload) != json.loads(copy.payload):
-            schema_id = next_schema_id
-            next_schema_id += 1
-            events.append(
-                Event(**at, ordinal=BASELINE_ORDINAL - 1, kind="schema", schema_id=schema_id, payload=copy.payload)
-            )
-        else:
-            schema_id = known.schema_id
-        proof = json.dumps({"rows": copy.rows, "scope": "all", "lsn": str(copy.lsn)})
-        events.append(Event(**at, ordinal=BASELINE_ORDINAL, kind="baseline", schema_id=schema_id, payload=proof))
-        if copy.rows:
-            files.append(_fill(copy, batch_id, schema_id))
-    kinds = Counter(event.kind for event in events)
+    for plan in whole:
+        of: dict[str, Any] = {"relid": plan.table.relid, "schema_id": schema_ids[plan.table.relid]}
+        if plan.table.relid in changed:
+            events.append(Event(**at, **of, ordinal=BASELINE_ORDINAL - 1, kind="schema", payload=plan.payload))
+        proof = {"rows": rows[plan.table.relid], "scope": scope.name, "lsn": str(cut.lsn)}
+        proof |= {"columns": list(scope.columns)} if scope.columns else {}
+        proof |= {"partition": scope.partition} if scope.partition else {}
+        events.append(Event(**at, **of, ordinal=BASELINE_ORDINAL, kind="baseline", payload=json.dumps(proof)))
+    counts = {"row": sum(rows.values()), **Counter(event.kind for event in events)}
     record = replace(
         last,
         batch_id=batch_id,
         from_lsn=last.complete_to,
         origin="snapshot",
         changes=0,
-        counts={"row": sum(c.rows for c in copies), **kinds},
+        counts=counts,
         committed_at=datetime.now(UTC).isoformat(),
     )
-    if files:
-        spark = session.own_session(config)
-        staging.commit_batch(spark, config, record, tasks=[], events=events, base_snapshot=base, arrow_files=files)
-    else:
-        ledger.append_empty(record, events)
+    # Against the reading from which the batch was planned: another runner's commit since then makes it fail.
+    ledger.append(record, events, [copied.task.path for copied in done if sum(copied.rows.values())])
+    outcome.rows |= dict(rows)
+    for plan in whole:
+        copied_rows = rows[plan.table.relid]
+        _log.info("copied", extra={"table": plan.table.identifier, "rows": copied_rows, "lsn": str(cut.lsn)})
 
 
-def _fill(copy: TableCopy, batch_id: int, schema_id: int) -> Path:
-    """The copy's file with its batch and schema version, known only once the log is drained to the cut."""
-    import pyarrow as pa
+def _schema_ids(
+    plans: Sequence[_Plan], versions: dict[int, SchemaVersion], scope: Scope
+) -> tuple[dict[int, int], set[int]]:
+    """The schema version of each table's rows, and the relids for which it is a new one."""
+    ids: dict[int, int] = {}
+    changed: set[int] = set()
+    following = max((v.schema_id for v in versions.values()), default=0) + 1
+    for plan in plans:
+        known = versions.get(plan.table.relid)
+        if known is not None and json.loads(known.payload) == json.loads(plan.payload):
+            ids[plan.table.relid] = known.schema_id
+            continue
+        if scope.name != "all":
+            raise ConfigError(
+                f"repairing {plan.table.identifier}: the log does not know its present columns; run"
+                f" `cdc repair {plan.table.identifier}`"
+            )
+        ids[plan.table.relid] = following + len(changed)
+        changed.add(plan.table.relid)
+    return ids, changed
 
-    filled = copy.file.with_suffix(".filled.arrow")
-    with (
-        pa.OSFile(str(copy.file), "rb") as source,
-        pa.ipc.open_stream(source) as reader,
-        pa.OSFile(str(filled), "wb") as sink,
-        pa.ipc.new_stream(sink, EVENT_SCHEMA) as writer,
-    ):
-        for batch in reader:
-            columns = dict(zip(EVENT_SCHEMA.names, batch.columns, strict=True))
-            columns["batch_id"] = pa.array([batch_id], pa.int64()).take(pa.array([0] * len(batch), pa.int32()))
-            columns["schema_id"] = pa.array([schema_id], pa.int64()).take(pa.array([0] * len(batch), pa.int32()))
-            writer.write_batch(pa.RecordBatch.from_arrays(list(columns.values()), schema=EVENT_SCHEMA))
-    copy.file.unlink()
-    return filled
+
+def _runs(items: Sequence[Item]) -> Iterator[list[Item]]:
+    """Pieces that share a file: small ones together."""
+    run: list[Item] = []
+    for item in items:
+        if run and sum(i.piece.bytes for i in run) + item.piece.bytes > _LEAST_PIECE:
+            yield run
+            run = []
+        run.append(item)
+    if run:
+        yield run
 
 
-__all__ = ["SnapshotResult", "commit_copies", "copy_tables", "missing_baselines", "repair"]
+__all__ = ["WHOLE", "Scope", "SnapshotResult", "copy_tables", "missing_baselines", "repair"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,15 +15,33 @@ from toolkit.errors import LakeError
 if TYPE_CHECKING:
     from toolkit.config import Config
 
+_LOCK = ".held"
+
 
 @contextmanager
 def spool_directory(config: Config) -> Iterator[Path]:
-    """A folder of this run's own, removed afterwards: `[drain] spool_dir`, else beside the lake."""
+    """A folder of this run's own, removed afterwards: `[drain] spool_dir`, else beside the lake.
+
+    What killed runs left there is removed first: a run holds a lock on its folder, and a lock ends with its process.
+    """
     base = config.path(config.drain.spool_dir) if config.drain.spool_dir else config.work_dir / "spool"
     try:
         base.mkdir(parents=True, exist_ok=True)
+        _sweep(base)
         holder = tempfile.TemporaryDirectory(dir=base, prefix="run-")
+        lock = (Path(holder.name) / _LOCK).open("wb")
+        fcntl.flock(lock, fcntl.LOCK_SH)
     except OSError as error:
         raise LakeError(f"spooling to {base}: {error.strerror or error}; check [drain] spool_dir") from None
-    with holder as name:
+    with lock, holder as name:
         yield Path(name)
+
+
+def _sweep(base: Path) -> None:
+    for folder in base.glob("run-*"):
+        try:
+            with (folder / _LOCK).open("rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            continue  # held, or just being made

@@ -22,6 +22,7 @@ class TableState:
     reason: str | None
     from_lsn: Lsn | None
     remedy: str | None
+    repaired_lsn: Lsn | None = None  # it was copied again here, and no check has proven it since
 
 
 def live_tables(ledger: Ledger) -> tuple[TableVersion, ...]:

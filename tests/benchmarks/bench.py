@@ -1,4 +1,4 @@
-"""Speeds of the drain, beside the limit of the same run: the server's own COPY of the same peek into nothing.
+"""Speeds of drain and snapshot, beside the limit of the same run: the server's own COPY of the same peek into nothing.
 
 `make bench`, or `python -m tests.benchmarks.bench --changes 100000` for a short one. One JSON line a figure on stdout:
 name, value, unit, CPU seconds of the toolkit's processes (JVM included) and of the server, ratio to the limit, and the
@@ -23,7 +23,7 @@ from psycopg import sql
 from tests.benchmarks.processes import Meter, Usage
 from toolkit import config as configuration
 from toolkit import drain as draining
-from toolkit import initialise
+from toolkit import initialise, snapshot
 from toolkit.embedded import EmbeddedServer
 from toolkit.lsn import Lsn
 
@@ -81,6 +81,11 @@ def _bench(folder: Path, server: EmbeddedServer, transactions: int, repeat: int)
         _rate("drain_w1", changes, _measured(server, draining.drain, config, upto), limit)
         _require_whole(config, _WARM + changes + 1)
 
+        rows = _count(conn, "public.w1")
+        runs = [_measured(server, _table_to_nothing, conn) for _ in range(2)]
+        limit = _rate("copy_table_null", rows, min(runs, key=lambda usage: usage.seconds), unit="rows/s")
+        _rate("snapshot_w1", rows, _measured(server, snapshot.repair, config, ["public.w1"]), limit, unit="rows/s")
+
         command = [sys.executable, "-m", "toolkit.cli"]
         empty = []
         for n in range(repeat):
@@ -111,6 +116,19 @@ def _copy_to_nothing(conn: psycopg.Connection[Any], config: configuration.Config
         for block in copy:
             size += len(block)
     return size
+
+
+def _table_to_nothing(conn: psycopg.Connection[Any]) -> None:
+    """The bare COPY of a table, one session: the limit of one core of the server."""
+    with conn.cursor() as cursor, cursor.copy("copy public.w1 to stdout") as copy:
+        for _ in copy:
+            pass
+
+
+def _count(conn: psycopg.Connection[Any], table: str) -> int:
+    row = conn.execute(f"select count(*) from {table}").fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 def _warm_up(conn: psycopg.Connection[Any], config: configuration.Config) -> None:
@@ -147,9 +165,9 @@ def _command(server: EmbeddedServer, command: list[str]) -> Usage:
     return meter.usage
 
 
-def _rate(name: str, changes: int, usage: Usage, limit: float | None = None) -> float:
+def _rate(name: str, changes: int, usage: Usage, limit: float | None = None, *, unit: str = "changes/s") -> float:
     value = changes / usage.seconds
-    _print(name, round(value), "changes/s", usage, None if limit is None else round(value / limit, 3))
+    _print(name, round(value), unit, usage, None if limit is None else round(value / limit, 3))
     return value
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.catalog import SchemaVersion, TableVersion
@@ -24,6 +25,7 @@ from toolkit.lsn import Lsn
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.manifest import DataFile
+    from pyiceberg.partitioning import PartitionKey
     from pyiceberg.table import Table
 
     from toolkit.config import Config
@@ -200,7 +202,13 @@ class Ledger:
         return by_kind
 
     def append_empty(self, record: BatchRecord, events: Sequence[Event] = ()) -> int:
-        """Commit a batch without rows, and a few driver-made events, without a JVM. Gives the new table snapshot id.
+        """`append` without files."""
+        return self.append(record, events)
+
+    def append(self, record: BatchRecord, events: Sequence[Event] = (), files: Sequence[Path] = ()) -> int:
+        """Commit a batch of a few driver-made events without a JVM. Gives the new table snapshot id.
+
+        `files` are Parquet files of row events (`lake.files.EventsFile`); they move into the table with the commit.
 
         Raises:
             CommitConflict: somebody committed after this ledger was read; nothing was written.
@@ -215,6 +223,8 @@ class Ledger:
             raise CommitConflict(f"committing batch {record.batch_id}: the ledger is at batch {last.batch_id} already")
         from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 
+        from toolkit.lake import files as data
+
         catalog = reads.catalog(self._config)
         try:
             table = catalog.load_table(EVENTS)
@@ -224,10 +234,11 @@ class Ledger:
             # pyiceberg would quietly repeat a lost append on top of the winner. In memory only: not committed.
             table.metadata.properties["commit.retry.num-retries"] = "0"
             with (
+                data.moved_in(table, _partition(table, record.batch_id, "row"), files) as rows,
                 table.transaction() as transaction,
                 transaction.update_snapshot({SUMMARY_KEY: record.to_json()}).fast_append() as append,
             ):
-                for file in _write(table, to_arrow(all_events)):
+                for file in (*rows, *_write(table, to_arrow(all_events))):
                     append.append_data_file(file)
             committed = table.current_snapshot()
         except (CommitFailedException, NoSuchTableError):
@@ -237,6 +248,16 @@ class Ledger:
         self.refresh()
         assert committed is not None
         return committed.snapshot_id
+
+    def file_ids(self) -> dict[str, int]:
+        """Iceberg field ids of `raw.events`, for `lake.files.EventsFile`."""
+        from toolkit.lake import files as data
+
+        catalog = reads.catalog(self._config)
+        try:
+            return data.field_ids(catalog.load_table(EVENTS).schema())
+        finally:
+            catalog.close()
 
 
 def _log_order(row: dict[str, Any]) -> tuple[int, int, int, int]:
@@ -249,21 +270,23 @@ def _write(table: Table, events: pa.Table) -> Iterable[DataFile]:
 
     import pyarrow.compute as pc
     from pyiceberg.io.pyarrow import write_file
-    from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
     from pyiceberg.table import WriteTask
 
-    schema, spec = table.schema(), table.spec()
     batch_id = events["batch_id"][0].as_py()
-    values = {"batch_id": batch_id - batch_id % BATCH_WIDTH}
     write_uuid = uuid.uuid4()
     tasks = []
     for number, kind in enumerate(events["kind"].unique().to_pylist()):
-        values["kind"] = kind
-        key = PartitionKey(
-            [PartitionFieldValue(f, values[schema.find_column_name(f.source_id) or ""]) for f in spec.fields],
-            spec,
-            schema,
-        )
         rows = events.filter(pc.equal(events["kind"], kind)).to_batches()
-        tasks.append(WriteTask(write_uuid, number, schema, rows, partition_key=key))
+        key = _partition(table, batch_id, kind)
+        tasks.append(WriteTask(write_uuid, number, table.schema(), rows, partition_key=key))
     return write_file(table.io, table.metadata, iter(tasks))
+
+
+def _partition(table: Table, batch_id: int, kind: str) -> PartitionKey:
+    from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
+
+    schema, spec = table.schema(), table.spec()
+    values = {"batch_id": batch_id - batch_id % BATCH_WIDTH, "kind": kind}
+    return PartitionKey(
+        [PartitionFieldValue(f, values[schema.find_column_name(f.source_id) or ""]) for f in spec.fields], spec, schema
+    )

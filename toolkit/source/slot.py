@@ -62,6 +62,14 @@ class Cut:
     lsn: Lsn
     snapshot_name: str
     slot: str
+    server: str = ""  # which server exported it (`server_identity`); empty: not known
+
+
+def server_identity(conn: Connection) -> str:
+    """The server that answers this session: cluster, start of the process, standby or not."""
+    row = conn.execute(queries.load("introspect/server_identity")).fetchone()
+    assert row is not None
+    return str(row[0])
 
 
 def read_slot(conn: Connection, name: str) -> SlotState | None:
@@ -150,6 +158,7 @@ def create_slot(config: Config, name: str, temporary: bool) -> Iterator[Cut]:
         milliseconds = int(config.check.cut_seconds * 1000)
         session.execute(f"set statement_timeout = {milliseconds}")
         session.execute(f"set lock_timeout = {milliseconds}")
+        server = server_identity(session)
         try:
             row = session.execute(statement).fetchone()
         except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable):
@@ -165,7 +174,7 @@ def create_slot(config: Config, name: str, temporary: bool) -> Iterator[Cut]:
             raise SlotError(f"creating slot {name!r}: {one_line(error)}") from None
         assert row is not None
         # The snapshot lasts until the next command on this session, so none is sent.
-        yield Cut(lsn=Lsn.parse(row[1]), snapshot_name=row[2], slot=name)
+        yield Cut(lsn=Lsn.parse(row[1]), snapshot_name=row[2], slot=name, server=server)
 
 
 def drop_slot(conn: Connection, name: str) -> None:

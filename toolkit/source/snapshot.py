@@ -1,38 +1,73 @@
-"""Rows of a table inside an exported snapshot, as `R` events whose cells are byte-equal with the stream's text.
+"""Rows of a table inside an exported snapshot, as events whose cells are byte-equal with the stream's text.
 
 COPY's text form is what the types' output functions print, as in pgoutput (a cast to text is not: booleans, char(n) and
 inet differ). One line is one image: columns that have no cell in the stream are selected as NULL.
+
+A table is read in pieces: ranges of pages of its own file, or of each leaf of a partitioned table. Any number of
+sessions may read pieces of one cut. No lock outlives its piece, so each piece is proven to be the table that the
+snapshot saw before it is read: PostgreSQL shows an empty table after a TRUNCATE, and any rows at all after a rewrite.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import psycopg
 import pyarrow as pa
-import pyarrow.compute as pc
+from psycopg.rows import dict_row
 
+from toolkit import queries
 from toolkit.catalog import TableVersion
 from toolkit.config import Config
-from toolkit.errors import SourceUnavailable
+from toolkit.errors import CdcError, SourceUnavailable
 from toolkit.events import EVENT_SCHEMA
 from toolkit.lsn import Lsn
-from toolkit.names import quote_postgres
+from toolkit.names import qualified, quote_postgres
+from toolkit.source import locks
 from toolkit.source.connection import Connection, connect, one_line
 from toolkit.source.copyout import copy_blocks
-from toolkit.source.slot import Cut
+from toolkit.source.copytext import cells, constant, numbers
+from toolkit.source.slot import Cut, server_identity
 
-_TAB, _NEWLINE, _BACKSLASH, _N = 9, 10, 92, 78
-#: What COPY writes for characters that it escapes; the backslash itself comes first and last.
-_ESCAPES = (("\\n", "\n"), ("\\t", "\t"), ("\\r", "\r"), ("\\b", "\b"), ("\\f", "\f"), ("\\v", "\v"))
-_HELD = "\0"  # stands for a backslash meanwhile; never inside a PostgreSQL text
 _BLOCK_BYTES = 4 << 20
 
-Bytes = npt.NDArray[np.uint8]
+
+class TableRefused(CdcError):
+    """One table cannot be read at this cut. `moved`: another cut may read it."""
+
+    def __init__(self, message: str, *, moved: bool = False) -> None:
+        super().__init__(message)
+        self.moved = moved
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Pages `first` to `last` (exclusive; None: to the end) of one file. `number` orders the pieces of a table."""
+
+    number: int
+    relid: int  # of the table itself, or of a leaf
+    schema: str
+    name: str
+    attnums: dict[str, int]  # of the file's own columns
+    first: int = 0
+    last: int | None = None
+    whole: bool = True  # no condition on pages
+    bytes: int = 0  # of its pages
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """What the rows become: `R` rows of a whole table, or for a scoped repair `U` rows that put `columns` (attnums).
+
+    A `U` row leaves every other column unchanged, as an update with unchanged TOAST does; None puts all of them.
+    """
+
+    op: str = "R"
+    columns: frozenset[int] | None = None
 
 
 @contextmanager
@@ -40,9 +75,14 @@ def reader(config: Config, cut: Cut) -> Iterator[Connection]:
     """A read-only session that sees exactly what the cut's snapshot shows.
 
     Raises:
-        SourceUnavailable: the snapshot is gone; its slot session has ended.
+        SourceUnavailable: the snapshot is gone (its slot session has ended), or another server answered.
     """
     with connect(config) as conn:
+        if cut.server and server_identity(conn) != cut.server:
+            raise SourceUnavailable(
+                f"importing the snapshot at {cut.lsn}: this session reached another server than the one that exported"
+                " it; a load balancer or several hosts stand in [source] conninfo: name the primary alone"
+            )
         conn.execute("begin isolation level repeatable read, read only")
         try:
             conn.execute(f"set transaction snapshot '{cut.snapshot_name}'")
@@ -53,6 +93,63 @@ def reader(config: Config, cut: Cut) -> Iterator[Connection]:
             conn.execute("rollback")
 
 
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much there is to read: `bytes` with TOAST, `rows` by the server's estimate."""
+
+    bytes: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cutting:
+    """About `parts` pieces a table, each of `least` to `most` bytes of its file."""
+
+    parts: int = 1
+    least: int = 1
+    most: int = 1 << 62
+
+    def piece_bytes(self, total: int) -> int:
+        """Size of one piece of a table of `total` bytes."""
+        return min(self.most, max(self.least, total // self.parts))
+
+
+def pieces(conn: Connection, table: TableVersion, cutting: Cutting) -> tuple[tuple[Piece, ...], Size]:
+    """The pieces of a table as the snapshot of `conn` shows it.
+
+    Raises:
+        TableRefused: a leaf is a foreign table.
+    """
+    with conn.cursor(row_factory=dict_row) as cursor:
+        files = cursor.execute(queries.load("introspect/pieces"), {"relid": table.relid}).fetchall()
+    found: list[Piece] = []
+    piece_bytes = cutting.piece_bytes(sum(file["bytes"] for file in files))
+    for file in files:
+        if file["kind"] != "r":
+            name = qualified(file["schema"], file["name"])
+            raise TableRefused(f"{table.identifier} has a partition {name} that is no ordinary table: detach it")
+        attnums = dict(zip(file["columns"] or (), file["attnums"] or (), strict=True))
+        pages = file["bytes"] // file["page"]
+        step = max(1, piece_bytes // file["page"])
+        starts = range(0, pages, step) if file["heap"] and pages > step else range(1)
+        for first in starts:
+            end = first + step if first + step < pages else None  # rows may be behind today's last page
+            found.append(
+                Piece(
+                    number=len(found),
+                    relid=file["relid"],
+                    schema=file["schema"],
+                    name=file["name"],
+                    attnums=attnums,
+                    first=first,
+                    last=end,
+                    whole=len(starts) == 1,
+                    bytes=file["bytes"] // len(starts),
+                )
+            )
+    return tuple(found), Size(sum(f["total_bytes"] for f in files), sum(f["estimate"] for f in files))
+
+
 def snapshot_batches(
     conn: Connection,
     table: TableVersion,
@@ -61,147 +158,154 @@ def snapshot_batches(
     generation: int,
     batch_id: int = 0,
     schema_id: int | None = None,
+    piece: Piece | None = None,
+    images: Images | None = None,
+    lock_seconds: float = 30.0,
 ) -> Iterator[pa.RecordBatch]:
-    """Every published row of `table` as batches of `EVENT_SCHEMA`, about 4 MiB of text each.
+    """Published rows of `table` as batches of `EVENT_SCHEMA`, about 4 MiB of text each.
 
     Args:
         conn: a session of `reader`.
         table: its version inside the same snapshot.
         lsn: the cut; the events stand at `lsn - 1` and end at `lsn`.
-        batch_id: of the batch that will hold them; may be filled in later, as `schema_id`.
+        piece: of `pieces`; all of the table if None.
+        lock_seconds: how long to wait for another session's lock on the table.
 
     Raises:
-        SourceUnavailable: the server refused or broke off; the message names the table.
+        TableRefused: this table cannot be read; the session can go on with others.
+        SourceUnavailable: the session broke off.
     """
+    if piece is None:
+        for one in pieces(conn, table, Cutting())[0]:
+            yield from snapshot_batches(
+                conn, table, lsn, generation=generation, batch_id=batch_id, schema_id=schema_id, piece=one,
+                images=images, lock_seconds=lock_seconds,
+            )  # fmt: skip
+        return
+    images = images or Images()
+    shown = {c.attnum: c.name for c in table.columns if c.published}
+    if images.columns is not None:
+        shown = {attnum: name for attnum, name in shown.items() if attnum in images.columns}
     width = table.width
-    absent = [c.attnum for c in table.columns if not c.published]
-    ordinal = 0
+    constants: dict[str, int | str | list[int] | None] = {
+        "batch_id": batch_id,
+        "generation": generation,
+        "commit_lsn": int(lsn) - 1,
+        "end_lsn": int(lsn),
+        "origin": "snapshot",
+        "kind": "row",
+        "relid": table.relid,
+        "schema_id": schema_id,
+        "op": images.op,
+        "unchanged": [c.attnum for c in table.columns if c.published and c.attnum not in shown],
+        "absent": [c.attnum for c in table.columns if not c.published],
+    }
+    ordinal = piece.number << 32
     try:
-        for messages in copy_blocks(conn, copy_statement(table), _BLOCK_BYTES):
-            rows = len(messages)
-            cells = _cells(b"".join(messages)) if width else pa.nulls(0, pa.string())
-            if len(cells) != rows * width:
-                raise SourceUnavailable(
-                    f"copying {table.identifier}: {len(cells)} cells in {rows} rows of {width}; report this"
-                )
-            offsets = _numbers(pa.int32(), np.arange(rows + 1, dtype=np.int32) * np.int32(width))
-            yield _batch(
-                rows,
-                {
-                    "batch_id": batch_id,
-                    "generation": generation,
-                    "commit_lsn": int(lsn) - 1,
-                    "end_lsn": int(lsn),
-                    "origin": "snapshot",
-                    "kind": "row",
-                    "relid": table.relid,
-                    "schema_id": schema_id,
-                    "op": "R",
-                    "unchanged": [],
-                    "absent": absent,
-                },
-                {
-                    "ordinal": _numbers(pa.int64(), np.arange(ordinal, ordinal + rows, dtype=np.int64)),
-                    "new": pa.ListArray.from_arrays(offsets, cells),
-                },
-            )
-            ordinal += rows
+        with _held(conn, table, piece, shown, lock_seconds):
+            for lines in copy_blocks(conn, copy_statement(table, piece, shown), _BLOCK_BYTES):
+                rows = len(lines)
+                found = cells(lines) if width else pa.nulls(0, pa.string())
+                if len(found) != rows * width:
+                    raise SourceUnavailable(
+                        f"copying {table.identifier}: {len(found)} cells in {rows} rows of {width}; report this"
+                    )
+                offsets = numbers(pa.int32(), np.arange(rows + 1, dtype=np.int32) * np.int32(width))
+                columns = {
+                    "ordinal": numbers(pa.int64(), np.arange(ordinal, ordinal + rows, dtype=np.int64)),
+                    "new": pa.ListArray.from_arrays(offsets, found),
+                }
+                arrays = [
+                    columns[field.name]
+                    if field.name in columns
+                    else constant(field.type, constants.get(field.name), rows)
+                    for field in EVENT_SCHEMA
+                ]
+                yield pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA)
+                ordinal += rows
     except psycopg.Error as error:
-        raise SourceUnavailable(f"copying {table.identifier}: {one_line(error)}") from None
+        if conn.broken or conn.closed:
+            raise SourceUnavailable(f"copying {table.identifier}: {one_line(error)}") from None
+        raise TableRefused(f"copying {table.identifier}: {one_line(error)}") from None
 
 
-def copy_statement(table: TableVersion) -> str:
-    """COPY of the published columns and rows; one cell for each attnum up to the last live one.
+@contextmanager
+def _held(
+    conn: Connection, table: TableVersion, piece: Piece, shown: dict[int, str], lock_seconds: float
+) -> Iterator[None]:
+    """Lock one piece's file while it is read, and see that it is what the snapshot saw."""
+    name = f"{quote_postgres(piece.schema)}.{quote_postgres(piece.name)}"
+    what = f"copying {table.identifier}"
+    with conn.transaction(force_rollback=True):  # a savepoint: rolling back gives the lock back
+        try:
+            with locks.waiting(conn, what, seconds=lock_seconds):
+                conn.execute(f"lock table only {name} in access share mode")
+        except locks.LockTimeout as error:
+            raise TableRefused(str(error), moved=True) from None
+        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName, psycopg.errors.WrongObjectType):
+            raise _moved(table, "was dropped or renamed") from None
+        same = conn.execute(queries.load("introspect/same_file"), {"name": name, "relid": piece.relid}).fetchone()
+        if same is None or not same[0]:
+            raise _moved(table, "was truncated, rewritten or replaced")
+        if shown:
+            # Names are resolved by today's catalog, whatever the snapshot: two columns may have changed names.
+            listed = ", ".join(quote_postgres(column) for column in shown.values())
+            # A domain's column is told as its base type.
+            types = {c.attnum: c.type_oid for c in table.columns if c.type_kind != "d"}
+            try:
+                result = conn.execute(f"select {listed} from only {name} limit 0").pgresult
+            except psycopg.errors.UndefinedColumn:
+                raise _moved(table, "lost or renamed a column") from None
+            assert result is not None
+            for at, (attnum, column) in enumerate(shown.items()):
+                found = (result.ftable(at), result.ftablecol(at), types.get(attnum) and result.ftype(at))
+                if found != (piece.relid, piece.attnums.get(column), types.get(attnum)):
+                    raise _moved(table, f"has another column {column!r}")
+        yield
 
-    A table that is published itself gives its own rows only; a partitioned table published as such gives all.
-    """
-    names = {c.attnum: c.name for c in table.columns if c.published}
-    cells = ", ".join(
-        quote_postgres(names[attnum]) if attnum in names else "null" for attnum in range(1, table.width + 1)
+
+def _moved(table: TableVersion, how: str) -> TableRefused:
+    return TableRefused(f"{table.identifier} {how} after the snapshot was taken", moved=True)
+
+
+def copy_statement(table: TableVersion, piece: Piece, shown: dict[int, str]) -> str:
+    """COPY of a piece's published rows; one cell for each attnum up to the last live one."""
+    listed = ", ".join(
+        quote_postgres(shown[attnum]) if attnum in shown else "null" for attnum in range(1, table.width + 1)
     )
-    only = "" if table.kind == "p" else "only "
-    # The filter was printed by pg_get_expr() on the source under a pinned search_path: an expression, not input.
-    condition = f" where {table.row_filter}" if table.row_filter else ""
-    source = f"{quote_postgres(table.schema)}.{quote_postgres(table.name)}"
-    return f"copy (select {cells} from {only}{source}{condition}) to stdout"
-
-
-def _cells(text: bytes) -> pa.StringArray:
-    """All cells of COPY text lines, row by row, unescaped.
-
-    Tabs and newlines in values are always escaped, so each raw one ends a cell: a table of strings needs no parser.
-    """
-    data: Bytes = np.frombuffer(text, np.uint8)
-    ends = np.flatnonzero((data == _TAB) | (data == _NEWLINE))
-    starts = np.empty_like(ends)
-    starts[0] = 0
-    starts[1:] = ends[:-1] + 1
-    lengths = ends - starts
-    kept = np.ones(len(data), np.bool_)
-    kept[ends] = False
-    valid = np.ones(len(ends), np.bool_)
-    two = np.flatnonzero(lengths == 2)  # NULL is \N; a value of backslash and N is \\N
-    nulls = two[(data[starts[two]] == _BACKSLASH) & (data[starts[two] + 1] == _N)]
-    if len(nulls):
-        valid[nulls] = False
-        kept[starts[nulls]] = False
-        kept[starts[nulls] + 1] = False
-        lengths[nulls] = 0
-    packed = data[kept]
-    offsets = np.zeros(len(ends) + 1, np.int32)
-    np.cumsum(lengths, out=offsets[1:])
-    array = pa.Array.from_buffers(
-        pa.string(),
-        len(ends),
-        [_bitmap(valid) if len(nulls) else None, pa.py_buffer(offsets), pa.py_buffer(packed)],
+    conditions: Sequence[str] = (
+        # The filter was printed by pg_get_expr() on the source under a pinned search_path: an expression, not input.
+        *((f"({table.row_filter})",) if table.row_filter else ()),
+        *(() if piece.whole else (f"ctid >= '({piece.first},0)'",)),
+        *(() if piece.last is None else (f"ctid < '({piece.last},0)'",)),
     )
-    if (packed == _BACKSLASH).any():
-        array = _unescape(array)
-    return array
+    where = f" where {' and '.join(conditions)}" if conditions else ""
+    source = f"{quote_postgres(piece.schema)}.{quote_postgres(piece.name)}"
+    return f"copy (select {listed} from only {source}{where}) to stdout"
 
 
-def _bitmap(valid: npt.NDArray[np.bool_]) -> pa.Buffer:
-    return pa.py_buffer(np.packbits(valid, bitorder="little"))
+def estimate(config: Config, tables: Sequence[TableVersion]) -> dict[int, Size]:
+    """How large tables are now, by relid. Nothing is locked."""
+    found: dict[int, Size] = {}
+    with connect(config) as conn:
+        for table in tables:
+            with conn.cursor(row_factory=dict_row) as cursor:
+                files: list[dict[str, Any]] = cursor.execute(
+                    queries.load("introspect/pieces"), {"relid": table.relid}
+                ).fetchall()
+            found[table.relid] = Size(sum(f["total_bytes"] for f in files), sum(f["estimate"] for f in files))
+    return found
 
 
-# Arrays are made from buffers: `pa.array` imports pandas, which costs a process a second.
-
-
-def _numbers(kind: pa.DataType, values: npt.NDArray[Any]) -> pa.Array:
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
-
-
-def _constant(kind: pa.DataType, value: int | str | list[int] | None, rows: int) -> pa.Array:
-    """The same value in every row."""
-    if value is None:
-        return pa.nulls(rows, kind)
-    if isinstance(value, int):
-        return _numbers(kind, np.full(rows, value, kind.to_pandas_dtype()))
-    offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(len(value))
-    if isinstance(value, str):
-        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(value.encode() * rows)]
-        return pa.Array.from_buffers(kind, rows, buffers)
-    items = _numbers(kind.value_type, np.tile(np.array(value, np.int32), rows))
-    return pa.ListArray.from_arrays(_numbers(pa.int32(), offsets), items)
-
-
-def _unescape(cells: pa.StringArray) -> pa.StringArray:
-    """Undo COPY's escapes in the cells that have any."""
-    escaped = pc.match_substring(cells, "\\")  # NULL for NULL: those stay as they are
-    plain = pc.replace_substring(cells.filter(escaped), "\\\\", _HELD)
-    for written, meant in _ESCAPES:
-        plain = pc.replace_substring(plain, written, meant)
-    plain = pc.replace_substring(plain, _HELD, "\\")
-    return pc.replace_with_mask(cells, escaped, plain)
-
-
-def _batch(rows: int, constants: Mapping[str, int | str | list[int] | None], columns: Mapping[str, pa.Array]) -> Any:
-    """A batch of `EVENT_SCHEMA`: the given columns, the same value in every row for the constants, else NULL."""
-    arrays = [
-        columns[field.name] if field.name in columns else _constant(field.type, constants.get(field.name), rows)
-        for field in EVENT_SCHEMA
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA)
-
-
-__all__ = ["copy_statement", "reader", "snapshot_batches"]
+__all__ = [
+    "Cutting",
+    "Images",
+    "Piece",
+    "Size",
+    "TableRefused",
+    "copy_statement",
+    "estimate",
+    "pieces",
+    "reader",
+    "snapshot_batches",
+]

@@ -1,0 +1,8 @@
+-- Which server answers: the cluster, the start of this very process, and whether it is a standby.
+select pg_catalog.concat_ws(
+  ' ',
+  s.system_identifier,
+  pg_catalog.pg_postmaster_start_time() at time zone 'UTC',
+  case when pg_catalog.pg_is_in_recovery() then 'standby' end
+)
+from pg_catalog.pg_control_system() as s

@@ -1,0 +1,363 @@
+"""Copying pieces of tables into Parquet files of `raw.events`, by worker processes on one exported snapshot.
+
+A worker is `python -m toolkit.copying`: it takes tasks as JSON lines on its standard input, and answers with JSON lines
+about its progress. It dies with whoever started it, at its next block at the latest. The driver gives the task of a
+dead worker to a new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from toolkit.errors import CdcError, SourceUnavailable
+from toolkit.log import logger
+from toolkit.lsn import Lsn
+
+if TYPE_CHECKING:
+    from toolkit.config import Config
+    from toolkit.source.connection import Connection
+    from toolkit.source.slot import Cut
+    from toolkit.source.snapshot import Images, Piece
+
+_log = logger(__name__)
+#: How often the same task may lose its worker.
+_ATTEMPTS = 3
+
+Report = Callable[[int, int], None]  # rows, bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One piece of one table."""
+
+    relid: int
+    payload: str  # table snapshot JSON inside the exported snapshot
+    schema_id: int
+    piece: Piece
+    images: Images
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Pieces that share a file, in this order."""
+
+    path: Path
+    generation: int
+    batch_id: int
+    items: tuple[Item, ...]
+
+    def without(self, relids: set[int]) -> Task:
+        """The same file without some tables."""
+        return replace(self, items=tuple(i for i in self.items if i.relid not in relids))
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What became of one task: rows by relid, and the tables that could not be read: (reason, another cut may do)."""
+
+    task: Task
+    rows: dict[int, int] = field(default_factory=dict)
+    refused: dict[int, tuple[str, bool]] = field(default_factory=dict)
+
+
+def copy(conn: Connection, cut: Cut, task: Task, ids: dict[str, int], lock_seconds: float, report: Report) -> Copied:
+    """Read a task's pieces into its file; stops at the first table that cannot be read.
+
+    Raises:
+        SourceUnavailable: the session broke off.
+    """
+    from toolkit.catalog import TableVersion
+    from toolkit.lake.files import EventsFile
+    from toolkit.source import snapshot
+
+    file = EventsFile(task.path, ids)
+    rows: dict[int, int] = {}
+    for item in task.items:
+        table = TableVersion.from_json(json.loads(item.payload))
+        rows.setdefault(item.relid, 0)
+        try:
+            for batch in snapshot.snapshot_batches(
+                conn, table, cut.lsn, generation=task.generation, batch_id=task.batch_id, schema_id=item.schema_id,
+                piece=item.piece, images=item.images, lock_seconds=lock_seconds,
+            ):  # fmt: skip
+                rows[item.relid] += batch.num_rows
+                report(batch.num_rows, batch.column("new").nbytes)
+                file.write(batch)
+        except snapshot.TableRefused as error:
+            return Copied(task, refused={item.relid: (str(error), error.moved)})
+    file.close()
+    return Copied(task, rows)
+
+
+class Copiers:
+    """Runs tasks on one cut: in this process, or in `workers` processes, as a context manager."""
+
+    def __init__(self, config: Config, cut: Cut, ids: dict[str, int], *, workers: int, report: Report) -> None:
+        self._config = config
+        self._cut = cut
+        self._ids = ids
+        self._report = report
+        self._stack = contextlib.ExitStack()
+        self._pool = [_Worker(config, cut, ids, report) for _ in range(workers)]
+        self._conn: Connection | None = None
+
+    def __enter__(self) -> Copiers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._pool:
+            worker.stop()
+        self._stack.close()
+
+    def run(self, tasks: Sequence[Task]) -> tuple[list[Copied], dict[int, tuple[str, bool]]]:
+        """Copy all tasks. A table that cannot be read is left out of every file, and returned with its reason.
+
+        Raises:
+            SourceUnavailable: the cut is gone, or a task lost its worker too often.
+        """
+        done: list[Copied] = []
+        refused: dict[int, tuple[str, bool]] = {}
+        left = list(tasks)
+        while left:
+            for result in self._pass(left):
+                refused |= result.refused
+                done.append(result)
+            gone = set(refused)
+            left = [c.task.without(gone) for c in done if c.refused or any(item.relid in gone for item in c.task.items)]
+            done = [c for c in done if not c.refused and not any(item.relid in gone for item in c.task.items)]
+            left = [task for task in left if task.items]
+        return done, refused
+
+    def _pass(self, tasks: Sequence[Task]) -> list[Copied]:
+        if not self._pool:
+            conn = self._own()
+            seconds = self._config.snapshot.lock_seconds
+            return [copy(conn, self._cut, task, self._ids, seconds, self._report) for task in tasks]
+        waiting: queue.SimpleQueue[tuple[Task, int]] = queue.SimpleQueue()
+        for task in tasks:
+            waiting.put((task, 1))
+        results: list[Copied] = []
+        failures: list[CdcError] = []
+        threads = [
+            threading.Thread(target=_serve, args=(worker, waiting, results, failures), daemon=True)
+            for worker in self._pool
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(0.5)  # so that Ctrl-C is heard
+        if failures:
+            raise failures[0]
+        return results
+
+    def _own(self) -> Connection:
+        from toolkit.source import snapshot
+
+        if self._conn is None:
+            self._conn = self._stack.enter_context(snapshot.reader(self._config, self._cut))
+        return self._conn
+
+
+def _serve(
+    worker: _Worker,
+    waiting: queue.SimpleQueue[tuple[Task, int]],
+    results: list[Copied],
+    failures: list[CdcError],
+) -> None:
+    """One thread's share: tasks until there are none, or until one has failed for good."""
+    while not failures:
+        try:
+            task, attempt = waiting.get_nowait()
+        except queue.Empty:
+            return
+        try:
+            results.append(worker.run(task))
+        except _WorkerDied as error:
+            _log.warning("snapshot worker died", extra={"file": task.path.name, "attempt": attempt, "how": str(error)})
+            if attempt >= _ATTEMPTS:
+                what = ", ".join(sorted({_name(item) for item in task.items}))
+                failures.append(
+                    SourceUnavailable(f"copying {what}: {_ATTEMPTS} workers ended without an answer, the last: {error}")
+                )
+            else:
+                waiting.put((task, attempt + 1))
+        except CdcError as error:
+            failures.append(error)
+        except Exception as error:  # a thread must not take its failure with it
+            failures.append(CdcError(f"copying {task.path.name}: {error!r}"))
+
+
+def _name(item: Item) -> str:
+    data = json.loads(item.payload)
+    return f"{data['schema']}.{data['name']}"
+
+
+class _WorkerDied(Exception):
+    """The process ended in the middle of a task."""
+
+
+class _Worker:
+    """One worker process, started with its first task and again after its death."""
+
+    def __init__(self, config: Config, cut: Cut, ids: dict[str, int], report: Report) -> None:
+        self._hello = {
+            "config": json.loads(config.model_dump_json()),
+            "cut": {**asdict(cut), "lsn": int(cut.lsn)},
+            "ids": ids,
+        }
+        self._report = report
+        self.process: subprocess.Popen[str] | None = None
+
+    def run(self, task: Task) -> Copied:
+        """Give one task to the process and wait for its end.
+
+        Raises:
+            _WorkerDied: the process ended; the next call starts another one.
+        """
+        from toolkit import errors
+
+        process = self._started()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        rows = size = 0
+        try:
+            _send(process.stdin, _plain(task))
+            for line in process.stdout:
+                answer = json.loads(line)
+                if "rows" in answer:
+                    rows, size = rows + answer["rows"], size + answer["bytes"]
+                    self._report(answer["rows"], answer["bytes"])
+                elif "lost" in answer:
+                    self._forget(rows, size)
+                    raise _WorkerDied(answer["lost"])
+                elif "error" in answer:
+                    kind = getattr(errors, answer["error"], SourceUnavailable)
+                    raise kind(answer["message"])
+                else:
+                    refused = {int(k): (v[0], v[1]) for k, v in answer["refused"].items()}
+                    return Copied(task, {int(k): v for k, v in answer["copied"].items()}, refused)
+        except (BrokenPipeError, json.JSONDecodeError):
+            pass
+        code = process.wait()
+        self._forget(rows, size)
+        raise _WorkerDied(f"signal {-code}" if code < 0 else f"exit code {code}")
+
+    def _forget(self, rows: int, size: int) -> None:
+        self._report(-rows, -size)
+        self.stop()
+
+    def _started(self) -> subprocess.Popen[str]:
+        if self.process is None or self.process.poll() is not None:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "toolkit.copying"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                encoding="utf-8",
+            )
+            assert self.process.stdin is not None
+            _send(self.process.stdin, self._hello)
+        return self.process
+
+    def stop(self) -> None:
+        process, self.process = self.process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(OSError):
+                        pipe.close()
+
+
+def _send(pipe: Any, value: Any) -> None:
+    pipe.write(json.dumps(value) + "\n")
+    pipe.flush()
+
+
+def _plain(task: Task) -> dict[str, Any]:
+    items = [
+        {
+            "relid": i.relid,
+            "payload": i.payload,
+            "schema_id": i.schema_id,
+            "piece": asdict(i.piece),
+            "op": i.images.op,
+            "columns": None if i.images.columns is None else sorted(i.images.columns),
+        }
+        for i in task.items
+    ]
+    return {"path": str(task.path), "generation": task.generation, "batch_id": task.batch_id, "items": items}
+
+
+def _task(data: dict[str, Any]) -> Task:
+    from toolkit.source.snapshot import Images, Piece
+
+    items = tuple(
+        Item(
+            relid=i["relid"],
+            payload=i["payload"],
+            schema_id=i["schema_id"],
+            piece=Piece(**i["piece"]),
+            images=Images(i["op"], None if i["columns"] is None else frozenset(i["columns"])),
+        )
+        for i in data["items"]
+    )
+    return Task(Path(data["path"]), data["generation"], data["batch_id"], items)
+
+
+def _lines() -> Iterator[dict[str, Any]]:
+    for line in sys.stdin:
+        yield json.loads(line)
+
+
+def work() -> int:
+    """The worker's life: one greeting, then task after task until the input ends."""
+    from toolkit.config import Config
+    from toolkit.source import snapshot
+    from toolkit.source.slot import Cut
+
+    out = sys.stdout
+    lines = _lines()
+    hello = next(lines, None)
+    if hello is None:
+        return 0
+    config = Config(**hello["config"])
+    cut = Cut(**{**hello["cut"], "lsn": Lsn(hello["cut"]["lsn"])})
+
+    def report(rows: int, size: int) -> None:
+        _send(out, {"rows": rows, "bytes": size})
+
+    try:
+        with snapshot.reader(config, cut) as conn:
+            for data in lines:
+                try:
+                    done = copy(conn, cut, _task(data), hello["ids"], config.snapshot.lock_seconds, report)
+                except SourceUnavailable as error:
+                    _send(out, {"lost": str(error)})  # this session only: the cut may still be there
+                    return 1
+                _send(out, {"copied": done.rows, "refused": done.refused})
+    except BrokenPipeError:
+        os._exit(1)  # nobody listens any more
+    except CdcError as error:
+        _send(out, {"error": type(error).__name__, "message": str(error)})
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(work())
+
+
+__all__ = ["Copied", "Copiers", "Item", "Task", "copy"]

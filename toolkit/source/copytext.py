@@ -1,0 +1,125 @@
+"""The cells of COPY's text form as Arrow strings, without a parser where there is nothing to parse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_TAB, _NEWLINE, _BACKSLASH, _N = 9, 10, 92, 78
+#: What COPY writes for characters that it escapes; the backslash itself comes first and last.
+_ESCAPES = (("\\n", "\n"), ("\\t", "\t"), ("\\r", "\r"), ("\\b", "\b"), ("\\f", "\f"), ("\\v", "\v"))
+_HELD = "\0"  # stands for a backslash meanwhile; never inside a PostgreSQL text
+#: Above this a block is one huge row or a few: taken cell by cell, it needs a third of the memory.
+_LARGE_BYTES = 32 << 20
+
+Bytes = npt.NDArray[np.uint8]
+
+# Arrays are made from buffers: `pa.array` imports pandas, which costs a process a second.
+
+
+def cells(lines: list[bytes]) -> pa.StringArray:
+    """All cells of COPY text lines, row by row, unescaped. Empties `lines`, so that huge ones are not held twice.
+
+    Tabs and newlines in values are always escaped, so each raw one ends a cell: a table of strings needs no parser.
+    """
+    if sum(map(len, lines)) > _LARGE_BYTES:
+        return _one_by_one(lines)
+    text = b"".join(lines)
+    lines.clear()
+    data: Bytes = np.frombuffer(text, np.uint8)
+    ends = np.flatnonzero((data - _TAB) < 2)  # unsigned: smaller bytes wrap around
+    starts = np.empty_like(ends)
+    starts[0] = 0
+    starts[1:] = ends[:-1] + 1
+    lengths = ends - starts
+    valid: npt.NDArray[np.bool_] | None = None
+    escaped = b"\\" in text
+    if escaped:
+        two = np.flatnonzero(lengths == 2)  # NULL is \N; a value of backslash and N is \\N
+        nulls = two[(data[starts[two]] == _BACKSLASH) & (data[starts[two] + 1] == _N)]
+        if len(nulls):
+            valid = np.ones(len(ends), np.bool_)
+            valid[nulls] = False
+            lengths[nulls] = 0
+        if b"\\\\" not in text:
+            text = text.replace(b"\\N", b"")  # no value has a backslash, so each \N is a NULL
+            escaped = b"\\" in text
+        elif valid is not None:
+            kept = np.ones(len(data), np.bool_)
+            kept[starts[nulls]] = False
+            kept[starts[nulls] + 1] = False
+            text = data[kept].tobytes()
+    packed = text.translate(None, b"\t\n")
+    array = _strings(lengths, packed, valid)
+    return _unescape(array) if escaped else array
+
+
+def _strings(
+    lengths: npt.NDArray[np.int64], packed: bytes | Bytes, valid: npt.NDArray[np.bool_] | None
+) -> pa.StringArray:
+    offsets = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    bitmap = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(pa.string(), len(lengths), [bitmap, pa.py_buffer(offsets), pa.py_buffer(packed)])
+
+
+def _unescape(array: pa.StringArray) -> pa.StringArray:
+    """Undo COPY's escapes in the cells that have any."""
+    escaped = pc.match_substring(array, "\\")  # NULL for NULL: those stay as they are
+    plain = pc.replace_substring(array.filter(escaped), "\\\\", _HELD)
+    for written, meant in _ESCAPES:
+        plain = pc.replace_substring(plain, written, meant)
+    plain = pc.replace_substring(plain, _HELD, "\\")
+    return pc.replace_with_mask(array, escaped, plain)
+
+
+def _one_by_one(lines: list[bytes]) -> pa.StringArray:
+    """The same for huge rows, each freed as soon as its cells are out."""
+    found: list[bytes] = []
+    valid: list[bool] = []
+    lines.reverse()
+    while lines:
+        row = lines.pop().split(b"\t")
+        row[-1] = row[-1][:-1]
+        valid += [cell != b"\\N" for cell in row]
+        row.reverse()
+        while row:
+            cell = row.pop()
+            found.append(b"" if cell == b"\\N" else _plain(cell))
+    lengths = np.fromiter(map(len, found), np.int64, len(found))
+    return _strings(lengths, b"".join(found), np.array(valid, np.bool_))
+
+
+def _plain(cell: bytes) -> bytes:
+    if b"\\" not in cell:
+        return cell
+    cell = cell.replace(b"\\\\", _HELD.encode())
+    for written, meant in _ESCAPES:
+        cell = cell.replace(written.encode(), meant.encode())
+    return cell.replace(_HELD.encode(), b"\\")
+
+
+def numbers(kind: pa.DataType, values: npt.NDArray[Any]) -> pa.Array:
+    """An Arrow array of a NumPy one, without a copy."""
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
+def constant(kind: pa.DataType, value: int | str | list[int] | None, rows: int) -> pa.Array:
+    """The same value in every row."""
+    if value is None:
+        return pa.nulls(rows, kind)
+    if isinstance(value, int):
+        return numbers(kind, np.full(rows, value, kind.to_pandas_dtype()))
+    offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(len(value))
+    if isinstance(value, str):
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(value.encode() * rows)]
+        return pa.Array.from_buffers(kind, rows, buffers)
+    items = numbers(kind.value_type, np.tile(np.array(value, np.int32), rows))
+    return pa.ListArray.from_arrays(numbers(pa.int32(), offsets), items)
+
+
+__all__ = ["cells", "constant", "numbers"]
