@@ -59,6 +59,7 @@ class TableVersion:
     row_filter: str | None
     comment: str | None
     dropped: bool = False
+    capture: str = "slot"  # slot, change_log, or both
 
     @property
     def identifier(self) -> str:
@@ -124,6 +125,7 @@ class TableVersion:
             row_filter=data.get("row_filter"),
             comment=data.get("comment"),
             dropped=bool(data.get("dropped", False)),
+            capture=data.get("capture", "slot"),
         )
 
 

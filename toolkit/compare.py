@@ -93,7 +93,7 @@ def unexplained(
             continue
         table = TableVersion.from_json(json.loads(text))
         known = versions.get(relid)
-        if known is None:
+        if known is None or known.table.dropped:
             differs(relid, "the table is published and no DDL event introduced it", text, table)
             continue
         changed = _differences(json.loads(known.payload), json.loads(text))

@@ -15,12 +15,20 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from toolkit.errors import ConfigError
+from toolkit.names import selects
 
 DEFAULT_NAME = "cdc.toml"
 
 
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TableConfig(_Section):
+    """How the tables of a pattern are captured: `[table."public.orders"]`."""
+
+    capture: Literal["slot", "change_log"] | None = None  # None: as `[source] capture` says
+    triggers: Literal["row", "statement"] = "row"  # of the change log; statement: cheaper for bulk changes
 
 
 class SourceConfig(_Section):
@@ -32,6 +40,9 @@ class SourceConfig(_Section):
     tables: tuple[str, ...] = ("public.*",)
     exclude: tuple[str, ...] = ()
     new_tables: Literal["propose", "publish"] = "propose"  # publish: FOR TABLES IN SCHEMA, captured from birth
+    capture: Literal["slot", "change_log"] = "slot"  # of every table that `[table]` does not say otherwise of
+    # How the change log is read. auto: through the slot where wal_level is logical (exact commit LSNs), else by ticks.
+    change_log_drain: Literal["auto", "slot", "tick"] = "auto"
 
     @field_validator("slot")
     @classmethod
@@ -98,6 +109,7 @@ class Config(BaseSettings):
     snapshot: SnapshotConfig = SnapshotConfig()
     check: CheckConfig = CheckConfig()
     dbt: DbtConfig = DbtConfig()
+    table: dict[str, TableConfig] = Field(default_factory=dict)
 
     @classmethod
     def settings_customise_sources(
@@ -109,6 +121,18 @@ class Config(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return env_settings, init_settings  # the environment overrides the file
+
+    def capture_of(self, schema: str, name: str) -> TableConfig:
+        """How a table is captured: the first pattern of `[table]` that matches it, else `[source] capture`."""
+        for pattern, chosen in self.table.items():
+            if selects((pattern,), (), schema, name):
+                return chosen if chosen.capture else chosen.model_copy(update={"capture": self.source.capture})
+        return TableConfig(capture=self.source.capture)
+
+    @property
+    def uses_change_log(self) -> bool:
+        """Whether any table may be captured by triggers."""
+        return "change_log" in (self.source.capture, *(t.capture for t in self.table.values()))
 
     def path(self, text: str) -> Path:
         """An absolute path from a configured one."""

@@ -36,7 +36,7 @@ def _java() -> list[Diagnosis]:
 
 
 def _source(config: Config) -> list[Diagnosis]:
-    from toolkit.source import connection, preflight, slot
+    from toolkit.source import changelog, connection, preflight, slot
 
     found: list[Diagnosis] = []
     try:
@@ -46,7 +46,9 @@ def _source(config: Config) -> list[Diagnosis]:
             if not findings:
                 found.append(Diagnosis("ok", "source", "nothing stands against capture", None))
             state = slot.read_slot(conn, config.source.slot)
-            if state is None:
+            if changelog.by_ticks(conn, config):
+                found.append(Diagnosis("ok", "change log", "drained by ticks: exact at ticks only", None))
+            elif state is None:
                 found.append(Diagnosis("error", f"slot {config.source.slot}", "does not exist", "cdc init"))
             elif state.wal_status in ("unreserved", "lost"):
                 found.append(

@@ -51,16 +51,20 @@ def drain(config: Config, upto: Lsn | None = None, max_changes: int | None = Non
     """
     from toolkit import compare
     from toolkit.lake.ledger import Ledger
-    from toolkit.source import catalog, connection, slot
+    from toolkit.source import catalog, changelog, connection, slot
 
     with connection.connect(config) as conn:
         ledger = Ledger(config)  # one reading: the row the run continues and the table snapshot it commits against
         last = ledger.last()
         if last is None:
             raise LakeError(f"draining slot {config.source.slot!r}: the lake has no ledger yet; run `cdc init` first")
+        if changelog.by_ticks(conn, config):
+            from toolkit import tick_drain
+
+            return tick_drain.drain(config, conn, ledger, last, upto)
         state = slot.require_slot(conn, config)
         identity = catalog.read_identity(conn, config)
-        _require_same_history(config, last, identity, state.confirmed_flush_lsn, slot.flush_lsn(conn))
+        require_same_history(config, last, identity, state.confirmed_flush_lsn, slot.flush_lsn(conn))
         if state.confirmed_flush_lsn < last.complete_to:
             # Killed between commit and advance, or the server fell back to its last saved position: both are normal.
             slot.advance(conn, config.source.slot, last.complete_to)
@@ -78,10 +82,10 @@ def drain(config: Config, upto: Lsn | None = None, max_changes: int | None = Non
         return result
 
 
-def _require_same_history(
-    config: Config, last: BatchRecord, identity: SourceIdentity, confirmed: Lsn, flushed: Lsn
+def require_same_history(
+    config: Config, last: BatchRecord, identity: SourceIdentity, confirmed: Lsn | None, flushed: Lsn
 ) -> None:
-    """Refuse a source that is not the one the ledger continues.
+    """Refuse a source that is not the one the ledger continues. `confirmed` is the slot's position, if there is one.
 
     Raises:
         HistoryDiverged: names what differs.
@@ -91,7 +95,7 @@ def _require_same_history(
         was, now = getattr(last.identity, what), getattr(identity, what)
         if was != now:
             raise HistoryDiverged(f"the source's {what} was {was} at batch {last.batch_id} and is {now} now: {advice}")
-    if confirmed > last.complete_to:
+    if confirmed is not None and confirmed > last.complete_to:
         raise HistoryDiverged(
             f"slot {config.source.slot!r} is at {confirmed}, ahead of the ledger at {last.complete_to}: changes between"
             f" them were consumed by somebody else or the slot was re-created; {advice}"

@@ -30,11 +30,12 @@ class InitResult:
 
 def plan_sql(config: Config) -> str:
     """The SQL that `init` would run on the source, for people to read or run themselves."""
-    from toolkit.source import catalog, connection, install, preflight
+    from toolkit.source import catalog, changelog, connection, install, preflight
 
     with connection.connect(config) as conn:
         preflight.require(conn, config)
-        return install.install_sql(config, catalog.selected_tables(conn, config))
+        tables, ticks = catalog.selected_tables(conn, config), changelog.by_ticks(conn, config)
+        return install.install_sql(config, tables, ticks=ticks)
 
 
 def init(config: Config, *, new_generation: bool = False) -> InitResult:
@@ -48,14 +49,15 @@ def init(config: Config, *, new_generation: bool = False) -> InitResult:
     from toolkit import project
     from toolkit.lake import session, tables
     from toolkit.lake.ledger import Ledger
-    from toolkit.source import catalog, connection, install, preflight, slot
+    from toolkit.source import catalog, changelog, connection, install, preflight, slot
 
     tables.require_writable(config)
     with connection.connect(config) as conn:
         preflight.require(conn, config)
+        ticks = changelog.by_ticks(conn, config)
         last = Ledger(config).last()
         existing = slot.read_slot(conn, config.source.slot)
-        if last is not None and existing is None and not new_generation:
+        if last is not None and existing is None and not new_generation and not ticks:
             raise HistoryDiverged(
                 f"slot {config.source.slot!r} is gone but the ledger goes on to {last.complete_to}: changes since then"
                 " are lost; start a new log with `cdc init --new-generation`"
@@ -68,8 +70,9 @@ def init(config: Config, *, new_generation: bool = False) -> InitResult:
         if new_generation and existing is not None:
             slot.drop_slot(conn, config.source.slot)
             existing = None
-        if existing is None:
-            return _first(config, identity, generation, 1 if last is None else last.batch_id + 1)
+        batch_id = 1 if last is None else last.batch_id + 1
+        if last is None or new_generation if ticks else existing is None:
+            return _first(config, identity, generation, batch_id, ticks)
         if last is None:
             # Killed between slot and ledger: nothing was read from the slot yet, so the log starts where it stands.
             _start(config, identity, generation, 1, existing.confirmed_flush_lsn)
@@ -82,12 +85,13 @@ def init(config: Config, *, new_generation: bool = False) -> InitResult:
     return InitResult(result.lsn, generation, result.rows, result.left_out)
 
 
-def _first(config: Config, identity: SourceIdentity, generation: int, batch_id: int) -> InitResult:
-    """Create the slot; its exported snapshot is the cut of the first copy."""
-    from toolkit.source import slot
+def _first(config: Config, identity: SourceIdentity, generation: int, batch_id: int, ticks: bool) -> InitResult:
+    """Create the slot, or take the first tick; the exported snapshot is the cut of the first copy."""
+    from toolkit.source import slot, tick
 
-    with slot.create_slot(config, config.source.slot, temporary=False) as cut:
-        _start(config, identity, generation, batch_id, cut.lsn)
+    opened = tick.tick_cut(config) if ticks else slot.create_slot(config, config.source.slot, temporary=False)
+    with opened as cut:
+        _start(config, identity, generation, batch_id, cut.lsn, tick=cut.tick)
         copied = copy_tables(config, cut)
     if not copied.left_out:
         return InitResult(cut.lsn, generation, copied.rows)
@@ -96,7 +100,9 @@ def _first(config: Config, identity: SourceIdentity, generation: int, batch_id: 
     return InitResult(again.lsn, generation, copied.rows | again.rows, again.left_out)
 
 
-def _start(config: Config, identity: SourceIdentity, generation: int, batch_id: int, at: Lsn) -> None:
+def _start(
+    config: Config, identity: SourceIdentity, generation: int, batch_id: int, at: Lsn, *, tick: str | None = None
+) -> None:
     """Commit the first ledger row of a generation: the log is complete to where the slot starts."""
     from toolkit.lake.ledger import Ledger
 
@@ -110,6 +116,7 @@ def _start(config: Config, identity: SourceIdentity, generation: int, batch_id: 
         slot=config.source.slot,
         identity=identity,
         changes=0,
+        tick=tick,
         committed_at=datetime.now(UTC).isoformat(),
     )
     Ledger(config).append_empty(record, [])

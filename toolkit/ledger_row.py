@@ -39,6 +39,7 @@ class BatchRecord:
     beacon: str | None = None  # nonce that the next drain must find again
     beacon_lsn: Lsn | None = None  # end LSN of the beacon's transaction
     committed_at: str = ""  # ISO 8601, UTC
+    tick: str | None = None  # pg_snapshot at complete_to, where the change log is drained by ticks
 
     def to_json(self) -> str:
         """The payload text."""

@@ -112,7 +112,7 @@ def repair(config: Config, tables: Sequence[str] = (), *, scope: Scope = WHOLE) 
         UnknownTable: a name that is not published on the source; nothing was copied.
         ConfigError: a scope that the table does not have; nothing was copied.
     """
-    from toolkit.source import slot
+    from toolkit.source import tick
 
     if not tables:
         tables = tuple(s.table for s in table_states(ledger_of(config)) if s.state == "stale" and not s.repaired_lsn)
@@ -128,7 +128,7 @@ def repair(config: Config, tables: Sequence[str] = (), *, scope: Scope = WHOLE) 
     for _ in range(_CUTS):
         if not wanted:
             break
-        with slot.create_slot(config, slot.temporary_name(config), temporary=True) as cut:
+        with tick.exact_cut(config) as cut:
             drain(config, upto=cut.lsn)
             found = _copy(config, cut, wanted, scope)
         lsn = cut.lsn

@@ -44,12 +44,12 @@ def status(config: Config) -> Status:
     assert last is not None
     slot_state, lag, problem = None, None, None
     try:
-        from toolkit.source import connection, slot
+        from toolkit.source import changelog, connection, slot
 
         with connection.connect(config) as conn:
             slot_state = slot.read_slot(conn, config.source.slot)
             lag = max(0, slot.flush_lsn(conn) - last.complete_to)
-            if slot_state is None:
+            if slot_state is None and not changelog.by_ticks(conn, config):
                 problem = f"slot {config.source.slot!r} does not exist"
     except CdcError as error:
         problem = str(error)

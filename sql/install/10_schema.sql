@@ -33,3 +33,15 @@ $install$;
 insert into cdc.settings (name, value)
 values ('publication', convert_to(:'publication', 'UTF8'))
 on conflict (name) do update set value = excluded.value where settings.value is distinct from excluded.value;
+
+-- Which tables have the triggers of the change log (sql/changelog), all of them and enabled always.
+create or replace view cdc.logged_tables as
+select t.tgrelid as relid
+from pg_trigger as t
+join pg_proc as p on p.oid = t.tgfoid
+join pg_namespace as n on n.oid = p.pronamespace and n.nspname = 'cdc'
+where t.tgenabled = 'A' and p.proname in ('log_row', 'log_rows', 'log_truncate')
+group by t.tgrelid
+having bool_or(p.proname = 'log_truncate')
+  and (bool_or(p.proname = 'log_row') or count(*) filter (where p.proname = 'log_rows') = 3);
+revoke all on cdc.logged_tables from public;

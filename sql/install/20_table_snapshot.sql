@@ -52,7 +52,7 @@ membership as ( -- which of a table's ancestors the publication names
   where p.puballtables or r.oid is not null or n.oid is not null
 ),
 
-published as materialized (
+in_publication as materialized (
   select w.oid as relid, r.prattrs::int2[] as attrs, r.prqual as qual
   from wanted as w
   cross join publication as p
@@ -65,6 +65,22 @@ published as materialized (
         then w.relkind in ('r', 'p') and not exists (select from membership as m where m.relid = w.oid and m.depth > 0)
       else w.relkind = 'r'
     end
+),
+
+logged as materialized ( -- captured by triggers
+  select w.oid as relid
+  from wanted as w
+  join cdc.logged_tables as l on l.relid = w.oid
+  where w.relkind = 'r' and w.relpersistence = 'p'
+),
+
+published as materialized (
+  select p.relid, p.attrs, p.qual
+  from in_publication as p
+  union all
+  select l.relid, null, null
+  from logged as l
+  where l.relid not in (select p.relid from in_publication as p)
 ),
 
 attributes as materialized (
@@ -243,10 +259,17 @@ select
     'row_filter', pg_get_expr(p.qual, p.relid),
     'comment', obj_description(w.oid, 'pg_class')
   )
+  || case
+    when l.relid is null then '{}'
+    else jsonb_build_object(
+      'capture', case when exists (select from in_publication as i where i.relid = w.oid) then 'both' else 'change_log' end
+    )
+  end
 from wanted as w
 join pg_namespace as n on n.oid = w.relnamespace
 left join columns as c on c.attrelid = w.oid
-left join published as p on p.relid = w.oid;
+left join published as p on p.relid = w.oid
+left join logged as l on l.relid = w.oid;
 end;
 
 create or replace function cdc.table_snapshot(relid oid)

@@ -24,6 +24,11 @@ select
       where s.pnpubid = p.oid
     ),
     '{}'
-  ) as schemas
+  ) as schemas,
+  exists (
+    select
+    from pg_catalog.pg_publication_rel as r
+    where r.prpubid = p.oid and r.prrelid = pg_catalog.to_regclass('cdc.change_log')
+  ) as publishes_log
 from pg_catalog.pg_publication as p
 where p.pubname = %(publication)s

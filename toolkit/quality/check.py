@@ -97,10 +97,10 @@ def _psycopg_error() -> type[Exception]:
 
 def _cut(config: Config, conn: psycopg.Connection[Any], stack: ExitStack) -> Lsn:
     """Open the snapshot of an exact LSN in `conn`, and wait until the slot can be drained to it."""
-    from toolkit.source import connection, parity, slot
+    from toolkit.source import connection, parity, slot, tick
 
-    # Temporary, so that a kill leaves nothing behind.
-    cut = stack.enter_context(slot.create_slot(config, slot.temporary_name(config), temporary=True))
+    # Of a temporary slot, so that a kill leaves nothing behind.
+    cut = stack.enter_context(tick.exact_cut(config))
     stack.enter_context(parity.inside_snapshot(conn, cut.snapshot_name, seconds=config.check.cut_seconds))
     with connection.connect(config) as other:
         slot.wait_flush(other)

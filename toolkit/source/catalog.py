@@ -52,6 +52,7 @@ class PublicationState:
     publishes: frozenset[str]  # insert, update, delete, truncate
     relids: frozenset[int]  # tables it names itself
     schemas: frozenset[str]  # FOR TABLES IN SCHEMA
+    publishes_log: bool = False  # the change log itself is in it
 
 
 def relations(conn: Connection) -> tuple[Relation, ...]:
@@ -104,6 +105,12 @@ def installed(conn: Connection) -> bool:
     return bool(row and row[0])
 
 
+def is_superuser(conn: Connection) -> bool:
+    """Whether the role may create event triggers."""
+    row = conn.execute("select rolsuper from pg_catalog.pg_roles where rolname = current_user").fetchone()
+    return bool(row and row[0])
+
+
 def publication_state(conn: Connection, config: Config) -> PublicationState | None:
     """The configured publication, or None."""
     for row in _rows(conn, "introspect/publication", {"publication": config.source.publication}):
@@ -113,12 +120,16 @@ def publication_state(conn: Connection, config: Config) -> PublicationState | No
 
 
 def read_identity(conn: Connection, config: Config) -> SourceIdentity:
-    """Which incarnation of the source this is.
+    """Which incarnation of the source this is. Without a slot there is no publication: its OID is then 0.
 
     Raises:
         HistoryDiverged: the publication is gone; what it would have published since cannot be had again.
     """
+    from toolkit.source import changelog
+
     (row,) = _rows(conn, "introspect/identity", {"publication": config.source.publication})
+    if row["publication_oid"] is None and changelog.by_ticks(conn, config):
+        row["publication_oid"] = 0
     if row["publication_oid"] is None:
         raise HistoryDiverged(
             f"publication {config.source.publication!r} does not exist on the source; run `cdc init`, or"

@@ -11,14 +11,20 @@ from toolkit.catalog import TableVersion
 from toolkit.config import Config
 from toolkit.errors import ConfigError, PreflightFailed
 from toolkit.names import quote_postgres
-from toolkit.source import catalog
+from toolkit.source import catalog, changelog
 from toolkit.source.connection import Connection, one_line
 
-_FILES = ("10_schema", "20_table_snapshot", "30_capture", "40_event_triggers")
+_EVENT_TRIGGERS = "40_event_triggers"
+_FILES = ("10_schema", "20_table_snapshot", "30_capture", _EVENT_TRIGGERS)
 
 
 def install_sql(
-    config: Config, tables: Sequence[TableVersion], publication: catalog.PublicationState | None = None
+    config: Config,
+    tables: Sequence[TableVersion],
+    publication: catalog.PublicationState | None = None,
+    *,
+    ticks: bool = False,
+    event_triggers: bool = True,
 ) -> str:
     """All that `cdc init` runs on the source, as one script.
 
@@ -26,10 +32,15 @@ def install_sql(
         config: names of publication and tables.
         tables: the selected ones (`catalog.selected_tables`).
         publication: what is there already; tables are only ever added to it.
+        ticks: there is no slot, so no publication either; the change log holds the DDL messages too.
+        event_triggers: whether the role may create them; without them DDL is found by the catalog comparison alone.
     """
     name = "'" + config.source.publication.replace("'", "''") + "'"
-    parts = [queries.load(f"install/{file}").replace(":'publication'", name) for file in _FILES]
-    parts += [f"{statement};\n" for statement in _publication_sql(config, tables, publication)]
+    files = [file for file in _FILES if event_triggers or file != _EVENT_TRIGGERS]
+    parts = [queries.load(f"install/{file}").replace(":'publication'", name) for file in files]
+    parts += changelog.install_sql(config, tables, ticks=ticks)
+    if not ticks:
+        parts += [f"{statement};\n" for statement in _publication_sql(config, tables, publication)]
     return "\n".join(parts)
 
 
@@ -40,11 +51,20 @@ def install(conn: Connection, config: Config) -> None:
         PreflightFailed: the role may not do it; nothing was changed.
     """
     tables = catalog.selected_tables(conn, config)
-    script = install_sql(config, tables, catalog.publication_state(conn, config))
+    ticks = changelog.by_ticks(conn, config)
+    allowed = not ticks or catalog.is_superuser(conn)
+    publication = catalog.publication_state(conn, config)
+    script = install_sql(config, tables, publication, ticks=ticks, event_triggers=allowed)
     try:
         with conn.transaction():
             conn.execute("set local client_min_messages = warning")
+            conn.execute(f"set local lock_timeout = {int(config.check.cut_seconds * 1000)}")
             conn.execute(script)
+    except psycopg.errors.LockNotAvailable as error:
+        raise PreflightFailed(
+            f"installing capture: {one_line(error)}; a table is in use for longer than {config.check.cut_seconds:g} s:"
+            " run it again, or raise [check] cut_seconds"
+        ) from None
     except psycopg.errors.InsufficientPrivilege as error:
         raise PreflightFailed(
             f"installing capture: {one_line(error)}; `cdc init` needs a superuser (event triggers) that owns the tables"
@@ -65,6 +85,7 @@ def uninstall(conn: Connection, config: Config) -> None:
         slot.drop_slot(conn, config.source.slot)
     with conn.transaction():
         conn.execute("set local client_min_messages = warning")
+        # The triggers of the change log go with their functions.
         conn.execute(queries.load("uninstall/10_objects"))
         conn.execute(f"drop publication if exists {quote_postgres(config.source.publication)}")
 
@@ -75,6 +96,13 @@ def _publication_sql(
     """Statements that make the publication hold the selected tables. A partition comes with its root."""
     source = config.source
     schemas = _whole_schemas(config)
+    for table in tables:
+        if changelog.logged(config, table) and table.schema in schemas:
+            raise ConfigError(
+                f'[table] {table.identifier} has capture = "change_log", which cannot be kept with'
+                ' new_tables = "publish": a schema is published whole; use new_tables = "propose"'
+            )
+    tables = [t for t in tables if not changelog.logged(config, t)]
     relids = {t.relid for t in tables}
     alone = [t for t in tables if t.schema not in schemas and not relids.intersection(t.parents)]
     if state is not None:
@@ -86,6 +114,8 @@ def _publication_sql(
     else:
         verb, clause = "create", "for "
     named = [qualified_sql(t.schema, t.name) for t in sorted(alone, key=lambda t: (t.schema, t.name))]
+    if config.uses_change_log and not (state and state.publishes_log):
+        named.append(qualified_sql("cdc", changelog.LOG))
     entries = [f"table {', '.join(named)}"] if named else []
     entries += [f"tables in schema {', '.join(quote_postgres(s) for s in schemas)}"] if schemas else []
     head = f"{verb} publication {quote_postgres(source.publication)}"

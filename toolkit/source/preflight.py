@@ -12,7 +12,7 @@ from toolkit import queries
 from toolkit.config import Config
 from toolkit.errors import CdcError, PreflightFailed, SlotError, UnknownTable
 from toolkit.names import selects
-from toolkit.source import catalog, slot
+from toolkit.source import catalog, changelog, slot
 from toolkit.source.connection import Connection
 
 OLDEST = 150000
@@ -36,7 +36,10 @@ class Finding:
 
 def preflight(conn: Connection, config: Config) -> tuple[Finding, ...]:
     """Look at server, role, slot, publication and every selected table. Errors come first."""
-    found = [*_server(conn), *_slot(conn, config), *_publication(conn, config), *_tables(conn, config)]
+    ticks = changelog.by_ticks(conn, config)
+    found = [*_server(conn, ticks), *_tables(conn, config, ticks)]
+    if not ticks:
+        found += [*_slot(conn, config), *_publication(conn, config)]
     return tuple(sorted(found, key=lambda f: f.level))
 
 
@@ -58,25 +61,30 @@ def _one(conn: Connection, name: str) -> dict[str, Any]:
     return row
 
 
-def _server(conn: Connection) -> Iterator[Finding]:
+def _server(conn: Connection, ticks: bool) -> Iterator[Finding]:
     server = _one(conn, "introspect/server")
     if server["version"] < OLDEST:
         yield Finding("error", "server version", str(server["version"]), "PostgreSQL 15 or later is needed")
     if server["standby"]:
         yield Finding("error", "server", "is a standby", "connect to the primary")
-    if server["wal_level"] != "logical":
+    if server["wal_level"] != "logical" and not ticks:
         yield Finding(
             "error",
             "wal_level",
             server["wal_level"],
-            "set wal_level = logical in postgresql.conf and restart the server",
+            'set wal_level = logical in postgresql.conf and restart the server, or set [source] capture = "change_log"',
         )
     role = server["role"]
-    if not (server["superuser"] or server["replication"]):
+    if not (server["superuser"] or server["replication"] or ticks):
         yield Finding("error", f"role {role!r}", "has no REPLICATION right", f'run: alter role "{role}" replication')
     if not server["superuser"] and not _triggers_stand(conn):
-        yield Finding("error", f"role {role!r}", "may not create event triggers", "run `cdc init` as a superuser")
-    if server["senders_used"] >= server["senders"]:
+        yield Finding(
+            "warning" if ticks else "error",
+            f"role {role!r}",
+            "may not create event triggers" + (": a DDL makes its table stale" if ticks else ""),
+            "run `cdc init` as a superuser",
+        )
+    if server["senders_used"] >= server["senders"] and not ticks:
         yield Finding(
             "error",
             "max_wal_senders",
@@ -150,7 +158,7 @@ def _publication(conn: Connection, config: Config) -> Iterator[Finding]:
         )
 
 
-def _tables(conn: Connection, config: Config) -> Iterator[Finding]:
+def _tables(conn: Connection, config: Config, ticks: bool) -> Iterator[Finding]:
     relations = catalog.matching(conn, config)
     for pattern in config.source.tables:
         if not any(selects((pattern,), (), r.schema, r.name) for r in catalog.relations(conn)):
@@ -161,6 +169,8 @@ def _tables(conn: Connection, config: Config) -> Iterator[Finding]:
                 "check the name; patterns are schema.table with * and ?",
                 UnknownTable,
             )
+    for name, found, remedy in changelog.refusals(conn, config):
+        yield Finding("error", f"table {name}", found, remedy)
     identities = _identities(conn)
     for relation in relations:
         named = relation.identifier in config.source.tables
@@ -179,7 +189,14 @@ def _tables(conn: Connection, config: Config) -> Iterator[Finding]:
                 "is unlogged: its changes are not in the WAL",
                 f"run: alter table {relation.identifier} set logged, or exclude it",
             )
-        elif relation.kind == "r" and relation.relid in identities:
+        elif ticks and not changelog.logged(config, relation):
+            yield Finding(
+                "error",
+                f"table {relation.identifier}",
+                "is captured by the slot, and this source is drained by ticks",
+                f'set capture = "change_log" for it in [table."{relation.schema}.{relation.name}"], or exclude it',
+            )
+        elif relation.kind == "r" and relation.relid in identities and not changelog.logged(config, relation):
             yield Finding(
                 "error",
                 f"table {relation.identifier}",

@@ -62,6 +62,7 @@ class Cut:
     lsn: Lsn
     snapshot_name: str
     slot: str
+    tick: str | None = None  # the pg_snapshot, where the cut is a tick and there is no slot
     server: str = ""  # which server exported it (`server_identity`); empty: not known
 
 

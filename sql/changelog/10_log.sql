@@ -1,0 +1,297 @@
+-- The change log: what row triggers saw, for tables or servers without logical decoding.
+--
+-- Append-only. A row carries its transaction's xid8 (never the row's xmin, which is a subtransaction's under a savepoint)
+-- and the WAL insert LSN at which it was written: within a transaction, and for one key over all transactions, that is
+-- the order of the changes. No sequence: the user's lastval() stays, and there is no cache that could reorder sessions.
+-- Images are the row's own text form (record output), so each cell is what its type's output function prints under the
+-- pinned settings, as in the stream; json with \u0000 or a duplicate key is text like any other.
+--
+-- `part` is the rotation: rows go to the current part, and a part is emptied when all it holds is in the lake.
+
+create table if not exists cdc.change_log (
+  part smallint not null,
+  xid xid8 not null default pg_current_xact_id(),
+  lsn pg_lsn not null,
+  relid oid not null,
+  op "char" not null, -- I U D T; F: an image could not be made; M: a DDL message
+  old text,
+  new text
+) partition by list (part);
+create table if not exists cdc.change_log_0 partition of cdc.change_log for values in (0);
+create table if not exists cdc.change_log_1 partition of cdc.change_log for values in (1);
+create table if not exists cdc.change_log_2 partition of cdc.change_log for values in (2);
+comment on table cdc.change_log is 'cdc-toolkit: changes of the tables that are captured by triggers';
+
+create table if not exists cdc.change_log_current (part smallint not null);
+insert into cdc.change_log_current (part)
+select 0
+where not exists (select from cdc.change_log_current);
+
+-- A tick: everything that its snapshot shows, with a WAL position at or above every commit in it.
+create table if not exists cdc.tick (
+  lsn pg_lsn primary key,
+  snapshot pg_snapshot not null
+);
+
+revoke all on cdc.change_log, cdc.change_log_0, cdc.change_log_1, cdc.change_log_2 from public;
+revoke all on cdc.change_log_current, cdc.tick from public;
+
+-- One row. There is no subtransaction around the insert: one a row would make every snapshot of the server slower. What
+-- can fail is the size of an image (1 GB of text), so large rows alone go the guarded way, and a row that cannot be
+-- logged becomes an F row: the user's statement goes on, and the drain turns the table stale.
+create or replace function cdc.log_row()
+returns trigger
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+set datestyle = 'ISO'
+set intervalstyle = 'postgres'
+set timezone = 'UTC'
+set bytea_output = 'hex'
+set extra_float_digits = 3
+set lc_monetary = 'C'
+set row_security = off
+as $function$
+begin
+  if greatest(pg_column_size(old), pg_column_size(new)) < 500000 then
+    insert into cdc.change_log (part, lsn, relid, op, old, new)
+    select c.part, pg_current_wal_insert_lsn(), tg_relid, tg_op::"char", old::text, new::text
+    from cdc.change_log_current as c;
+    if found then
+      return null;
+    end if;
+  end if;
+  begin
+    insert into cdc.change_log (part, lsn, relid, op, old, new)
+    values (cdc.log_part(), pg_current_wal_insert_lsn(), tg_relid, tg_op::"char", old::text, new::text);
+  exception
+    when others then
+      perform cdc.log_failed(tg_relid, sqlstate || ' ' || sqlerrm);
+  end;
+  return null;
+end
+$function$;
+
+-- All rows of a statement. Old images come before new ones, so that keys may change places within the statement.
+create or replace function cdc.log_rows()
+returns trigger
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+set datestyle = 'ISO'
+set intervalstyle = 'postgres'
+set timezone = 'UTC'
+set bytea_output = 'hex'
+set extra_float_digits = 3
+set lc_monetary = 'C'
+set row_security = off
+as $function$
+declare
+  current_part smallint := cdc.log_part();
+begin
+  begin
+    if tg_op <> 'INSERT' then
+      insert into cdc.change_log (part, lsn, relid, op, old)
+      select current_part, pg_current_wal_insert_lsn(), tg_relid, 'D', r::text
+      from old_rows as r;
+    end if;
+    if tg_op <> 'DELETE' then
+      insert into cdc.change_log (part, lsn, relid, op, new)
+      select current_part, pg_current_wal_insert_lsn(), tg_relid, 'I', r::text
+      from new_rows as r;
+    end if;
+  exception
+    when others then
+      perform cdc.log_failed(tg_relid, sqlstate || ' ' || sqlerrm);
+  end;
+  return null;
+end
+$function$;
+
+create or replace function cdc.log_truncate()
+returns trigger
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+set row_security = off
+as $function$
+begin
+  begin
+    insert into cdc.change_log (part, lsn, relid, op)
+    values (cdc.log_part(), pg_current_wal_insert_lsn(), tg_relid, 'T');
+  exception
+    when others then
+      perform cdc.log_failed(tg_relid, sqlstate || ' ' || sqlerrm);
+  end;
+  return null;
+end
+$function$;
+
+-- The part that is written to; 0 if somebody emptied the table that says so.
+create or replace function cdc.log_part()
+returns smallint
+language sql
+stable
+begin atomic
+select coalesce((select min(c.part) from cdc.change_log_current as c), 0::smallint);
+end;
+
+-- The least that can be said; if that fails too, the warning is all there is, and parity finds the difference.
+create or replace function cdc.log_failed(relid oid, failure text)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $function$
+begin
+  insert into cdc.change_log (part, lsn, relid, op, new)
+  values (cdc.log_part(), pg_current_wal_insert_lsn(), relid, 'F', failure);
+exception
+  when others then
+    raise warning 'cdc-toolkit: a change of % is not in the change log: %', relid::regclass, failure
+      using hint = 'run: cdc repair ' || relid::regclass;
+end
+$function$;
+
+-- Put the triggers on a table, or mend them; says what it did. Their names sort before all others, those of foreign keys
+-- too: a trigger that changes the same row again must be logged after the change that fired it.
+create or replace function cdc.log_table(relid oid, by_statement bool)
+returns text[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $function$
+declare
+  target text := (
+    select format('%I.%I', n.nspname, c.relname)
+    from pg_class as c
+    join pg_namespace as n on n.oid = c.relnamespace
+    where c.oid = relid
+  );
+  wanted record;
+  done text[] := '{}';
+begin
+  for wanted in
+    select w.name, w.clause, t.tgenabled as enabled, w.keep
+    from (
+      values
+        (
+          '!cdc_row', 'after insert or update or delete on %s for each row execute function cdc.log_row()',
+          not by_statement
+        ),
+        (
+          '!cdc_insert',
+          'after insert on %s referencing new table as new_rows for each statement execute function cdc.log_rows()',
+          by_statement
+        ),
+        (
+          '!cdc_update',
+          'after update on %s referencing old table as old_rows new table as new_rows'
+          || ' for each statement execute function cdc.log_rows()',
+          by_statement
+        ),
+        (
+          '!cdc_delete',
+          'after delete on %s referencing old table as old_rows for each statement execute function cdc.log_rows()',
+          by_statement
+        ),
+        ('!cdc_truncate', 'after truncate on %s for each statement execute function cdc.log_truncate()', true)
+    ) as w (name, clause, keep)
+    left join pg_trigger as t on t.tgrelid = relid and t.tgname = w.name
+  loop
+    if not wanted.keep then
+      if wanted.enabled is not null then
+        execute format('drop trigger %I on %s', wanted.name, target);
+        done := done || format('dropped %s', wanted.name);
+      end if;
+      continue;
+    end if;
+    if wanted.enabled is null then
+      execute format('create trigger %I ' || wanted.clause, wanted.name, target);
+      done := done || format('created %s', wanted.name);
+    end if;
+    if wanted.enabled is distinct from 'A' then
+      execute format('alter table %s enable always trigger %I', target, wanted.name);
+      done := done || format('enabled %s', wanted.name);
+    end if;
+  end loop;
+  return done;
+end
+$function$;
+
+-- Take the triggers off a table. Those of a partition that come from its root go with the root's.
+create or replace function cdc.unlog_table(relid oid)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $function$
+declare
+  found record;
+begin
+  for found in
+    select t.tgname, format('%I.%I', n.nspname, c.relname) as target
+    from pg_trigger as t
+    join pg_class as c on c.oid = t.tgrelid
+    join pg_namespace as n on n.oid = c.relnamespace
+    where t.tgrelid = relid and t.tgname like '!cdc\_%' and t.tgparentid = 0
+  loop
+    execute format('drop trigger %I on %s', found.tgname, found.target);
+  end loop;
+end
+$function$;
+
+-- Rotation: empty every part whose rows are all visible in `drained` (a snapshot whose tick is committed in the lake),
+-- and move on to an empty one. A part in which anybody still writes is left alone: the lock is asked for without
+-- waiting, and a writer holds its own until it ends. Gives the parts emptied.
+create or replace function cdc.purge_log(drained pg_snapshot)
+returns smallint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $function$
+declare
+  number smallint;
+  rows_left bool;
+  empty_part smallint;
+  purged smallint[] := '{}';
+begin
+  foreach number in array array[0, 1, 2]::smallint[] loop
+    execute format('select exists (select from cdc.change_log_%s)', number) into rows_left;
+    if not rows_left then
+      empty_part := number;
+      continue;
+    end if;
+    execute format(
+      'select exists (select from cdc.change_log_%s where not pg_visible_in_snapshot(xid, $1))', number
+    ) using drained into rows_left;
+    if rows_left then
+      continue;
+    end if;
+    begin
+      execute format('lock table cdc.change_log_%s in access exclusive mode nowait', number);
+      execute format(
+        'select exists (select from cdc.change_log_%s where not pg_visible_in_snapshot(xid, $1))', number
+      ) using drained into rows_left; -- with the lock nobody else's row can be under way
+      if not rows_left then
+        execute format('truncate table cdc.change_log_%s', number);
+        purged := purged || number;
+        empty_part := number;
+      end if;
+    exception
+      when lock_not_available then null; -- a writer or reader is in it: next time
+    end;
+  end loop;
+  if empty_part is not null and not exists (
+    select from cdc.change_log_current as c where c.part = empty_part or c.part = any (purged)
+  ) then
+    update cdc.change_log_current set part = empty_part;
+  end if;
+  return purged;
+end
+$function$;
+
+revoke all on function cdc.log_row() from public;
+revoke all on function cdc.log_rows() from public;
+revoke all on function cdc.log_truncate() from public;
+revoke all on function cdc.log_part() from public;
+revoke all on function cdc.log_failed(oid, text) from public;
+revoke all on function cdc.log_table(oid, bool) from public;
+revoke all on function cdc.unlog_table(oid) from public;
+revoke all on function cdc.purge_log(pg_snapshot) from public;

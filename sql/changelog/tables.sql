@@ -1,0 +1,25 @@
+-- What stands for or against capture by triggers, of every ordinary and partitioned table of the user.
+select
+  c.oid::int8 as relid,
+  pg_catalog.pg_get_userbyid(c.relowner) as owner,
+  pg_catalog.pg_has_role(current_user, c.relowner, 'usage') as owned,
+  c.relkind = 'p' or exists (select from pg_catalog.pg_inherits as i where c.oid in (i.inhparent, i.inhrelid)) as family,
+  coalesce(
+    (
+      select pg_catalog.array_agg(pg_catalog.format('%%I %%s', a.attname, a.atttypid::pg_catalog.regtype) order by a.attnum)
+      from pg_catalog.pg_index as i
+      join pg_catalog.pg_attribute as a on a.attrelid = c.oid and a.attnum = any (i.indkey::int2[])
+      join pg_catalog.pg_type as t on t.oid = a.atttypid
+      join pg_catalog.pg_type as e on e.oid = case when t.typelem <> 0 and t.typlen = -1 then t.typelem else t.oid end
+      where i.indrelid = c.oid
+        and (i.indisprimary or i.indisreplident)
+        and e.typname in (
+          'regproc', 'regprocedure', 'regoper', 'regoperator', 'regclass', 'regtype', 'regconfig', 'regdictionary',
+          'regrole', 'regnamespace', 'regcollation', 'aclitem'
+        )
+        and e.typnamespace = 'pg_catalog'::pg_catalog.regnamespace
+    ),
+    '{}'
+  ) as unstable_keys
+from pg_catalog.pg_class as c
+where c.relkind in ('r', 'p') and c.oid >= 16384

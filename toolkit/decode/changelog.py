@@ -1,0 +1,262 @@
+"""Rows of the change log as events: images in the text form of a PostgreSQL record, taken apart column by column.
+
+Pure, and shared by both ways of reading the log: a tick's rows come by COPY, others as inserts in the slot's stream.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pc_csv
+
+from toolkit.catalog import SchemaVersion
+from toolkit.decode.rows import Binding
+from toolkit.decode.stream import Ints
+from toolkit.errors import DecodeError
+from toolkit.events import EVENT_SCHEMA, Event, to_arrow
+
+#: Columns of `cdc.change_log` in attnum order, as the stream sends them.
+LOG_COLUMNS = ("part", "xid", "lsn", "relid", "op", "old", "new")
+ORIGIN = "change_log"
+_NO_TEXT, _NUMBERS = pa.scalar(None, pa.string()), pa.list_(pa.int32())
+_OPEN, _CLOSE, _COMMA, _NEWLINE = b"(),\n"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LogRows:
+    """Rows of the log in the order of their effects. `index` is compared with the start of a layout."""
+
+    index: Ints
+    commit_lsns: Ints
+    ordinals: Ints
+    end_lsns: Ints
+    times: Ints  # microseconds since 1970, UTC
+    lsns: Ints  # where the row was logged
+    xids: Ints  # 64 bit
+    relids: Ints
+    ops: pa.StringArray
+    old: pa.StringArray
+    new: pa.StringArray
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def take(self, rows: Ints) -> LogRows:
+        """These rows only, in this order."""
+        numbers = (self.index, self.commit_lsns, self.ordinals, self.end_lsns, self.times, self.lsns, self.xids)
+        chosen = _integers(pa.int64(), rows)
+        texts = (column.take(chosen) for column in (self.ops, self.old, self.new))
+        return LogRows(*(column[rows] for column in (*numbers, self.relids)), *texts)
+
+
+def layout(start: int, version: SchemaVersion) -> Binding:
+    """How the images of a table read from `start` on: a record holds every live column, the unpublished ones too."""
+    table = version.table
+    absent = tuple(c.attnum for c in table.columns if not c.published)
+    return Binding(start, table.relid, tuple(c.attnum for c in table.columns), table.width, version.schema_id, absent)
+
+
+def events(
+    log: LogRows, layouts: Mapping[int, Sequence[Binding]], *, batch_id: int, generation: int
+) -> Iterator[pa.RecordBatch]:
+    """Batches of `EVENT_SCHEMA`, by table. Rows that no layout fits are kept by position, with a gap that says so.
+
+    Args:
+        layouts: of each captured relid, ascending by start.
+
+    Raises:
+        DecodeError: an image is not the text of a record.
+    """
+    for relid in np.unique(log.relids).tolist():
+        mine = log.take(np.flatnonzero(log.relids == relid))
+        known = list(layouts.get(relid, ()))
+        edges = np.searchsorted(mine.index, [binding.start for binding in known]).tolist()
+        if not known or edges[0] > 0:
+            known, edges = [Binding(-1, relid, (), 0, None), *known], [0, *edges]
+        for binding, first, last in zip(known, edges, [*edges[1:], len(mine)], strict=True):
+            if last > first:
+                part = mine.take(np.arange(first, last, dtype=np.int64))
+                yield from _events(part, binding, batch_id=batch_id, generation=generation)
+
+
+def _events(log: LogRows, binding: Binding, *, batch_id: int, generation: int) -> Iterator[pa.RecordBatch]:
+    """Rows of one layout, and behind them a gap where something of them is not known."""
+    ops = log.ops.to_pylist()
+    is_row = pa.array([op in ("I", "U", "D") for op in ops], pa.bool_())
+    texts = pa.concat_arrays([pc.if_else(is_row, column, _NO_TEXT) for column in (log.new, log.old)])
+    doubts = [f"a change could not be logged: {log.new[i].as_py()}" for i, op in enumerate(ops) if op == "F"][:1]
+    count, schema_id, absent = len(log), binding.schema_id, list(binding.absent)
+    try:
+        images = record_images(texts, binding.attnums, binding.width, absent)
+        if schema_id is None:
+            doubts.append("rows of a table without a schema version")
+    except _OtherShape as found:
+        known = f"the {len(binding.attnums)} of the schema version" if schema_id is not None else "any schema version"
+        doubts.append(f"images of {found.cells} columns do not fit {known}")
+        images, schema_id, absent = _by_position(texts), None, []
+    old = images.slice(count)
+    columns = {
+        "batch_id": _same(pa.int64(), batch_id, count),
+        "generation": _same(pa.int32(), generation, count),
+        "commit_lsn": _integers(pa.int64(), log.commit_lsns),
+        "ordinal": _integers(pa.int64(), log.ordinals),
+        "end_lsn": _integers(pa.int64(), log.end_lsns),
+        "lsn": _integers(pa.int64(), log.lsns),
+        "xid": _integers(pa.int64(), log.xids),
+        "committed_at": _integers(pa.timestamp("us", tz="UTC"), log.times),
+        "origin": pa.array([ORIGIN] * count, pa.string()),
+        "kind": pa.array(["truncate" if op == "T" else "row" for op in ops], pa.string()),
+        "relid": _same(pa.int64(), binding.relid, count),
+        "schema_id": pa.array([schema_id] * count, pa.int64()),
+        "op": log.ops,
+        "old_kind": pc.if_else(pc.is_valid(old), "O", _NO_TEXT),
+        "new": images.slice(0, count),
+        "old": old,
+        "unchanged": pc.if_else(is_row, pa.scalar([], _NUMBERS), pa.scalar(None, _NUMBERS)),
+        "absent": pc.if_else(is_row, pa.scalar(absent, _NUMBERS), pa.scalar(None, _NUMBERS)),
+        "payload": pc.if_else(pc.equal(log.ops, "T"), "{}", _NO_TEXT),
+    }
+    batch = pa.RecordBatch.from_arrays([columns[name] for name in EVENT_SCHEMA.names], schema=EVENT_SCHEMA)
+    yield batch.filter(pc.not_equal(log.ops, "F"))
+    if doubts:
+        first = ops.index("F") if "F" in ops else 0
+        gap = Event(
+            batch_id=batch_id,
+            generation=generation,
+            commit_lsn=int(log.commit_lsns[first]),
+            ordinal=int(log.ordinals[first]),
+            end_lsn=int(log.end_lsns[first]),
+            lsn=int(log.lsns[first]),
+            xid=int(log.xids[first]),
+            origin=ORIGIN,
+            kind="gap",
+            relid=binding.relid,
+            payload=json.dumps({"reason": "; ".join(doubts), "remedy": "cdc repair"}),
+        )
+        yield from to_arrow([gap]).to_batches()
+
+
+class _OtherShape(Exception):
+    """Images have another number of cells than the layout."""
+
+    def __init__(self, cells: int) -> None:
+        super().__init__(cells)
+        self.cells = cells
+
+
+def record_images(
+    texts: pa.StringArray, attnums: Sequence[int], width: int, absent: Sequence[int] = ()
+) -> pa.ListArray:
+    """Records in text form, as in `(1,"a b",,)`, as images indexed by attnum - 1; NULL stays NULL.
+
+    Args:
+        attnums: of the cells, in order.
+        absent: attnums whose cells are left out of the image.
+
+    Raises:
+        _OtherShape: a record of another number of cells.
+        DecodeError: not a record.
+    """
+    valid = _valid(texts)
+    present = np.flatnonzero(valid)
+    columns = _cells(texts.drop_null(), len(attnums)) if len(present) else []
+    rows, kept = len(present), [i for i, attnum in enumerate(attnums) if attnum not in set(absent)]
+    indexes = np.zeros((rows, width), np.int32)
+    missing = np.ones((rows, width), bool)
+    for place, i in enumerate(kept):
+        indexes[:, attnums[i] - 1] = np.arange(place * rows, (place + 1) * rows, dtype=np.int32)
+        missing[:, attnums[i] - 1] = False
+    pool = pa.concat_arrays([columns[i] for i in kept]) if rows and kept else pa.nulls(rows * width, pa.string())
+    values = pool.take(_integers(pa.int32(), indexes.reshape(-1), ~missing.reshape(-1)))
+    return _lists(values, valid, width)
+
+
+def _by_position(texts: pa.StringArray) -> pa.ListArray:
+    """Images of unknown columns, each as wide as it is."""
+    images = []
+    for text in texts.to_pylist():
+        one = pa.array([text], pa.string())
+        images.append(None if text is None else [c[0].as_py() for c in _cells(one, None)])
+    return pa.array(images, pa.list_(pa.string()))
+
+
+def _cells(records: pa.StringArray, expected: int | None) -> list[pa.StringArray]:
+    """The columns of records without NULLs.
+
+    A record in text form is a line of CSV in parentheses: what needs quotes has them, NULL is nothing, and inside
+    quotes a quote or backslash is doubled. The parentheses become an empty first cell and the end of the line.
+    """
+    _, offsets, data = records.buffers()
+    bounds = np.frombuffer(offsets, np.int32)[records.offset : records.offset + len(records) + 1]
+    text = np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]].copy()
+    first, last = bounds[:-1] - bounds[0], bounds[1:] - bounds[0] - 1
+    if (last <= first).any() or (text[first] != _OPEN).any() or (text[last] != _CLOSE).any():
+        raise DecodeError("the change log holds an image that is not the text of a record; report this")
+    if expected == 0:
+        return []
+    text[first], text[last] = _COMMA, _NEWLINE
+    names = [] if expected is None else [str(i) for i in range(expected + 1)]
+    try:
+        table = pc_csv.read_csv(
+            pa.py_buffer(text),
+            read_options=pc_csv.ReadOptions(
+                use_threads=False, block_size=len(text) + 1, column_names=names or None,
+                autogenerate_column_names=not names,
+            ),
+            parse_options=pc_csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
+            convert_options=pc_csv.ConvertOptions(
+                strings_can_be_null=True, quoted_strings_can_be_null=False, null_values=[""],
+                column_types={name: pa.string() for name in names or (f"f{i}" for i in range(1700))},
+            ),
+        )  # fmt: skip
+    except pa.ArrowInvalid as error:
+        if "Expected" in str(error) and "columns" in str(error):
+            raise _OtherShape(_count(records)) from None
+        raise DecodeError(f"the change log holds an image that cannot be read: {error}") from None
+    columns = []
+    for column in table.columns[1:]:
+        cells = column.combine_chunks()
+        if isinstance(cells, pa.ChunkedArray):
+            cells = pa.concat_arrays(cells.chunks)
+        columns.append(pc.replace_substring(cells, "\\\\", "\\"))
+    return columns
+
+
+def _count(records: pa.StringArray) -> int:
+    """How many cells the first record has."""
+    return len(_cells(records.slice(0, 1), None))
+
+
+def _same(kind: pa.DataType, value: int, rows: int) -> pa.Array:
+    return _integers(kind, np.full(rows, value, kind.to_pandas_dtype()))
+
+
+# Arrays are made from buffers where they are large: `pa.array` of a numpy array imports pandas.
+
+
+def _integers(
+    kind: pa.DataType, values: npt.NDArray[np.int64 | np.int32], valid: npt.NDArray[np.bool_] | None = None
+) -> pa.Array:
+    bitmap = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(values), [bitmap, pa.py_buffer(np.ascontiguousarray(values))])
+
+
+def _valid(array: pa.Array) -> npt.NDArray[np.bool_]:
+    flags = pc.is_valid(array).cast(pa.uint8())
+    return np.frombuffer(flags.buffers()[1], np.bool_, len(flags), flags.offset)
+
+
+def _lists(values: pa.Array, present: npt.NDArray[np.bool_], width: int) -> pa.ListArray:
+    offsets = np.zeros(len(present) + 1, np.int32)
+    np.cumsum(present * np.int32(width), out=offsets[1:])
+    buffers = [pa.py_buffer(np.packbits(present, bitorder="little")), pa.py_buffer(offsets)]
+    return pa.Array.from_buffers(pa.list_(pa.string()), len(present), buffers, children=[values])
+
+
+__all__ = ["LOG_COLUMNS", "LogRows", "events", "layout", "record_images"]

@@ -1,0 +1,147 @@
+"""The change log on the source: which tables it captures, its triggers, and what stands against them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+
+from toolkit import queries
+from toolkit.catalog import TableVersion
+from toolkit.config import Config
+from toolkit.errors import PreflightFailed
+from toolkit.source import catalog
+from toolkit.source.connection import Connection, one_line
+
+#: Name of the table, and of its parts, in schema `cdc`.
+LOG = "change_log"
+
+
+def logged(config: Config, table: TableVersion | catalog.Relation) -> bool:
+    """Whether triggers capture the table."""
+    return config.capture_of(table.schema, table.name).capture == "change_log"
+
+
+def by_ticks(conn: Connection, config: Config) -> bool:
+    """Whether the change log is drained by ticks and there is no slot at all."""
+    if not config.uses_change_log or config.source.change_log_drain == "slot":
+        return False
+    if config.source.change_log_drain == "tick":
+        return True
+    row = conn.execute("select pg_catalog.current_setting('wal_level') = 'logical'").fetchone()
+    return not (row and row[0])
+
+
+def install_sql(config: Config, tables: Sequence[TableVersion], *, ticks: bool) -> list[str]:
+    """Statements that make the log and put the triggers on the tables that it captures; roots come first.
+
+    DDL messages go into the log too where nobody can read them from the WAL.
+    """
+    if not config.uses_change_log:
+        return []
+    flag = (
+        "insert into cdc.settings (name, value) values ('ddl_to_log', '') on conflict (name) do nothing"
+        if ticks
+        else "delete from cdc.settings where name = 'ddl_to_log'"
+    )
+    chosen = sorted((t for t in tables if logged(config, t)), key=lambda t: (t.kind != "p", t.schema, t.name))
+    return [queries.load("changelog/10_log"), f"{flag};\n", *(f"{_log_table(config, t)};\n" for t in chosen)]
+
+
+def _log_table(config: Config, table: TableVersion | catalog.Relation) -> str:
+    name = f"{_quoted(table.schema)}.{_quoted(table.name)}".replace("'", "''")
+    by_statement = config.capture_of(table.schema, table.name).triggers == "statement"
+    return f"select cdc.log_table('{name}'::pg_catalog.regclass, {str(by_statement).lower()})"
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def recheck(conn: Connection, config: Config) -> tuple[str, ...]:
+    """Put the triggers back that a DETACH, a new partition or somebody's hand left missing. Gives the tables mended.
+
+    The catalog comparison has seen them missing before, or sees the table join afterwards: what was written meanwhile
+    is a gap. No lock is waited for longer than `[check] cut_seconds`; a table that is busy is left to the next drain.
+    """
+    if not config.uses_change_log:
+        return ()
+    whole = {row[0] for row in conn.execute("select relid::int8 from cdc.logged_tables").fetchall()}
+    mended = []
+    for relation in catalog.selected_relations(conn, config):
+        if relation.relid in whole or not logged(config, relation):
+            continue
+        if relation.kind == "p" and not _needs_root(conn, relation.relid):
+            continue
+        try:
+            with conn.transaction():
+                conn.execute(f"set local lock_timeout = {int(config.check.cut_seconds * 1000)}")
+                row = conn.execute(_log_table(config, relation)).fetchone()
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedTable, psycopg.errors.InsufficientPrivilege):
+            continue
+        if row and row[0]:
+            mended.append(relation.identifier)
+    return tuple(mended)
+
+
+def _needs_root(conn: Connection, relid: int) -> bool:
+    row = conn.execute(
+        "select not exists (select from pg_catalog.pg_trigger where tgrelid = %s and tgname = '!cdc_row')", [relid]
+    ).fetchone()
+    return bool(row and row[0])
+
+
+def refusals(conn: Connection, config: Config) -> Iterator[tuple[str, str, str]]:
+    """`(table, what was found, what to do)` for each table that triggers cannot capture."""
+    if not config.uses_change_log:
+        return
+    with conn.cursor(row_factory=dict_row) as cursor:
+        facts: dict[int, dict[str, Any]] = {
+            row["relid"]: row for row in cursor.execute(queries.load("changelog/tables"), {}).fetchall()
+        }
+    role = conn.info.user
+    for relation in catalog.selected_relations(conn, config):
+        name = relation.identifier
+        if not logged(config, relation):
+            continue
+        about = facts[relation.relid]
+        chosen = config.capture_of(relation.schema, relation.name)
+        if not about["owned"]:
+            yield (
+                name,
+                f"belongs to {about['owner']!r}, and role {role!r} may not put triggers on it",
+                f'run: grant "{about["owner"]}" to "{role}"',
+            )
+        if about["unstable_keys"]:
+            column = about["unstable_keys"][0].rpartition(" ")
+            yield (
+                name,
+                f"has key column {column[0]} of type {column[2]}, whose text depends on other objects",
+                f"run: alter table {name} alter column {column[0]} type oid, or take it out of the change log",
+            )
+        if chosen.triggers == "statement" and about["family"]:
+            yield (
+                name,
+                "is partitioned, a partition or part of an inheritance tree: statement triggers cannot tell whose rows"
+                " they see",
+                f'set triggers = "row" for it in [table."{relation.schema}.{relation.name}"]',
+            )
+
+
+def purge(conn: Connection, snapshot: str) -> tuple[int, ...]:
+    """Empty the parts of the log whose rows are all visible in `snapshot`, whose changes are all in the lake.
+
+    Waits for nobody: a part in which somebody writes stays as it is.
+    """
+    try:
+        row = conn.execute("select cdc.purge_log(%s::pg_catalog.pg_snapshot)", [snapshot]).fetchone()
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise PreflightFailed(
+            f"purging the change log: {one_line(error)}; connect as the role that ran `cdc init`"
+        ) from None
+    return tuple(row[0]) if row else ()
+
+
+__all__ = ["LOG", "by_ticks", "install_sql", "logged", "purge", "recheck", "refusals"]

@@ -1,0 +1,124 @@
+"""Ticks: exact cuts of a change log without logical decoding.
+
+A tick is a snapshot S with a WAL position L read after it: every transaction visible in S has its commit record below
+L. The changes between two ticks are those of the transactions visible in one snapshot and not in the other: nothing is
+missed or doubled however long a transaction lasts. L names the tick; it is an upper bound, not a position of a commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import psycopg
+import pyarrow as pa
+
+from toolkit import queries
+from toolkit.config import Config
+from toolkit.errors import SourceUnavailable
+from toolkit.lsn import Lsn
+from toolkit.source import changelog, copytext, slot
+from toolkit.source.connection import Connection, connect, one_line
+from toolkit.source.copyout import copy_blocks
+from toolkit.source.slot import Cut
+
+_COLUMNS = 6
+_BLOCK_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """`snapshot` is a pg_snapshot as text; `lsn` is at or above every commit that it shows."""
+
+    lsn: Lsn
+    snapshot: str
+
+
+@contextmanager
+def exact_cut(config: Config) -> Iterator[Cut]:
+    """An exact cut to copy or compare at: a temporary slot's, or a tick where there is no logical decoding."""
+    with connect(config) as conn:
+        ticks = changelog.by_ticks(conn, config)
+    if ticks:
+        with tick_cut(config) as cut:
+            yield cut
+    else:
+        with slot.create_slot(config, slot.temporary_name(config), temporary=True) as cut:
+            yield cut
+
+
+@contextmanager
+def tick_cut(config: Config) -> Iterator[Cut]:
+    """Take a tick and hold its snapshot, exported, until the `with` ends."""
+    with connect(config) as holder, connect(config) as other:
+        holder.execute("begin isolation level repeatable read, read only")
+        row = holder.execute(
+            "select pg_catalog.pg_current_snapshot()::text, pg_catalog.pg_export_snapshot()"
+        ).fetchone()
+        assert row is not None
+        tick = record(other, row[0])
+        yield Cut(lsn=tick.lsn, snapshot_name=row[1], slot="", tick=tick.snapshot)
+
+
+def record(conn: Connection, snapshot: str) -> Tick:
+    """Give a snapshot its position and keep both on the source: a restored source will not know the tick.
+
+    Its own commit makes WAL, so that the next tick's position is another one.
+    """
+    row = conn.execute(
+        "insert into cdc.tick (lsn, snapshot)"
+        " values (pg_catalog.pg_current_wal_insert_lsn(), %s::pg_catalog.pg_snapshot) returning lsn::text",
+        [snapshot],
+    ).fetchone()
+    assert row is not None
+    slot.wait_flush(conn)  # what is not flushed could still be lost to a crash
+    return Tick(Lsn.parse(row[0]), snapshot)
+
+
+def known(conn: Connection, lsn: Lsn) -> Tick | None:
+    """The tick of that position, if the source has it."""
+    row = conn.execute("select snapshot::text from cdc.tick where lsn = %s::pg_catalog.pg_lsn", [str(lsn)]).fetchone()
+    return Tick(lsn, row[0]) if row else None
+
+
+def forget_before(conn: Connection, lsn: Lsn) -> None:
+    """Drop the ticks below one that is in the lake."""
+    conn.execute("delete from cdc.tick where lsn < %s::pg_catalog.pg_lsn", [str(lsn)])
+
+
+def rows(conn: Connection, since: Tick, upto: Tick, *, messages: bool = False) -> Iterator[pa.StringArray]:
+    """Blocks of the log between two ticks, in order: xid, lsn, relid, op, old, new as one flat array of cells.
+
+    Args:
+        messages: the DDL messages alone, each with its place among all rows before the six cells.
+
+    Raises:
+        SourceUnavailable: the server refused or broke off.
+    """
+    inner = queries.load("changelog/rows").format(since=_literal(since.snapshot), upto=_literal(upto.snapshot))
+    if messages:
+        numbered = inner.replace("select\n", "select row_number() over (order by l.lsn, l.xid) - 1 as place,\n", 1)
+        inner = f"select * from ({numbered}) as m where m.op = 'M' order by m.place"
+    try:
+        for block in copy_blocks(conn, f"copy ({inner}) to stdout", _BLOCK_BYTES):
+            count = len(block)
+            cells = copytext.cells(block)
+            if len(cells) != count * (_COLUMNS + messages):
+                raise SourceUnavailable(f"reading the change log: {len(cells)} cells in {count} rows; report this")
+            yield cells
+    except psycopg.Error as error:
+        raise SourceUnavailable(f"reading the change log: {one_line(error)}; run it again") from None
+
+
+def has_messages(conn: Connection) -> bool:
+    """Whether a DDL message is in the log at all."""
+    row = conn.execute("select exists (select from cdc.change_log where op = 'M')").fetchone()
+    return bool(row and row[0])
+
+
+def _literal(snapshot_text: str) -> str:
+    return f"'{snapshot_text}'::pg_catalog.pg_snapshot"
+
+
+__all__ = ["Tick", "exact_cut", "forget_before", "has_messages", "known", "record", "rows", "tick_cut"]

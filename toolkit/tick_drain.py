@@ -1,0 +1,245 @@
+"""Drain the change log by ticks: the transactions between two snapshots, whole, in one commit with its ledger row.
+
+The order is that of every drain: read, stage in one commit, and only then let the source forget. A tick that is in the
+ledger is never read again, and one that was read twice before its commit gives the same events.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from toolkit.drain import DrainResult, require_same_history
+from toolkit.errors import ConfigError, HistoryDiverged
+from toolkit.log import logger
+from toolkit.spooling import spool_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    import psycopg
+    import pyarrow as pa
+
+    from toolkit.catalog import SchemaVersion
+    from toolkit.config import Config
+    from toolkit.decode.changelog import LogRows
+    from toolkit.decode.logged_ddl import LoggedDdl
+    from toolkit.decode.rows import Binding
+    from toolkit.events import Event
+    from toolkit.lake.ledger import Ledger
+    from toolkit.ledger_row import BatchRecord
+    from toolkit.lsn import Lsn
+    from toolkit.source.tick import Tick
+
+_log = logger(__name__)
+_FILE_ROWS = 500_000  # rows of one Spark partition
+
+
+@dataclass(frozen=True, slots=True)
+class _Spooled:
+    """The rows of a tick on disk, as events."""
+
+    files: tuple[Path, ...]
+    counts: Mapping[str, int]  # events per kind
+
+
+def drain(
+    config: Config, conn: psycopg.Connection[Any], ledger: Ledger, last: BatchRecord, upto: Lsn | None
+) -> DrainResult:
+    """Drain to the tick at `upto`, else to a new one.
+
+    Raises:
+        ConfigError: no tick stands at `upto`.
+        HistoryDiverged: the source does not know the tick that the ledger ends with.
+    """
+    from toolkit import compare
+    from toolkit.source import catalog, changelog, slot, tick
+
+    require_same_history(config, last, catalog.read_identity(conn, config), None, slot.flush_lsn(conn))
+    since = _last_tick(conn, last)
+    if upto is not None and upto <= last.complete_to:
+        return DrainResult(0, 0, last.complete_to, last.complete_to)
+    seen = None
+    if upto is None:
+        seen = compare.observe(conn, config)  # catalog and tick are of one snapshot
+        target = tick.record(conn, seen.snapshot)
+    else:
+        found = tick.known(conn, upto)
+        if found is None:
+            raise ConfigError(
+                f"draining to {upto}: no tick stands there; without logical decoding the log ends at ticks"
+            )
+        target = found
+    started = time.monotonic()
+    with spool_directory(config) as directory:
+        run = _Run(config, conn, ledger, last, since, target, directory)
+        ddl = run.ddl()
+        spooled = run.rows(ddl)
+        events = list(ddl.events)
+        if seen is not None:
+            events += compare.unexplained(
+                seen, versions=ddl.versions, ddl_xids={}, batch_id=run.batch_id, generation=last.generation,
+                next_schema_id=ddl.next_schema_id, at=target.lsn,
+            )  # fmt: skip
+        changes = run.commit(spooled, events)
+    changelog.purge(conn, target.snapshot)
+    tick.forget_before(conn, target.lsn)
+    mended = changelog.recheck(conn, config)
+    _log.info(
+        "drained a tick",
+        extra={
+            "batch_id": run.batch_id,
+            "upto_lsn": str(target.lsn),
+            "changes": changes,
+            "mended": list(mended),
+            "seconds": round(time.monotonic() - started, 3),
+        },
+    )
+    return DrainResult(1, changes, last.complete_to, target.lsn)
+
+
+def _last_tick(conn: psycopg.Connection[Any], last: BatchRecord) -> Tick:
+    """The tick that the ledger ends with; the source must still have it."""
+    from toolkit.source import tick
+
+    advice = "the log cannot be continued; start a new one with `cdc init --new-generation`"
+    if last.tick is None:
+        raise HistoryDiverged(f"the ledger was drained through a slot to {last.complete_to}, not by ticks: {advice}")
+    found = tick.known(conn, last.complete_to)
+    if found is None or found.snapshot != last.tick:
+        raise HistoryDiverged(
+            f"the source does not know the tick at {last.complete_to} of batch {last.batch_id}: it was restored from an"
+            f" older copy or its change log was made anew; {advice}"
+        )
+    return found
+
+
+class _Run:
+    """One tick on its way into the lake."""
+
+    def __init__(
+        self,
+        config: Config,
+        conn: psycopg.Connection[Any],
+        ledger: Ledger,
+        last: BatchRecord,
+        since: Tick,
+        target: Tick,
+        directory: Path,
+    ) -> None:
+        self.config, self.conn, self.ledger, self.last = config, conn, ledger, last
+        self.since, self.target, self.directory = since, target, directory
+        self.batch_id = last.batch_id + 1
+        self.now = datetime.now(UTC)
+        self.versions: dict[int, SchemaVersion] = dict(ledger.latest_versions())
+
+    def ddl(self) -> LoggedDdl:
+        """Fold the DDL messages of the tick."""
+        from toolkit.decode import logged_ddl
+        from toolkit.decode.plan import PlanContext
+        from toolkit.source import catalog, tick
+
+        messages = []
+        if tick.has_messages(self.conn):
+            for cells in tick.rows(self.conn, self.since, self.target, messages=True):
+                texts = cells.to_pylist()
+                for place, xid, lsn, _, _, _, content in zip(*(texts[i::7] for i in range(7)), strict=True):
+                    messages.append(logged_ddl.LoggedMessage(int(place), int(xid), int(lsn), content))
+        context = PlanContext(
+            generation=self.last.generation,
+            batch_id=self.batch_id,
+            next_schema_id=max((v.schema_id for v in self.versions.values()), default=0) + 1,
+            versions=self.versions,
+            key=catalog.hmac_key(self.conn),
+            system_id=self.last.identity.system_id,
+            batch_changes=self.config.drain.batch_changes,
+            now=self.now,
+        )
+        return logged_ddl.fold(messages, at=self.target.lsn, context=context, directory=self.directory)
+
+    def rows(self, ddl: LoggedDdl) -> _Spooled:
+        """Spool the rows of the tick as events; their ordinals count all rows of the tick."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        from toolkit.decode import changelog
+        from toolkit.events import EVENT_SCHEMA
+        from toolkit.source import tick
+
+        layouts: dict[int, list[Binding]] = {r: [changelog.layout(-1, v)] for r, v in self.versions.items()}
+        for version in ddl.changed:
+            layouts.setdefault(version.table.relid, []).append(changelog.layout(version.ordinal, version))
+        files: list[Path] = []
+        counts: Counter[str] = Counter()
+        place, written = 0, _FILE_ROWS
+        with ExitStack() as stack:
+            writer: pa.RecordBatchWriter | None = None
+            for cells in tick.rows(self.conn, self.since, self.target):
+                log = self._log_rows(cells, place)
+                place += len(log)
+                log = log.take(pc.indices_nonzero(pc.not_equal(log.ops, "M")).to_numpy().astype("int64"))
+                for batch in changelog.events(log, layouts, batch_id=self.batch_id, generation=self.last.generation):
+                    if written >= _FILE_ROWS:
+                        stack.close()
+                        files.append(self.directory / f"tick-{len(files)}.arrow")
+                        sink = stack.enter_context(pa.OSFile(str(files[-1]), "wb"))
+                        writer, written = stack.enter_context(pa.ipc.new_stream(sink, EVENT_SCHEMA)), 0
+                    assert writer is not None
+                    writer.write_batch(batch)
+                    written += batch.num_rows
+                    counts.update(batch.column("kind").to_pylist())
+        return _Spooled(tuple(files), counts)
+
+    def _log_rows(self, cells: pa.StringArray, place: int) -> LogRows:
+        """One block of the log; `place` is that of its first row."""
+        import numpy as np
+        import pyarrow as pa
+
+        from toolkit.decode.changelog import LogRows
+
+        count = len(cells) // 6
+        columns = [cells.take(pa.array(np.arange(i, len(cells), 6))) for i in range(6)]
+        xids, lsns, relids = (column.cast(pa.int64()).to_numpy() for column in columns[:3])
+        at, places = int(self.target.lsn), np.arange(place, place + count, dtype=np.int64)
+        now = int(self.now.timestamp() * 1_000_000)
+        same = {value: np.full(count, value, np.int64) for value in (at - 1, at, now)}
+        return LogRows(places, same[at - 1], places, same[at], same[now], lsns, xids, relids, *columns[3:])
+
+    def commit(self, spooled: _Spooled, events: Sequence[Event]) -> int:
+        """Commit rows, events and the ledger row at once. Gives the number of rows and truncates."""
+        from toolkit.lake import session, staging
+
+        counts = Counter(spooled.counts)
+        counts.update(event.kind for event in events)
+        changes = counts["row"] + counts["truncate"]
+        record = replace(
+            self.last,
+            batch_id=self.batch_id,
+            from_lsn=self.last.complete_to,
+            upto_lsn=self.target.lsn,
+            complete_to=self.target.lsn,
+            origin="change_log",
+            changes=changes,
+            counts={kind: number for kind, number in counts.items() if number},
+            beacon=None,
+            beacon_lsn=None,
+            tick=self.target.snapshot,
+            committed_at=self.now.isoformat(),
+        )
+        if spooled.files:
+            spark = session.own_session(self.config)
+            base = self.ledger.snapshot_id()
+            staging.commit_batch(
+                spark, self.config, record, tasks=[], events=events, base_snapshot=base, arrow_files=spooled.files
+            )
+        else:
+            self.ledger.append_empty(record, events)
+        return changes
+
+
+__all__ = ["drain"]
