@@ -27,7 +27,7 @@ class _Section(BaseModel):
 class TableConfig(_Section):
     """How the tables of a pattern are captured: `[table."public.orders"]`."""
 
-    capture: Literal["slot", "change_log"] | None = None  # None: as `[source] capture` says
+    capture: Literal["slot", "change_log", "both"] | None = None  # None: as `[source] capture` says
     triggers: Literal["row", "statement"] = "row"  # of the change log; statement: cheaper for bulk changes
 
 
@@ -132,7 +132,8 @@ class Config(BaseSettings):
     @property
     def uses_change_log(self) -> bool:
         """Whether any table may be captured by triggers."""
-        return "change_log" in (self.source.capture, *(t.capture for t in self.table.values()))
+        chosen = {self.source.capture, *(t.capture for t in self.table.values())}
+        return not chosen.isdisjoint({"change_log", "both"})
 
     def path(self, text: str) -> Path:
         """An absolute path from a configured one."""

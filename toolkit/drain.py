@@ -69,6 +69,7 @@ def drain(config: Config, upto: Lsn | None = None, max_changes: int | None = Non
             # Killed between commit and advance, or the server fell back to its last saved position: both are normal.
             slot.advance(conn, config.source.slot, last.complete_to)
         seen = compare.observe(conn, config)  # before upto: what it shows is all at or below upto
+        shown = slot.wait_flush(conn) if config.uses_change_log else None
         target = upto if upto is not None else slot.flush_lsn(conn)
         if upto is not None and upto > slot.flush_lsn(conn):
             raise ConfigError(f"draining to {upto}: the source has flushed its WAL only to {slot.flush_lsn(conn)}")
@@ -79,6 +80,9 @@ def drain(config: Config, upto: Lsn | None = None, max_changes: int | None = Non
         if result.committed_lsn >= target:
             run.compare(seen)
             result = replace(result, batches=run.batches)
+        if shown is not None and result.committed_lsn >= shown:
+            changelog.purge(conn, seen.snapshot)
+            changelog.recheck(conn, config)
         return result
 
 

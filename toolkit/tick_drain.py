@@ -165,15 +165,15 @@ class _Run:
     def rows(self, ddl: LoggedDdl) -> _Spooled:
         """Spool the rows of the tick as events; their ordinals count all rows of the tick."""
         import pyarrow as pa
-        import pyarrow.compute as pc
 
         from toolkit.decode import changelog
+        from toolkit.decode.layout import logged_layout
         from toolkit.events import EVENT_SCHEMA
         from toolkit.source import tick
 
-        layouts: dict[int, list[Binding]] = {r: [changelog.layout(-1, v)] for r, v in self.versions.items()}
+        layouts: dict[int, list[Binding]] = {r: [logged_layout(-1, v)] for r, v in self.versions.items()}
         for version in ddl.changed:
-            layouts.setdefault(version.table.relid, []).append(changelog.layout(version.ordinal, version))
+            layouts.setdefault(version.table.relid, []).append(logged_layout(version.ordinal, version))
         files: list[Path] = []
         counts: Counter[str] = Counter()
         place, written = 0, _FILE_ROWS
@@ -182,7 +182,6 @@ class _Run:
             for cells in tick.rows(self.conn, self.since, self.target):
                 log = self._log_rows(cells, place)
                 place += len(log)
-                log = log.take(pc.indices_nonzero(pc.not_equal(log.ops, "M")).to_numpy().astype("int64"))
                 for batch in changelog.events(log, layouts, batch_id=self.batch_id, generation=self.last.generation):
                     if written >= _FILE_ROWS:
                         stack.close()

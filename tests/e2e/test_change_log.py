@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import psycopg
 import pytest
 
+from tests.support_writers import TABLES, folded_rows, journal_inserts, source_rows, writing
 from toolkit import build, initialise, states
 from toolkit import drain as draining
 from toolkit.config import Config
@@ -56,3 +59,47 @@ def test_the_whole_path_by_ticks(database: str, lake: Config):
     report = _check(config)
     assert {t.table: t.status for t in report.tables} == {"public.item": "identical", "public.bag": "identical"}
     assert {s.state for s in states.table_states(Ledger(config))} == {"ok"}
+
+
+@pytest.fixture(params=["tick", "slot"])
+def by(request: pytest.FixtureRequest) -> str:
+    """Each way to drain the change log in turn."""
+    return str(request.param)
+
+
+def _prove(config: Config, seconds: float, seed: int) -> dict[str, int]:
+    """Drain again and again under eight writers; then everything must be there once. Gives counts for the report."""
+    conninfo = config.source.conninfo
+    with psycopg.connect(conninfo, autocommit=True) as conn:
+        conn.execute(TABLES)
+    initialise.init(config)
+    drains, until = 0, time.monotonic() + seconds
+    with writing(conninfo, seed=seed) as writers:
+        while drains < 2 or time.monotonic() < until:
+            draining.drain(config)
+            drains += 1
+    draining.drain(config)
+    with psycopg.connect(conninfo, autocommit=True) as conn:
+        writers.poll_watermark(conn)
+        written = {row[0] for row in conn.execute("select seq from journal").fetchall()}
+    inserts = journal_inserts(config)
+    assert written - inserts.keys() == set(), "missed"
+    assert [seq for seq, n in inserts.items() if n > 1 or seq not in written] == [], "doubled or never committed"
+    folded = folded_rows(config)
+    for table in ("public.item", "public.bag", "public.journal"):
+        assert folded[table] == source_rows(conninfo, table), table
+    missed = len(written - writers.seen_by_watermark)
+    return {"transactions": len(written), "drains": drains, "missed by a sequence watermark": missed}
+
+
+def test_trap_121_eight_writers_nothing_is_missed_or_doubled(database: str, lake: Config, by: str, seed: int):
+    report = _prove(_config(lake, database, by), 3, seed)
+    print(report)
+    assert report["missed by a sequence watermark"] > 0, "this run could not have caught a drain by sequence"
+
+
+@pytest.mark.long
+def test_trap_121_eight_writers_for_a_minute(database: str, lake: Config, by: str, seed: int):
+    report = _prove(_config(lake, database, by), 60, seed)
+    print(report)
+    assert report["missed by a sequence watermark"] > 0

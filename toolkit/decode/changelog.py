@@ -15,14 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pc_csv
 
-from toolkit.catalog import SchemaVersion
-from toolkit.decode.rows import Binding
+from toolkit.decode.layout import LOG_COLUMNS
+from toolkit.decode.rows import Binding, DecodeTask
 from toolkit.decode.stream import Ints
 from toolkit.errors import DecodeError
 from toolkit.events import EVENT_SCHEMA, Event, to_arrow
 
-#: Columns of `cdc.change_log` in attnum order, as the stream sends them.
-LOG_COLUMNS = ("part", "xid", "lsn", "relid", "op", "old", "new")
 ORIGIN = "change_log"
 _NO_TEXT, _NUMBERS = pa.scalar(None, pa.string()), pa.list_(pa.int32())
 _OPEN, _CLOSE, _COMMA, _NEWLINE = b"(),\n"
@@ -55,11 +53,30 @@ class LogRows:
         return LogRows(*(column[rows] for column in (*numbers, self.relids)), *texts)
 
 
-def layout(start: int, version: SchemaVersion) -> Binding:
-    """How the images of a table read from `start` on: a record holds every live column, the unpublished ones too."""
-    table = version.table
-    absent = tuple(c.attnum for c in table.columns if not c.published)
-    return Binding(start, table.relid, tuple(c.attnum for c in table.columns), table.width, version.schema_id, absent)
+def unfold(batch: pa.RecordBatch, index: Ints, task: DecodeTask) -> Iterator[pa.RecordBatch]:
+    """Events of the change log's own rows as the slot sent them: inserts with their exact position.
+
+    Args:
+        batch: events of the log's parts, `new` as `LOG_COLUMNS`.
+        index: message index of each.
+    """
+    rows = batch.filter(pc.equal(batch.column("op"), "I"))  # the log is append-only; purging it is a TRUNCATE
+    cells = {name: pc.list_element(rows.column("new"), i) for i, name in enumerate(LOG_COLUMNS)}
+    if len(rows) != len(batch):
+        index = index[_flags(pc.equal(batch.column("op"), "I"))]
+    numbers = {
+        name: rows.column(name).cast(pa.int64()).to_numpy()
+        for name in ("commit_lsn", "ordinal", "end_lsn", "committed_at", "lsn")
+    }
+    log = LogRows(
+        index, numbers["commit_lsn"], numbers["ordinal"], numbers["end_lsn"], numbers["committed_at"], numbers["lsn"],
+        cells["xid"].cast(pa.int64()).to_numpy(), cells["relid"].cast(pa.int64()).to_numpy(),
+        cells["op"], cells["old"], cells["new"],
+    )  # fmt: skip
+    layouts: dict[int, list[Binding]] = {}
+    for binding in task.images:
+        layouts.setdefault(binding.relid, []).append(binding)
+    yield from events(log, layouts, batch_id=task.batch_id, generation=task.generation)
 
 
 def events(
@@ -73,6 +90,9 @@ def events(
     Raises:
         DecodeError: an image is not the text of a record.
     """
+    messages = pc.equal(log.ops, "M")  # the driver reads those
+    if messages.true_count:
+        log = log.take(np.flatnonzero(~_flags(messages)))
     for relid in np.unique(log.relids).tolist():
         mine = log.take(np.flatnonzero(log.relids == relid))
         known = list(layouts.get(relid, ()))
@@ -111,7 +131,7 @@ def _events(log: LogRows, binding: Binding, *, batch_id: int, generation: int) -
         "xid": _integers(pa.int64(), log.xids),
         "committed_at": _integers(pa.timestamp("us", tz="UTC"), log.times),
         "origin": pa.array([ORIGIN] * count, pa.string()),
-        "kind": pa.array(["truncate" if op == "T" else "row" for op in ops], pa.string()),
+        "kind": pa.array([_kind(binding, op) for op in ops], pa.string()),
         "relid": _same(pa.int64(), binding.relid, count),
         "schema_id": pa.array([schema_id] * count, pa.int64()),
         "op": log.ops,
@@ -140,6 +160,11 @@ def _events(log: LogRows, binding: Binding, *, batch_id: int, generation: int) -
             payload=json.dumps({"reason": "; ".join(doubts), "remedy": "cdc repair"}),
         )
         yield from to_arrow([gap]).to_batches()
+
+
+def _kind(binding: Binding, op: str) -> str:
+    """What a table's other capture carries too is evidence only."""
+    return "truncate" if op == "T" and binding.kind == "row" else binding.kind
 
 
 class _OtherShape(Exception):
@@ -248,7 +273,11 @@ def _integers(
 
 
 def _valid(array: pa.Array) -> npt.NDArray[np.bool_]:
-    flags = pc.is_valid(array).cast(pa.uint8())
+    return _flags(pc.is_valid(array))
+
+
+def _flags(array: pa.BooleanArray) -> npt.NDArray[np.bool_]:
+    flags = array.cast(pa.uint8())
     return np.frombuffer(flags.buffers()[1], np.bool_, len(flags), flags.offset)
 
 
@@ -259,4 +288,4 @@ def _lists(values: pa.Array, present: npt.NDArray[np.bool_], width: int) -> pa.L
     return pa.Array.from_buffers(pa.list_(pa.string()), len(present), buffers, children=[values])
 
 
-__all__ = ["LOG_COLUMNS", "LogRows", "events", "layout", "record_images"]
+__all__ = ["LogRows", "events", "record_images", "unfold"]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from toolkit.catalog import SchemaVersion, TableVersion
 from toolkit.decode.messages import Relation
 from toolkit.decode.rows import Binding
+
+#: The change log on the source, and its columns in attnum order.
+LOG_SCHEMA, LOG_NAME = "cdc", re.compile(r"change_log(_\d+)?")
+LOG_COLUMNS = ("part", "xid", "lsn", "relid", "op", "old", "new")
 
 
 def bind(index: int, message: Relation, version: SchemaVersion | TableVersion | None) -> Binding | None:
@@ -26,6 +31,22 @@ def bind(index: int, message: Relation, version: SchemaVersion | TableVersion | 
     absent = tuple(sorted(column.attnum for column in columns.values()))
     schema_id = version.schema_id if isinstance(version, SchemaVersion) else None
     return Binding(index, table.relid, tuple(attnums), table.width, schema_id, absent)
+
+
+def log_binding(index: int, message: Relation) -> Binding:
+    """The layout of the change log itself: its columns by name, others behind them."""
+    places = {name: place for place, name in enumerate(LOG_COLUMNS, 1)}
+    attnums = tuple(places.get(c.name, len(places) + 1 + i) for i, c in enumerate(message.columns))
+    return Binding(index, message.relid, attnums, max((*attnums, len(places))), None, kind="log")
+
+
+def logged_layout(start: int, version: SchemaVersion) -> Binding:
+    """How logged images of a table read from `start` on: a record holds every live column, unpublished ones too."""
+    table = version.table
+    absent = tuple(c.attnum for c in table.columns if not c.published)
+    attnums = tuple(c.attnum for c in table.columns)
+    kind = "logged" if table.capture == "both" else "row"
+    return Binding(start, table.relid, attnums, table.width, version.schema_id, absent, kind)
 
 
 @dataclass(slots=True)

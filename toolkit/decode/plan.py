@@ -11,7 +11,7 @@ import json
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from itertools import pairwise
@@ -21,7 +21,7 @@ import numpy as np
 
 from toolkit.catalog import SchemaVersion, TableVersion
 from toolkit.decode import ddl
-from toolkit.decode.layout import Layouts, bind
+from toolkit.decode.layout import LOG_NAME, LOG_SCHEMA, Layouts, bind, log_binding, logged_layout
 from toolkit.decode.messages import LogicalMessage, Relation, Truncate, parse, timestamp
 from toolkit.decode.rows import Binding, DecodeTask
 from toolkit.decode.stream import ROW_BYTES, Ints, Stream, open_bytes, scan
@@ -72,6 +72,7 @@ class PlannedBatch:
     ends: Ints = field(repr=False)  # message index after each transaction of the batch
     bindings: tuple[Binding, ...] = field(repr=False)  # start: index into the spool
     xids: tuple[tuple[int, int], ...] = field(repr=False)
+    images: tuple[Binding, ...] = field(repr=False, default=())  # of tables in the change log; start: as in bindings
 
     def tasks(self, count: int) -> list[DecodeTask]:
         """At most `count` tasks of about equal bytes, split at transaction boundaries; none for an empty batch."""
@@ -93,13 +94,12 @@ class PlannedBatch:
                 in_force[binding.relid] = binding
             elif binding.start < stop:
                 later.append(binding)
-        moved = tuple(
-            Binding(max(b.start - first, 0), b.relid, b.attnums, b.width, b.schema_id, b.absent)
-            for b in [*in_force.values(), *later]
-        )
+        moved = tuple(replace(b, start=max(b.start - first, 0)) for b in [*in_force.values(), *later])
+        # Layouts of logged images are compared with the message index alone, so all of them may come along.
+        images = tuple(replace(b, start=b.start - first) for b in self.images if b.start < stop)
         xids = tuple((begin - first, xid) for begin, xid in self.xids if first <= begin < stop)
         offsets = self.offsets[first : stop + 1].copy()
-        return DecodeTask(self.path, offsets, moved, xids, self.batch_id, self.generation)
+        return DecodeTask(self.path, offsets, moved, xids, self.batch_id, self.generation, images)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +129,8 @@ class _Planner:
         self.layouts = Layouts()
         self.batch_id = context.batch_id
         self.xids: list[tuple[int, int]] = []
+        self.logs: set[int] = set()  # relids of the change log's parts
+        self.images = [logged_layout(-1, v) for v in self.versions.values() if v.table.capture != "slot"]
 
     def batches(self) -> Iterator[PlannedBatch]:
         stream = self.stream
@@ -175,6 +177,7 @@ class _Planner:
             versions=dict(self.versions), next_schema_id=self.next_schema_id, skipped=skipped,
             generation=self.context.generation, path=str(self.spool.path), offsets=self.stream.offsets, ends=ends,
             bindings=self.layouts.before(stop), xids=tuple(x for x in self.xids if x[0] >= first),
+            images=tuple(self.images) if self.logs else (),
         )  # fmt: skip
         self.batch_id += 1
         return batch
@@ -305,6 +308,8 @@ class _Transaction:
     def _truncate(self, index: int, message: Truncate) -> None:
         payload = {"cascade": message.cascade, "restart_identity": message.restart_identity}
         for number, relid in enumerate(message.relids):
+            if relid in self.planner.logs:  # what was drained is purged
+                continue
             version = self.planner.versions.get(relid)
             schema_id = version.schema_id if version else None
             self._event(
@@ -444,6 +449,8 @@ class _Transaction:
         )
         planner.next_schema_id += 1
         planner.versions[table.relid] = version
+        if table.capture != "slot":
+            planner.images.append(logged_layout(index, version))
         # Several commands of one transaction may touch a table: (ordinal, relid) tells their versions apart.
         self._event(
             "schema", ordinal, index=index, relid=table.relid, schema_id=version.schema_id, payload=payload
@@ -454,6 +461,10 @@ class _Transaction:
 
     def _relation(self, index: int, message: Relation) -> None:
         relid, layouts = message.relid, self.planner.layouts
+        if message.schema == LOG_SCHEMA and LOG_NAME.fullmatch(message.name):
+            self.planner.logs.add(relid)
+            layouts.add(log_binding(index, message), message)
+            return
         version = self.planner.versions.get(relid)
         binding = bind(index, message, version)
         if binding is None:

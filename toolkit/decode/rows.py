@@ -44,6 +44,7 @@ class Binding:
     width: int  # length of an image
     schema_id: int | None  # None: quarantined, no schema version fits
     absent: tuple[int, ...] = ()
+    kind: str = "row"  # of its events: row, logged (captured by slot too), or log: rows of the change log itself
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,6 +57,7 @@ class DecodeTask:
     xids: tuple[tuple[int, int], ...]  # (index of BEGIN, 64-bit xid) where it is known
     batch_id: int
     generation: int
+    images: tuple[Binding, ...] = ()  # how the images inside rows of the change log read, `start` as in bindings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,7 +94,13 @@ def decode_rows(path: str, task: DecodeTask) -> Iterator[pa.RecordBatch]:
     for relid, mine in zip(tables.tolist(), np.split(rows, firsts[1:]), strict=True):
         for binding, part in _by_binding(stream, task.bindings, relid, mine):
             for chunk in _chunks(stream.offsets, part):
-                yield _batch(stream, columns, task, binding, chunk)
+                batch = _batch(stream, columns, task, binding, chunk)
+                if binding.kind == "log":
+                    from toolkit.decode import changelog
+
+                    yield from changelog.unfold(batch, chunk, task)
+                else:
+                    yield batch
 
 
 @dataclass(frozen=True, slots=True, eq=False)

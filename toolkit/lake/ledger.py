@@ -191,7 +191,7 @@ class Ledger:
             self._config,
             EVENTS,
             (*columns, "relid", "schema_id", "payload"),
-            where="kind not in ('row', 'truncate')",
+            where="kind not in ('row', 'truncate', 'logged')",
             snapshot=self.snapshot_id(),
         )
         by_kind: dict[str, list[dict[str, Any]]] = {}

@@ -21,7 +21,12 @@ LOG = "change_log"
 
 def logged(config: Config, table: TableVersion | catalog.Relation) -> bool:
     """Whether triggers capture the table."""
-    return config.capture_of(table.schema, table.name).capture == "change_log"
+    return config.capture_of(table.schema, table.name).capture != "slot"
+
+
+def published(config: Config, table: TableVersion | catalog.Relation) -> bool:
+    """Whether the slot captures the table itself; the rows of the others come as rows of the change log."""
+    return config.capture_of(table.schema, table.name).capture != "change_log"
 
 
 def by_ticks(conn: Connection, config: Config) -> bool:
@@ -144,4 +149,4 @@ def purge(conn: Connection, snapshot: str) -> tuple[int, ...]:
     return tuple(row[0]) if row else ()
 
 
-__all__ = ["LOG", "by_ticks", "install_sql", "logged", "purge", "recheck", "refusals"]
+__all__ = ["LOG", "by_ticks", "install_sql", "logged", "published", "purge", "recheck", "refusals"]

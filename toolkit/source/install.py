@@ -97,12 +97,12 @@ def _publication_sql(
     source = config.source
     schemas = _whole_schemas(config)
     for table in tables:
-        if changelog.logged(config, table) and table.schema in schemas:
+        if not changelog.published(config, table) and table.schema in schemas:
             raise ConfigError(
                 f'[table] {table.identifier} has capture = "change_log", which cannot be kept with'
                 ' new_tables = "publish": a schema is published whole; use new_tables = "propose"'
             )
-    tables = [t for t in tables if not changelog.logged(config, t)]
+    tables = [t for t in tables if changelog.published(config, t)]
     relids = {t.relid for t in tables}
     alone = [t for t in tables if t.schema not in schemas and not relids.intersection(t.parents)]
     if state is not None:

@@ -189,14 +189,14 @@ def _tables(conn: Connection, config: Config, ticks: bool) -> Iterator[Finding]:
                 "is unlogged: its changes are not in the WAL",
                 f"run: alter table {relation.identifier} set logged, or exclude it",
             )
-        elif ticks and not changelog.logged(config, relation):
+        elif ticks and changelog.published(config, relation):
             yield Finding(
                 "error",
                 f"table {relation.identifier}",
-                "is captured by the slot, and this source is drained by ticks",
+                "is to be captured by the slot, and this source is drained by ticks",
                 f'set capture = "change_log" for it in [table."{relation.schema}.{relation.name}"], or exclude it',
             )
-        elif relation.kind == "r" and relation.relid in identities and not changelog.logged(config, relation):
+        elif relation.kind == "r" and relation.relid in identities and changelog.published(config, relation):
             yield Finding(
                 "error",
                 f"table {relation.identifier}",
