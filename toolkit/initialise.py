@@ -73,7 +73,7 @@ def init(config: Config, *, new_generation: bool = False) -> InitResult:
         batch_id = 1 if last is None else last.batch_id + 1
         if last is None or new_generation if ticks else existing is None:
             return _first(config, identity, generation, batch_id, ticks)
-        if last is None:
+        if last is None and existing is not None:
             # Killed between slot and ledger: nothing was read from the slot yet, so the log starts where it stands.
             _start(config, identity, generation, 1, existing.confirmed_flush_lsn)
     missing = missing_baselines(config)

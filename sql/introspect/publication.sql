@@ -28,7 +28,9 @@ select
   exists (
     select
     from pg_catalog.pg_publication_rel as r
-    where r.prpubid = p.oid and r.prrelid = pg_catalog.to_regclass('cdc.change_log')
+    join pg_catalog.pg_class as c on c.oid = r.prrelid and c.relname = 'change_log'
+    join pg_catalog.pg_namespace as n on n.oid = c.relnamespace and n.nspname = 'cdc'
+    where r.prpubid = p.oid
   ) as publishes_log
 from pg_catalog.pg_publication as p
 where p.pubname = %(publication)s

@@ -11,10 +11,7 @@ import json
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from datetime import datetime
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,11 +20,14 @@ from toolkit.catalog import SchemaVersion, TableVersion
 from toolkit.decode import ddl
 from toolkit.decode.layout import LOG_NAME, LOG_SCHEMA, Layouts, bind, log_binding, logged_layout
 from toolkit.decode.messages import LogicalMessage, Relation, Truncate, parse, timestamp
-from toolkit.decode.rows import Binding, DecodeTask
+from toolkit.decode.planned import Plan, PlanContext, PlannedBatch
+from toolkit.decode.rows import Binding
 from toolkit.decode.stream import ROW_BYTES, Ints, Stream, open_bytes, scan
 from toolkit.events import Event
 from toolkit.lsn import Lsn
 from toolkit.spool import Spool
+
+__all__ = ["Plan", "PlanContext", "PlannedBatch", "plan"]
 
 #: What is kept of a logical message that is not ours, in bytes.
 MESSAGE_CAP = 64 * 1024
@@ -35,78 +35,6 @@ MESSAGE_CAP = 64 * 1024
 FORGED_CAP = 1000
 #: Ordinal of what must sort before every row of its transaction.
 BORN = -1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanContext:
-    """What the ledger knows before the spool."""
-
-    generation: int
-    batch_id: int  # of the first batch
-    next_schema_id: int
-    versions: Mapping[int, SchemaVersion]  # the latest of each relid, dropped ones too
-    key: bytes
-    system_id: str
-    batch_changes: int  # messages of one batch, in whole transactions
-    now: datetime
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PlannedBatch:
-    """A run of whole transactions, to be committed at once."""
-
-    batch_id: int
-    first_msg: int
-    stop_msg: int
-    complete_to: int
-    changes: int  # rows and truncates
-    counts: dict[str, int]  # events per kind, without the ledger row
-    events: tuple[Event, ...]  # all but the rows and the ledger row
-    beacons: tuple[str, ...]  # nonces found
-    versions: dict[int, SchemaVersion]  # after the batch
-    next_schema_id: int
-    skipped: int  # non-transactional messages: they have no place in the order of effects
-    generation: int
-    path: str
-    offsets: Ints = field(repr=False)  # of the whole spool
-    ends: Ints = field(repr=False)  # message index after each transaction of the batch
-    bindings: tuple[Binding, ...] = field(repr=False)  # start: index into the spool
-    xids: tuple[tuple[int, int], ...] = field(repr=False)
-    images: tuple[Binding, ...] = field(repr=False, default=())  # of tables in the change log; start: as in bindings
-
-    def tasks(self, count: int) -> list[DecodeTask]:
-        """At most `count` tasks of about equal bytes, split at transaction boundaries; none for an empty batch."""
-        if not len(self.ends):
-            return []
-        stops = self.offsets[self.ends]
-        low = int(self.offsets[self.first_msg])
-        wanted = low + (int(stops[-1]) - low) * np.arange(1, max(count, 1) + 1, dtype=float) / max(count, 1)
-        chosen = np.unique(np.minimum(np.searchsorted(stops, wanted - 0.5), len(stops) - 1))
-        edges = [self.first_msg, *self.ends[chosen].tolist()]
-        return [self._task(first, stop) for first, stop in pairwise(edges)]
-
-    def _task(self, first: int, stop: int) -> DecodeTask:
-        """The layouts in force at `first`, and the changes before `stop`."""
-        in_force: dict[int, Binding] = {}
-        later = []
-        for binding in self.bindings:
-            if binding.start <= first:
-                in_force[binding.relid] = binding
-            elif binding.start < stop:
-                later.append(binding)
-        moved = tuple(replace(b, start=max(b.start - first, 0)) for b in [*in_force.values(), *later])
-        # Layouts of logged images are compared with the message index alone, so all of them may come along.
-        images = tuple(replace(b, start=b.start - first) for b in self.images if b.start < stop)
-        xids = tuple((begin - first, xid) for begin, xid in self.xids if first <= begin < stop)
-        offsets = self.offsets[first : stop + 1].copy()
-        return DecodeTask(self.path, offsets, moved, xids, self.batch_id, self.generation, images)
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """All batches of a spool. A complete spool without transactions is one empty batch that moves `complete_to`."""
-
-    batches: tuple[PlannedBatch, ...]
 
 
 def plan(spool: Spool, *, context: PlanContext) -> Plan:
