@@ -224,10 +224,10 @@ class Ledger:
         from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 
         from toolkit.lake import files as data
+        from toolkit.lake.jdbc import JdbcCatalog
 
-        catalog = reads.catalog(self._config)
         try:
-            table = catalog.load_table(EVENTS)
+            table = JdbcCatalog(self._config).load_table(EVENTS)
             current = table.current_snapshot()
             if current is None or current.snapshot_id != base:
                 raise conflict(record.batch_id)
@@ -243,8 +243,6 @@ class Ledger:
             committed = table.current_snapshot()
         except (CommitFailedException, NoSuchTableError):
             raise conflict(record.batch_id) from None
-        finally:
-            catalog.close()
         self.refresh()
         assert committed is not None
         return committed.snapshot_id

@@ -18,12 +18,12 @@ from toolkit.errors import LakeError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.expressions import BooleanExpression
 
     from toolkit.config import Config
 
-_BUSY_SECONDS = 30.0
+#: How long to wait for whoever writes to the catalog's file.
+BUSY_SECONDS = 30.0
 
 
 def metadata_location(config: Config, table: str) -> str | None:
@@ -37,7 +37,7 @@ def metadata_location(config: Config, table: str) -> str | None:
         return None
     namespace, _, name = table.rpartition(".")
     try:
-        with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True, timeout=_BUSY_SECONDS)) as connection:
+        with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)) as connection:
             row = connection.execute(
                 "SELECT metadata_location FROM iceberg_tables"
                 " WHERE catalog_name = ? AND table_namespace = ? AND table_name = ?",
@@ -110,7 +110,7 @@ def tables(config: Config, namespace: str) -> tuple[str, ...]:
     database = config.catalog_db
     if not database.is_file():
         return ()
-    with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True, timeout=_BUSY_SECONDS)) as connection:
+    with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)) as connection:
         try:
             rows = connection.execute(
                 "SELECT table_name FROM iceberg_tables WHERE catalog_name = ? AND table_namespace = ?"
@@ -120,18 +120,6 @@ def tables(config: Config, namespace: str) -> tuple[str, ...]:
         except sqlite3.OperationalError:
             return ()
     return tuple(row[0] for row in rows)
-
-
-def catalog(config: Config) -> SqlCatalog:
-    """The lake's catalog in pyiceberg. Nothing is created by opening it; the file must exist."""
-    from pyiceberg.catalog.sql import SqlCatalog
-
-    return SqlCatalog(
-        config.lake.catalog,
-        uri=f"sqlite:///{config.catalog_db}?timeout={_BUSY_SECONDS:.0f}",
-        warehouse=str(config.warehouse),
-        init_catalog_tables="false",
-    )
 
 
 def scan_arrow(
@@ -150,14 +138,10 @@ def scan_arrow(
         return None
     from pyiceberg.expressions import AlwaysTrue
 
-    opened = catalog(config)
-    try:
-        scan = opened.load_table(table).scan(
-            where or AlwaysTrue(), selected_fields=tuple(columns), snapshot_id=snapshot
-        )
-        return scan.to_arrow()
-    finally:
-        opened.close()
+    from toolkit.lake.jdbc import JdbcCatalog
+
+    opened = JdbcCatalog(config).load_table(table)
+    return opened.scan(where or AlwaysTrue(), selected_fields=tuple(columns), snapshot_id=snapshot).to_arrow()
 
 
 def scan(

@@ -1,0 +1,96 @@
+"""The lake's catalog for pyiceberg: the one SQLite table that Iceberg's JDBC catalog keeps, without sqlalchemy.
+
+pyiceberg's own `SqlCatalog` costs an empty drain a second for imports alone. All that is needed of a catalog here is to
+load a table and to swap its metadata file for the next one, if nobody else did so meanwhile.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.serializers import FromInputFile, ToOutputFile
+from pyiceberg.table import CommitTableResponse, Table
+from pyiceberg.table.locations import load_location_provider
+from pyiceberg.table.update import update_table_metadata
+
+from toolkit.lake.reads import BUSY_SECONDS, metadata_location
+
+if TYPE_CHECKING:
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.update import TableRequirement, TableUpdate
+
+    from toolkit.config import Config
+
+_SWAP = """
+UPDATE iceberg_tables SET metadata_location = :new, previous_metadata_location = :old
+WHERE catalog_name = :catalog AND table_namespace = :namespace AND table_name = :name AND metadata_location = :old
+"""
+
+
+class JdbcCatalog:
+    """What a `pyiceberg.table.Table` asks of its catalog."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    def load_table(self, identifier: str) -> Table:
+        """The table `namespace.table` as it stands.
+
+        Raises:
+            NoSuchTableError: there is no such catalog or table.
+        """
+        location = metadata_location(self._config, identifier)
+        if location is None:
+            raise NoSuchTableError(f"no table {identifier} in {self._config.catalog_db}")
+        io = load_file_io({}, location)
+        metadata = FromInputFile.table_metadata(io.new_input(location))
+        namespace, _, name = identifier.rpartition(".")
+        # The catalog is a protocol that pyiceberg spells as an abstract class with twenty methods.
+        return Table((namespace, name), metadata, location, io, self)  # type: ignore[arg-type]
+
+    def commit_table(
+        self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+    ) -> CommitTableResponse:
+        """Write the next metadata file of a table and swap it in for the one that `table` was read from.
+
+        Raises:
+            CommitFailedException: the table is not what it was when `table` was read; it is left as it stands.
+        """
+        old = table.metadata_location
+        for requirement in requirements:
+            requirement.validate(table.metadata)
+        metadata = update_table_metadata(table.metadata, updates, metadata_location=old)
+        provider = load_location_provider(metadata.location, metadata.properties)
+        new = provider.new_table_metadata_file_location(_version(old) + 1)
+        ToOutputFile.table_metadata(metadata, table.io.new_output(new))
+        namespace, name = table.name()
+        values = {"catalog": self._config.lake.catalog, "namespace": namespace, "name": name, "old": old, "new": new}
+        with closing(sqlite3.connect(self._config.catalog_db, timeout=BUSY_SECONDS)) as connection, connection:
+            swapped = connection.execute(_SWAP, values).rowcount
+        if not swapped:
+            raise CommitFailedException(f"{namespace}.{name} was committed to by another process")
+        return CommitTableResponse.model_construct(metadata=metadata, metadata_location=new)
+
+    @staticmethod
+    def supports_server_side_planning() -> bool:
+        """Whether somebody else plans scans."""
+        return False
+
+    @staticmethod
+    def _delete_old_metadata(io: FileIO, base: TableMetadata, metadata: TableMetadata) -> None:
+        """Delete the metadata files that the table no longer names, as its `delete-after-commit` property asks."""
+        kept = {entry.metadata_file for entry in metadata.metadata_log}
+        for entry in base.metadata_log:
+            if entry.metadata_file not in kept:
+                io.delete(entry.metadata_file)
+
+
+def _version(location: str) -> int:
+    """Number of a metadata file, the first part of its name."""
+    found = re.match(r"\d+", location.rpartition("/")[2])
+    return int(found[0]) if found else -1
