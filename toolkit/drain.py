@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _log = logger(__name__)
 
+_TASK_CHANGES = 250_000  # a task holds some 50 bytes a change besides the chunk that it decodes
+
 
 @dataclass(frozen=True, slots=True)
 class DrainResult:
@@ -232,12 +234,13 @@ class _Run:
                 self.ddl_xids[event.relid] = event.xid
 
     def _partitions(self, changes: int) -> int:
-        """Two partitions saturate two cores; a small batch is not worth a second worker."""
+        """One a core, more where that bounds a worker's memory; a small batch is not worth a second worker."""
         if changes < 20_000:
             return 1
         from toolkit.lake import session
 
-        return int(session.own_session(self.config).sparkContext.defaultParallelism)
+        cores = int(session.own_session(self.config).sparkContext.defaultParallelism)
+        return max(cores, -(-changes // _TASK_CHANGES))
 
     def _append(self, record: BatchRecord, events: list[Event]) -> int:
         """Commit a batch without rows and without a JVM, on top of this run's own last commit only."""

@@ -16,14 +16,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from toolkit.decode.messages import POSTGRES_EPOCH_US
-from toolkit.decode.stream import Bytes, Ints, Stream, be32, be64, open_bytes, per_message, scan
+from toolkit.decode.stream import Bytes, Ints, Stream, be32, be64, open_bytes, per_message, release, scan
 from toolkit.errors import DecodeError
 from toolkit.events import EVENT_SCHEMA
 from toolkit.lsn import Lsn
 from toolkit.spool import ROW_HEADER
 
-#: Messages decoded at once, and bytes of them: bounds the memory of a task to about 200 MB.
-CHUNK_MESSAGES = 40_000
+#: Messages decoded at once, and bytes of them: bounds the memory of a task to about 100 MB.
+CHUNK_MESSAGES = 16_000
 CHUNK_BYTES = 32 << 20
 #: Arrow's 32-bit offsets reach this far from the first message of a chunk to its last.
 CHUNK_SPAN = 1 << 30
@@ -101,6 +101,7 @@ def decode_rows(path: str, task: DecodeTask) -> Iterator[pa.RecordBatch]:
                     yield from changelog.unfold(batch, chunk, task)
                 else:
                     yield batch
+                release(stream.data)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,28 +24,66 @@ _KNOWN[np.frombuffer(b"BCRYOMTIUD", np.uint8)] = True
 _ROW = np.zeros(256, np.int64)
 _ROW[np.frombuffer(b"IUD", np.uint8)] = 1
 ROW_BYTES = np.frombuffer(b"IUD", np.uint8)
+_SPAN = 16 << 20
 
 
 def open_bytes(path: str | Path) -> Bytes:
     """The spool's bytes, mapped; empty files too."""
     if Path(path).stat().st_size == 0:
         return np.zeros(0, np.uint8)
-    # A plain ndarray over the map: memmap's own subclass pays for bookkeeping on every slice.
-    return np.asarray(np.memmap(path, np.uint8, "r"))
+    with Path(path).open("rb") as file:
+        return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+
+
+def release(data: Bytes) -> None:
+    """Let go of the pages of a spool that were read so far; they are read again when they are needed again."""
+    owner: object = data.base
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    if isinstance(owner, memoryview):
+        owner = owner.obj
+    if isinstance(owner, mmap.mmap):
+        owner.madvise(mmap.MADV_DONTNEED)
 
 
 def be32(data: Bytes, at: Ints) -> Ints:
     """Unsigned big-endian 32-bit integers at byte positions."""
-    value = data[at].astype(np.int64)
-    for step in (1, 2, 3):
-        value <<= 8
-        value |= data[at + step]
+    value = np.empty(at.shape, np.int64)
+    for part in _parts(data, at):
+        mine = at[part]
+        taken = data[mine].astype(np.int64)
+        for step in (1, 2, 3):
+            taken <<= 8
+            taken |= data[mine + step]
+        value[part] = taken
     return value
 
 
 def be64(data: Bytes, at: Ints) -> Ints:
     """Signed big-endian 64-bit integers at byte positions."""
-    return (be32(data, at) << 32) | be32(data, at + 4)
+    value = np.empty(at.shape, np.int64)
+    for part in _parts(data, at):
+        value[part] = (be32(data, at[part]) << 32) | be32(data, at[part] + 4)
+    return value
+
+
+def _bytes(data: Bytes, at: Ints) -> Bytes:
+    """Bytes at positions."""
+    value = np.empty(at.shape, np.uint8)
+    for part in _parts(data, at):
+        value[part] = data[at[part]]
+    return value
+
+
+def _parts(data: Bytes, at: Ints) -> Iterator[slice]:
+    """Cut a pass over a whole spool so that only about `_SPAN` bytes of the map are in memory at once."""
+    if len(data) <= _SPAN or not len(at):
+        yield slice(None)
+        return
+    step = max(1, len(at) * _SPAN // len(data))
+    for first in range(0, len(at), step):
+        yield slice(first, first + step)
+        release(data)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,7 +130,7 @@ def scan(data: Bytes, offsets: Ints) -> Stream:
     if len(sizes) and (sizes.min() < 1 or offsets[-1] > len(data)):
         index = int(np.argmin(sizes)) if sizes.min() < 1 else len(sizes) - 1
         raise DecodeError(f"message {index} of the spool is empty or cut off")
-    types = data[starts]
+    types = _bytes(data, starts)
     known = _KNOWN[types]
     if not known.all():
         index = int(np.argmin(known))

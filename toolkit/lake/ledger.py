@@ -250,12 +250,9 @@ class Ledger:
     def file_ids(self) -> dict[str, int]:
         """Iceberg field ids of `raw.events`, for `lake.files.EventsFile`."""
         from toolkit.lake import files as data
+        from toolkit.lake.jdbc import JdbcCatalog
 
-        catalog = reads.catalog(self._config)
-        try:
-            return data.field_ids(catalog.load_table(EVENTS).schema())
-        finally:
-            catalog.close()
+        return data.field_ids(JdbcCatalog(self._config).load_table(EVENTS).schema())
 
 
 def _log_order(row: dict[str, Any]) -> tuple[int, int, int, int]:

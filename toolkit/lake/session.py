@@ -69,6 +69,8 @@ def spark_settings(config: Config) -> dict[str, str]:
         "spark.sql.shuffle.partitions": "4",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+        "spark.python.daemon.module": "toolkit.lake.worker_daemon",
+        "spark.python.worker.reuse": "false",  # the daemon makes a new one faster than an old one gives memory back
         "spark.sql.execution.pyspark.udf.faulthandler.enabled": "false",
         "spark.python.worker.faulthandler.enabled": "false",
     }

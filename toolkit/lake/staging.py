@@ -15,7 +15,7 @@ from toolkit import errors
 from toolkit.errors import CdcError, LakeError
 from toolkit.events import EVENT_SCHEMA, Event, to_arrow
 from toolkit.lake import reads
-from toolkit.lake.datasource import FORMAT, Part, events_source
+from toolkit.lake.frames import Part, events_frame
 from toolkit.lake.ledger import SUMMARY_KEY, checked, conflict
 from toolkit.lake.tables import EVENTS
 from toolkit.names import quote_spark
@@ -62,10 +62,8 @@ def commit_batch(
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as F
 
-    spark.dataSource.register(events_source(parts, decode))
     writer = (
-        spark.read.format(FORMAT)
-        .load()
+        events_frame(spark, parts, decode)
         .writeTo(f"{quote_spark(config.lake.catalog)}.{EVENTS}")
         .option("isolation-level", "serializable")
         .option("validate-from-snapshot-id", str(base_snapshot))
@@ -89,8 +87,7 @@ def warm_up(spark: SparkSession) -> None:
 
     Safe in a thread of its own, beside a peek.
     """
-    spark.dataSource.register(events_source([Part()], DECODE))
-    spark.read.format(FORMAT).load().write.format("noop").mode("overwrite").save()
+    events_frame(spark, [Part()], DECODE).write.format("noop").mode("overwrite").save()
 
 
 def _first_snapshot(config: Config) -> int:

@@ -77,7 +77,7 @@ def ensure(spark: SparkSession, config: Config) -> None:
         f" PARTITIONED BY (kind, truncate({BATCH_WIDTH}, batch_id)) TBLPROPERTIES ({properties})"
     )
     if spark.table(f"{table}.snapshots").isEmpty():
-        spark.createDataFrame([], spark.table(table).schema).writeTo(table).append()
+        spark.table(table).where("false").writeTo(table).append()
 
 
 def require_writable(config: Config) -> None:

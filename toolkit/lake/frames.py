@@ -1,11 +1,11 @@
-"""The Spark Python Data Source that brings Arrow batches of events from the workers into a frame.
+"""Brings Arrow batches of events from Spark's Python workers into a frame.
 
 Its reading half runs in Spark's Python workers, so it touches nothing that talks to Spark's driver.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -18,9 +18,7 @@ from toolkit.events import EVENT_SCHEMA
 from toolkit.lake.tables import spark_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-
-FORMAT = "cdc_events"
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,38 +30,19 @@ class Part:
     inline: bytes = b""  # an Arrow stream of driver-made events
 
 
-def events_source(parts: Sequence[Part], decode: str) -> type[DataSource]:
-    """A data source of one read: one partition a part, `decode` is `module:function` of `(task.path, task)`.
+def events_frame(spark: SparkSession, parts: Sequence[Part], decode: str) -> DataFrame:
+    """A frame of `EVENT_SCHEMA` with one partition a part; `decode` is `module:function` of `(task.path, task)`.
 
-    The classes are local so that Spark ships them by value, with what this one read needs in them.
+    Not a Python Data Source: each of its planning steps keeps a daemon and a worker of its own alive in every
+    session, five pairs in all, which is more memory than a batch takes and a second of the first commit.
     """
-    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-    class Reader(DataSourceReader):
-        def __init__(self, mine: Sequence[Part]) -> None:
-            self._parts = mine
+    def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                yield from read_part(parts[number], decode)
 
-        def __getstate__(self) -> dict[str, Any]:
-            return {"_parts": ()}  # each part travels to its own task only; the reader goes to all of them
-
-        def partitions(self) -> list[InputPartition]:
-            return [InputPartition(part) for part in self._parts]
-
-        def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-            return read_part(partition.value, decode)
-
-    class Events(DataSource):
-        @classmethod
-        def name(cls) -> str:
-            return FORMAT
-
-        def schema(self) -> str:
-            return spark_schema()
-
-        def reader(self, schema: Any) -> DataSourceReader:
-            return Reader(parts)
-
-    return Events
+    return spark.range(0, len(parts), 1, len(parts)).mapInArrow(read, spark_schema())
 
 
 def read_part(part: Part, decode: str) -> Iterator[pa.RecordBatch]:
