@@ -43,6 +43,7 @@ class Noted:
     ordinal: int
     end_lsn: Lsn
     payload: dict[str, Any]
+    generation: int = 1
 
 
 class Log:

@@ -204,16 +204,20 @@ def check(ctx: Context, tables: tuple[str, ...]) -> int:
 
 
 @main.command()
+@click.option("--heal", is_flag=True, help="Repair stale tables too, within [snapshot] heal_mb.")
 @command
-def run(ctx: Context) -> int:
+def run(ctx: Context, heal: bool) -> int:
     """Drain, build and check: the one line for a scheduler."""
     from toolkit import build as building
     from toolkit import drain as draining
+    from toolkit import snapshot
     from toolkit.lake.lease import lease
 
     config = ctx.config
     with lease(config):
         draining.drain(config)
+        if heal:
+            snapshot.heal(config)
         building.build(config)
         return _check(ctx, config, ())
 

@@ -64,6 +64,7 @@ def _source(config: Config) -> list[Diagnosis]:
 def _lake(config: Config) -> list[Diagnosis]:
     from toolkit.lake import session, tables
     from toolkit.lake.ledger import Ledger
+    from toolkit.proofs import proven
     from toolkit.states import table_states
 
     found: list[Diagnosis] = []
@@ -83,7 +84,7 @@ def _lake(config: Config) -> list[Diagnosis]:
         if last is None:
             return [*found, Diagnosis("error", "lake", "there is no ledger", "cdc init")]
         found.append(Diagnosis("ok", "lake", f"batch {last.batch_id}, complete to {last.complete_to}", None))
-        for state in table_states(ledger):
+        for state in table_states(ledger, proven(config, ledger)):
             if state.state != "ok":
                 found.append(
                     Diagnosis(

@@ -23,8 +23,9 @@ from toolkit.events import Event
 from toolkit.log import logger
 from toolkit.lsn import Lsn
 from toolkit.progress import Progress
+from toolkit.proofs import proven
 from toolkit.spooling import spool_directory
-from toolkit.states import table_states
+from toolkit.states import TableState, table_states
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -115,7 +116,7 @@ def repair(config: Config, tables: Sequence[str] = (), *, scope: Scope = WHOLE) 
     from toolkit.source import tick
 
     if not tables:
-        tables = tuple(s.table for s in table_states(ledger_of(config)) if s.state == "stale" and not s.repaired_lsn)
+        tables = tuple(state.table for state in _stale(config))
     if scope.name != "all" and len(tables) != 1:
         raise ConfigError("repairing a scope: name exactly one table with --columns or --partition")
     drain(config)  # the bulk of a backlog, while no snapshot is held open
@@ -138,6 +139,33 @@ def repair(config: Config, tables: Sequence[str] = (), *, scope: Scope = WHOLE) 
         }
         wanted = frozenset(relid for relid, (_, moved) in found.refused.items() if moved)
     return SnapshotResult(lsn, rows, {name: reason for name, reason in left_out.items() if name not in rows})
+
+
+def heal(config: Config) -> SnapshotResult | None:
+    """Repair what is stale, the small tables first, up to `[snapshot] heal_mb` together; None if nothing was done.
+
+    What is larger stays stale, by name in the status.
+    """
+    from toolkit.source import snapshot
+
+    stale = {state.relid for state in _stale(config)}
+    ledger = ledger_of(config)
+    tables = [version.table for relid, version in ledger.latest_versions().items() if relid in stale]
+    sizes = snapshot.estimate(config, tables)
+    chosen, left = [], config.snapshot.heal_mb * (1 << 20)
+    for table in sorted(tables, key=lambda t: sizes[t.relid].bytes):
+        left -= sizes[table.relid].bytes
+        if left < 0:
+            _log.warning("too large to heal unasked", extra={"table": table.identifier})
+        else:
+            chosen.append(table.identifier)
+    return repair(config, chosen) if chosen else None
+
+
+def _stale(config: Config) -> list[TableState]:
+    """Tables that wait for a repair; those that wait for their check only are not among them."""
+    ledger = ledger_of(config)
+    return [s for s in table_states(ledger, proven(config, ledger)) if s.state == "stale" and s.repaired_lsn is None]
 
 
 def copy_tables(
@@ -289,6 +317,8 @@ def _copy_group(
     ]
     done, refused = copiers.run(tasks)
     outcome.refused |= refused
+    for relid, (reason, _) in refused.items():
+        _log.warning("not copied at this cut", extra={"table": outcome.names[relid], "reason": reason})
     whole = [plan for plan in plans if plan.table.relid not in refused]
     if not whole:
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from toolkit.lsn import Lsn
 
 if TYPE_CHECKING:
     from toolkit.catalog import TableVersion
-    from toolkit.lake.ledger import Ledger
+    from toolkit.lake.ledger import Ledger, TableEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,11 @@ class TableState:
     remedy: str | None
     repaired_lsn: Lsn | None = None  # it was copied again here, and no check has proven it since
 
+    @property
+    def comparable(self) -> bool:
+        """Whether a check can say something about it."""
+        return self.state == "ok" or self.repaired_lsn is not None
+
 
 def live_tables(ledger: Ledger) -> tuple[TableVersion, ...]:
     """Latest versions of the tables that exist and are published, ordered by name."""
@@ -32,26 +38,47 @@ def live_tables(ledger: Ledger) -> tuple[TableVersion, ...]:
     return tuple(sorted(live, key=lambda t: (t.schema, t.name)))
 
 
-def table_states(ledger: Ledger) -> tuple[TableState, ...]:
-    """States of all live tables. A table is stale from its first gap after its latest baseline."""
-    baselines: dict[int, tuple[int, int]] = {}
-    for event in ledger.baselines():
-        if event.relid is not None:
-            at = (int(event.commit_lsn), event.ordinal)
-            baselines[event.relid] = max(at, baselines.get(event.relid, at))
-    gaps = sorted(ledger.gaps(), key=lambda g: (int(g.commit_lsn), g.ordinal))
-    states = []
-    for table in live_tables(ledger):
-        baseline = baselines.get(table.relid)
-        remedy = f"cdc repair {table.identifier}"
-        if baseline is None:
-            reason = "no complete snapshot of it is in the log"
-            states.append(TableState(table.identifier, table.relid, "stale", reason, Lsn(0), remedy))
-            continue
-        gap = next((g for g in gaps if g.relid == table.relid and (int(g.commit_lsn), g.ordinal) > baseline), None)
-        if gap is None:
-            states.append(TableState(table.identifier, table.relid, "ok", None, None, None))
-        else:
-            reason = str(gap.payload.get("reason"))
-            states.append(TableState(table.identifier, table.relid, "stale", reason, Lsn(gap.end_lsn), remedy))
-    return tuple(states)
+def table_states(ledger: Ledger, proven: Mapping[int, Lsn] | None = None) -> tuple[TableState, ...]:
+    """States of all live tables.
+
+    A table is stale from the first gap that no later baseline covers. One that was repaired stays stale until parity
+    was proven at or behind its baseline: `proven` holds the newest such LSN by relid (`toolkit.proofs`).
+    """
+    generations = {relid: version.generation for relid, version in ledger.latest_versions().items()}
+    baselines: dict[int, list[TableEvent]] = {}
+    gaps: dict[int, list[TableEvent]] = {}
+    for kept, events in ((baselines, ledger.baselines()), (gaps, ledger.gaps())):
+        for event in sorted(events, key=_position):
+            if event.relid is not None and event.generation == generations.get(event.relid):
+                kept.setdefault(event.relid, []).append(event)
+    proven = proven or {}
+    return tuple(
+        _state(t, baselines.get(t.relid, []), gaps.get(t.relid, []), proven.get(t.relid, Lsn(0)))
+        for t in live_tables(ledger)
+    )
+
+
+def _state(table: TableVersion, baselines: Sequence[TableEvent], gaps: Sequence[TableEvent], proven: Lsn) -> TableState:
+    """The state of one table; baselines and gaps are in log order."""
+    remedy = f"cdc repair {table.identifier}"
+    first = next((b for b in baselines if b.payload.get("scope", "all") == "all"), None)
+    if first is None:
+        reason = "no complete snapshot of it is in the log"
+        return TableState(table.identifier, table.relid, "stale", reason, Lsn(0), remedy)
+    # Nothing before the first baseline counts. A later one heals, and only a check can say whether it healed all of it.
+    known = max(_position(b) for b in baselines if b is first or Lsn(b.end_lsn) <= proven)
+    open_gaps = [g for g in gaps if _position(g) > known]
+    if not open_gaps:
+        return TableState(table.identifier, table.relid, "ok", None, None, None)
+    reason, since = str(open_gaps[0].payload.get("reason")), Lsn(open_gaps[0].end_lsn)
+    if _position(baselines[-1]) > _position(open_gaps[-1]):
+        at = Lsn(baselines[-1].end_lsn)
+        reason = f"{reason}; repaired at {at}, and parity is not proven since"
+        return TableState(
+            table.identifier, table.relid, "stale", reason, since, f"cdc check {table.identifier}", repaired_lsn=at
+        )
+    return TableState(table.identifier, table.relid, "stale", reason, since, remedy)
+
+
+def _position(event: TableEvent) -> tuple[int, int]:
+    return int(event.commit_lsn), event.ordinal

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from toolkit.drain import ledger_of
 from toolkit.errors import CdcError
 from toolkit.lsn import Lsn
+from toolkit.proofs import proven
 from toolkit.states import TableState, live_tables, table_states
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def status(config: Config) -> Status:
         slot=slot_state,
         slot_error=problem,
         lag_bytes=lag,
-        tables=table_states(ledger),
+        tables=table_states(ledger, proven(config, ledger)),
     )
 
 

@@ -19,7 +19,7 @@ select 1
 {%- set parts = [] -%}
 {%- for gap in plan.gaps -%}
   {%- set healed = [] -%}
-  {%- for baseline in plan.baselines if baseline.end > gap.end -%}{%- do healed.append(baseline.end) -%}{%- endfor -%}
+  {%- for baseline in plan.healings if baseline.end > gap.end -%}{%- do healed.append(baseline.end) -%}{%- endfor -%}
   {%- do parts.append('((to_lsn is null or to_lsn > ' ~ gap.end ~ ')' ~ (' and from_lsn < ' ~ healed | min if healed else '') ~ ')') -%}
 {%- endfor -%}
 {{ parts | join(' or ') if parts else 'false' }}

@@ -10,13 +10,16 @@ A segment is a stretch of the log in which rows are told apart in the same way: 
   {% set source = 'cdc_control' if flags.WHICH in ['run', 'build', 'test'] else '(' ~ cdc_control_sql(p, relid) ~ ')' %}
   {% set events = cdc_rows("select kind, coalesce(schema_id, -1), commit_lsn, ordinal, end_lsn, batch_id, payload from " ~ source
       ~ " where relid = " ~ relid ~ " and commit_lsn < " ~ p.upto ~ " order by commit_lsn, ordinal, batch_id") %}
-  {% set versions, baselines, truncates, gaps = [], [], [], [] %}
+  {% set versions, baselines, truncates, gaps, healings = [], [], [], [], [] %}
   {% for kind, schema_id, commit, ordinal, end, batch, payload in events %}
     {% set at = {'commit': commit | int, 'ordinal': ordinal | int, 'end': end | int, 'batch': batch | int, 'kind': kind} %}
     {% if kind == 'schema' %}
       {% do versions.append(dict(at, schema_id=schema_id | int, table=fromjson(payload))) %}
     {% elif kind == 'baseline' %}
-      {% do baselines.append(dict(at, rows=fromjson(payload).get('rows', 0))) %}
+      {% set fact = fromjson(payload) %}
+      {% do healings.append(at) %}
+      {# A narrower one's rows are updates like any other: they put what was read again, and nothing else. #}
+      {% if fact.get('scope', 'all') == 'all' %}{% do baselines.append(dict(at, rows=fact.get('rows', 0))) %}{% endif %}
     {% elif kind == 'truncate' %}
       {% do truncates.append(at) %}
     {% else %}
@@ -59,7 +62,7 @@ A segment is a stretch of the log in which rows are told apart in the same way: 
       {% do segments.append({'low': {'commit': version.commit, 'ordinal': version.ordinal, 'end': version.end}, 'keyed': keyed, 'key': key, 'version': version}) %}
     {% endif %}
   {% endfor %}
-  {% do return(dict(plan, version=last, versions=versions, base=base, clears=clears, baselines=baselines,
+  {% do return(dict(plan, version=last, versions=versions, base=base, clears=clears, healings=healings,
                     segments=segments, columns=cdc_columns(versions, baselines if whole else [start]))) %}
 {% endmacro %}
 

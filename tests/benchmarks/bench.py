@@ -42,19 +42,20 @@ def main() -> None:
     """Run all figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--changes", type=int, default=1_000_000, help="row changes of W1 (default: a million)")
+    parser.add_argument("--rows", type=int, default=2_000_000, help="rows of the snapshot (default: two million)")
     parser.add_argument("--postgres", type=int, default=16, choices=(16, 18))
     parser.add_argument("--repeat", type=int, default=5, help="runs of a small command; the median counts")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="cdc-bench-") as name, EmbeddedServer(None, arguments.postgres) as server:
         try:
-            _bench(Path(name), server, arguments.changes // _CHANGES_PER_TRANSACTION, arguments.repeat)
+            _bench(Path(name), server, arguments.changes // _CHANGES_PER_TRANSACTION, arguments.repeat, arguments.rows)
         finally:
             from toolkit.lake import session
 
             session.stop_session()
 
 
-def _bench(folder: Path, server: EmbeddedServer, transactions: int, repeat: int) -> None:
+def _bench(folder: Path, server: EmbeddedServer, transactions: int, repeat: int, rows_wanted: int) -> None:
     file = folder / "cdc.toml"
     file.write_text(
         f'[source]\nconninfo = {json.dumps(server.conninfo())}\ntables = ["public.*"]\n'
@@ -81,10 +82,10 @@ def _bench(folder: Path, server: EmbeddedServer, transactions: int, repeat: int)
         _rate("drain_w1", changes, _measured(server, draining.drain, config, upto), limit)
         _require_whole(config, _WARM + changes + 1)
 
-        rows = _count(conn, "public.w1")
+        rows = _grow(conn, rows_wanted)
         runs = [_measured(server, _table_to_nothing, conn) for _ in range(2)]
         limit = _rate("copy_table_null", rows, min(runs, key=lambda usage: usage.seconds), unit="rows/s")
-        _rate("snapshot_w1", rows, _measured(server, snapshot.repair, config, ["public.w1"]), limit, unit="rows/s")
+        _rate("snapshot_w1", rows, _measured(server, snapshot.repair, config, ["public.w1_rows"]), limit, unit="rows/s")
 
         command = [sys.executable, "-m", "toolkit.cli"]
         empty = []
@@ -120,9 +121,23 @@ def _copy_to_nothing(conn: psycopg.Connection[Any], config: configuration.Config
 
 def _table_to_nothing(conn: psycopg.Connection[Any]) -> None:
     """The bare COPY of a table, one session: the limit of one core of the server."""
-    with conn.cursor() as cursor, cursor.copy("copy public.w1 to stdout") as copy:
+    with conn.cursor() as cursor, cursor.copy("copy public.w1_rows to stdout") as copy:
         for _ in copy:
             pass
+
+
+def _grow(conn: psycopg.Connection[Any], rows: int) -> int:
+    """A table of W1's rows, again and again until there are about `rows`; published once it is full."""
+    conn.execute("create table public.w1_rows (like public.w1 including all)")
+    copies = max(1, rows // max(1, _count(conn, "public.w1")))
+    conn.execute(
+        "insert into public.w1_rows select n * 1000000000::bigint + id, customer, quantity, sku, remark, price,"
+        " ordered_at, changed_at, paid, extra from public.w1, generate_series(1, %s) as n",
+        [copies],
+    )
+    conn.execute("vacuum analyze public.w1_rows")
+    conn.execute("alter publication cdc add table public.w1_rows")
+    return _count(conn, "public.w1_rows")
 
 
 def _count(conn: psycopg.Connection[Any], table: str) -> int:

@@ -109,7 +109,7 @@ def _repaired(log: Log, stale: list[str]) -> dict[str, str]:
     wrong = {}
     for name in stale:
         state = log.states()[name]
-        if state.state != "ok":
+        if not state.comparable:  # a repair waits for a proof, which the next line is
             wrong[name] = f"{state.state}: {state.reason}"
         elif log.rows(relids[name], log.complete_to) != log.select(relids[name]):
             wrong[name] = "differs from SELECT"

@@ -140,8 +140,13 @@ class Ledger:
         ]
 
     def latest_versions(self) -> dict[int, SchemaVersion]:
-        """The newest version of each relid, of dropped tables too."""
-        return {version.table.relid: version for version in self.schema_versions()}
+        """The newest version of each relid in the present generation, of dropped tables too.
+
+        OIDs of another incarnation of the source say nothing about this one.
+        """
+        last = self.last()
+        generation = last.generation if last is not None else None
+        return {v.table.relid: v for v in self.schema_versions() if v.generation == generation}
 
     def gaps(self) -> tuple[TableEvent, ...]:
         """All `gap` events, in log order."""

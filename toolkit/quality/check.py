@@ -155,7 +155,7 @@ def _compare(
         remedy = f"cdc repair {name}"
         return TableCheck(name, relid, "not_taken", reason="it is not captured at this LSN", remedy=remedy)
     result = TableCheck(table.identifier, relid, "not_taken")
-    if state is not None and state.state != "ok":
+    if state is not None and not state.comparable:
         since = f" since {state.from_lsn}" if state.from_lsn else ""
         reason = f"{state.state}{since}: {state.reason}"
         status: Status = "stale" if state.state == "stale" else "not_taken"

@@ -1,0 +1,109 @@
+"""A lake without a JVM: `raw.events` made and written by pyiceberg, with the toolkit's own ledger and commits.
+
+For what is about positions, slots and rows in the log, and not about Spark: `plain_lake` is an empty lake whose batches
+of rows are decoded in this process and committed as files. Asking for a Spark session fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolkit.config import Config
+from toolkit.decode.rows import decode_rows
+from toolkit.events import EVENT_SCHEMA, Event
+from toolkit.lake import ledger as ledgers
+from toolkit.lake import reads, session, staging, tables
+from toolkit.lake.files import EventsFile
+from toolkit.ledger_row import BatchRecord
+
+
+def make_events(config: Config) -> None:
+    """What `toolkit.lake.tables.ensure` makes: the table with its partitions and an empty first snapshot."""
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.partitioning import PartitionField, PartitionSpec
+    from pyiceberg.schema import Schema
+    from pyiceberg.transforms import IdentityTransform, TruncateTransform
+    from pyiceberg.types import IntegerType, ListType, LongType, NestedField, StringType, TimestamptzType
+
+    kinds = {
+        "int64": LongType(),
+        "int32": IntegerType(),
+        "string": StringType(),
+        "timestamp[us, tz=UTC]": TimestamptzType(),
+    }
+    fields, lists = [], len(EVENT_SCHEMA)
+    for number, field in enumerate(EVENT_SCHEMA, 1):
+        kind: Any = kinds.get(str(field.type))
+        if kind is None:
+            lists += 1
+            kind = ListType(lists, kinds[str(field.type.value_type)], element_required=False)
+        fields.append(NestedField(number, field.name, kind, required=not field.nullable))
+    names = EVENT_SCHEMA.names
+    spec = PartitionSpec(
+        PartitionField(names.index("kind") + 1, 1000, IdentityTransform(), "kind"),
+        PartitionField(names.index("batch_id") + 1, 1001, TruncateTransform(tables.BATCH_WIDTH), "batch_id_trunc"),
+    )
+    if reads.metadata_location(config, tables.EVENTS) is not None:
+        return
+    config.warehouse.mkdir(parents=True, exist_ok=True)
+    config.catalog_db.parent.mkdir(parents=True, exist_ok=True)
+    catalog = SqlCatalog(config.lake.catalog, uri=f"sqlite:///{config.catalog_db}", warehouse=str(config.warehouse))
+    try:
+        catalog.create_namespace_if_not_exists("raw")
+        table = catalog.create_table(
+            tables.EVENTS, Schema(*fields), partition_spec=spec, properties=dict(tables._PROPERTIES)
+        )
+        with table.transaction() as transaction, transaction.update_snapshot().fast_append():
+            pass
+    finally:
+        catalog.close()
+
+
+def commit_here(
+    spark: object,
+    config: Config,
+    record: BatchRecord,
+    *,
+    tasks: Sequence[Any],
+    events: Sequence[Event],
+    base_snapshot: int | None,
+    **_: object,
+) -> int:
+    """`staging.commit_batch` by pyiceberg."""
+    ledger = ledgers.Ledger(config)
+    if ledger.snapshot_id() != base_snapshot:
+        raise ledgers.conflict(record.batch_id)
+    config.work_dir.joinpath("staged").mkdir(exist_ok=True)
+    path = config.work_dir / "staged" / f"{record.batch_id}.parquet"
+    file = EventsFile(path, ledger.file_ids())
+    for task in tasks:
+        for batch in decode_rows(task.path, task):
+            file.write(batch)
+    file.close()
+    return ledger.append(record, events, [path])
+
+
+@pytest.fixture
+def plain_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Config]:
+    """Configuration of an empty lake; `initialise.init` and `drain` work on it without a JVM."""
+
+    def no_spark(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(session, "own_session", no_spark)
+    monkeypatch.setattr(tables, "ensure", lambda _, config: make_events(config))
+    monkeypatch.setattr(staging, "commit_batch", commit_here)
+    yield Config(root=tmp_path)
+
+
+def rows_in_log(config: Config, where: str = "kind = 'row'") -> list[dict[str, Any]]:
+    """Events of the log, in the order of effects."""
+    found = list(reads.scan(config, tables.EVENTS, where=where))
+    return sorted(found, key=lambda e: (e["generation"], e["commit_lsn"], e["ordinal"], e["relid"] or 0))
+
+
+__all__ = ["commit_here", "make_events", "plain_lake", "rows_in_log"]
