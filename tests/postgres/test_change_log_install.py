@@ -1,0 +1,60 @@
+"""What stands against capture by triggers is said by name, and nothing is installed then."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.support_change_log import PARTITIONED, Log, with_table
+from toolkit.errors import PreflightFailed
+from toolkit.source import catalog, connection, install, preflight
+
+pytestmark = pytest.mark.postgres
+_STATEMENT = {"triggers": "statement"}
+
+
+@pytest.mark.parametrize(
+    ("ddl", "settings", "found"),
+    [
+        ("create table public.t (id regclass primary key)", {}, "key column id of type regclass.*column id type oid"),
+        ("create unlogged table public.t (id int primary key)", {}, "is unlogged.*alter table public.t set logged"),
+        (PARTITIONED.replace("public.m", "public.t"), _STATEMENT, 'is partitioned.*triggers = "row"'),
+        ("create table public.t (id int); create table public.t2 () inherits (public.t)", _STATEMENT, "tree"),
+        ("create view public.t as select 1 as id", {}, "is a view"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("pg", ["pg16"], indirect=True)
+def test_refused_by_name_before_anything_is_installed(log: Log, ddl: str, settings: dict[str, str], found: str):
+    log.conn.execute(ddl)
+    tables = "public.t" if "view" in ddl or "unlogged" in ddl else "public.t*"  # those are errors if named
+    chosen = log.config.source.model_copy(update={"tables": (tables,)})
+    log = Log(log.config.model_copy(update={"source": chosen}), log.conn)
+    log = with_table(log, "public.*", capture="change_log", **settings)
+    with pytest.raises(PreflightFailed, match=r"table public\.t\d?:? .*" + found):
+        log.install()
+    assert not catalog.installed(log.conn)
+
+
+@pytest.mark.parametrize("pg", ["pg16"], indirect=True)
+def test_a_role_that_does_not_own_the_table_is_told_which_grant_it_needs(log: Log, database: str):
+    log.conn.execute("create table public.t (id int primary key)")
+    log.conn.execute("create role keeper login; create role owning; grant create on database {} to keeper".format(
+        re.search(r"dbname=(\w+)", database)[1]  # type: ignore[index]
+    ))  # fmt: skip
+    try:
+        log.conn.execute("alter table public.t owner to owning")
+        chosen = log.config.source.model_copy(update={"conninfo": re.sub(r"user=\w+", "user=keeper", database)})
+        config = log.config.model_copy(update={"source": chosen})
+        with connection.connect(config) as conn, pytest.raises(PreflightFailed, match='grant "owning" to "keeper"'):
+            preflight.require(conn, config)
+    finally:
+        log.conn.execute("drop owned by owning, keeper; drop role owning; drop role keeper")
+
+
+def test_uninstall_leaves_nothing_on_the_tables(log: Log):
+    log.conn.execute(PARTITIONED)
+    log.install()
+    install.uninstall(log.conn, log.config)
+    assert log.conn.execute("select count(*) from pg_trigger where tgname like '!cdc%'").fetchone() == (0,)
+    log.conn.execute("insert into public.m values (9, 9, 'z')")
