@@ -49,7 +49,7 @@ def build(
     """Bring every table to the ledger's position, or build tables as of an LSN into `asof_<hex>`.
 
     Args:
-        as_of: an LSN at or below the ledger's position.
+        as_of: an LSN at or below the ledger's position; the tick below it where the log is exact at ticks only.
         select: dbt selectors or lake table names; all models if none.
         dbt_args: further arguments of `dbt run`, such as `--full-refresh`.
 
@@ -67,6 +67,7 @@ def build(
         raise BuildFailed("raw.events has no batch yet; run cdc init, then cdc drain")
     if as_of is not None and as_of > last.complete_to:
         raise BuildFailed(f"LSN {as_of} is not in the log yet: it is complete to {last.complete_to}; run cdc drain")
+    as_of = None if as_of is None else ledger.exact_at(as_of)
     models_sync.sync(config)
     session(config)
     run_vars = {} if as_of is None else {"as_of_lsn": str(as_of)}

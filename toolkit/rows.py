@@ -121,6 +121,7 @@ def _require_known(config: Config, version: TableVersion, as_of: Lsn | None) -> 
     if last is None or as_of > last.complete_to:
         end = "it is empty" if last is None else f"it ends at {last.complete_to}"
         raise ConfigError(f"rows of {version.identifier} as of {as_of}: the log does not reach that far, {end}")
+    as_of = ledger.exact_at(as_of)
     events = [e for e in (*ledger.baselines(), *ledger.gaps()) if e.relid == version.relid and e.end_lsn <= as_of]
     if not any(e.kind == "baseline" for e in events):
         raise ConfigError(f"rows of {version.identifier} as of {as_of}: it was not captured yet at that LSN")

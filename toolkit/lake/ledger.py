@@ -20,6 +20,7 @@ from toolkit.events import Event, to_arrow
 from toolkit.lake import reads
 from toolkit.lake.tables import BATCH_WIDTH, EVENTS
 from toolkit.ledger_row import BatchRecord
+from toolkit.log import logger
 from toolkit.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from toolkit.config import Config
 
+_log = logger(__name__)
 #: Snapshot summary property with the record of the batch that the snapshot committed: a cache of its `batch` event.
 SUMMARY_KEY = "cdc.batch"
 #: Ordinal of the `batch` event: after every other event at its position.
@@ -123,6 +125,17 @@ class Ledger:
         """All batches, oldest first."""
         payloads = (BatchRecord.from_json(row["payload"]) for row in self._rows("batch"))
         return tuple(sorted(payloads, key=lambda record: record.batch_id))
+
+    def exact_at(self, lsn: Lsn) -> Lsn:
+        """`lsn`, or the tick below it where the log knows its ticks alone; it says so then."""
+        for record in self.batches():
+            if record.origin == "change_log" and record.tick and record.from_lsn < lsn < record.complete_to:
+                _log.warning(
+                    "the change log is exact at ticks only: as of the tick below",
+                    extra={"asked_lsn": str(lsn), "lsn": str(record.from_lsn)},
+                )
+                return record.from_lsn
+        return lsn
 
     def schema_versions(self) -> list[SchemaVersion]:
         """All schema versions, in log order."""
