@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from toolkit.drain import require_same_history
 from toolkit.errors import HistoryDiverged
 from toolkit.ledger_row import BatchRecord, SourceIdentity
 from toolkit.log import logger
@@ -73,6 +74,8 @@ def init(config: Config, *, new_generation: bool = False) -> InitResult:
         batch_id = 1 if last is None else last.batch_id + 1
         if last is None or new_generation if ticks else existing is None:
             return _first(config, identity, generation, batch_id, ticks)
+        if last is not None and not ticks and existing is not None:
+            require_same_history(config, last, identity, existing.confirmed_flush_lsn, slot.flush_lsn(conn))
         if last is None and existing is not None:
             # Killed between slot and ledger: nothing was read from the slot yet, so the log starts where it stands.
             _start(config, identity, generation, 1, existing.confirmed_flush_lsn)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from toolkit.drain import ledger_of
-from toolkit.errors import CdcError
+from toolkit.errors import CdcError, LakeError
 from toolkit.lsn import Lsn
 from toolkit.proofs import proven
 from toolkit.states import TableState, live_tables, table_states
@@ -27,6 +27,7 @@ class Status:
     slot_error: str | None
     lag_bytes: int | None  # WAL flushed on the source and not yet in the log
     tables: tuple[TableState, ...]
+    stage: str | None = None  # the first stage of `cdc init` that is not done; None when capture is complete
 
     @property
     def red(self) -> bool:
@@ -40,11 +41,15 @@ def status(config: Config) -> Status:
     Raises:
         LakeError: there is no ledger yet.
     """
-    ledger = ledger_of(config)
+    try:
+        ledger = ledger_of(config)
+    except LakeError as error:
+        raise LakeError(f"{error}{_begun(config)}") from None
     last = ledger.last()
     assert last is not None
-    slot_state, lag, problem = None, None, None
+    slot_state, lag, problem, stage = None, None, None, None
     try:
+        from toolkit import stages
         from toolkit.source import changelog, connection, slot
 
         with connection.connect(config) as conn:
@@ -52,6 +57,7 @@ def status(config: Config) -> Status:
             lag = max(0, slot.flush_lsn(conn) - last.complete_to)
             if slot_state is None and not changelog.by_ticks(conn, config):
                 problem = f"slot {config.source.slot!r} does not exist"
+            stage = stages.next_stage(config, conn)
     except CdcError as error:
         problem = str(error)
     return Status(
@@ -62,7 +68,22 @@ def status(config: Config) -> Status:
         slot_error=problem,
         lag_bytes=lag,
         tables=table_states(ledger, proven(config, ledger)),
+        stage=None if stage is None else str(stage),
     )
+
+
+def _begun(config: Config) -> str:
+    """How far a first `cdc init` came, for a message; empty if the source cannot be asked."""
+    from toolkit import stages
+    from toolkit.source import connection
+
+    try:
+        with connection.connect(config) as conn:
+            found = stages.stages(config, conn)
+    except CdcError:
+        return ""
+    done = ", ".join(stage.name for stage in found if stage.done) or "nothing"
+    return f"; done so far: {done}; next: {next(stage for stage in found if not stage.done)}"
 
 
 def _applied(config: Config) -> Lsn | None:

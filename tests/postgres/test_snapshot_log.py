@@ -59,15 +59,19 @@ def current(config: Config, name: str) -> dict[str | None, list[str | None]]:
     }
     found: dict[str | None, list[str | None]] = {}
     start, batch = max(clears)
-    for e in rows_in_log(config, f"kind = 'row' and relid = {relid} and generation = {last.generation}"):
+    wanted = f"kind in ('row', 'truncate') and relid = {relid} and generation = {last.generation}"
+    for e in rows_in_log(config, wanted):
         if e["op"] == "R":
             if (e["commit_lsn"], e["batch_id"]) == (start, batch):
                 found[e["new"][0]] = e["new"]
         elif e["commit_lsn"] > start:
-            if e["op"] == "D":
-                found.pop(e["old"][0], None)
+            if e["op"] == "T":
+                found.clear()
                 continue
-            before = found.get(e["new"][0], [])
+            removed = None if e["old"] is None else found.pop(e["old"][0], [])  # a deleted row, or the key that it had
+            if e["op"] == "D":
+                continue
+            before = found.get(e["new"][0], []) if removed is None else removed
             image = [
                 (before[n] if n < len(before) else None) if n + 1 in (e["unchanged"] or ()) else cell
                 for n, cell in enumerate(e["new"])

@@ -10,10 +10,13 @@ from toolkit import queries
 from toolkit.catalog import TableVersion
 from toolkit.config import Config
 from toolkit.errors import ConfigError, PreflightFailed
+from toolkit.log import logger
 from toolkit.names import quote_postgres
-from toolkit.source import catalog, changelog
+from toolkit.source import catalog, changelog, locks
 from toolkit.source.connection import Connection, one_line
 
+_log = logger(__name__)
+_LOCK_ATTEMPTS = 3
 _EVENT_TRIGGERS = "40_event_triggers"
 _FILES = ("10_schema", "20_table_snapshot", "30_capture", _EVENT_TRIGGERS)
 
@@ -56,15 +59,7 @@ def install(conn: Connection, config: Config) -> None:
     publication = catalog.publication_state(conn, config)
     script = install_sql(config, tables, publication, ticks=ticks, event_triggers=allowed)
     try:
-        with conn.transaction():
-            conn.execute("set local client_min_messages = warning")
-            conn.execute(f"set local lock_timeout = {int(config.check.cut_seconds * 1000)}")
-            conn.execute(script)
-    except psycopg.errors.LockNotAvailable as error:
-        raise PreflightFailed(
-            f"installing capture: {one_line(error)}; a table is in use for longer than {config.check.cut_seconds:g} s:"
-            " run it again, or raise [check] cut_seconds"
-        ) from None
+        _locked(conn, config, "installing capture", script)
     except psycopg.errors.InsufficientPrivilege as error:
         raise PreflightFailed(
             f"installing capture: {one_line(error)}; `cdc init` needs a superuser (event triggers) that owns the tables"
@@ -83,11 +78,28 @@ def uninstall(conn: Connection, config: Config) -> None:
     if state is not None:
         slot.require_ours(conn, config, state)
         slot.drop_slot(conn, config.source.slot)
-    with conn.transaction():
-        conn.execute("set local client_min_messages = warning")
-        # The triggers of the change log go with their functions.
-        conn.execute(queries.load("uninstall/10_objects"))
-        conn.execute(f"drop publication if exists {quote_postgres(config.source.publication)}")
+    # The triggers of the change log go with their functions.
+    publication = f"drop publication if exists {quote_postgres(config.source.publication)}"
+    _locked(conn, config, "removing capture", f"{queries.load('uninstall/10_objects')};\n{publication}")
+
+
+def _locked(conn: Connection, config: Config, what: str, script: str) -> None:
+    """Run DDL in one transaction. It asks for its locks a few times, so shortly that nobody queues behind it for long.
+
+    Raises:
+        LockTimeout: in all of `[snapshot] lock_seconds` the locks were not to be had; names who held them.
+    """
+    seconds = config.snapshot.lock_seconds / _LOCK_ATTEMPTS
+    for attempt in range(1, _LOCK_ATTEMPTS + 1):
+        try:
+            with locks.waiting(conn, what, seconds=seconds), conn.transaction():
+                conn.execute("set local client_min_messages = warning")
+                conn.execute(script)
+            return
+        except locks.LockTimeout as error:
+            if attempt == _LOCK_ATTEMPTS:
+                raise
+            _log.warning("lock not had, trying again", extra={"attempt": attempt, "reason": str(error)})
 
 
 def _publication_sql(

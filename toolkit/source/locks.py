@@ -12,7 +12,7 @@ from toolkit import queries
 from toolkit.errors import CdcError
 from toolkit.source.connection import Connection
 
-_LOOK_SECONDS = 0.25
+_LOOK_SECONDS = 0.1
 _SHOWN = 3
 
 
@@ -70,13 +70,15 @@ class _Watch:
             return
         try:
             with psycopg.connect(self._dsn, password=self._password or None, autocommit=True) as conn:
-                while not self._over.wait(_LOOK_SECONDS):
+                while True:
                     rows = conn.execute(queries.load("introspect/waits"), {"pid": self._pid}).fetchall()
                     if rows:
                         self.seen = ", ".join(
                             f"pid {pid} ({role}{' ' + application if application else ''}, {state}, {age} s: {query})"
                             for pid, role, application, state, age, query in rows[:_SHOWN]
                         ) + (f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else "")
+                    if self._over.wait(_LOOK_SECONDS):
+                        return
         except psycopg.Error:
             return  # it only makes a better message
 

@@ -77,7 +77,7 @@ def _server(conn: Connection, ticks: bool) -> Iterator[Finding]:
     role = server["role"]
     if not (server["superuser"] or server["replication"] or ticks):
         yield Finding("error", f"role {role!r}", "has no REPLICATION right", f'run: alter role "{role}" replication')
-    if not server["superuser"] and not _triggers_stand(conn):
+    if not server["superuser"] and not triggers_stand(conn):
         yield Finding(
             "warning" if ticks else "error",
             f"role {role!r}",
@@ -100,7 +100,8 @@ def _server(conn: Connection, ticks: bool) -> Iterator[Finding]:
         )
 
 
-def _triggers_stand(conn: Connection) -> bool:
+def triggers_stand(conn: Connection) -> bool:
+    """Whether the toolkit's event triggers are there."""
     row = conn.execute(
         "select pg_catalog.count(*) = 3 from pg_catalog.pg_event_trigger where evtname like '\\_cdc\\_0\\_%'"
     ).fetchone()

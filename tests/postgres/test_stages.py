@@ -1,0 +1,308 @@
+"""`cdc init` and `cdc uninstall` killed at every stage: each run goes on where the last one stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.postgres.test_snapshot_log import Killed, current, of, on_source, sql
+from tests.support_lake import plain_lake, rows_in_log
+from toolkit import config as configuration
+from toolkit import copying, initialise, snapshot, stages, states, status
+from toolkit import drain as draining
+from toolkit.config import Config, SnapshotConfig
+from toolkit.errors import CdcError, ConfigError, HistoryDiverged, LakeError, SlotError
+from toolkit.lake import tables
+from toolkit.lake.ledger import Ledger
+from toolkit.source import connection, install, locks, slot
+
+__all__ = ["plain_lake"]
+pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("pg", ["pg18"], indirect=True)]
+
+
+@pytest.fixture
+def config(source: Config, plain_lake: Config) -> Config:
+    config = source.model_copy(update={"root": plain_lake.root})
+    sql(
+        config,
+        "create table public.a (id int primary key, x text)",
+        "insert into public.a select i, 'x' || i from generate_series(1, 20) i",
+        "create table public.b (id int primary key)",
+        "insert into public.b select generate_series(1, 5)",
+    )
+    return config
+
+
+@contextmanager
+def killed(
+    patch: pytest.MonkeyPatch, owner: object, name: str, *, after: bool, match: Callable[..., bool]
+) -> Iterator[None]:
+    """Strike before or after the first matching call of a function."""
+    whole = getattr(owner, name)
+
+    def strike(*arguments: Any, **named: Any) -> Any:
+        if not match(*arguments, **named):
+            return whole(*arguments, **named)
+        if after:
+            whole(*arguments, **named)
+        raise Killed
+
+    with patch.context() as inner:
+        inner.setattr(owner, name, strike)
+        with pytest.raises(Killed):
+            yield
+
+
+def done(config: Config) -> list[str]:
+    with connection.connect(config) as conn:
+        return [stage.name for stage in stages.stages(config, conn) if stage.done]
+
+
+def place(config: Config) -> str:
+    with connection.connect(config) as conn:
+        return str(stages.next_stage(config, conn))
+
+
+@contextmanager
+def slot_then_killed(patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The slot is made, and then the process is gone."""
+    whole = slot.create_slot
+
+    @contextmanager
+    def create(*arguments: Any, **named: Any) -> Iterator[Any]:
+        with whole(*arguments, **named) as cut:
+            yield cut if named.get("temporary") else _raise()
+
+    with patch.context() as inner:
+        inner.setattr(slot, "create_slot", create)
+        with pytest.raises(Killed):
+            yield
+
+
+def _raise() -> None:
+    raise Killed
+
+
+def _proven_whole(config: Config) -> None:
+    """The log is dense and right, and everything is there once."""
+    draining.drain(config)
+    for name in "ab":
+        assert current(config, name) == on_source(config, name)
+    batches = [b.batch_id for b in Ledger(config).batches()]
+    assert batches == list(range(1, len(batches) + 1))
+    with connection.connect(config) as conn:
+        assert stages.next_stage(config, conn) is None
+        slots = conn.execute("select count(*) from pg_replication_slots where database = current_database()").fetchone()
+    assert slots == (1,)
+    assert {s.state for s in states.table_states(Ledger(config))} == {"ok"}
+
+
+def always(*_: Any, **__: Any) -> bool:
+    return True
+
+
+def test_init_killed_at_every_stage_goes_on_where_it_stopped(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "_GROUP_BYTES", 1)
+    with killed(monkeypatch, tables, "ensure", after=False, match=always):
+        initialise.init(config)
+    assert done(config) == []
+    assert place(config) == "lake (no raw.events)"
+    with killed(monkeypatch, tables, "ensure", after=True, match=always):
+        initialise.init(config)
+    assert done(config) == ["lake"]
+    with pytest.raises(LakeError, match=r"run `cdc init` first; done so far: lake; next: objects \(no schema cdc\)"):
+        status.status(config)
+    with killed(monkeypatch, install, "install", after=True, match=always):
+        initialise.init(config)
+    assert done(config) == ["lake", "objects"]
+    with slot_then_killed(monkeypatch):
+        initialise.init(config)
+    assert done(config) == ["lake", "objects", "slot"]
+    sql(config, "update public.a set x = 'between' where id = 1", "insert into public.b values (100)")
+    with killed(monkeypatch, initialise, "_start", after=True, match=always):
+        initialise.init(config)
+    assert done(config) == ["lake", "objects", "slot", "ledger"]
+    assert status.status(config).stage == "snapshot (0 of 2 tables)"
+    with killed(monkeypatch, snapshot, "_copy_group", after=True, match=always):
+        initialise.init(config)
+    assert status.status(config).stage == "snapshot (1 of 2 tables)"
+    assert status.status(config).red
+    assert initialise.init(config).rows == {"public.b": 6}
+    assert status.status(config).stage is None
+    _proven_whole(config)
+
+
+def test_a_new_generation_killed_at_every_stage(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    initialise.init(config)
+    with killed(monkeypatch, slot, "drop_slot", after=True, match=always):
+        initialise.init(config, new_generation=True)
+    assert place(config).startswith("slot (slot ")
+    with pytest.raises(HistoryDiverged, match="--new-generation"):
+        initialise.init(config)
+    sql(config, "insert into public.b values (100)")
+    with slot_then_killed(monkeypatch):
+        initialise.init(config, new_generation=True)
+    # The slot is another one than the ledger's: a plain init must not call that complete.
+    assert "its generation was not begun" in place(config)
+    for command in (initialise.init, draining.drain):
+        with pytest.raises(HistoryDiverged, match="ahead of the ledger"):
+            command(config)
+    with killed(monkeypatch, initialise, "_start", after=True, match=always):
+        initialise.init(config, new_generation=True)
+    assert place(config) == "snapshot (0 of 2 tables)"
+    result = initialise.init(config)
+    assert (result.generation, result.rows) == (2, {"public.a": 20, "public.b": 6})
+    _proven_whole(config)
+
+
+def _objects(config: Config) -> set[tuple[str, ...]]:
+    with connection.connect(config) as conn:
+        return set(
+            conn.execute(
+                """
+                select 'class', n.nspname, c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace
+                  where n.nspname not like 'pg\\_toast%'
+                union all select 'function', pronamespace::regnamespace::text, proname || oid from pg_proc
+                union all select 'type', typnamespace::regnamespace::text, typname from pg_type
+                  where typnamespace <> 'pg_toast'::regnamespace
+                union all select 'trigger', tgrelid::regclass::text, tgname from pg_trigger
+                union all select 'event trigger', evtname, '' from pg_event_trigger
+                union all select 'publication', pubname, '' from pg_publication
+                union all select 'schema', nspname, '' from pg_namespace
+                union all select 'default', defaclrole::text, '' from pg_default_acl
+                union all select 'slot', slot_name, '' from pg_replication_slots where database = current_database()
+                """
+            ).fetchall()
+        )
+
+
+def test_uninstall_killed_half_way_goes_on_and_leaves_nothing(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """psycopack's defect (c): functions stayed behind, and a left-over row kept refusing what it advised."""
+    before = _objects(config)
+    initialise.uninstall(config)  # nothing is there yet: no error
+    initialise.init(config)
+    assert len(_objects(config)) > len(before) + 5
+    with killed(monkeypatch, slot, "drop_slot", after=True, match=always):
+        initialise.uninstall(config)
+    with pytest.raises(SlotError, match="cdc init"):
+        draining.drain(config)
+    with killed(monkeypatch, install, "_locked", after=False, match=always):
+        initialise.uninstall(config)
+    initialise.uninstall(config)
+    assert _objects(config) == before
+    initialise.uninstall(config)
+    with pytest.raises(CdcError, match="cdc init"):
+        draining.drain(config)
+    with pytest.raises(HistoryDiverged, match="--new-generation"):
+        initialise.init(config)
+    assert initialise.init(config, new_generation=True).generation == 2
+    _proven_whole(config)
+
+
+def test_commands_out_of_order_are_refused_by_name(config: Config) -> None:
+    for command in (draining.drain, snapshot.repair, status.status, snapshot.heal, snapshot.missing_baselines):
+        with pytest.raises(CdcError, match="run `cdc init` first"):
+            command(config)
+    with slot.create_slot(config, config.source.slot, temporary=False):
+        pass
+    with pytest.raises(LakeError, match="run `cdc init` first"):
+        draining.drain(config)
+    initialise.init(config)
+    _proven_whole(config)
+
+
+def test_what_was_taken_away_is_seen_and_put_back(config: Config) -> None:
+    """psycopack checks its tracker for tampering; here there is none, and the facts are looked at."""
+    initialise.init(config)
+    for statement, found in (
+        ("drop event trigger _cdc_0_drop", "objects (no event triggers)"),
+        ("drop function cdc.table_snapshots cascade", "objects (no schema cdc)"),
+    ):
+        sql(config, statement)
+        assert status.status(config).stage == found
+        initialise.init(config)
+        assert status.status(config).stage is None
+    sql(config, f"drop publication {config.source.publication}")
+    assert status.status(config).stage == "objects (no publication cdc)"
+    with pytest.raises(HistoryDiverged, match="publication_oid"):  # what it would have sent is gone
+        initialise.init(config)
+    initialise.init(config, new_generation=True)
+    _proven_whole(config)
+
+
+def test_a_lock_in_the_way_of_init_is_waited_for_a_while_and_named(
+    config: Config, caplog: pytest.LogCaptureFixture
+) -> None:
+    short = config.model_copy(update={"snapshot": SnapshotConfig(lock_seconds=1.8)})
+    before = _objects(config)
+    with psycopg.connect(config.source.conninfo, application_name="night shift") as holder:
+        holder.execute("lock table public.a in access exclusive mode")
+        with pytest.raises(locks.LockTimeout) as refused:
+            initialise.init(short)
+        pid = holder.info.backend_pid
+    message = str(refused.value)
+    assert message.startswith(f"installing capture: waited 0.6 s for a lock held by pid {pid} (postgres night shift, ")
+    assert "\n" not in message
+    assert sum(r.getMessage() == "lock not had, trying again" for r in caplog.records) == 2
+    assert _objects(config) == before  # rolled back whole
+    initialise.init(config)
+    _proven_whole(config)
+
+
+def test_changes_of_keys_and_truncates_during_the_first_copy_are_not_lost(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """psycopack's defects (a) and (b): the old key of a row came back to life after the swap; TRUNCATE went unseen."""
+    whole = copying.Copiers.run
+    struck: list[int] = []
+
+    def run(self: copying.Copiers, tasks: Any) -> Any:
+        if not struck:
+            struck.append(1)
+            sql(config, "update public.a set id = id + 1000 where id <= 3", "delete from public.a where id = 1002")
+        found = whole(self, tasks)
+        if len(struck) == 1:
+            struck.append(2)
+            sql(
+                config,
+                "truncate public.b",
+                "insert into public.b values (9)",
+                "update public.a set id = 2 where id = 4",
+            )
+        return found
+
+    monkeypatch.setattr(copying.Copiers, "run", run)
+    assert initialise.init(config).rows == {"public.a": 20, "public.b": 5}
+    _proven_whole(config)
+    assert set(current(config, "b")) == {"9"}
+    assert "1" not in current(config, "a")
+    assert len(rows_in_log(config, "op = 'R'")) == 25
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("[snapshot]\nworkers = -1\n", "snapshot.workers"),
+        ("[snapshot]\npiece_mb = 0\n", "snapshot.piece_mb"),
+        ("[snapshot]\nlock_seconds = 'soon'\n", "snapshot.lock_seconds"),
+        ("[snapshot]\nheal = 1\n", "snapshot.heal"),
+    ],
+)
+def test_a_bad_setting_is_refused_at_once_by_its_key(pg: object, tmp_path: Any, text: str, key: str) -> None:
+    """psycopack's defect (d): a missing batch size was a bare AssertionError, at stage five."""
+    (tmp_path / "cdc.toml").write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=key):
+        configuration.load(str(tmp_path / "cdc.toml"))
+
+
+def test_an_unfinished_table_is_red_by_name(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "_GROUP_BYTES", 1)
+    with killed(monkeypatch, snapshot, "_copy_group", after=True, match=always):
+        initialise.init(config)
+    draining.drain(config)
+    assert of(config, "a").state == "ok"
+    assert status.status(config).stage == "snapshot (1 of 2 tables)"

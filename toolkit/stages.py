@@ -1,0 +1,85 @@
+"""Where the capture of a source stands: named stages, in the order in which `cdc init` goes through them.
+
+A stage is done when its fact holds, on the source or in the lake. Nothing else is remembered, so a kill leaves no note
+to be mended, and nobody can tamper with one: `cdc init` begins at the first stage whose fact does not hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from toolkit.config import Config
+    from toolkit.ledger_row import BatchRecord
+    from toolkit.source.connection import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage. `found` says what is there, or what is missing."""
+
+    name: str  # lake | objects | slot | ledger | snapshot
+    done: bool
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.found})"
+
+
+def stages(config: Config, conn: Connection) -> tuple[Stage, ...]:
+    """All stages of `cdc init`, in order. Reads only."""
+    from toolkit.lake.ledger import Ledger
+
+    ledger = Ledger(config)
+    last = ledger.last()
+    lake = Stage("lake", ledger.snapshot_id() is not None, "raw.events" if ledger.snapshot_id() else "no raw.events")
+    begun = Stage("ledger", last is not None, f"generation {last.generation}" if last else "no batch")
+    return (lake, _objects(config, conn), _slot(config, conn, last), begun, _snapshot(config, conn, last))
+
+
+def next_stage(config: Config, conn: Connection) -> Stage | None:
+    """The first stage that is not done; None when capture is complete."""
+    return next((stage for stage in stages(config, conn) if not stage.done), None)
+
+
+def _objects(config: Config, conn: Connection) -> Stage:
+    from toolkit.source import catalog, changelog, preflight
+
+    missing = []
+    if not catalog.installed(conn):
+        missing.append("schema cdc")
+    elif not changelog.by_ticks(conn, config):
+        if catalog.publication_state(conn, config) is None:
+            missing.append(f"publication {config.source.publication}")
+        if not preflight.triggers_stand(conn):
+            missing.append("event triggers")
+    return Stage("objects", not missing, f"no {', no '.join(missing)}" if missing else "capture installed")
+
+
+def _slot(config: Config, conn: Connection, last: BatchRecord | None) -> Stage:
+    from toolkit.source import changelog, slot
+
+    if changelog.by_ticks(conn, config):
+        return Stage("slot", True, "drained by ticks")
+    state = slot.read_slot(conn, config.source.slot)
+    if state is None:
+        return Stage("slot", False, f"slot {config.source.slot} does not exist")
+    if last is not None and state.confirmed_flush_lsn > last.complete_to:
+        return Stage("slot", False, f"slot {state.name} is ahead of the ledger: its generation was not begun")
+    return Stage("slot", not state.lost, f"slot {state.name} is lost" if state.lost else f"slot {state.name}")
+
+
+def _snapshot(config: Config, conn: Connection, last: BatchRecord | None) -> Stage:
+    from toolkit.lake.ledger import Ledger
+    from toolkit.source import catalog
+
+    if last is None or not catalog.installed(conn):
+        return Stage("snapshot", False, "not begun")
+    done = {e.relid for e in Ledger(config).baselines() if e.generation == last.generation}
+    tables = catalog.published_tables(conn, config)
+    copied = sum(t.relid in done for t in tables)
+    return Stage("snapshot", copied == len(tables), f"{copied} of {len(tables)} tables")
+
+
+__all__ = ["Stage", "next_stage", "stages"]
