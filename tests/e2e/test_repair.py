@@ -1,0 +1,81 @@
+"""Repairs by scope, up to the tables for people: what a part heals, and that only a check turns a table green."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from toolkit import build, initialise, snapshot, status
+from toolkit import drain as draining
+from toolkit.config import Config
+from toolkit.lake import session
+from toolkit.quality import check as checking
+
+pytestmark = [pytest.mark.e2e, pytest.mark.parametrize("pg", ["pg18"], indirect=True)]
+
+_TABLES = """
+create table public.enough (id bigint primary key, big text, price numeric(10,2));
+alter table public.enough alter big set storage external;
+insert into public.enough select i, repeat('x', 3000), i from generate_series(1, 20) i;
+create table public.short (id bigint primary key, a text, b text);
+insert into public.short select i, 'a' || i, 'b' || i from generate_series(1, 20) i;
+create table public.root (id int primary key, x text) partition by range (id);
+create table public.root_1 partition of public.root for values from (0) to (10);
+create table public.loose (id int primary key, x text);
+insert into public.loose select i, 'loose' from generate_series(10, 14) i;
+insert into public.root values (1, 'one');
+create publication cdc for table public.enough, public.short, public.root with (publish_via_partition_root);
+"""
+_SILENT = """
+alter table public.enough alter price type text using price || '!';
+alter table public.short alter a type varchar using a || '!', alter b type varchar using b || '?';
+alter table public.root attach partition public.loose for values from (10) to (20);
+"""
+
+
+def _sql(config: Config, text: str) -> None:
+    with psycopg.connect(config.source.conninfo, autocommit=True) as conn:
+        conn.execute(text)
+
+
+def _states(config: Config) -> dict[str, str]:
+    return {t.table.removeprefix("public."): t.state for t in status.status(config).tables}
+
+
+def _check(config: Config) -> dict[str, str]:
+    report = checking.check(config, (), drain=draining.drain, build=build.build)
+    return {t.table.removeprefix("public."): t.status for t in report.tables}
+
+
+def test_a_part_heals_what_it_covers_and_only_a_check_says_so(database: str, lake: Config, tmp_path: Path) -> None:
+    config = lake.model_copy(update={"source": lake.source.model_copy(update={"conninfo": database})})
+    _sql(config, _TABLES)
+    initialise.init(config)
+    before = draining.drain(config).committed_lsn
+    assert set(_states(config).values()) == {"ok"}
+    _sql(config, _SILENT)
+    stale = draining.drain(config).committed_lsn
+    assert set(_states(config).values()) == {"stale"}
+
+    part = snapshot.Scope
+    snapshot.repair(config, ["public.enough"], scope=part(columns=("price",)))
+    snapshot.repair(config, ["public.short"], scope=part(columns=("a",)))  # too little: b was rewritten too
+    healed = snapshot.repair(config, ["public.root"], scope=part(partition="public.loose")).lsn
+    _sql(config, "update public.enough set price = 'new' where id = 3; update public.enough set id = 100 where id = 4")
+    assert set(_states(config).values()) == {"stale"}  # repaired is not proven
+    assert _check(config) == {"enough": "identical", "short": "different", "root": "identical"}
+    assert _states(config) == {"enough": "ok", "short": "stale", "root": "ok"}
+
+    spark = session.own_session(config)
+    history = spark.sql("select * from history.public__enough where id = 1 order by _cdc_from_lsn").collect()
+    assert [(r["price"], len(r["big"])) for r in history] == [("1.00", 3000), ("1.00!", 3000)]
+    assert history[0]["_cdc_from_lsn"] <= before < stale < history[0]["_cdc_to_lsn"] == history[1]["_cdc_from_lsn"]
+    assert [r["_cdc_doubtful"] for r in history] == [True, False]
+    assert history[0]["_cdc_to_lsn"] < healed
+
+    # A check that found a difference leaves the table for a repair of all of it.
+    assert snapshot.repair(config, ["public.short"]).rows == {"public.short": 20}
+    assert _check(config) == {"enough": "identical", "short": "identical", "root": "identical"}
+    assert set(_states(config).values()) == {"ok"}
