@@ -15,6 +15,11 @@ from toolkit.lsn import Lsn
 
 if TYPE_CHECKING:
     from toolkit.config import Config
+    from toolkit.lake.ledger import Ledger
+
+
+#: Runs of dbt that a build may spend on bringing tables to the LSN of a DDL; what is left then is built anew.
+_PASSES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +62,7 @@ def build(
         BuildFailed: dbt did not finish; the message is that of the first model that failed.
         UnknownTable: nothing matches `select`.
     """
-    from toolkit import models_sync
+    from toolkit import evolve, models_sync
     from toolkit.lake.ledger import Ledger
     from toolkit.lake.session import session
 
@@ -74,8 +79,13 @@ def build(
     arguments = ["run", *_selection(select), *dbt_args]
     # Not as vars: other vars make dbt parse the whole project again.
     position = {"CDC_RUN_SNAPSHOT": str(snapshot), "CDC_RUN_BATCH": str(last.batch_id)}
+    if as_of is None and not select and not dbt_args:
+        _evolve(config, ledger, position)
     results = _invoke(config, arguments, run_vars, position)
     models = tuple(_model(result) for result in results if result.node.resource_type == "model")
+    if as_of is None:
+        replaced = [model.name.partition(".")[2] for model in models if model.action == "rebuild"]
+        evolve.describe(config, ledger, replaced)
     if select and not models:
         raise UnknownTable(f"no model matches {' '.join(select)}; see dbt_project/models/current")
     return BuildResult(
@@ -85,6 +95,19 @@ def build(
         schema=f"asof_{as_of.tag}" if as_of is not None else "current",
         models=models,
     )
+
+
+def _evolve(config: Config, ledger: Ledger, position: dict[str, str]) -> None:
+    """Schema changes without rewriting a table, each at its own LSN: the rows before it are merged in first."""
+    from toolkit import evolve
+
+    for number in range(_PASSES + 1):
+        pending = evolve.evolve(config, ledger)
+        if not pending or number == _PASSES:
+            return
+        upto = min(p.upto for p in pending)
+        names = [f"current__{p.alias}" for p in pending if p.upto == upto]
+        _invoke(config, ["run", "--select", *names], {}, position | {"CDC_RUN_UPTO": str(int(upto))})
 
 
 def _selection(select: Sequence[str] | None) -> list[str]:

@@ -38,6 +38,7 @@ class Column:
     former_labels: tuple[tuple[int, str], ...] = ()  # names that enum values had since the rows were last read
     inner_labels: tuple[tuple[int, str], ...] = ()  # (pg_enum.oid, label) of enums inside arrays, composites, ranges
     inner_rows: tuple[tuple[int, ...], ...] = ()  # (type, attnum, type, typmod) of composites, its own or inside
+    comment: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,7 @@ class TableVersion:
                 former_labels=_labels(c, "former_labels"),
                 inner_labels=_labels(c, "inner_labels"),
                 inner_rows=tuple(tuple(map(int, row)) for row in c.get("inner_rows") or ()),
+                comment=c.get("comment"),
             )
             for c in sorted(data["columns"], key=lambda c: c["attnum"])
         )

@@ -324,6 +324,36 @@ def schema_diff(ctx: Context, table: str, from_lsn: Lsn, to_lsn: Lsn) -> None:
     ctx.output.table(rows, ["kind", "column", "before", "after"])
 
 
+@schema.command("explain")
+@click.argument("table")
+@click.argument("column", required=False)
+@command
+def schema_explain(ctx: Context, table: str, column: str | None) -> None:
+    """A column's life: renames, type changes, drop and re-adding, with the DDL, the role and the rows seen."""
+    from toolkit import explain
+
+    rows = [
+        {
+            "attnum": s.attnum,
+            "column": s.name,
+            "type": s.type,
+            "from_lsn": s.valid_from,
+            "to_lsn": s.valid_to,
+            "changes": [str(c) for c in s.changes],
+            "role": s.ddl and s.ddl.role,
+            "tag": s.ddl and s.ddl.tag,
+            "at": s.ddl and s.ddl.at,
+            "sql": s.ddl and s.ddl.sql,
+            "rows": s.seen.rows if s.seen else 0,
+            "first_row": s.seen and s.seen.first,
+            "last_row": s.seen and s.seen.last,
+        }
+        for s in explain.explain(ctx.config, table, column)
+    ]
+    shown = ["attnum", "column", "type", "from_lsn", "to_lsn", "changes", "role", "rows", "first_row", "last_row"]
+    ctx.output.table(rows, shown)
+
+
 @main.command()
 @click.argument("table")
 @click.option("--as-of", type=LSN, help="Rows at this LSN; default: the newest built.")

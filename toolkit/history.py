@@ -203,11 +203,12 @@ def changes(before: TableVersion | None, after: TableVersion) -> tuple[Change, .
     old = {c.attnum: c for c in before.columns}
     new = {c.attnum: c for c in after.columns}
     for attnum in sorted(old.keys() | new.keys()):
-        found += _column_changes(old.get(attnum), new.get(attnum))
+        found += column_changes(old.get(attnum), new.get(attnum))
     return tuple(found)
 
 
-def _column_changes(before: Column | None, after: Column | None) -> Iterator[Change]:
+def column_changes(before: Column | None, after: Column | None) -> Iterator[Change]:
+    """What differs between two versions of one column; None is a column that is not there."""
     if after is None:
         assert before is not None
         yield Change("dropped", before.name, before.attnum, before.type, None)
@@ -227,6 +228,7 @@ def _column_changes(before: Column | None, after: Column | None) -> Iterator[Cha
         ("composite", _attributes(before), _attributes(after)),
         ("domain", before.base_type, after.base_type),
         ("published", _yes(before.published), _yes(after.published)),
+        ("comment", before.comment, after.comment),
     ):
         if one != two:
             yield Change(kind, after.name, after.attnum, one, two)

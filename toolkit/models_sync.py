@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -122,9 +123,9 @@ def _properties(table: TableVersion, layer: str, alias: str) -> dict[str, Any]:
     key = table.key_attnums if table.keyed else ()
     columns: list[dict[str, Any]] = []
     for column in shown:
-        entry: dict[str, Any] = {"name": names[column.attnum], "quote": True, "data_type": spark_type(column)}
+        entry: dict[str, Any] = {"name": _plain(names[column.attnum]), "quote": True, "data_type": spark_type(column)}
         notes = [f"{column.type}" + (f", named {column.name!r} at the source" if column.attnum in others else "")]
-        entry["description"] = _plain(", ".join(notes))
+        entry["description"] = _plain(". ".join([*([column.comment] if column.comment else []), ", ".join(notes)]))
         # A text that its type cannot carry stands in _cdc_text; NULL in the typed column then is no fault.
         exact = f"_cdc_text is null or try_element_at(_cdc_text, {_sql_text(names[column.attnum])}) is null"
         tests: list[Any] = []
@@ -165,10 +166,10 @@ def _sql_text(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """dbt renders the texts of yml files as Jinja: keep braces of names and comments out of it."""
-    for opening in ("{{", "{%", "{#"):
-        text = text.replace(opening, opening[0] + " " + opening[1])
-    return text
+    """dbt renders the texts of yml files as Jinja: one that has braces becomes an expression of itself."""
+    if not any(opening in text for opening in ("{{", "{%", "{#")):
+        return text
+    return "{{ " + json.dumps(text, ensure_ascii=False) + " }}"
 
 
 def _dump(data: dict[str, Any]) -> str:

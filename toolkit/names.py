@@ -48,14 +48,19 @@ def lake_columns(columns: Sequence[tuple[int, str]]) -> dict[int, str]:
     folded: dict[str, int] = {}
     for _, name in columns:
         folded[name.lower()] = folded.get(name.lower(), 0) + 1
+    used = set(folded)
     result = {}
     for attnum, name in columns:
         lower = name.lower()
         taken = lower.startswith(META_PREFIX) or lower in _RESERVED_COLUMNS or lower == _LAST_UPDATED
         clash = folded[lower] > 1 and name != lower
-        result[attnum] = f"{name}_a{attnum}" if taken or clash else name
-        if taken:
-            result[attnum] = "u" + result[attnum]
+        result[attnum] = name
+        if taken or clash:
+            made = f"{'u' if taken else ''}{name}_a{attnum}"
+            while made.lower() in used:  # the user's own names stay theirs
+                made += "_"
+            used.add(made.lower())
+            result[attnum] = made
     return result
 
 

@@ -4,9 +4,17 @@ Images stay arrays of PostgreSQL text, indexed by attnum - 1, until the last ste
 (put or remove of a key); the order of effects is (commit_lsn, ordinal), never time.
 -#}
 
+{#- Rows of a table without columns are told apart by nothing: one cell that is always NULL stands for them. -#}
+{%- macro cdc_or_none(columns) -%}
+{%- do return(columns or [{'attnum': 0}]) -%}
+{%- endmacro -%}
+
 {#- One cell of an image. An image shorter than attnum was made before the column was added. -#}
 {%- macro cdc_cell(image, column) -%}
+{%- if column.attnum == 0 -%}cast(null as string)
+{%- else -%}
 case when size({{ image }}) >= {{ column.attnum }} then {{ image }}[{{ column.attnum - 1 }}] else {{ cdc_missing(column) }} end
+{%- endif -%}
 {%- endmacro -%}
 
 {%- macro cdc_missing(column) -%}
@@ -227,7 +235,7 @@ rows (s<attnum>.., from_lsn, to_lsn). `whole`: all versions since the first base
   {% set state = {'initial': none} %}
   {% for segment in plan.segments %}
     {% set i = loop.index0 %}
-    {% set columns = plan.columns if loop.last else segment.version.table.columns %}
+    {% set columns = cdc_or_none(plan.columns if loop.last else segment.version.table.columns) %}
     {% if segment.keyed %}
       {% set facts = cdc_segment_facts(plan, segment, whole) %}
       {% do ctes.append(cdc_keyed(plan, i, segment, columns, facts, state.initial, whole)) %}
@@ -246,11 +254,11 @@ rows (s<attnum>.., from_lsn, to_lsn). `whole`: all versions since the first base
       {% for attnum in range(1, (columns | map(attribute='attnum') | max) + 1) %}
         {% do cells.append('s' ~ attnum if attnum in present else 'cast(null as string)') %}
       {% endfor %}
-      {% do ctes.append('i' ~ (i + 1) ~ ' as (select array(' ~ cells | join(', ') ~ ') as new, from_lsn as end_lsn from r' ~ i ~ ' where to_lsn is null)') %}
+      {% do ctes.append('i' ~ (i + 1) ~ ' as (select cast(array(' ~ cells | join(', ') ~ ') as array<string>) as new, from_lsn as end_lsn from r' ~ i ~ ' where to_lsn is null)') %}
       {% do state.update({'initial': 'i' ~ (i + 1)}) %}
       {% if whole %}
         {% set targets = [] %}
-        {% for column in plan.columns %}
+        {% for column in cdc_or_none(plan.columns) %}
           {% do targets.append(('s' ~ column.attnum if column.attnum in present else cdc_missing(column)) ~ ' as s' ~ column.attnum) %}
         {% endfor %}
         {% do results.append('select ' ~ targets | join(', ') ~ ', from_lsn, to_lsn from r' ~ i ~ ' where to_lsn is not null') %}

@@ -42,7 +42,8 @@
     {% do exceptions.raise_compiler_error("raw.events has no batch yet; run cdc init, then cdc drain") %}
   {% endif %}
   {% set complete = fromjson(last[0][2])['complete_to'] | int %}
-  {% set asked = var('as_of_lsn', none) %}
+  {# `cdc build` stops at an earlier LSN of this batch to change a table's schema there. #}
+  {% set asked = var('as_of_lsn', none) or env_var('CDC_RUN_UPTO', '') or none %}
   {% set upto = complete if asked is none else (cdc_lsn(asked) | trim | int) %}
   {% if upto > complete %}
     {% do exceptions.raise_compiler_error("LSN " ~ (cdc_lsn_text(upto) | trim) ~ " is not in the log yet: it is complete to "
@@ -106,7 +107,7 @@ A batch may hold events at or above its own position (a repair's baseline); `flo
 -#}
 {% macro cdc_activity_sql(p, relid=none, target=none) -%}
 select relid, batch_id, min(commit_lsn) as low, max(commit_lsn) as high, count(*) as n,
-  count_if(kind <> 'row') as control,
+  count_if(kind not in ('row', 'schema')) as control,
   count_if(op = 'U' and old_kind is not null) as moved,
   count_if(op = 'U' and old_kind is not null and size(unchanged) > 0) as moved_unchanged,
   array_join(array_distinct(flatten(collect_set(unchanged))), ',') as toast

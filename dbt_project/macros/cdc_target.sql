@@ -22,7 +22,8 @@ change made by hand, which stays for `cdc check` to find. After a rollback it is
 {% macro cdc_news(plan, target) %}
   {% set p = plan.position %}
   {% if target.batch == p.batch and target.lsn == p.upto %}{% do return({'n': 0}) %}{% endif %}
-  {% set source = 'cdc_activity' if target.batch > p.batch - 50 else
+  {# cdc_activity tells batches apart, not the positions inside the batch that the target stopped in. #}
+  {% set source = 'cdc_activity' if p.batch - 50 < target.batch < p.batch else
       '(' ~ cdc_activity_sql(p, plan.relid, target) ~ ')' %}
   {% set row = cdc_rows("select coalesce(sum(n), 0), coalesce(min(low), 0), coalesce(max(high), 0), coalesce(sum(control), 0),"
       ~ " array_join(collect_set(nullif(toast, '')), ','), coalesce(sum(moved), 0), coalesce(sum(moved_unchanged), 0)"

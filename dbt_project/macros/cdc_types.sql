@@ -22,24 +22,35 @@ text; nothing rests on a cast failing, so the expressions mean the same with ANS
 {%- endfor -%}
 {%- set reserved = ['_deleted', '_pos', '_file', '_spec_id', '_partition', '_change_type', '_row_id',
                     '_last_updated_sequence_number'] -%}
-{%- set names = {} -%}
+{%- set names, used = {}, folded.copy() -%}
 {%- for c in columns -%}
   {%- set lower = c.name.lower() -%}
   {%- set taken = lower.startswith('_cdc_') or lower in reserved -%}
   {%- set clash = folded[lower] > 1 and c.name != lower -%}
-  {%- set lake = (c.name ~ '_a' ~ c.attnum) if taken or clash else c.name -%}
-  {%- set _ = names.update({c.attnum | string: ('u' ~ lake) if taken else lake}) -%}
+  {%- set made = namespace(name=c.name) -%}
+  {%- if taken or clash -%}
+    {%- set made.name = ('u' if taken else '') ~ c.name ~ '_a' ~ c.attnum -%}
+    {%- for _ in range(columns | length) if made.name.lower() in used -%}{%- set made.name = made.name ~ '_' -%}{%- endfor -%}
+    {%- set _ = used.update({made.name.lower(): 1}) -%}
+  {%- endif -%}
+  {%- set _ = names.update({c.attnum | string: made.name}) -%}
 {%- endfor -%}
 {{ names | tojson }}
 {%- endmacro -%}
 
-{#- How a column is carried: bool int bigint float double date timestamp timestamptz binary decimal, or string. -#}
+{#- The type that decides: a domain is carried as its base type. -#}
+{%- macro cdc_base(column) -%}{{ (column.base_type or column.type) if column.type_kind == 'd' else column.type }}{%- endmacro -%}
+
+{#- How a column is carried: bool int bigint float double date timestamp timestamptz binary decimal array, or string.
+Arrays of box alone are separated by `;`; they stay text. -#}
 {%- macro cdc_kind(column) -%}
-{%- set type = (column.base_type or column.type) if column.type_kind == 'd' else column.type -%}
+{%- set type = cdc_base(column) -%}
 {%- if column.type_kind not in ['b', 'd'] -%}string
 {%- elif type == 'boolean' -%}bool
 {%- elif type in ['smallint', 'integer'] -%}int
-{%- elif type == 'bigint' -%}bigint
+{%- elif type.endswith('[]') -%}{{ 'string' if type == 'box[]' else 'array' }}
+{%- elif type in ['bigint', 'oid', 'xid', 'cid'] -%}bigint
+{%- elif type == 'xid8' -%}decimal
 {%- elif type == 'real' -%}float
 {%- elif type == 'double precision' -%}double
 {%- elif type == 'date' -%}date
@@ -59,7 +70,8 @@ text; nothing rests on a cast failing, so the expressions mean the same with ANS
 {%- elif kind == 'timestamp' -%}timestamp_ntz
 {%- elif kind == 'timestamptz' -%}timestamp
 {%- elif kind == 'decimal' -%}
-decimal{{ ((column.base_type or column.type) if column.type_kind == 'd' else column.type)[7:] }}
+{%- set type = cdc_base(column) -%}decimal{{ '(20,0)' if type == 'xid8' else type[7:] }}
+{%- elif kind == 'array' -%}array<{{ cdc_spark_type({'type': cdc_base(column)[:-2], 'type_kind': 'b', 'base_type': none}) | trim }}>
 {%- else -%}{{ kind }}
 {%- endif -%}
 {%- endmacro -%}
@@ -80,6 +92,28 @@ element_at(transform(array(struct(cast({{ value }} as string) as j, regexp_repla
 end), 1)
 {%- endmacro -%}
 
+{#- PostgreSQL's text of an array of one dimension that starts at 1, from the texts of its elements. -#}
+{%- macro _cdc_array_text(value, element) -%}
+{%- set text = cdc_canonical('e', element) -%}
+concat('{', array_join(transform({{ value }}, e -> case when e is null then 'NULL'
+  {%- if (cdc_kind(element) | trim) in ['string', 'timestamp', 'timestamptz', 'binary', 'date'] %}
+  when {{ text }} = '' or upper({{ text }}) = 'NULL' or {{ text }} rlike r'[{}",\\\s]' then concat('"', regexp_replace({{ text }}, r'(["\\])', r'\\$1'), '"')
+  {%- endif %}
+  else {{ text }} end), ','), '}')
+{%- endmacro -%}
+
+{#- Elements of an array's text: quoted ones, or runs without quotes and commas. The quantifiers are possessive so that
+a long element does not fill Java's stack. What this reads wrongly (bounds, more dimensions) does not print back. -#}
+{%- macro _cdc_array_elements(text, element) -%}
+transform(regexp_extract_all(substr({{ text }}, 2, length({{ text }}) - 2), r'(?s)"[^"\\]*+(?:\\.[^"\\]*+)*+"|[^",]++', 0),
+  e -> {% set word -%}
+case when e = 'NULL' then null when startswith(e, '"') then regexp_replace(substr(e, 2, length(e) - 2), r'(?s)\\(.)', '$1') else e end
+  {%- endset -%}
+  {%- if (cdc_kind(element) | trim) == 'string' -%}{{ word }}
+  {%- else -%}element_at(transform(array({{ word }}), w -> {{ _cdc_value('w', element) }}), 1)
+  {%- endif -%})
+{%- endmacro -%}
+
 {#- Canonical PostgreSQL text of a typed value. Independent of the session's time zone. -#}
 {%- macro cdc_canonical(value, column) -%}
 {%- set kind = cdc_kind(column) | trim -%}
@@ -95,6 +129,7 @@ end), 1)
 {%- elif kind == 'timestamptz' -%}
 concat(cast(timestampadd(MICROSECOND, unix_micros({{ value }}), timestamp_ntz'1970-01-01 00:00:00') as string), '+00')
 {%- elif kind == 'binary' -%}concat('\\x', lower(hex({{ value }})))
+{%- elif kind == 'array' -%}{{ _cdc_array_text(value, {'type': cdc_base(column)[:-2], 'type_kind': 'b', 'base_type': none}) }}
 {%- elif kind == 'float' -%}{{ _cdc_float_text(value, 6) }}
 {%- elif kind == 'double' -%}{{ _cdc_float_text(value, 15) }}
 {%- endif -%}
@@ -106,9 +141,18 @@ concat(cast(timestampadd(MICROSECOND, unix_micros({{ value }}), timestamp_ntz'19
 {%- if kind == 'string' -%}{{ text }}
 {%- elif kind == 'bool' -%}case {{ text }} when 't' then true when 'f' then false end
 {%- else -%}
-  {%- set value = ('unhex(substr(' ~ text ~ ', 3))') if kind == 'binary'
-                  else ('try_cast(' ~ text ~ ' as ' ~ (cdc_spark_type(column) | trim) ~ ')') -%}
+  {%- set value = _cdc_value(text, column) -%}
 case when {{ cdc_canonical(value, column) }} = {{ text }} then {{ value }} end
+{%- endif -%}
+{%- endmacro -%}
+
+{#- What Spark makes of a text: it may be wrong, and never fails. -#}
+{%- macro _cdc_value(text, column) -%}
+{%- set kind = cdc_kind(column) | trim -%}
+{%- if kind == 'bool' -%}case {{ text }} when 't' then true when 'f' then false end
+{%- elif kind == 'binary' -%}unhex(substr({{ text }}, 3))
+{%- elif kind == 'array' -%}{{ _cdc_array_elements(text, {'type': cdc_base(column)[:-2], 'type_kind': 'b', 'base_type': none}) }}
+{%- else -%}try_cast({{ text }} as {{ cdc_spark_type(column) | trim }})
 {%- endif -%}
 {%- endmacro -%}
 

@@ -187,6 +187,7 @@ columns as (
           join pg_attribute as f on f.attrelid = c.typrelid and f.attnum > 0 and not f.attisdropped
           where i.root = t.oid
         ),
+        'comment', col_description(a.attrelid, a.attnum),
         'published', case
           when p.attrs is not null then a.attnum = any (p.attrs)
           else

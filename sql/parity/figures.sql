@@ -1,12 +1,12 @@
 -- Figures of one table's buckets: rows, and the sums of two 60-bit parts of every row's hash.
 -- Sums, never XOR: equal rows must not cancel out. Run it inside the snapshot that names the LSN.
 --
--- {fields}    value of each column as the output function prints it, or NULL, named f1, f2, ...
--- {key}       array of those fields that tell rows apart (all of them for a bag), length-prefixed
--- {row}       array of all of those fields, length-prefixed
--- {relation}  ONLY "schema"."table"
--- {filter}    the publication's row filter, or true
--- {buckets}   number of buckets
+-- <fields>    value of each column as the output function prints it, or NULL, named f1, f2, ...
+-- <key>       array of those fields that tell rows apart (all of them for a bag), length-prefixed
+-- <row>       array of all of those fields, length-prefixed
+-- <relation>  ONLY "schema"."table"
+-- <filter>    the publication's row filter, or true
+-- <buckets>   number of buckets
 --
 -- OFFSET 0 keeps the planner from pulling the subqueries up, which would print every value twice.
 SELECT ('x' || left(key_hash, 7))::bit(28)::integer % {buckets} AS bucket,

@@ -1,5 +1,5 @@
 -- Rows of some buckets of one table, in the order of their key hashes, to be merged with the lake's.
--- Placeholders as in figures.sql; {wanted} is the array of bucket numbers.
+-- Placeholders as in figures.sql; <wanted> is the array of bucket numbers.
 SELECT key_hash, row_hash, {names}
 FROM (
     SELECT *,

@@ -9,6 +9,14 @@ from toolkit.catalog import Column
 from toolkit.config import Config
 from toolkit.names import lake_columns
 
+QUOTED = [
+    "{}",
+    '{"",NULL,"NULL","null"," ",a}',
+    '{"a,b","c\\"d","e\\\\f","{}"}',
+    '{"x\ty\nz",é😀,$1}',
+    '{"' + "x y" * 9000 + '"}',
+]
+
 # type, texts that are carried, texts that must not be
 CORPUS = [
     ("boolean", ["t", "f"], ["x", "true"]),
@@ -60,7 +68,23 @@ CORPUS = [
     ),
     ("bytea", ["\\x", "\\x00ff"], ["\\xZZ", "abc", "\\xFF", "\\xfff"]),
     ("character(3)", ["a  ", ""], []),
-    ("integer[]", ["[0:1]={1,NULL}"], []),
+    ("integer[]", ["{}", "{1}", "{-1,NULL,3}"], ["[0:1]={1,NULL}", "{{1,2},{3,4}}", "{01}", "{1,}", "{NULL,null}"]),
+    ("boolean[]", ["{t,f,NULL}"], ["{true}"]),
+    ("numeric(5,2)[]", ["{1.50,NULL}"], ["{NaN}", "{1.5}"]),
+    ("double precision[]", ["{0.1,-0,1e+15,NaN,Infinity}"], ["{1E5}"]),
+    ("date[]", ["{2024-02-29,NULL}"], ['{"0044-03-15 BC"}', "{infinity}"]),
+    ("timestamp without time zone[]", ['{"2024-01-01 00:00:00.5",NULL}'], ["{infinity}"]),
+    ("timestamp with time zone[]", ['{"2024-01-01 00:00:00+00"}'], ["{-infinity}"]),
+    ("bytea[]", ['{"\\\\x00ff","\\\\x"}'], ['{"\\\\xZZ"}']),
+    (
+        "text[]",
+        QUOTED,
+        ["{{a,b},{c,d}}", "[2:2]={a}", '{"a"}'],
+    ),
+    ("public.mood[]", ['{"a b",it\'s}'], []),
+    ("box[]", ["{(1,1),(0,0);(2,2),(1,1)}"], []),
+    ("oid", ["4294967295"], []),
+    ("xid8", ["18446744073709551615"], []),
 ]
 
 
@@ -100,5 +124,9 @@ def test_corpus(lake: Config) -> None:
 @pytest.mark.unit
 def test_names_are_those_of_python() -> None:
     named = ["id", "A", "a", "_cdc_text", "_pos", "_FILE", "Ä", "ä", "x.y", "it's", "`"]
+    named += ["u_cdc_text_a4", "A_A2", "a_a2_", "U_POS_A5"]
     columns = [a_column("text", name, number + 1) for number, name in enumerate(named)]
-    assert pgtypes.lake_columns(columns) == lake_columns([(c.attnum, c.name) for c in columns])
+    found = lake_columns([(c.attnum, c.name) for c in columns])
+    assert pgtypes.lake_columns(columns) == found
+    assert len({name.lower() for name in found.values()}) == len(columns)
+    assert {found[attnum] for attnum in (12, 13, 14, 15)} == set(named[11:])  # the user's own names stay

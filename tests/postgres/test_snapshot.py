@@ -9,6 +9,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from tests.support_corpus import HOSTILE, NEVER_COLUMNS, SETUP, available, cells, columns
 from tests.support_postgres import consume, inserted, stream
 from toolkit.config import Config
 from toolkit.errors import SourceUnavailable
@@ -19,81 +20,11 @@ from toolkit.source.connection import Connection, connect
 
 pytestmark = pytest.mark.postgres
 
-#: Type and values whose text is easily got wrong.
-CORPUS: dict[str, tuple[str, ...]] = {
-    "boolean": ("true", "false"),
-    "smallint": ("-32768",),
-    "bigint": ("-9223372036854775808", "9223372036854775807"),
-    "numeric": ("'NaN'", "'-Infinity'", "1.000", "-0.0", "1e100", "1e-200"),
-    "numeric(12,2)": ("1234.5",),
-    "real": ("'1e-45'", "'-0'", "'NaN'", "0.1"),
-    "double precision": ("0.1", "'-Infinity'", "1e308", "'-0'", "0.30000000000000004"),
-    "money": ("-1234.56",),
-    "char(5)": ("'a'", "''", "'abcde'"),
-    '"char"': ("'a'", "''", "'\\'"),
-    "varchar(3)": ("'a '",),
-    "text": (
-        "''",
-        "' '",
-        "E'\\\\N'",
-        "E'\\\\'",
-        "E'\\\\\\\\n'",
-        "E'a\\tb\\nc\\rd\\be\\ff\\vg'",
-        "E'\\x01\\x7f'",
-        "'é😀'",
-        "E'\\u2028'",
-        "'NULL'",
-        "E'\\\\\\n'",
-        "E'\\\\t\\t\\\\'",
-        "repeat('x', 100000)",
-        "E'\\\\.'",
-    ),
-    "name": ("'n'",),
-    "bytea": ("'\\x'", "'\\x00ff5c'"),
-    "date": ("'4713-01-01 BC'", "'infinity'", "'5874897-12-31'", "'2024-02-29'"),
-    "time": ("'24:00:00'", "'00:00:00.000001'"),
-    "timetz": ("'12:00:00-15:59:59'", "'00:00:00+05:53:28'"),
-    "timestamp": ("'-infinity'", "'294276-12-31 23:59:59.999999'", "'0044-03-15 12:00:00 BC'"),
-    "timestamptz": ("'2024-07-01 12:00:00.5+02'", "'0001-01-01 00:00:00+00 BC'", "'infinity'"),
-    "interval": ("'1 year -2 mons +3 days -04:05:06.789'", "'0'", "'-1 day'"),
-    "uuid": ("'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'",),
-    "json": ('\'{ "a" : 1, "a":2, "z": "\\u0000" }\'', "'null'"),
-    "jsonb": ('\'{ "b" : 1.00, "a": "x\\\\ny" }\'', "'1e400'"),
-    "int[]": ("'{}'", "'[0:2]={1,NULL,3}'", "'{{1,2},{3,4}}'"),
-    "text[]": ("array['a,b', 'c\"d', 'e\\f', null, 'NULL', '', ' ']",),
-    "box[]": ("array['((0,0),(1,1))'::box]",),
-    "point": ("'(1.5,-2)'",),
-    "inet": ("'10.0.0.1'", "'10.0.0.1/8'", "'::1'"),
-    "cidr": ("'10.0.0.0/8'",),
-    "macaddr": ("'08:00:2b:01:02:03'",),
-    "bit(5)": ("B'10101'",),
-    "bit varying": ("B''", "B'1'"),
-    "tsvector": ("'a:1A fat:2'",),
-    "int4range": ("'empty'", "'[1,5]'", "'(,)'"),
-    "int4multirange": ("'{}'", "'{[1,2),[5,9)}'"),
-    "oid": ("4294967295",),
-    "xid8": ("'18446744073709551615'",),
-    "pg_lsn": ("'16/B374D848'",),
-    "regclass": ("'public.corpus_target'::regclass",),
-    "public.mood": ("'a b'", "'it''s'"),
-    "public.pair": ("row(1, 'a \"b\",c')", "row(null, null)", "row(null, '')"),
-    "public.posint": ("7",),
-    "public.moods": ("array['a b']::public.mood[]",),
-}
-
 
 @pytest.fixture
 def conn(source: Config) -> Iterator[Connection]:
     with connect(source) as connection:
-        connection.execute(
-            """
-            create type public.mood as enum ('a b', 'it''s');
-            create type public.pair as (a int, b text);
-            create domain public.posint as int check (value > 0);
-            create domain public.moods as public.mood[];
-            create table public.corpus_target (id int primary key);
-            """
-        )
+        connection.execute(SETUP)
         yield connection
 
 
@@ -119,32 +50,73 @@ def _rows(config: Config, name: str, **options: Any) -> list[dict[str, Any]]:
     return rows
 
 
-def _columns() -> list[tuple[str, str]]:
-    return [(f"c{number}", kind) for number, kind in enumerate(CORPUS)]
-
-
-def test_text_equals_the_stream(source: Config, conn: Connection) -> None:
-    columns = _columns()
-    listed = ", ".join(f"{name} {kind}" for name, kind in columns)
+def test_trap_100_to_112_and_115_text_equals_the_stream(source: Config, conn: Connection) -> None:
+    """Every built-in type, byte for byte, by snapshot and by stream, whatever the role and the database are set to."""
+    kinds = available(conn)
+    listed = ", ".join(f"{name} {kind}" for name, kind in columns(kinds))
     conn.execute(f"create table public.corpus (id int primary key, {listed})")
     _start(conn, source)
-    number = 0
-    for name, kind in columns:
-        for value in CORPUS[kind]:
-            number += 1
-            conn.execute(f"insert into public.corpus (id, {name}) values ({number}, {value})")
+    corpus = list(cells(kinds))
+    for cell in corpus:
+        conn.execute(f"insert into public.corpus (id, {cell.column}) values ({cell.row}, {cell.value})")
     conn.execute("insert into public.corpus (id) values (0)")
-    for setting, value in (("datestyle", "German"), ("bytea_output", "escape"), ("extra_float_digits", "-3")):
+    for setting, value in HOSTILE.items():
         conn.execute(f"alter role postgres in database {conn.info.dbname} set {setting} = '{value}'")
     with connect(source) as cold:
         sent = {row[0]: row for row in inserted(stream(cold, source))}
     copied = {row["new"][0]: row["new"] for row in _rows(source, "corpus")}
-    assert len(sent) == number + 1
+    assert len(sent) == len(corpus) + 1
     for key, image in sent.items():
         assert copied[key] == image, key
     assert copied == sent
-    sent["1"][1] = "true"  # planted fault: what a cast to text would have given
+    with connect(source) as own:
+        for cell in corpus:
+            shown = own.execute(f"select concat({cell.column}) from public.corpus where id = {cell.row}").fetchone()
+            assert shown is not None
+            assert sent[str(cell.row)][1 + int(cell.column[1:])] == shown[0], cell
+    flag = next(cell for cell in corpus if cell.kind.type == "boolean")
+    sent[str(flag.row)][1 + int(flag.column[1:])] = "true"  # planted fault: what a cast to text would have given
     assert copied != sent
+
+
+def test_trap_104_and_105_without_the_pins_the_same_server_prints_other_text(source: Config, conn: Connection) -> None:
+    """The settings of role and database would reach every value: each pin is needed."""
+    probes = {
+        "datestyle": "'2024-02-01'::date",
+        "intervalstyle": "'1 day'::interval",
+        "timezone": "'2024-02-01 00:00:00+00'::timestamptz",
+        "bytea_output": "'\\x00ff'::bytea",
+        "extra_float_digits": "0.1::float4::float8",
+        "search_path": "'public.corpus_target'::regclass",
+    }
+    for setting, value in HOSTILE.items():
+        conn.execute(f"alter role postgres in database {conn.info.dbname} set {setting} = '{value}'")
+    with connect(source) as pinned, psycopg.connect(source.source.conninfo) as loose:
+        for setting, probe in probes.items():
+            one, other = (c.execute(f"select concat({probe})").fetchone() for c in (pinned, loose))
+            assert one != other, setting
+        for setting in HOSTILE:
+            one, other = (c.execute(f"show {setting}").fetchone() for c in (pinned, loose))
+            assert one != other, setting
+
+
+def test_the_corpus_holds_every_built_in_type(conn: Connection) -> None:
+    kinds = available(conn)
+    conn.execute(f"create table public.corpus ({', '.join(f'{name} {kind}' for name, kind in columns(kinds))})")
+    rows = conn.execute(
+        """
+        select t.typname::text
+        from pg_catalog.pg_type as t
+        where t.typnamespace = 'pg_catalog'::pg_catalog.regnamespace and t.typtype in ('b', 'r', 'm')
+          and t.typcategory <> 'A' and not t.typname = any(%s)
+          and not exists (
+            select from pg_catalog.pg_attribute as a
+            where a.attrelid = 'public.corpus'::pg_catalog.regclass and a.atttypid = t.oid
+          )
+        """,
+        [[*NEVER_COLUMNS, "xml"]],
+    ).fetchall()
+    assert [name for (name,) in rows] == []
 
 
 def test_row_shape(source: Config, conn: Connection) -> None:

@@ -144,6 +144,18 @@ def scan_arrow(
     return opened.scan(where or AlwaysTrue(), selected_fields=tuple(columns), snapshot_id=snapshot).to_arrow()
 
 
+def scan_batches(config: Config, table: str, columns: Sequence[str], *, where: str) -> Iterator[pa.RecordBatch]:
+    """Rows of a `namespace.table` of any size, a batch at a time; none if there is no such table."""
+    if metadata_location(config, table) is None:
+        return
+    opened = catalog(config)
+    try:
+        scan = opened.load_table(table).scan(where, selected_fields=tuple(columns))
+        yield from scan.to_arrow_batch_reader()
+    finally:
+        opened.close()
+
+
 def scan(
     config: Config, table: str, columns: Sequence[str] = ("*",), *, where: str | None = None
 ) -> Iterator[dict[str, Any]]:

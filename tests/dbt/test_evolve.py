@@ -1,0 +1,213 @@
+"""Source DDL as one Iceberg schema change: field identity stays, no row is rewritten, every commit is a true state."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tests.dbt.harness import Lake
+from tests.dbt.scenario import Row, Source, Table, column
+from toolkit import build as building
+from toolkit.lake import evolve as lake_evolve
+from toolkit.lsn import Lsn
+
+pytestmark = [pytest.mark.dbt, pytest.mark.spark]
+
+
+def _table(relid: int = 300, name: str = "shop") -> Table:
+    columns = [
+        column(1, "id", "integer"),
+        column(2, "a"),
+        column(3, "b"),
+        column(4, "n", "integer"),
+        column(5, "price", "numeric(6,2)"),
+        column(6, "gone"),
+    ]
+    return Table(relid, name, columns, [1])
+
+
+def _row(key: int) -> dict[int, str | None]:
+    return {1: str(key), 2: f"a{key}", 3: f"b{key}", 4: str(key), 5: f"{key}.50", 6: "x"}
+
+
+def _ids(built: Lake, name: str = "shop") -> dict[str, int]:
+    found = lake_evolve.columns(built.spark, f"{built.config.lake.catalog}.current.public__{name}")
+    return {column: field for column, (field, _) in found.items()}
+
+
+def _files(built: Lake, name: str = "shop") -> set[str]:
+    return {
+        r[0] for r in built.spark.sql(f"select file_path from current.public__{name}.files where content = 0").collect()
+    }
+
+
+def _truth(source: Source, table: Table) -> Counter[Row]:
+    found = source.at(table.relid, source.lsn)
+    assert found is not None
+    return found[0]
+
+
+def _actions(result: building.BuildResult) -> dict[str, tuple[str, str]]:
+    return {m.name: (m.action, m.reason) for m in result.models if m.name.startswith("current.")}
+
+
+def _rename(table: Table, attnum: int, name: str) -> None:
+    table.columns = [c | {"name": name} if c["attnum"] == attnum else c for c in table.columns]
+
+
+def _retype(table: Table, attnum: int, type_: str) -> None:
+    table.columns = [c | {"type": type_} if c["attnum"] == attnum else c for c in table.columns]
+
+
+def _five_changes(source: Source, table: Table) -> None:
+    """In one transaction: two columns swap names, one is dropped and added again, two are widened, two are new."""
+    source.begin()
+    _rename(table, 2, "tmp")
+    source.schema(table)
+    _rename(table, 3, "a")
+    source.schema(table)
+    _rename(table, 2, "b")
+    source.schema(table)
+    source.drop_column(table, 6)
+    source.add_column(table, column(7, "gone", "bigint", has_missing=True, missing="7", comment="It's {{ new }}"))
+    source.add_column(table, column(8, "x.y", has_missing=True, missing="it's {}"))
+    source.add_column(table, column(9, "tags", "text[]"))
+    _retype(table, 4, "bigint")
+    _retype(table, 5, "numeric(10,2)")
+    source.schema(table)
+    source.commit()
+
+
+@pytest.fixture
+def shop(built: Lake) -> tuple[Lake, Source, Table]:
+    source, table = Source(), _table()
+    other = _table(301, "other")  # a second one, changed at another LSN
+    for each in (table, other):
+        each.rows = [_row(1), _row(2), _row(3)]
+        source.baseline(each, first=True)
+    built.append(source)
+    built.build()
+    return built, source, table
+
+
+def _some_rows(source: Source, table: Table, key: int, **more: Any) -> None:
+    source.begin()
+    live = {c["attnum"] for c in table.columns}
+    source.insert(table, {a: v for a, v in (_row(key) | {7: str(2**40), 8: "y", 9: "{a,NULL}"}).items() if a in live})
+    source.update(table, table.rows[0], {4: str(key)}, [])
+    source.commit()
+
+
+def test_trap_144_five_changes_keep_field_identity_and_files(shop: tuple[Lake, Source, Table]) -> None:
+    built, source, table = shop
+    before, files, old_tag = _ids(built), _files(built), Lsn(source.lsn)
+    old_rows = _truth(source, table)
+    _some_rows(source, table, 10)
+    _five_changes(source, table)
+    ddl = source.lsn
+    _some_rows(source, table, 11)
+    built.append(source)
+    result = built.build()
+    assert _actions(result)["current.public__shop"] == ("merge", "new events")
+    after = _ids(built)
+    assert (after["b"], after["a"], after["n"], after["price"]) == (
+        before["a"],
+        before["b"],
+        before["n"],
+        before["price"],
+    )
+    assert after["gone"] not in before.values()
+    assert list(after) == ["id", "b", "a", "n", "price", "gone", "x.y", "tags", "_cdc_from_lsn", "_cdc_text"]
+    assert files <= _files(built)  # nothing was written anew
+    assert built.rows("current.public__shop", table.snapshot()) == _truth(source, table)
+    types = dict(built.spark.table("current.public__shop").dtypes)
+    assert (types["n"], types["price"], types["gone"]) == ("bigint", "decimal(10,2)", "bigint")
+    # The tag of the first build still has its names; there is one at the DDL with the new ones.
+    tagged = f"current.public__shop version as of 'g1_lsn_{old_tag.tag}'"
+    names = built.spark.sql(f"select * from {tagged}").columns
+    assert names == ["id", "a", "b", "n", "price", "gone", "_cdc_from_lsn", "_cdc_text"]
+    first = Table(table.relid, table.name, _table().columns, [1]).snapshot()
+    assert built.rows(tagged, first) == old_rows
+    at = Lsn(next(end for end, *_ in reversed(source.truth[table.relid]) if end <= ddl))
+    state, _ = source.at(table.relid, int(at)) or (None, None)
+    assert built.rows(f"current.public__shop version as of 'g1_lsn_{at.tag}'", table.snapshot()) == state
+    comments = lake_evolve.columns(built.spark, "lake.current.public__shop")
+    assert comments["gone"][1] == "It's {{ new }}"
+    # The next build goes on from there, without any schema change.
+    _some_rows(source, table, 12)
+    built.append(source)
+    assert _actions(built.build())["current.public__shop"][0] == "merge"
+    assert built.rows("current.public__shop", table.snapshot()) == _truth(source, table)
+    assert _ids(built) == after
+
+
+def test_a_kill_leaves_the_old_or_the_new_table(
+    shop: tuple[Lake, Source, Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built, source, table = shop
+    before, old_rows = _ids(built), _truth(source, table)
+    _five_changes(source, table)
+    at_ddl = _truth(source, table)
+    _some_rows(source, table, 11)
+    built.append(source)
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(lake_evolve, "_describe", killed)  # in the middle of the transaction
+        built.build()
+    assert _ids(built) == before
+    first = Table(table.relid, table.name, _table().columns, [1]).snapshot()
+    assert built.rows("current.public__shop", first) == old_rows
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(building, "_invoke", killed)  # after it, before any row
+        built.build()
+    assert built.rows("current.public__shop", table.snapshot()) == at_ddl
+    assert _actions(built.build())["current.public__shop"][0] == "merge"
+    assert built.rows("current.public__shop", table.snapshot()) == _truth(source, table)
+
+
+def test_what_is_not_metadata_alone_is_one_replacement(shop: tuple[Lake, Source, Table]) -> None:
+    built, source, table = shop
+    other = source.tables[301]
+    # Another type for the values that are there; and a value that stands in _cdc_text under a name that goes.
+    source.begin()
+    _retype(table, 4, "text")
+    source.schema(table)
+    source.update(other, other.rows[0], {5: "NaN"}, [])
+    source.commit()
+    source.begin()
+    _rename(other, 5, "cost")
+    source.schema(other)
+    source.commit()
+    source.begin()  # rows and DDL in one transaction
+    source.insert(other, _row(50))
+    _rename(other, 2, "z")
+    source.schema(other)
+    source.insert(other, _row(51))
+    source.commit()
+    built.append(source)
+    done = _actions(built.build())
+    assert {name: action for name, (action, _) in done.items()} == {
+        "current.public__shop": "rebuild",
+        "current.public__other": "rebuild",
+    }
+    for each in (table, other):
+        assert built.rows(f"current.public__{each.name}", each.snapshot()) == _truth(source, each)
+
+
+def test_comments_reach_a_table_that_was_replaced(shop: tuple[Lake, Source, Table]) -> None:
+    built, source, table = shop
+    source.begin()
+    table.columns = [c | {"comment": f"is {c['name']}"} for c in table.columns]
+    source.schema(table)
+    source.commit()
+    built.append(source)
+    assert _actions(built.build())["current.public__shop"][0] == "skip"  # nothing but metadata
+    assert lake_evolve.columns(built.spark, "lake.current.public__shop")["price"][1] == "is price"
+    built.build(dbt_args=["--full-refresh"])
+    assert lake_evolve.columns(built.spark, "lake.current.public__shop")["price"][1] == "is price"
+    assert built.rows("current.public__shop", table.snapshot()) == _truth(source, table)

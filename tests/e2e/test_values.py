@@ -1,0 +1,348 @@
+"""Values and names through the whole path: every type and every odd name, by snapshot, by stream and by default."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import psycopg
+import pytest
+
+from tests.support_corpus import SETUP, Cell, available, cells, columns
+from tests.support_postgres import fresh_database
+from toolkit import build, history, initialise, rows
+from toolkit import drain as draining
+from toolkit.catalog import TableVersion
+from toolkit.config import Config
+from toolkit.embedded import EmbeddedServer
+from toolkit.lake import session
+from toolkit.lake.ledger import Ledger
+from toolkit.names import lake_columns, lake_table, quote_postgres
+from toolkit.pgtypes import spark_type, text_sql
+from toolkit.quality import check as checking
+from toolkit.quality.report import CheckReport
+from toolkit.source import connection
+
+pytestmark = pytest.mark.e2e
+
+#: Row ids: `n` copied by the snapshot, `STREAM + n` inserted after it, `UPDATE + n` filled by an update after it.
+STREAM, UPDATE = 1000, 2000
+
+#: Names that some layer between PostgreSQL and the lake gives a meaning to.
+ODD = (
+    "a.b",
+    'say "hi"',
+    "back`tick",
+    "two words",
+    "per%cent %s",
+    "{{ jinja }} {% x %} {# y #}",
+    "${spark} $1",
+    "it's",
+    "back\\slash",
+    "--dash; drop",
+    "/*+ hint */",
+    "é😀",
+    "x" * 63,
+    "select",
+    "from",
+    "table",
+    "Ünïcode",
+    "new\nline",
+    "tab\there",
+    "?",
+    ":name",
+    "@at",
+    "#",
+    "_deleted",
+    "_pos",
+    "_file",
+    "_spec_id",
+    "_partition",
+    "_FILE",
+    "_change_type",
+    "_row_id",
+    "_last_updated_sequence_number",
+    "_cdc_text",
+    "_cdc_from_lsn",
+    "_cdc_to_lsn",
+    "_cdc_doubtful",
+    "_cdc_put",
+    "_cdc_k1",
+    "_CDC_text",
+    "u_cdc_text_a33",
+    "s1",
+    "t1",
+    "k1",
+    "c1",
+    "new",
+    "old",
+    "op",
+    "end_lsn",
+    "from_lsn",
+    "to_lsn",
+    "put",
+    "next_commit",
+    "commit_lsn",
+    "ordinal",
+    "f1",
+    "row_hash",
+    "Case",
+    "case",
+    "CASE",
+    "key_hash",
+    "bucket",
+    "unchanged",
+    "_op",
+    "_lsn",
+    "relid",
+    "x_a2",
+)
+#: Odd names of typed columns: they are keys of `_cdc_text` too.
+BAG = (
+    "it's",
+    "back\\slash",
+    "${spark} $1",
+    "{{ jinja }} {% x %} {# y #}",
+    "new\nline",
+    "_pos",
+    "_cdc_text",
+    "s1",
+    "Case",
+    "case",
+)
+TABLES = ('a.b "c" `d` %s {{ e }} it\'s $1 \\', "é" * 31, "T", "t", "x__y")
+
+
+@dataclass(frozen=True)
+class World:
+    """One source with the corpus and the odd names, drained, built and checked."""
+
+    config: Config
+    corpus: tuple[Cell, ...]
+    report: CheckReport
+
+    def version(self, name: str) -> TableVersion:
+        return next(v.table for v in Ledger(self.config).latest_versions().values() if v.table.name == name)
+
+    def texts(self, name: str, layer: str = "current") -> dict[str, dict[str, str | None]]:
+        """Rows of a built table as source text: by the text of the first column, by column name."""
+        version = self.version(name)
+        names = lake_columns([(c.attnum, c.name) for c in version.columns])
+        shown = [c for c in version.columns if c.published]
+        fields = ", ".join(f"{text_sql(names[c.attnum], c)} as f{c.attnum}" for c in shown)
+        relation = f"{layer}.{lake_table(version.schema, version.name)}"
+        open_rows = "where _cdc_to_lsn is null" if layer == "history" else ""
+        spark = session.own_session(self.config)
+        found = spark.sql(f"select {fields} from {relation} {open_rows}").collect()
+        return {row[0]: {c.name: row[i] for i, c in enumerate(shown)} for row in found}
+
+    def source(self, name: str, key: str = "id") -> dict[str, dict[str, str | None]]:
+        """Rows of a source table as its types print them."""
+        version = self.version(name)
+        shown = [c for c in version.columns if c.published]
+        listed = ", ".join(
+            f"case num_nulls({quote_postgres(c.name)}) when 0 then concat({quote_postgres(c.name)}) end" for c in shown
+        )
+        with connection.connect(self.config) as conn:
+            found = conn.execute(
+                f"select {listed} from public.{quote_postgres(name)}".replace("%", "%%"), ()
+            ).fetchall()
+        return {row[0]: {c.name: row[i] for i, c in enumerate(shown)} for row in found}
+
+
+def _sql(config: Config, *statements: str) -> None:
+    with psycopg.connect(config.source.conninfo, autocommit=True) as conn:
+        for statement in statements:
+            conn.execute(statement)
+
+
+def _values(corpus: tuple[Cell, ...], offset: int) -> Iterator[str]:
+    for cell in corpus:
+        yield f"insert into public.corpus (id, {cell.column}) values ({offset + cell.row}, {cell.value})"
+
+
+@pytest.fixture(
+    scope="module",
+    params=["pg16", pytest.param("pg15", marks=pytest.mark.long), pytest.param("pg18", marks=pytest.mark.long)],
+)
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, _jvm: None) -> Iterator[World]:
+    server: EmbeddedServer = request.getfixturevalue(request.param)
+    with fresh_database(server) as database:
+        config = Config(root=tmp_path_factory.mktemp("values"))
+        config = config.model_copy(update={"source": config.source.model_copy(update={"conninfo": database})})
+        with psycopg.connect(database, autocommit=True) as conn:
+            conn.execute(SETUP)
+            kinds = available(conn)
+        corpus = tuple(cells(kinds))
+        listed = ", ".join(f"{name} {kind}" for name, kind in columns(kinds))
+        odd = ", ".join(f"{quote_postgres(name)}" for name in ODD)
+        _sql(
+            config,
+            f"create table public.corpus (id int primary key, {listed})",
+            *_values(corpus, 0),
+            *(f"insert into public.corpus (id) values ({UPDATE + cell.row})" for cell in corpus),
+            "create table public.late (id int primary key); insert into public.late select generate_series(1, 3)",
+            f"create table public.odd ({', '.join(f'{quote_postgres(name)} text' for name in ODD)})",
+            f"alter table public.odd add primary key ({quote_postgres(ODD[0])}, {quote_postgres('Case')})",
+            f"insert into public.odd ({odd}) values ({', '.join('$$s$$' for _ in ODD)})",
+            f"create table public.bag ({', '.join(f'{quote_postgres(c)} numeric(4,2)' for c in BAG)})",
+            "alter table public.bag replica identity full",
+            f"insert into public.bag values ({', '.join(map(str, range(len(BAG))))})",
+            *(f'create table public.{quote_postgres(t)} (id int primary key, "a" text, "A" date)' for t in TABLES),
+            *(f"insert into public.{quote_postgres(t)} values (1, 'é%s', 'infinity')" for t in TABLES),
+            "create table public.none ()",
+            "alter table public.none replica identity full",
+            "insert into public.none default values",
+        )
+        initialise.init(config)
+        build.build(config)
+        # One a kind; not those that rewrite the table (domains with a constraint) or are refused as a default.
+        firsts = {c.column: c for c in reversed(corpus)}.values()
+        defaults = [c for c in firsts if not c.kind.type.startswith(("public.posint", "public.wide", "regrole"))]
+        _sql(
+            config,
+            *_values(corpus, STREAM),
+            *(f"update public.corpus set {c.column} = {c.value} where id = {UPDATE + c.row}" for c in corpus),
+            "alter table public.late "
+            + ", ".join(f"add column d{c.row} {c.kind.type} default {c.value}" for c in defaults),
+            "update public.late set d1 = null where id = 2",
+            f"insert into public.odd ({odd}) values ({', '.join(f'$${n}$$' for n in range(len(ODD)))})",
+            f"update public.odd set {quote_postgres(ODD[1])} = 'moved', {quote_postgres(ODD[0])} = 'k2'"
+            f" where {quote_postgres(ODD[0])} = 's'",
+            f"insert into public.bag values ({', '.join(chr(39) + 'NaN' + chr(39) for _ in BAG)})",
+            f"update public.bag set {quote_postgres(BAG[0])} = 7 where {quote_postgres(BAG[3])} = 3",
+            *(f"insert into public.{quote_postgres(t)} values (2, 'x', '2024-01-01')" for t in TABLES),
+            *(f"update public.{quote_postgres(t)} set \"A\" = '2024-01-02' where id = 1" for t in TABLES),
+            "insert into public.none default values",
+            "insert into public.none default values",
+        )
+        report = checking.check(config, drain=draining.drain, build=build.build)
+        yield World(config, corpus, report)
+
+
+def test_parity_is_green_for_every_table(world: World):
+    assert {t.table: (t.status, t.reason) for t in world.report.tables if t.status != "identical"} == {}
+    assert len(world.report.tables) == 6 + len(TABLES)
+
+
+def _three_ways(world: World, *traps: int) -> list[Cell]:
+    """The traps' values are the source's own text by snapshot, by insert and by update, in both layers."""
+    shown, source = world.texts("corpus"), world.source("corpus")
+    past = world.texts("corpus", "history")
+    found = [c for c in world.corpus if c.kind.trap in traps]
+    for cell in found:
+        text = source[str(cell.row)][cell.column]
+        assert text is not None
+        for offset in (0, STREAM, UPDATE):
+            assert shown[str(offset + cell.row)][cell.column] == text, (cell, offset)
+            assert past[str(offset + cell.row)][cell.column] == text, (cell, offset)
+    return found
+
+
+def _typed(world: World, *traps: int) -> None:
+    """Typed where Spark holds the value, the source's text in `_cdc_text` where it does not."""
+    version = world.version("corpus")
+    spark = session.own_session(world.config)
+    frame = spark.table("current.public__corpus")
+    types = dict(frame.dtypes)
+    kept = {r["id"]: set(r["_cdc_text"] or {}) for r in frame.select("id", "_cdc_text").collect()}
+    for cell in _three_ways(world, *traps):
+        column = version.column(cell.column)
+        assert column is not None
+        assert types[cell.column] == spark_type(column) == cell.kind.spark, cell
+        for offset in (0, STREAM, UPDATE):
+            assert (cell.column in kept[offset + cell.row]) == (not cell.carried), (cell, offset)
+
+
+def test_trap_100_numeric(world: World):
+    _typed(world, 100)
+
+
+def test_trap_101_dates(world: World):
+    _typed(world, 101)
+
+
+def test_trap_102_and_103_times_and_intervals(world: World):
+    _typed(world, 102, 103)
+
+
+def test_trap_105_reg_types(world: World):
+    _typed(world, 105)
+
+
+def test_trap_106_floats(world: World):
+    _typed(world, 106)
+
+
+def test_trap_107_json(world: World):
+    _typed(world, 107)
+
+
+def test_trap_108_arrays(world: World):
+    _typed(world, 108)
+    spark = session.own_session(world.config)
+    cell = next(c for c in world.corpus if c.kind.type == "int[]" and "NULL,-3" in c.value)
+    row = spark.table("current.public__corpus").where(f"id = {STREAM + cell.row}").select(cell.column).first()
+    assert row is not None
+    assert row[0] == [1, None, -3]
+
+
+def test_trap_109_composites_ranges_domains(world: World):
+    _typed(world, 109)
+
+
+def test_trap_110_to_112_texts_and_bytes(world: World):
+    _typed(world, 110, 111, 112)
+
+
+def test_trap_115_unsigned_and_integers(world: World):
+    _typed(world, 115)
+
+
+def test_missing_values_of_every_type(world: World):
+    """Rows older than a column show its default: the one text that no row event carries."""
+    shown, source = world.texts("late"), world.source("late")
+    assert len(source["1"]) > 80
+    assert shown == source
+
+
+def test_trap_116_odd_names(world: World):
+    for name in (*TABLES, "odd"):
+        assert world.texts(name) == world.source(name), name
+        assert world.texts(name, "history") == world.source(name), name
+    shape = history.show(world.config, f"public.{TABLES[0]}").table
+    assert shape.name == TABLES[0]
+    (row,) = rows.rows(world.config, f"public.{TABLES[0]}", key={"id": "2"})
+    assert (row["a"], row["A"]) == ("x", "2024-01-01")
+    (row,) = rows.rows(world.config, "odd", key={ODD[0]: "s", ODD[1]: "s"})
+    assert row[ODD[2]] == "s"
+
+
+def test_a_column_name_is_never_read_as_sql(world: World):
+    """Placeholders stood in comments of the parity statements: a name with a newline ended the comment."""
+    from toolkit.parity import comparison
+    from toolkit.source import parity
+
+    with connection.connect(world.config) as conn:
+        assert parity.bucket_figures(conn, comparison(world.version("odd"), 16))
+
+
+def test_trap_117_and_118_lake_names(world: World):
+    spark = session.own_session(world.config)
+    columns = spark.table("current.public__odd").columns
+    assert len({c.lower() for c in columns}) == len(columns) == len(ODD) + 2
+    assert {c for c in columns if c.lower().startswith("_cdc_")} == {"_cdc_from_lsn", "_cdc_text"}
+    assert not {"_deleted", "_pos", "_file", "_spec_id", "_partition", "_row_id"} & {c.lower() for c in columns}
+    assert {"case", "_op", "_lsn", "u_cdc_text_a33", "x_a2"} <= set(columns)
+    published = spark.table("published.public__odd")
+    assert [c for c in published.columns if c != "_cdc_text"] == [c for c in columns if c[:5] != "_cdc_"]
+    assert published.count() == 2
+    kept = {frozenset(r["_cdc_text"] or {}) for r in spark.table("current.public__bag").collect()}
+    bag = lake_columns([(c.attnum, c.name) for c in world.version("bag").columns])
+    assert kept == {frozenset(), frozenset(bag.values())}
+
+
+def test_trap_120_no_columns(world: World):
+    spark = session.own_session(world.config)
+    assert spark.table("current.public__none").count() == 3
+    assert spark.table("history.public__none").count() == 3

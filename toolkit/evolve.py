@@ -1,0 +1,262 @@
+"""Source DDL reaches `current.*` as one Iceberg schema change where that is exact, with stable field identity.
+
+Renamed, added, dropped and widened columns keep their field ids and no row is rewritten. A table is first brought to
+the LSN of the DDL in its old shape, then changed, then brought on: whatever it is found at, it is that state of the
+source. What cannot be had this way is met by dbt with one CREATE OR REPLACE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING
+
+from toolkit.catalog import Column, SchemaVersion, TableVersion
+from toolkit.lake.evolve import Added, Step
+from toolkit.log import logger
+from toolkit.lsn import Lsn
+from toolkit.names import lake_columns, lake_table
+from toolkit.pgtypes import spark_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from toolkit.config import Config
+    from toolkit.lake.ledger import Ledger
+
+_log = logger(__name__)
+
+_BEFORE = "_cdc_from_lsn"  # the first of the columns that are not the source's
+#: A longer default is not worth standing in the table's metadata for ever.
+_DEFAULT_CAP = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A table that has to be brought to the LSN of its next DDL first: events with `commit_lsn < upto`."""
+
+    alias: str
+    upto: Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """Where a built table stands."""
+
+    batch: int
+    lsn: int
+    schema_id: int
+
+
+def evolve(config: Config, ledger: Ledger) -> tuple[Pending, ...]:
+    """Change every table of `current` that lags behind its schema version as far as its rows allow.
+
+    Returns the tables that could go on once their rows up to their next DDL are applied.
+    """
+    last = ledger.last()
+    assert last is not None
+    based = {event.relid for event in ledger.baselines() if event.generation == last.generation}
+    chains: dict[int, list[SchemaVersion]] = {}
+    for version in ledger.schema_versions():
+        if version.generation == last.generation and version.table.relid in based:
+            chains.setdefault(version.table.relid, []).append(version)
+    pending = []
+    for relid, chain in chains.items():
+        alias = lake_table(chain[-1].table.schema, chain[-1].table.name)
+        target = _target(config, alias, relid, last.generation)
+        if target is None or target.schema_id == chain[-1].schema_id:
+            continue
+        upto = _follow(config, ledger, alias, chain, target)
+        if upto is not None:
+            pending.append(Pending(alias, upto))
+    return tuple(pending)
+
+
+def describe(config: Config, ledger: Ledger, aliases: Sequence[str]) -> None:
+    """Give tables that dbt has replaced the comments of their columns; a CREATE TABLE AS cannot name them."""
+    from toolkit.lake import evolve as lake
+    from toolkit.lake.session import own_session
+
+    for version in ledger.latest_versions().values():
+        alias = lake_table(version.table.schema, version.table.name)
+        if alias in aliases and any(c.comment for c in version.table.columns):
+            table = f"{config.lake.catalog}.current.{alias}"
+            lake.describe(own_session(config), table, _comments(version.table))
+
+
+def step(before: TableVersion, after: TableVersion) -> Step | None:
+    """The schema change from one version to a later one of the same table; None where it is not all that happened."""
+    if after.dropped or not after.published or _whole(before) != _whole(after):
+        return None
+    old = {c.attnum: c for c in before.columns}
+    new = {c.attnum: c for c in after.columns}
+    was, now = (lake_columns([(c.attnum, c.name) for c in v.columns]) for v in (before, after))
+    if any(_values(old[a], new[a]) for a in old.keys() & new.keys()):
+        return None
+    added = []
+    for attnum in sorted(new.keys() - old.keys()):
+        if new[attnum].published:
+            column = _added(now[attnum], new[attnum])
+            if column is None:
+                return None
+            added.append(column)
+    kept = [a for a in old if a in new and old[a].published]
+    return Step(
+        drops=tuple(was[a] for a in old if a not in new and old[a].published),
+        renames={was[a]: now[a] for a in kept if was[a] != now[a]},
+        widened={was[a]: spark_type(new[a]) for a in kept if spark_type(old[a]) != spark_type(new[a])},
+        added=tuple(added),
+    )
+
+
+def _whole(table: TableVersion) -> tuple[object, ...]:
+    """What must stay for rows to mean the same."""
+    identity = (table.replica_identity, table.key_attnums, table.kind, table.persistence)
+    return (*identity, table.published, table.row_filter)
+
+
+def _values(before: Column, after: Column) -> bool:
+    """Whether more than name, comment or constraints of a column has changed, or its values need another typing."""
+    kept = ("published", "generated", "has_missing", "missing", "former_labels", "inner_labels", "inner_rows")
+    if any(getattr(before, name) != getattr(after, name) for name in kept):
+        return True
+    labels = dict(after.enum_labels)
+    if any(labels.get(oid) != label for oid, label in before.enum_labels):
+        return True
+    one, two = spark_type(before), spark_type(after)
+    if one == two or (one, two) == ("int", "bigint"):
+        return False
+    return not (one.startswith("decimal") and two.startswith("decimal") and _wider(one, two))
+
+
+def _wider(before: str, after: str) -> bool:
+    (p1, s1), (p2, s2) = (tuple(map(int, t[8:-1].split(","))) for t in (before, after))
+    return s1 == s2 and p2 > p1
+
+
+def _added(name: str, column: Column) -> Added | None:
+    type_, text = spark_type(column), column.missing
+    if not column.has_missing or text is None:
+        return Added(name, type_, None)
+    if len(text) > _DEFAULT_CAP:
+        return None
+    if type_ == "string":
+        return Added(name, type_, text)
+    if type_ in ("int", "bigint"):
+        return Added(name, type_, int(text))
+    if type_ == "boolean":
+        return Added(name, type_, text == "t")
+    if type_.startswith("decimal") and text != "NaN":
+        return Added(name, type_, text)
+    return None
+
+
+def _comments(table: TableVersion) -> dict[str, str | None]:
+    names = lake_columns([(c.attnum, c.name) for c in table.columns])
+    return {names[c.attnum]: c.comment for c in table.columns if c.published}
+
+
+def _target(config: Config, alias: str, relid: int, generation: int) -> _Target | None:
+    """Position and schema version of a built table, if its newest commit carries a position of this very relation."""
+    from toolkit.lake import reads
+
+    found = reads.metadata(config, f"current.{alias}")
+    snapshot = reads.current_snapshot(found)
+    if found is None or snapshot is None:
+        return None
+    properties, summary = found.get("properties") or {}, snapshot.get("summary") or {}
+    try:
+        if (int(properties["cdc.relid"]), int(properties["cdc.generation"])) != (relid, generation):
+            return None
+        return _Target(
+            int(summary["cdc.applied-batch"]), int(summary["cdc.applied-lsn"]), int(properties["cdc.schema-id"])
+        )
+    except KeyError:
+        return None
+
+
+def _follow(config: Config, ledger: Ledger, alias: str, chain: list[SchemaVersion], target: _Target) -> Lsn | None:
+    """Take the DDL transactions that come before any row; the commit LSN of the next one if rows stand before it."""
+    from toolkit.lake.session import own_session
+
+    here = next((i for i, v in enumerate(chain) if v.schema_id == target.schema_id), None)
+    if here is None or any(v.commit_lsn < target.lsn for v in chain[here + 1 :]):
+        return None
+    spark = own_session(config)
+    rows = _rows_between(spark, ledger, chain[here + 1 :], target)
+    done, upto = here, None
+    for before, at, versions in rows:
+        end = done + len(versions)
+        if at or any(step(a.table, b.table) is None for a, b in pairwise(chain[done : end + 1])):
+            break
+        if before:
+            # A table without a key is never merged into: bringing it there would write it anew.
+            upto = Lsn(versions[0].commit_lsn) if chain[here].table.keyed else None
+            break
+        done = end
+    if done > here and not _change(config, spark, ledger, alias, chain[here], chain[done]):
+        return None
+    return upto
+
+
+def _rows_between(
+    spark: SparkSession, ledger: Ledger, versions: list[SchemaVersion], target: _Target
+) -> Iterator[tuple[int, int, list[SchemaVersion]]]:
+    """For each DDL transaction: rows since the one before it (or the target's position), rows inside it, its versions.
+
+    Nothing where a clearing, a baseline or a late row came: the table has to be built anew for them.
+    """
+    relid, last = versions[0].table.relid, ledger.last()
+    assert last is not None
+    groups = [(commit, list(found)) for commit, found in groupby(versions, key=lambda v: int(v.commit_lsn))]
+    figures, low = [], target.lsn
+    for commit, _ in groups:
+        figures += [f"count_if(commit_lsn >= {low} and commit_lsn < {commit})", f"count_if(commit_lsn = {commit})"]
+        low = commit + 1
+    late = f"count_if(commit_lsn < {target.lsn} or kind <> 'row')"
+    row = spark.sql(
+        f"select {late}, {', '.join(figures)} from raw.events version as of {ledger.snapshot_id()}"
+        f" where relid = {relid} and kind in ('row', 'truncate', 'baseline') and generation = {last.generation}"
+        f" and batch_id <= {last.batch_id} and (batch_id > {target.batch} or commit_lsn >= {target.lsn})"
+    ).first()
+    assert row is not None
+    if row[0]:
+        return
+    for number, (_, found) in enumerate(groups):
+        yield row[1 + 2 * number], row[2 + 2 * number], found
+
+
+def _change(
+    config: Config,
+    spark: SparkSession,
+    ledger: Ledger,
+    alias: str,
+    before: SchemaVersion,
+    after: SchemaVersion,
+) -> bool:
+    """Commit the change from one version to another; false where a value kept as text stands in its way."""
+    from toolkit.lake import evolve as lake
+
+    wanted = step(before.table, after.table)
+    assert wanted is not None
+    table, last = f"current.{alias}", ledger.last()
+    assert last is not None
+    if wanted.moves_names and spark.table(table).where("_cdc_text is not null").limit(1).count():
+        return False  # its keys are column names
+    lake.apply(
+        spark,
+        f"{config.lake.catalog}.{table}",
+        wanted,
+        comments=_comments(after.table),
+        properties={"cdc.schema-id": str(after.schema_id), "comment": after.table.comment},
+        summary={
+            "cdc.applied-batch": str(last.batch_id),
+            "cdc.applied-lsn": str(int(after.end_lsn)),
+            "cdc.generation": str(last.generation),
+        },
+        tag=f"g{last.generation}_lsn_{Lsn(after.end_lsn).tag}",
+        before=_BEFORE,
+    )
+    _log.info("schema changed", extra={"table": table, "schema_id": after.schema_id, "lsn": str(Lsn(after.end_lsn))})
+    return True

@@ -1,0 +1,151 @@
+"""The life of a column: through renames, type changes, drop and re-adding, with the rows that were seen meanwhile.
+
+Read from the raw log alone, without a JVM. A column is its attnum: one that was dropped and added again under its old
+name has two lives.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from toolkit.catalog import Column
+from toolkit.errors import ConfigError
+from toolkit.history import Change, DdlEvent, VersionInfo, column_changes, versions
+from toolkit.lsn import Lsn
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from toolkit.config import Config
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Row images that were read by some schema versions: how many, and the end LSNs of the first and the last."""
+
+    rows: int
+    first: Lsn
+    last: Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of a column's life in which its declaration did not change, valid when `valid_from <= L < valid_to`."""
+
+    attnum: int
+    name: str
+    type: str  # as PostgreSQL prints it; that before the drop for a dropped column
+    valid_from: Lsn  # an end LSN
+    valid_to: Lsn | None  # None: still valid
+    changes: tuple[Change, ...]  # what began the stretch; none in the first version that was captured
+    dropped: bool  # the column is gone from here on
+    ddl: DdlEvent | None
+    schema_ids: tuple[int, ...]
+    seen: Seen | None  # None: no image was read in this stretch
+
+
+def explain(config: Config, table: str, column: str | None = None) -> tuple[Span, ...]:
+    """Every stretch of every life of the columns that ever had the name `column` (of all columns for None).
+
+    Ordered by column (attnum), then by position.
+
+    Raises:
+        UnknownTable: no captured table ever had that name.
+        ConfigError: no column of it ever had that name.
+    """
+    found = versions(config, table)
+    spans = _spans(found)
+    if column is not None:
+        lives = {s.attnum for s in spans if s.name == column}
+        if not lives:
+            names = sorted({s.name for s in spans})
+            close = difflib.get_close_matches(column, names, 3) or names[:10]
+            raise ConfigError(f"{table} never had a column {column!r}; did you mean {', '.join(close)}?")
+        spans = [s for s in spans if s.attnum in lives]
+    read = _images(config, found[-1].relid)
+    return tuple(replace(s, seen=_merged([read[i] for i in s.schema_ids if i in read])) for s in spans)
+
+
+def explain_frame(config: Config, table: str, column: str | None = None) -> pd.DataFrame:
+    """`explain` as a frame, for notebooks.
+
+    Columns: attnum, column, type, valid_from, valid_to (LSN text, None while valid), dropped, changes (text, one line a
+    change), tag, role, at (UTC timestamp), sql, rows (images read in the stretch), first_row, last_row (LSN text).
+    """
+    import pandas as pd
+
+    rows = [
+        {
+            "attnum": s.attnum,
+            "column": s.name,
+            "type": s.type,
+            "valid_from": str(s.valid_from),
+            "valid_to": None if s.valid_to is None else str(s.valid_to),
+            "dropped": s.dropped,
+            "changes": "\n".join(str(c) for c in s.changes),
+            "tag": s.ddl.tag if s.ddl else None,
+            "role": s.ddl.role if s.ddl else None,
+            "at": s.ddl.at if s.ddl else None,
+            "sql": s.ddl.sql if s.ddl else None,
+            "rows": s.seen.rows if s.seen else 0,
+            "first_row": str(s.seen.first) if s.seen else None,
+            "last_row": str(s.seen.last) if s.seen else None,
+        }
+        for s in explain(config, table, column)
+    ]
+    frame = pd.DataFrame(rows)
+    frame["at"] = pd.to_datetime(frame["at"], utc=True, format="ISO8601")
+    return frame
+
+
+def _spans(found: list[VersionInfo]) -> list[Span]:
+    lives: dict[int, list[Span]] = {}
+    before: dict[int, Column] = {}
+    for number, version in enumerate(found):
+        after = {} if version.table.dropped else {c.attnum: c for c in version.table.columns}
+        for attnum in sorted(before.keys() | after.keys()):
+            was, now = before.get(attnum), after.get(attnum)
+            changes = tuple(column_changes(was, now)) if number else ()
+            life = lives.setdefault(attnum, [])
+            if life and not changes:
+                life[-1] = replace(life[-1], schema_ids=(*life[-1].schema_ids, version.schema_id))
+                continue
+            if life:
+                life[-1] = replace(life[-1], valid_to=version.valid_from)
+            shown = now or was
+            assert shown is not None
+            ids = (version.schema_id,) if now else ()
+            begun, gone = version.valid_from, now is None
+            life.append(Span(attnum, shown.name, shown.type, begun, None, changes, gone, version.ddl, ids, None))
+        before = after
+    return [span for attnum in sorted(lives) for span in lives[attnum]]
+
+
+def _images(config: Config, relid: int) -> dict[int, Seen]:
+    """New images in the log by the schema version that read them. Streamed: the log may hold more than fits."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from toolkit.lake import reads
+    from toolkit.lake.tables import EVENTS
+
+    found: dict[int, Seen] = {}
+    where = f"kind = 'row' and relid = {relid} and op != 'D'"
+    for batch in reads.scan_batches(config, EVENTS, ("schema_id", "end_lsn"), where=where):
+        table = pa.Table.from_batches([batch]).filter(pc.is_valid(batch["schema_id"]))
+        figures = table.group_by("schema_id").aggregate([("end_lsn", "count"), ("end_lsn", "min"), ("end_lsn", "max")])
+        for row in figures.to_pylist():
+            one = Seen(row["end_lsn_count"], Lsn(row["end_lsn_min"]), Lsn(row["end_lsn_max"]))
+            known = found.get(row["schema_id"])
+            merged = _merged([one, known] if known else [one])
+            assert merged is not None
+            found[row["schema_id"]] = merged
+    return found
+
+
+def _merged(parts: list[Seen]) -> Seen | None:
+    if not parts:
+        return None
+    return Seen(sum(p.rows for p in parts), min(p.first for p in parts), max(p.last for p in parts))

@@ -1,0 +1,139 @@
+"""Schema changes of a built table in one Iceberg transaction: SQL ALTER would commit each step by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_PRIMITIVES = {"bigint": "long", "timestamp_ntz": "timestamp", "timestamp": "timestamptz"}
+_TAG_MILLISECONDS = 7 * 24 * 3600 * 1000  # as long as the tags that dbt makes
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """A new column. Rows that are there show `default` (None: NULL)."""
+
+    name: str
+    type: str  # Spark's
+    default: str | int | bool | None  # of a decimal: its text
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What happens to the columns of a table, by the lake names before the step."""
+
+    drops: tuple[str, ...] = ()
+    renames: Mapping[str, str] | None = None
+    widened: Mapping[str, str] | None = None  # name before to Spark type
+    added: tuple[Added, ...] = ()
+
+    @property
+    def moves_names(self) -> bool:
+        """Whether a name means another column afterwards, or none."""
+        return bool(self.drops or self.renames)
+
+
+def columns(spark: SparkSession, table: str) -> dict[str, tuple[int, str | None]]:
+    """Field id and comment of each column of `catalog.namespace.table`."""
+    return {field.name(): (field.fieldId(), field.doc()) for field in _load(spark, table).schema().columns()}
+
+
+def apply(
+    spark: SparkSession,
+    table: str,
+    step: Step,
+    *,
+    comments: Mapping[str, str | None],
+    properties: Mapping[str, str | None],
+    summary: Mapping[str, str],
+    tag: str,
+    before: str,
+) -> None:
+    """Commit a step, comments by the names after it, table properties, and an empty append that a tag names.
+
+    All of it is one swap of the table's metadata: whoever looks sees the old table or the new one. The append gives
+    the tag the new names, and holds the position in its summary. New columns stand before the column `before`.
+    """
+    loaded = _load(spark, table)
+    transaction = loaded.newTransaction()
+    # Two updates of the schema: a column may take the name that another one has only just left.
+    update = transaction.updateSchema()
+    for name in step.drops:
+        update.deleteColumn(name)
+    for name, type_ in (step.widened or {}).items():
+        update.updateColumn(name, _type(spark, type_))
+    for name, new in (step.renames or {}).items():
+        update.renameColumn(name, new)
+    update.commit()
+    update = transaction.updateSchema()
+    for column in step.added:
+        update.addColumn(None, column.name, _type(spark, column.type), None, _literal(spark, column))
+        update.moveBefore(column.name, before)
+    update.commit()
+    _describe(transaction, comments)
+    edit = transaction.updateProperties()
+    for key, value in properties.items():
+        if value is not None:
+            edit.set(key, value)
+        elif loaded.properties().containsKey(key):
+            edit.remove(key)
+    edit.commit()
+    append = transaction.newFastAppend()
+    for key, value in summary.items():
+        append.set(key, value)
+    append.commit()
+    refs = transaction.manageSnapshots()
+    snapshot = transaction.table().currentSnapshot().snapshotId()
+    (refs.replaceTag if loaded.refs().containsKey(tag) else refs.createTag)(tag, snapshot)
+    refs.setMaxRefAgeMs(tag, _TAG_MILLISECONDS)
+    refs.commit()
+    transaction.commitTransaction()
+
+
+def describe(spark: SparkSession, table: str, comments: Mapping[str, str | None]) -> None:
+    """Bring the comments of a table's columns to these; commits nothing where they are right already."""
+    loaded = _load(spark, table)
+    transaction = loaded.newTransaction()
+    if _describe(transaction, comments):
+        transaction.commitTransaction()
+
+
+def _describe(transaction: Any, comments: Mapping[str, str | None]) -> bool:
+    update = transaction.updateSchema()
+    changed = False
+    for field in transaction.table().schema().columns():
+        wanted = comments.get(field.name())
+        if field.name() in comments and field.doc() != wanted:
+            update.updateColumnDoc(field.name(), wanted)
+            changed = True
+    if changed:
+        update.commit()
+    return changed
+
+
+def _load(spark: SparkSession, table: str) -> Any:
+    jvm = spark._jvm
+    assert jvm is not None
+    return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, table)
+
+
+def _type(spark: SparkSession, type_: str) -> Any:
+    jvm = spark._jvm
+    assert jvm is not None
+    types = jvm.org.apache.iceberg.types.Types
+    if type_.startswith("array<"):
+        return types.ListType.ofOptional(1, _type(spark, type_[6:-1]))  # the ids are given anew when it is added
+    return types.fromPrimitiveName(_PRIMITIVES.get(type_, type_))
+
+
+def _literal(spark: SparkSession, column: Added) -> Any:
+    if column.default is None:
+        return None
+    jvm = spark._jvm
+    assert jvm is not None
+    literal = jvm.org.apache.iceberg.expressions.Literal.of(column.default)
+    return literal.to(_type(spark, column.type))
