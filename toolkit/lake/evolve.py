@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_PRIMITIVES = {"bigint": "long", "timestamp_ntz": "timestamp", "timestamp": "timestamptz"}
 _TAG_MILLISECONDS = 7 * 24 * 3600 * 1000  # as long as the tags that dbt makes
 
 
@@ -103,16 +102,14 @@ def describe(spark: SparkSession, table: str, comments: Mapping[str, str | None]
 
 
 def _describe(transaction: Any, comments: Mapping[str, str | None]) -> bool:
-    update = transaction.updateSchema()
-    changed = False
-    for field in transaction.table().schema().columns():
-        wanted = comments.get(field.name())
-        if field.name() in comments and field.doc() != wanted:
-            update.updateColumnDoc(field.name(), wanted)
-            changed = True
-    if changed:
+    docs = {field.name(): field.doc() for field in transaction.table().schema().columns()}
+    wrong = [name for name, doc in docs.items() if name in comments and doc != comments[name]]
+    if wrong:
+        update = transaction.updateSchema()
+        for name in wrong:
+            update.updateColumnDoc(name, comments[name])
         update.commit()
-    return changed
+    return bool(wrong)
 
 
 def _load(spark: SparkSession, table: str) -> Any:
@@ -124,10 +121,7 @@ def _load(spark: SparkSession, table: str) -> Any:
 def _type(spark: SparkSession, type_: str) -> Any:
     jvm = spark._jvm
     assert jvm is not None
-    types = jvm.org.apache.iceberg.types.Types
-    if type_.startswith("array<"):
-        return types.ListType.ofOptional(1, _type(spark, type_[6:-1]))  # the ids are given anew when it is added
-    return types.fromPrimitiveName(_PRIMITIVES.get(type_, type_))
+    return jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert(jvm.org.apache.spark.sql.types.DataType.fromDDL(type_))
 
 
 def _literal(spark: SparkSession, column: Added) -> Any:
