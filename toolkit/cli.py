@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -385,6 +385,35 @@ def ddl_list(ctx: Context) -> None:
     events = history.events(ctx.config)
     rows = [{"lsn": e.end_lsn, "tag": e.tag, "role": e.role, "event": e.event, "sql": e.sql} for e in events]
     ctx.output.table(rows, ["lsn", "tag", "role", "event", "sql"])
+
+
+@ddl.command("lint")
+@click.argument("file", type=click.File(encoding="utf-8"))
+@click.option("--conninfo", metavar="CONNINFO", help="Try it on this copy instead of the source.")
+@command
+def ddl_lint(ctx: Context, file: TextIO, conninfo: str | None) -> int:
+    """What each statement of FILE would do to the lake, tried in a transaction that is rolled back.
+
+    Exit code 3 when one is silent, fails, or breaks UPDATE and DELETE at the source.
+    """
+    from toolkit import lint
+
+    effects = lint.lint(ctx.config, file.read(), conninfo=conninfo)
+    rows = [
+        {
+            "line": e.line,
+            "tag": e.tag,
+            "table": e.table,
+            "effect": e.effect,
+            "detail": e.detail,
+            "breaks": e.breaks,
+            "remedy": e.remedy,
+            "sql": e.sql,
+        }
+        for e in effects
+    ]
+    ctx.output.table(rows, ["line", "tag", "table", "effect", "detail", "breaks", "remedy"])
+    return RED if any(e.red for e in effects) else 0
 
 
 @main.group()

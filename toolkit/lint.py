@@ -1,0 +1,200 @@
+"""What a script of DDL will do to the tables in the lake, told before it is run for good.
+
+Each statement is run on the source (or a copy) in a transaction that is rolled back; the catalog before and after it
+goes through the very rules that a drain applies to captured DDL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from toolkit.catalog import TableVersion
+from toolkit.decode import ddl
+from toolkit.evolve import step
+from toolkit.history import changes
+from toolkit.sqltext import statements
+
+if TYPE_CHECKING:
+    from toolkit.config import Config
+    from toolkit.source.trial import Tried
+
+_ROW_TAGS = ("INSERT", "UPDATE", "DELETE", "MERGE", "COPY")
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What one statement does to one captured table (`table` None: to none).
+
+    `effect`: exact (rows stay right at every LSN), silent (values change without row events: the table turns stale and
+    `remedy` heals it), history only (the table is not captured; its schema history is), no effect, fails, or skipped.
+    """
+
+    line: int
+    sql: str
+    tag: str
+    table: str | None
+    effect: str
+    detail: str
+    breaks: str | None = None  # what stops working at the source itself from here on
+    remedy: str | None = None
+
+    @property
+    def red(self) -> bool:
+        """Whether somebody should look before the script is run."""
+        return self.effect in ("silent", "fails") or self.breaks is not None
+
+
+def lint(config: Config, script: str, *, conninfo: str | None = None) -> tuple[Effect, ...]:
+    """The effects of every statement of a script, in order. Nothing of it stays.
+
+    Locks are taken as the statements take them, for as long as the script runs: give the `conninfo` of a copy where
+    that matters, or where a rewrite would take long.
+
+    Raises:
+        SourceUnavailable, PreflightFailed, ConfigError: it could not be tried; the message says why.
+    """
+    from toolkit.source import trial
+
+    return tuple(
+        effect for tried in trial.attempt(config, statements(script), conninfo=conninfo) for effect in of(tried)
+    )
+
+
+def of(tried: Tried) -> Iterator[Effect]:
+    """The effects of one statement."""
+    statement = tried.statement
+
+    def effect(table: TableVersion | None, kind: str, detail: str, **more: str | None) -> Effect:
+        name = table.identifier if table else None
+        return Effect(statement.line, statement.text, tried.tag, name, kind, detail, **more)
+
+    if tried.control:
+        yield effect(None, "skipped", "transaction control: the script is tried as one transaction")
+        return
+    if tried.failure is not None:
+        yield effect(None, "fails", tried.failure)
+        return
+    before, after = tried.before, tried.after
+    silent = dict(_silent(tried))
+    found = False
+    for relid in sorted(before.tables.keys() | after.tables.keys()):
+        old, new = before.tables.get(relid), after.tables.get(relid)
+        if old == new and relid not in silent and not _emptied(tried, relid):
+            continue
+        found = True
+        shown = new or old
+        assert shown is not None
+        detail = _detail(tried, old, new)
+        breaks = _breaks(tried, relid)
+        if not (shown.published or (old is not None and old.published)):
+            yield effect(shown, "history only", detail, breaks=breaks)
+        elif relid in silent:
+            told = "; ".join((*([detail] if detail else []), *silent[relid]))
+            yield effect(shown, "silent", told, breaks=breaks, remedy=f"cdc repair {shown.identifier}")
+        else:
+            yield effect(shown, "exact", f"{detail}{_destination(old, new)}", breaks=breaks)
+    if not found:
+        rows = tried.tag.startswith(_ROW_TAGS)
+        yield effect(
+            None, "exact" if rows else "no effect", "row events" if rows else "nothing that is captured changes"
+        )
+
+
+def _silent(tried: Tried) -> Iterator[tuple[int, list[str]]]:
+    """Reasons by relid, from the rules that a drain applies."""
+    before, after = tried.before, tried.after
+    created = frozenset(after.tables.keys() - before.tables.keys())
+    found: dict[int, list[str]] = {}
+    for relid, new in after.tables.items():
+        old = before.tables.get(relid)
+        rewrite = _rewrite(tried, relid) if old is not None else 0
+        if old is None or (old == new and not rewrite):
+            continue
+        message = ddl.DdlMessage(
+            text="",
+            event="ddl_command_end",
+            xid=0,
+            tag=tried.tag,
+            sql=tried.statement.text,
+            created=created,
+            dropped=(),
+            tables={},
+            rewrites={relid: rewrite} if rewrite else {},
+            named=None,
+            error=None,
+        )
+        for owner, reason in ddl.classify(old, new, message, rewrite=rewrite, empty=_empty(tried, relid)):
+            table = after.tables.get(owner)
+            if table is not None and (table.published or owner == relid) and reason not in found.setdefault(owner, []):
+                found[owner].append(reason)
+    return iter((relid, reasons) for relid, reasons in found.items() if reasons)
+
+
+def _rewrite(tried: Tried, relid: int) -> int:
+    """Reason bits of a rewrite. TRUNCATE and VACUUM FULL also change the file, and no value."""
+    before, after = tried.before, tried.after
+    if before.files.get(relid) == after.files.get(relid) or tried.statement.words[0] not in (
+        "alter",
+        "do",
+        "call",
+        "select",
+    ):
+        return 0
+    old, new = before.tables[relid], after.tables[relid]
+    was = {c.attnum: c for c in old.columns}
+    bits = ddl.REWRITE_PERSISTENCE if old.persistence != new.persistence else 0
+    if any(c.attnum not in was for c in new.columns):
+        bits |= ddl.REWRITE_DEFAULT
+    if any(
+        c.attnum in was and (was[c.attnum].type_oid, was[c.attnum].typmod) != (c.type_oid, c.typmod)
+        for c in new.columns
+    ):
+        bits |= ddl.REWRITE_TYPE
+    return bits or ddl.REWRITE_ACCESS_METHOD
+
+
+def _empty(tried: Tried, relid: int) -> bool:
+    """Whether the table was made by this very script and holds nothing yet."""
+    return tried.born(relid) and relid not in tried.filled
+
+
+def _emptied(tried: Tried, relid: int) -> bool:
+    return tried.tag == "TRUNCATE TABLE" and tried.before.files.get(relid) != tried.after.files.get(relid)
+
+
+def _detail(tried: Tried, old: TableVersion | None, new: TableVersion | None) -> str:
+    if new is None:
+        return "dropped"
+    if old == new:
+        return "emptied" if tried.tag == "TRUNCATE TABLE" else ""
+    return "; ".join(str(change) for change in changes(old, new))
+
+
+def _destination(old: TableVersion | None, new: TableVersion | None) -> str:
+    """How the next build brings it to `current`."""
+    if old is None or new is None or old == new or not new.published:
+        return ""
+    if (old.schema, old.name) != (new.schema, new.name):
+        return " (current: a table under the new name)"
+    return " (current: one schema change)" if step(old, new) is not None else " (current: replaced once)"
+
+
+def _breaks(tried: Tried, relid: int) -> str | None:
+    """UPDATE and DELETE are refused on a published table whose rows cannot be told apart."""
+    new, old = tried.after.tables.get(relid), tried.before.tables.get(relid)
+    verbs = " and ".join(v.upper() for v in ("update", "delete") if v in tried.after.publishes)
+    if new is None or not verbs or not _blind(new) or (old is not None and _blind(old)):
+        return None
+    return f"{verbs} on {new.identifier} will fail at the source: it is published and has no usable replica identity"
+
+
+def _blind(table: TableVersion) -> bool:
+    if not table.published or table.replica_identity == "f":
+        return False
+    shown = {c.attnum for c in table.columns if c.published}
+    return not table.key_attnums or not shown.issuperset(table.key_attnums)
+
+
+__all__ = ["Effect", "lint", "of"]

@@ -1,0 +1,138 @@
+"""Statements tried out on the source in one transaction that is always rolled back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import pq
+from psycopg.conninfo import make_conninfo
+
+from toolkit import queries
+from toolkit.catalog import TableVersion
+from toolkit.config import Config
+from toolkit.errors import ConfigError, SourceUnavailable
+from toolkit.source import catalog, install
+from toolkit.source.connection import one_line
+from toolkit.sqltext import Statement
+
+_LOCK_TIMEOUT = "2s"
+#: Commands that would end the transaction, or the session's place in it.
+_CONTROL = frozenset({"begin", "start", "commit", "end", "abort", "rollback", "savepoint", "release"})
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What the catalog shows of all tables of the user."""
+
+    tables: dict[int, TableVersion]
+    files: dict[int, int]  # relfilenode by relid: a rewrite changes it
+    publishes: frozenset[str]  # what the publication sends
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One statement with the catalog before and after it. `failure` says why it did not run."""
+
+    statement: Statement
+    before: State
+    after: State
+    tag: str
+    failure: str | None
+    control: bool = False  # left out: transaction control
+    known: frozenset[int] = frozenset()  # tables that were there before the script
+    filled: frozenset[int] = frozenset()  # tables born in it that hold rows by now
+
+    def born(self, relid: int) -> bool:
+        """Whether the script itself made the table."""
+        return relid not in self.known
+
+
+def attempt(config: Config, statements: Iterable[Statement], *, conninfo: str | None = None) -> Iterator[Tried]:
+    """Run statements one after the other, and roll everything back at the end, whatever happens.
+
+    The user's own settings are in force, so that names mean what they mean to them. Where capture is not installed it
+    is put there inside the same transaction.
+
+    Args:
+        conninfo: where to try instead of `[source] conninfo`: a copy.
+
+    Raises:
+        SourceUnavailable: no connection, or it broke.
+        PreflightFailed: capture is not installed, and this role may not do it.
+    """
+    target = make_conninfo(conninfo if conninfo is not None else config.source.conninfo, application_name="cdc-toolkit")
+    try:
+        conn = psycopg.connect(target, autocommit=True)
+    except psycopg.OperationalError as error:
+        raise SourceUnavailable(f"trying the script: {one_line(error)}") from None
+    with conn:
+        conn.prepare_threshold = None
+        try:
+            conn.execute("begin")
+            conn.execute(f"set local lock_timeout = '{_LOCK_TIMEOUT}'")
+            if not catalog.installed(conn):
+                install.install(conn, config)
+            yield from _each(config, conn, statements)
+        except psycopg.OperationalError as error:
+            raise SourceUnavailable(f"trying the script: {one_line(error)}") from None
+        finally:
+            if conn.info.transaction_status != pq.TransactionStatus.UNKNOWN:
+                conn.execute("rollback")
+
+
+def _each(config: Config, conn: psycopg.Connection, statements: Iterable[Statement]) -> Iterator[Tried]:
+    before = _state(config, conn)
+    known = frozenset(before.tables)
+    for statement in statements:
+        if _control(statement):
+            yield Tried(statement, before, before, statement.words[0].upper(), None, control=True)
+            continue
+        tag, failure = _run(conn, statement)
+        after = _state(config, conn) if failure is None else before
+        born = [t for relid, t in after.tables.items() if relid not in known and t.kind == "r"]
+        filled = frozenset(t.relid for t in born if _filled(conn, t))
+        yield Tried(statement, before, after, tag, failure, known=known, filled=filled)
+        before = after
+
+
+def _control(statement: Statement) -> bool:
+    return statement.words[0] in _CONTROL or statement.words[:2] == ("prepare", "transaction")
+
+
+def _run(conn: psycopg.Connection, statement: Statement) -> tuple[str, str | None]:
+    """The command's tag, and why it failed. A failure leaves the transaction as it was before the statement."""
+    conn.execute("savepoint cdc_statement")
+    # The extended protocol takes one command: nothing that was cut wrongly can end the transaction.
+    result = conn.pgconn.exec_params(statement.text.encode(), [])
+    tag = (result.command_status or b"").decode().rstrip("0123456789 ")
+    if result.status in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK, pq.ExecStatus.EMPTY_QUERY):
+        if conn.info.transaction_status != pq.TransactionStatus.INTRANS:
+            raise ConfigError(f"line {statement.line}: {statement.text[:60]!r} ended the transaction; take it out")
+        return tag, None
+    if result.status in (pq.ExecStatus.COPY_IN, pq.ExecStatus.COPY_OUT):
+        raise ConfigError(f"line {statement.line}: COPY with data of the client cannot be tried; take it out")
+    error = psycopg.errors.error_from_result(result, encoding="utf-8")
+    if conn.info.transaction_status == pq.TransactionStatus.UNKNOWN:
+        raise psycopg.OperationalError(one_line(error))
+    conn.execute("rollback to savepoint cdc_statement")
+    return tag, one_line(error)
+
+
+def _state(config: Config, conn: psycopg.Connection) -> State:
+    found = conn.execute(queries.load("introspect/snapshots"), {"published": False}).fetchall()
+    tables = {relid: TableVersion.from_json(json.loads(text)) for relid, text in found}
+    files = conn.execute(
+        "select c.oid::pg_catalog.int8, c.relfilenode::pg_catalog.int8 from pg_catalog.pg_class as c"
+        " where c.relkind = 'r' and c.oid >= 16384"
+    ).fetchall()
+    publication = catalog.publication_state(conn, config)
+    return State(tables, dict(files), publication.publishes if publication else frozenset())
+
+
+def _filled(conn: psycopg.Connection, table: TableVersion) -> bool:
+    name = install.qualified_sql(table.schema, table.name)
+    row = conn.execute(f"select exists (select from {name})").fetchone()
+    return bool(row and row[0])

@@ -1,0 +1,90 @@
+"""A script of SQL cut into its statements, as psql would cut it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_TOKEN = re.compile(
+    r"""
+    (?P<comment>--[^\n]*)
+  | (?P<open>/\*)
+  | (?P<escaped>[eE]'(?:[^'\\]|''|\\.)*'?)
+  | (?P<string>'(?:[^']|'')*'?)
+  | (?P<quoted>"(?:[^"]|"")*"?)
+  | (?P<dollar>\$(?:[A-Za-z_\x80-\U0010ffff][\w\x80-\U0010ffff]*)?\$)
+  | (?P<word>[A-Za-z_\x80-\U0010ffff][\w$\x80-\U0010ffff]*)
+  | (?P<end>;)
+  | (?P<other>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One statement without its semicolon. `words` are its first keywords in lower case, comments left out."""
+
+    line: int  # from 1
+    text: str
+    words: tuple[str, ...]
+
+
+def statements(script: str) -> Iterator[Statement]:
+    """Every statement of a script that is more than comments and blanks.
+
+    Quotes, dollar quotes, nested comments and the bodies of SQL functions (BEGIN ATOMIC) hold semicolons of their own.
+    """
+    at = start = depth = parentheses = 0
+    words: list[str] = []
+    while at < len(script):
+        match = _TOKEN.match(script, at)
+        assert match is not None
+        kind, at = match.lastgroup, match.end()
+        if kind == "open":
+            at = _comment_end(script, at)
+        elif kind == "dollar":
+            close = script.find(match[0], at)
+            at = len(script) if close < 0 else close + len(match[0])
+        elif kind == "word":
+            word = match[0].lower()
+            # As psql does it: only inside CREATE FUNCTION or PROCEDURE does BEGIN open a body.
+            if depth == 0 and word == "begin" and words[:1] == ["create"] and {"function", "procedure"} & set(words):
+                depth = 1
+            elif depth and word in ("begin", "case"):
+                depth += 1
+            elif depth and word == "end":
+                depth -= 1
+            if len(words) < 5:
+                words.append(word)
+        elif kind == "other" and match[0] in "()":
+            parentheses += 1 if match[0] == "(" else -1
+        elif kind == "end" and depth == 0 and parentheses <= 0:
+            if words:
+                yield _statement(script, start, match.start(), words)
+            start, parentheses, words = at, 0, []
+    if words:
+        yield _statement(script, start, len(script), words)
+
+
+def _statement(script: str, start: int, end: int, words: list[str]) -> Statement:
+    first = start
+    while True:  # the line of the first word, not of a comment before it
+        match = re.compile(r"\s+|--[^\n]*").match(script, first)
+        if match is not None:
+            first = match.end()
+        elif script.startswith("/*", first):
+            first = _comment_end(script, first + 2)
+        else:
+            return Statement(script.count("\n", 0, first) + 1, script[first:end].strip(), tuple(words))
+
+
+def _comment_end(script: str, at: int) -> int:
+    """Position after a comment whose `/*` ends at `at`; they nest."""
+    depth = 1
+    for match in re.compile(r"/\*|\*/").finditer(script, at):
+        depth += 1 if match[0] == "/*" else -1
+        if depth == 0:
+            return match.end()
+    return len(script)
