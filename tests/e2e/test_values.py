@@ -175,6 +175,8 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             kinds = available(conn)
         corpus = tuple(cells(kinds))
         listed = ", ".join(f"{name} {kind}" for name, kind in columns(kinds))
+        computed = "g text generated always as (a || '!') stored"
+        computed += ", v text generated always as (a || '?') virtual" if request.param == "pg18" else ""
         odd = ", ".join(f"{quote_postgres(name)}" for name in ODD)
         _sql(
             config,
@@ -188,8 +190,11 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             f"create table public.bag ({', '.join(f'{quote_postgres(c)} numeric(4,2)' for c in BAG)})",
             "alter table public.bag replica identity full",
             f"insert into public.bag values ({', '.join(map(str, range(len(BAG))))})",
-            *(f'create table public.{quote_postgres(t)} (id int primary key, "a" text, "A" date)' for t in TABLES),
-            *(f"insert into public.{quote_postgres(t)} values (1, 'é%s', 'infinity')" for t in TABLES),
+            *(
+                f'create table public.{quote_postgres(t)} (id int primary key, "a" text, "A" date, {computed})'
+                for t in TABLES
+            ),
+            *(f"insert into public.{quote_postgres(t)} (id, a, \"A\") values (1, 'é%s', 'infinity')" for t in TABLES),
             "create table public.none ()",
             "alter table public.none replica identity full",
             "insert into public.none default values",
@@ -211,7 +216,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             f" where {quote_postgres(ODD[0])} = 's'",
             f"insert into public.bag values ({', '.join(chr(39) + 'NaN' + chr(39) for _ in BAG)})",
             f"update public.bag set {quote_postgres(BAG[0])} = 7 where {quote_postgres(BAG[3])} = 3",
-            *(f"insert into public.{quote_postgres(t)} values (2, 'x', '2024-01-01')" for t in TABLES),
+            *(f"insert into public.{quote_postgres(t)} (id, a, \"A\") values (2, 'x', '2024-01-01')" for t in TABLES),
             *(f"update public.{quote_postgres(t)} set \"A\" = '2024-01-02' where id = 1" for t in TABLES),
             "insert into public.none default values",
             "insert into public.none default values",
@@ -340,6 +345,18 @@ def test_trap_117_and_118_lake_names(world: World):
     kept = {frozenset(r["_cdc_text"] or {}) for r in spark.table("current.public__bag").collect()}
     bag = lake_columns([(c.attnum, c.name) for c in world.version("bag").columns])
     assert kept == {frozenset(), frozenset(bag.values())}
+
+
+def test_trap_114_generated_columns_are_left_out(world: World):
+    """Their values are not published: they are in neither layer, and parity does not miss them."""
+    spark = session.own_session(world.config)
+    for layer in ("current", "history"):
+        names = {c for c in spark.table(f"{layer}.public__t").columns if c[:5] != "_cdc_"}
+        assert names == {"id", "a", "A_a3"}
+    shape = history.show(world.config, "public.t").table
+    assert {c.name: (c.generated, c.published) for c in shape.columns if c.generated} == {
+        name: (kind, False) for name, kind in (("g", "s"), ("v", "v")) if shape.column(name)
+    }
 
 
 def test_trap_120_no_columns(world: World):

@@ -138,6 +138,20 @@ def test_row_shape(source: Config, conn: Connection) -> None:
     assert (first["unchanged"], first["absent"], first["old"], first["xid"]) == ([], [4], None, None)
 
 
+@pytest.mark.parametrize("pg", ["pg18"], indirect=True)
+def test_trap_114_stored_columns_that_are_published_arrive_both_ways(source: Config, conn: Connection) -> None:
+    conn.execute(
+        "create table public.t (a int primary key, s int generated always as (a * 2) stored, b text,"
+        " v int generated always as (a * 3) virtual)"
+    )
+    conn.execute("create publication cdc for table public.t with (publish_generated_columns = stored)")
+    _start(conn, source)
+    conn.execute("insert into public.t values (1, default, 'x')")
+    assert inserted(stream(conn, source)) == [["1", "2", "x"]]
+    (row,) = _rows(source, "t")
+    assert (row["new"], row["absent"]) == (["1", "2", "x", None], [4])
+
+
 def test_odd_shapes(source: Config, conn: Connection) -> None:
     """Tables of one text column (an empty line is a row), without columns, with monstrous names."""
     conn.execute(

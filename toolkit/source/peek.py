@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,14 @@ def peek(conn: Connection, config: Config, *, upto: Lsn, max_changes: int | None
                 " read; start a new log with `cdc init --new-generation`"
             ) from None
         raise SlotError(f"reading slot {config.source.slot!r}: {one_line(error)}; run `cdc init`") from None
+    except (psycopg.errors.CharacterNotInRepertoire, psycopg.errors.UntranslatableCharacter) as error:
+        found = re.search(r"associated LSN ([0-9A-F]+/[0-9A-F]+)", error.diag.context or "")
+        at = found[1] if found else "an unknown LSN"
+        raise DecodeError(
+            f"reading slot {config.source.slot!r}: {one_line(error)} at {at}: a value there is not text of the database's"
+            " encoding, and the slot stays before it; mend the value at the source, then start a new log with"
+            " `cdc init --new-generation`"
+        ) from None
     except psycopg.OperationalError as error:
         raise SourceUnavailable(f"reading slot {config.source.slot!r}: {one_line(error)}; run it again") from None
     offsets = np.zeros(len(lengths) + 1, np.int64)

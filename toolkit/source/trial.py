@@ -63,7 +63,8 @@ def attempt(config: Config, statements: Iterable[Statement], *, conninfo: str | 
         SourceUnavailable: no connection, or it broke.
         PreflightFailed: capture is not installed, and this role may not do it.
     """
-    target = make_conninfo(conninfo if conninfo is not None else config.source.conninfo, application_name="cdc-toolkit")
+    given = conninfo if conninfo is not None else config.source.conninfo
+    target = make_conninfo(given, application_name="cdc-toolkit", client_encoding="UTF8")
     try:
         conn = psycopg.connect(target, autocommit=True)
     except psycopg.OperationalError as error:
