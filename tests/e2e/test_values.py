@@ -363,3 +363,31 @@ def test_trap_120_no_columns(world: World):
     spark = session.own_session(world.config)
     assert spark.table("current.public__none").count() == 3
     assert spark.table("history.public__none").count() == 3
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("pg", ["pg16"], indirect=True)
+def test_trap_119_1600_columns(database: str, lake: Config):
+    """Through init, drain, build and check: by snapshot, by stream, with the whole old image of every change."""
+    config = lake.model_copy(update={"source": lake.source.model_copy(update={"conninfo": database})})
+    names = ", ".join(f"c{i} int" for i in range(2, 1601))
+    _sql(
+        config,
+        f"create table public.wide (c1 int primary key, {names})",
+        f"insert into public.wide values ({', '.join(map(str, range(1, 1601)))})",
+        "alter table public.wide replica identity full",
+    )
+    initialise.init(config)
+    _sql(
+        config,
+        f"insert into public.wide values ({', '.join(map(str, range(2, 1602)))})",
+        "update public.wide set c1600 = null where c1 = 1",
+        "alter table public.wide drop column c2",
+        "update public.wide set c3 = -1 where c1 = 2",
+    )
+    report = checking.check(config, drain=draining.drain, build=build.build)
+    assert [(t.table, t.status, t.reason) for t in report.tables] == [("public.wide", "identical", None)]
+    found = (
+        session.own_session(config).table("current.public__wide").orderBy("c1").select("c1", "c3", "c1600").collect()
+    )
+    assert [tuple(r) for r in found] == [(1, 3, None), (2, -1, 1601)]

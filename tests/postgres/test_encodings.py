@@ -61,7 +61,7 @@ def test_trap_113_bytes_that_are_no_text_stop_the_drain_by_name(pg: EmbeddedServ
             raw.execute(b"insert into public.t values (2, '\xe9')")
         before = slot.require_slot(conn, config).confirmed_flush_lsn
         with pytest.raises(
-            DecodeError, match=r"0xe9 at [0-9A-F]+/[0-9A-F]+: a value there is not text .*new-generation"
+            DecodeError, match=r"0xe9 at [0-9A-F]+/[0-9A-F]+: a value there is no text .*new-generation"
         ):
             peek(conn, config, upto=slot.flush_lsn(conn), max_changes=None, directory=tmp_path)
         assert slot.require_slot(conn, config).confirmed_flush_lsn == before

@@ -152,6 +152,23 @@ def test_trap_114_stored_columns_that_are_published_arrive_both_ways(source: Con
     assert (row["new"], row["absent"]) == (["1", "2", "x", None], [4])
 
 
+def test_trap_119_the_widest_table(source: Config, conn: Connection) -> None:
+    """1600 columns, of which some are gone: no more can be added, and each value keeps its place."""
+    conn.execute(f"create table public.widest ({', '.join(f'c{i} int' for i in range(1, 1601))})")
+    conn.execute(
+        "alter table public.widest drop column c1, drop column c800; alter table public.widest replica identity full"
+    )
+    _start(conn, source)
+    conn.execute(f"insert into public.widest values ({', '.join(map(str, range(1, 1599)))})")
+    with pytest.raises(psycopg.errors.TooManyColumns):
+        conn.execute("alter table public.widest add column more int")
+    (sent,) = inserted(stream(conn, source))
+    (row,) = _rows(source, "widest")
+    assert len(row["new"]) == 1600
+    assert (row["new"][0], row["new"][799]) == (None, None)
+    assert [cell for cell in row["new"] if cell is not None] == sent == [str(i) for i in range(1, 1599)]
+
+
 def test_odd_shapes(source: Config, conn: Connection) -> None:
     """Tables of one text column (an empty line is a row), without columns, with monstrous names."""
     conn.execute(

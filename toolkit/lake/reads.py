@@ -148,12 +148,9 @@ def scan_batches(config: Config, table: str, columns: Sequence[str], *, where: s
     """Rows of a `namespace.table` of any size, a batch at a time; none if there is no such table."""
     if metadata_location(config, table) is None:
         return
-    opened = catalog(config)
-    try:
-        scan = opened.load_table(table).scan(where, selected_fields=tuple(columns))
-        yield from scan.to_arrow_batch_reader()
-    finally:
-        opened.close()
+    from toolkit.lake.jdbc import JdbcCatalog
+
+    yield from JdbcCatalog(config).load_table(table).scan(where, selected_fields=tuple(columns)).to_arrow_batch_reader()
 
 
 def scan(
