@@ -56,8 +56,8 @@ def peek(conn: Connection, config: Config, *, upto: Lsn, max_changes: int | None
         found = re.search(r"associated LSN ([0-9A-F]+/[0-9A-F]+)", error.diag.context or "")
         at = found[1] if found else "an unknown LSN"
         raise DecodeError(
-            f"reading slot {config.source.slot!r}: {one_line(error)} at {at}: a value there is no text of its database's"
-            " encoding, and the slot stays before it; mend the value at the source, then start a new log with"
+            f"reading slot {config.source.slot!r}: {one_line(error)} at {at}: a value there is no text of the encoding,"
+            " and the slot stays before it; mend the value at the source, then start a new log with"
             " `cdc init --new-generation`"
         ) from None
     except psycopg.OperationalError as error:
