@@ -58,7 +58,7 @@ def init(config: Config, *, new_generation: bool = False) -> InitResult:
         ticks = changelog.by_ticks(conn, config)
         last = Ledger(config).last()
         existing = slot.read_slot(conn, config.source.slot)
-        if last is not None and existing is None and not new_generation and not ticks:
+        if last is not None and existing is None and not new_generation and not ticks and last.tick is None:
             raise HistoryDiverged(
                 f"slot {config.source.slot!r} is gone but the ledger goes on to {last.complete_to}: changes since then"
                 " are lost; start a new log with `cdc init --new-generation`"
@@ -71,6 +71,11 @@ def init(config: Config, *, new_generation: bool = False) -> InitResult:
         if new_generation and existing is not None:
             slot.drop_slot(conn, config.source.slot)
             existing = None
+        if last is not None and not new_generation and (last.tick is not None) != ticks:
+            from toolkit import handover
+
+            (handover.to_ticks if ticks else handover.to_slot)(config, conn)
+            last, existing = Ledger(config).last(), slot.read_slot(conn, config.source.slot)
         batch_id = 1 if last is None else last.batch_id + 1
         if last is None or new_generation if ticks else existing is None:
             return _first(config, identity, generation, batch_id, ticks)

@@ -60,8 +60,10 @@ def drain(
     from toolkit import compare
     from toolkit.source import catalog, changelog, slot, tick
 
-    require_same_history(config, last, catalog.read_identity(conn, config), None, slot.flush_lsn(conn))
     since = _last_tick(conn, last)
+    # Ticks need no publication; there may be one, if a slot is about to take over.
+    identity = replace(catalog.read_identity(conn, config), publication_oid=0)
+    require_same_history(config, last, identity, None, slot.flush_lsn(conn))
     if upto is not None and upto <= last.complete_to:
         return DrainResult(0, 0, last.complete_to, last.complete_to)
     seen = None
@@ -109,7 +111,10 @@ def _last_tick(conn: psycopg.Connection[Any], last: BatchRecord) -> Tick:
 
     advice = "the log cannot be continued; start a new one with `cdc init --new-generation`"
     if last.tick is None:
-        raise HistoryDiverged(f"the ledger was drained through a slot to {last.complete_to}, not by ticks: {advice}")
+        raise HistoryDiverged(
+            f"the ledger was drained through slot {last.slot!r} to {last.complete_to}, not by ticks: run `cdc init` to"
+            " hand over while that slot is there"
+        )
     found = tick.known(conn, last.complete_to)
     if found is None or found.snapshot != last.tick:
         raise HistoryDiverged(
@@ -171,9 +176,12 @@ class _Run:
         from toolkit.events import EVENT_SCHEMA
         from toolkit.source import tick
 
-        layouts: dict[int, list[Binding]] = {r: [logged_layout(-1, v)] for r, v in self.versions.items()}
+        def layout(start: int, version: SchemaVersion) -> Binding:
+            return replace(logged_layout(start, version), kind="row")  # published or not, no slot brings its rows
+
+        layouts = {relid: [layout(-1, version)] for relid, version in self.versions.items()}
         for version in ddl.changed:
-            layouts.setdefault(version.table.relid, []).append(logged_layout(version.ordinal, version))
+            layouts.setdefault(version.table.relid, []).append(layout(version.ordinal, version))
         files: list[Path] = []
         counts: Counter[str] = Counter()
         place, written = 0, _FILE_ROWS

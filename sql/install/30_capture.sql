@@ -54,12 +54,11 @@ begin
   if signature is null then
     raise exception 'cdc.settings holds no signing key';
   end if;
+  perform pg_logical_emit_message(true, 'cdc.ddl', convert_to(signature, 'UTF8') || content);
   if exists (select from cdc.settings as s where s.name = 'ddl_to_log') then
     -- Without logical decoding nobody reads messages from the WAL.
     insert into cdc.change_log (part, lsn, relid, op, new)
     values (cdc.log_part(), pg_current_wal_insert_lsn(), 0, 'M', signature || convert_from(content, 'UTF8'));
-  else
-    perform pg_logical_emit_message(true, 'cdc.ddl', convert_to(signature, 'UTF8') || content);
   end if;
 end
 $function$;

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 
 import psycopg
 import pytest
 
-from tests.support_writers import TABLES, folded_rows, journal_inserts, source_rows, writing
+from tests.support_writers import TABLES, Writers, folded_rows, journal_inserts, source_rows, writing
 from toolkit import build, initialise, states
 from toolkit import drain as draining
 from toolkit.config import Config, TableConfig
+from toolkit.embedded import EmbeddedServer
+from toolkit.errors import HistoryDiverged
 from toolkit.lake.ledger import Ledger
 from toolkit.lsn import Lsn
 from toolkit.quality import check as checking
@@ -59,8 +62,7 @@ def by(request: pytest.FixtureRequest) -> str:
 def _prove(config: Config, seconds: float, seed: int) -> dict[str, int]:
     """Drain again and again under eight writers; then everything must be there once. Gives counts for the report."""
     conninfo = config.source.conninfo
-    with psycopg.connect(conninfo, autocommit=True) as conn:
-        conn.execute(TABLES)
+    _sql(config, TABLES)
     initialise.init(config)
     drains, until = 0, time.monotonic() + seconds
     with writing(conninfo, seed=seed) as writers:
@@ -68,6 +70,11 @@ def _prove(config: Config, seconds: float, seed: int) -> dict[str, int]:
             draining.drain(config)
             drains += 1
     draining.drain(config)
+    return _everything_once(config, writers) | {"drains": drains}
+
+
+def _everything_once(config: Config, writers: Writers) -> dict[str, int]:
+    conninfo = config.source.conninfo
     with psycopg.connect(conninfo, autocommit=True) as conn:
         writers.poll_watermark(conn)
         written = {row[0] for row in conn.execute("select seq from journal").fetchall()}
@@ -78,7 +85,7 @@ def _prove(config: Config, seconds: float, seed: int) -> dict[str, int]:
     for table in ("public.item", "public.bag", "public.journal"):
         assert folded[table] == source_rows(conninfo, table), table
     missed = len(written - writers.seen_by_watermark)
-    return {"transactions": len(written), "drains": drains, "missed by a sequence watermark": missed}
+    return {"transactions": len(written), "missed by a sequence watermark": missed}
 
 
 def test_trap_121_eight_writers_nothing_is_missed_or_doubled(database: str, lake: Config, by: str, seed: int):
@@ -141,3 +148,56 @@ def test_the_whole_path(database: str, lake: Config, by: str):
     between = Lsn(int(middle.complete_to) - 8)
     assert Ledger(config).exact_at(between) == (start.complete_to if by == "tick" else between)
     assert Ledger(config).exact_at(middle.complete_to) == middle.complete_to
+
+
+@pytest.mark.parametrize("pg", ["pg15"], indirect=True)
+def test_trap_036_handover_to_the_slot_and_back_under_writers(database: str, lake: Config, seed: int):
+    ticks, by_slot = _config(lake, database, "tick"), _config(lake, database, "slot")
+    _sql(ticks, TABLES)
+    initialise.init(ticks)
+    with writing(database, seed=seed) as writers:
+        draining.drain(ticks)
+        initialise.init(by_slot)
+        draining.drain(by_slot)
+        with pytest.raises(HistoryDiverged, match="run `cdc init` to hand over"):
+            draining.drain(ticks)
+        initialise.init(ticks)
+        draining.drain(ticks)
+    draining.drain(ticks)
+    _everything_once(ticks, writers)
+    origins = [record.slot for record in Ledger(ticks).batches() if record.changes]
+    assert set(origins) == {"", by_slot.source.slot}, "both brought changes"
+
+
+def test_a_server_without_logical_decoding(lake: Config):
+    """What the log survives there: prepared transactions, a restart, and 32 bits of xid running over."""
+    settings = {"wal_level": "replica", "max_prepared_transactions": "5"}
+    with EmbeddedServer(None, 18, settings=settings) as server:
+        config = lake.model_copy(
+            update={"source": lake.source.model_copy(update={"conninfo": server.conninfo(), "capture": "change_log"})}
+        )
+        _sql(config, "create table public.t (id int primary key, v text)", "insert into t values (0, 'copied')")
+        assert initialise.init(config).rows == {"public.t": 1}
+        _sql(
+            config,
+            "begin; insert into t values (1, 'prepared'); prepare transaction 'p'",
+            "insert into t values (2, '')",
+        )
+        assert draining.drain(config).changes == 1
+        server.restart()
+        _sql(config, "commit prepared 'p'")
+        assert draining.drain(config).changes == 1
+        server.stop()
+        command = [server.program("pg_resetwal"), "--epoch=1", str(server.data)]
+        subprocess.run(command, check=True, capture_output=True, cwd="/", **server._identity())
+        server.start()
+        _sql(config, "insert into t values (3, 'wrapped')")
+        with psycopg.connect(server.conninfo()) as conn:
+            assert conn.execute("select max(xid) > '4294967296'::xid8 from cdc.change_log").fetchone() == (True,)
+        assert draining.drain(config).changes == 1
+        assert folded_rows(config)["public.t"] == source_rows(server.conninfo(), "public.t")
+        assert draining.drain(config).changes == 0
+        # A restore to before the last tick is told from the same history.
+        _sql(config, "delete from cdc.tick")
+        with pytest.raises(HistoryDiverged, match="does not know the tick"):
+            draining.drain(config)

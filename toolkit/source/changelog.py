@@ -46,13 +46,14 @@ def install_sql(config: Config, tables: Sequence[TableVersion], *, ticks: bool) 
     """
     if not config.uses_change_log:
         return []
-    flag = (
-        "insert into cdc.settings (name, value) values ('ddl_to_log', '') on conflict (name) do nothing"
-        if ticks
-        else "delete from cdc.settings where name = 'ddl_to_log'"
-    )
+    # Never switched off here: a log that is still drained by ticks must have the messages until it is handed over.
+    flag = ["insert into cdc.settings (name, value) values ('ddl_to_log', '') on conflict (name) do nothing;\n"]
     chosen = sorted((t for t in tables if logged(config, t)), key=lambda t: (t.kind != "p", t.schema, t.name))
-    return [queries.load("changelog/10_log"), f"{flag};\n", *(f"{_log_table(config, t)};\n" for t in chosen)]
+    return [
+        queries.load("changelog/10_log"),
+        *(flag if ticks else []),
+        *(f"{_log_table(config, t)};\n" for t in chosen),
+    ]
 
 
 def _log_table(config: Config, table: TableVersion | catalog.Relation) -> str:
@@ -63,6 +64,11 @@ def _log_table(config: Config, table: TableVersion | catalog.Relation) -> str:
 
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
+
+
+def stop_logging_ddl(conn: Connection) -> None:
+    """Keep DDL messages out of the log: the slot reads them from the WAL."""
+    conn.execute("delete from cdc.settings where name = 'ddl_to_log'")
 
 
 def recheck(conn: Connection, config: Config) -> tuple[str, ...]:
@@ -149,4 +155,4 @@ def purge(conn: Connection, snapshot: str) -> tuple[int, ...]:
     return tuple(row[0]) if row else ()
 
 
-__all__ = ["LOG", "by_ticks", "install_sql", "logged", "published", "purge", "recheck", "refusals"]
+__all__ = ["LOG", "by_ticks", "install_sql", "logged", "published", "purge", "recheck", "refusals", "stop_logging_ddl"]

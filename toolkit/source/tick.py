@@ -76,6 +76,22 @@ def record(conn: Connection, snapshot: str) -> Tick:
     return Tick(Lsn.parse(row[0]), snapshot)
 
 
+def at_cut(conn: Connection, config: Config, cut: Cut) -> Tick:
+    """The tick that a slot's cut is: its snapshot shows exactly what was committed below the cut's LSN."""
+    with connect(config) as holder:
+        holder.execute("begin isolation level repeatable read, read only")
+        holder.execute(f"set transaction snapshot '{cut.snapshot_name}'")
+        row = holder.execute("select pg_catalog.pg_current_snapshot()::text").fetchone()
+    assert row is not None
+    conn.execute(
+        "insert into cdc.tick (lsn, snapshot) values (%s::pg_catalog.pg_lsn, %s::pg_catalog.pg_snapshot)"
+        " on conflict (lsn) do update set snapshot = excluded.snapshot",
+        [str(cut.lsn), row[0]],
+    )
+    slot.wait_flush(conn)
+    return Tick(cut.lsn, row[0])
+
+
 def known(conn: Connection, lsn: Lsn) -> Tick | None:
     """The tick of that position, if the source has it."""
     row = conn.execute("select snapshot::text from cdc.tick where lsn = %s::pg_catalog.pg_lsn", [str(lsn)]).fetchone()
@@ -121,4 +137,4 @@ def _literal(snapshot_text: str) -> str:
     return f"'{snapshot_text}'::pg_catalog.pg_snapshot"
 
 
-__all__ = ["Tick", "exact_cut", "forget_before", "has_messages", "known", "record", "rows", "tick_cut"]
+__all__ = ["Tick", "at_cut", "exact_cut", "forget_before", "has_messages", "known", "record", "rows", "tick_cut"]

@@ -1,0 +1,89 @@
+"""Hand the change log over from ticks to a slot, and back, under any load: both meet at one exact cut.
+
+A logical slot's consistent point L comes with a snapshot S that shows exactly the transactions with `commit_lsn < L`.
+So S is a tick: what it shows comes from the one side, everything else from the other, and nothing from both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from toolkit.drain import drain, ledger_of
+from toolkit.errors import HistoryDiverged
+from toolkit.log import logger
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from toolkit.config import Config
+
+_log = logger(__name__)
+
+
+def to_slot(config: Config, conn: psycopg.Connection[Any]) -> None:
+    """Drain the last tick at the cut of a new slot; the slot has everything from there.
+
+    Killed anywhere, it is simply begun again: nothing was read from the slot yet.
+    """
+    from toolkit import tick_drain
+    from toolkit.source import catalog, changelog, slot, tick
+
+    slot.drop_slot(conn, config.source.slot)  # of an attempt before
+    with slot.create_slot(config, config.source.slot, temporary=False) as cut:
+        taken = tick.at_cut(conn, config, cut)
+    ledger = ledger_of(config)
+    last = ledger.last()
+    assert last is not None
+    tick_drain.drain(config, conn, ledger, last, taken.lsn)
+    _row(config, slot=config.source.slot, identity=catalog.read_identity(conn, config), tick=None)
+    changelog.stop_logging_ddl(conn)
+    _log.info("handed over to the slot", extra={"lsn": str(cut.lsn)})
+
+
+def to_ticks(config: Config, conn: psycopg.Connection[Any]) -> None:
+    """Drain the slot to the cut of a temporary one, which is the first tick; then drop the slot.
+
+    Raises:
+        HistoryDiverged: the slot is gone already, and with it the position at which ticks could begin.
+    """
+    from toolkit.source import slot, tick
+
+    if slot.read_slot(conn, config.source.slot) is None:
+        raise HistoryDiverged(
+            f"slot {config.source.slot!r} is gone, so nobody knows where the ticks should begin: hand over while it is"
+            " there (`cdc init` before wal_level is lowered), or start a new log with `cdc init --new-generation`"
+        )
+    by_slot = config.model_copy(update={"source": config.source.model_copy(update={"change_log_drain": "slot"})})
+    with slot.create_slot(config, slot.temporary_name(config), temporary=True) as cut:
+        taken = tick.at_cut(conn, config, cut)
+    drain(by_slot, upto=cut.lsn)
+    last = ledger_of(config).last()
+    assert last is not None
+    _row(config, slot="", identity=replace(last.identity, publication_oid=0), tick=taken.snapshot)
+    slot.drop_slot(conn, config.source.slot)
+    _log.info("handed over to ticks", extra={"lsn": str(cut.lsn)})
+
+
+def _row(config: Config, **changes: Any) -> None:
+    """Commit a ledger row at the same position that says who goes on from here."""
+    ledger = ledger_of(config)
+    last = ledger.last()
+    assert last is not None
+    record = replace(
+        last,
+        batch_id=last.batch_id + 1,
+        from_lsn=last.complete_to,
+        upto_lsn=last.complete_to,
+        changes=0,
+        counts={},
+        beacon=None,
+        beacon_lsn=None,
+        committed_at=datetime.now(UTC).isoformat(),
+        **changes,
+    )
+    ledger.append_empty(record, [])
+
+
+__all__ = ["to_slot", "to_ticks"]
