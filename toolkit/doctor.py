@@ -56,6 +56,11 @@ def _source(config: Config) -> list[Diagnosis]:
                 )
             else:
                 found.append(Diagnosis("ok", f"slot {config.source.slot}", f"wal_status {state.wal_status}", None))
+            spilled = slot.spilled(conn, config.source.slot)
+            if spilled:
+                what = f"decoding has spilled {spilled / 1e6:,.0f} MB to the source's disk so far"
+                remedy = "smaller transactions, or raise logical_decoding_work_mem"
+                found.append(Diagnosis("warning", f"slot {config.source.slot}", what, remedy))
     except CdcError as error:
         found.append(Diagnosis("error", "source", str(error), None))
     return found

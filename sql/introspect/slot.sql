@@ -11,7 +11,13 @@ select
   s.confirmed_flush_lsn::text as confirmed_flush_lsn,
   s.wal_status,
   s.safe_wal_size,
-  pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_flush_lsn(), s.restart_lsn)::int8 as retained,
+  pg_catalog.pg_wal_lsn_diff(
+    case
+      when pg_catalog.pg_is_in_recovery() then pg_catalog.pg_last_wal_replay_lsn()
+      else pg_catalog.pg_current_wal_flush_lsn()
+    end,
+    s.restart_lsn
+  )::int8 as retained,
   pg_catalog.to_jsonb(s) ->> 'invalidation_reason' as invalidation
 from pg_catalog.pg_replication_slots as s
 where s.slot_name = %(slot)s

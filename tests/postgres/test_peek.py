@@ -68,7 +68,7 @@ def test_equals_the_stream_in_cold_sessions(source: Config, conn: Connection, tm
     assert {data[:1] for _, _, data in first} == {b"B", b"R", b"I", b"D", b"T", b"M", b"C"}
 
 
-def test_11_count_cuts_between_transactions(source: Config, conn: Connection, tmp_path: Path) -> None:
+def test_trap_011_count_cuts_between_transactions(source: Config, conn: Connection, tmp_path: Path) -> None:
     _fill(conn, 6, 50)
     upto = slot.flush_lsn(conn)
     whole = _messages(peek(conn, source, upto=upto, max_changes=None, directory=tmp_path))
@@ -82,7 +82,7 @@ def test_11_count_cuts_between_transactions(source: Config, conn: Connection, tm
     assert peek(conn, source, upto=upto, max_changes=len(whole) + 1, directory=tmp_path).complete
 
 
-def test_10_upto_is_an_end_lsn(source: Config, conn: Connection, tmp_path: Path) -> None:
+def test_trap_010_upto_is_an_end_lsn(source: Config, conn: Connection, tmp_path: Path) -> None:
     _fill(conn, 2, 1)
     messages = stream(conn, source)
     commit, end = (int.from_bytes(messages[-1][1][at : at + 8], "big") for at in (2, 10))

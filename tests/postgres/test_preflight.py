@@ -65,7 +65,7 @@ def test_51_52_replica_identity(source: Config, conn: Connection, ddl: str, mess
     require(conn, source)
 
 
-def test_40_what_is_not_in_the_wal(source: Config, conn: Connection) -> None:
+def test_trap_040_what_is_not_in_the_wal(source: Config, conn: Connection) -> None:
     conn.execute("create unlogged table public.u (id int primary key); create view public.v as select 1 as a")
     (finding,) = preflight(conn, source)
     assert (finding.level, finding.what) == ("warning", "table public.u")

@@ -34,7 +34,9 @@ def _with(config: Config, *, cut_seconds: float) -> Config:
     return config.model_copy(update={"check": config.check.model_copy(update={"cut_seconds": cut_seconds})})
 
 
-def test_36_cut_is_exact_under_writers(pg: EmbeddedServer, source: Config, conn: Connection, tmp_path: object) -> None:
+def test_trap_036_cut_is_exact_under_writers(
+    pg: EmbeddedServer, source: Config, conn: Connection, tmp_path: object
+) -> None:
     """Rows visible in the exported snapshot are exactly the rows of commits below L."""
     script = f"{tmp_path}/write.sql"
     with open(script, "w") as file:  # noqa: PTH123
@@ -76,7 +78,7 @@ def test_36_cut_is_exact_under_writers(pg: EmbeddedServer, source: Config, conn:
     assert seen != set().union(*(found for commit, found in commits if commit < lsn), beyond)
 
 
-def test_25_blocked_creation_names_the_pid(source: Config, conn: Connection) -> None:
+def test_trap_025_blocked_creation_names_the_pid(source: Config, conn: Connection) -> None:
     with psycopg.connect(source.source.conninfo, application_name="report") as blocker:
         blocker.execute("insert into public.t (who) values ('open')")
         pid = blocker.info.backend_pid
@@ -128,7 +130,7 @@ def test_refusals(pg: EmbeddedServer, source: Config, conn: Connection) -> None:
     assert slot.require_slot(conn, source).name == name  # and a good one passes
 
 
-def test_19_active_slot_names_the_pid(source: Config, conn: Connection) -> None:
+def test_trap_019_active_slot_names_the_pid(source: Config, conn: Connection) -> None:
     with slot.create_slot(source, source.source.slot, temporary=False):
         pass
     with contextlib.closing(connect(source, replication=True)) as walsender:
@@ -143,7 +145,7 @@ def test_19_active_slot_names_the_pid(source: Config, conn: Connection) -> None:
             slot.drop_slot(conn, source.source.slot)
 
 
-def test_21_lost_slot(tmp_path: object) -> None:
+def test_trap_021_lost_slot(tmp_path: object) -> None:
     with EmbeddedServer(None, 16, {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB"}) as server:
         config = Config().model_copy(
             update={"source": Config().source.model_copy(update={"conninfo": server.conninfo()})}
@@ -161,7 +163,7 @@ def test_21_lost_slot(tmp_path: object) -> None:
                 slot.require_slot(conn, config)
 
 
-def test_6_advance(source: Config, conn: Connection) -> None:
+def test_trap_006_advance_never_beyond_the_flushed_wal(source: Config, conn: Connection) -> None:
     name = source.source.slot
     with slot.create_slot(source, name, temporary=False) as cut:
         pass
@@ -179,7 +181,7 @@ def test_6_advance(source: Config, conn: Connection) -> None:
         slot.advance(conn, "nobody", target)
 
 
-def test_26_beacon(source: Config, conn: Connection) -> None:
+def test_trap_026_beacon(source: Config, conn: Connection) -> None:
     with slot.create_slot(source, source.source.slot, temporary=False):
         pass
     key = catalog.hmac_key(conn)

@@ -188,7 +188,7 @@ def test_odd_shapes(source: Config, conn: Connection) -> None:
     assert [row["new"] for row in _rows(source, 'a.b "c" %s')] == [["1"]]
 
 
-def test_39_filter_and_column_list(source: Config, conn: Connection) -> None:
+def test_trap_039_filter_and_column_list(source: Config, conn: Connection) -> None:
     conn.execute("create table public.t (id int primary key, secret text, m public.mood)")
     conn.execute("insert into public.t select i, 's', 'a b' from generate_series(1, 10) as i")
     conn.execute("create publication cdc for table public.t (id, m) where (id > 8)")
@@ -226,7 +226,7 @@ def test_many_blocks_keep_order_and_count(source: Config, conn: Connection, monk
     assert images == [[str(i), "\\\n" * (i % 50)] for i in range(1, 5001)]
 
 
-def test_37_policy_is_an_error_not_fewer_rows(source: Config, conn: Connection) -> None:
+def test_trap_037_policy_is_an_error_not_fewer_rows(source: Config, conn: Connection) -> None:
     conn.execute("create table public.t (id int primary key); insert into public.t values (1), (2)")
     conn.execute("alter table public.t enable row level security; create policy p on public.t using (id = 1)")
     _start(conn, source)

@@ -37,7 +37,7 @@ def test_tags_sort_as_positions_do(a: Lsn, b: Lsn) -> None:
     assert (a.tag < b.tag) == (a < b)
 
 
-def test_trap_15_an_lsn_is_a_number() -> None:
+def test_trap_015_an_lsn_is_a_number() -> None:
     assert str(Lsn(0x16B3748)) == "0/16B3748"
     assert Lsn.parse("9/FFFFFFFF") < Lsn.parse("10/0")  # as text it is the other way round
     assert Lsn.parse(" a/b ") == Lsn(0xA_0000_000B)

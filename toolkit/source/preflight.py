@@ -128,6 +128,16 @@ def _slot(conn: Connection, config: Config) -> Iterator[Finding]:
         found, _, remedy = str(refusal).removeprefix(f"slot {state.name!r} ").partition("; ")
         yield Finding("error", f"slot {state.name!r}", found, remedy, SlotError)
         return
+    row = conn.execute(
+        "select setting::int8, unit from pg_catalog.pg_settings where name = 'idle_replication_slot_timeout'"
+    ).fetchone()
+    if row and row[0]:  # 18 and later
+        yield Finding(
+            "warning",
+            f"slot {state.name!r}",
+            f"is dropped by the server when nobody reads it for {row[0]} {row[1]} (idle_replication_slot_timeout)",
+            "drain more often than that, or set it to 0",
+        )
     if state.wal_status == "unreserved":
         yield Finding(
             "warning",

@@ -29,6 +29,13 @@ from toolkit.source.connection import Connection, connect, one_line
 PLUGIN = "pgoutput"
 _FLUSH_SECONDS = 30.0
 _BLOCKERS_SHOWN = 3
+#: What the server did to a slot, by invalidation_reason (17 and later), and what keeps it from doing so again.
+_INVALIDATIONS = {
+    "wal_removed": ("the server removed WAL that it needed", "raise max_slot_wal_keep_size"),
+    "rows_removed": ("the server removed catalog rows that it needed", "turn hot_standby_feedback on"),
+    "wal_level_insufficient": ("wal_level was not logical for a while", "set wal_level = logical"),
+    "idle_timeout": ("nobody read it for longer than idle_replication_slot_timeout", "raise that or drain more often"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +95,12 @@ def require_slot(conn: Connection, config: Config) -> SlotState:
     """The configured slot, usable by a drain.
 
     Raises:
-        SlotError: missing, of another kind, plugin or database, lost, or in use.
+        SlotError: missing, of another kind, plugin or database, lost, or in use; or the server is a standby.
     """
     name = config.source.slot
+    row = conn.execute("select pg_catalog.pg_is_in_recovery()").fetchone()
+    if row and row[0]:
+        raise SlotError(f"reading slot {name!r}: the source is a standby; connect to the primary")
     state = read_slot(conn, name)
     if state is None:
         raise SlotError(
@@ -129,9 +139,9 @@ def require_usable(state: SlotState) -> None:
     """
     if state.lost:
         why = f" ({state.invalidation})" if state.invalidation else ""
+        what, remedy = _INVALIDATIONS.get(state.invalidation or "", _INVALIDATIONS["wal_removed"])
         raise SlotError(
-            f"slot {state.name!r} is lost{why}: the server removed WAL that it needed; raise max_slot_wal_keep_size and"
-            " start a new log with `cdc init --new-generation`"
+            f"slot {state.name!r} is lost{why}: {what}; {remedy} and start a new log with `cdc init --new-generation`"
         )
     if state.active:
         raise SlotError(
@@ -223,6 +233,14 @@ def advance(conn: Connection, name: str, lsn: Lsn) -> Lsn:
 def flush_lsn(conn: Connection) -> Lsn:
     """End of the flushed WAL: everything below it can be read from the slot."""
     return _position(conn, "flush")
+
+
+def spilled(conn: Connection, name: str) -> int:
+    """Bytes that decoding for this slot has written to the source's disk, since its statistics were reset."""
+    row = conn.execute(
+        "select spill_bytes from pg_catalog.pg_stat_replication_slots where slot_name = %s", [name]
+    ).fetchone()
+    return int(row[0]) if row else 0
 
 
 def wait_flush(conn: Connection) -> Lsn:

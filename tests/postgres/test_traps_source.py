@@ -1,0 +1,432 @@
+"""Traps 1 to 35 about positions, slots and the life of the source: crash, restore, promotion, other servers."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from tests.postgres.test_snapshot_log import Killed, current, on_source, sql
+from tests.support_lake import commit_here, plain_lake, rows_in_log
+from tests.support_postgres import _DEBIAN, fresh_database
+from toolkit import doctor, initialise
+from toolkit import drain as draining
+from toolkit.config import CheckConfig, Config, DrainConfig, SourceConfig
+from toolkit.embedded import EmbeddedServer
+from toolkit.errors import CommitConflict, HistoryDiverged, SlotError
+from toolkit.lake import staging
+from toolkit.lake.ledger import Ledger
+from toolkit.lsn import Lsn
+from toolkit.source import connection, peek, preflight, slot
+from toolkit.spooling import spool_directory
+
+__all__ = ["plain_lake"]
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture(scope="module", params=[15, 16, 18])
+def own(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
+    """A server that may be stopped, restored and promoted."""
+    major = request.param
+    if major == 15 and not (_DEBIAN / "15" / "bin" / "postgres").exists():
+        pytest.skip("PostgreSQL 15 is not installed: make postgres15 installs Debian's")
+    bindir = _DEBIAN / "15" / "bin" if major == 15 else None
+    with EmbeddedServer(None, major, {"min_wal_size": "32MB", "max_wal_size": "64MB"}, bindir=bindir) as server:
+        yield server
+
+
+def captured(conninfo: str, lake: Config) -> Config:
+    """A small table, captured; every drain writes a beacon."""
+    name = conninfo_to_dict(conninfo)["dbname"]
+    config = Config(
+        root=lake.root,
+        source=SourceConfig(conninfo=conninfo, slot=f"cdc_{name}"),
+        check=CheckConfig(cut_seconds=20.0),
+        drain=DrainConfig(beacon_minutes=0),
+    )
+    sql(config, "create table public.a (id int primary key, x text)", "insert into public.a values (1, 'one')")
+    initialise.init(config)
+    return config
+
+
+@pytest.fixture
+def config(database: str, plain_lake: Config) -> Config:
+    """On the servers of the session."""
+    return captured(database, plain_lake)
+
+
+def changes(config: Config) -> list[tuple[Any, ...]]:
+    """What the log holds of the stream, in the order of effects."""
+    rows = rows_in_log(config, "kind = 'row' and op in ('I', 'U', 'D')")
+    return [(e["op"], (e["new"] or e["old"])[0], e["commit_lsn"], e["ordinal"]) for e in rows]
+
+
+def slot_at(config: Config) -> Lsn:
+    with connection.connect(config) as conn:
+        state = slot.read_slot(conn, config.source.slot)
+    assert state is not None
+    return state.confirmed_flush_lsn
+
+
+def test_trap_001_004_rows_of_one_lsn_keep_their_ids_when_read_again(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """COPY gives its rows one LSN; RELATION is sent again on every connection."""
+    with (
+        psycopg.connect(config.source.conninfo, autocommit=True) as conn,
+        conn.cursor() as cursor,
+        cursor.copy("copy public.a (id, x) from stdin") as copy,
+    ):
+        for n in range(10, 13):
+            copy.write_row((n, "copied"))
+    seen: list[list[tuple[Any, ...]]] = []
+
+    def staged(spark: Any, config: Config, record: Any, **more: Any) -> int:
+        for task in more["tasks"]:
+            from toolkit.decode.rows import decode_rows
+
+            rows = [row for batch in decode_rows(task.path, task) for row in batch.to_pylist()]
+            seen.append([(r["commit_lsn"], r["ordinal"], r["lsn"], r["new"][0]) for r in rows])
+        if len(seen) == 1:
+            raise Killed
+        return commit_here(spark, config, record, **more)
+
+    monkeypatch.setattr(staging, "commit_batch", staged)
+    with pytest.raises(Killed):
+        draining.drain(config)
+    draining.drain(config)
+    assert seen[0] == seen[1]
+    assert [row[3] for row in seen[0]] == ["10", "11", "12"]
+    assert len({row[2] for row in seen[0]}) == 1  # the trap: their own LSNs are equal
+    assert len(set(changes(config))) == 3
+
+
+def test_trap_002_017_order_is_that_of_commits(config: Config) -> None:
+    """A transaction that began earlier and commits later has lower LSNs of its own, and a lower xid."""
+    with psycopg.connect(config.source.conninfo) as early:
+        early.execute("update public.a set x = 'early begun' where id = 1")
+        sql(config, "insert into public.a values (2, 'meanwhile')")
+        draining.drain(config)
+        early.execute("insert into public.a values (3, 'late')")
+    draining.drain(config)
+    rows = rows_in_log(config, "kind = 'row' and op in ('I', 'U')")
+    assert [r["new"][0] for r in rows] == ["2", "1", "3"]
+    assert rows[0]["lsn"] > rows[1]["lsn"]  # the traps: by the change's own LSN, or by xid, the order is another one
+    assert rows[0]["xid"] > rows[1]["xid"]
+    assert current(config, "a") == on_source(config, "a")
+
+
+def test_trap_003_005_between_two_adjacent_commits(config: Config) -> None:
+    """The end LSN of a commit is where the next transaction begins: neither comes twice nor is left out."""
+    sql(config, "insert into public.a values (2, 'first')")
+    with connection.connect(config) as conn:
+        between = slot.flush_lsn(conn)
+    sql(config, "insert into public.a values (3, 'second')")
+    assert draining.drain(config, upto=between).changes == 1
+    assert slot_at(config) == between == Ledger(config).last().complete_to  # type: ignore[union-attr]
+    (first,) = changes(config)
+    assert first[2] < between
+    assert draining.drain(config).changes == 1
+    assert [c[1] for c in changes(config)] == ["2", "3"]
+
+
+def test_trap_007_a_peek_consumes_nothing(config: Config) -> None:
+    sql(config, "insert into public.a values (2, 'x')")
+    with connection.connect(config) as conn:
+        upto = slot.flush_lsn(conn)
+        found = []
+        for _ in range(2):
+            with spool_directory(config) as folder, connection.connect(config) as session:
+                found.append(
+                    peek.peek(session, config, upto=upto, max_changes=None, directory=folder).path.read_bytes()
+                )
+    assert found[0] == found[1]
+    assert draining.drain(config).changes == 1
+
+
+def test_trap_012_killed_at_each_edge_every_change_is_there_once(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wholes = {(peek, "peek"): 0, (staging, "commit_batch"): 0, (slot, "advance"): 0}
+    number = 1
+    for owner, name in wholes:
+        for after in (False, True):
+            number += 1
+            sql(config, f"insert into public.a values ({number}, 'x')")
+            whole = getattr(owner, name)
+
+            def strike(*arguments: Any, _whole: Any = whole, _after: bool = after, **named: Any) -> Any:
+                if _after:
+                    _whole(*arguments, **named)
+                raise Killed
+
+            with monkeypatch.context() as patch:
+                patch.setattr(owner, name, strike)
+                with pytest.raises(Killed):
+                    draining.drain(config)
+            confirmed, last = slot_at(config), Ledger(config).last()
+            assert last is not None
+            assert confirmed <= last.complete_to  # never beyond what is durable
+    draining.drain(config)
+    assert sorted(int(c[1]) for c in changes(config)) == list(range(2, number + 1))
+
+
+def test_trap_013_every_empty_drain_moves_the_slot(config: Config) -> None:
+    positions = []
+    for n in range(3):
+        sql(config, f"create table if not exists public.noise_{n} as select generate_series(1, 1000)")
+        draining.drain(config)
+        positions.append(slot_at(config))
+    assert positions == sorted(set(positions))
+
+
+def test_trap_019_a_second_drain_wins_or_loses_whole(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    sql(config, "insert into public.a values (2, 'x')")
+    inside: list[int] = []
+
+    def commit(spark: Any, config: Config, record: Any, **more: Any) -> int:
+        if not inside:
+            inside.append(1)
+            assert draining.drain(config).changes == 1  # another runner overtakes
+        return commit_here(spark, config, record, **more)
+
+    monkeypatch.setattr(staging, "commit_batch", commit)
+    with pytest.raises(CommitConflict):
+        draining.drain(config)
+    draining.drain(config)
+    assert len(changes(config)) == 1
+    assert current(config, "a") == on_source(config, "a")
+
+
+def test_trap_020_a_client_that_stopped_reading_does_not_hold_the_slot(config: Config) -> None:
+    sql(config, "insert into public.a select i, repeat('x', 3000) from generate_series(2, 6000) i")
+    with connection.connect(config) as stopped, stopped.cursor() as cursor:
+        statement = peek._statement(config, slot.flush_lsn(stopped), None)
+        with cursor.copy(statement) as copy:
+            copy.read()  # and then nothing more: the server waits with 18 MB to send
+            assert draining.drain(config).changes == 5999
+            stopped.cancel()
+            with pytest.raises(psycopg.errors.QueryCanceled):
+                for _ in copy:
+                    pass
+
+
+def test_trap_024_a_dropped_database_takes_its_slot_along(pg: EmbeddedServer, plain_lake: Config) -> None:
+    with fresh_database(pg) as conninfo:
+        config = captured(conninfo, plain_lake)
+        name = conninfo_to_dict(conninfo)["dbname"]
+        with psycopg.connect(pg.conninfo(), autocommit=True) as admin:
+            admin.execute(f"drop database {name} with (force)")
+            admin.execute(f"create database {name}")
+        sql(config, "create table public.a (id int primary key, x text)")
+        with pytest.raises(SlotError, match=r"does not exist.*--new-generation"):
+            draining.drain(config)
+        with pytest.raises(HistoryDiverged, match="--new-generation"):  # never made again by itself
+            initialise.init(config)
+        with connection.connect(config) as conn:
+            assert slot.read_slot(conn, config.source.slot) is None
+
+
+def test_trap_028_another_cluster_is_another_history(
+    pg16: EmbeddedServer, pg18: EmbeddedServer, plain_lake: Config
+) -> None:
+    """After pg_upgrade, or a dump restored elsewhere: everything is alike but the system identifier."""
+    with fresh_database(pg16) as old, fresh_database(pg18) as new:
+        config = captured(old, plain_lake)
+        upgraded = config.model_copy(update={"source": config.source.model_copy(update={"conninfo": new})})
+        sql(upgraded, "create table public.a (id int primary key, x text)", "insert into public.a values (1, 'one')")
+        with connection.connect(upgraded) as conn:
+            from toolkit.source import install
+
+            install.install(conn, upgraded)
+        with slot.create_slot(upgraded, config.source.slot, temporary=False):
+            pass
+        before = Ledger(config).last()
+        with pytest.raises(HistoryDiverged, match="system_id was"):
+            draining.drain(upgraded)
+        with pytest.raises(HistoryDiverged, match="system_id was"):
+            initialise.init(upgraded)
+        assert Ledger(config).last() == before
+        assert initialise.init(upgraded, new_generation=True).generation == 2
+        draining.drain(upgraded)
+        assert current(upgraded, "a") == on_source(upgraded, "a")
+
+
+def test_trap_032_spilling_on_the_source_is_told(config: Config) -> None:
+    sql(config, "insert into public.a select i, repeat('x', 100) from generate_series(2, 2000) i")
+    with connection.connect(config) as conn:
+        conn.execute("set logical_decoding_work_mem = '64kB'")
+        with spool_directory(config) as folder:
+            peek.peek(conn, config, upto=slot.flush_lsn(conn), max_changes=None, directory=folder)
+    with connection.connect(config) as conn:
+        assert slot.spilled(conn, config.source.slot) > 0
+    assert any("has spilled" in d.found for d in doctor._source(config))
+
+
+# -- servers of their own: each test leaves the server running; the promotion comes last
+
+
+def test_trap_008_after_a_crash_the_slot_may_be_behind_the_ledger(own: EmbeddedServer, plain_lake: Config) -> None:
+    with fresh_database(own) as conninfo:
+        config = captured(conninfo, plain_lake)
+        for n in range(2, 5):
+            sql(config, f"insert into public.a values ({n}, 'x')")
+            draining.drain(config)
+            own.restart(immediate=True)
+            assert slot_at(config) <= Ledger(config).last().complete_to  # type: ignore[union-attr]
+        sql(config, "insert into public.a values (9, 'after')")
+        draining.drain(config)
+        assert [c[1] for c in changes(config)] == ["2", "3", "4", "9"]
+        assert current(config, "a") == on_source(config, "a")
+
+
+def test_trap_022_a_server_that_drops_idle_slots(own: EmbeddedServer, plain_lake: Config) -> None:
+    if own.major < 18:
+        pytest.skip("idle_replication_slot_timeout is a setting of 18 and later")
+    with fresh_database(own) as conninfo:
+        config = captured(conninfo, plain_lake)
+        with connection.connect(config) as conn:
+            conn.execute("alter system set idle_replication_slot_timeout = '1s'")
+            conn.execute("select pg_reload_conf()")
+        try:
+            with connection.connect(config) as conn:
+                findings = [str(f) for f in preflight.preflight(conn, config)]
+                assert any("idle_replication_slot_timeout" in f and "drain more often" in f for f in findings)
+                for _ in range(100):
+                    conn.execute("checkpoint")
+                    state = slot.read_slot(conn, config.source.slot)
+                    if state is not None and state.lost:
+                        break
+                    conn.execute(
+                        "select pg_sleep(0.2)"
+                    )  # the server's own clock runs out here, nothing is proven by it
+            with pytest.raises(SlotError, match=r"lost \(idle_timeout\): nobody read it .*drain more often"):
+                draining.drain(config)
+        finally:
+            with psycopg.connect(own.conninfo(), autocommit=True) as admin:
+                admin.execute("alter system reset idle_replication_slot_timeout")
+                admin.execute("select pg_reload_conf()")
+
+
+def test_trap_023_wal_that_may_go_at_the_next_checkpoint(own: EmbeddedServer, plain_lake: Config) -> None:
+    with fresh_database(own) as conninfo:
+        config = captured(conninfo, plain_lake)
+        with psycopg.connect(own.conninfo(), autocommit=True) as admin:
+            admin.execute("alter system set max_slot_wal_keep_size = '1MB'")
+            admin.execute("select pg_reload_conf()")
+        try:
+            with connection.connect(config) as conn:
+                for _ in range(10):
+                    conn.execute("select pg_logical_emit_message(false, 'fill', repeat('x', 9000000)), pg_switch_wal()")
+                    state = slot.read_slot(conn, config.source.slot)
+                    assert state is not None
+                    if state.wal_status == "unreserved":
+                        break
+                assert state.wal_status == "unreserved"
+            assert any("drain now" in str(d.remedy) for d in doctor._source(config))
+            draining.drain(config)
+            with connection.connect(config) as conn:
+                slot.require_slot(conn, config)
+        finally:
+            with psycopg.connect(own.conninfo(), autocommit=True) as admin:
+                admin.execute("alter system reset max_slot_wal_keep_size")
+                admin.execute("select pg_reload_conf()")
+
+
+def _copy(source: Any, target: Any) -> None:
+    shutil.rmtree(target, ignore_errors=True)
+    subprocess.run(["cp", "-a", str(source), str(target)], check=True)  # owners and times too
+
+
+@pytest.mark.parametrize("slots", ["kept", "gone"])
+def test_trap_026_a_restored_copy_is_refused_before_and_after_it_overtook(
+    own: EmbeddedServer, plain_lake: Config, tmp_path: Any, slots: str
+) -> None:
+    """Same system identifier and timeline. A volume snapshot keeps the slot, a base backup does not."""
+    with fresh_database(own) as conninfo:
+        config = captured(conninfo, plain_lake)
+        backup = own.data.parent / f"backup-{slots}"
+        own.stop()
+        _copy(own.data, backup)
+        own.start()
+        sql(config, "insert into public.a select i, 'real' from generate_series(100, 600) i")
+        draining.drain(config)
+        last = Ledger(config).last()
+        assert last is not None and last.beacon_lsn is not None
+        own.stop()
+        _copy(backup, own.data)
+        shutil.rmtree(backup)
+        if slots == "gone":
+            for folder in (own.data / "pg_replslot").iterdir():
+                shutil.rmtree(folder)
+        own.start()
+        if slots == "gone":
+            with pytest.raises(SlotError, match="--new-generation"):
+                draining.drain(config)
+            with pytest.raises(HistoryDiverged, match="--new-generation"):
+                initialise.init(config)
+            return
+        with pytest.raises(HistoryDiverged, match="restored from an older copy"):
+            draining.drain(config)
+        with connection.connect(config) as conn:
+            while slot.flush_lsn(conn) <= last.beacon_lsn:  # another history grows over the same positions
+                conn.execute("insert into public.a select i + (select max(id) from public.a), 'other'"
+                             " from generate_series(1, 500) i")  # fmt: skip
+        with pytest.raises(HistoryDiverged, match=r"beacon .* is not in the stream"):
+            draining.drain(config)
+        assert Ledger(config).last() == last  # nothing of the other history came in
+        done = initialise.init(config, new_generation=True)
+        assert done.generation == 2
+        draining.drain(config)
+        assert current(config, "a") == on_source(config, "a")
+
+
+def test_trap_027_029_a_promotion_is_another_history(own: EmbeddedServer, plain_lake: Config) -> None:
+    """A commit that waits for a standby is in the stream before anybody sees it, and a failover may undo it."""
+    with fresh_database(own) as conninfo:
+        config = captured(conninfo, plain_lake)
+        with psycopg.connect(own.conninfo(), autocommit=True) as admin:
+            admin.execute("alter system set synchronous_standby_names = 'nobody'")
+            admin.execute("select pg_reload_conf()")
+        writer = threading.Thread(target=sql, args=(config, "insert into public.a values (2, 'unseen')"))
+        writer.start()
+        try:
+            with connection.connect(config) as conn:
+                for _ in range(600):
+                    waiting = conn.execute(
+                        "select count(*) from pg_stat_activity where wait_event = 'SyncRep'"
+                    ).fetchone()
+                    if waiting == (1,):
+                        break
+                assert waiting == (1,)
+                assert conn.execute("select count(*) from public.a").fetchone() == (1,)
+            assert draining.drain(config).changes == 1  # the drain's own commits do not wait for the standby
+        finally:
+            with psycopg.connect(own.conninfo(), autocommit=True) as admin:
+                admin.execute("alter system reset synchronous_standby_names")
+                admin.execute("select pg_reload_conf()")
+            writer.join()
+        draining.drain(config)
+        before = Ledger(config).last()
+        own.stop()
+        (own.data / "standby.signal").touch()
+        own.start()
+        with connection.connect(config) as conn:
+            findings = [str(f) for f in preflight.preflight(conn, config)]
+            assert any("is a standby" in f for f in findings)
+            with pytest.raises(SlotError, match="is a standby; connect to the primary"):
+                draining.drain(config)
+            conn.execute("select pg_promote()")
+        with pytest.raises(HistoryDiverged, match=r"timeline was 1 at batch \d+ and is 2 now"):
+            draining.drain(config)
+        assert Ledger(config).last() == before
+        assert initialise.init(config, new_generation=True).generation == 2
+        sql(config, "insert into public.a values (3, 'new timeline')")
+        draining.drain(config)
+        assert current(config, "a") == on_source(config, "a")
