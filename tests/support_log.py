@@ -23,9 +23,10 @@ from toolkit.config import Config
 from toolkit.decode import plan as planning
 from toolkit.decode.rows import decode_rows
 from toolkit.events import Event
+from toolkit.ledger_row import BatchRecord
 from toolkit.lsn import Lsn
 from toolkit.names import quote_postgres
-from toolkit.source import catalog, connection, install, peek, slot, snapshot
+from toolkit.source import catalog, connection, guard, install, peek, slot, snapshot
 
 Image = tuple[str | None, ...]
 #: What SELECT shows of a table: the attnums of its columns, and its rows as text.
@@ -55,7 +56,8 @@ class Log:
         self.versions: dict[int, SchemaVersion] = {}
         self.next_schema_id = 1
         self.batch_id = 1
-        self.complete_to = Lsn(0)
+        self.complete_to = self.compared_to = Lsn(0)
+        self.capture: str | None = None
         self.key = catalog.hmac_key(conn)
         self.identity = catalog.read_identity(conn, config)
         self.beacons: list[str] = []
@@ -72,14 +74,18 @@ class Log:
             log = cls(conn, config, directory)
             with slot.create_slot(config, config.source.slot, temporary=False) as cut:
                 copies = log._read(cut, None)
-            log.complete_to = cut.lsn
+            log.complete_to = log.compared_to = cut.lsn
+            log.capture = guard.capture_state(conn).state
             log._keep(copies, cut.lsn)
             yield log
 
-    def drain(self, *, check: bool = True, batch_changes: int = 10**9) -> Lsn:
+    def drain(self, *, upto: Lsn | None = None, batch_changes: int = 10**9) -> Lsn:
         """As `toolkit.drain`: returns the LSN that the log is complete to."""
-        seen = compare.observe(self.conn, self.config)
-        target = slot.wait_flush(self.conn)
+        seen = None
+        if upto is None:
+            live = [relid for relid, version in self.versions.items() if not version.table.dropped]
+            seen = compare.observe(self.conn, self.config, live)
+        target = upto or slot.flush_lsn(self.conn)
         spool = peek.peek(self.conn, self.config, upto=target, max_changes=None, directory=self.directory)
         context = planning.PlanContext(
             generation=1, batch_id=self.batch_id, next_schema_id=self.next_schema_id, versions=self.versions,
@@ -102,20 +108,25 @@ class Log:
             self.changes += batch.changes
         spool.path.unlink()
         slot.advance(self.conn, self.config.source.slot, self.complete_to)
-        if check:
-            found = compare.unexplained(
-                seen, versions=self.versions, ddl_xids=ddl_xids, batch_id=self.batch_id, generation=1,
+        if seen is not None:
+            last = BatchRecord(
+                self.batch_id, 1, self.complete_to, self.complete_to, self.complete_to, "slot", "", self.identity, 0,
+                compared_to=self.compared_to, capture=self.capture,
+            )  # fmt: skip
+            found = compare.against(
+                self, last, seen, versions=self.versions, ddl_xids=ddl_xids, batch_id=self.batch_id,  # type: ignore[arg-type]
                 next_schema_id=self.next_schema_id, at=self.complete_to,
             )  # fmt: skip
             self._add(found)
             self._learn(found)
+            self.compared_to, self.capture = seen.lsn, seen.capture.state
         return self.complete_to
 
     def repair(self, *tables: str) -> Lsn:
         """As `cdc repair`: copy the tables at a new cut."""
         with slot.create_slot(self.config, slot.temporary_name(self.config), temporary=True) as cut:
             copies = self._read(cut, tables)
-        self.drain(check=False)
+        self.drain(upto=max(cut.lsn, self.complete_to))
         self._keep(copies, cut.lsn)
         return cut.lsn
 
@@ -190,6 +201,15 @@ class Log:
 
     def latest_versions(self) -> dict[int, SchemaVersion]:
         return dict(self.versions)
+
+    def schema_versions(self) -> list[SchemaVersion]:
+        return [
+            SchemaVersion(
+                e["schema_id"], 1, Lsn(e["commit_lsn"]), Lsn(e["end_lsn"]), e["ordinal"],
+                TableVersion.from_json(e["payload"]), json.dumps(e["payload"]),
+            )
+            for e in self.of("schema")
+        ]  # fmt: skip
 
     def states(self) -> dict[str, states.TableState]:
         """Table states by name."""

@@ -1,10 +1,15 @@
-"""The traps of `postgres/traps.sql`, which says how they are written."""
+"""The traps of `postgres/traps.sql`, which says how they are written, and the sessions that play them."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import psycopg
 
 FILE = Path(__file__).parent / "postgres" / "traps.sql"
 
@@ -19,6 +24,7 @@ class Trap:
     stale: dict[str, str]
     gone: tuple[str, ...]
     needs: str | None
+    path: bool  # played on the whole path in every run, not in long ones alone
 
     @property
     def schema(self) -> str:
@@ -38,6 +44,7 @@ def read(text: str) -> dict[str, Trap]:
             {m[1]: m[2] for m in re.finditer(r"(?m)^-- stale (\w+): (.*)$", body)},
             tuple(" ".join(re.findall(r"(?m)^-- gone (.*)$", body)).split()),
             next(iter(re.findall(r"(?m)^-- needs (.*)$", body)), None),
+            "-- path\n" in body,
         )
     return found
 
@@ -49,3 +56,70 @@ def _statements(text: str) -> tuple[str, ...]:
 
 
 TRAPS = read(FILE.read_text(encoding="utf-8"))
+
+
+class Players:
+    """The sessions that play the traps' steps on one database."""
+
+    def __init__(self, conninfo: str) -> None:
+        self.conninfo = conninfo
+        self.traps: list[Trap] = []
+        self.skipped: set[str] = set()
+        self.sessions: dict[tuple[str, str], psycopg.Connection[Any]] = {}
+        self.failed: dict[str, str] = {}
+
+    def play(self, trap: Trap, steps: tuple[str, ...]) -> None:
+        """Run steps; the first that does not go as said ends the trap, and its test tells."""
+        for step in steps:
+            if trap.schema in self.failed:
+                return
+            letter, text = ("b", step[2:].strip()) if step.startswith("b:") else ("a", step)
+            wanted = not text.startswith("!")
+            try:
+                self._session(trap, letter).execute(text.removeprefix("!").strip())  # type: ignore[call-overload]
+                went, why = True, "it did not fail"
+            except psycopg.Error as error:
+                went, why = False, str(error)
+            if went != wanted:
+                self.failed[trap.schema] = f"{step}: {why}"
+
+    def _session(self, trap: Trap, letter: str) -> psycopg.Connection[Any]:
+        # One session plays all traps in turn; a second one belongs to its trap.
+        owner = ("a", "") if letter == "a" else (letter, trap.schema)
+        if owner not in self.sessions:
+            self.sessions[owner] = psycopg.connect(self.conninfo, autocommit=True)
+        session = self.sessions[owner]
+        if session.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
+            session.execute(f"set search_path = {trap.schema}")
+        return session
+
+    @classmethod
+    @contextmanager
+    def ready(cls, conninfo: str, traps: Iterable[Trap]) -> Iterator[Players]:
+        """Make each trap's schema and run its setup, but for traps that this server does not meet."""
+        players = cls(conninfo)
+        try:
+            with psycopg.connect(conninfo, autocommit=True) as admin:
+                for trap in traps:
+                    admin.execute(f"create schema {trap.schema}")  # type: ignore[call-overload]
+                    row = admin.execute(f"select {trap.needs or 'true'}").fetchone()  # type: ignore[call-overload]
+                    if row and row[0]:
+                        players.traps.append(trap)
+                    else:
+                        players.skipped.add(trap.schema)
+            for trap in players.traps:
+                players.play(trap, trap.setup)
+            yield players
+        finally:
+            for session in players.sessions.values():
+                session.close()
+
+    @property
+    def phases(self) -> int:
+        return max(len(trap.phases) for trap in self.traps)
+
+    def phase(self, number: int) -> None:
+        """Each trap's steps up to its next drain."""
+        for trap in self.traps:
+            if number < len(trap.phases):
+                self.play(trap, trap.phases[number])

@@ -12,6 +12,9 @@ from typing import Any
 from toolkit.lsn import Lsn
 from toolkit.names import qualified
 
+#: What a publication must send.
+OPERATIONS = frozenset({"insert", "update", "delete", "truncate"})
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -61,6 +64,7 @@ class TableVersion:
     comment: str | None
     dropped: bool = False
     capture: str = "slot"  # slot, change_log, or both
+    publishes: frozenset[str] = OPERATIONS  # what the publication sends of it
 
     @property
     def identifier(self) -> str:
@@ -128,6 +132,7 @@ class TableVersion:
             comment=data.get("comment"),
             dropped=bool(data.get("dropped", False)),
             capture=data.get("capture", "slot"),
+            publishes=OPERATIONS if data.get("publishes") is None else frozenset(data["publishes"]),
         )
 
 

@@ -1,32 +1,44 @@
 """The catalog comparison: what the source's catalog shows against what the captured DDL events say.
 
 Without a race: the catalog was read in one snapshot before `upto` was taken, and tables whose newest DDL that snapshot
-could not see yet are left to the next drain.
+could not see yet are left to the next drain. A drain to an earlier LSN compares nothing.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from toolkit.catalog import SchemaVersion, TableVersion
 from toolkit.events import Event
 from toolkit.lsn import Lsn
+from toolkit.states import table_states
 
 if TYPE_CHECKING:
     import psycopg
 
     from toolkit.config import Config
+    from toolkit.lake.ledger import Ledger
+    from toolkit.ledger_row import BatchRecord
+    from toolkit.source.guard import CaptureState
+
+#: Behind everything that the stream, or a baseline, may hold at the same position.
+_VERSION_ORDINAL, _GAP_ORDINAL = 1 << 39, 1 << 41
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The catalog in one snapshot: `tables` are snapshot JSON texts of all published tables by relid."""
+    """The catalog in one snapshot: `tables` are snapshot JSON texts of all published and all known tables by relid."""
 
     tables: Mapping[int, str]
+    asked: frozenset[int]  # tables that would be here if they were still there, published or not
     snapshot: str  # pg_current_snapshot() as text: xmin:xmax:xip_list
+    lsn: Lsn  # where the WAL ended before: what is not in the snapshot yet ends behind it
+    upto: Lsn  # where the WAL ended after: all that the snapshot shows ends before it
+    capture: CaptureState
+    truncated: Mapping[int, str]  # roots whose partitions may have been truncated unheard, and which
 
     def sees(self, xid: int) -> bool:
         """Whether a transaction, by the low 32 bits of its id, had ended for this snapshot."""
@@ -38,75 +50,170 @@ class Observation:
         return full < int(low) or (full < int(high) and str(full) not in running.split(","))
 
 
-def observe(conn: psycopg.Connection, config: Config) -> Observation:
-    """Read the catalog of all published tables in one REPEATABLE READ snapshot."""
+def observe(conn: psycopg.Connection, config: Config, known: Collection[int]) -> Observation:
+    """Read the catalog of all published tables, and of those `known` to the log, in one REPEATABLE READ snapshot.
+
+    Waits until the WAL of what it shows is flushed. Partitions that came since the last time get their truncate
+    trigger first.
+    """
     from psycopg import IsolationLevel
 
-    from toolkit.source import catalog
+    from toolkit.names import qualified
+    from toolkit.source import catalog, guard, slot
 
+    fresh = guard.guard(conn, config)
+    lsn = slot.flush_lsn(conn)
     conn.isolation_level = IsolationLevel.REPEATABLE_READ
     try:
         with conn.transaction():
             row = conn.execute("select pg_catalog.pg_current_snapshot()::text").fetchone()
             assert row is not None
-            return Observation(tables=catalog.snapshot_json(conn, config), snapshot=row[0])
+            moved = [p for p in guard.unguarded(conn, config, fresh) if p.moved]
+            tables = catalog.snapshot_json(conn, config)
+            tables |= catalog.snapshots_of(conn, [relid for relid in known if relid not in tables])
+            capture = guard.capture_state(conn)
     finally:
         conn.isolation_level = None
+    asked = frozenset(known) | tables.keys()
+    truncated = {root: qualified(p.schema, p.name) for p in moved for root in p.roots}
+    return Observation(tables, asked, row[0], lsn, slot.wait_flush(conn), capture, truncated)
 
 
-def unexplained(
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the log says when the catalog is compared with it, complete to `at`."""
+
+    versions: Mapping[int, SchemaVersion]
+    ddl_xids: Mapping[int, int]  # relid -> xid of its newest DDL in this drain
+    batch_id: int  # of the batch to be made
+    generation: int
+    next_schema_id: int
+    at: Lsn
+    since: Lsn  # where the catalog was compared last
+    capture: str | None  # how the event triggers stood then
+    baselines: Mapping[int, Lsn]  # end LSN of each table's latest
+    stale: frozenset[int]  # tables that are stale already
+    by_ticks: bool = False  # without logical decoding: event triggers may be wanting by right
+
+
+def against(
+    ledger: Ledger,
+    last: BatchRecord,
     seen: Observation,
     *,
     versions: Mapping[int, SchemaVersion],
     ddl_xids: Mapping[int, int],
     batch_id: int,
-    generation: int,
     next_schema_id: int,
     at: Lsn,
 ) -> list[Event]:
+    """What the catalog shows beyond the DDL events, for the batch that completes a drain to `at`.
+
+    Args:
+        ledger: as the batch finds it.
+        last: its newest row.
+        versions: as the batch leaves them; further schema ids start at `next_schema_id`.
+        ddl_xids: xid of each table's newest DDL in this drain, by relid.
+    """
+    known = Known(
+        versions=versions,
+        ddl_xids=ddl_xids,
+        batch_id=batch_id,
+        generation=last.generation,
+        next_schema_id=next_schema_id,
+        at=at,
+        since=last.compared_to or last.complete_to,
+        capture=last.capture,
+        baselines={e.relid: e.end_lsn for e in ledger.baselines() if e.relid is not None},
+        stale=frozenset(s.relid for s in table_states(ledger) if not s.comparable),
+        by_ticks=last.tick is not None,
+    )
+    return unexplained(seen, known)
+
+
+def unexplained(seen: Observation, known: Known) -> list[Event]:
     """Events for every difference that no DDL event explains: a gap, and the schema version that was found.
 
-    All stand at `at` (commit LSN `at - 1`).
+    Versions stand at `known.at`. When it happened is not known, only that it was after the last comparison, or after
+    the table was last read: from there the table is doubtful, and there the gap stands.
     """
-    events: list[Event] = []
-    ordinal = 1 << 39  # behind everything the stream may hold at this position
+    return _Comparison(seen, known).events()
 
-    def differs(relid: int, reason: str, found: str, table: TableVersion) -> None:
-        nonlocal next_schema_id, ordinal
-        base: dict[str, Any] = {
-            "batch_id": batch_id,
-            "generation": generation,
-            "commit_lsn": int(at) - 1,
-            "end_lsn": int(at),
-        }
-        payload = json.dumps({"reason": reason, "remedy": f"cdc repair {table.identifier}"})
-        events.append(
-            Event(**base, ordinal=ordinal, kind="schema", relid=relid, schema_id=next_schema_id, payload=found)
-        )
-        events.append(Event(**base, ordinal=ordinal + 1, kind="gap", relid=relid, payload=payload))
-        next_schema_id += 1
-        ordinal += 2
 
-    hidden = {relid for relid, xid in ddl_xids.items() if not seen.sees(xid)}
-    for relid, text in sorted(seen.tables.items()):
-        if relid in hidden:
-            continue
-        table = TableVersion.from_json(json.loads(text))
-        known = versions.get(relid)
-        if known is None or known.table.dropped:
-            differs(relid, "the table is published and no DDL event introduced it", text, table)
-            continue
-        changed = _differences(json.loads(known.payload), json.loads(text))
-        if changed:
-            reason = f"the catalog differs from the captured DDL in {', '.join(changed)}: it was changed past capture"
-            differs(relid, reason, text, table)
-    for relid, version in sorted(versions.items()):
-        last = version.table
-        if relid in seen.tables or relid in hidden or last.dropped or not last.published:
-            continue
-        gone = json.dumps(json.loads(version.payload) | {"dropped": True})
-        differs(relid, "the table left the catalog or the publication without a DDL event", gone, last)
-    return events
+class _Comparison:
+    def __init__(self, seen: Observation, known: Known) -> None:
+        self.seen, self.known = seen, known
+        self.made: list[Event] = []
+        self.next_schema_id = known.next_schema_id
+
+    def events(self) -> list[Event]:
+        seen, known = self.seen, self.known
+        hidden = {relid for relid, xid in known.ddl_xids.items() if not seen.sees(xid)}
+        for relid, text in sorted(seen.tables.items()):
+            if relid in hidden:
+                continue
+            version = known.versions.get(relid)
+            if version is None or version.table.dropped:
+                if self._table(relid).published:
+                    self._differs(relid, "the table is published and no DDL event introduced it", text)
+                continue
+            changed = _differences(json.loads(version.payload), json.loads(text))
+            if changed:
+                reason = (
+                    f"the catalog differs from the captured DDL in {', '.join(changed)}: it was changed past capture"
+                )
+                self._differs(relid, reason, text)
+        for relid, version in sorted(known.versions.items()):
+            last = version.table
+            if relid in seen.tables or relid in hidden or last.dropped:
+                continue
+            if relid not in seen.asked and not last.published:
+                continue  # it came in this very drain
+            gone = json.dumps(json.loads(version.payload) | {"dropped": True})
+            self._differs(relid, "the table left the catalog without a DDL event", gone)
+        for root, partition in sorted(seen.truncated.items()):
+            if root in seen.tables and self._table(root).published:
+                self._gap(
+                    root, f"partition {partition} may have been truncated before its trigger stood", seen.tables[root]
+                )
+        self._capture()
+        return self.made
+
+    def _capture(self) -> None:
+        """While an event trigger was off, DDL that leaves no trace in the catalog went unheard."""
+        seen, known = self.seen, self.known
+        altered = known.capture is not None and known.capture != seen.capture.state
+        wanting = seen.capture.absent and known.by_ticks  # then the catalog comparison is all there is
+        standing = (seen.capture.standing or wanting) and not seen.capture.paused
+        if standing and not altered:
+            return
+        reason = "DDL capture was altered" if altered else "DDL capture is off"
+        reason = "DDL capture is paused" if seen.capture.paused else reason
+        done = {event.relid for event in self.made if event.kind == "gap"}
+        for relid, text in sorted(seen.tables.items()):
+            if relid not in done and (altered or relid not in known.stale) and self._table(relid).published:
+                self._gap(relid, reason, text)
+
+    def _table(self, relid: int) -> TableVersion:
+        return TableVersion.from_json(json.loads(self.seen.tables[relid]))
+
+    def _differs(self, relid: int, reason: str, found: str) -> None:
+        at = {"commit_lsn": int(self.known.at) - 1, "end_lsn": int(self.known.at)}
+        self._event(relid, "schema", found, at, _VERSION_ORDINAL, schema_id=self.next_schema_id)
+        self.next_schema_id += 1
+        self._gap(relid, reason, found)
+
+    def _gap(self, relid: int, reason: str, table: str) -> None:
+        since = max(self.known.since, self.known.baselines.get(relid, self.known.since))
+        at = {"commit_lsn": int(since) - 1, "end_lsn": int(since)}
+        name = TableVersion.from_json(json.loads(table)).identifier
+        payload = json.dumps({"reason": reason, "remedy": f"cdc repair {name}"})
+        self._event(relid, "gap", payload, at, _GAP_ORDINAL)
+
+    def _event(self, relid: int, kind: str, payload: str, at: dict[str, int], ordinal: int, **more: Any) -> None:
+        place = ordinal + len(self.made)
+        base: dict[str, Any] = {"batch_id": self.known.batch_id, "generation": self.known.generation, **at}
+        self.made.append(Event(**base, ordinal=place, kind=kind, relid=relid, payload=payload, **more))
 
 
 def _differences(was: dict[str, object], now: dict[str, object]) -> list[str]:

@@ -7,7 +7,7 @@ what that commit holds. A kill at any point leaves the old or the new batch, and
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -70,19 +70,17 @@ def drain(config: Config, upto: Lsn | None = None, max_changes: int | None = Non
         if state.confirmed_flush_lsn < last.complete_to:
             # Killed between commit and advance, or the server fell back to its last saved position: both are normal.
             slot.advance(conn, config.source.slot, last.complete_to)
-        seen = compare.observe(conn, config)  # before upto: what it shows is all at or below upto
-        shown = slot.wait_flush(conn) if config.uses_change_log else None
+        seen = None  # read before upto, so that it shows nothing beyond
+        if upto is None:
+            live = [relid for relid, version in ledger.latest_versions().items() if not version.table.dropped]
+            seen = compare.observe(conn, config, live)
         target = upto if upto is not None else slot.flush_lsn(conn)
         if upto is not None and upto > slot.flush_lsn(conn):
             raise ConfigError(f"draining to {upto}: the source has flushed its WAL only to {slot.flush_lsn(conn)}")
         if target <= last.complete_to:
             return DrainResult(0, 0, last.complete_to, last.complete_to)
-        run = _Run(config, conn, ledger, last, identity)
-        result = run.to(target, max_changes)
-        if result.committed_lsn >= target:
-            run.compare(seen)
-            result = replace(result, batches=run.batches)
-        if shown is not None and result.committed_lsn >= shown:
+        result = _Run(config, conn, ledger, last, identity, seen).to(target, max_changes)
+        if config.uses_change_log and seen is not None and result.committed_lsn >= seen.upto:
             changelog.purge(conn, seen.snapshot)
             changelog.recheck(conn, config)
         return result
@@ -123,6 +121,7 @@ class _Run:
         ledger: Ledger,
         last: BatchRecord,
         identity: SourceIdentity,
+        seen: Observation | None,
     ) -> None:
         from toolkit.source import catalog
 
@@ -131,6 +130,7 @@ class _Run:
         self.last = last
         self.start = last.complete_to
         self.identity = identity
+        self.seen = seen
         self.key = catalog.hmac_key(conn)
         self.snapshot = ledger.snapshot_id()
         self.versions = dict(ledger.latest_versions())
@@ -198,8 +198,25 @@ class _Run:
             )
 
     def _commit(self, plan: Plan, index: int, target: Lsn) -> None:
-        """Commit one planned batch with its ledger row."""
+        """Commit one planned batch with its ledger row; the last one with what the catalog comparison found."""
+        from toolkit import compare
+        from toolkit.lake.ledger import Ledger
+
         batch = plan.batches[index]
+        events, counts = list(batch.events), dict(batch.counts)
+        for event in events:
+            if event.kind == "schema" and event.relid is not None and event.xid is not None:
+                self.ddl_xids[event.relid] = event.xid
+        compared_to, capture = self.last.compared_to, self.last.capture
+        if self.seen is not None and batch.complete_to >= max(target, self.seen.upto):
+            compared_to, capture = self.seen.lsn, self.seen.capture.state
+            found = compare.against(
+                Ledger(self.config), self.last, self.seen, versions=batch.versions, ddl_xids=self.ddl_xids,
+                batch_id=batch.batch_id, next_schema_id=batch.next_schema_id, at=Lsn(batch.complete_to),
+            )  # fmt: skip
+            for event in found:
+                events.append(event)
+                counts[event.kind] = counts.get(event.kind, 0) + 1
         beacon, beacon_lsn = self._beacon(batch.complete_to, changes=batch.changes)
         record = BatchRecord(
             batch_id=batch.batch_id,
@@ -211,10 +228,12 @@ class _Run:
             slot=self.config.source.slot,
             identity=self.identity,
             changes=batch.changes,
-            counts=dict(batch.counts),
+            counts=counts,
             beacon=beacon,
             beacon_lsn=beacon_lsn,
             committed_at=datetime.now(UTC).isoformat(),
+            compared_to=compared_to,
+            capture=capture,
         )
         tasks = batch.tasks(self._partitions(batch.changes)) if batch.counts.get("row") else []
         if tasks:
@@ -222,16 +241,13 @@ class _Run:
 
             spark = session.own_session(self.config)
             self.snapshot = staging.commit_batch(
-                spark, self.config, record, tasks=tasks, events=list(batch.events), base_snapshot=self.snapshot
+                spark, self.config, record, tasks=tasks, events=events, base_snapshot=self.snapshot
             )
         else:
-            self.snapshot = self._append(record, list(batch.events))
+            self.snapshot = self._append(record, events)
         self._committed(record)
         self.versions = dict(batch.versions)
         self.next_schema_id = batch.next_schema_id
-        for event in batch.events:
-            if event.kind == "schema" and event.relid is not None and event.xid is not None:
-                self.ddl_xids[event.relid] = event.xid
 
     def _partitions(self, changes: int) -> int:
         """One a core, more where that bounds a worker's memory; a small batch is not worth a second worker."""
@@ -268,35 +284,6 @@ class _Run:
             if age.total_seconds() < self.config.drain.beacon_minutes * 60:
                 return pending, at
         return slot.emit_beacon(self.conn, self.key)
-
-    def compare(self, seen: Observation) -> None:
-        """Compare the catalog with the folded DDL events; a difference without an event makes the table stale."""
-        from toolkit import compare
-
-        events = compare.unexplained(
-            seen,
-            versions=self.versions,
-            ddl_xids=self.ddl_xids,
-            batch_id=self.last.batch_id + 1,
-            generation=self.last.generation,
-            next_schema_id=self.next_schema_id,
-            at=self.last.complete_to,
-        )
-        if not events:
-            return
-        counts: dict[str, int] = {}
-        for event in events:
-            counts[event.kind] = counts.get(event.kind, 0) + 1
-        record = replace(
-            self.last,
-            batch_id=self.last.batch_id + 1,
-            from_lsn=self.last.complete_to,
-            changes=0,
-            counts=counts,
-            committed_at=datetime.now(UTC).isoformat(),
-        )
-        self.snapshot = self._append(record, events)
-        self._committed(record)
 
 
 def ledger_of(config: Config) -> Ledger:

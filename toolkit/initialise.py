@@ -113,7 +113,10 @@ def _start(
 ) -> None:
     """Commit the first ledger row of a generation: the log is complete to where the slot starts."""
     from toolkit.lake.ledger import Ledger
+    from toolkit.source import connection, guard
 
+    with connection.connect(config) as conn:
+        capture = guard.capture_state(conn).state
     record = BatchRecord(
         batch_id=batch_id,
         generation=generation,
@@ -126,6 +129,8 @@ def _start(
         changes=0,
         tick=tick,
         committed_at=datetime.now(UTC).isoformat(),
+        compared_to=at,
+        capture=capture,
     )
     Ledger(config).append_empty(record, [])
 

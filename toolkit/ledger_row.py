@@ -40,6 +40,8 @@ class BatchRecord:
     beacon_lsn: Lsn | None = None  # end LSN of the beacon's transaction
     committed_at: str = ""  # ISO 8601, UTC
     tick: str | None = None  # pg_snapshot at complete_to, where the change log is drained by ticks
+    compared_to: Lsn | None = None  # the catalog was last compared here: what it hid since began no earlier
+    capture: str | None = None  # state of the event triggers then
 
     def to_json(self) -> str:
         """The payload text."""
@@ -51,7 +53,8 @@ class BatchRecord:
         data = json.loads(text)
         for key in ("from_lsn", "upto_lsn", "complete_to"):
             data[key] = Lsn(data[key])
-        if data["beacon_lsn"] is not None:
-            data["beacon_lsn"] = Lsn(data["beacon_lsn"])
+        for key in ("beacon_lsn", "compared_to"):
+            if data.get(key) is not None:
+                data[key] = Lsn(data[key])
         data["identity"] = SourceIdentity(**data["identity"])
         return cls(**data)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from toolkit.catalog import OPERATIONS
 from toolkit.lsn import Lsn
+from toolkit.names import quote_postgres, selects
 
 if TYPE_CHECKING:
-    from toolkit.catalog import TableVersion
+    from toolkit.catalog import SchemaVersion, TableVersion
     from toolkit.lake.ledger import Ledger, TableEvent
 
 
@@ -39,7 +41,7 @@ def live_tables(ledger: Ledger) -> tuple[TableVersion, ...]:
 
 
 def table_states(ledger: Ledger, proven: Mapping[int, Lsn] | None = None) -> tuple[TableState, ...]:
-    """States of all live tables.
+    """States of all live tables, and of tables that were captured and no longer are though `[source]` names them.
 
     A table is stale from the first gap that no later baseline covers. One that was repaired stays stale until parity
     was proven at or behind its baseline: `proven` holds the newest such LSN by relid (`toolkit.proofs`).
@@ -52,10 +54,11 @@ def table_states(ledger: Ledger, proven: Mapping[int, Lsn] | None = None) -> tup
             if event.relid is not None and event.generation == generations.get(event.relid):
                 kept.setdefault(event.relid, []).append(event)
     proven = proven or {}
-    return tuple(
-        _state(t, baselines.get(t.relid, []), gaps.get(t.relid, []), proven.get(t.relid, Lsn(0)))
+    states = [
+        _whole(ledger, t, _state(t, baselines.get(t.relid, []), gaps.get(t.relid, []), proven.get(t.relid, Lsn(0))))
         for t in live_tables(ledger)
-    )
+    ]
+    return (*states, *_silenced(ledger, set(baselines)))
 
 
 def _state(table: TableVersion, baselines: Sequence[TableEvent], gaps: Sequence[TableEvent], proven: Lsn) -> TableState:
@@ -82,3 +85,44 @@ def _state(table: TableVersion, baselines: Sequence[TableEvent], gaps: Sequence[
 
 def _position(event: TableEvent) -> tuple[int, int]:
     return int(event.commit_lsn), event.ordinal
+
+
+def _whole(ledger: Ledger, table: TableVersion, state: TableState) -> TableState:
+    """The state, but stale as long as the publication does not send everything: a repair would not last."""
+    if table.publishes == OPERATIONS:
+        return state
+    publication, everything = quote_postgres(ledger.config.source.publication), ", ".join(sorted(OPERATIONS))
+    reason = f"the publication does not send {', '.join(sorted(OPERATIONS - table.publishes))}"
+    return replace(
+        state,
+        state="stale",
+        reason=f"{state.reason}; {reason}" if state.reason else reason,
+        from_lsn=state.from_lsn or ledger.latest_versions()[table.relid].end_lsn,
+        remedy=f"alter publication {publication} set (publish = '{everything}'), then cdc repair {table.identifier}",
+        repaired_lsn=None,
+    )
+
+
+def _silenced(ledger: Ledger, captured: set[int]) -> Iterator[TableState]:
+    """Tables that left the publication, and new tables under the name of a captured one: no change of theirs comes."""
+    latest = ledger.latest_versions()
+    names = {v.table.identifier for v in ledger.schema_versions() if v.table.relid in captured}
+    for relid, version in sorted(latest.items()):
+        table, source = version.table, ledger.config.source
+        if table.dropped or table.published or table.kind not in "rp" or table.persistence == "t":
+            continue
+        if relid not in captured and table.identifier not in names:
+            continue
+        if not selects(source.tables, source.exclude, table.schema, table.name) or _under_root(table, latest):
+            continue
+        if relid in captured:
+            reason, remedy = "it left the publication", f"cdc init, then cdc repair {table.identifier}"
+        else:
+            reason, remedy = "a new table under the name of a captured one, not in the publication", "cdc init"
+        yield TableState(table.identifier, relid, "stale", reason, version.end_lsn, remedy)
+
+
+def _under_root(table: TableVersion, latest: Mapping[int, SchemaVersion]) -> bool:
+    """Whether a published root sends the rows of this partition."""
+    above = [latest[parent].table for parent in table.parents if parent in latest]
+    return any(parent.published or _under_root(parent, latest) for parent in above)

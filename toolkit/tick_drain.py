@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from toolkit.catalog import SchemaVersion
+    from toolkit.compare import Observation
     from toolkit.config import Config
     from toolkit.decode.changelog import LogRows
     from toolkit.decode.logged_ddl import LoggedDdl
@@ -68,7 +69,8 @@ def drain(
         return DrainResult(0, 0, last.complete_to, last.complete_to)
     seen = None
     if upto is None:
-        seen = compare.observe(conn, config)  # catalog and tick are of one snapshot
+        live = [relid for relid, version in ledger.latest_versions().items() if not version.table.dropped]
+        seen = compare.observe(conn, config, live)  # catalog and tick are of one snapshot
         target = tick.record(conn, seen.snapshot)
     else:
         found = tick.known(conn, upto)
@@ -84,11 +86,11 @@ def drain(
         spooled = run.rows(ddl)
         events = list(ddl.events)
         if seen is not None:
-            events += compare.unexplained(
-                seen, versions=ddl.versions, ddl_xids={}, batch_id=run.batch_id, generation=last.generation,
+            events += compare.against(
+                ledger, last, seen, versions=ddl.versions, ddl_xids={}, batch_id=run.batch_id,
                 next_schema_id=ddl.next_schema_id, at=target.lsn,
             )  # fmt: skip
-        changes = run.commit(spooled, events)
+        changes = run.commit(spooled, events, seen)
     changelog.purge(conn, target.snapshot)
     tick.forget_before(conn, target.lsn)
     mended = changelog.recheck(conn, config)
@@ -217,7 +219,7 @@ class _Run:
         same = {value: np.full(count, value, np.int64) for value in (at - 1, at, now)}
         return LogRows(places, same[at - 1], places, same[at], same[now], lsns, xids, relids, *columns[3:])
 
-    def commit(self, spooled: _Spooled, events: Sequence[Event]) -> int:
+    def commit(self, spooled: _Spooled, events: Sequence[Event], seen: Observation | None) -> int:
         """Commit rows, events and the ledger row at once. Gives the number of rows and truncates."""
         from toolkit.lake import session, staging
 
@@ -237,6 +239,8 @@ class _Run:
             beacon_lsn=None,
             tick=self.target.snapshot,
             committed_at=self.now.isoformat(),
+            compared_to=seen.lsn if seen else self.last.compared_to,
+            capture=seen.capture.state if seen else self.last.capture,
         )
         if spooled.files:
             spark = session.own_session(self.config)

@@ -27,6 +27,15 @@ publication as materialized (
     p.oid,
     p.puballtables,
     p.pubviaroot,
+    array_remove(
+      array[
+        case when p.pubinsert then 'insert' end,
+        case when p.pubupdate then 'update' end,
+        case when p.pubdelete then 'delete' end,
+        case when p.pubtruncate then 'truncate' end
+      ],
+      null
+    ) as publishes,
     coalesce(to_jsonb(p) ->> 'pubgencols', 'n') = 's' as stored_generated -- 18 and later
   from pg_publication as p
   where p.pubname = (select convert_from(s.value, 'UTF8') from cdc.settings as s where s.name = 'publication')
@@ -40,6 +49,17 @@ lineage (relid, ancestor, depth) as (
   from lineage as l
   join pg_class as c on c.oid = l.ancestor and c.relispartition
   join pg_inherits as i on i.inhrelid = l.ancestor and not i.inhdetachpending
+),
+
+descendants (root, relid) as (
+  select w.oid, h.inhrelid
+  from wanted as w
+  join pg_inherits as h on h.inhparent = w.oid and not h.inhdetachpending
+  where w.relkind = 'p'
+  union
+  select d.root, h.inhrelid
+  from descendants as d
+  join pg_inherits as h on h.inhparent = d.relid and not h.inhdetachpending
 ),
 
 membership as ( -- which of a table's ancestors the publication names
@@ -248,15 +268,18 @@ select
       ),
       '[]'
     ),
-    'children', coalesce(
+    'children', coalesce( -- partitions at any depth; rows of children by inheritance are not the parent's
       (
-        select jsonb_agg(h.inhrelid::int8 order by h.inhrelid)
-        from pg_inherits as h
-        where h.inhparent = w.oid and w.relkind = 'p' and not h.inhdetachpending -- rows of other children are not the parent's
+        select jsonb_agg(d.relid::int8 order by d.relid)
+        from descendants as d
+        where d.root = w.oid
       ),
       '[]'
     ),
     'published', p.relid is not null,
+    'publishes', (
+      select to_jsonb(q.publishes) from publication as q where exists (select from in_publication as i where i.relid = w.oid)
+    ),
     'row_filter', pg_get_expr(p.qual, p.relid),
     'comment', obj_description(w.oid, 'pg_class')
   )

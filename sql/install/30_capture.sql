@@ -137,6 +137,19 @@ from pg_class as c
 where c.relkind in ('r', 'p') and c.relpersistence <> 't' and c.oid >= 16384;
 end;
 
+-- Whether capture is switched off: by `cdc ddl pause`, or by anybody's own `set cdc.capture = off` in an emergency.
+-- Nothing is read then, but each DDL command still leaves a signed mark, so that a gap is never silent.
+create or replace function cdc.paused()
+returns boolean
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+begin atomic
+select
+  coalesce(current_setting('cdc.capture', true), '') = 'off'
+  or exists (select from cdc.settings as s where s.name = 'paused');
+end;
+
 create or replace function cdc.capture_command()
 returns event_trigger
 language plpgsql
@@ -153,6 +166,10 @@ declare
   types oid[];
 begin
   begin
+    if cdc.paused() then
+      perform cdc.emit('capture_skipped', jsonb_build_object('tag', tg_tag));
+      return;
+    end if;
     select
       jsonb_agg(
         jsonb_build_object(
@@ -255,6 +272,10 @@ declare
   tables oid[];
 begin
   begin
+    if cdc.paused() then
+      perform cdc.emit('capture_skipped', jsonb_build_object('tag', tg_tag));
+      return;
+    end if;
     select
       jsonb_agg(
         jsonb_build_object(
@@ -338,6 +359,10 @@ declare
   objects jsonb;
 begin
   begin
+    if cdc.paused() then
+      perform cdc.emit('capture_skipped', jsonb_build_object('tag', tg_tag));
+      return;
+    end if;
     select
       c.oid,
       jsonb_build_array(
@@ -368,6 +393,37 @@ begin
         when others then null; -- the catalog comparison of the next drain finds what changed
       end;
   end;
+end
+$function$;
+
+-- TRUNCATE fires no event trigger, and of a partition whose root publishes its rows it sends nothing: this trigger stands
+-- on every partition of such a root, and on the root.
+create or replace function cdc.capture_truncate()
+returns trigger
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+set timezone = 'UTC'
+as $function$
+declare
+  objects jsonb;
+begin
+  begin
+    objects := jsonb_build_array(
+      jsonb_build_object(
+        'type', 'table', 'identity', format('%I.%I', tg_table_schema, tg_table_name), 'relid', tg_relid::int8, 'subid', 0
+      )
+    );
+    perform cdc.emit('table_truncate', jsonb_build_object('tag', 'TRUNCATE TABLE', 'objects', objects));
+  exception
+    when others then
+      begin
+        perform cdc.capture_failed('TRUNCATE TABLE', sqlstate || ' ' || sqlerrm, objects);
+      exception
+        when others then null; -- parity finds what is missing
+      end;
+  end;
+  return null;
 end
 $function$;
 
@@ -403,3 +459,5 @@ revoke all on function cdc.capture_failed(text, text, jsonb) from public;
 revoke all on function cdc.capture_command() from public;
 revoke all on function cdc.capture_drop() from public;
 revoke all on function cdc.capture_rewrite() from public;
+revoke all on function cdc.capture_truncate() from public;
+revoke all on function cdc.paused() from public;

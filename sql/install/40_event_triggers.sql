@@ -19,7 +19,10 @@ begin
         'create event trigger %I on %s execute function cdc.%I()', wanted.name, wanted.event, wanted.function
       );
     end if;
-    execute format('alter event trigger %I enable always', wanted.name);
+    -- Left alone where it is on: a changed row would say that somebody had switched it off.
+    if exists (select from pg_event_trigger as t where t.evtname = wanted.name and t.evtenabled <> 'A') then
+      execute format('alter event trigger %I enable always', wanted.name);
+    end if;
   end loop;
 end
 $install$;

@@ -86,7 +86,7 @@ def test_envelope(captured: Captured) -> None:
     }  # fmt: skip
 
 
-def test_68_to_71_rewrites_are_told_from_metadata_changes(captured: Captured) -> None:
+def test_trap_068_to_071_rewrites_are_told_from_metadata_changes(captured: Captured) -> None:
     relid = captured.relid("public.t")
     constant = captured.ddl("alter table public.t add column c timestamptz default now()")
     assert [m["event"] for m in constant] == ["ddl_command_end"]
@@ -120,7 +120,7 @@ def test_68_to_71_rewrites_are_told_from_metadata_changes(captured: Captured) ->
         ("date", "'4713-01-01 BC'", "4713-01-01 BC"),
     ],
 )
-def test_70_missing_values_are_the_output_text(captured: Captured, kind: str, literal: str, text: str) -> None:
+def test_trap_070_missing_values_are_the_output_text(captured: Captured, kind: str, literal: str, text: str) -> None:
     captured.user.execute("create type public.pair as (a int, b text)")
     captured.user.execute("set datestyle = 'German'; set intervalstyle = 'iso_8601'; set bytea_output = 'escape'")
     messages = captured.ddl(f"alter table public.t add column c {kind} default {literal}")
@@ -129,7 +129,7 @@ def test_70_missing_values_are_the_output_text(captured: Captured, kind: str, li
     assert (column.has_missing, column.missing) == (True, text)
 
 
-def test_81_drop_and_add_again_is_another_column(captured: Captured) -> None:
+def test_trap_081_drop_and_add_again_is_another_column(captured: Captured) -> None:
     messages = captured.ddl("alter table public.t drop column a", "alter table public.t add column a int")
     assert [m["event"] for m in messages] == ["sql_drop", "ddl_command_end", "ddl_command_end"]
     assert [(c.attnum, c.name) for c in _last(messages[:1], captured.relid("public.t")).columns] == [
@@ -141,7 +141,7 @@ def test_81_drop_and_add_again_is_another_column(captured: Captured) -> None:
     ]  # fmt: skip
 
 
-def test_72_tables_created(captured: Captured) -> None:
+def test_trap_072_tables_created(captured: Captured) -> None:
     cases = {
         "create table public.n (id serial primary key)": "public.n",
         "create table public.c as select 1 as a": "public.c",
@@ -156,7 +156,7 @@ def test_72_tables_created(captured: Captured) -> None:
     assert captured.ddl("create table if not exists public.n (id int)") == []
 
 
-def test_73_74_drops(captured: Captured) -> None:
+def test_trap_073_and_074_drops(captured: Captured) -> None:
     relid = captured.relid("public.t")
     (dropped,) = captured.ddl("drop type public.mood cascade")
     assert dropped["event"] == "sql_drop"
@@ -169,7 +169,7 @@ def test_73_74_drops(captured: Captured) -> None:
     assert sorted(schema["dropped"]) == relids
 
 
-def test_75_96_partitions(captured: Captured) -> None:
+def test_trap_075_and_096_partitions(captured: Captured) -> None:
     captured.user.execute("create table public.r (id int primary key) partition by range (id)")
     (born,) = captured.ddl("create table public.r1 partition of public.r for values from (0) to (10)")
     root, leaf = captured.relid("public.r"), captured.relid("public.r1")
@@ -186,7 +186,7 @@ def test_75_96_partitions(captured: Captured) -> None:
     assert _last(ddl_messages(captured.conn, captured.config, captured.key), leaf).parents == ()
 
 
-def test_77_88_types_name_their_tables(captured: Captured) -> None:
+def test_trap_077_and_088_types_name_their_tables(captured: Captured) -> None:
     captured.user.execute(
         """
         create domain public.dm as public.mood;
@@ -216,7 +216,7 @@ def test_schema_rename_names_all_its_tables(captured: Captured) -> None:
     assert {c["type"] for c in message["tables"][0]["columns"]} == {"integer", "text", "moved.mood"}
 
 
-def test_91_92_publication_edits(captured: Captured) -> None:
+def test_trap_091_and_092_publication_edits(captured: Captured) -> None:
     relid = captured.relid("public.t")
     (edited,) = captured.ddl("alter publication cdc set (publish = 'insert')")
     assert edited["tag"] == "ALTER PUBLICATION"
@@ -230,7 +230,7 @@ def test_91_92_publication_edits(captured: Captured) -> None:
     assert gone[0]["objects"][0]["type"] == "publication"
 
 
-def test_50_identity_index_dropped(captured: Captured) -> None:
+def test_trap_050_identity_index_dropped(captured: Captured) -> None:
     relid = captured.relid("public.t")
     captured.user.execute("create unique index ix on public.t (id)")
     (message,) = captured.ddl("alter table public.t replica identity using index ix")
@@ -249,12 +249,12 @@ def test_quiet_on_what_is_not_captured(captured: Captured) -> None:
     assert captured.ddl(*statements) == []
 
 
-def test_76_replica_role_is_captured(captured: Captured) -> None:
+def test_trap_076_replica_role_is_captured(captured: Captured) -> None:
     captured.user.execute("set session_replication_role = replica")
     assert len(captured.ddl("alter table public.t add column r int")) == 1
 
 
-def test_65_rolled_back_ddl_leaves_nothing(captured: Captured) -> None:
+def test_trap_065_rolled_back_ddl_leaves_nothing(captured: Captured) -> None:
     messages = captured.ddl(
         "savepoint s", "alter table public.t add column r int", "rollback to s", "alter table public.t add column q int"
     )
@@ -281,7 +281,7 @@ def test_unprivileged_owner_runs_ddl(captured: Captured) -> None:
         "alter function cdc.touched(oid[], oid[]) rename to elsewhere",
     ],
 )
-def test_89_a_fault_inside_becomes_capture_failed(captured: Captured, sabotage: str) -> None:
+def test_trap_089_a_fault_inside_becomes_capture_failed(captured: Captured, sabotage: str) -> None:
     captured.conn.execute(sabotage)
     messages = captured.ddl("alter table public.t drop column a")
     assert [m["event"] for m in messages] == ["capture_failed", "capture_failed"]
@@ -290,7 +290,7 @@ def test_89_a_fault_inside_becomes_capture_failed(captured: Captured, sabotage: 
     assert captured.user.execute("select * from public.t").fetchall() == [(1, "ok")]
 
 
-def test_89_even_without_key_or_functions_ddl_works(captured: Captured) -> None:
+def test_trap_089_even_without_key_or_functions_ddl_works(captured: Captured) -> None:
     captured.conn.execute("delete from cdc.settings")
     consume(captured.conn, captured.config)
     captured.user.execute("alter table public.t add column c int")
@@ -315,7 +315,7 @@ def test_lock_held_by_another_session_does_not_stop_ddl(captured: Captured) -> N
         assert [m["event"] for m in messages] == ["ddl_command_end"]
 
 
-def test_147_lastval_is_the_users(captured: Captured) -> None:
+def test_trap_147_lastval_is_the_users(captured: Captured) -> None:
     captured.user.execute("create sequence public.s start 41")
     captured.user.execute("select nextval('public.s')")
     captured.ddl("alter table public.t add column c int")

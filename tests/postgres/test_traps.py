@@ -7,57 +7,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import psycopg
 import pytest
 
 from tests.support_log import Log, Shown
 from tests.support_postgres import fresh_database
-from tests.trap_cases import TRAPS, Trap
+from tests.trap_cases import TRAPS, Players, Trap
 from toolkit.config import CheckConfig, Config, SourceConfig
 from toolkit.embedded import EmbeddedServer
 from toolkit.lsn import Lsn
 
 pytestmark = pytest.mark.postgres
-
-
-class Players:
-    """The sessions that play the traps' steps on one database."""
-
-    def __init__(self, conninfo: str) -> None:
-        self.conninfo = conninfo
-        self.sessions: dict[tuple[str, str], psycopg.Connection[Any]] = {}
-        self.failed: dict[str, str] = {}
-
-    def play(self, trap: Trap, steps: tuple[str, ...]) -> None:
-        """Run steps; the first that does not go as said ends the trap, and its test tells."""
-        for step in steps:
-            if trap.schema in self.failed:
-                return
-            letter, text = ("b", step[2:].strip()) if step.startswith("b:") else ("a", step)
-            wanted = not text.startswith("!")
-            try:
-                self._session(trap, letter).execute(text.removeprefix("!").strip())  # type: ignore[call-overload]
-                went, why = True, "it did not fail"
-            except psycopg.Error as error:
-                went, why = False, str(error)
-            if went != wanted:
-                self.failed[trap.schema] = f"{step}: {why}"
-
-    def _session(self, trap: Trap, letter: str) -> psycopg.Connection[Any]:
-        # One session plays all traps in turn; a second one belongs to its trap.
-        owner = ("a", "") if letter == "a" else (letter, trap.schema)
-        if owner not in self.sessions:
-            self.sessions[owner] = psycopg.connect(self.conninfo, autocommit=True)
-        session = self.sessions[owner]
-        if session.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
-            session.execute(f"set search_path = {trap.schema}")
-        return session
-
-    def close(self) -> None:
-        for session in self.sessions.values():
-            session.close()
 
 
 @dataclass
@@ -73,32 +33,16 @@ class Played:
 
 def play(config: Config, directory: Path, traps: dict[str, Trap]) -> Iterator[Played]:
     """All traps at once: setups, init, then phase by phase with a drain after each, then the repairs."""
-    players = Players(config.source.conninfo)
-    try:
-        with psycopg.connect(config.source.conninfo, autocommit=True) as admin:
-            skipped = set()
-            for trap in traps.values():
-                admin.execute(f"create schema {trap.schema}")  # type: ignore[call-overload]
-                row = admin.execute(f"select {trap.needs}").fetchone() if trap.needs else (True,)  # type: ignore[call-overload]
-                if not row or not row[0]:
-                    skipped.add(trap.schema)
-        running = [t for t in traps.values() if t.schema not in skipped]
-        for trap in running:
-            players.play(trap, trap.setup)
-        with Log.started(config, directory) as log:
-            played = Played(log, players.failed, skipped)
-            for number in range(max(len(t.phases) for t in running)):
-                for trap in running:
-                    if number < len(trap.phases):
-                        players.play(trap, trap.phases[number])
-                at = log.drain()
-                live = [v.table for v in log.versions.values() if log.version(v.table.relid, at) is not None]
-                played.shown.append((at, {t.relid: log.select(t.relid) for t in live}))
-            stale = [name for name, state in log.states().items() if state.state == "stale"]
-            played.healed = _repaired(log, stale)
-            yield played
-    finally:
-        players.close()
+    with Players.ready(config.source.conninfo, traps.values()) as players, Log.started(config, directory) as log:
+        played = Played(log, players.failed, players.skipped)
+        for number in range(players.phases):
+            players.phase(number)
+            at = log.drain()
+            live = [v.table for v in log.versions.values() if log.version(v.table.relid, at) is not None]
+            played.shown.append((at, {t.relid: log.select(t.relid) for t in live}))
+        stale = [name for name, state in log.states().items() if not state.comparable]
+        played.healed = _repaired(log, stale)
+        yield played
 
 
 def _repaired(log: Log, stale: list[str]) -> dict[str, str]:

@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 from toolkit.catalog import SchemaVersion, TableVersion
-from toolkit.compare import Observation, unexplained
+from toolkit.compare import Known, Observation, unexplained
 from toolkit.lsn import Lsn
+from toolkit.source.guard import CaptureState
 
 pytestmark = pytest.mark.unit
+
+STANDING = CaptureState("as ever", standing=True, paused=False)
 
 
 def _snapshot(relid: int, **changes: Any) -> dict[str, Any]:
@@ -32,9 +35,18 @@ def _version(relid: int, **changes: Any) -> SchemaVersion:
 
 
 def _compare(seen: dict[int, dict[str, Any]], versions: dict[int, SchemaVersion], xids: dict[int, int] | None = None):
-    observation = Observation({k: json.dumps(v) for k, v in seen.items()}, "700:710:705,706")
+    observation = Observation(
+        {k: json.dumps(v) for k, v in seen.items()},
+        frozenset(versions),
+        "700:710:705,706",
+        Lsn(900),
+        Lsn(990),
+        STANDING,
+        {},
+    )
     return unexplained(
-        observation, versions=versions, ddl_xids=xids or {}, batch_id=7, generation=1, next_schema_id=50, at=Lsn(1000)
+        observation,
+        Known(versions, xids or {}, 7, 1, 50, Lsn(1000), Lsn(500), STANDING.state, {1: Lsn(600)}, frozenset()),
     )
 
 
@@ -56,10 +68,14 @@ def test_a_missing_value_cleared_by_a_rewrite_is_no_difference():
         ({}, {1: _version(1)}, "left the catalog"),
     ],
 )
-def test_a_difference_without_an_event_is_a_gap_just_below_the_position(seen, known, reason):
+def test_a_difference_without_an_event_is_a_gap_from_where_it_may_have_begun(seen, known, reason):
     events = _compare(seen, known)
-    assert [e.kind for e in events] == ["schema", "gap"]
-    assert all((e.commit_lsn, e.end_lsn, e.batch_id) == (999, 1000, 7) for e in events)
+    assert [(e.kind, e.batch_id) for e in events] == [("schema", 7), ("gap", 7)]
+    assert (events[0].commit_lsn, events[0].end_lsn) == (999, 1000)
+    # Table 1 was read at 600, after the last comparison at 500; table 2 was not.
+    since = 600 if events[1].relid == 1 else 500
+    assert (events[1].commit_lsn, events[1].end_lsn) == (since - 1, since)
+    assert events[1].ordinal > 1 << 40  # behind the baseline at the same position, which does not heal it
     assert events[0].schema_id == 50
     assert reason in json.loads(events[1].payload)["reason"]
     assert "cdc repair" in json.loads(events[1].payload)["remedy"]
@@ -71,7 +87,7 @@ def test_ddl_that_the_snapshot_could_not_see_is_left_to_the_next_drain(xid, foun
 
 
 def test_xids_are_compared_across_the_epoch():
-    seen = Observation({}, f"{2**32 + 5}:{2**32 + 5}:")
+    seen = Observation({}, frozenset(), f"{2**32 + 5}:{2**32 + 5}:", Lsn(900), Lsn(990), STANDING, {})
     assert seen.sees(2**32 - 10)
     assert seen.sees(4)
     assert not seen.sees(5)
@@ -79,3 +95,19 @@ def test_xids_are_compared_across_the_epoch():
 
 def test_a_table_that_was_dropped_with_an_event_is_no_difference():
     assert _compare({}, {1: _version(1, dropped=True)}) == []
+
+
+@pytest.mark.parametrize(
+    ("state", "stale", "found"),
+    [
+        (CaptureState("as ever", standing=True, paused=False), frozenset(), 0),
+        (CaptureState("altered", standing=True, paused=False), frozenset({1}), 1),
+        (CaptureState("as ever", standing=False, paused=False), frozenset(), 1),
+        (CaptureState("as ever", standing=False, paused=False), frozenset({1}), 0),
+        (CaptureState("as ever", standing=True, paused=True), frozenset(), 1),
+    ],
+)
+def test_capture_that_was_altered_or_is_off_makes_every_table_stale(state, stale, found):
+    seen = Observation({1: json.dumps(_snapshot(1))}, frozenset({1}), "700:710:", Lsn(900), Lsn(990), state, {})
+    known = Known({1: _version(1)}, {}, 7, 1, 50, Lsn(1000), Lsn(500), STANDING.state, {}, stale)
+    assert [event.kind for event in unexplained(seen, known)] == ["gap"] * found

@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,6 +46,7 @@ class DdlMessage:
     rewrites: dict[int, int]  # reason bits by relid
     named: frozenset[int] | None  # tables that the message mentions; None: others too, whose tables it does not tell
     error: str | None
+    identities: dict[int, str]  # names of the tables that the message mentions
 
 
 @dataclass(slots=True)
@@ -110,6 +111,7 @@ def read(data: dict[str, Any], text: str) -> DdlMessage:
         rewrites=rewrites,
         named=named if len(tabular) == len(objects) else None,
         error=data.get("error"),
+        identities={int(o["relid"]): str(o.get("identity")) for o in tabular},
     )
 
 
@@ -124,6 +126,26 @@ def carry(old: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
         return new
     known = {c["attnum"]: c for c in old["columns"]}
     columns = [_carried(known[c["attnum"]], c) if c["attnum"] in known else c for c in new["columns"]]
+    return new if columns == new["columns"] else {**new, "columns": columns}
+
+
+def from_partitions(
+    old: dict[str, Any] | None, new: dict[str, Any], tables: Mapping[int, dict[str, Any]]
+) -> dict[str, Any]:
+    """`new`, a partitioned table, with the missing values of the columns added since `old`: its partitions hold them.
+
+    Only where the same message tells of every partition, and all say the same.
+    """
+    if new["kind"] != "p" or old is None or any(child not in tables for child in new["children"]):
+        return new
+    known = {c["attnum"] for c in old["columns"]}
+    leaves = [tables[child] for child in new["children"] if tables[child]["kind"] == "r"]
+    columns = []
+    for column in new["columns"]:
+        found = [c for leaf in leaves for c in leaf["columns"] if c["name"] == column["name"]]
+        values = {c["missing"] for c in found if c.get("has_missing")}
+        told = column["attnum"] not in known and len(values) == 1 and all(c.get("has_missing") for c in found)
+        columns.append({**column, "has_missing": True, "missing": values.pop()} if told else column)
     return new if columns == new["columns"] else {**new, "columns": columns}
 
 
@@ -155,6 +177,8 @@ def classify(
         yield new.relid, "joined the publication" if new.published else "left the publication"
     if old.persistence != new.persistence:
         yield new.relid, f"persistence changed from {old.persistence} to {new.persistence}"
+    if old.publishes != new.publishes:
+        yield new.relid, f"the publication now sends {', '.join(sorted(new.publishes)) or 'nothing'} only"
     if old.row_filter != new.row_filter:
         yield new.relid, "row filter of the publication changed"
     before = {c.attnum: c for c in old.columns}
@@ -229,7 +253,7 @@ def _added(column: Column, new: TableVersion, rewrite: int) -> str | None:
         return None
     if column.generated or column.identity:
         return "added with values computed for the rows that were there"
-    if column.default is not None and new.kind == "p":
+    if column.default is not None and new.kind == "p" and new.children:
         return "added with a default to a partitioned table"
     if rewrite and (column.default is not None or column.type_kind == "d"):
         return "added with a default in a rewrite"

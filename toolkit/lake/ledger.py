@@ -96,6 +96,11 @@ class Ledger:
     def __init__(self, config: Config) -> None:
         self._config = config
 
+    @property
+    def config(self) -> Config:
+        """The configuration whose lake this is."""
+        return self._config
+
     @cached_property
     def _snapshot(self) -> dict[str, Any] | None:
         return reads.current_snapshot(reads.metadata(self._config, EVENTS))

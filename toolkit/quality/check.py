@@ -138,6 +138,9 @@ def _compare_all(
     states = {s.relid: s for s in table_states(ledger)}
     for relid in live.keys() | taken.keys():
         yield _compare(config, conn, relid, live.get(relid), states.get(relid), taken.get(relid))
+    for state in states.values():  # captured once, and no longer published: nothing to compare, and not green
+        if state.relid not in live.keys() | taken.keys() and (not wanted or state.relid in wanted):
+            yield TableCheck(state.table, state.relid, "stale", reason=state.reason, remedy=state.remedy)
 
 
 def _compare(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,6 +96,16 @@ def snapshot_json(conn: Connection, config: Config) -> dict[int, str]:
         PreflightFailed: the toolkit's objects are not on the source.
     """
     return _snapshots(conn, published=True)
+
+
+def snapshots_of(conn: Connection, relids: Sequence[int]) -> dict[int, str]:
+    """JSON of the given tables that exist, published or not."""
+    if not relids:
+        return {}
+    found = conn.execute(
+        "select s.relid::int8, s.snapshot::text from cdc.table_snapshots(%s::oid[]) as s order by s.relid", [relids]
+    ).fetchall()
+    return {relid: text for relid, text in found}
 
 
 def installed(conn: Connection) -> bool:

@@ -12,13 +12,13 @@ from toolkit.config import Config
 from toolkit.errors import ConfigError, PreflightFailed
 from toolkit.log import logger
 from toolkit.names import quote_postgres
-from toolkit.source import catalog, changelog, locks
+from toolkit.source import catalog, changelog, guard, locks
 from toolkit.source.connection import Connection, one_line
 
 _log = logger(__name__)
 _LOCK_ATTEMPTS = 3
 _EVENT_TRIGGERS = "40_event_triggers"
-_FILES = ("10_schema", "20_table_snapshot", "30_capture", _EVENT_TRIGGERS)
+_FILES = ("10_schema", "20_table_snapshot", "30_capture", "35_switch", _EVENT_TRIGGERS)
 
 
 def install_sql(
@@ -60,10 +60,13 @@ def install(conn: Connection, config: Config) -> None:
     script = install_sql(config, tables, publication, ticks=ticks, event_triggers=allowed)
     try:
         _locked(conn, config, "installing capture", script)
+        guard.guard(conn, config)
     except psycopg.errors.InsufficientPrivilege as error:
         raise PreflightFailed(
             f"installing capture: {one_line(error)}; `cdc init` needs a superuser (event triggers) that owns the tables"
         ) from None
+    except psycopg.Error as error:
+        raise PreflightFailed(f"installing capture: {one_line(error)}; nothing was changed on the source") from None
 
 
 def uninstall(conn: Connection, config: Config) -> None:

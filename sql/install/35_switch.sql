@@ -1,0 +1,39 @@
+-- `cdc ddl pause` and `resume`: both leave a signed message, so that the gap has its interval in the log.
+
+create or replace function cdc.pause()
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $function$
+begin
+  insert into cdc.settings (name, value) values ('paused', convert_to(now()::text, 'UTF8')) on conflict do nothing;
+  if not found then
+    return false;
+  end if;
+  perform cdc.emit('capture_paused', jsonb_build_object('tag', 'PAUSE'));
+  return true;
+end
+$function$;
+
+create or replace function cdc.resume()
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $function$
+begin
+  delete from cdc.settings where name = 'paused';
+  if not found then
+    return false;
+  end if;
+  perform cdc.emit('capture_resumed', jsonb_build_object(
+    'tag', 'RESUME',
+    'tables', (
+      select coalesce(jsonb_agg(s.snapshot order by s.relid), '[]') from cdc.table_snapshots(cdc.publishable()) as s
+    )
+  ));
+  return true;
+end
+$function$;
+
+revoke all on function cdc.pause() from public;
+revoke all on function cdc.resume() from public;

@@ -1,0 +1,31 @@
+-- The event triggers as they stand. The row version tells that one was switched off and on again in between.
+select
+  pg_catalog.jsonb_build_object(
+    'triggers', coalesce(
+      (
+        select pg_catalog.jsonb_agg(
+          pg_catalog.jsonb_build_array(t.evtname, t.evtenabled::text, t.evtfoid::int8, t.xmin::text) order by t.evtname
+        )
+        from pg_catalog.pg_event_trigger as t
+        where t.evtname in ('_cdc_0_command', '_cdc_0_drop', '_cdc_0_rewrite')
+      ),
+      '[]'
+    ),
+    'settings', coalesce(
+      (
+        select pg_catalog.jsonb_agg(c.setting order by c.setting)
+        from pg_catalog.pg_db_role_setting as s
+        cross join lateral pg_catalog.unnest(s.setconfig) as c (setting)
+        where c.setting ~ '^(event_triggers|cdc.capture)='
+      ),
+      '[]'
+    )
+  )::text as state,
+  (
+    select pg_catalog.count(*) = 3
+    from pg_catalog.pg_event_trigger as t
+    where t.evtname in ('_cdc_0_command', '_cdc_0_drop', '_cdc_0_rewrite') and t.evtenabled = 'A'
+  )
+  and coalesce(pg_catalog.current_setting('event_triggers', true), 'on') = 'on' as standing,
+  not exists (select from pg_catalog.pg_event_trigger as t where t.evtname ~ '^_cdc_0_') as absent,
+  exists (select from cdc.settings as s where s.name = 'paused') as paused

@@ -1,0 +1,237 @@
+"""Traps of capture itself: bypassed, switched off, forged, and in the way of nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from tests.support_postgres import logical_messages, stream
+from tests.trap_world import PAIR, World
+from toolkit.embedded import EmbeddedServer
+from toolkit.errors import CdcError
+from toolkit.lsn import Lsn
+from toolkit.source import ddl_switch, install
+
+pytestmark = pytest.mark.postgres
+
+
+# -- capture that was bypassed
+
+
+def _catalog_edit(world: World) -> None:
+    world.sql(
+        "set allow_system_table_mods = on",
+        "update pg_attribute set attname = 'w' where attrelid = 't'::regclass and attnum = 2",
+    )
+
+
+def _disabled(world: World) -> None:
+    world.sql(
+        "alter event trigger _cdc_0_command disable", "alter table t add column sneaked int",
+        "alter event trigger _cdc_0_command enable always",
+    )  # fmt: skip
+
+
+def _switched_off(world: World) -> None:
+    world.sql("set event_triggers = off", "alter table t drop column v", "set event_triggers = on")
+
+
+@pytest.mark.parametrize("bypass", [_catalog_edit, _disabled, _switched_off])
+def test_trap_076_a_bypass_is_found_by_comparison(
+    world: World, bypass: Callable[[World], None], pg: EmbeddedServer
+) -> None:
+    if bypass is _switched_off and pg.major < 17:
+        pytest.skip("event_triggers came with PostgreSQL 17")
+    log = world.start(*PAIR)
+    log.drain()
+    before = log.complete_to
+    world.sql("insert into t values (3, 'z')")
+    bypass(world)
+    log.drain()
+    state = log.states()["public.t"]
+    assert state.state == "stale"
+    assert "past capture" in (state.reason or "")
+    assert state.from_lsn is not None and state.from_lsn <= before  # from the last comparison, not from this one
+    log.repair("public.t")
+    log.drain()
+    world.exact("t")
+
+
+def test_trap_076_a_silent_rewrite_behind_a_disabled_trigger(world: World) -> None:
+    """Nothing in the catalog tells of it afterwards but the event trigger's own row."""
+    log = world.start(*PAIR, "create table other (id int primary key)")
+    log.drain()
+    world.sql(
+        "alter event trigger _cdc_0_command disable", "alter event trigger _cdc_0_rewrite disable",
+        "alter table t alter v type text using v || '!'",
+        "alter event trigger _cdc_0_command enable always", "alter event trigger _cdc_0_rewrite enable always",
+    )  # fmt: skip
+    log.drain()
+    assert world.stale() == {"public.t": "DDL capture was altered", "public.other": "DDL capture was altered"}
+    log.repair("public.t", "public.other")
+    log.drain()
+    world.exact("t", "other")
+    # As long as one is off nothing stays green, not even after a repair.
+    world.sql("alter event trigger _cdc_0_rewrite disable")
+    log.drain()
+    log.repair("public.t", "public.other")
+    log.drain()
+    assert set(world.stale()) == {"public.t", "public.other"}
+    install.install(log.conn, world.config)  # puts it right, and cannot know what went unheard
+    log.drain()
+    assert set(world.stale()) == {"public.t", "public.other"}
+    log.repair("public.t", "public.other")
+    log.drain()
+    world.exact("t", "other")
+
+
+def test_installing_again_is_no_alteration(world: World) -> None:
+    log = world.start(*PAIR)
+    log.drain()
+    install.install(log.conn, world.config)
+    log.drain()
+    world.exact("t")
+
+
+def test_ddl_after_a_cut_is_not_held_against_the_log(world: World) -> None:
+    """A drain to an earlier LSN compares nothing: the catalog of now may show DDL that is behind it."""
+    log = world.start(*PAIR)
+    at = log.drain()
+    world.sql("alter table t add column c int")
+    log.drain(upto=at)
+    assert world.stale() == {}
+    log.drain()
+    world.exact("t")
+
+
+# -- pause
+
+
+def test_pause_is_a_gap_with_its_interval(world: World) -> None:
+    log = world.start(*PAIR)
+    log.drain()
+    ddl_switch.pause(log.conn)
+    world.sql(
+        "alter table t alter v type text using upper(v)",
+        "alter table t add column c int",
+        "insert into t values (3, 'z', 1)",
+    )
+    ddl_switch.resume(log.conn)
+    world.sql("insert into t values (4, 'w', 2)")
+    log.drain()
+    assert "DDL capture was paused" in world.stale()["public.t"]
+    events = [e["payload"] for e in log.of("ddl")]
+    told = [(e["event"], e["tag"]) for e in events if e["event"].startswith("capture")]
+    assert told[0][0] == "capture_paused"
+    assert told[-1][0] == "capture_resumed"
+    assert {tag for _, tag in told[1:-1]} == {"ALTER TABLE"}
+    log.repair("public.t")
+    log.drain()
+    world.exact("t")
+    assert not ddl_switch.paused(log.conn)
+
+
+def test_a_drain_while_paused_stays_red(world: World) -> None:
+    log = world.start(*PAIR)
+    ddl_switch.pause(log.conn)
+    log.drain()
+    log.repair("public.t")
+    log.drain()
+    assert world.stale() == {"public.t": "DDL capture is paused"}
+    ddl_switch.resume(log.conn)
+    log.drain()
+    log.repair("public.t")
+    log.drain()
+    world.exact("t")
+
+
+def test_trap_089_kill_switch_of_a_session(world: World) -> None:
+    log = world.start(*PAIR)
+    world.sql("set cdc.capture = off", "alter table t add column c int", "reset cdc.capture")
+    log.drain()
+    assert any("DDL capture was paused" in gap["payload"]["reason"] for gap in log.of("gap"))
+    assert "public.t" in world.stale()
+
+
+# -- forgery
+
+
+def test_forged_replayed_malformed_and_oversized_messages_are_recorded_and_ignored(world: World) -> None:
+    log = world.start(*PAIR)
+    world.sql("alter table t add column c int")
+    (_, genuine), *_ = logical_messages(stream(log.conn, world.config))
+    log.drain()
+    before = log.latest_versions()
+    forged = genuine.replace(b'"public"', b'"hidden"')
+    attempts: list[bytes] = [
+        forged, genuine, b"", b"x", b"0" * 64, b"0" * 64 + b"{", b"\xff\xfe\x00", b"0" * 64 + b"[]",
+        b"f" * 64 + b'{"event": "' + b"A" * 1_000_000 + b'"}',
+    ]  # fmt: skip
+    world.sql("do $$ begin create role mallory; exception when duplicate_object then null; end $$", "set role mallory")
+    for content in attempts:
+        world.user.execute("select pg_logical_emit_message(true, 'cdc.ddl', %b::bytea)", [content])
+    world.user.execute("select pg_logical_emit_message(true, 'cdc.beacon', 'x')")
+    world.user.execute("select pg_logical_emit_message(true, 'cdc.other', 'x')")
+    world.sql("reset role")
+    recorded = len(log.of("message"))
+    log.drain()
+    messages = [e["payload"] for e in log.of("message")[recorded:]]
+    assert len(messages) == len(attempts) + 2
+    assert all(m["reason"] for m in messages)
+    assert max(len(m["content"]) for m in messages) <= 1000
+    assert "another transaction" in messages[1]["reason"]
+    assert log.latest_versions() == before
+    world.exact("t")
+
+
+# -- in the user's database
+
+
+def test_trap_148_capture_runs_no_ddl_of_its_own(world: World) -> None:
+    log = world.start(
+        *PAIR,
+        "create table heard (tag text)",
+        "create function hear() returns event_trigger language plpgsql as "
+        " $$ begin insert into public.heard values (tg_tag); end $$",
+        "create event trigger zz on ddl_command_end execute function hear()",
+    )
+    world.sql("truncate heard", "alter table t add column c int", "create index on t (c)")
+    log.drain()
+    log.drain()
+    assert world.user.execute("select array_agg(tag) from heard").fetchone() == (["ALTER TABLE", "CREATE INDEX"],)
+
+
+def test_trap_149_a_cancel_is_the_users_own(world: World) -> None:
+    log = world.start(*PAIR)
+    log.drain()
+    log.conn.execute(
+        "create or replace function cdc.publishable() returns oid[] language plpgsql as"
+        " $$ begin perform pg_sleep(60); return '{}'; end $$"
+    )
+    world.sql("set statement_timeout = '200ms'")
+    with pytest.raises(psycopg.errors.QueryCanceled):
+        world.sql("alter publication cdc set (publish = 'insert')")
+    world.sql("reset statement_timeout", "insert into t values (3, 'z')")
+    log.drain()
+    world.exact("t")
+
+
+def test_trap_150_an_index_expression_that_needs_a_search_path_is_named(world: World) -> None:
+    with pytest.raises(CdcError, match=r"copying public\.t: function helper"):
+        world.start(
+            "create table t (id int primary key, v text)",
+            "create function helper(text) returns text language sql immutable as 'select upper($1)'",
+            "create function indexed(text) returns text language sql immutable as 'select public.helper($1)'",
+            "create index on t (indexed(v))",
+            "create or replace function indexed(text) returns text language sql immutable as 'select helper($1)'",
+        )
+
+
+def test_trap_151_a_type_without_a_send_function(world: World) -> None:
+    log = world.start("create table t (id int primary key, a aclitem)")
+    world.sql("insert into t values (1, 'postgres=r/postgres')", "update t set id = 2")
+    log.drain()
+    world.exact("t")
+    assert log.rows(world.relid("t"), Lsn(log.complete_to))[1]

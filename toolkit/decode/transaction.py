@@ -1,0 +1,359 @@
+"""One transaction of a stream: what its RELATIONs, TRUNCATEs and logical messages say, as events and layouts."""
+
+from __future__ import annotations
+
+import base64
+import json
+from bisect import bisect_right
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from toolkit.catalog import SchemaVersion, TableVersion
+from toolkit.decode import ddl
+from toolkit.decode.layout import LOG_NAME, LOG_SCHEMA, bind, log_binding, logged_layout
+from toolkit.decode.messages import LogicalMessage, Relation, Truncate, parse, timestamp
+from toolkit.decode.rows import Binding
+from toolkit.events import Event
+from toolkit.lsn import Lsn
+
+if TYPE_CHECKING:
+    from toolkit.decode.plan import Planner
+
+#: What is kept of a logical message that is not ours, in bytes.
+MESSAGE_CAP = 64 * 1024
+#: What is kept of one that claims to be ours and is not, in characters.
+FORGED_CAP = 1000
+#: Ordinal of what must sort before every row of its transaction.
+BORN = -1
+
+
+class Transaction:
+    """One transaction's RELATIONs, TRUNCATEs and logical messages."""
+
+    def __init__(self, planner: Planner, number: int, indexes: list[int]) -> None:
+        self.planner, self.stream, self.number = planner, planner.stream, number
+        self.begin, self.commit = int(self.stream.begins[number]), int(self.stream.commits[number])
+        self.xid = int(self.stream.xids[number])
+        self.events: list[Event] = []
+        self.beacons: list[str] = []
+        self.messages = {index: parse(self.stream.message(index), index) for index in indexes}
+        self.born: set[int] = set()  # relids created here
+        self.rewrites: dict[int, tuple[int, int]] = {}  # relid -> reason bits, index of the message
+        self.adopted: set[tuple[int, int]] = set()  # (message index, relid) already folded
+        self.gaps: dict[tuple[int, int], dict[str, Any]] = {}  # (ordinal, relid) -> payload, several reasons joined
+        self.truncating: set[int] = set()  # published roots whose own TRUNCATE message is still to come
+        self.verifier = ddl.Verifier(planner.context.key, planner.context.system_id, self.xid)
+        self.ddl: dict[int, ddl.DdlMessage] = {}
+        self.refused: dict[int, str] = {}
+        self.unreadable: set[int] = set()
+        for index, message in self.messages.items():
+            if isinstance(message, LogicalMessage) and message.prefix in (ddl.DDL_PREFIX, ddl.BEACON_PREFIX):
+                self._verify(index, message)
+
+    def _verify(self, index: int, message: LogicalMessage) -> None:
+        try:
+            data = self.verifier.open(message.content)
+        except (ValueError, TypeError) as error:
+            self.refused[index] = str(error)
+            return
+        if not self.planner.xids or self.planner.xids[-1][0] != self.begin:
+            self.xid = int(data["xid"])
+            self.planner.xids.append((self.begin, self.xid))
+        if message.prefix == ddl.BEACON_PREFIX:
+            self.beacons.append(str(data.get("nonce")))
+            return
+        try:
+            read = ddl.read(data, message.content[64:].decode())
+            for table in read.tables.values():
+                TableVersion.from_json(table)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            self.refused[index] = f"genuine but unreadable: {error!r}"
+            self.unreadable.add(index)
+        else:
+            self.ddl[index] = read
+
+    def walk(self) -> None:
+        """Make the events of the transaction, in `events`."""
+        for index, message in self.messages.items():
+            match message:
+                case Relation():
+                    self._relation(index, message)
+                case Truncate():
+                    self._truncate(index, message)
+                case LogicalMessage():
+                    self._message(index, message)
+        for relid, (reason, index) in self.rewrites.items():
+            # No ddl_command_end has explained it.
+            version = self.planner.versions.get(relid)
+            if version is None or version.table.published:
+                self._gap(index, relid, f"rewritten (reason {reason}) by a command that was not captured to its end")
+        for (ordinal, relid), payload in self.gaps.items():
+            self._event("gap", ordinal, relid=relid, payload=payload)
+        self.events.sort(key=lambda event: event.ordinal)
+
+    # -- events
+
+    def _event(
+        self, kind: str, ordinal: int, *, index: int | None = None, payload: Mapping[str, Any] | str, **more: Any
+    ) -> None:
+        context, stream = self.planner.context, self.stream
+        self.events.append(
+            Event(
+                batch_id=self.planner.batch_id,
+                generation=context.generation,
+                commit_lsn=int(stream.commit_lsns[self.number]),
+                ordinal=ordinal,
+                end_lsn=int(stream.end_lsns[self.number]),
+                kind=kind,
+                lsn=None if index is None else int(stream.lsn(index)),
+                xid=self.xid,
+                committed_at=timestamp(int(stream.times[self.number])),
+                origin="slot",
+                payload=payload if isinstance(payload, str) else json.dumps(payload, sort_keys=True),
+                **more,
+            )
+        )
+
+    def _ordinal(self, index: int) -> int:
+        return int(self.stream.ordinals[index])
+
+    def _gap(self, index: int, relid: int, reason: str, **detail: Any) -> None:
+        known = self.planner.versions.get(relid)
+        name = known.table.identifier if known else str(relid)
+        payload = self.gaps.setdefault(
+            (self._ordinal(index), relid), {"reason": reason, "remedy": f"cdc repair {name}", "detail": detail}
+        )
+        if reason not in payload["reason"]:
+            payload["reason"] += "; " + reason
+            payload["detail"] |= detail
+
+    # -- TRUNCATE and logical messages
+
+    def _truncate(self, index: int, message: Truncate) -> None:
+        payload = {"cascade": message.cascade, "restart_identity": message.restart_identity}
+        self.truncating -= set(message.relids)
+        for number, relid in enumerate(message.relids):
+            if relid in self.planner.logs:  # what was drained is purged
+                continue
+            version = self.planner.versions.get(relid)
+            schema_id = version.schema_id if version else None
+            self._event(
+                "truncate", self._ordinal(index) + number, index=index, relid=relid, schema_id=schema_id, op="T",
+                payload=payload,
+            )  # fmt: skip
+
+    def _message(self, index: int, message: LogicalMessage) -> None:
+        if index in self.ddl:
+            self._ddl(index, self.ddl[index])
+            return
+        payload: dict[str, Any] = {"prefix": message.prefix}
+        if index in self.refused or (message.prefix.startswith("cdc.") and message.prefix != ddl.BEACON_PREFIX):
+            payload["reason"] = self.refused.get(index, "unknown prefix")
+            payload["content"] = message.content.decode("utf-8", "replace")[:FORGED_CAP].replace("\0", "\ufffd")
+        else:
+            payload["size"] = len(message.content)
+            kept = message.content[:MESSAGE_CAP]
+            try:
+                payload["content"] = message.content.decode("utf-8")[:MESSAGE_CAP]
+            except UnicodeDecodeError:
+                payload["content"], payload["encoding"] = base64.b64encode(kept).decode(), "base64"
+        self._event("message", self._ordinal(index), index=index, payload=payload)
+        if index in self.unreadable:
+            self._all_stale(index, "DDL message cannot be read")
+
+    def _all_stale(self, index: int, reason: str, **detail: Any) -> None:
+        for relid, version in sorted(self.planner.versions.items()):
+            if version.table.published and not version.table.dropped:
+                self._gap(index, relid, reason, **detail)
+
+    # -- DDL
+
+    def _ddl(self, index: int, message: ddl.DdlMessage) -> None:
+        about = {*message.tables, *message.rewrites, *message.dropped}
+        relid = about.pop() if len(about) == 1 else None
+        self._event("ddl", self._ordinal(index), index=index, relid=relid, payload=message.text)
+        self.born |= message.created
+        for table, reason in message.rewrites.items():
+            self.rewrites[table] = (self.rewrites.get(table, (0, 0))[0] | reason, index)
+        self._rewritten_leaves(index, message)
+        for table in message.tables:
+            self._adopt(index, message, table)
+        self._dropped_partitions(index, message)
+        for table in message.dropped:
+            self._drop(index, table)
+        if message.event == "capture_failed":
+            for table in sorted(message.named or ()):
+                self._gap(index, table, "DDL capture failed", error=message.error)
+            if not message.named:
+                self._all_stale(index, "DDL capture failed", error=message.error)
+        elif message.event in ("capture_paused", "capture_skipped"):
+            self._all_stale(index, "DDL capture was paused", tag=message.tag, sql=message.sql)
+        elif message.event == "table_truncate":
+            self._partition_truncated(index, message)
+
+    def _partition_truncated(self, index: int, message: ddl.DdlMessage) -> None:
+        """Under a root that publishes its partitions' rows, TRUNCATE of a partition alone sends nothing.
+
+        Triggers fire before the truncation, the root's own first: then its TRUNCATE message follows and tells all.
+        """
+        for relid in sorted(message.named or ()):
+            known = self.planner.versions.get(relid)
+            if known is not None and known.table.published:
+                self.truncating.add(relid)
+                continue
+            for root in self._roots(relid) - self.truncating:
+                self._gap(index, root, f"partition {message.identities.get(relid, relid)} was truncated")
+
+    def _rewritten_leaves(self, index: int, message: ddl.DdlMessage) -> None:
+        """A partition is rewritten, its root publishes the rows: what became of them is asked of the root."""
+        for relid, (reason, at) in list(self.rewrites.items()):
+            known = self.planner.versions.get(relid)
+            snapshot = message.tables.get(relid) or (json.loads(known.payload) if known else None)
+            if snapshot is None or snapshot.get("published", True):
+                continue
+            del self.rewrites[relid]
+            for root in self._roots(relid):
+                self.rewrites[root] = (self.rewrites.get(root, (0, 0))[0] | reason, at)
+
+    def _adopt(self, index: int, message: ddl.DdlMessage, relid: int) -> SchemaVersion | None:
+        """Fold one table snapshot: a new version, what it says about older rows, and the layout from here on."""
+        if (index, relid) in self.adopted:
+            return self.planner.versions.get(relid)
+        self.adopted.add((index, relid))
+        self.born |= message.created
+        last = self.planner.versions.get(relid)
+        old = None if last is None or last.table.dropped else last
+        before = json.loads(old.payload) if old else None
+        snapshot = ddl.carry(before, ddl.from_partitions(before, message.tables[relid], message.tables))
+        table = TableVersion.from_json(snapshot)
+        if table.persistence == "t":
+            return None
+        rewrite, _ = self.rewrites.pop(relid, (0, 0))
+        born = relid in self.born
+        if old is not None:
+            empty = born and old.table.published and not self.planner.has_rows(relid, self.begin, index)
+            for stale, reason in ddl.classify(old.table, table, message, rewrite=rewrite, empty=empty):
+                self._stale(index, stale, reason, message, table)
+            if json.loads(old.payload) == snapshot:
+                return old
+        elif not born and table.published:
+            self._gap(index, relid, "joined the publication", tag=message.tag)
+        first = old is None and born
+        version = self._version(index, BORN if first else self._ordinal(index), snapshot, table)
+        if first and table.published and table.persistence == "p":
+            # Baseline of no rows at the position of birth: every event of the table counts, this transaction's too.
+            at = str(Lsn(int(self.stream.commit_lsns[self.number])))
+            payload = {"rows": 0, "scope": "all", "lsn": at}
+            self._event("baseline", BORN, index=index, relid=relid, schema_id=version.schema_id, payload=payload)
+        self._rebind(index, version)
+        return version
+
+    def _stale(self, index: int, relid: int, reason: str, message: ddl.DdlMessage, cause: TableVersion) -> None:
+        """A gap of the table, and of the roots above it if it is another one: they publish its rows."""
+        if relid == cause.relid:
+            self._gap(index, relid, reason, tag=message.tag)
+            return
+        for root in self._roots(relid):
+            self._gap(index, root, reason, tag=message.tag)
+
+    def _roots(self, relid: int) -> set[int]:
+        """The published partitioned tables that send the rows of `relid`: itself, or above it."""
+        tables = (v.table for v in self.planner.versions.values() if v.table.published and not v.table.dropped)
+        return {t.relid for t in tables if t.kind == "p" and (t.relid == relid or relid in t.children)}
+
+    def _dropped_partitions(self, index: int, message: ddl.DdlMessage) -> None:
+        """Partitions take their rows along, and their parents, which the message cannot tell of, lose them."""
+        gone = set(message.dropped)
+        for relid in message.dropped:
+            known = self.planner.versions.get(relid)
+            name = known.table.identifier if known else message.identities.get(relid, str(relid))
+            for root in self._roots(relid) - gone:
+                self._gap(index, root, f"partition {name} was dropped")
+        for version in list(self.planner.versions.values()):
+            table = version.table
+            if gone.isdisjoint(table.children) or table.relid in gone or table.relid in message.tables:
+                continue
+            snapshot = json.loads(version.payload)
+            snapshot["children"] = [child for child in snapshot["children"] if child not in gone]
+            self._version(index, self._ordinal(index), snapshot, TableVersion.from_json(snapshot))
+
+    def _drop(self, index: int, relid: int) -> None:
+        last = self.planner.versions.get(relid)
+        self.rewrites.pop(relid, None)
+        if last is None or last.table.dropped:
+            return
+        snapshot = {**json.loads(last.payload), "dropped": True}
+        self._version(index, self._ordinal(index), snapshot, TableVersion.from_json(snapshot))
+
+    def _version(self, index: int, ordinal: int, snapshot: dict[str, Any], table: TableVersion) -> SchemaVersion:
+        planner, payload = self.planner, json.dumps(snapshot, sort_keys=True)
+        version = SchemaVersion(
+            schema_id=planner.next_schema_id,
+            generation=planner.context.generation,
+            commit_lsn=Lsn(int(self.stream.commit_lsns[self.number])),
+            end_lsn=Lsn(int(self.stream.end_lsns[self.number])),
+            ordinal=ordinal,
+            table=table,
+            payload=payload,
+        )
+        planner.next_schema_id += 1
+        planner.versions[table.relid] = version
+        if table.capture != "slot":
+            planner.images.append(logged_layout(index, version))
+        # Several commands of one transaction may touch a table: (ordinal, relid) tells their versions apart.
+        self._event(
+            "schema", ordinal, index=index, relid=table.relid, schema_id=version.schema_id, payload=payload
+        )  # fmt: skip
+        return version
+
+    # -- layouts
+
+    def _relation(self, index: int, message: Relation) -> None:
+        relid, layouts = message.relid, self.planner.layouts
+        if message.schema == LOG_SCHEMA and LOG_NAME.fullmatch(message.name):
+            self.planner.logs.add(relid)
+            layouts.add(log_binding(index, message), message)
+            return
+        version = self.planner.versions.get(relid)
+        binding = bind(index, message, version)
+        if binding is None:
+            later = next((i for i, d in self.ddl.items() if i > index and relid in d.tables), None)
+            if later is not None:
+                # CREATE TABLE AS: the rows come before the message that explains them.
+                born = TableVersion.from_json(self.ddl[later].tables[relid])
+                if bind(index, message, born) is not None:
+                    version = self._adopt(later, self.ddl[later], relid)
+                    binding = bind(index, message, version)
+        if binding is None:
+            binding = self._quarantine(index, message, "the schema version known here does not have these columns")
+        layouts.add(binding, message)
+
+    def _quarantine(self, index: int, message: Relation, reason: str) -> Binding:
+        """Keep the rows as they come, by position, and say that nobody knows which columns they are."""
+        detail = {"name": f"{message.schema}.{message.name}", "columns": [c.name for c in message.columns]}
+        known = message.relid in self.planner.versions
+        if known or not self._roots(
+            message.relid
+        ):  # else a partition that comes along with the root that sends its rows
+            self._gap(index, message.relid, reason if known else "rows of a table without a schema version", **detail)
+        count = len(message.columns)
+        return Binding(index, message.relid, tuple(range(1, count + 1)), count, None)
+
+    def _rebind(self, index: int, version: SchemaVersion) -> None:
+        """A DDL that leaves the columns alone may bring no new RELATION; its rows belong to the new version."""
+        message = self.planner.layouts.relation(version.table.relid, index)
+        if message is None:
+            return
+        binding = bind(index, message, version)
+        if binding is None:
+            relid = version.table.relid
+            if not self.planner.has_rows(relid, index, self._next_relation(relid, index)):
+                return
+            binding = self._quarantine(index, message, "rows follow a DDL event without a new RELATION message")
+        self.planner.layouts.add(binding, message)
+
+    def _next_relation(self, relid: int, index: int) -> int:
+        """Message index of the next RELATION of a table, or the end of the stream."""
+        mine = self.planner.relations.get(relid, [])
+        at = bisect_right(mine, index)
+        return mine[at] if at < len(mine) else len(self.stream)
