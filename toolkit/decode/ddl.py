@@ -46,7 +46,7 @@ class DdlMessage:
     rewrites: dict[int, int]  # reason bits by relid
     named: frozenset[int] | None  # tables that the message mentions; None: others too, whose tables it does not tell
     error: str | None
-    identities: dict[int, str]  # names of the tables that the message mentions
+    identities: dict[int, str] = field(default_factory=dict)  # names of the tables that the message mentions
 
 
 @dataclass(slots=True)
