@@ -76,7 +76,7 @@ def command(function: Callable[..., int | None]) -> Callable[..., None]:
             code = error.exit_code
         except KeyboardInterrupt:
             click.echo("cdc: interrupted; nothing half-done remains, run the command again", err=True)
-            code = 1
+            code = 130
         finally:
             _stop_spark()
         sys.exit(code or 0)
