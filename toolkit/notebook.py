@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -34,15 +35,23 @@ def run(config: Config, name: str, parameters: Mapping[str, object], out: Path) 
     given = {"config_path": str(config.root / "cdc.toml")} | dict(parameters)
     executed = out.with_suffix(".ipynb")
     out.parent.mkdir(parents=True, exist_ok=True)
-    with warnings.catch_warnings(), _importable():
+    with warnings.catch_warnings(), _importable(), tempfile.TemporaryDirectory(prefix="cdc-kernel-") as folder:
         warnings.simplefilter("ignore")  # of papermill and nbconvert
+        from jupyter_client.manager import AsyncKernelManager
         from nbconvert import HTMLExporter
         from papermill import PapermillExecutionError, execute_notebook
 
+        class LocalKernel(AsyncKernelManager):
+            """Speaks over sockets in the file system: a port on loopback is open to every user of the machine."""
+
+            transport = "ipc"
+            ip = f"{folder}/kernel"  # short: socket paths end at 107 bytes
+
         try:
             notebook = execute_notebook(
-                source, executed, parameters=given, kernel_name="python3", progress_bar=False, cwd=config.root
-            )
+                source, executed, parameters=given, kernel_name="python3", progress_bar=False, cwd=config.root,
+                kernel_manager_class=LocalKernel,
+            )  # fmt: skip
         except PapermillExecutionError as error:
             raise CdcError(f"notebook {name}: {error.ename}: {error.evalue}; see {executed}") from None
         page, _ = HTMLExporter(template_name="lab").from_notebook_node(notebook)
