@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from toolkit.environment import environment
 from toolkit.errors import BuildFailed, UnknownTable
 from toolkit.lsn import Lsn
 
@@ -127,28 +128,12 @@ def _invoke(config: Config, arguments: list[str], run_vars: dict[str, str], posi
     options = ["--quiet", "--no-use-colors", "--log-level-file", "none", "--log-path", str(config.work_dir / "dbt")]
     if run_vars:
         options += ["--vars", json.dumps(run_vars)]
-    with contextlib.redirect_stdout(io.StringIO()), _environment(position):
+    with contextlib.redirect_stdout(io.StringIO()), environment(position):
         outcome = dbtRunner().invoke([*arguments, *where, *options])
     results = list(getattr(outcome.result, "results", None) or [])
     if not outcome.success:
         raise BuildFailed(_message(outcome.exception, results)) from None
     return results
-
-
-@contextlib.contextmanager
-def _environment(values: dict[str, str]) -> Any:
-    import os
-
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def _model(result: Any) -> ModelResult:

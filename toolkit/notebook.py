@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from toolkit.environment import environment
 from toolkit.errors import CdcError, ConfigError
 from toolkit.queries import ROOT
 
@@ -35,7 +35,13 @@ def run(config: Config, name: str, parameters: Mapping[str, object], out: Path) 
     given = {"config_path": str(config.root / "cdc.toml")} | dict(parameters)
     executed = out.with_suffix(".ipynb")
     out.parent.mkdir(parents=True, exist_ok=True)
-    with warnings.catch_warnings(), _importable(), tempfile.TemporaryDirectory(prefix="cdc-kernel-") as folder:
+    # The kernel's process imports the toolkit from the checkout.
+    search = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    with (
+        warnings.catch_warnings(),
+        environment({"PYTHONPATH": search}),
+        tempfile.TemporaryDirectory(prefix="cdc-kernel-") as folder,
+    ):
         warnings.simplefilter("ignore")  # of papermill and nbconvert
         from jupyter_client.manager import AsyncKernelManager
         from nbconvert import HTMLExporter
@@ -57,17 +63,3 @@ def run(config: Config, name: str, parameters: Mapping[str, object], out: Path) 
         page, _ = HTMLExporter(template_name="lab").from_notebook_node(notebook)
     out.write_text(page, encoding="utf-8")
     return out
-
-
-@contextlib.contextmanager
-def _importable() -> Iterator[None]:
-    """Let the kernel's process import the toolkit from the checkout."""
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), before]))
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before

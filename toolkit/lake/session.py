@@ -7,11 +7,10 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from toolkit.environment import environment
 from toolkit.errors import LakeError
 from toolkit.lake.java import find_java
 from toolkit.lake.tables import require_writable
@@ -166,7 +165,7 @@ def _start(config: Config, settings: dict[str, str]) -> SparkSession:
         raise LakeError("Spark was started outside the toolkit in this process; call toolkit.lake.session first")
     # Python workers import the toolkit; it need not be installed.
     search = [str(_ROOT), *(p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and p != str(_ROOT))]
-    environment = {
+    variables = {
         "JAVA_HOME": str(find_java().parent.parent),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
@@ -176,7 +175,7 @@ def _start(config: Config, settings: dict[str, str]) -> SparkSession:
     for key, value in settings.items():
         conf.set(key, value)
     log_path = config.work_dir / LOG_NAME
-    with _environment(environment):
+    with environment(variables):
         with log_path.open("wb") as log:
             try:
                 gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
@@ -189,21 +188,6 @@ def _start(config: Config, settings: dict[str, str]) -> SparkSession:
             SparkContext._gateway = gateway
             stop_session()
             raise LakeError(f"Spark did not start: {lines[0] if lines else error!r}; see {log_path}") from None
-
-
-@contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    """What the JVM inherits, without leaving it behind in this process."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def _last_words(log_path: Path) -> str:
