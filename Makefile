@@ -75,6 +75,7 @@ format: $(STAMP) ## Let Ruff put the code in order
 .PHONY: bench
 bench: $(STAMP) ## Speeds against the limit of the same run, one JSON line a figure (BENCH_ARGS="--changes 100000")
 	@$(BIN)/python -m tests.benchmarks.bench $(BENCH_ARGS)
+	@$(BIN)/python -m tests.benchmarks.capture
 
 .PHONY: clean
 clean: ## Remove what the tools leave behind, and .venv

@@ -53,6 +53,9 @@ set lc_monetary = 'C'
 set row_security = off
 as $function$
 begin
+  if tg_op <> 'DELETE' and new.xmax <> 0 then
+    perform cdc.log_superseded(tg_relid, new.ctid);
+  end if;
   if greatest(pg_column_size(old), pg_column_size(new)) < 500000 then
     insert into cdc.change_log (part, lsn, relid, op, old, new)
     select c.part, pg_current_wal_insert_lsn(), tg_relid, tg_op::"char", old::text, new::text
@@ -69,6 +72,32 @@ begin
       perform cdc.log_failed(tg_relid, sqlstate || ' ' || sqlerrm);
   end;
   return null;
+end
+$function$;
+
+-- A row of a statement that changes many may be changed again, by a trigger of the application on another of its rows,
+-- before its own change is logged: for a table with a key the order in the log is then not that of the changes, and the
+-- table is stale. A version that is merely locked (by a foreign key) is still there under its ctid.
+create or replace function cdc.log_superseded(relid oid, version tid)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set row_security = off
+as $function$
+declare
+  live bool;
+begin
+  execute format('select exists (select from only %s as t where t.ctid = $1)', relid::regclass)
+  using version into live;
+  if not live and exists (
+    select from pg_index as i
+    where i.indrelid = relid and i.indimmediate and (i.indisprimary or i.indisreplident)
+  ) then
+    perform cdc.log_failed(relid, 'a trigger of the application changed a row again before its own change was logged');
+  end if;
+exception
+  when others then
+    perform cdc.log_failed(relid, sqlstate || ' ' || sqlerrm);
 end
 $function$;
 
@@ -288,6 +317,7 @@ end
 $function$;
 
 revoke all on function cdc.log_row() from public;
+revoke all on function cdc.log_superseded(oid, tid) from public;
 revoke all on function cdc.log_rows() from public;
 revoke all on function cdc.log_truncate() from public;
 revoke all on function cdc.log_part() from public;

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from tests.support_writers import TABLES, Writers, folded_rows, journal_inserts, source_rows, writing
-from toolkit import build, initialise, states
+from toolkit import build, doctor, initialise, states, status
 from toolkit import drain as draining
 from toolkit.config import Config, TableConfig
 from toolkit.embedded import EmbeddedServer
@@ -195,6 +195,9 @@ def test_a_server_without_logical_decoding(lake: Config):
         with psycopg.connect(server.conninfo()) as conn:
             assert conn.execute("select max(xid) > '4294967296'::xid8 from cdc.change_log").fetchone() == (True,)
         assert draining.drain(config).changes == 1
+        shown = status.status(config)
+        assert (shown.slot, shown.slot_error, shown.red) == (None, None, False)
+        assert [d for d in doctor.doctor(config) if d.level == "error"] == []
         assert folded_rows(config)["public.t"] == source_rows(server.conninfo(), "public.t")
         assert draining.drain(config).changes == 0
         # A restore to before the last tick is told from the same history.

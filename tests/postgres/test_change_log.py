@@ -9,9 +9,9 @@ import pytest
 
 from tests.support_change_log import PARTITIONED, Log, Row, image, with_table
 from tests.support_writers import TABLES, source_rows, writing
-from toolkit.errors import PreflightFailed
 from toolkit.lsn import Lsn
 from toolkit.source import changelog, install, snapshot, tick
+from toolkit.source.locks import LockTimeout
 
 pytestmark = pytest.mark.postgres
 
@@ -65,10 +65,10 @@ def test_trap_034_a_tick_waits_for_nobody(log: Log, database: str):
 
 def test_trap_035_a_writer_older_than_the_triggers(log: Log, database: str):
     log.conn.execute("create table public.t (id int primary key)")
-    quick = log.config.model_copy(update={"check": log.config.check.model_copy(update={"cut_seconds": 0.2})})
+    quick = log.config.model_copy(update={"snapshot": log.config.snapshot.model_copy(update={"lock_seconds": 1})})
     with psycopg.connect(database) as old:
         old.execute("insert into t values (1)")
-        with pytest.raises(PreflightFailed, match="in use for longer"):
+        with pytest.raises(LockTimeout, match=r"held by pid \d+.*insert into t"):
             install.install(log.conn, quick)
         left = log.conn.execute("select count(*) from pg_namespace where nspname = 'cdc'").fetchone()
         assert left == (0,), "what was installed before the refusal is rolled back"
@@ -361,6 +361,23 @@ def test_a_change_by_the_users_own_trigger_is_logged_after_what_fired_it(log: Lo
     )
     log.install()
     assert log.during("insert into t values (1, 1)") == [("I", None, "(1,1)"), ("U", "(1,1)", "(1,100)")]
+
+
+def test_a_row_changed_again_before_it_was_logged_makes_the_table_stale(log: Log):
+    log.conn.execute(
+        "create table public.t (id int primary key, self int references public.t deferrable, v int);"
+        "insert into public.t values (1, 1, 1), (2, 1, 2), (3, 3, 3);"
+        "create function public.other() returns trigger language plpgsql as $$ begin"
+        "  update public.t set v = v + 100 where new.id = 1 and new.v < 100 and id = 2; return null; end $$;"
+        "create trigger other after update on public.t for each row execute function public.other()"
+    )
+    log.install()
+    assert [op for op, _, _ in log.during("update t set v = v + 1 where id = 1")] == ["U", "U"]
+    ops = log.during("update t set v = v + 1 where id < 3")
+    assert [op for op, _, _ in ops] == ["U", "U", "F", "U"]
+    assert "changed a row again" in (ops[2][2] or "")
+    # Rows that a foreign key only locks are not changed again.
+    assert [op for op, _, _ in log.during("insert into t values (5, 6, 0), (6, 5, 0)")] == ["I", "I"]
 
 
 def test_statement_triggers_log_bulk_changes(log: Log):

@@ -12,11 +12,14 @@ from toolkit import queries
 from toolkit.catalog import TableVersion
 from toolkit.config import Config
 from toolkit.errors import PreflightFailed
-from toolkit.source import catalog
+from toolkit.log import logger
+from toolkit.source import catalog, locks
 from toolkit.source.connection import Connection, one_line
 
 #: Name of the table, and of its parts, in schema `cdc`.
 LOG = "change_log"
+_LOCK_SECONDS = 1.0
+_log = logger(__name__)
 
 
 def logged(config: Config, table: TableVersion | catalog.Relation) -> bool:
@@ -75,7 +78,7 @@ def recheck(conn: Connection, config: Config) -> tuple[str, ...]:
     """Put the triggers back that a DETACH, a new partition or somebody's hand left missing. Gives the tables mended.
 
     The catalog comparison has seen them missing before, or sees the table join afterwards: what was written meanwhile
-    is a gap. No lock is waited for longer than `[check] cut_seconds`; a table that is busy is left to the next drain.
+    is a gap. No lock is waited for longer than a second; a table that is busy is left to the next drain.
     """
     if not config.uses_change_log:
         return ()
@@ -87,10 +90,10 @@ def recheck(conn: Connection, config: Config) -> tuple[str, ...]:
         if relation.kind == "p" and not _needs_root(conn, relation.relid):
             continue
         try:
-            with conn.transaction():
-                conn.execute(f"set local lock_timeout = {int(config.check.cut_seconds * 1000)}")
+            with locks.waiting(conn, f"mending {relation.identifier}", seconds=_LOCK_SECONDS), conn.transaction():
                 row = conn.execute(_log_table(config, relation)).fetchone()
-        except (psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedTable, psycopg.errors.InsufficientPrivilege):
+        except (locks.LockTimeout, psycopg.errors.UndefinedTable, psycopg.errors.InsufficientPrivilege) as error:
+            _log.warning("triggers not mended", extra={"table": relation.identifier, "reason": one_line(error)})
             continue
         if row and row[0]:
             mended.append(relation.identifier)
