@@ -6,7 +6,7 @@ of rows are decoded in this process and committed as files. Asking for a Spark s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,17 +87,18 @@ def commit_here(
     return ledger.append(record, events, [path])
 
 
+def without_jvm(replace: Callable[[Any, str, Any], None] = setattr) -> None:
+    """Make `initialise.init` and `drain` work without a JVM."""
+    replace(session, "own_session", lambda *_: None)
+    replace(tables, "ensure", lambda _, config: make_events(config))
+    replace(staging, "commit_batch", commit_here)
+
+
 @pytest.fixture
-def plain_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Config]:
-    """Configuration of an empty lake; `initialise.init` and `drain` work on it without a JVM."""
-
-    def no_spark(*_: object) -> None:
-        return None
-
-    monkeypatch.setattr(session, "own_session", no_spark)
-    monkeypatch.setattr(tables, "ensure", lambda _, config: make_events(config))
-    monkeypatch.setattr(staging, "commit_batch", commit_here)
-    yield Config(root=tmp_path)
+def plain_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    """Configuration of an empty lake, for use without a JVM."""
+    without_jvm(monkeypatch.setattr)
+    return Config(root=tmp_path)
 
 
 def rows_in_log(config: Config, where: str = "kind = 'row'") -> list[dict[str, Any]]:

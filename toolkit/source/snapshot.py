@@ -86,6 +86,8 @@ def reader(config: Config, cut: Cut) -> Iterator[Connection]:
         conn.execute("begin isolation level repeatable read, read only")
         try:
             conn.execute(f"set transaction snapshot '{cut.snapshot_name}'")
+            # A piece is one plain scan: compiling it costs more than it saves, and the pieces are what is parallel.
+            conn.execute("set local jit = off; set local max_parallel_workers_per_gather = 0")
         except psycopg.Error as error:
             raise SourceUnavailable(f"importing the snapshot at {cut.lsn}: {one_line(error)}; run it again") from None
         yield conn

@@ -1,0 +1,32 @@
+"""`cdc init` in a process of its own, to be killed: `python -m tests.postgres.init_process CDC_TOML`.
+
+Every table is a batch of its own and is copied by workers in small pieces, however small it is; and not too fast.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+from tests.support_lake import without_jvm
+from toolkit import config as configuration
+from toolkit import initialise, snapshot
+from toolkit.output import plain
+from toolkit.progress import Progress
+
+
+class _Slow(Progress):
+    def add(self, *counted: Any) -> None:
+        time.sleep(0.1)  # a block; the driver cannot commit the table before
+        super().add(*counted)
+
+
+if __name__ == "__main__":
+    without_jvm()
+    snapshot._WORKERS_FROM = 0
+    snapshot._GROUP_BYTES = 1
+    snapshot._LEAST_PIECE = 1 << 20
+    snapshot.Progress = _Slow
+    print(json.dumps(plain(initialise.init(configuration.load(sys.argv[1])))))

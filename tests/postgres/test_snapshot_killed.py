@@ -1,0 +1,138 @@
+"""A first copy by real processes, ended by SIGKILL at any moment: no process, no lock, no half table is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from tests.benchmarks.processes import children_by_parent, stat, tree
+from tests.postgres.test_snapshot_log import current, of, on_source, sql
+from tests.support_lake import plain_lake, rows_in_log
+from toolkit import config as configuration
+from toolkit import drain as draining
+from toolkit.config import Config
+from toolkit.lake.ledger import Ledger
+
+__all__ = ["plain_lake"]
+pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("pg", ["pg18"], indirect=True)]
+_ROOT = Path(__file__).parents[2]
+_SECONDS = 60.0
+
+
+@pytest.fixture
+def config(database: str, plain_lake: Config) -> Config:
+    """Three tables in a lake with a file of configuration."""
+    name = conninfo_to_dict(database)["dbname"]
+    file = plain_lake.root / "cdc.toml"
+    file.write_text(
+        f"[source]\nconninfo = {json.dumps(database)}\nslot = 'cdc_{name}'\n[snapshot]\nworkers = 2\n", encoding="utf-8"
+    )
+    config = configuration.load(str(file))
+    sql(config, "create table public.a (id int primary key, x text)", "insert into public.a values (1, 'small')")
+    for table in "bc":
+        sql(
+            config,
+            f"create table public.{table} (id int primary key, x text)",
+            f"insert into public.{table} select i, repeat('x', 600) from generate_series(1, 8000) i",
+        )
+    return config
+
+
+def _start(config: Config) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.postgres.init_process", str(config.root / "cdc.toml")]
+    return subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def _family(pid: int) -> set[int]:
+    return tree(children_by_parent(), pid)
+
+
+def _until(what: str, happened: Any) -> None:
+    deadline = time.monotonic() + _SECONDS
+    while not happened():
+        assert time.monotonic() < deadline, f"{what} did not happen in {_SECONDS:g} s"
+        time.sleep(0.01)
+
+
+def _nobody_left(config: Config, family: set[int]) -> None:
+    """The workers and their sessions go away by themselves."""
+    _until("the end of all workers", lambda: all((stat(pid) or ["Z"])[0] == "Z" for pid in family))
+    with psycopg.connect(config.source.conninfo, autocommit=True) as conn:
+        query = "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+        _until("the end of all sessions", lambda: conn.execute(query).fetchone() == (0,))
+
+
+def _kill(process: subprocess.Popen[str]) -> set[int]:
+    family = _family(process.pid)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    return family
+
+
+def _finish(config: Config) -> dict[str, Any]:
+    process = _start(config)
+    out, errors = process.communicate(timeout=_SECONDS)
+    assert process.returncode == 0, errors
+    result: dict[str, Any] = json.loads(out)
+    return result
+
+
+def _whole(config: Config) -> None:
+    draining.drain(config)
+    for table in "abc":
+        assert of(config, table).state == "ok"
+        assert current(config, table) == on_source(config, table)
+    keys = [(e["commit_lsn"], e["ordinal"], e["relid"]) for e in rows_in_log(config)]
+    assert len(keys) == len(set(keys))
+    spool = config.work_dir / "spool"
+    assert not list(spool.glob("run-*"))
+
+
+def test_killed_in_the_middle_of_a_table_the_next_init_copies_that_one_again(config: Config) -> None:
+    process = _start(config)
+    begun = "run-*/copy-3-*.parquet"  # batch 1 begins the ledger, 2 is table a, 3 is b
+    try:
+        _until("the copy of b", lambda: any((config.work_dir / "spool").glob(begun)))
+    finally:
+        family = _kill(process)
+    assert len(family) >= 3  # the command and its two workers
+    _nobody_left(config, family)
+    assert of(config, "a").state == "ok"
+    before = [b.batch_id for b in Ledger(config).batches()]
+    assert before == [1, 2]
+    assert list((config.work_dir / "spool").glob("run-*"))  # half a table, which the next run sweeps away
+    sql(config, "update public.b set x = 'later' where id = 7", "delete from public.c where id = 8")
+    assert _finish(config)["rows"] == {"public.b": 8_000, "public.c": 7_999}
+    assert [b.batch_id for b in Ledger(config).batches()][:2] == before
+    _whole(config)
+
+
+@pytest.mark.long
+def test_killed_at_twenty_random_moments(config: Config, seed: int) -> None:
+    """Under a writer; a kill may strike anywhere between the first line of Python and the last commit."""
+    draw = random.Random(seed)
+    kills = 0
+    for number in range(20):
+        process = _start(config)
+        sql(
+            config, f"insert into public.a values ({number + 10}, 'n')", f"delete from public.b where id = {number + 1}"
+        )
+        try:
+            process.communicate(timeout=draw.uniform(0.5, 12.0))
+        except subprocess.TimeoutExpired:
+            kills += 1
+            _nobody_left(config, _kill(process))
+    assert kills or os.environ.get("CDC_TEST_SEED")
+    _finish(config)
+    _whole(config)
