@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from toolkit import queries, workload
+from toolkit import workload
 from toolkit.config import Config, load
 from toolkit.errors import CdcError, ConfigError, NotProven
 from toolkit.lsn import Lsn
@@ -325,10 +325,6 @@ def _prepare(folder: Path) -> Path:
         (folder / _MARKER).touch()
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be made: {error.strerror}; name another with --directory") from None
-    ignore = shutil.ignore_patterns(
-        "target", "logs", "__pycache__", ".user.yml", "profiles.yml", "current__*", "history__*"
-    )
-    shutil.copytree(queries.ROOT / "dbt_project", folder / "dbt_project", ignore=ignore)
     return folder
 
 
