@@ -1,0 +1,42 @@
+"""How far the log is behind the source, batch by batch. Read from the ledger alone, without a JVM."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from toolkit.drain import ledger_of
+from toolkit.lsn import Lsn
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from toolkit.config import Config
+
+
+def batches_frame(config: Config) -> pd.DataFrame:
+    """One row a batch of the newest generation, oldest first.
+
+    Columns: `batch_id`; `origin` (slot, change_log, snapshot); `from_lsn`, `complete_to` as `X/Y`; `wal_bytes` that it
+    moved on by; `changes`; `committed_at` in UTC; `waited_seconds` since the batch before it (NaN for the first): no
+    change in it was older when it could be read, but for what the drain itself took.
+
+    Raises:
+        LakeError: there is no ledger yet.
+    """
+    import pandas as pd
+
+    records = ledger_of(config).batches()
+    records = tuple(record for record in records if record.generation == records[-1].generation)
+    frame = pd.DataFrame(
+        {
+            "batch_id": [record.batch_id for record in records],
+            "origin": [record.origin for record in records],
+            "from_lsn": [str(Lsn(record.from_lsn)) for record in records],
+            "complete_to": [str(Lsn(record.complete_to)) for record in records],
+            "wal_bytes": [record.complete_to - record.from_lsn for record in records],
+            "changes": [record.changes for record in records],
+            "committed_at": pd.to_datetime([record.committed_at or None for record in records], utc=True),
+        }
+    )
+    frame["waited_seconds"] = frame["committed_at"].diff().dt.total_seconds()
+    return frame
