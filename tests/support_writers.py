@@ -134,14 +134,18 @@ def folded_rows(config: Config) -> dict[str, Counter[tuple[Any, ...]]]:
     """What the log says each table holds now: baselines and changes, applied one by one in the order of effects."""
     versions = Ledger(config).latest_versions()
     columns = ("commit_lsn", "ordinal", "relid", "kind", "op", "new", "old")
-    found = reads.scan_arrow(config, EVENTS, columns, where="kind in ('row', 'truncate')")
-    events = sorted(found.to_pylist(), key=lambda e: (e["commit_lsn"], e["op"] != "R", e["ordinal"]))
-    positions = [(e["commit_lsn"], e["ordinal"], e["relid"]) for e in events]
-    assert len(positions) == len(set(positions)), "two events at one position"
+    found = reads.scan_arrow(config, EVENTS, columns, where="kind in ('row', 'truncate', 'baseline')")
+    rank = {"baseline": 1, "R": 2}  # at one position: what happened, then the copy
+    events = sorted(
+        found.to_pylist(),
+        key=lambda e: (e["commit_lsn"], rank.get(e["kind"], rank.get(e["op"], 0)), e["ordinal"]),
+    )
+    positions = Counter((e["commit_lsn"], e["ordinal"], e["relid"]) for e in events)
+    assert max(positions.values()) == 1, "two events at one position"
     tables: dict[int, Any] = {relid: {} for relid in versions}
     for event in events:
         table, keys = tables[event["relid"]], versions[event["relid"]].table.key_attnums
-        if event["op"] == "T":
+        if event["op"] == "T" or event["kind"] == "baseline":
             table.clear()
             continue
         if not keys:

@@ -65,6 +65,7 @@ def init(config: Config, *, new_generation: bool = False) -> InitResult:
             )
         project.ensure(config)
         tables.ensure(session.own_session(config), config)
+        moving = changelog.moving(conn, config) if last is not None and not new_generation else ()
         install.install(conn, config)
         identity = catalog.read_identity(conn, config)
         generation = 1 if last is None else last.generation + int(new_generation)
@@ -84,7 +85,8 @@ def init(config: Config, *, new_generation: bool = False) -> InitResult:
         if last is None and existing is not None:
             # Killed between slot and ledger: nothing was read from the slot yet, so the log starts where it stands.
             _start(config, identity, generation, 1, existing.confirmed_flush_lsn)
-    missing = missing_baselines(config)
+        changelog.settle(conn, config)
+    missing = tuple(dict.fromkeys([*missing_baselines(config), *moving]))
     if not missing:
         done = Ledger(config).last()
         assert done is not None

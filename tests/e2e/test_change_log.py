@@ -39,7 +39,8 @@ _ROWS = {"public.item": 50, "public.bag": 3, "public.bulk": 0, "public.m1": 1, "
 
 
 def _config(lake: Config, conninfo: str, drain: str, **more: object) -> Config:
-    source = {"conninfo": conninfo, "capture": "change_log", "change_log_drain": drain, **more}
+    source: dict[str, object] = {"conninfo": conninfo, "capture": "change_log", "change_log_drain": drain}
+    source |= more
     return lake.model_copy(update={"source": lake.source.model_copy(update=source)})
 
 
@@ -167,6 +168,31 @@ def test_trap_036_handover_to_the_slot_and_back_under_writers(database: str, lak
     _everything_once(ticks, writers)
     origins = [record.slot for record in Ledger(ticks).batches() if record.changes]
     assert set(origins) == {"", by_slot.source.slot}, "both brought changes"
+
+
+@pytest.mark.parametrize("pg", ["pg18"], indirect=True)
+def test_trap_036_a_table_moves_to_the_change_log_and_back_under_writers(database: str, lake: Config, seed: int):
+    plain = _config(lake, database, "auto", capture="slot")
+    _sql(plain, TABLES, "alter table bag replica identity full")
+    initialise.init(plain)
+    logged = plain.model_copy(
+        update={"table": {t: TableConfig(capture="change_log") for t in ("public.item", "public.bag")}}
+    )
+    with writing(database, count=4, seed=seed):
+        for config in (logged, plain):
+            assert set(initialise.init(config).rows) == {"public.item", "public.bag"}, "a handover is a baseline"
+            draining.drain(config)
+            captures = {v.table.name: v.table.capture for v in Ledger(config).latest_versions().values()}
+            wanted = "change_log" if config is logged else "slot"
+            assert (captures["item"], captures["bag"], captures["journal"]) == (wanted, wanted, "slot")
+    draining.drain(plain)
+    folded = folded_rows(plain)
+    for table in ("public.item", "public.bag", "public.journal"):
+        assert folded[table] == source_rows(database, table), table
+    gaps = {gap.payload["reason"] for gap in Ledger(plain).gaps()}
+    assert any("capture moved from both to change_log" in reason for reason in gaps)
+    assert any("capture moved from change_log to both" in reason for reason in gaps)
+    assert [s.table for s in states.table_states(Ledger(plain)) if s.state != "ok" and not s.repaired_lsn] == []
 
 
 def test_a_server_without_logical_decoding(lake: Config):

@@ -175,6 +175,9 @@ def classify(
         return
     if old.published != new.published:
         yield new.relid, "joined the publication" if new.published else "left the publication"
+    elif (old.capture == "change_log") != (new.capture == "change_log"):
+        # A transaction that was under way then may come by both ways, or by neither.
+        yield new.relid, f"its capture moved from {old.capture} to {new.capture}"
     if old.persistence != new.persistence:
         yield new.relid, f"persistence changed from {old.persistence} to {new.persistence}"
     if old.publishes != new.publishes:

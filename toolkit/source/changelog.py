@@ -69,6 +69,31 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def moving(conn: Connection, config: Config) -> tuple[str, ...]:
+    """Published tables whose rows come by the other way once `init` is through; they need a baseline then."""
+    if not catalog.installed(conn) or by_ticks(conn, config):
+        return ()
+    tables = catalog.published_tables(conn, config)
+    return tuple(t.identifier for t in tables if (t.capture == "change_log") == published(config, t))
+
+
+def settle(conn: Connection, config: Config) -> None:
+    """Take away what captures a table in a way that is no longer configured; what is configured is there already."""
+    state = catalog.publication_state(conn, config)
+    named = state.relids if state is not None and not by_ticks(conn, config) else frozenset()
+    found = conn.execute(
+        "select tgrelid::int8 from pg_catalog.pg_trigger where tgname like '!cdc\\_%' and tgparentid = 0"
+    )
+    triggers = {row[0] for row in found.fetchall()}
+    for relation in catalog.selected_relations(conn, config):
+        name = f"{_quoted(relation.schema)}.{_quoted(relation.name)}"
+        if relation.relid in named and not published(config, relation):
+            conn.execute(f"alter publication {_quoted(config.source.publication)} drop table {name}")
+        if relation.relid in triggers and not logged(config, relation):
+            with locks.waiting(conn, f"releasing {relation.identifier}", seconds=config.snapshot.lock_seconds):
+                conn.execute("select cdc.unlog_table(%s::oid)", [relation.relid])
+
+
 def stop_logging_ddl(conn: Connection) -> None:
     """Keep DDL messages out of the log: the slot reads them from the WAL."""
     conn.execute("delete from cdc.settings where name = 'ddl_to_log'")
@@ -158,4 +183,7 @@ def purge(conn: Connection, snapshot: str) -> tuple[int, ...]:
     return tuple(row[0]) if row else ()
 
 
-__all__ = ["LOG", "by_ticks", "install_sql", "logged", "published", "purge", "recheck", "refusals", "stop_logging_ddl"]
+__all__ = [
+    "LOG", "by_ticks", "install_sql", "logged", "moving", "published", "purge", "recheck", "refusals", "settle",
+    "stop_logging_ddl",
+]  # fmt: skip
