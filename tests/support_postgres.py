@@ -28,7 +28,9 @@ _DEBIAN = Path("/usr/lib/postgresql")
 _numbers = itertools.count(1)
 
 
-def _serve(major: int) -> Iterator[EmbeddedServer]:
+@contextlib.contextmanager
+def serve(major: int) -> Iterator[EmbeddedServer]:
+    """A server of a major: the wheel's, or Debian's."""
     bindir = None if major in (16, 18) else _DEBIAN / str(major) / "bin"
     with EmbeddedServer(None, major, {"max_prepared_transactions": 5}, bindir=bindir) as server:
         yield server
@@ -37,13 +39,15 @@ def _serve(major: int) -> Iterator[EmbeddedServer]:
 @pytest.fixture(scope="session")
 def pg16() -> Iterator[EmbeddedServer]:
     """PostgreSQL 16."""
-    yield from _serve(16)
+    with serve(16) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
 def pg18() -> Iterator[EmbeddedServer]:
     """PostgreSQL 18."""
-    yield from _serve(18)
+    with serve(18) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
@@ -51,7 +55,8 @@ def pg15() -> Iterator[EmbeddedServer]:
     """PostgreSQL 15 where the machine has it."""
     if not (_DEBIAN / "15" / "bin" / "postgres").exists():
         pytest.skip("PostgreSQL 15 is not installed: make postgres15 installs Debian's")
-    yield from _serve(15)
+    with serve(15) as server:
+        yield server
 
 
 @pytest.fixture(params=["pg15", "pg16", "pg18"])

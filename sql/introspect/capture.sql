@@ -28,4 +28,13 @@ select
   )
   and coalesce(pg_catalog.current_setting('event_triggers', true), 'on') = 'on' as standing,
   not exists (select from pg_catalog.pg_event_trigger as t where t.evtname ~ '^_cdc_0_') as absent,
-  exists (select from cdc.settings as s where s.name = 'paused') as paused
+  exists (select from cdc.settings as s where s.name = 'paused') as paused,
+  coalesce(
+    (
+      select pg_catalog.jsonb_agg(c.setting)
+      from pg_catalog.pg_db_role_setting as s
+      cross join lateral pg_catalog.unnest(s.setconfig) as c (setting)
+      where c.setting in ('event_triggers=off', 'cdc.capture=off')
+    ),
+    '[]'
+  )::text as settings

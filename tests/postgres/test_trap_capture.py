@@ -7,12 +7,19 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
+from tests.support_lake import plain_lake
 from tests.support_postgres import logical_messages, stream
 from tests.trap_world import PAIR, World
+from toolkit import drain as draining
+from toolkit import initialise, switch, unhandled
+from toolkit.config import Config
 from toolkit.embedded import EmbeddedServer
-from toolkit.errors import CdcError
+from toolkit.errors import CdcError, ConfigError
+from toolkit.lake.ledger import Ledger
 from toolkit.lsn import Lsn
-from toolkit.source import ddl_switch, install
+from toolkit.source import ddl_switch, install, preflight
+from toolkit.source.connection import connect
+from toolkit.states import table_states
 
 pytestmark = pytest.mark.postgres
 
@@ -112,13 +119,14 @@ def test_ddl_after_a_cut_is_not_held_against_the_log(world: World) -> None:
 def test_pause_is_a_gap_with_its_interval(world: World) -> None:
     log = world.start(*PAIR)
     log.drain()
-    ddl_switch.pause(log.conn)
+    assert switch.pause(world.config) == switch.SwitchResult(paused=True, changed=True)
+    assert not switch.pause(world.config).changed
     world.sql(
         "alter table t alter v type text using upper(v)",
         "alter table t add column c int",
         "insert into t values (3, 'z', 1)",
     )
-    ddl_switch.resume(log.conn)
+    assert switch.resume(world.config) == switch.SwitchResult(paused=False, changed=True)
     world.sql("insert into t values (4, 'w', 2)")
     log.drain()
     assert "DDL capture was paused" in world.stale()["public.t"]
@@ -235,3 +243,80 @@ def test_trap_151_a_type_without_a_send_function(world: World) -> None:
     log.drain()
     world.exact("t")
     assert log.rows(world.relid("t"), Lsn(log.complete_to))[1]
+
+
+# -- what people are told
+
+
+def _findings(world: World) -> str:
+    with connect(world.config) as conn:
+        return "\n".join(str(f) for f in preflight.preflight(conn, world.config))
+
+
+def test_doctor_tells_how_capture_stands(world: World) -> None:
+    log = world.start("create table t (id int primary key, v text)", "create publication cdc for table t (id)")
+    assert "is published without v" in _findings(world)
+    world.sql("create table later (id int primary key)")
+    assert "later: is named by [source] tables and not in the publication" in _findings(world)
+    ddl_switch.pause(log.conn)
+    assert "run: cdc ddl resume" in _findings(world)
+    ddl_switch.resume(log.conn)
+    world.sql("alter event trigger _cdc_0_drop disable")
+    assert "DDL is not heard" in _findings(world)
+    install.install(log.conn, world.config)
+    assert "DDL" not in _findings(world)
+    name = log.conn.info.dbname
+    world.sql(f"alter database {name} set cdc.capture = off")
+    assert "cdc.capture=off" in _findings(world)
+
+
+@pytest.mark.parametrize("pg", ["pg16"], indirect=True)
+def test_unhandled_events_are_listed_and_resolved_with_a_note(world: World, plain_lake: Config) -> None:
+    world.sql(*PAIR)
+    config = plain_lake.model_copy(update={"source": world.config.source})
+    initialise.init(config)
+    draining.drain(config)
+    world.sql(
+        "select pg_logical_emit_message(true, 'cdc.ddl', 'forged')", "alter event trigger _cdc_0_command disable",
+        "alter table t add column sneaked int", "alter event trigger _cdc_0_command enable always",
+        "set cdc.capture = off", "alter table t add column skipped int", "reset cdc.capture",
+    )  # fmt: skip
+    draining.drain(config)
+    found = unhandled.unhandled(config)
+    assert sorted({one.kind for one in found}) == ["not captured", "past capture", "refused message"]
+    assert {s.state for s in table_states(Ledger(config))} == {"stale"}
+    with pytest.raises(ConfigError, match="no unhandled event"):
+        unhandled.resolve(config, "1-2-3", "what?")
+    for one in found:
+        assert unhandled.resolve(config, one.id, "seen").note == "seen"
+    assert unhandled.unhandled(config) == ()
+    assert [one.note for one in unhandled.unhandled(config, resolved=True)] == ["seen"] * len(found)
+    assert {s.state for s in table_states(Ledger(config))} == {"stale"}  # a note heals nothing
+    # The log goes on from there, and an idle drain finds nothing again.
+    world.sql("insert into t values (8, 'z')")
+    draining.drain(config)
+    draining.drain(config)
+    assert unhandled.unhandled(config) == ()
+
+
+@pytest.mark.parametrize("pg", ["pg16"], indirect=True)
+def test_a_comparison_goes_into_the_batch_that_completes_the_drain(world: World, plain_lake: Config) -> None:
+    world.sql(*PAIR)
+    config = plain_lake.model_copy(update={"source": world.config.source})
+    initialise.init(config)
+    first = Ledger(config).last()
+    assert first is not None and first.compared_to is not None and first.capture is not None
+    draining.drain(config)
+    world.sql("insert into t values (8, 'z')")
+    _disabled(world)
+    before = Ledger(config).last()
+    result = draining.drain(config)
+    after = Ledger(config).last()
+    assert before is not None and after is not None and before.compared_to is not None and after.compared_to is not None
+    assert (result.batches, after.batch_id) == (1, before.batch_id + 1)
+    assert after.compared_to > before.compared_to
+    (state,) = table_states(Ledger(config))
+    assert (state.state, state.from_lsn) == ("stale", before.compared_to)
+
+
+__all__ = ["plain_lake"]

@@ -41,6 +41,7 @@ class CaptureState:
     standing: bool
     paused: bool
     absent: bool = False  # there is none: the role might not create them
+    settings: str = "[]"  # of roles and databases, that switch it off
 
 
 def capture_state(conn: Connection) -> CaptureState:

@@ -11,8 +11,8 @@ from psycopg.rows import dict_row
 from toolkit import queries
 from toolkit.config import Config
 from toolkit.errors import CdcError, PreflightFailed, SlotError, UnknownTable
-from toolkit.names import selects
-from toolkit.source import catalog, changelog, slot
+from toolkit.names import qualified, selects
+from toolkit.source import catalog, changelog, guard, slot
 from toolkit.source.connection import Connection
 
 OLDEST = 150000
@@ -37,7 +37,7 @@ class Finding:
 def preflight(conn: Connection, config: Config) -> tuple[Finding, ...]:
     """Look at server, role, slot, publication and every selected table. Errors come first."""
     ticks = changelog.by_ticks(conn, config)
-    found = [*_server(conn, ticks), *_tables(conn, config, ticks)]
+    found = [*_server(conn, ticks), *_tables(conn, config, ticks), *_capture(conn, config, ticks)]
     if not ticks:
         found += [*_slot(conn, config), *_publication(conn, config)]
     return tuple(sorted(found, key=lambda f: f.level))
@@ -166,6 +166,68 @@ def _publication(conn: Connection, config: Config) -> Iterator[Finding]:
             f"publication {name!r}",
             f"does not publish {', '.join(sorted(missing))}",
             f"run: alter publication {name} set (publish = 'insert, update, delete, truncate')",
+        )
+    if not _readable(conn):
+        return
+    chosen = {r.relid: r for r in catalog.selected_relations(conn, config)}
+    tables = catalog.selected_tables(conn, config)
+    below = {child for table in tables if table.published for child in table.children}
+    for table in tables:
+        out = [column.name for column in table.columns if not column.published and not column.generated]
+        if table.published and out:
+            yield Finding(
+                "warning",
+                f"table {table.identifier}",
+                f"is published without {', '.join(out)}: the lake does not have them",
+                f"take them into the column list of publication {name}, or leave it so",
+            )
+        elif not table.published and table.kind == "r" and table.relid not in below and table.relid in chosen:
+            yield Finding(
+                "warning",
+                f"table {table.identifier}",
+                "is named by [source] tables and not in the publication: nothing of it is captured",
+                "run `cdc init` to add it, or name it in [source] exclude",
+            )
+
+
+def _readable(conn: Connection) -> bool:
+    """Whether capture is installed and this role may look at it; whoever needs the signing key says so."""
+    row = conn.execute(
+        "select pg_catalog.has_schema_privilege(c.relnamespace, 'usage')"
+        " and pg_catalog.has_table_privilege(c.oid, 'select')"
+        " from pg_catalog.pg_class as c join pg_catalog.pg_namespace as n on n.oid = c.relnamespace"
+        " where n.nspname = 'cdc' and c.relname = 'settings'"
+    ).fetchone()
+    return bool(row and row[0]) and catalog.installed(conn)
+
+
+def _capture(conn: Connection, config: Config, ticks: bool) -> Iterator[Finding]:
+    """How DDL capture stands."""
+    if not _readable(conn):
+        return
+    state = guard.capture_state(conn)
+    if state.paused:
+        yield Finding("warning", "DDL capture", "is paused: every table is stale meanwhile", "run: cdc ddl resume")
+    if not state.standing and not (ticks and state.absent):
+        yield Finding(
+            "warning",
+            "DDL capture",
+            "an event trigger is missing or off, or event_triggers is off: DDL is not heard",
+            "run `cdc init`, then `cdc repair`",
+        )
+    if state.settings != "[]":
+        yield Finding(
+            "warning",
+            "DDL capture",
+            f"roles or databases have settings that switch it off: {state.settings}",
+            "run: alter role ... reset, or alter database ... reset",
+        )
+    for partition in guard.unguarded(conn, config):
+        yield Finding(
+            "warning",
+            f"partition {qualified(partition.schema, partition.name)}",
+            "has no truncate trigger yet: its root would not hear of a TRUNCATE",
+            "run `cdc drain`, which makes it",
         )
 
 

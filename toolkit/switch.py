@@ -1,0 +1,33 @@
+"""`cdc ddl pause` and `resume`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from toolkit.config import Config
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchResult:
+    """How DDL capture stands now, and whether this call changed it."""
+
+    paused: bool
+    changed: bool
+
+
+def pause(config: Config) -> SwitchResult:
+    """Stop capturing DDL. From here on every table is stale, with the interval in the log, until it is repaired."""
+    from toolkit.source import connection, ddl_switch
+
+    with connection.connect(config) as conn:
+        return SwitchResult(True, ddl_switch.pause(conn))
+
+
+def resume(config: Config) -> SwitchResult:
+    """Capture DDL again."""
+    from toolkit.source import connection, ddl_switch
+
+    with connection.connect(config) as conn:
+        return SwitchResult(False, ddl_switch.resume(conn))
