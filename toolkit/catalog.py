@@ -43,6 +43,19 @@ class Column:
     inner_rows: tuple[tuple[int, ...], ...] = ()  # (type, attnum, type, typmod) of composites, its own or inside
     comment: str | None = None
 
+    @property
+    def borrowed_text(self) -> bool:
+        """Whether its text names other objects: it then changes with their names, and no event says so."""
+        type_ = (self.base_type or self.type) if self.type_kind == "d" else self.type
+        return type_.removesuffix("[]") in _BORROWED
+
+
+#: Types that print the name of what they point at.
+_BORROWED = frozenset(
+    {"regclass", "regcollation", "regconfig", "regdictionary", "regnamespace", "regoper", "regoperator", "regproc"}
+    | {"regprocedure", "regrole", "regtype", "aclitem"}
+)
+
 
 @dataclass(frozen=True, slots=True)
 class TableVersion:

@@ -9,6 +9,7 @@ from toolkit.errors import CdcError
 
 if TYPE_CHECKING:
     from toolkit.config import Config
+    from toolkit.lake.ledger import Ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,7 @@ def _lake(config: Config) -> list[Diagnosis]:
         if last is None:
             return [*found, Diagnosis("error", "lake", "there is no ledger", "cdc init")]
         found.append(Diagnosis("ok", "lake", f"batch {last.batch_id}, complete to {last.complete_to}", None))
+        found += _borrowed(ledger)
         for state in table_states(ledger, proven(config, ledger)):
             if state.state != "ok":
                 found.append(
@@ -102,3 +104,19 @@ def _lake(config: Config) -> list[Diagnosis]:
     except CdcError as error:
         found.append(Diagnosis("error", "lake", str(error), None))
     return found
+
+
+def _borrowed(ledger: Ledger) -> list[Diagnosis]:
+    from toolkit.states import live_tables
+
+    return [
+        Diagnosis(
+            "warning",
+            f"table {table.identifier}",
+            f"the text of column {column.name} ({column.type}) changes with the objects it names, without an event",
+            "store it as oid or text, or leave it out with a column list; cdc check finds a change, cdc repair heals it",
+        )
+        for table in live_tables(ledger)
+        for column in table.columns
+        if column.published and column.borrowed_text
+    ]

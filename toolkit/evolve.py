@@ -63,6 +63,8 @@ def evolve(config: Config, ledger: Ledger) -> tuple[Pending, ...]:
             chains.setdefault(version.table.relid, []).append(version)
     pending = []
     for relid, chain in chains.items():
+        if len(chain) == 1:
+            continue  # never altered: its built table need not be looked at
         alias = lake_table(chain[-1].table.schema, chain[-1].table.name)
         target = _target(config, alias, relid, last.generation)
         if target is None or target.schema_id == chain[-1].schema_id:

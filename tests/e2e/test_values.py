@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -10,12 +12,12 @@ import pytest
 
 from tests.support_corpus import SETUP, Cell, available, cells, columns
 from tests.support_postgres import fresh_database
-from toolkit import build, history, initialise, rows
+from toolkit import build, doctor, explain, history, initialise, rows
 from toolkit import drain as draining
 from toolkit.catalog import TableVersion
 from toolkit.config import Config
 from toolkit.embedded import EmbeddedServer
-from toolkit.lake import session
+from toolkit.lake import evolve, session
 from toolkit.lake.ledger import Ledger
 from toolkit.names import lake_columns, lake_table, quote_postgres
 from toolkit.pgtypes import spark_type, text_sql
@@ -273,6 +275,10 @@ def test_trap_102_and_103_times_and_intervals(world: World):
 
 def test_trap_105_reg_types(world: World):
     _typed(world, 105)
+    told = {d.found.split()[4] for d in doctor.doctor(world.config) if "changes with the objects it names" in d.found}
+    kinds = {c.column: c.kind.type for c in world.corpus if c.kind.type.startswith("reg") or c.kind.type == "aclitem"}
+    assert set(kinds) <= told
+    assert "c0" not in told
 
 
 def test_trap_106_floats(world: World):
@@ -363,6 +369,56 @@ def test_trap_120_no_columns(world: World):
     spark = session.own_session(world.config)
     assert spark.table("current.public__none").count() == 3
     assert spark.table("history.public__none").count() == 3
+
+
+def test_trap_116_the_command_line_takes_odd_names(world: World):
+    (world.config.root / "cdc.toml").write_text("", encoding="utf-8")
+    for arguments in (["show", f"public.{TABLES[0]}"], ["explain", f"public.{TABLES[0]}", "A"], ["history", "odd"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "toolkit.cli", "schema", *arguments, "--output", "json"],
+            cwd=world.config.root,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout
+
+
+def test_ddl_reaches_current_and_published_waits_for_its_proof(world: World):
+    """Runs last: it goes on with table t. Swapped names, drop and re-adding, a default and a comment, in one build."""
+    config, spark = world.config, session.own_session(world.config)
+    catalog = f"{config.lake.catalog}.current.public__t_7139ee35"
+    version = world.version("T")
+    assert lake_table(version.schema, version.name) == "public__t_7139ee35"
+    before = {name: field for name, (field, _) in evolve.columns(spark, catalog).items()}
+    shown = spark.table("published.public__t_7139ee35").columns
+    _sql(
+        config,
+        "insert into public.\"T\" (id, a) values (10, 'before')",
+        'alter table public."T" rename column a to tmp; alter table public."T" rename column "A" to a;'
+        ' alter table public."T" rename column tmp to "A"',
+        'alter table public."T" drop column g; alter table public."T" add column g int default 5',
+        "comment on column public.\"T\".g is 'not generated any more'",
+        "insert into public.\"T\" (id, a, \"A\", g) values (11, '2024-02-02', 'after', 6)",
+    )
+    draining.drain(config)
+    built = build.build(config)
+    assert {m.action for m in built.models if m.name == "current.public__t_7139ee35"} == {"rebuild"}  # infinity is text
+    assert spark.table("published.public__t_7139ee35").columns == shown
+    assert world.texts("T") == world.source("T")
+    after = evolve.columns(spark, catalog)
+    assert after["g"][1] == "not generated any more"
+    assert set(before) < set(after)
+    lives = explain.explain(config, "public.T", "g")
+    assert [(s.dropped, s.type) for s in lives] == [(False, "text"), (True, "text"), (False, "integer")]
+    assert [s.seen.rows if s.seen else 0 for s in lives] == [4, 0, 1]
+    assert lives[1].ddl is not None
+    assert lives[1].ddl.role == "postgres"
+    report = checking.check(config, ["public.T"], drain=draining.drain, build=build.build)
+    assert report.green
+    assert "g" in spark.table("published.public__t_7139ee35").columns
 
 
 @pytest.mark.long
