@@ -114,7 +114,7 @@ def _borrowed(ledger: Ledger) -> list[Diagnosis]:
             "warning",
             f"table {table.identifier}",
             f"the text of column {column.name} ({column.type}) changes with the objects it names, without an event",
-            "store it as oid or text, or leave it out with a column list; cdc check finds a change, cdc repair heals it",
+            "store it as oid or text, or leave it out by a column list; cdc check finds a change, cdc repair heals",
         )
         for table in live_tables(ledger)
         for column in table.columns

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -133,6 +137,23 @@ def test_what_is_red_really_is_what_the_server_refuses(source: Config, conn: Con
     conn.execute(script)
     with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="does not have a replica identity"):
         conn.execute("update public.item set name = 'z' where id = 1")
+
+
+@pytest.mark.parametrize("pg", ["pg16"], indirect=True)
+def test_the_command_line_exits_with_3_where_somebody_should_look(
+    source: Config, conn: Connection, tmp_path: Path
+) -> None:
+    _install(conn, source)
+    (tmp_path / "cdc.toml").write_text(f"[source]\nconninfo = {json.dumps(source.source.conninfo)}\n")
+    for script, code in (("alter table item add column x int;", 0), ("alter table item alter price type text;", 3)):
+        (tmp_path / "change.sql").write_text(script)
+        done = subprocess.run(
+            [sys.executable, "-m", "toolkit.cli", "ddl", "lint", "change.sql", "--output", "json"],
+            cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert done.returncode == code, done.stderr
+        (told,) = json.loads(done.stdout)
+        assert (told["table"], told["line"]) == ("public.item", 1)
 
 
 def test_statements_that_cannot_be_tried(source: Config, conn: Connection) -> None:
