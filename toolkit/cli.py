@@ -298,16 +298,28 @@ def schema_history(ctx: Context, table: str) -> None:
 @click.option("--as-of", type=LSN, help="Default: now.")
 @command
 def schema_show(ctx: Context, table: str, as_of: Lsn | None) -> None:
-    """A table's shape at an LSN."""
+    """A table's shape at an LSN, at the source and in the lake."""
     from toolkit import history
+    from toolkit.names import lake_columns
+    from toolkit.pgtypes import spark_type
 
     version = history.show(ctx.config, table, as_of).table
+    names = lake_columns([(c.attnum, c.name) for c in version.columns])
     rows = [
-        {"attnum": c.attnum, "column": c.name, "type": c.type, "not_null": c.not_null, "default": c.default}
+        {
+            "attnum": c.attnum,
+            "column": c.name,
+            "type": c.type,
+            "not_null": c.not_null,
+            "default": c.default,
+            "lake_name": names[c.attnum] if c.published else None,
+            "lake_type": spark_type(c) if c.published else None,
+            "comment": c.comment,
+        }
         for c in version.columns
     ]
     ctx.output.text(version.identifier)
-    ctx.output.table(rows, ["attnum", "column", "type", "not_null", "default"])
+    ctx.output.table(rows, list(rows[0]) if rows else ["attnum", "column"])
 
 
 @schema.command("diff")

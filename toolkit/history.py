@@ -158,11 +158,16 @@ def versions_frame(config: Config, table: str) -> pd.DataFrame:
 def shape_frame(config: Config, table: str, as_of: Lsn | None = None) -> pd.DataFrame:
     """The columns of a table as of an LSN, for notebooks.
 
-    Columns: attnum, name, type, not_null, default, key (position in the replica identity, from 1), published.
+    Columns: attnum, name, type, not_null, default, key (position in the replica identity, from 1), published, comment,
+    lake_name and lake_type (the column of the typed tables; None where it is not published).
     """
     import pandas as pd
 
+    from toolkit.names import lake_columns
+    from toolkit.pgtypes import spark_type
+
     shape = show(config, table, as_of).table
+    names = lake_columns([(c.attnum, c.name) for c in shape.columns])
     place = {attnum: i for i, attnum in enumerate(shape.key_attnums, 1)}
     rows = [
         {
@@ -173,10 +178,13 @@ def shape_frame(config: Config, table: str, as_of: Lsn | None = None) -> pd.Data
             "default": c.default,
             "key": place.get(c.attnum),
             "published": c.published,
+            "comment": c.comment,
+            "lake_name": names[c.attnum] if c.published else None,
+            "lake_type": spark_type(c) if c.published else None,
         }
         for c in shape.columns
     ]
-    columns = ["attnum", "name", "type", "not_null", "default", "key", "published"]
+    columns = ["attnum", "name", "type", "not_null", "default", "key", "published", "comment", "lake_name", "lake_type"]
     return pd.DataFrame(rows, columns=columns).astype({"key": "Int64"})
 
 
