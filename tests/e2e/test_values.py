@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import psycopg
 import pytest
@@ -122,6 +124,7 @@ class World:
     config: Config
     corpus: tuple[Cell, ...]
     report: CheckReport
+    kept: dict[str, Any] = field(default_factory=dict)  # what many tests ask of the corpus
 
     def version(self, name: str) -> TableVersion:
         return next(v.table for v in Ledger(self.config).latest_versions().values() if v.table.name == name)
@@ -232,33 +235,49 @@ def test_parity_is_green_for_every_table(world: World):
     assert len(world.report.tables) == 6 + len(TABLES)
 
 
-def _three_ways(world: World, *traps: int) -> list[Cell]:
-    """The traps' values are the source's own text by snapshot, by insert and by update, in both layers."""
-    shown, source = world.texts("corpus"), world.source("corpus")
-    past = world.texts("corpus", "history")
-    found = [c for c in world.corpus if c.kind.trap in traps]
-    for cell in found:
-        text = source[str(cell.row)][cell.column]
-        assert text is not None
-        for offset in (0, STREAM, UPDATE):
-            assert shown[str(offset + cell.row)][cell.column] == text, (cell, offset)
-            assert past[str(offset + cell.row)][cell.column] == text, (cell, offset)
-    return found
+def _corpus(world: World) -> dict[str, Any]:
+    """Of table corpus: its texts in both layers and at the source, its types, and the keys of `_cdc_text` by row."""
+    if not world.kept:
+        frame = session.own_session(world.config).table("current.public__corpus")
+        world.kept.update(
+            current=world.texts("corpus"),
+            history=world.texts("corpus", "history"),
+            source=world.source("corpus"),
+            types=dict(frame.dtypes),
+            kept={r["id"]: set(r["_cdc_text"] or {}) for r in frame.select("id", "_cdc_text").collect()},
+        )
+    return world.kept
 
 
 def _typed(world: World, *traps: int) -> None:
-    """Typed where Spark holds the value, the source's text in `_cdc_text` where it does not."""
-    version = world.version("corpus")
-    spark = session.own_session(world.config)
-    frame = spark.table("current.public__corpus")
-    types = dict(frame.dtypes)
-    kept = {r["id"]: set(r["_cdc_text"] or {}) for r in frame.select("id", "_cdc_text").collect()}
-    for cell in _three_ways(world, *traps):
+    """The source's own text by snapshot, by insert and by update, in both layers.
+
+    Typed where Spark holds the value, the text in `_cdc_text` where it does not.
+    """
+    told, version = _corpus(world), world.version("corpus")
+    found = [c for c in world.corpus if c.kind.trap in traps]
+    assert {c.kind.trap for c in found} == set(traps)
+    for cell in found:
+        text = told["source"][str(cell.row)][cell.column]
         column = version.column(cell.column)
-        assert column is not None
-        assert types[cell.column] == spark_type(column) == cell.kind.spark, cell
+        assert column is not None and text is not None
+        assert told["types"][cell.column] == spark_type(column) == cell.kind.spark, cell
         for offset in (0, STREAM, UPDATE):
-            assert (cell.column in kept[offset + cell.row]) == (not cell.carried), (cell, offset)
+            for layer in ("current", "history"):
+                assert told[layer][str(offset + cell.row)][cell.column] == text, (cell, offset, layer)
+            assert (cell.column in told["kept"][offset + cell.row]) == (not cell.carried), (cell, offset)
+
+
+def test_a_planted_fault_is_seen(world: World):
+    told = _corpus(world)
+    row = next(c for c in world.corpus if c.kind.type == "numeric" and c.value == "1.000")
+    shown = told["current"][str(STREAM + row.row)]
+    right, shown[row.column] = shown[row.column], "1"
+    try:
+        with pytest.raises(AssertionError):
+            _typed(world, 100)
+    finally:
+        shown[row.column] = right
 
 
 def test_trap_100_numeric(world: World):
@@ -373,17 +392,17 @@ def test_trap_120_no_columns(world: World):
 
 def test_trap_116_the_command_line_takes_odd_names(world: World):
     (world.config.root / "cdc.toml").write_text("", encoding="utf-8")
-    for arguments in (["show", f"public.{TABLES[0]}"], ["explain", f"public.{TABLES[0]}", "A"], ["history", "odd"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "toolkit.cli", "schema", *arguments, "--output", "json"],
-            cwd=world.config.root,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        assert done.stdout
+    done = subprocess.run(
+        [sys.executable, "-m", "toolkit.cli", "schema", "explain", f"public.{TABLES[0]}", "A", "--output", "json"],
+        cwd=world.config.root,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (life,) = json.loads(done.stdout)
+    assert (life["column"], life["type"], life["rows"]) == ("A", "date", 3)
 
 
 def test_ddl_reaches_current_and_published_waits_for_its_proof(world: World):
