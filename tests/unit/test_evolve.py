@@ -9,7 +9,7 @@ import pytest
 from tests.dbt.scenario import column
 from toolkit.catalog import TableVersion
 from toolkit.evolve import step
-from toolkit.lake.evolve import Added, Step
+from toolkit.lake.evolve import Step
 
 pytestmark = pytest.mark.unit
 
@@ -45,15 +45,8 @@ def _changed(attnum: int, **more: Any) -> tuple[dict[str, Any], ...]:
             _changed(4, enum_labels=[{"oid": 9, "label": "sad"}, {"oid": 10, "label": "glad"}]),
             Step(renames={}, widened={}),
         ),
-        ((*BASE, column(5, "n")), Step(renames={}, widened={}, added=(Added("n", "string", None),))),
-        (
-            (*BASE, column(5, "n", "bigint", has_missing=True, missing="-3")),
-            Step(renames={}, widened={}, added=(Added("n", "bigint", -3),)),
-        ),
-        (
-            (*BASE, column(5, "n", "boolean", has_missing=True, missing="f")),
-            Step(renames={}, widened={}, added=(Added("n", "boolean", False),)),
-        ),
+        ((*BASE, column(5, "n")), Step(renames={}, widened={}, added=(("n", "string"),))),
+        ((*BASE, column(5, "n", has_missing=True)), Step(renames={}, widened={}, added=(("n", "string"),))),
         ((*BASE, column(5, "n", published=False)), Step(renames={}, widened={})),
     ],
 )
@@ -74,9 +67,7 @@ def test_metadata_alone(after: tuple[dict[str, Any], ...], wanted: Step) -> None
         _changed(4, former_labels=[{"oid": 9, "label": "blue"}]),
         _changed(4, inner_labels=[{"oid": 11, "label": "x"}]),
         _changed(2, has_missing=True, missing="1"),
-        (*BASE, column(5, "n", "double precision", has_missing=True, missing="0.5")),
-        (*BASE, column(5, "n", "numeric(3,1)", has_missing=True, missing="NaN")),
-        (*BASE, column(5, "n", has_missing=True, missing="x" * 2000)),
+        (*BASE, column(5, "n", has_missing=True, missing="")),
     ],
 )
 def test_not_metadata_alone(after: tuple[dict[str, Any], ...]) -> None:

@@ -13,22 +13,13 @@ _TAG_MILLISECONDS = 7 * 24 * 3600 * 1000  # as long as the tags that dbt makes
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
-    """A new column. Rows that are there show `default` (None: NULL)."""
-
-    name: str
-    type: str  # Spark's
-    default: str | int | bool | None  # of a decimal: its text
-
-
-@dataclass(frozen=True, slots=True)
 class Step:
     """What happens to the columns of a table, by the lake names before the step."""
 
     drops: tuple[str, ...] = ()
     renames: Mapping[str, str] | None = None
     widened: Mapping[str, str] | None = None  # name before to Spark type
-    added: tuple[Added, ...] = ()
+    added: tuple[tuple[str, str], ...] = ()  # name and Spark type; NULL in the rows that are there
 
     @property
     def moves_names(self) -> bool:
@@ -69,9 +60,9 @@ def apply(
         update.renameColumn(name, new)
     update.commit()
     update = transaction.updateSchema()
-    for column in step.added:
-        update.addColumn(None, column.name, _type(spark, column.type), None, _literal(spark, column))
-        update.moveBefore(column.name, before)
+    for name, type_ in step.added:
+        update.addColumn(None, name, _type(spark, type_), None)
+        update.moveBefore(name, before)
     update.commit()
     _describe(transaction, comments)
     edit = transaction.updateProperties()
@@ -122,12 +113,3 @@ def _type(spark: SparkSession, type_: str) -> Any:
     jvm = spark._jvm
     assert jvm is not None
     return jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert(jvm.org.apache.spark.sql.types.DataType.fromDDL(type_))
-
-
-def _literal(spark: SparkSession, column: Added) -> Any:
-    if column.default is None:
-        return None
-    jvm = spark._jvm
-    assert jvm is not None
-    literal = jvm.org.apache.iceberg.expressions.Literal.of(column.default)
-    return literal.to(_type(spark, column.type))
