@@ -214,7 +214,7 @@ def test_filters_find_the_rows_that_are_older_than_a_change(shop: tuple[Lake, So
     assert (done["current.public__shop"][0], done["current.public__other"][0]) == ("rebuild", "merge")
     for name, condition, count in (
         ("shop", "stock = 42", 3),
-        ("shop", "stock is not null", 4),
+        ("shop", "stock is not null", 3),  # the new row has a number that no int holds
         ("other", "b = 'a2'", 1),
         ("other", "a in ('b2', 'b3')", 2),
         ("other", "n = 2 and price = 2.50", 1),
