@@ -92,6 +92,7 @@ class Log:
             key=self.key, system_id=self.identity.system_id, batch_changes=batch_changes, now=datetime.now(UTC),
         )  # fmt: skip
         ddl_xids: dict[int, int] = {}
+        truncated: set[int] = set()
         for batch in planning.plan(spool, context=context).batches:
             self._add(batch.events)
             for task in batch.tasks(2):
@@ -99,6 +100,8 @@ class Log:
                     part.validate(full=True)
                     self.events += part.to_pylist()
             for event in batch.events:
+                if event.kind == "truncate" and event.relid is not None:
+                    truncated.add(event.relid)
                 if event.kind == "schema" and event.relid is not None and event.xid is not None:
                     ddl_xids[event.relid] = event.xid
             self.versions, self.next_schema_id = dict(batch.versions), batch.next_schema_id
@@ -115,7 +118,7 @@ class Log:
             )  # fmt: skip
             found = compare.against(
                 self, last, seen, versions=self.versions, ddl_xids=ddl_xids, batch_id=self.batch_id,  # type: ignore[arg-type]
-                next_schema_id=self.next_schema_id, at=self.complete_to,
+                next_schema_id=self.next_schema_id, at=self.complete_to, truncated=truncated,
             )  # fmt: skip
             self._add(found)
             self._learn(found)

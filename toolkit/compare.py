@@ -93,7 +93,7 @@ class Known:
     capture: str | None  # how the event triggers stood then
     baselines: Mapping[int, Lsn]  # end LSN of each table's latest
     stale: frozenset[int]  # tables that are stale already
-    by_ticks: bool = False  # without logical decoding: event triggers may be wanting by right
+    truncated: frozenset[int] = frozenset()  # tables whose TRUNCATE this drain brought
 
 
 def against(
@@ -106,6 +106,7 @@ def against(
     batch_id: int,
     next_schema_id: int,
     at: Lsn,
+    truncated: Collection[int] = (),
 ) -> list[Event]:
     """What the catalog shows beyond the DDL events, for the batch that completes a drain to `at`.
 
@@ -114,6 +115,7 @@ def against(
         last: its newest row.
         versions: as the batch leaves them; further schema ids start at `next_schema_id`.
         ddl_xids: xid of each table's newest DDL in this drain, by relid.
+        truncated: tables whose TRUNCATE it brought.
     """
     known = Known(
         versions=versions,
@@ -126,7 +128,7 @@ def against(
         capture=last.capture,
         baselines={e.relid: e.end_lsn for e in ledger.baselines() if e.relid is not None},
         stale=frozenset(s.relid for s in table_states(ledger) if not s.comparable),
-        by_ticks=last.tick is not None,
+        truncated=frozenset(truncated),
     )
     return unexplained(seen, known)
 
@@ -157,8 +159,13 @@ class _Comparison:
                 if self._table(relid).published:
                     self._differs(relid, "the table is published and no DDL event introduced it", text)
                 continue
-            changed = _differences(json.loads(version.payload), json.loads(text))
-            if changed:
+            was, now = json.loads(version.payload), json.loads(text)
+            changed = _differences(was, now)
+            if changed == ["file"]:
+                told = relid in known.truncated or "file" not in was or "file" not in now
+                reason = "the table has another file: it was rewritten, and without event triggers nobody tells by what"
+                self._differs(relid, None if told else reason, text)
+            elif changed:
                 reason = (
                     f"the catalog differs from the captured DDL in {', '.join(changed)}: it was changed past capture"
                 )
@@ -183,7 +190,7 @@ class _Comparison:
         """While an event trigger was off, DDL that leaves no trace in the catalog went unheard."""
         seen, known = self.seen, self.known
         altered = known.capture is not None and known.capture != seen.capture.state
-        wanting = seen.capture.absent and known.by_ticks  # then the catalog comparison is all there is
+        wanting = seen.capture.absent  # the role may not make any: then the catalog comparison is all there is
         standing = (seen.capture.standing or wanting) and not seen.capture.paused
         if standing and not altered:
             return
@@ -197,11 +204,12 @@ class _Comparison:
     def _table(self, relid: int) -> TableVersion:
         return TableVersion.from_json(json.loads(self.seen.tables[relid]))
 
-    def _differs(self, relid: int, reason: str, found: str) -> None:
+    def _differs(self, relid: int, reason: str | None, found: str) -> None:
         at = {"commit_lsn": int(self.known.at) - 1, "end_lsn": int(self.known.at)}
         self._event(relid, "schema", found, at, _VERSION_ORDINAL, schema_id=self.next_schema_id)
         self.next_schema_id += 1
-        self._gap(relid, reason, found)
+        if reason is not None:
+            self._gap(relid, reason, found)
 
     def _gap(self, relid: int, reason: str, table: str) -> None:
         since = max(self.known.since, self.known.baselines.get(relid, self.known.since))

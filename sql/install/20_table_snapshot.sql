@@ -289,6 +289,22 @@ select
       'capture', case when exists (select from in_publication as i where i.relid = w.oid) then 'both' else 'change_log' end
     )
   end
+  || case
+    -- Nobody tells of a rewrite then, but the table has another file after it.
+    when exists (select from pg_event_trigger as t where t.evtname like '\_cdc\_0\_%') then '{}'
+    else jsonb_build_object(
+      'file',
+      case
+        when w.relkind = 'r' then to_jsonb(w.relfilenode::int8)
+        else (
+          select coalesce(jsonb_agg(f.relfilenode::int8 order by f.oid), '[]')
+          from descendants as d
+          join pg_class as f on f.oid = d.relid
+          where d.root = w.oid
+        )
+      end
+    )
+  end
 from wanted as w
 join pg_namespace as n on n.oid = w.relnamespace
 left join columns as c on c.attrelid = w.oid

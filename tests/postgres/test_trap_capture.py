@@ -319,4 +319,54 @@ def test_a_comparison_goes_into_the_batch_that_completes_the_drain(world: World,
     assert (state.state, state.from_lsn) == ("stale", before.compared_to)
 
 
+# -- without event triggers
+
+
+def test_without_event_triggers_the_comparison_finds_ddl(world: World) -> None:
+    """The ladder: a role that owns the tables and may not create event triggers."""
+    name = world.user.info.dbname
+    keeper = f"keeper_{name}"
+    world.sql(
+        f"create role {keeper} login replication", f"grant create on database {name} to {keeper}",
+        f"grant all on schema public to {keeper}", f"set role {keeper}", *PAIR,
+        "create table other (id int primary key, v text)", "insert into other values (1, 'o')",
+    )  # fmt: skip
+    try:
+        conninfo = psycopg.conninfo.make_conninfo(world.config.source.conninfo, user=keeper)
+        log = world.start(conninfo=conninfo)
+        assert "the catalog comparison finds DDL" in _findings(world)
+        log.drain()
+        before = log.complete_to
+        world.sql("insert into t values (3, 'z')", "truncate other", "insert into other values (2, 'p')")
+        log.drain()
+        world.exact("t", "other")  # the TRUNCATE told of the new file
+        since = log.compared_to
+        world.sql(
+            "alter table t add column c int default 7",
+            "insert into t values (4, 'w', 1)",
+            "update t set c = 2 where id = 1",
+        )
+        log.drain()
+        state = log.states()["public.t"]
+        assert "columns" in (state.reason or "") or "schema version" in (state.reason or "")
+        assert state.from_lsn is not None and before < state.from_lsn <= log.complete_to
+        assert min(g["end_lsn"] for g in log.of("gap", world.relid("t"))) <= since
+        log.repair("public.t")
+        log.drain()
+        world.exact("t", "other")
+        world.sql("alter table t alter v type text using v || '!'")  # the catalog shows nothing else than a file
+        log.drain()
+        assert "another file" in world.stale()["public.t"]
+        log.repair("public.t")
+        world.sql("insert into t values (5, 'q', 1)")
+        log.drain()
+        world.exact("t", "other")
+        install.uninstall(log.conn, world.config)
+    finally:
+        world.sql("reset role")
+        world.stack.close()
+        with psycopg.connect(world.config.source.conninfo.replace(keeper, "postgres"), autocommit=True) as admin:
+            admin.execute(f"drop owned by {keeper} cascade; drop role {keeper}")
+
+
 __all__ = ["plain_lake"]

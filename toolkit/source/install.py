@@ -55,15 +55,24 @@ def install(conn: Connection, config: Config) -> None:
     """
     tables = catalog.selected_tables(conn, config)
     ticks = changelog.by_ticks(conn, config)
-    allowed = not ticks or catalog.is_superuser(conn)
     publication = catalog.publication_state(conn, config)
-    script = install_sql(config, tables, publication, ticks=ticks, event_triggers=allowed)
+
+    def script(event_triggers: bool) -> str:
+        return install_sql(config, tables, publication, ticks=ticks, event_triggers=event_triggers)
+
     try:
-        _locked(conn, config, "installing capture", script)
+        try:
+            _locked(conn, config, "installing capture", script(True))
+        except psycopg.errors.InsufficientPrivilege:
+            if catalog.is_superuser(conn):
+                raise
+            # Some services let other roles create event triggers too, so it is tried before it is done without.
+            _locked(conn, config, "installing capture", script(False))
         guard.guard(conn, config)
     except psycopg.errors.InsufficientPrivilege as error:
         raise PreflightFailed(
-            f"installing capture: {one_line(error)}; `cdc init` needs a superuser (event triggers) that owns the tables"
+            f"installing capture: {one_line(error)}; `cdc init` needs a superuser, or at least a role that owns the"
+            " tables and may create in the database"
         ) from None
     except psycopg.Error as error:
         raise PreflightFailed(f"installing capture: {one_line(error)}; nothing was changed on the source") from None

@@ -37,7 +37,7 @@ class Finding:
 def preflight(conn: Connection, config: Config) -> tuple[Finding, ...]:
     """Look at server, role, slot, publication and every selected table. Errors come first."""
     ticks = changelog.by_ticks(conn, config)
-    found = [*_server(conn, ticks), *_tables(conn, config, ticks), *_capture(conn, config, ticks)]
+    found = [*_server(conn, ticks), *_tables(conn, config, ticks), *_capture(conn, config)]
     if not ticks:
         found += [*_slot(conn, config), *_publication(conn, config)]
     return tuple(sorted(found, key=lambda f: f.level))
@@ -79,9 +79,10 @@ def _server(conn: Connection, ticks: bool) -> Iterator[Finding]:
         yield Finding("error", f"role {role!r}", "has no REPLICATION right", f'run: alter role "{role}" replication')
     if not server["superuser"] and not triggers_stand(conn):
         yield Finding(
-            "warning" if ticks else "error",
+            "warning",
             f"role {role!r}",
-            "may not create event triggers" + (": a DDL makes its table stale" if ticks else ""),
+            "may perhaps not create event triggers: without them the catalog comparison finds DDL, and makes its table"
+            " stale from the comparison before",
             "run `cdc init` as a superuser",
         )
     if server["senders_used"] >= server["senders"] and not ticks:
@@ -201,14 +202,14 @@ def _readable(conn: Connection) -> bool:
     return bool(row and row[0]) and catalog.installed(conn)
 
 
-def _capture(conn: Connection, config: Config, ticks: bool) -> Iterator[Finding]:
+def _capture(conn: Connection, config: Config) -> Iterator[Finding]:
     """How DDL capture stands."""
     if not _readable(conn):
         return
     state = guard.capture_state(conn)
     if state.paused:
         yield Finding("warning", "DDL capture", "is paused: every table is stale meanwhile", "run: cdc ddl resume")
-    if not state.standing and not (ticks and state.absent):
+    if not state.standing and not (state.absent and not catalog.is_superuser(conn)):
         yield Finding(
             "warning",
             "DDL capture",
