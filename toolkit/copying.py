@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -94,6 +95,7 @@ def copy(conn: Connection, cut: Cut, task: Task, ids: dict[str, int], lock_secon
                 report(batch.num_rows, batch.column("new").nbytes)
                 file.write(batch)
         except snapshot.TableRefused as error:
+            file.discard()
             return Copied(task, refused={item.relid: (str(error), error.moved)})
     file.close()
     return Copied(task, rows)
@@ -328,6 +330,7 @@ def work() -> int:
     from toolkit.source import snapshot
     from toolkit.source.slot import Cut
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the driver decides
     out = sys.stdout
     lines = _lines()
     hello = next(lines, None)

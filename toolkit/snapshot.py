@@ -316,6 +316,11 @@ def _copy_group(
         for number, run in enumerate(_runs(items))
     ]
     done, refused = copiers.run(tasks)
+    relabelled = _relabelled(config, [plan for plan in plans if plan.table.relid not in refused])
+    if relabelled:  # others may share their files
+        refused |= relabelled
+        done, more = copiers.run([task for task in (t.without(set(refused)) for t in tasks) if task.items])
+        refused |= more
     outcome.refused |= refused
     for relid, (reason, _) in refused.items():
         _log.warning("not copied at this cut", extra={"table": outcome.names[relid], "reason": reason})
@@ -352,6 +357,27 @@ def _copy_group(
     for plan in whole:
         copied_rows = rows[plan.table.relid]
         _log.info("copied", extra={"table": plan.table.identifier, "rows": copied_rows, "lsn": str(cut.lsn)})
+
+
+def _relabelled(config: Config, plans: Sequence[_Plan]) -> dict[int, tuple[str, bool]]:
+    """Tables with an enum whose labels are no longer those of the snapshot.
+
+    A label is printed as it is now, whatever the snapshot: the rows would show it before it was there.
+    """
+    from toolkit.source import catalog, connection
+
+    enums = {p.table.relid: p.table for p in plans if any(c.enum_labels for c in p.table.columns)}
+    if not enums:
+        return {}
+    with connection.connect(config) as conn:
+        now = {t.relid: t for t in catalog.published_tables(conn, config)}
+    found = {}
+    for relid, table in enums.items():
+        labels = {c.attnum: c.enum_labels for c in now[relid].columns} if relid in now else {}
+        if any(set(c.enum_labels) - set(labels.get(c.attnum, c.enum_labels)) for c in table.columns):
+            reason = f"{table.identifier} has an enum that was relabelled after the snapshot was taken"
+            found[relid] = (reason, True)
+    return found
 
 
 def _schema_ids(

@@ -391,6 +391,36 @@ def test_a_new_generation_has_a_log_of_its_own(config: Config, monkeypatch: pyte
     assert batches == list(range(1, len(batches) + 1))
 
 
+def test_enum_labels_are_those_of_the_cut(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """COPY prints a label as it is now: rows at the cut would show one that came later."""
+    sql(
+        config,
+        "create type public.mood as enum ('sad', 'ok')",
+        "create table public.e (id int primary key, m public.mood)",
+        "insert into public.e values (1, 'sad')",
+    )
+    whole = copying.Copiers.run
+    runs: list[int] = []
+
+    def run(self: copying.Copiers, tasks: Any) -> Any:
+        runs.append(len(tasks))
+        if len(runs) == 1:
+            sql(config, "alter type public.mood rename value 'sad' to 'blue'", "alter type public.mood add value 'new'")
+        return whole(self, tasks)
+
+    monkeypatch.setattr(copying.Copiers, "run", run)
+    done = initialise.init(config)
+    assert done.rows == {"public.a": 20, "public.b": 5, "public.e": 1}
+    draining.drain(config)
+    relid = of(config, "e").relid
+    (row,) = rows_in_log(config, f"op = 'R' and relid = {relid}")
+    versions = [v for v in Ledger(config).schema_versions() if v.table.relid == relid and v.end_lsn <= row["end_lsn"]]
+    labels = [label for _, label in versions[-1].table.columns[1].enum_labels]
+    assert row["new"][1] == "blue"
+    assert labels == ["blue", "ok", "new"]  # the version at the row's position has its label
+    assert len(runs) == 3  # all, the others without it, and it alone under a new cut
+
+
 def test_what_a_killed_run_spooled_is_removed_by_the_next(config: Config, tmp_path: Path) -> None:
     initialise.init(config)
     left = config.work_dir / "spool" / "run-killed"

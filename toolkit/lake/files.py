@@ -58,6 +58,7 @@ class EventsFile:
     def __init__(self, path: Path, ids: dict[str, int]) -> None:
         import pyarrow.parquet as pq
 
+        self._path = path
         self._schema = file_schema(ids)
         self._held: list[pa.RecordBatch] = []
         self._bytes = 0
@@ -88,6 +89,12 @@ class EventsFile:
         """Write what is left and the footer."""
         self._flush()
         self._writer.close()
+
+    def discard(self) -> None:
+        """Give it up: its path may be written anew."""
+        self._held = []
+        self._writer.close()
+        self._path.unlink()
 
 
 @contextmanager
