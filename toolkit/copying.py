@@ -94,6 +94,7 @@ def copy(conn: Connection, cut: Cut, task: Task, ids: dict[str, int], lock_secon
                 rows[item.relid] += batch.num_rows
                 report(batch.num_rows, batch.column("new").nbytes)
                 file.write(batch)
+                del batch  # a huge row is not held while the next one comes
         except snapshot.TableRefused as error:
             file.discard()
             return Copied(task, refused={item.relid: (str(error), error.moved)})

@@ -338,6 +338,33 @@ def test_huge_values_and_empty_tables(config: Config, conn: Connection, tmp_path
     )
 
 
+@pytest.mark.long
+@one_server
+def test_values_of_a_hundred_megabytes(config: Config, conn: Connection, tmp_path: Path) -> None:
+    """Each row of three such values is 400 MB of COPY text; a worker holds a few times one row, never two rows."""
+    prepare(
+        conn,
+        config,
+        "create table public.t (id int primary key, a text, b bytea, c text)",
+        "insert into public.t select i, repeat('a' || chr(92) || 'b' || chr(10), 25000000),"
+        " decode(repeat('5c00', 50000000), 'hex'),"
+        " repeat('x', 100000000) from generate_series(1, 3) i",
+    )
+    with cut_of(config) as cut, Copiers(config, cut, IDS, workers=1, report=lambda r, s: None) as copiers:
+        done, refused = copiers.run(tasks_of(config, cut, tmp_path))
+        process = copiers._pool[0].process
+        assert process is not None
+        status = Path(f"/proc/{process.pid}/status").read_text()
+    peak = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) // 1024
+    assert not refused
+    table = pq.read_table(done[0].task.path, columns=["new"])
+    found = [[None if v is None else (len(v), v[-4:]) for v in row] for row in table.column(0).to_pylist()]
+    for row in found:
+        assert row[1:] == [(100_000_000, "a\\b\n"), (200_000_002, "5c00"), (100_000_000, "xxxx")]
+    print(f"peak of the worker: {peak} MB")
+    assert peak < 2600
+
+
 def test_trap_037_a_policy_leaves_the_table_out_by_name(config: Config, conn: Connection, tmp_path: Path) -> None:
     prepare(
         conn,

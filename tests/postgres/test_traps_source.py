@@ -15,7 +15,7 @@ from psycopg.conninfo import conninfo_to_dict
 from tests.postgres.test_snapshot_log import Killed, current, on_source, sql
 from tests.support_lake import commit_here, plain_lake, rows_in_log
 from tests.support_postgres import _DEBIAN, fresh_database
-from toolkit import doctor, initialise
+from toolkit import doctor, initialise, snapshot
 from toolkit import drain as draining
 from toolkit.config import CheckConfig, Config, DrainConfig, SourceConfig
 from toolkit.embedded import EmbeddedServer
@@ -284,6 +284,30 @@ def test_trap_008_after_a_crash_the_slot_may_be_behind_the_ledger(own: EmbeddedS
         draining.drain(config)
         assert [c[1] for c in changes(config)] == ["2", "3", "4", "9"]
         assert current(config, "a") == on_source(config, "a")
+
+
+def test_trap_018_a_slow_reader_outlives_the_servers_timeouts(own: EmbeddedServer, plain_lake: Config) -> None:
+    """What is read is spooled first; the session that holds a cut open is not streaming."""
+    with fresh_database(own) as conninfo:
+        config = captured(conninfo, plain_lake)
+        names = ("wal_sender_timeout", "idle_session_timeout", "idle_in_transaction_session_timeout")
+        with psycopg.connect(own.conninfo(), autocommit=True) as admin:
+            for name in names:
+                admin.execute(f"alter system set {name} = '300ms'")
+            admin.execute("select pg_reload_conf()")
+        try:
+            with slot.create_slot(config, slot.temporary_name(config), temporary=True) as cut:
+                sql(config, "insert into public.a values (2, 'x')")
+                draining.drain(config)
+                with connection.connect(config) as other:
+                    other.execute("select pg_sleep(1)")  # three times as long as any of them
+                assert snapshot.copy_tables(config, cut, ["public.a"]).rows == {"public.a": 1}
+            assert current(config, "a") == on_source(config, "a")
+        finally:
+            with psycopg.connect(own.conninfo(), autocommit=True) as admin:
+                for name in names:
+                    admin.execute(f"alter system reset {name}")
+                admin.execute("select pg_reload_conf()")
 
 
 def test_trap_022_a_server_that_drops_idle_slots(own: EmbeddedServer, plain_lake: Config) -> None:

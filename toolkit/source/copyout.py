@@ -31,6 +31,7 @@ def copy_blocks(conn: Connection, statement: str, block_bytes: int = _BLOCK_BYTE
             length, data = get(1)
             if length > 0:
                 messages.append(bytes(data))
+                del data  # a second copy of the row, which may be huge
                 size += length
                 if size >= block_bytes:
                     yield messages

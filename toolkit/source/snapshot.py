@@ -223,7 +223,10 @@ def snapshot_batches(
                     else constant(field.type, constants.get(field.name), rows)
                     for field in EVENT_SCHEMA
                 ]
-                yield pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA)
+                batch = pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA)
+                del found, columns, arrays  # a huge row is not held while the next one comes
+                yield batch
+                del batch
                 ordinal += rows
     except psycopg.Error as error:
         if conn.broken or conn.closed:
