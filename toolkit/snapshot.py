@@ -92,6 +92,7 @@ class _Outcome:
     rows: dict[int, int] = field(default_factory=dict)
     refused: dict[int, tuple[str, bool]] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
+    labels: dict[int, str] = field(default_factory=dict)  # of all enums at the cut, by the OID of the value
 
 
 def missing_baselines(config: Config) -> tuple[str, ...]:
@@ -215,6 +216,7 @@ def _plans(
 
     plans = []
     with snapshot.reader(config, cut) as conn:
+        outcome.labels = catalog.enum_labels(conn)
         payloads = catalog.snapshot_json(conn, config)
         versions = {r: TableVersion.from_json(json.loads(text)) for r, text in payloads.items()}
         chosen = _chosen(versions, tables)
@@ -316,7 +318,7 @@ def _copy_group(
         for number, run in enumerate(_runs(items))
     ]
     done, refused = copiers.run(tasks)
-    relabelled = _relabelled(config, [plan for plan in plans if plan.table.relid not in refused])
+    relabelled = _relabelled(config, [p for p in plans if p.table.relid not in refused], outcome.labels)
     if relabelled:  # others may share their files
         refused |= relabelled
         done, more = copiers.run([task for task in (t.without(set(refused)) for t in tasks) if task.items])
@@ -359,25 +361,22 @@ def _copy_group(
         _log.info("copied", extra={"table": plan.table.identifier, "rows": copied_rows, "lsn": str(cut.lsn)})
 
 
-def _relabelled(config: Config, plans: Sequence[_Plan]) -> dict[int, tuple[str, bool]]:
-    """Tables with an enum whose labels are no longer those of the snapshot.
+def _relabelled(config: Config, plans: Sequence[_Plan], then: dict[int, str]) -> dict[int, tuple[str, bool]]:
+    """Tables that may show an enum label which came after the snapshot: a label is printed as it is now.
 
-    A label is printed as it is now, whatever the snapshot: the rows would show it before it was there.
+    `then` are the labels in the snapshot. Enums may be inside arrays, domains and composites, so any table with a type
+    of the user's own is taken for one that shows them.
     """
     from toolkit.source import catalog, connection
 
-    enums = {p.table.relid: p.table for p in plans if any(c.enum_labels for c in p.table.columns)}
-    if not enums:
+    own = [p.table for p in plans if any(c.type_oid >= catalog.FIRST_USER_OID for c in p.table.columns if c.published)]
+    if not own or not then:
         return {}
     with connection.connect(config) as conn:
-        now = {t.relid: t for t in catalog.published_tables(conn, config)}
-    found = {}
-    for relid, table in enums.items():
-        labels = {c.attnum: c.enum_labels for c in now[relid].columns} if relid in now else {}
-        if any(set(c.enum_labels) - set(labels.get(c.attnum, c.enum_labels)) for c in table.columns):
-            reason = f"{table.identifier} has an enum that was relabelled after the snapshot was taken"
-            found[relid] = (reason, True)
-    return found
+        now = catalog.enum_labels(conn)
+    if all(now.get(oid) == label for oid, label in then.items()):
+        return {}
+    return {t.relid: (f"{t.identifier}: an enum was relabelled after the snapshot was taken", True) for t in own}
 
 
 def _schema_ids(

@@ -70,6 +70,12 @@ def test_a_malformed_lsn_is_a_usage_error(tmp_path: Path):
     _refused(_cdc(tmp_path, "drain", "--upto-lsn", "12345"), 2, "12345", "0/16B3748")
 
 
+def test_a_repair_takes_one_scope_of_one_table(tmp_path: Path):
+    _configure(tmp_path, "")
+    _refused(_cdc(tmp_path, "repair", "public.t", "--columns", "a", "--partition", "public.p"), 2, "exclude each other")
+    _refused(_cdc(tmp_path, "repair", "--columns", "a"), 1, "cdc init")
+
+
 def test_without_a_ledger_status_says_what_to_run(tmp_path: Path):
     _refused(_cdc(_configure(tmp_path, ""), "status"), 1, "cdc init")
 

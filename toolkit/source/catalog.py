@@ -18,6 +18,9 @@ from toolkit.ledger_row import SourceIdentity
 from toolkit.names import qualified, selects
 from toolkit.source.connection import Connection
 
+#: What initdb made has lower OIDs.
+FIRST_USER_OID = 16384
+
 
 @dataclass(frozen=True, slots=True)
 class Relation:
@@ -114,6 +117,11 @@ def installed(conn: Connection) -> bool:
         "select pg_catalog.to_regprocedure('cdc.table_snapshots(pg_catalog.oid[])') is not null"
     ).fetchone()
     return bool(row and row[0])
+
+
+def enum_labels(conn: Connection) -> dict[int, str]:
+    """Labels of all enum values by OID, as the transaction's snapshot shows them."""
+    return {oid: label for oid, label in conn.execute("select oid::int8, enumlabel::text from pg_catalog.pg_enum")}
 
 
 def is_superuser(conn: Connection) -> bool:
