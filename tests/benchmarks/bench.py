@@ -94,8 +94,36 @@ def _bench(folder: Path, server: EmbeddedServer, transactions: int, repeat: int,
             conn.execute("insert into private.other values (%s)", [n])  # else there is nothing to advance over
             empty.append(_command(server, [*command, "drain", "--config", str(file)]))
         _seconds("empty_drain", empty)
+    _ddl_cost(server, commands=400)
     _seconds("status", [_command(server, [*command, "status", "--config", str(file)]) for _ in range(repeat)])
     _seconds("help", [_command(server, [*command, "--help"]) for _ in range(repeat)])
+
+
+def _ddl_cost(server: EmbeddedServer, commands: int) -> None:
+    """What capture adds to one ALTER TABLE of the user, beside the same command without it."""
+    from toolkit.source import install
+    from toolkit.source.connection import connect
+
+    def alter(conn: psycopg.Connection[Any]) -> None:
+        for n in range(commands // 2):
+            conn.execute(f"alter table public.altered add column c{n} int default 1".encode())
+            conn.execute(f"alter table public.altered drop column c{n}".encode())
+
+    with psycopg.connect(server.conninfo(), autocommit=True) as admin:
+        admin.execute("create database bench_ddl")
+    config = configuration.Config(source=configuration.SourceConfig(conninfo=server.conninfo("bench_ddl")))
+    with psycopg.connect(server.conninfo("bench_ddl"), autocommit=True) as conn:
+        conn.execute("create table public.altered (id int primary key, a text, b numeric(10,2), d date)")
+        alter(conn)
+        plain = _measured(server, alter, conn)
+        with connect(config) as own:
+            install.install(own, config)
+        captured = _measured(server, alter, conn)
+    for name, usage, ratio in (
+        ("ddl_plain", plain, None),
+        ("ddl_captured", captured, plain.seconds / captured.seconds),
+    ):
+        _print(name, round(usage.seconds / commands * 1000, 3), "ms/command", usage, ratio and round(ratio, 3))
 
 
 def _load(conn: psycopg.Connection[Any], transactions: int) -> Lsn:
