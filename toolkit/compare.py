@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from toolkit.catalog import SchemaVersion, TableVersion
@@ -126,11 +126,15 @@ def against(
         at=at,
         since=last.compared_to or last.complete_to,
         capture=last.capture,
-        baselines={e.relid: e.end_lsn for e in ledger.baselines() if e.relid is not None},
-        stale=frozenset(s.relid for s in table_states(ledger) if not s.comparable),
+        baselines={},
+        stale=frozenset(),
         truncated=frozenset(truncated),
     )
-    return unexplained(seen, known)
+    if not unexplained(seen, known):
+        return []  # what baselines and gaps there are is read only when it matters
+    baselines = {e.relid: e.end_lsn for e in ledger.baselines() if e.relid is not None}
+    stale = frozenset(s.relid for s in table_states(ledger) if not s.comparable)
+    return unexplained(seen, replace(known, baselines=baselines, stale=stale))
 
 
 def unexplained(seen: Observation, known: Known) -> list[Event]:

@@ -20,6 +20,7 @@ from toolkit.spooling import spool_directory
 if TYPE_CHECKING:
     import psycopg
 
+    from toolkit.catalog import SchemaVersion
     from toolkit.compare import Observation
     from toolkit.config import Config
     from toolkit.decode.plan import Plan
@@ -70,16 +71,16 @@ def drain(config: Config, upto: Lsn | None = None, max_changes: int | None = Non
         if state.confirmed_flush_lsn < last.complete_to:
             # Killed between commit and advance, or the server fell back to its last saved position: both are normal.
             slot.advance(conn, config.source.slot, last.complete_to)
+        versions = ledger.latest_versions()
         seen = None  # read before upto, so that it shows nothing beyond
         if upto is None:
-            live = [relid for relid, version in ledger.latest_versions().items() if not version.table.dropped]
-            seen = compare.observe(conn, config, live)
+            seen = compare.observe(conn, config, [r for r, version in versions.items() if not version.table.dropped])
         target = upto if upto is not None else slot.flush_lsn(conn)
         if upto is not None and upto > slot.flush_lsn(conn):
             raise ConfigError(f"draining to {upto}: the source has flushed its WAL only to {slot.flush_lsn(conn)}")
         if target <= last.complete_to:
             return DrainResult(0, 0, last.complete_to, last.complete_to)
-        result = _Run(config, conn, ledger, last, identity, seen).to(target, max_changes)
+        result = _Run(config, conn, ledger, last, identity, versions, seen).to(target, max_changes)
         if config.uses_change_log and seen is not None and result.committed_lsn >= seen.upto:
             changelog.purge(conn, seen.snapshot)
             changelog.recheck(conn, config)
@@ -121,6 +122,7 @@ class _Run:
         ledger: Ledger,
         last: BatchRecord,
         identity: SourceIdentity,
+        versions: dict[int, SchemaVersion],
         seen: Observation | None,
     ) -> None:
         from toolkit.source import catalog
@@ -133,7 +135,7 @@ class _Run:
         self.seen = seen
         self.key = catalog.hmac_key(conn)
         self.snapshot = ledger.snapshot_id()
-        self.versions = dict(ledger.latest_versions())
+        self.versions = versions
         self.next_schema_id = max((v.schema_id for v in self.versions.values()), default=0) + 1
         self.batches = 0
         self.changes = 0
