@@ -82,7 +82,10 @@ def _kill(process: subprocess.Popen[str]) -> set[int]:
 
 def _finish(config: Config) -> dict[str, Any]:
     process = _start(config)
-    out, errors = process.communicate(timeout=_SECONDS)
+    try:
+        out, errors = process.communicate(timeout=5 * _SECONDS)
+    finally:
+        process.kill()
     assert process.returncode == 0, errors
     result: dict[str, Any] = json.loads(out)
     return result

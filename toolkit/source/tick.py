@@ -58,7 +58,8 @@ def tick_cut(config: Config) -> Iterator[Cut]:
         ).fetchone()
         assert row is not None
         tick = record(other, row[0])
-        yield Cut(lsn=tick.lsn, snapshot_name=row[1], slot="", tick=tick.snapshot)
+        server = slot.server_identity(holder)
+        yield Cut(lsn=tick.lsn, snapshot_name=row[1], slot="", server=server, tick=tick.snapshot)
 
 
 def record(conn: Connection, snapshot: str) -> Tick:
