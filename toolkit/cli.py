@@ -18,6 +18,7 @@ from toolkit.lsn import Lsn
 if TYPE_CHECKING:
     from toolkit.config import Config
     from toolkit.output import Output
+    from toolkit.quality.report import CheckReport
 
 RED = 3
 
@@ -177,13 +178,20 @@ def build(ctx: Context, as_of_lsn: Lsn | None, dbt_args: tuple[str, ...]) -> Non
         ctx.output.record(building.build(config, as_of=as_of_lsn, dbt_args=dbt_args))
 
 
-def _check(ctx: Context, config: Config, tables: tuple[str, ...]) -> int:
+def _check(ctx: Context, config: Config, tables: tuple[str, ...], *, full: bool = False) -> int:
     from toolkit import build as building
     from toolkit import drain as draining
     from toolkit.quality import check as checking
+    from toolkit.quality import expectations
+
+    expectations.preload()
+    report = checking.check(config, tables, drain=draining.drain, build=building.build, full=full)
+    return _told(ctx, report)
+
+
+def _told(ctx: Context, report: CheckReport) -> int:
     from toolkit.quality.report import as_text
 
-    report = checking.check(config, tables, drain=draining.drain, build=building.build)
     if ctx.output_format == "json":
         ctx.output.record(report.to_dict())
     else:
@@ -193,14 +201,22 @@ def _check(ctx: Context, config: Config, tables: tuple[str, ...]) -> int:
 
 @main.command()
 @click.argument("tables", nargs=-1)
+@click.option("--full", is_flag=True, help="Compare every row, also of large tables proved lately.")
+@click.option(
+    "--against", metavar="CONNINFO", help="Compare with this PostgreSQL instead of the lake; it must stand still."
+)
 @command
-def check(ctx: Context, tables: tuple[str, ...]) -> int:
+def check(ctx: Context, tables: tuple[str, ...], full: bool, against: str | None) -> int:
     """Prove parity at an exact LSN and publish what is proven. Exit code 3 on a difference or a red table."""
+    if against is not None:
+        from toolkit.quality import against as second
+
+        return _told(ctx, second.against(ctx.config, against, tables))
     from toolkit.lake.lease import lease
 
     config = ctx.config
     with lease(config):
-        return _check(ctx, config, tables)
+        return _check(ctx, config, tables, full=full)
 
 
 @main.command()

@@ -15,6 +15,7 @@ from toolkit.catalog import SchemaVersion, TableVersion
 from toolkit.events import Event
 from toolkit.lsn import Lsn
 from toolkit.states import table_states
+from toolkit.visibility import Visibility
 
 if TYPE_CHECKING:
     import psycopg
@@ -42,12 +43,7 @@ class Observation:
 
     def sees(self, xid: int) -> bool:
         """Whether a transaction, by the low 32 bits of its id, had ended for this snapshot."""
-        low, high, running = self.snapshot.split(":")
-        epoch = int(high) >> 32
-        full = epoch << 32 | (xid & 0xFFFFFFFF)
-        if full > int(high) + 2**31:
-            full -= 2**32
-        return full < int(low) or (full < int(high) and str(full) not in running.split(","))
+        return Visibility.parse(self.snapshot).sees(xid)
 
 
 def observe(conn: psycopg.Connection, config: Config, known: Collection[int]) -> Observation:

@@ -82,9 +82,12 @@ class SnapshotConfig(_Section):
 class CheckConfig(_Section):
     """How parity is proved."""
 
-    buckets: int = Field(default=256, gt=0)
+    buckets: int = Field(default=4096, gt=0)
     samples: int = Field(default=20, ge=0)  # keys listed per class in the report
     cut_seconds: float = Field(default=30.0, gt=0)  # to wait for an exact cut before `not_taken`
+    # Tables of that many rows and more are compared whole only this often, between by the keys that the log touched.
+    full_rows: int = Field(default=1_000_000, ge=0)
+    full_hours: float = Field(default=24.0, ge=0)
 
 
 class DbtConfig(_Section):

@@ -1,21 +1,34 @@
-"""What the source and the lake compute alike: the compared columns, the key, and the figures of a bucket.
+"""What the source and the lake compute alike: a row's line, its hash, and the figures of a bucket.
 
-A field is `~` for NULL, else its length in characters, a colon and its PostgreSQL text: no text can imitate NULL, and
-no value can lean into its neighbour. A row's hash is the MD5 of its fields in attnum order, taken apart into two 60-bit
-numbers that are summed over a bucket. The bucket is chosen by the hash of the key fields (of all fields for a bag).
+A row is one line of `COPY ... TO STDOUT`: the compared columns in attnum order as the server prints them, tabs between,
+`\\N` for NULL, a newline behind. COPY escapes what could be mistaken, so two rows have the same line exactly when every
+cell has the same text. A line's SHA-1 gives two 60-bit numbers; a bucket is chosen by the first, and both are summed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import hashlib
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from toolkit.catalog import Column, TableVersion
+
+if TYPE_CHECKING:
+    import numpy as np
+
+NULL = b"\\N"
+#: What COPY escapes inside a value, and as what.
+ESCAPES = (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r"), ("\b", "\\b"), ("\f", "\\f"), ("\v", "\\v"))
+#: Tables below this many rows are one bucket: reading them again costs less than telling their buckets apart.
+_ONE_BUCKET = 100_000
+_HALF = 30  # bits; sums of halves stay exact in a double and in a bigint
 
 
 @dataclass(frozen=True, slots=True)
 class BucketFigures:
-    """Rows of a bucket, and the sums of both parts of their hashes."""
+    """Rows of a bucket, and the sums of both numbers of their hashes."""
 
     rows: int
     high: int
@@ -35,11 +48,6 @@ class Comparison:
     key: tuple[int, ...]  # indexes into `columns`; empty for a bag
     buckets: int
 
-    @property
-    def bucket_fields(self) -> tuple[int, ...]:
-        """Indexes of the fields whose hash chooses the bucket."""
-        return self.key or tuple(range(len(self.columns)))
-
 
 def comparison(table: TableVersion, buckets: int) -> Comparison:
     """Compare the published columns; a table whose key is not wholly published is compared as a bag."""
@@ -50,6 +58,75 @@ def comparison(table: TableVersion, buckets: int) -> Comparison:
     return Comparison(table, columns, key, buckets)
 
 
+class Sums:
+    """Figures of lines, a few thousand at a time; memory is that of the buckets."""
+
+    def __init__(self, buckets: int) -> None:
+        import numpy as np
+
+        self._buckets = buckets
+        self._rows: np.ndarray[Any, Any] = np.zeros(buckets, np.int64)
+        # Sums of the upper and lower halves of both numbers.
+        self._halves: np.ndarray[Any, Any] = np.zeros((4, buckets), np.int64)
+
+    def add(self, lines: Sequence[bytes]) -> None:
+        """Count lines in."""
+        import numpy as np
+
+        if not lines:
+            return
+        numbers = _numbers(lines)
+        bucket = numbers[0] % self._buckets
+        self._rows += np.bincount(bucket, minlength=self._buckets)
+        for i, number in enumerate(numbers):
+            for j, half in enumerate((number >> _HALF, number & ((1 << _HALF) - 1))):
+                # Exact: some thousand summands of 30 bits, in doubles of 53.
+                self._halves[2 * i + j] += np.bincount(bucket, half, self._buckets).astype(np.int64)
+
+    def figures(self) -> Figures:
+        """Figures of every bucket that has rows."""
+        found = {}
+        for bucket in self._rows.nonzero()[0].tolist():
+            parts = self._halves[:, bucket].tolist()
+            found[bucket] = BucketFigures(int(self._rows[bucket]), *from_halves(*parts))
+        return found
+
+
+def from_halves(high_upper: int, high_lower: int, low_upper: int, low_lower: int) -> tuple[int, int]:
+    """Both sums from the sums of their numbers' 30-bit halves."""
+    return (high_upper << _HALF) + high_lower, (low_upper << _HALF) + low_lower
+
+
+def _numbers(lines: Sequence[bytes]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """The upper 60 bits of each of the first two 64-bit words of the lines' hashes."""
+    import numpy as np
+
+    sha1 = hashlib.sha1
+    digests = b"".join([sha1(line, usedforsecurity=False).digest()[:16] for line in lines])
+    words = np.frombuffer(digests, ">u8").reshape(-1, 2) >> 4
+    return words[:, 0].astype(np.int64), words[:, 1].astype(np.int64)
+
+
+def chosen(blocks: Iterable[Sequence[bytes]], buckets: int, wanted: Collection[int]) -> Iterator[bytes]:
+    """The lines whose bucket is wanted."""
+    import numpy as np
+
+    numbers = np.fromiter(wanted, np.int64, len(wanted))
+    for lines in blocks:
+        if lines:
+            for at in np.isin(_numbers(lines)[0] % buckets, numbers).nonzero()[0].tolist():
+                yield lines[at]
+
+
+def effective(plan: Comparison, source: Figures) -> tuple[Comparison, Figures]:
+    """The comparison with as many buckets as the source's rows are worth, and its figures in them."""
+    if plan.buckets == 1 or total(source) >= _ONE_BUCKET:
+        return plan, source
+    all_of = source.values()
+    whole = BucketFigures(total(source), sum(f.high for f in all_of), sum(f.low for f in all_of))
+    return replace(plan, buckets=1), {0: whole} if whole.rows else {}
+
+
 def differing(source: Figures, lake: Figures) -> tuple[int, ...]:
     """Buckets whose figures are not equal, ascending."""
     return tuple(sorted(b for b in source.keys() | lake.keys() if source.get(b) != lake.get(b)))
@@ -58,3 +135,17 @@ def differing(source: Figures, lake: Figures) -> tuple[int, ...]:
 def total(figures: Figures) -> int:
     """Rows in all buckets."""
     return sum(f.rows for f in figures.values())
+
+
+def fields(line: bytes) -> tuple[str | None, ...]:
+    """The values of a line; NULL is None."""
+    return tuple(None if cell == NULL else _unescaped(cell) for cell in line.removesuffix(b"\n").split(b"\t"))
+
+
+_ESCAPED = {escaped[1].encode(): plain.encode() for plain, escaped in ESCAPES}
+
+
+def _unescaped(cell: bytes) -> str:
+    if b"\\" in cell:
+        cell = re.sub(rb"\\(.)", lambda found: _ESCAPED[found[1]], cell)
+    return cell.decode()

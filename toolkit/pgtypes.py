@@ -21,6 +21,16 @@ def _module() -> Any:
     return environment.from_string(_MACROS.read_text(encoding="utf-8")).module
 
 
+def literal(text: str | None) -> str:
+    """A text as a Spark string literal."""
+    return str(_module().cdc_literal(text)).strip()
+
+
+def kind(column: Column) -> str:
+    """How a column is carried: bool int bigint float double date timestamp timestamptz binary decimal, or string."""
+    return str(_module().cdc_kind(column)).strip()
+
+
 def spark_type(column: Column) -> str:
     """Spark type of a column in `current.*` and `history.*`, for example `decimal(12,2)`."""
     return str(_module().cdc_spark_type(column)).strip()

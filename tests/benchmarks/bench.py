@@ -1,4 +1,5 @@
-"""Speeds of drain and snapshot, beside the limit of the same run: the server's own COPY of the same peek into nothing.
+"""Speeds of drain, snapshot and parity, beside limits of the same run: the server's own COPY of the same peek into
+nothing, its own hash of every row.
 
 `make bench`, or `python -m tests.benchmarks.bench --changes 100000` for a short one. One JSON line a figure on stdout:
 name, value, unit, CPU seconds of the toolkit's processes (JVM included) and of the server, ratio to the limit, and the
@@ -21,15 +22,25 @@ import psycopg
 from psycopg import sql
 
 from tests.benchmarks.processes import Meter, Usage
+from toolkit import build as building
 from toolkit import config as configuration
 from toolkit import drain as draining
-from toolkit import initialise, snapshot
+from toolkit import initialise, project, snapshot
 from toolkit.embedded import EmbeddedServer
 from toolkit.lsn import Lsn
+from toolkit.quality import check as checking
 
 _CHANGES_PER_TRANSACTION = 100
 _LIMIT_SLOT = "bench_limit"
 _WARM = 30_000  # rows: enough for every partition to be used
+_ROWS_SQL = """
+insert into public.compared
+select i, i * 7457 %% 999983, i * 13 %% 1009, 'sku-' || to_char(i, 'FM0000000000'), md5((i * 3)::text),
+       (i * 7919 %% 9999991) / 100.0, '2026-01-01 00:00:00+00'::timestamptz + make_interval(secs => i * 0.001237),
+       case when i %% 5 = 0 then '2026-01-01 00:00:00+00'::timestamptz + make_interval(secs => i * 0.001239) end,
+       i %% 3 = 1, jsonb_build_object('r', left(md5((i + 5)::text), 8), 'c', i %% 1000, 'b', i / 50)
+from generate_series(1::bigint, %s) as i
+"""
 _PEEK = """
 copy (
     select lsn, xid, data from pg_logical_slot_peek_binary_changes(
@@ -43,19 +54,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--changes", type=int, default=1_000_000, help="row changes of W1 (default: a million)")
     parser.add_argument("--rows", type=int, default=2_000_000, help="rows of the snapshot (default: two million)")
+    parser.add_argument("--parity-rows", type=int, default=1_000_000, help="rows of W1's shape that a check compares")
     parser.add_argument("--postgres", type=int, default=16, choices=(16, 18))
     parser.add_argument("--repeat", type=int, default=5, help="runs of a small command; the median counts")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="cdc-bench-") as name, EmbeddedServer(None, arguments.postgres) as server:
         try:
-            _bench(Path(name), server, arguments.changes // _CHANGES_PER_TRANSACTION, arguments.repeat, arguments.rows)
+            changes = arguments.changes // _CHANGES_PER_TRANSACTION
+            _bench(Path(name), server, changes, arguments.parity_rows, arguments.repeat, arguments.rows)
         finally:
             from toolkit.lake import session
 
             session.stop_session()
 
 
-def _bench(folder: Path, server: EmbeddedServer, transactions: int, repeat: int, rows_wanted: int) -> None:
+def _bench(
+    folder: Path, server: EmbeddedServer, transactions: int, parity_rows: int, repeat: int, rows_wanted: int
+) -> None:
     file = folder / "cdc.toml"
     file.write_text(
         f'[source]\nconninfo = {json.dumps(server.conninfo())}\ntables = ["public.*"]\n'
@@ -63,13 +78,18 @@ def _bench(folder: Path, server: EmbeddedServer, transactions: int, repeat: int,
         encoding="utf-8",
     )
     config = configuration.load(str(file))
+    project.ensure(config)
     changes = transactions * _CHANGES_PER_TRANSACTION
     with psycopg.connect(server.conninfo(), autocommit=True) as conn:
         conn.execute(Path(__file__).with_name("w1.sql").read_bytes())
+        conn.execute("create table public.compared (like public.w1 including all)")
+        conn.execute(_ROWS_SQL, [parity_rows])
+        conn.execute("vacuum analyze public.compared")
         conn.execute("create schema private")  # not captured: what is written here makes WAL and no change
         conn.execute("create table private.other (id integer)")
         initialise.init(config)  # the JVM is up from here on
         _warm_up(conn, config)
+        _parity(server, conn, config, parity_rows)
         # A second slot at the same position, made before the load: both read exactly the same WAL.
         conn.execute("select pg_copy_logical_replication_slot(%s, %s)", [config.source.slot, _LIMIT_SLOT])
         started = time.monotonic()
@@ -124,6 +144,24 @@ def _ddl_cost(server: EmbeddedServer, commands: int) -> None:
         ("ddl_captured", captured, plain.seconds / captured.seconds),
     ):
         _print(name, round(usage.seconds / commands * 1000, 3), "ms/command", usage, ratio and round(ratio, 3))
+
+
+def _parity(server: EmbeddedServer, conn: psycopg.Connection[Any], config: configuration.Config, rows: int) -> None:
+    """A whole check without drain and build, beside what the source needs to count the rows and to hash them itself."""
+    building.build(config)
+
+    def check() -> None:
+        report = checking.compare(config, ("public.compared",), drain=draining.drain, build=building.build, full=True)
+        if not report.green or report.tables[0].rows != rows:
+            raise SystemExit(f"bench: {report.to_dict()}")
+
+    check()  # the first one also compiles
+    counted = _measured(server, conn.execute, "select count(*) from public.compared")
+    _rate("parity_count", rows, counted, unit="rows/s")
+    hashed = "select sum(hashtextextended(c::text, 0)) from public.compared as c"
+    limit = _rate("parity_row_hash", rows, _measured(server, conn.execute, hashed), unit="rows/s")
+    runs = [_measured(server, check) for _ in range(2)]
+    _rate("parity_check", rows, min(runs, key=lambda usage: usage.seconds), limit, unit="rows/s")
 
 
 def _load(conn: psycopg.Connection[Any], transactions: int) -> Lsn:

@@ -23,7 +23,7 @@ from toolkit.quality import expectations, publish
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.queries import ROOT
 from toolkit.rows import rows
-from toolkit.source import slot
+from toolkit.source import cut, slot
 
 pytestmark = [pytest.mark.e2e, pytest.mark.postgres, pytest.mark.spark, pytest.mark.dbt]
 
@@ -132,6 +132,9 @@ def test_what_cannot_be_compared_is_never_green(source: Config, monkeypatch: pyt
 
     with monkeypatch.context() as patch:
         patch.setattr(slot, "create_slot", no_slot)
-        report = _check(source)
+        patch.setattr(cut, "position", lambda *_: None)
+        hasty = source.model_copy(update={"check": source.check.model_copy(update={"cut_seconds": 0.1})})
+        report = _check(hasty)
     assert (report.lsn, report.green) == (None, False)
     assert {t.status for t in report.tables} == {"not_taken"}
+    assert "in another order than they committed" in (report.tables[0].reason or "")

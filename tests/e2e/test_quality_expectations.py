@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,8 @@ import pytest
 from toolkit.config import Config
 from toolkit.errors import CdcError
 from toolkit.lsn import Lsn
-from toolkit.quality import expectations
-from toolkit.quality.report import CheckReport, TableCheck
+from toolkit.quality import expectations, standing
+from toolkit.quality.report import Cause, CheckReport, Difference, Sample, TableCheck
 
 pytestmark = pytest.mark.e2e
 
@@ -32,6 +34,25 @@ def test_a_green_report_meets_the_suite(tmp_path: Path) -> None:
     assert all(f.is_file() for f in files)
     pages = list(files[-1].parent.glob("validations/**/*.html"))
     assert any("identical" in page.read_text(encoding="utf-8") for page in pages)
+    assert "Parity at LSN 0/1000: all identical" in files[-1].read_text(encoding="utf-8")
+    # They read without a network, and nothing was left in the temporary folder.
+    for page in files[-1].parent.rglob("*.html"):
+        assert not re.search(r"""(src|href)=["']https?:|<script|url\(["']?http""", page.read_text(encoding="utf-8")), (
+            page
+        )
+
+
+def test_the_first_page_names_the_fault(tmp_path: Path) -> None:
+    cause = Cause("capture", "the log <lacks> it", "cdc repair public.b", Lsn(8), 3, 700)
+    sample = Sample("modified", (("id", "7"),), (Difference("name", "<b>", None),), cause=cause)
+    red = replace(RED["different"], samples=(sample,), remedy="cdc repair public.b")
+    assert not expectations.run(CheckReport(Lsn(0x1000), (OK, red)), tmp_path)
+    text = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert "NOT proven" in text
+    assert "id = &#x27;7&#x27;" in text
+    assert "name: source &#x27;&lt;b&gt;&#x27;, lake NULL" in text
+    assert "capture: the log &lt;lacks&gt; it" in text
+    assert "<code>cdc repair public.b</code>" in text
 
 
 @pytest.mark.parametrize("name", RED)
@@ -54,3 +75,31 @@ def test_a_disagreement_is_refused(tmp_path: Path) -> None:
     lying = CheckReport(Lsn(1), (TableCheck("public.a", 1, "identical", 3, 2, 1, 0, 0),))
     with pytest.raises(CdcError, match="Great Expectations says False, the comparison says True"):
         expectations.validate(Config(root=tmp_path), lying)
+
+
+def test_published_tables_that_reference_each_other_stand_at_one_lsn(tmp_path: Path) -> None:
+    """Planted fault: one of them is red and stays at its last proof."""
+    key = ("b_a_fkey", 2, 1)
+    proofs = {2: {"table": "public.b", "status": "identical", "lsn": 0x800, "full_at": None}}
+    report = CheckReport(Lsn(0x1000), (OK, RED["different"]), references=(key, ("other", 2, 99)))
+    stands = standing.after(proofs, report)
+    assert stands.references == (
+        {"name": "b_a_fkey", "table": "public.b", "references": "public.a", "lsn": "0/800", "references_lsn": "0/1000"},
+    )
+    assert [(t["table"], t["status"], t["lsn"]) for t in stands.tables] == [
+        ("public.a", "identical", "0/1000"),
+        ("public.b", "different", "0/800"),
+    ]
+    expectations.run(report, tmp_path, stands)
+    pages = {
+        p.parent.parent.parent.name: p.read_text(encoding="utf-8") for p in tmp_path.rglob("validations/**/*.html")
+    }
+    assert set(pages) == {"parity", "published", "references"}
+    assert all("Failed" in text for text in pages.values())
+    whole = replace(report, tables=(OK, replace(OK, table="public.b", relid=2)))
+    expectations.run(whole, tmp_path, standing.after(proofs, whole))
+    pages = {
+        p.parent.parent.parent.name: p.read_text(encoding="utf-8") for p in tmp_path.rglob("validations/**/*.html")
+    }
+    assert "b_a_fkey" not in pages["references"]
+    assert "Succeeded" in pages["references"]

@@ -13,9 +13,9 @@ from toolkit.catalog import TableVersion
 from toolkit.config import Config, SourceConfig
 from toolkit.lake import parity as lake_side
 from toolkit.names import quote_spark
-from toolkit.parity import Comparison, comparison, differing, total
+from toolkit.parity import Comparison, Sums, chosen, comparison, differing
 from toolkit.pgtypes import typed_sql
-from toolkit.quality.classify import HashedRow, classify
+from toolkit.quality.classify import classify
 from toolkit.source import connection
 from toolkit.source import parity as source_side
 
@@ -113,44 +113,40 @@ def test_the_engines_agree_and_every_fault_shows(
     conn: psycopg.Connection[Any], spark: SparkSession, keyed: bool
 ) -> None:
     plan = comparison(_version(conn, keyed=keyed), 16)
-    printed = lake_side.printed(_current(spark, conn, plan), lake_side.current_fields(plan)).cache()
-    figures = source_side.bucket_figures(conn, plan)
-    assert total(figures) == ROWS
-    with source_side.hashed_rows(conn, plan, range(16)) as rows:
-        source = [HashedRow(r[0], r[1], tuple(r[2:])) for r in rows]  # type: ignore[arg-type]
-    assert lake_side.bucket_figures(printed, plan) == figures, _explain(printed, plan, source)
-    assert _explain(printed, plan, source) == []
+    _current(spark, conn, plan).writeTo("current.public__corpus").createOrReplace()
+    side = lake_side.Side(plan, None)
+    source = _source(conn, plan)
+    assert len(source) == ROWS
+    assert sorted(lake_side.lines(spark, side, range(16))) == sorted(source)
+    sums = Sums(16)
+    sums.add(source)
+    figures = sums.figures()
+    assert lake_side.figures(spark, [side]) == {plan.table.relid: figures}
+    assert sorted(chosen([source], 16, [3, 7])) == sorted(lake_side.lines(spark, side, [3, 7]))
 
-    text = f"f{list(CORPUS).index('text') + 2}"
+    text = f"c{list(CORPUS).index('text')}"
     faults = {
-        "dropped row": "f1 <> '3'",
-        "altered character": f"{text} = 'Naïve 😀'",
-        "NULL for ''": f"{text} = nullif({text}, '')",
-        "swapped values": f"{text} = case f1 when '4' then 'tab\\tnew\\nline' when '5' then 'naïve 😀' else {text} end",
+        "dropped row": "DELETE FROM current.public__corpus WHERE id = 3",
+        "altered character": f"UPDATE current.public__corpus SET {text} = 'Naïve 😀' WHERE id = 4",
+        "NULL for ''": f"UPDATE current.public__corpus SET {text} = NULL WHERE {text} = ''",
+        "swapped values": f"UPDATE current.public__corpus SET {text} = CASE id WHEN 4 THEN 'tab\\tnew\\nline'"
+        " ELSE 'naïve 😀' END WHERE id IN (4, 5)",
     }
     for name, fault in faults.items():
-        if name == "dropped row":
-            broken = printed.where(fault)
-        elif name == "altered character":
-            broken = printed.selectExpr(*_with(printed, text, f"if(f1 = '4', 'Naïve 😀', {text})"))
-        else:
-            broken = printed.selectExpr(*_with(printed, text, fault.split(" = ", 1)[1]))
-        found = lake_side.bucket_figures(broken, plan)
-        assert differing(figures, found), name
-        assert _explain(broken, plan, source), name
-    printed.unpersist()
+        spark.sql(fault)
+        broken = lake_side.figures(spark, [side])[plan.table.relid]
+        assert differing(figures, broken), name
+        found = classify(
+            source, lake_side.lines(spark, side, range(16)), columns=[c.name for c in plan.columns], key=plan.key,
+            samples=5,
+        )  # fmt: skip
+        assert found.samples, name
+        _current(spark, conn, plan).writeTo("current.public__corpus").createOrReplace()
 
 
-def _with(frame: DataFrame, column: str, expression: str) -> list[str]:
-    return [f"{expression} as {c}" if c == column else c for c in frame.columns]
-
-
-def _explain(frame: DataFrame, plan: Comparison, source: list[HashedRow]) -> list[dict[str, Any]]:
-    rows = lake_side.hashed_rows(frame, plan, range(16))
-    lake = [HashedRow(str(r[0]), str(r[1]), tuple(r[2:])) for r in rows]
-    names = [c.name for c in plan.columns]
-    found = classify(source, lake, columns=names, key=plan.key, samples=5)
-    return [s.to_dict() for s in found.samples]
+def _source(conn: psycopg.Connection[Any], plan: Comparison) -> list[bytes]:
+    with source_side.lines(conn, plan) as blocks:
+        return [line for block in blocks for line in block]
 
 
 def test_a_truncate_after_the_snapshot_is_not_taken(config: Config, conn: psycopg.Connection[Any]) -> None:
@@ -160,14 +156,14 @@ def test_a_truncate_after_the_snapshot_is_not_taken(config: Config, conn: psycop
         name = holder.execute("select pg_export_snapshot()").fetchone()
         assert name is not None
         with source_side.inside_snapshot(session, name[0], seconds=5):
-            before = source_side.bucket_figures(session, plan)
+            before = _source(session, plan)
             # The read gave its lock back: the user's DDL does not wait for the check.
             conn.execute("set lock_timeout = '5s'")
             conn.execute("insert into public.corpus (id) values (1000)")
-            assert source_side.bucket_figures(session, plan) == before
+            assert _source(session, plan) == before
             conn.execute("truncate public.corpus")
             with pytest.raises(source_side.TableMoved, match="truncated, rewritten or replaced"):
-                source_side.bucket_figures(session, plan)
+                _source(session, plan)
             conn.execute("drop table public.corpus")
             with pytest.raises(source_side.TableMoved, match="dropped or renamed"):
-                source_side.bucket_figures(session, plan)
+                _source(session, plan)

@@ -22,7 +22,7 @@ LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
 #: Layers from the inside out. A module may import its own layer and those before it; `source` and `lake` never meet.
 VALUES = {
     "errors", "lsn", "names", "config", "log", "queries", "catalog", "ledger_row", "events", "spool", "parity",
-    "pgtypes", "sqltext", "environment",
+    "pgtypes", "sqltext", "environment", "visibility",
 }  # fmt: skip
 #: Reach PostgreSQL on purpose beside `source`: the server and the traffic of the demo.
 OWN_SESSIONS = {"toolkit/embedded.py", "toolkit/workload.py", "toolkit/demo.py"}

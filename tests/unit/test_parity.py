@@ -5,13 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from toolkit.catalog import TableVersion
 from toolkit.lsn import Lsn
-from toolkit.parity import BucketFigures, comparison, differing
-from toolkit.quality.classify import HashedRow, classify
+from toolkit.parity import ESCAPES, BucketFigures, Sums, chosen, comparison, differing, effective, fields, total
+from toolkit.quality.classify import classify
 from toolkit.quality.report import CheckReport, Classes, TableCheck, as_text
 
 pytestmark = pytest.mark.unit
@@ -20,17 +24,17 @@ COLUMNS = ("id", "name", "city")
 Row = tuple[str | None, ...]
 
 
-def _hash(fields: Sequence[str | None]) -> str:
-    return hashlib.md5("".join("~" if f is None else f"{len(f)}:{f}" for f in fields).encode()).hexdigest()
+def _line(row: Row) -> bytes:
+    escape = dict(ESCAPES)
+    cells = ("\\N" if cell is None else "".join(escape.get(c, c) for c in cell) for cell in row)
+    return ("\t".join(cells) + "\n").encode()
 
 
-def _stream(rows: Sequence[Row], key: Sequence[int]) -> list[HashedRow]:
-    made = [HashedRow(_hash([row[i] for i in key] if key else row), _hash(row), row) for row in rows]
-    return sorted(made, key=lambda r: (r.key_hash, r.row_hash))
-
-
-def _classes(source: Sequence[Row], lake: Sequence[Row], key: Sequence[int] = (0,), samples: int = 20) -> Classes:
-    return classify(_stream(source, key), _stream(lake, key), columns=COLUMNS, key=key, samples=samples)
+def _classes(
+    source: Sequence[Row], lake: Sequence[Row], key: Sequence[int] = (0,), samples: int = 20, **spool: Any
+) -> Classes:
+    lines = ([_line(row) for row in rows] for rows in (source, lake))
+    return classify(*lines, columns=COLUMNS, key=key, samples=samples, **spool)
 
 
 def _counts(found: Classes) -> tuple[int, int, int, int]:
@@ -85,10 +89,55 @@ def test_samples_are_bounded() -> None:
     assert (found.removed, len(found.samples)) == (50, 3)
 
 
-def test_an_unsorted_stream_is_refused() -> None:
-    rows = sorted(_stream(ROWS, (0,)), key=lambda r: r.key_hash, reverse=True)
-    with pytest.raises(ValueError, match="out of order"):
-        classify(rows, [], columns=COLUMNS, key=(0,), samples=1)
+def test_the_copies_of_a_doubled_row_are_told() -> None:
+    row: Row = ("1", "a", None)
+    (sample,) = _classes([row], [row, row], key=()).samples
+    assert sample.to_dict()["copies"] == {"source": 1, "lake": 2}
+
+
+def test_what_memory_should_not_hold_is_spooled_apart(tmp_path: Path) -> None:
+    lake = [*ROWS[2:], ("1", "other", "x\ty"), ("90", "", None)]
+    whole = _classes(ROWS, lake)
+    apart = _classes(ROWS, lake, expected=5_000_000, directory=tmp_path)
+    assert _counts(whole) == _counts(apart) == (48, 1, 1, 1)
+    assert sorted(map(str, whole.samples)) == sorted(map(str, apart.samples))
+    assert list(tmp_path.iterdir()) == []
+
+
+TEXTS = st.none() | st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=6)
+
+
+@given(st.lists(st.tuples(TEXTS, TEXTS, TEXTS), max_size=30))
+def test_a_line_holds_exactly_its_fields(rows: list[Row]) -> None:
+    for row in rows:
+        assert fields(_line(row)) == row
+    assert len({_line(row) for row in rows}) == len(set(rows))
+
+
+def test_figures_are_the_same_in_any_order_and_in_any_pieces() -> None:
+    lines = [_line((str(i), "x" * (i % 7), None)) for i in range(1000)]
+    one, two = Sums(16), Sums(16)
+    one.add(lines)
+    for i in range(0, 1000, 7):
+        two.add(lines[::-1][i : i + 7])
+    two.add([])
+    assert one.figures() == two.figures()
+    assert total(one.figures()) == 1000
+    digest = hashlib.sha1(lines[0]).hexdigest()
+    alone = Sums(16)
+    alone.add(lines[:1])
+    high, low = int(digest[:15], 16), int(digest[16:31], 16)
+    assert alone.figures() == {high % 16: BucketFigures(1, high, low)}
+    assert sum(len(list(chosen([lines], 16, [b]))) for b in range(16)) == 1000
+
+
+def test_small_tables_are_one_bucket() -> None:
+    sums = Sums(16)
+    sums.add([_line((str(i), None, None)) for i in range(100)])
+    plan, figures = effective(comparison(_table(), 16), sums.figures())
+    assert (plan.buckets, list(figures)) == (1, [0])
+    assert figures[0].high == sum(f.high for f in sums.figures().values())
+    assert effective(comparison(_table(), 16), {})[1] == {}
 
 
 def test_buckets_differ_by_any_figure() -> None:
@@ -97,7 +146,7 @@ def test_buckets_differ_by_any_figure() -> None:
     assert differing(source, {1: BucketFigures(2, 10, 21), 2: BucketFigures(1, 5, 5)}) == (1, 3)
 
 
-def _table(**given: object) -> TableVersion:
+def _table(**change: object) -> TableVersion:
     columns = [
         {
             "attnum": i,
@@ -122,18 +171,18 @@ def _table(**given: object) -> TableVersion:
         "key_attnums": [1],
         "columns": columns,
     }
-    return TableVersion.from_json(data | given)
+    return TableVersion.from_json(data | change)
 
 
 def test_only_published_columns_are_compared() -> None:
     plan = comparison(_table(), 16)
-    assert ([c.name for c in plan.columns], plan.key, plan.bucket_fields) == (["id", "name"], (0,), (0,))
+    assert ([c.name for c in plan.columns], plan.key) == (["id", "name"], (0,))
 
 
-@pytest.mark.parametrize("given", [{"replica_identity": "f"}, {"key_attnums": [2]}, {"key_attnums": []}])
-def test_without_a_published_key_it_is_a_bag(given: dict[str, object]) -> None:
-    plan = comparison(_table(**given), 16)
-    assert (plan.key, plan.bucket_fields) == ((), (0, 1))
+@pytest.mark.parametrize("change", [{"replica_identity": "f"}, {"key_attnums": [2]}, {"key_attnums": []}])
+def test_without_a_published_key_it_is_a_bag(change: dict[str, object]) -> None:
+    plan = comparison(_table(**change), 16)
+    assert plan.key == ()
 
 
 OK = TableCheck("public.a", 1, "identical", 3, 3, 0, 0, 0)

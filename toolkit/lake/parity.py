@@ -1,68 +1,38 @@
-"""The lake's side of parity: the same figures as `toolkit.source.parity`, from `current`."""
+"""The lake's side of parity: the same lines and figures as `toolkit.source.parity`, from `current`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from toolkit.names import lake_columns, lake_table
-from toolkit.parity import BucketFigures, Comparison, Figures
+from toolkit.parity import ESCAPES, BucketFigures, Comparison, Figures, from_halves
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column as SparkColumn
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-    from toolkit.catalog import TableVersion
+    from toolkit.catalog import Column
 
-
-def printed(frame: DataFrame, fields: Sequence[str]) -> DataFrame:
-    """A frame of `f1, f2, ...` from Spark SQL expressions that each give PostgreSQL text or NULL."""
-    from pyspark.sql import functions as F
-
-    return frame.select(*(F.expr(text).alias(f"f{i + 1}") for i, text in enumerate(fields)))
+#: Tables and columns of one Spark job: it costs about the same for one table as for many, until its plan grows large.
+_JOB_TABLES, _JOB_COLUMNS = 50, 1000
+#: Texts of these types hold none of the characters that COPY escapes.
+_PLAIN_TYPES = ("numeric", "uuid", "interval", "time", "money", "inet", "cidr", "macaddr", "oid", "bit", "pg_lsn")
+_TYPED = ("bool", "int", "bigint", "float", "double", "date", "timestamp", "timestamptz", "decimal")
 
 
-def hashed(frame: DataFrame, plan: Comparison) -> DataFrame:
-    """Add `key_hash`, `row_hash` and `bucket` to a frame of printed fields."""
-    from pyspark.sql import functions as F
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A table of `current` at one table snapshot; without one it never held a row."""
 
-    frame = frame.withColumn("key_hash", _hash(plan.bucket_fields))
-    frame = frame.withColumn("row_hash", _hash(range(len(plan.columns))))
-    return frame.withColumn("bucket", _number("key_hash", 1, 7).cast("int") % F.lit(plan.buckets))
+    plan: Comparison
+    snapshot_id: int | None
 
-
-def bucket_figures(frame: DataFrame, plan: Comparison) -> Figures:
-    """Figures of every bucket that has rows, of a frame of printed fields."""
-    from pyspark.sql import functions as F
-
-    found = (
-        hashed(frame, plan)
-        .groupBy("bucket")
-        .agg(
-            F.count("*").alias("n"),
-            F.sum(_number("row_hash", 1, 15)).alias("high"),
-            F.sum(_number("row_hash", 16, 15)).alias("low"),
-        )
-        .collect()
-    )
-    return {r["bucket"]: BucketFigures(r["n"], int(r["high"]), int(r["low"])) for r in found}
-
-
-def hashed_rows(frame: DataFrame, plan: Comparison, wanted: Sequence[int]) -> Iterator[tuple[str | None, ...]]:
-    """Rows `(key hash, row hash, *fields)` of the buckets `wanted`, ascending by key hash, one partition at a time."""
-    from pyspark.sql import functions as F
-
-    names = [f"f{i + 1}" for i in range(len(plan.columns))]
-    rows = hashed(frame, plan).where(F.col("bucket").isin(list(wanted))).orderBy("key_hash", "row_hash")
-    for row in rows.select("key_hash", "row_hash", *names).toLocalIterator():
-        yield tuple(row)
-
-
-def current_snapshot(spark: SparkSession, table: TableVersion) -> int | None:
-    """The table snapshot that `current.<table>` stands at; None while it never held a row."""
-    refs = spark.table(f"current.{lake_table(table.schema, table.name)}.refs")
-    row = refs.where("name = 'main'").select("snapshot_id").first()
-    return None if row is None else int(row[0])
+    @property
+    def relation(self) -> str:
+        """What to select from."""
+        name = f"current.{lake_table(self.plan.table.schema, self.plan.table.name)}"
+        return name if self.snapshot_id is None else f"{name} VERSION AS OF {self.snapshot_id}"
 
 
 def current_fields(plan: Comparison) -> list[str]:
@@ -74,25 +44,98 @@ def current_fields(plan: Comparison) -> list[str]:
     return [text_sql(names[c.attnum], c) for c in plan.columns]
 
 
-def current_frame(spark: SparkSession, plan: Comparison, snapshot_id: int | None) -> DataFrame:
-    """The printed fields of `current.<table>` at one table snapshot (None: it has none yet, so no rows either)."""
-    name = f"current.{lake_table(plan.table.schema, plan.table.name)}"
-    reader = spark.read if snapshot_id is None else spark.read.option("versionAsOf", str(snapshot_id))
-    return printed(reader.table(name), current_fields(plan))
+def line_sql(plan: Comparison) -> str:
+    """The expression that gives a row of `current` as its line."""
+    cells = [
+        f"coalesce({_escaped(field, column)}, '\\\\N')"
+        for field, column in zip(current_fields(plan), plan.columns, strict=True)
+    ]
+    if not cells:
+        return "'\\n'"
+    cells[-1] = f"concat({cells[-1]}, '\\n')"
+    return f"concat_ws('\\t', {', '.join(cells)})"
 
 
-def _hash(indexes: Sequence[int]) -> SparkColumn:
-    from pyspark.sql import functions as F
+def _escaped(field: str, column: Column) -> str:
+    from toolkit.pgtypes import kind
 
-    def prefixed(index: int) -> SparkColumn:
-        field = F.col(f"f{index + 1}")
-        return F.coalesce(F.concat(F.length(field).cast("string"), F.lit(":"), field), F.lit("~"))
+    carried = kind(column)
+    type_name = (column.base_type or column.type) if column.type_kind == "d" else column.type
+    plain = column.type_kind in "bd" and type_name.startswith(_PLAIN_TYPES) and "[" not in type_name
+    if carried in _TYPED or (carried == "string" and plain):
+        return field
+    for character, escape in ESCAPES:
+        field = f"replace({field}, '{_literal(character)}', '{_literal(escape)}')"
+    return field
 
-    return F.md5(F.concat(*(prefixed(i) for i in indexes)).cast("binary"))
+
+def _literal(text: str) -> str:
+    """Inside a Spark string literal. The control characters have no escape of their own that Spark knows in full."""
+    return "".join("\\\\" if c == "\\" else c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
 
 
-def _number(column: str, start: int, digits: int) -> SparkColumn:
-    """Hexadecimal digits of a hash as a number wide enough to be summed."""
-    from pyspark.sql import functions as F
+def figures(spark: SparkSession, sides: Sequence[Side]) -> dict[int, Figures]:
+    """Figures of every bucket that has rows, by relid; as few jobs as the tables allow."""
+    found: dict[int, dict[int, BucketFigures]] = {side.plan.table.relid: {} for side in sides}
+    for job in _jobs(sides):
+        lines = " UNION ALL ".join(
+            f"SELECT {side.plan.table.relid}L AS relid, {side.plan.buckets}L AS buckets, {line_sql(side.plan)} AS line"
+            f" FROM {side.relation}"
+            for side in job
+        )
+        for relid, bucket, rows, *halves in spark.sql(_FIGURES.format(numbers=_NUMBERS.format(lines=lines))).collect():
+            found[relid][bucket] = BucketFigures(rows, *from_halves(*halves))
+    return dict(found)
 
-    return F.conv(F.substring(column, start, digits), 16, 10).cast("decimal(20,0)")
+
+def lines(spark: SparkSession, side: Side, wanted: Collection[int]) -> Iterator[bytes]:
+    """The lines of the buckets `wanted`, one partition at a time."""
+    select = f"SELECT {side.plan.buckets}L AS buckets, {line_sql(side.plan)} AS line FROM {side.relation}"
+    rows = spark.sql(
+        f"SELECT line FROM ({_NUMBERS.format(lines=select)}) WHERE high % buckets IN ({', '.join(map(str, wanted))})"
+    )
+    for (line,) in rows.toLocalIterator():
+        yield line.encode()
+
+
+def lines_of_keys(spark: SparkSession, side: Side, keys: Sequence[Sequence[str]]) -> Iterator[bytes]:
+    """The lines of the rows with these keys, given as PostgreSQL text."""
+    texts = current_fields(side.plan)
+    names = [f"_cdc_k{n}" for n in range(len(side.plan.key))]
+    wanted = spark.createDataFrame([tuple(key) for key in keys], ", ".join(f"{n} string" for n in names))
+    wanted.createOrReplaceTempView("cdc_parity_keys")
+    same = " AND ".join(f"{texts[i]} = {n}" for i, n in zip(side.plan.key, names, strict=True))
+    try:
+        rows = spark.sql(
+            f"SELECT {line_sql(side.plan)} FROM {side.relation} LEFT SEMI JOIN cdc_parity_keys ON {same}"
+        ).collect()
+    finally:
+        spark.catalog.dropTempView("cdc_parity_keys")
+    return (line.encode() for (line,) in rows)
+
+
+def _jobs(sides: Sequence[Side]) -> Iterator[list[Side]]:
+    job: list[Side] = []
+    columns = 0
+    for side in sides:
+        if job and (len(job) == _JOB_TABLES or columns + len(side.plan.columns) > _JOB_COLUMNS):
+            yield job
+            job, columns = [], 0
+        job.append(side)
+        columns += len(side.plan.columns)
+    if job:
+        yield job
+
+
+#: Both 60-bit numbers of a line's hash; `toolkit.parity` takes the same digits.
+_NUMBERS = """
+SELECT *, cast(conv(substring(hash, 1, 15), 16, 10) AS bigint) AS high,
+       cast(conv(substring(hash, 17, 15), 16, 10) AS bigint) AS low
+FROM (SELECT *, sha1(cast(line AS binary)) AS hash FROM ({lines}))
+"""
+_FIGURES = """
+SELECT relid, high % buckets AS bucket, count(*),
+       sum(shiftright(high, 30)), sum(high & 1073741823), sum(shiftright(low, 30)), sum(low & 1073741823)
+FROM ({numbers})
+GROUP BY 1, 2
+"""

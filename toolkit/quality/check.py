@@ -1,29 +1,33 @@
 """Prove, at one exact LSN, that the lake holds what the source showed.
 
-A temporary slot names the LSN and exports the snapshot of that very position. The source's figures come from inside
-that snapshot, the lake is drained and built to that LSN, and the two are compared. Nothing is retried until equal and
-nothing is tolerated: a table is identical, different, stale, or was not taken.
+A cut names the LSN and shows exactly its rows. The source's figures come from inside it, the lake is drained and built
+to that LSN, and the two are compared. Nothing is retried until equal and nothing is tolerated: a table is identical,
+different, stale, or was not taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from toolkit.errors import CdcError
 from toolkit.log import logger
 from toolkit.lsn import Lsn
-from toolkit.parity import Comparison, Figures, comparison, differing, total
-from toolkit.quality.classify import HashedRow, classify
-from toolkit.quality.report import CheckReport, Classes, Status, TableCheck
+from toolkit.parity import Comparison, Figures, Sums, chosen, comparison, differing, effective, total
+from toolkit.quality.classify import classify
+from toolkit.quality.report import CheckReport, Classes, Sample, Status, TableCheck
 
 if TYPE_CHECKING:
     import psycopg
 
     from toolkit.catalog import TableVersion
     from toolkit.config import Config
+    from toolkit.lake.applied import Applied
+    from toolkit.lake.parity import Side
+    from toolkit.quality.incremental import Proof
     from toolkit.states import TableState
 
 _log = logger(__name__)
@@ -36,9 +40,9 @@ class Drain(Protocol):
 
 
 class Build(Protocol):
-    """`toolkit.build.build`; its result's `lsn` is the position that the tables now stand at."""
+    """`toolkit.build.build`, for all tables or the lake names in `select`."""
 
-    def __call__(self, config: Config) -> Any: ...
+    def __call__(self, config: Config, *, select: Sequence[str] | None = None) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +54,10 @@ class _Taken:
     reason: str | None = None
 
 
-def check(config: Config, tables: Sequence[str] = (), *, drain: Drain, build: Build) -> CheckReport:
+def check(config: Config, tables: Sequence[str] = (), *, drain: Drain, build: Build, full: bool = False) -> CheckReport:
     """Compare `tables` (all captured ones if empty) with the source at one LSN, report it, publish what is proven.
 
-    Drains and builds up to that LSN on the way.
+    Drains and builds up to that LSN on the way. With `full` every row of every table is compared.
 
     Raises:
         UnknownTable: before anything is done.
@@ -61,32 +65,37 @@ def check(config: Config, tables: Sequence[str] = (), *, drain: Drain, build: Bu
     """
     from toolkit.quality import expectations, publish
 
-    report = compare(config, tables, drain=drain, build=build)
+    report = compare(config, tables, drain=drain, build=build, full=full)
     expectations.validate(config, report)
     report = replace(report, published=publish.publish(config, report, complete=not tables))
     return replace(report, reports=tuple(str(path) for path in expectations.write(config, report)))
 
 
-def compare(config: Config, tables: Sequence[str] = (), *, drain: Drain, build: Build) -> CheckReport:
+def compare(
+    config: Config, tables: Sequence[str] = (), *, drain: Drain, build: Build, full: bool = False
+) -> CheckReport:
     """The comparison alone: drains and builds, but neither reports nor publishes."""
     from toolkit import history
-    from toolkit.source import connection
+    from toolkit.quality import incremental
+    from toolkit.source import catalog, connection
 
     wanted = {history.resolve(config, name).relid for name in tables}
     with ExitStack() as stack:
         conn = stack.enter_context(connection.connect(config))
         try:
-            lsn = _cut(config, conn, stack)
+            lsn = _cut(config, conn, stack, drain)
         except (CdcError, _psycopg_error()) as error:
             return _nothing_taken(config, wanted, f"no exact cut could be made: {connection.one_line(error)}")
-        taken = _take_source(config, conn, wanted)
+        references = catalog.foreign_keys(conn)
+        later = {} if full else incremental.candidates(config)
+        taken = _take_source(config, conn, wanted, later)
         _log.info("parity cut", extra={"lsn": str(lsn), "tables": len(taken)})
         drain(config, upto=lsn)
-        built = Lsn(build(config).lsn)
-        if built != lsn:
-            return _nothing_taken(config, wanted, f"the lake stands at {built}, the source was read at {lsn}")
-        results = tuple(_compare_all(config, conn, lsn, taken, wanted))  # while the snapshot is open
-    return CheckReport(lsn, tuple(sorted(results, key=lambda t: t.table)))
+        standing = _build(config, wanted, build)
+        if standing != lsn:
+            return _nothing_taken(config, wanted, f"the lake stands at {standing}, the source was read at {lsn}")
+        results = _Comparing(config, conn, lsn, taken, wanted, later).results()  # while the snapshot is open
+    return CheckReport(lsn, tuple(sorted(results, key=lambda t: t.table)), references=references)
 
 
 def _psycopg_error() -> type[Exception]:
@@ -95,145 +104,293 @@ def _psycopg_error() -> type[Exception]:
     return psycopg.Error
 
 
-def _cut(config: Config, conn: psycopg.Connection[Any], stack: ExitStack) -> Lsn:
-    """Open the snapshot of an exact LSN in `conn`, and wait until the slot can be drained to it."""
-    from toolkit.source import connection, parity, slot, tick
+def _cut(config: Config, conn: psycopg.Connection[Any], stack: ExitStack, drain: Drain) -> Lsn:
+    """Open the snapshot of an exact LSN in `conn`, and wait until the slot can be drained to it.
 
-    # Of a temporary slot, so that a kill leaves nothing behind.
-    cut = stack.enter_context(tick.exact_cut(config))
-    stack.enter_context(parity.inside_snapshot(conn, cut.snapshot_name, seconds=config.check.cut_seconds))
-    with connection.connect(config) as other:
-        slot.wait_flush(other)
-    return Lsn(cut.lsn)
+    A temporary slot names it where one can be had at once, else the stream does.
+    """
+    from toolkit.source import connection, cut, parity, slot, tick
 
-
-def _take_source(config: Config, conn: psycopg.Connection[Any], wanted: set[int]) -> dict[int, _Taken]:
-    """Figures of every published table, read inside the snapshot, by relid."""
-    import psycopg
-
-    from toolkit.source import catalog, connection, parity
-
-    with connection.connect(config) as other:
-        published = catalog.published_tables(other, config)
-    taken = {}
-    for table in published:
-        if wanted and table.relid not in wanted:
-            continue
-        plan = comparison(table, config.check.buckets)
+    if cut.slot_at_once(config):
         try:
-            taken[table.relid] = _Taken(plan, parity.bucket_figures(conn, plan))
-        except (parity.TableMoved, psycopg.Error) as error:
-            taken[table.relid] = _Taken(plan, None, connection.one_line(error))
-    return taken
-
-
-def _compare_all(
-    config: Config, conn: psycopg.Connection[Any], lsn: Lsn, taken: dict[int, _Taken], wanted: set[int]
-) -> Iterator[TableCheck]:
+            # Of a temporary slot, so that a kill leaves nothing behind.
+            made = stack.enter_context(tick.exact_cut(config))
+        except CdcError as error:
+            _log.info("no cut by a slot", extra={"reason": str(error)})
+        else:
+            stack.enter_context(parity.inside_snapshot(conn, made.snapshot_name, seconds=config.check.cut_seconds))
+            with connection.connect(config) as other:
+                slot.wait_flush(other)
+            return Lsn(made.lsn)
+    with connection.connect(config) as other:
+        drain(config, upto=slot.flush_lsn(other))  # so that little is left to be looked up
+    from toolkit.lake.evidence import unseen_xids
     from toolkit.lake.ledger import Ledger
-    from toolkit.states import live_tables, table_states
 
     ledger = Ledger(config)
-    live = {t.relid: t for t in live_tables(ledger) if not wanted or t.relid in wanted}
-    states = {s.relid: s for s in table_states(ledger)}
-    for relid in live.keys() | taken.keys():
-        yield _compare(config, conn, relid, live.get(relid), states.get(relid), taken.get(relid))
-    for state in states.values():  # captured once, and no longer published: nothing to compare, and not green
-        if state.relid not in live.keys() | taken.keys() and (not wanted or state.relid in wanted):
-            yield TableCheck(state.table, state.relid, "stale", reason=state.reason, remedy=state.remedy)
-
-
-def _compare(
-    config: Config,
-    conn: psycopg.Connection[Any],
-    relid: int,
-    table: TableVersion | None,
-    state: TableState | None,
-    taken: _Taken | None,
-) -> TableCheck:
-    """One table's result; whatever keeps it from being compared is its reason."""
-    if table is None:
-        assert taken is not None
-        name = taken.plan.table.identifier
-        remedy = f"cdc repair {name}"
-        return TableCheck(name, relid, "not_taken", reason="it is not captured at this LSN", remedy=remedy)
-    result = TableCheck(table.identifier, relid, "not_taken")
-    if state is not None and not state.comparable:
-        since = f" since {state.from_lsn}" if state.from_lsn else ""
-        reason = f"{state.state}{since}: {state.reason}"
-        status: Status = "stale" if state.state == "stale" else "not_taken"
-        return replace(result, status=status, reason=reason, remedy=state.remedy)
-    if taken is None:
-        return replace(result, reason="the source no longer publishes it", remedy="cdc check again")
-    if taken.figures is None:
-        return replace(result, reason=taken.reason, remedy="cdc check again")
-    plan = comparison(table, config.check.buckets)
-    if _shape(plan) != _shape(taken.plan):
-        reason = "the source's columns are not those of the log at this LSN: altered while the check was taken"
-        return replace(result, reason=reason, remedy="cdc check again")
-    try:
-        return _compare_figures(config, conn, result, plan, taken)
-    except Exception as error:
-        # Whatever it was, this table was not proven; the others still can be.
-        _log.warning("parity not taken", extra={"table": table.identifier, "error": repr(error)[:500]})
-        return replace(result, status="not_taken", reason=f"the comparison failed: {_first_line(error)}")
-
-
-def _compare_figures(
-    config: Config, conn: psycopg.Connection[Any], result: TableCheck, plan: Comparison, taken: _Taken
-) -> TableCheck:
-    from toolkit.lake import parity as lake
-    from toolkit.lake.session import own_session
-
-    assert taken.figures is not None
-    spark = own_session(config)  # ANSI mode, whatever dbt did to the shared one
-    snapshot_id = lake.current_snapshot(spark, plan.table)
-    frame = lake.current_frame(spark, plan, snapshot_id)
-    figures = lake.bucket_figures(frame, plan)
-    rows = total(taken.figures)
-    wanted = differing(taken.figures, figures)
-    result = replace(result, rows=rows, snapshot_id=snapshot_id)
-    if not wanted:
-        return replace(result, status="identical", identical=rows, modified=0, added=0, removed=0)
-    result = replace(result, status="different", reason=f"{len(wanted)} of {plan.buckets} buckets differ")
-    try:
-        found = _descend(config, conn, taken, lake.hashed_rows(frame, plan, wanted), wanted)
-    except (CdcError, _psycopg_error()) as error:
-        return replace(result, reason=f"{result.reason}; the rows could not be listed: {_first_line(error)}")
-    alike = sum(f.rows for bucket, f in taken.figures.items() if bucket not in wanted)
-    return replace(
-        result,
-        identical=alike + found.identical,
-        modified=found.modified,
-        added=found.added,
-        removed=found.removed,
-        samples=found.samples,
+    last = ledger.last()
+    assert last is not None
+    return cut.without_slot(
+        config, conn, stack, drained=Lsn(last.complete_to), unseen=lambda seen: unseen_xids(config, ledger, seen)
     )
 
 
-def _descend(
-    config: Config,
-    conn: psycopg.Connection[Any],
-    taken: _Taken,
-    lake_rows: Iterator[tuple[str | None, ...]],
-    wanted: Sequence[int],
-) -> Classes:
-    """Read the rows of differing buckets from both sides and class them."""
-    from toolkit.source import parity
+def _take_source(
+    config: Config, conn: psycopg.Connection[Any], wanted: set[int], later: Collection[int]
+) -> dict[int, _Taken]:
+    """Figures of every published table, read inside the snapshot, by relid.
 
-    plan = taken.plan
-    with parity.hashed_rows(conn, plan, wanted) as source_rows:
-        return classify(
-            _hashed(source_rows),
-            _hashed(lake_rows),
-            columns=[c.name for c in plan.columns],
-            key=plan.key,
-            samples=config.check.samples,
+    Those of `later` are left out: what is to be read of them shows only when the log is drained.
+    """
+    from toolkit.source import catalog, connection
+
+    taken = {}
+    with connection.connect(config) as other:
+        for table in catalog.published_tables(other, config):
+            if wanted and table.relid not in wanted:
+                continue
+            plan = comparison(table, config.check.buckets)
+            taken[table.relid] = _Taken(plan, None) if table.relid in later else _read(conn, other, plan)
+    return taken
+
+
+def _read(conn: psycopg.Connection[Any], other: psycopg.Connection[Any], plan: Comparison) -> _Taken:
+    """One table's figures inside the snapshot of `conn`. `other` is asked who stands in the way."""
+    import psycopg
+
+    from toolkit.source import connection, cut, parity
+
+    sums = Sums(plan.buckets)
+    try:
+        with parity.lines(conn, plan) as blocks:
+            for lines in blocks:
+                sums.add(lines)
+    except (parity.TableMoved, psycopg.Error) as error:
+        by = cut.holders(other, plan.table.relid)
+        return _Taken(plan, None, connection.one_line(error) + (f" by {by}" if by else ""))
+    return _Taken(*effective(plan, sums.figures()))
+
+
+def _build(config: Config, wanted: set[int], build: Build) -> Lsn:
+    """Bring the tables that have anything new to the ledger's position; returns that position."""
+    from toolkit.lake.applied import behind
+    from toolkit.lake.ledger import Ledger
+    from toolkit.lake.session import own_session
+    from toolkit.states import live_tables, table_states
+
+    ledger = Ledger(config)
+    last = ledger.last()
+    assert last is not None
+    able = {s.relid for s in table_states(ledger) if s.comparable}
+    live = [t for t in live_tables(ledger) if t.relid in able]
+    late = behind(config, own_session(config), ledger, [t for t in live if not wanted or t.relid in wanted])
+    if late:
+        # All of them at once makes the views over the log and the states too, which a first build has to.
+        build(config, select=late if len(late) < len(live) else None)
+    return Lsn(last.complete_to)
+
+
+class _Comparing:
+    """The comparison of all tables at one LSN."""
+
+    def __init__(
+        self,
+        config: Config,
+        conn: psycopg.Connection[Any],
+        lsn: Lsn,
+        taken: Mapping[int, _Taken],
+        wanted: set[int],
+        later: Mapping[int, Proof],
+    ) -> None:
+        from toolkit.lake.ledger import Ledger
+        from toolkit.lake.session import own_session
+        from toolkit.states import live_tables, table_states
+
+        ledger = Ledger(config)
+        self.config = config
+        self.ledger = ledger
+        self.conn = conn
+        self.lsn = lsn
+        self.taken = dict(taken)
+        self.later = later
+        self.spark = own_session(config)  # ANSI mode, whatever dbt did to the shared one
+        self.live = {t.relid: t for t in live_tables(ledger) if not wanted or t.relid in wanted}
+        self.made: dict[int, Applied] = {}
+        self.states = {s.relid: s for s in table_states(ledger) if not wanted or s.relid in wanted}
+
+    def results(self) -> tuple[TableCheck, ...]:
+        """One result a table; whatever keeps a table from being compared is its reason."""
+        from toolkit.lake.applied import applied
+        from toolkit.lake.parity import Side
+
+        found: list[TableCheck] = []
+        sides: list[Side] = []
+        made = self.made
+        for relid in sorted(self.live.keys() | self.taken.keys()):
+            refused = self._refused(relid)
+            if refused is not None:
+                found.append(refused)
+                continue
+            made[relid] = applied(self.config, self.live[relid])
+            side = Side(comparison(self.live[relid], self.config.check.buckets), made[relid].snapshot_id)
+            if relid in self.later:
+                done = self._incremental(side)
+                if done is not None:
+                    found.append(done)
+                    continue
+            sides.append(replace(side, plan=replace(side.plan, buckets=self.taken[relid].plan.buckets)))
+        for relid in self.states.keys() - self.live.keys() - self.taken.keys():
+            # Captured once, and no longer published: nothing to compare, and not green.
+            state = self.states[relid]
+            found.append(_stale(TableCheck(state.table, relid, "not_taken"), state))
+        figures = self._lake_figures(sides)
+        for side in sides:
+            result = self._named(side.plan.table)
+            if not made[side.plan.table.relid].exists:
+                found.append(replace(result, reason="it was not built", remedy="cdc build"))
+                continue
+            try:
+                found.append(self._compared(result, side, figures[side.plan.table.relid]))
+            except Exception as error:
+                # Whatever it was, this table was not proven; the others still can be.
+                _log.warning("parity not taken", extra={"table": result.table, "error": repr(error)[:500]})
+                found.append(replace(result, reason=f"the comparison failed: {_first_line(error)}"))
+        return tuple(found)
+
+    @staticmethod
+    def _named(table: TableVersion) -> TableCheck:
+        return TableCheck(table.identifier, table.relid, "not_taken")
+
+    def _refused(self, relid: int) -> TableCheck | None:
+        """Why this table cannot be compared; None if it can."""
+        table, state, taken = self.live.get(relid), self.states.get(relid), self.taken.get(relid)
+        if table is None:
+            assert taken is not None
+            name = taken.plan.table.identifier
+            reason = "it is not captured at this LSN"
+            return TableCheck(name, relid, "not_taken", reason=reason, remedy=f"cdc repair {name}")
+        result = self._named(table)
+        if state is not None and not state.comparable:
+            return _stale(result, state)
+        if taken is None:
+            return replace(result, reason="the source no longer publishes it", remedy="cdc check again")
+        if taken.figures is None and relid not in self.later:
+            return replace(result, reason=taken.reason, remedy="cdc check again")
+        if _shape(comparison(table, 1)) != _shape(taken.plan):
+            reason = "the source's columns are not those of the log at this LSN: altered while the check was taken"
+            return replace(result, reason=reason, remedy="cdc check again")
+        return None
+
+    def _incremental(self, side: Side) -> TableCheck | None:
+        """The result by the keys that the log touched. None after all of the table had to be read instead."""
+        from toolkit.quality import incremental
+        from toolkit.source import connection
+
+        relid = side.plan.table.relid
+        result, made, proof = self._named(side.plan.table), self.made[relid], self.later[relid]
+        try:
+            keys = incremental.touched(self.spark, self.ledger, side, made, proof)
+            if keys is not None:
+                plan = self.taken[relid].plan
+                done = incremental.compared(self.config, self.conn, self.spark, side, plan, keys, proof, result)
+                samples = self._explained(side, done.samples)
+                return _blamed(replace(done, samples=samples))
+        except (CdcError, _psycopg_error()) as error:
+            return replace(result, reason=connection.one_line(error), remedy="cdc check again")
+        with connection.connect(self.config) as other:
+            self.taken[relid] = _read(self.conn, other, self.taken[relid].plan)
+        taken = self.taken[relid]
+        return None if taken.figures is not None else replace(result, reason=taken.reason, remedy="cdc check again")
+
+    def _lake_figures(self, sides: Sequence[Side]) -> dict[int, Figures | Exception]:
+        """Figures by relid. When the job for all of them fails, each table is asked by itself."""
+        from toolkit.lake import parity as lake
+
+        try:
+            return dict(lake.figures(self.spark, sides))
+        except Exception as error:
+            _log.warning("parity of all tables at once failed", extra={"error": repr(error)[:500]})
+        found: dict[int, Figures | Exception] = {}
+        for side in sides:
+            try:
+                found |= lake.figures(self.spark, [side])
+            except Exception as error:
+                found[side.plan.table.relid] = error
+        return found
+
+    def _compared(self, result: TableCheck, side: Side, lake_figures: Figures | Exception) -> TableCheck:
+        if isinstance(lake_figures, Exception):
+            raise lake_figures
+        source = self.taken[result.relid].figures
+        assert source is not None
+        rows = total(source)
+        buckets = differing(source, lake_figures)
+        result = replace(result, rows=rows, snapshot_id=side.snapshot_id, full_lsn=self.lsn, full_at=datetime.now(UTC))
+        if not buckets:
+            return replace(result, status="identical", identical=rows, modified=0, added=0, removed=0)
+        result = replace(result, status="different")
+        try:
+            found = self._descend(
+                side, buckets, sum(f[b].rows for f in (source, lake_figures) for b in buckets if b in f)
+            )
+        except (CdcError, _psycopg_error()) as error:
+            reason = f"{len(buckets)} of {side.plan.buckets} buckets differ; the rows could not be listed"
+            return replace(result, reason=f"{reason}: {_first_line(error)}")
+        alike = sum(f.rows for bucket, f in source.items() if bucket not in buckets)
+        return _blamed(
+            replace(
+                result,
+                identical=alike + found.identical,
+                modified=found.modified,
+                added=found.added,
+                removed=found.removed,
+                samples=self._explained(side, found.samples),
+            )
         )
 
+    def _descend(self, side: Side, buckets: Sequence[int], expected: int) -> Classes:
+        """Read the rows of differing buckets from both sides and class them."""
+        from toolkit.lake import parity as lake
+        from toolkit.source import parity
+        from toolkit.spooling import spool_directory
 
-def _hashed(rows: Iterable[tuple[Any, ...]]) -> Iterator[HashedRow]:
-    return (HashedRow(row[0], row[1], tuple(row[2:])) for row in rows)
+        plan = self.taken[side.plan.table.relid].plan
+        with spool_directory(self.config) as directory, parity.lines(self.conn, plan) as blocks:
+            return classify(
+                chosen(blocks, plan.buckets, buckets),
+                lake.lines(self.spark, side, buckets),
+                columns=[c.name for c in plan.columns],
+                key=plan.key,
+                samples=self.config.check.samples,
+                expected=expected,
+                directory=directory,
+            )
+
+    def _explained(self, side: Side, samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
+        """The samples with their causes; without them the difference is still one."""
+        from toolkit.quality import cause
+
+        try:
+            made = self.made[side.plan.table.relid]
+            return cause.explain(self.spark, self.ledger, side, made, samples, upto=self.lsn)
+        except Exception as error:
+            _log.warning("no cause found", extra={"table": side.plan.table.identifier, "error": repr(error)[:500]})
+            return samples
+
+
+def _blamed(result: TableCheck) -> TableCheck:
+    """With the counts in words, and the remedy of the first row."""
+    if result.status != "different":
+        return result
+    reason = f"{result.modified} rows modified, {result.added} added, {result.removed} removed"
+    causes = [s.cause for s in result.samples if s.cause is not None]
+    return replace(result, reason=reason, remedy=causes[0].remedy if causes else None)
+
+
+def _stale(result: TableCheck, state: TableState) -> TableCheck:
+    since = f" since {state.from_lsn}" if state.from_lsn else ""
+    status: Status = "stale" if state.state == "stale" else "not_taken"
+    return replace(result, status=status, reason=f"{state.state}{since}: {state.reason}", remedy=state.remedy)
 
 
 def _shape(plan: Comparison) -> tuple[Any, ...]:

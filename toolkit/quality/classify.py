@@ -1,114 +1,131 @@
-"""Row classes by merging two streams that are sorted by key hash. Pure, and as small in memory as one key's rows."""
+"""Row classes from the lines of both sides. Memory is bounded: what does not fit is spooled apart by key first."""
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from toolkit.quality.report import Classes, Difference, Sample, SampleKind, cut
+from toolkit.parity import fields
+from toolkit.quality.report import Classes, Difference, Row, Sample, SampleKind, cut
 
-
-@dataclass(frozen=True, slots=True)
-class HashedRow:
-    """A row as the merge needs it. `fields` are in the order of the compared columns, as PostgreSQL text."""
-
-    key_hash: str
-    row_hash: str
-    fields: tuple[str | None, ...]
+#: Lines of one part, both sides together: what is held in memory at once.
+_PART = 200_000
+_PARTS_MOST = 128  # two files each are open at once
 
 
 def classify(
-    source: Iterable[HashedRow],
-    lake: Iterable[HashedRow],
+    source: Iterable[bytes],
+    lake: Iterable[bytes],
     *,
     columns: Sequence[str],
     key: Sequence[int],
     samples: int,
+    expected: int = 0,
+    directory: Path | None = None,
 ) -> Classes:
-    """Count rows by class and keep the first `samples` of each class that is not identical.
+    """Count rows by class and keep the first `samples` of each class that is not identical, by key.
 
-    Both sides are ascending by `key_hash`. `key` indexes `columns`; for a bag it is empty, the key hash is the row
-    hash, and equal rows are matched copy by copy.
+    Equal rows are paired off copy by copy; of the rest, rows of one key are the same row modified. `key` indexes
+    `columns`; a bag has none, so that its rows are only ever added or removed.
+
+    Args:
+        expected: lines of both sides together; above what memory should hold they are spooled in `directory`.
     """
-    counts: Counter[str] = Counter()
-    kept: dict[SampleKind, list[Sample]] = {"modified": [], "added": [], "removed": []}
+    found = _Found(tuple(columns), tuple(key), samples)
+    parts = min(_PARTS_MOST, 1 + expected // _PART)
+    if parts == 1 or directory is None:
+        found.add(list(source), lake)
+    else:
+        for ours, theirs in _apart(source, lake, key, parts, directory):
+            found.add(ours, theirs)
+    return found.classes()
 
-    def note(kind: SampleKind, row: HashedRow, other: HashedRow | None = None) -> None:
-        counts[kind] += 1
-        if len(kept[kind]) >= samples:
+
+def _apart(
+    source: Iterable[bytes], lake: Iterable[bytes], key: Sequence[int], parts: int, directory: Path
+) -> Iterator[tuple[list[bytes], list[bytes]]]:
+    """The lines of both sides in `parts` parts; those of one key are always in the same part."""
+    files = {}
+    for side, lines in (("source", source), ("lake", lake)):
+        files[side] = [directory / f"{side}-{n}.lines" for n in range(parts)]
+        with ExitStack() as stack:
+            sinks = [stack.enter_context(path.open("wb")) for path in files[side]]
+            for line in lines:
+                cells = line.split(b"\t")
+                named = b"\t".join([cells[i] for i in key]).removesuffix(b"\n") if key else line
+                sinks[zlib.crc32(named) % parts].write(line)
+    for one, two in zip(files["source"], files["lake"], strict=True):
+        yield list(one.open("rb")), list(two.open("rb"))
+        one.unlink()
+        two.unlink()
+
+
+@dataclass
+class _Found:
+    columns: tuple[str, ...]
+    key: tuple[int, ...]
+    most: int
+    counts: Counter[str] = field(default_factory=Counter)
+    kept: dict[SampleKind, list[Sample]] = field(default_factory=lambda: {"modified": [], "added": [], "removed": []})
+
+    def add(self, source: list[bytes], lake: Iterable[bytes]) -> None:
+        ours, theirs = Counter(source), Counter(lake)
+        self.counts["identical"] += (ours & theirs).total()
+        left, right = self._by_key(ours - theirs), self._by_key(theirs - ours)
+        for name in sorted(left.keys() | right.keys(), key=_null_first):
+            mine, other = left.get(name, []), right.get(name, [])
+            for one, two in zip(mine, other, strict=False):
+                self._note("modified", fields(one), fields(two))
+            for line in mine[len(other) :]:
+                self._note("removed", fields(line), None, (ours[line], theirs[line]))
+            for line in other[len(mine) :]:
+                self._note("added", None, fields(line), (ours[line], theirs[line]))
+
+    def _by_key(self, lines: Counter[bytes]) -> dict[Row, list[bytes]]:
+        """Lines by key; a bag's by themselves, so that different ones never meet."""
+        found: dict[Row, list[bytes]] = {}
+        for line in sorted(lines.elements()):
+            row = fields(line)
+            found.setdefault(tuple(row[i] for i in self.key) if self.key else row, []).append(line)
+        return found
+
+    def _note(
+        self, kind: SampleKind, source: Row | None, lake: Row | None, copies: tuple[int, int] | None = None
+    ) -> None:
+        self.counts[kind] += 1
+        row = source if source is not None else lake
+        if len(self.kept[kind]) >= self.most or row is None:
             return
-        shown = key or range(len(columns))
-        differences = () if other is None else _differences(columns, row, other)
-        kept[kind].append(Sample(kind, tuple((columns[i], cut(row.fields[i])) for i in shown), differences))
+        both = source is not None and lake is not None
+        self.kept[kind].append(
+            Sample(
+                kind,
+                key=tuple((self.columns[i], row[i]) for i in self.key or range(len(self.columns))),
+                differences=_differences(self.columns, source, lake) if both else (),
+                # Of a keyed row only when it stands there more than once: that is the fault itself.
+                copies=copies if copies is not None and (not self.key or sum(copies) > 1) else None,
+                source=source,
+                lake=lake,
+            )
+        )
 
-    for left, right in _pairs(source, lake):
-        ours, theirs = _without_equals(left, right)
-        counts["identical"] += len(left) - len(ours)
-        for one, two in zip(ours, theirs, strict=False):
-            note("modified", one, two)
-        for row in ours[len(theirs) :]:
-            note("removed", row)
-        for row in theirs[len(ours) :]:
-            note("added", row)
-    return Classes(
-        counts["identical"],
-        counts["modified"],
-        counts["added"],
-        counts["removed"],
-        (*kept["modified"], *kept["added"], *kept["removed"]),
-    )
+    def classes(self) -> Classes:
+        n, kept = self.counts, self.kept
+        samples = (*kept["modified"], *kept["added"], *kept["removed"])
+        return Classes(n["identical"], n["modified"], n["added"], n["removed"], samples)
 
 
-def _pairs(source: Iterable[HashedRow], lake: Iterable[HashedRow]) -> Iterator[tuple[list[HashedRow], list[HashedRow]]]:
-    """The rows of both sides, one key hash at a time."""
-    left = _groups(source)
-    right = _groups(lake)
-    ours, theirs = next(left, None), next(right, None)
-    while ours is not None or theirs is not None:
-        if theirs is None or (ours is not None and ours[0] < theirs[0]):
-            assert ours is not None
-            yield ours[1], []
-            ours = next(left, None)
-        elif ours is None or theirs[0] < ours[0]:
-            yield [], theirs[1]
-            theirs = next(right, None)
-        else:
-            yield ours[1], theirs[1]
-            ours, theirs = next(left, None), next(right, None)
+def _null_first(row: Row) -> tuple[tuple[bool, str], ...]:
+    return tuple((value is not None, value or "") for value in row)
 
 
-def _groups(rows: Iterable[HashedRow]) -> Iterator[tuple[str, list[HashedRow]]]:
-    previous = ""
-    for key_hash, group in groupby(rows, lambda row: row.key_hash):
-        if key_hash < previous:
-            # A merge of unsorted streams would report differences that are not there.
-            raise ValueError(f"rows out of order: key hash {key_hash} after {previous}")
-        previous = key_hash
-        yield key_hash, list(group)
-
-
-def _without_equals(ours: Sequence[HashedRow], theirs: Sequence[HashedRow]) -> tuple[list[HashedRow], list[HashedRow]]:
-    """What is left on each side when equal rows are paired off, copy by copy."""
-    common = Counter(r.row_hash for r in ours) & Counter(r.row_hash for r in theirs)
-
-    def rest(rows: Sequence[HashedRow]) -> list[HashedRow]:
-        owed = Counter(common)
-        left = []
-        for row in rows:
-            if owed[row.row_hash]:
-                owed[row.row_hash] -= 1
-            else:
-                left.append(row)
-        return left
-
-    return rest(ours), rest(theirs)
-
-
-def _differences(columns: Sequence[str], source: HashedRow, lake: HashedRow) -> tuple[Difference, ...]:
+def _differences(columns: Sequence[str], source: Row | None, lake: Row | None) -> tuple[Difference, ...]:
     return tuple(
         Difference(name, cut(one), cut(two))
-        for name, one, two in zip(columns, source.fields, lake.fields, strict=True)
+        for name, one, two in zip(columns, source or (), lake or (), strict=True)
         if one != two
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import shutil
+import threading
 import warnings
 import xml.etree.ElementTree as ET
 from dataclasses import replace
@@ -13,7 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.errors import CdcError
+from toolkit.quality import docs as docs_pages
 from toolkit.quality.report import CheckReport, as_text
+from toolkit.quality.standing import Standing, after, columns, standing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
     from toolkit.config import Config
 
 SUITE = "parity"
+_importing = threading.Lock()
 _COUNTS = ("rows", "identical", "modified", "added", "removed")
 
 
@@ -48,31 +53,61 @@ def validate(config: Config, report: CheckReport) -> None:
     Raises:
         CdcError: Great Expectations and the report disagree on whether parity is proven.
     """
-    success = run(report, directory(config) / "data_docs")
+    full_hours = config.check.full_hours
+    success = run(report, directory(config) / "data_docs", standing(config, report), full_hours=full_hours)
     if success != report.green:
         found = f"Great Expectations says {success}, the comparison says {report.green}"
         raise CdcError(f"validating the parity result: {found}; nothing is published")
 
 
-def run(report: CheckReport, docs: Path) -> bool:
-    """Whether the result meets the suite; the Data Docs of it are in `docs` afterwards.
+def preload() -> None:
+    """Begin to import Great Expectations beside other work: it takes seconds, most of them waiting for the disk."""
+
+    def load() -> None:
+        with contextlib.suppress(ImportError):  # told where it is needed
+            _library()
+
+    threading.Thread(target=load, name="preload", daemon=True).start()
+
+
+def _library() -> Any:
+    """The library, imported once and quietly."""
+    # Read when the library is imported; telemetry and progress bars are never wanted in a scheduled run.
+    os.environ["GX_ANALYTICS_ENABLED"] = "false"
+    with _importing, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the library's own deprecations, not ours to mend
+        import great_expectations as gx
+
+        return gx
+
+
+def run(report: CheckReport, docs: Path, standing: Standing | None = None, *, full_hours: float = 24.0) -> bool:
+    """Whether the result meets the suite of parity; the Data Docs of all suites are in `docs` afterwards.
+
+    `standing` is ruled on too. What it breaks shows in the docs: a red table has made the result red already.
 
     Importing Great Expectations takes seconds, so only a check pays for it.
     """
-    # Read when the library is imported; telemetry and progress bars are never wanted in a scheduled run.
-    os.environ["GX_ANALYTICS_ENABLED"] = "false"
+    _library()
     shutil.rmtree(docs, ignore_errors=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the library's own deprecations, not ours to mend
         logging.getLogger("great_expectations").setLevel(logging.ERROR)
-        return _run(report, docs)
+        return _run(report, docs, standing or after({}, report), full_hours)
 
 
-def _run(report: CheckReport, docs: Path) -> bool:
+def _run(report: CheckReport, docs: Path, standing: Standing, full_hours: float) -> bool:
     import great_expectations as gx
-    from great_expectations.data_context.types.base import ProgressBarsConfig
+    import pandas as pd
+    from great_expectations.data_context.types.base import (
+        DataContextConfig,
+        InMemoryStoreBackendDefaults,
+        ProgressBarsConfig,
+    )
 
-    context = gx.get_context(mode="ephemeral")
+    # Without its default site, for which it would make a temporary folder.
+    own = DataContextConfig(store_backend_defaults=InMemoryStoreBackendDefaults(init_temp_docs_sites=False))
+    context = gx.get_context(mode="ephemeral", project_config=own)
     context.variables.progress_bars = ProgressBarsConfig(globally=False)
     context.add_data_docs_site(
         "parity",
@@ -83,30 +118,43 @@ def _run(report: CheckReport, docs: Path) -> bool:
             "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
         },
     )
-    asset = context.data_sources.add_pandas("source_and_lake").add_dataframe_asset("parity_at_lsn")
-    definition = context.validation_definitions.add(
-        gx.ValidationDefinition(
-            name=SUITE,
-            data=asset.add_batch_definition_whole_dataframe("tables"),
-            suite=context.suites.add(suite()),
-        )
-    )
-    checkpoint = context.checkpoints.add(
-        gx.Checkpoint(
-            name=SUITE,
-            validation_definitions=[definition],
-            result_format={"result_format": "COMPLETE", "unexpected_index_column_names": ["table"]},
-        )
-    )
+    source = context.data_sources.add_pandas("source_and_lake")
     where = "no LSN" if report.lsn is None else f"LSN {report.lsn}"
-    result = checkpoint.run(
-        batch_parameters={"dataframe": frame(report)}, run_id=gx.RunIdentifier(run_name=where.replace("/", "-"))
+    tables = pd.DataFrame(columns(standing.tables, ("table", "status", "lsn", "full_age_hours")))
+    references = pd.DataFrame(
+        columns(standing.references, ("name", "table", "references", "lsn", "references_lsn")), dtype=object
     )
+    success = {}
+    for suite, data, name in (
+        (parity_suite(), frame(report), "table"),
+        (published_suite(full_hours), tables.astype({"full_age_hours": "Float64"}), "table"),
+        (references_suite(), references, "name"),
+    ):
+        asset = source.add_dataframe_asset(suite.name)
+        definition = context.validation_definitions.add(
+            gx.ValidationDefinition(
+                name=suite.name,
+                data=asset.add_batch_definition_whole_dataframe("tables"),
+                suite=context.suites.add(suite),
+            )
+        )
+        checkpoint = context.checkpoints.add(
+            gx.Checkpoint(
+                name=suite.name,
+                validation_definitions=[definition],
+                result_format={"result_format": "COMPLETE", "unexpected_index_column_names": [name]},
+            )
+        )
+        result = checkpoint.run(
+            batch_parameters={"dataframe": data}, run_id=gx.RunIdentifier(run_name=where.replace("/", "-"))
+        )
+        success[suite.name] = bool(result.success)
     context.build_data_docs(site_names=["parity"])
-    return bool(result.success)
+    docs_pages.finish(docs, report)
+    return success[SUITE]
 
 
-def suite() -> Any:
+def parity_suite() -> Any:
     """What proves parity, as Great Expectations states it."""
     import great_expectations as gx
 
@@ -120,6 +168,34 @@ def suite() -> Any:
     for column in ("modified", "added", "removed"):
         found.add_expectation(expect.ExpectColumnValuesToBeBetween(column=column, min_value=0, max_value=0))
     found.add_expectation(expect.ExpectColumnPairValuesToBeEqual(column_A="rows", column_B="identical"))
+    return found
+
+
+def published_suite(full_hours: float) -> Any:
+    """What readers may rely on: no red table, each at a proven LSN, and every row compared not too long ago."""
+    import great_expectations as gx
+
+    expect = gx.expectations
+    found = gx.ExpectationSuite(name="published")
+    found.add_expectation(expect.ExpectColumnValuesToBeInSet(column="status", value_set=["identical"]))
+    found.add_expectation(expect.ExpectColumnValuesToNotBeNull(column="lsn"))
+    # Due after that many hours; twice as long means that the schedule does not run.
+    found.add_expectation(
+        expect.ExpectColumnValuesToBeBetween(column="full_age_hours", min_value=0, max_value=max(1.0, 2 * full_hours))
+    )
+    return found
+
+
+def references_suite() -> Any:
+    """Referential integrity of what is published: tables that reference each other stand at one LSN."""
+    import great_expectations as gx
+
+    found = gx.ExpectationSuite(name="references")
+    found.add_expectation(
+        gx.expectations.ExpectColumnPairValuesToBeEqual(
+            column_A="lsn", column_B="references_lsn", ignore_row_if="neither"
+        )
+    )
     return found
 
 

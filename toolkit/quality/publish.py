@@ -1,14 +1,20 @@
-"""Move `published.*` to what a check has just proven, and remember at which LSN it stands."""
+"""Move `published.*` to what a check has just proven, and remember what is proven since when.
+
+`ops.published` has one row a table: what its view shows, at which LSN that was proven, and what the last check said.
+`ops.proofs` is a view of it with the ages. `ops.parity_results` keeps every result of every check.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from toolkit.errors import LakeError
 from toolkit.lsn import Lsn
 from toolkit.names import lake_table, quote_spark
-from toolkit.quality.report import CheckReport
+from toolkit.proofs import PUBLISHED
+from toolkit.quality.report import CheckReport, TableCheck
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -16,7 +22,54 @@ if TYPE_CHECKING:
     from toolkit.catalog import TableVersion
     from toolkit.config import Config
 
-LEDGER = "ops.published"
+RESULTS = "ops.parity_results"
+_PROOFS = "ops.proofs"
+
+_LEDGER_COLUMNS = {
+    "relid": "bigint",
+    "table": "string",
+    "lsn": "bigint",  # of the proof that the view shows; NULL before the first
+    "proven_at": "timestamp",
+    "tag": "string",
+    "snapshot_id": "bigint",
+    "batch_id": "bigint",  # newest of the log then
+    "rows": "bigint",  # at the last full proof
+    "full_lsn": "bigint",  # the last time that every row was compared
+    "full_at": "timestamp",
+    "status": "string",  # what the last check said, and when
+    "reason": "string",
+    "checked_lsn": "bigint",
+    "checked_at": "timestamp",
+}
+_RESULT_COLUMNS = {
+    "checked_at": "timestamp",
+    "lsn": "bigint",
+    "table": "string",
+    "relid": "bigint",
+    "status": "string",
+    "proof": "string",
+    "rows": "bigint",
+    "identical": "bigint",
+    "modified": "bigint",
+    "added": "bigint",
+    "removed": "bigint",
+    "full_lsn": "bigint",
+    "published": "boolean",
+    "tag": "string",
+    "reason": "string",
+    "remedy": "string",
+    "causes": "string",  # JSON of the samples
+}
+_PROOFS_SQL = f"""
+CREATE OR REPLACE VIEW {_PROOFS} AS
+SELECT `table`, status,
+       upper(concat(hex(shiftrightunsigned(lsn, 32)), '/', hex(lsn & 4294967295))) AS proven_lsn, proven_at,
+       round((unix_micros(current_timestamp()) - unix_micros(proven_at)) / 1e6) AS age_seconds,
+       upper(concat(hex(shiftrightunsigned(full_lsn, 32)), '/', hex(full_lsn & 4294967295))) AS full_lsn, full_at,
+       round((unix_micros(current_timestamp()) - unix_micros(full_at)) / 1e6) AS full_age_seconds,
+       tag, reason, checked_at
+FROM {PUBLISHED}
+"""
 
 
 def publish(config: Config, report: CheckReport, *, complete: bool = True) -> tuple[str, ...]:
@@ -25,41 +78,61 @@ def publish(config: Config, report: CheckReport, *, complete: bool = True) -> tu
     Tables that are not proven keep their last view. With `complete` (every table was checked) the views of tables that
     no longer exist are dropped. Returns the names of the tables that moved.
     """
-    if report.lsn is None:
-        return ()
     from toolkit.lake.ledger import Ledger
     from toolkit.lake.session import own_session
     from toolkit.states import live_tables
 
     spark = own_session(config)
-    spark.sql("CREATE NAMESPACE IF NOT EXISTS published")
-    spark.sql("CREATE NAMESPACE IF NOT EXISTS ops")
+    _make_tables(config, spark)
     ledger = Ledger(config)
     tables = {t.relid: t for t in live_tables(ledger)}
     last = ledger.last()
     generation = last.generation if last is not None else 1
-    rows = []
+    before = proofs(config)
+    now = datetime.now(UTC)
+    after: dict[int, dict[str, Any]] = {}
+    moved: list[str] = []
     for result in report.tables:
-        if result.status != "identical" or result.snapshot_id is None:
-            continue
-        table = tables[result.relid]
-        tag = _tag(spark, table, result.snapshot_id, f"g{generation}_lsn_{report.lsn.tag}")
-        _create_view(spark, table, tag)
-        rows.append((int(report.lsn), table.identifier, table.relid, tag, result.snapshot_id))
-    if complete:
-        _drop_others(spark, {lake_table(t.schema, t.name) for t in tables.values()})
-    _record(spark, rows)
-    return tuple(row[1] for row in rows)
+        table, known = tables.get(result.relid), before.get(result.relid, {})
+        row = dict.fromkeys(_LEDGER_COLUMNS) | known | {"relid": result.relid, "table": result.table}
+        row |= {"status": result.status, "reason": result.reason, "checked_at": now}
+        row["checked_lsn"] = None if report.lsn is None else int(report.lsn)
+        if table is not None and report.lsn is not None and _proven(result):
+            tag = _tag(config, spark, table, result.snapshot_id, f"g{generation}_lsn_{report.lsn.tag}")
+            if (tag, result.snapshot_id, result.table) != tuple(known.get(k) for k in ("tag", "snapshot_id", "table")):
+                _create_view(spark, table, tag)
+            row |= {"lsn": int(report.lsn), "proven_at": now, "tag": tag, "snapshot_id": result.snapshot_id}
+            row |= {"full_lsn": result.full_lsn, "full_at": result.full_at, "batch_id": last and last.batch_id}
+            if result.proof == "full":
+                row["rows"] = result.rows
+            moved.append(table.identifier)
+        after[result.relid] = row
+    kept = before
+    if complete and report.lsn is not None:
+        kept = {relid: row for relid, row in before.items() if relid in tables or relid in after}
+        if {row["table"] for row in before.values()} - {row["table"] for row in (kept | after).values()}:
+            versions = (v.table for relid, v in ledger.latest_versions().items() if relid in tables or relid in after)
+            _drop_others(spark, {lake_table(t.schema, t.name) for t in versions})
+    _write(config, PUBLISHED, _LEDGER_COLUMNS, (kept | after).values(), overwrite=True)
+    results = [_result(report, result, after[result.relid], result.table in moved, now) for result in report.tables]
+    _write(config, RESULTS, _RESULT_COLUMNS, results, overwrite=False)
+    return tuple(moved)
+
+
+def _proven(result: TableCheck) -> bool:
+    return result.status == "identical" and result.snapshot_id is not None
+
+
+def proofs(config: Config) -> dict[int, dict[str, Any]]:
+    """The rows of `ops.published` by relid, read without a JVM. Empty before the first check."""
+    from toolkit.lake.reads import scan
+
+    return {row["relid"]: row for row in scan(config, PUBLISHED)}
 
 
 def published(config: Config) -> dict[str, Lsn]:
     """The LSN of each published table, read without a JVM. Empty before the first green check."""
-    from toolkit.lake.reads import scan
-
-    found: dict[str, Lsn] = {}
-    for row in scan(config, LEDGER, ("table", "lsn")):
-        found[row["table"]] = max(Lsn(row["lsn"]), found.get(row["table"], Lsn(0)))
-    return found
+    return {row["table"]: Lsn(row["lsn"]) for row in proofs(config).values() if row["lsn"] is not None}
 
 
 def published_lsn(config: Config) -> Lsn | None:
@@ -72,13 +145,29 @@ def published_lsn(config: Config) -> Lsn | None:
     return min((found[name] for name in live if name in found), default=None)
 
 
-def _tag(spark: SparkSession, table: TableVersion, snapshot_id: int, name: str) -> str:
+def _make_tables(config: Config, spark: SparkSession) -> None:
+    from toolkit.lake.reads import metadata_location
+
+    for name, columns in ((PUBLISHED, _LEDGER_COLUMNS), (RESULTS, _RESULT_COLUMNS)):
+        if metadata_location(config, name) is None:
+            for namespace in ("published", "ops"):
+                spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
+            shape = ", ".join(f"{quote_spark(column)} {kind}" for column, kind in columns.items())
+            # Format 2: pyiceberg, which writes them, cannot write 3.
+            spark.sql(f"CREATE TABLE {name} ({shape}) USING iceberg TBLPROPERTIES ('format-version' = '2')")
+            if name == PUBLISHED:
+                spark.sql(_PROOFS_SQL)
+
+
+def _tag(config: Config, spark: SparkSession, table: TableVersion, snapshot_id: int | None, name: str) -> str:
     """A tag of that table snapshot: the build's own if it made one, else `name`."""
+    from toolkit.lake.reads import tags
+
     current = f"current.{lake_table(table.schema, table.name)}"
-    refs = {r["name"]: int(r["snapshot_id"]) for r in spark.table(f"{current}.refs").where("type = 'TAG'").collect()}
-    own: list[str] = sorted(tag for tag, snapshot in refs.items() if snapshot == snapshot_id)
+    refs = tags(config, current)
+    own = sorted(tag for tag, snapshot in refs.items() if snapshot == snapshot_id)
     if own:
-        return str(own[-1])
+        return own[-1]
     if name in refs:
         raise LakeError(f"publishing {table.identifier}: tag {name} already names another table snapshot")
     spark.sql(f"ALTER TABLE {current} CREATE TAG {quote_spark(name)} AS OF VERSION {snapshot_id}")
@@ -99,12 +188,38 @@ def _drop_others(spark: SparkSession, keep: set[str]) -> None:
             spark.sql(f"DROP VIEW published.{quote_spark(row['viewName'])}")
 
 
-def _record(spark: SparkSession, rows: list[tuple[Any, ...]]) -> None:
-    spark.sql(
-        f"CREATE TABLE IF NOT EXISTS {LEDGER} (lsn bigint, table string, relid bigint, tag string,"
-        " snapshot_id bigint, checked_at timestamp) USING iceberg TBLPROPERTIES ('format-version' = '2')"
-    )
-    if rows:
-        now = datetime.now(UTC)
-        schema = "lsn bigint, table string, relid bigint, tag string, snapshot_id bigint, checked_at timestamp"
-        spark.createDataFrame([(*row, now) for row in rows], schema).coalesce(1).writeTo(LEDGER).append()
+def _result(
+    report: CheckReport, result: TableCheck, row: Mapping[str, Any], published: bool, now: datetime
+) -> dict[str, Any]:
+    import json
+
+    counts = {name: getattr(result, name) for name in ("rows", "identical", "modified", "added", "removed")}
+    found = {"checked_at": now, "lsn": report.lsn, "table": result.table, "relid": result.relid}
+    found |= {"status": result.status, "proof": result.proof, "full_lsn": result.full_lsn, "published": published}
+    found |= {"tag": row["tag"], "reason": result.reason, "remedy": result.remedy}
+    samples = [s.to_dict() for s in result.samples]
+    return counts | found | {"causes": json.dumps(samples, ensure_ascii=False) if samples else None}
+
+
+def _write(
+    config: Config, name: str, columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]], *, overwrite: bool
+) -> None:
+    """One commit through pyiceberg: a few rows are not worth a Spark job."""
+    import pyarrow as pa
+
+    from toolkit.lake.jdbc import JdbcCatalog
+
+    types = {
+        "bigint": pa.int64(),
+        "string": pa.string(),
+        "boolean": pa.bool_(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+    }
+    schema = pa.schema([(column, types[kind]) for column, kind in columns.items()])
+    made = [{c: int(row[c]) if isinstance(row[c], Lsn) else row[c] for c in columns} for row in rows]
+    data = pa.Table.from_pylist(made, schema=schema)
+    table = JdbcCatalog(config).load_table(name)
+    if overwrite and table.current_snapshot() is not None:
+        table.overwrite(data)
+    else:
+        table.append(data)

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from toolkit.lsn import Lsn
 
 Status = Literal["identical", "different", "stale", "not_taken"]
 SampleKind = Literal["modified", "added", "removed"]
+#: capture: the log does not hold what the source shows. build: the log holds it, the table does not. tampered: the
+#: table was changed after its build.
+CauseKind = Literal["capture", "build", "tampered"]
+#: full: every row was compared. incremental: the keys that the log touched since the last proof. carried: nothing
+#: happened to the table on either side since the last proof, as far as log and table snapshots tell.
+ProofKind = Literal["full", "incremental", "carried"]
+
+Row = tuple[str | None, ...]
 
 #: Longest value that a sample shows, in characters.
 SHOWN = 200
@@ -25,20 +34,50 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
+class Cause:
+    """Where a difference came in. The position is that of the change that the row should show, where the log has it."""
+
+    kind: CauseKind
+    text: str
+    remedy: str
+    lsn: Lsn | None = None  # end LSN of that change
+    batch_id: int | None = None
+    xid: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        lsn = None if self.lsn is None else str(self.lsn)
+        return {"kind": self.kind, "text": self.text, "remedy": self.remedy} | {
+            "lsn": lsn,
+            "batch_id": self.batch_id,
+            "xid": self.xid,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """One row that is not identical: its key (the whole row for a bag) and, when modified, the cells that differ."""
 
     kind: SampleKind
     key: tuple[tuple[str, str | None], ...]
     differences: tuple[Difference, ...] = ()
+    copies: tuple[int, int] | None = None  # of a row that is not alone, in source and lake
+    source: Row | None = None  # the whole rows, for whoever looks for the cause; not in the reports
+    lake: Row | None = None
+    cause: Cause | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
-        return {
+        found: dict[str, Any] = {
             "class": self.kind,
-            "key": dict(self.key),
+            "key": {name: cut(value) for name, value in self.key},
             "columns": {d.column: {"source": d.source, "lake": d.lake} for d in self.differences},
         }
+        if self.copies is not None:
+            found["copies"] = {"source": self.copies[0], "lake": self.copies[1]}
+        if self.cause is not None:
+            found["cause"] = self.cause.to_dict()
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +107,9 @@ class TableCheck:
     reason: str | None = None
     remedy: str | None = None
     snapshot_id: int | None = None  # the table snapshot of `current` that was compared
+    proof: ProofKind = "full"
+    full_lsn: Lsn | None = None  # the last full proof: this check's LSN, or an older one
+    full_at: datetime | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
@@ -82,6 +124,9 @@ class TableCheck:
             "samples": [s.to_dict() for s in self.samples],
             "reason": self.reason,
             "remedy": self.remedy,
+            "proof": self.proof,
+            "full_lsn": None if self.full_lsn is None else str(self.full_lsn),
+            "full_at": None if self.full_at is None else self.full_at.isoformat(timespec="seconds"),
         }
 
 
@@ -93,6 +138,7 @@ class CheckReport:
     tables: tuple[TableCheck, ...]
     published: tuple[str, ...] = ()  # tables whose published view was moved to `lsn`
     reports: tuple[str, ...] = ()  # files written
+    references: tuple[tuple[str, int, int], ...] = ()  # foreign keys of the source: name, from relid, to relid
 
     @property
     def green(self) -> bool:
@@ -114,12 +160,13 @@ def as_text(report: CheckReport) -> str:
     """The report as a plain table, with the samples of each table that differs below it."""
     where = f"at LSN {report.lsn}" if report.lsn is not None else "not taken"
     lines = [f"parity {where}: {'all identical' if report.green else 'NOT proven'}", ""]
-    head = ("table", "status", "rows", "identical", "modified", "added", "removed")
+    head = ("table", "status", "rows", "identical", "modified", "added", "removed", "last full proof")
     body = [
         (
             t.table,
             t.status,
             *("-" if n is None else str(n) for n in (t.rows, t.identical, t.modified, t.added, t.removed)),
+            _last_full(report, t),
         )
         for t in report.tables
     ]
@@ -135,15 +182,31 @@ def as_text(report: CheckReport) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _last_full(report: CheckReport, table: TableCheck) -> str:
+    if table.full_at is None:
+        return "-"
+    if table.full_lsn == report.lsn:
+        return "now"
+    hours = (datetime.now(UTC) - table.full_at).total_seconds() / 3600
+    return f"{hours:.1f} h ago at {table.full_lsn}"
+
+
 def _line(row: Sequence[str], widths: Sequence[int]) -> str:
-    cells = [cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
+    cells = [
+        cell.ljust(w) if i < 2 or i > 6 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+    ]
     return "  ".join(cells).rstrip()
 
 
 def _sample_line(sample: Sample) -> str:
-    key = ", ".join(f"{name}={shown(value)}" for name, value in sample.key)
+    key = ", ".join(f"{name}={shown(cut(value))}" for name, value in sample.key)
     cells = "; ".join(f"{d.column}: source {shown(d.source)}, lake {shown(d.lake)}" for d in sample.differences)
-    return f"  {sample.kind} {key}" + (f": {cells}" if cells else "")
+    if sample.copies is not None:
+        cells = f"{sample.copies[0]} copies in the source, {sample.copies[1]} in the lake"
+    text = f"  {sample.kind} {key}" + (f": {cells}" if cells else "")
+    if sample.cause is not None:
+        text += f"\n    {sample.cause.kind}: {sample.cause.text}; {sample.cause.remedy}"
+    return text
 
 
 def shown(value: str | None) -> str:

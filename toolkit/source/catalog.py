@@ -157,6 +157,11 @@ def read_identity(conn: Connection, config: Config) -> SourceIdentity:
     return SourceIdentity(**row)
 
 
+def foreign_keys(conn: Connection) -> tuple[tuple[str, int, int], ...]:
+    """Foreign keys as (name, relid of the referencing table, relid of the referenced one)."""
+    return tuple(conn.execute(queries.load("introspect/foreign_keys")).fetchall())
+
+
 def hmac_key(conn: Connection) -> bytes:
     """The key that signs DDL messages and beacons.
 

@@ -1,4 +1,4 @@
-"""The source's side of parity, computed inside an imported snapshot."""
+"""The source's side of parity, read inside one snapshot."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from psycopg import sql
 
 from toolkit.errors import CdcError
 from toolkit.names import quote_postgres
-from toolkit.parity import BucketFigures, Comparison, Figures
+from toolkit.parity import Comparison
 from toolkit.queries import load
+from toolkit.source.copyout import copy_blocks
+
+_BLOCK_BYTES = 1 << 20
+_KEYS_AT_ONCE = 5_000
 
 
 class TableMoved(CdcError):
@@ -20,14 +24,15 @@ class TableMoved(CdcError):
 
 
 @contextmanager
-def inside_snapshot(conn: psycopg.Connection[Any], name: str, *, seconds: float) -> Iterator[None]:
-    """A read-only transaction that sees exactly the exported snapshot `name`; rolled back at the end.
+def inside_snapshot(conn: psycopg.Connection[Any], name: str | None, *, seconds: float) -> Iterator[None]:
+    """A read-only transaction that sees exactly the exported snapshot `name` (None: its own); rolled back at the end.
 
     No table is waited for longer than `seconds`.
     """
     with conn.transaction(force_rollback=True):
         conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        conn.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(name)))
+        if name is not None:
+            conn.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(name)))
         # The session idles through drain and build.
         conn.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
         conn.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(int(seconds * 1000))))
@@ -57,69 +62,46 @@ def _table(conn: psycopg.Connection[Any], plan: Comparison) -> Iterator[None]:
         yield
 
 
-def bucket_figures(conn: psycopg.Connection[Any], plan: Comparison) -> Figures:
-    """Figures of every bucket that has rows.
+@contextmanager
+def lines(
+    conn: psycopg.Connection[Any], plan: Comparison, keys: Sequence[Sequence[str]] | None = None
+) -> Iterator[Iterator[Sequence[bytes]]]:
+    """The table's rows as lines, in blocks of about a megabyte; with `keys` (as text) only the rows of those keys.
 
     Raises:
         TableMoved: the snapshot's rows cannot be read any more.
     """
-    statement = sql.SQL(load("parity/figures")).format(**_parts(plan))
+    table = plan.table
+    statements = [_statement(plan)]
+    if keys is not None:
+        parts = [keys[i : i + _KEYS_AT_ONCE] for i in range(0, len(keys), _KEYS_AT_ONCE)]
+        statements = [_statement(plan, part) for part in parts]
     with _table(conn, plan):
         try:
-            found = conn.execute(statement).fetchall()
+            yield (block for s in statements for block in copy_blocks(conn, s.as_string(conn), _BLOCK_BYTES))
         except (psycopg.errors.UndefinedColumn, psycopg.errors.SnapshotTooOld) as error:
-            raise TableMoved(f"{plan.table.identifier} was altered meanwhile: {error.diag.message_primary}") from None
-    return {bucket: BucketFigures(rows, int(high), int(low)) for bucket, rows, high, low in found}
+            raise TableMoved(f"{table.identifier} was altered meanwhile: {error.diag.message_primary}") from None
 
 
-@contextmanager
-def hashed_rows(
-    conn: psycopg.Connection[Any], plan: Comparison, wanted: Sequence[int]
-) -> Iterator[Iterator[tuple[str | None, ...]]]:
-    """Rows `(key hash, row hash, *fields)` of the buckets `wanted`, ascending by key hash, read through a cursor.
-
-    Raises:
-        TableMoved: the snapshot's rows cannot be read any more.
-    """
-    names = sql.SQL(", ").join(sql.Identifier(f"f{i + 1}") for i in range(len(plan.columns)))
-    statement = sql.SQL(load("parity/rows")).format(
-        **_parts(plan), names=names, wanted=sql.SQL("{}::integer[]").format(sql.Literal(list(wanted)))
-    )
-    with _table(conn, plan), conn.cursor("cdc_parity_rows") as cursor:
-        cursor.itersize = 5000
-        try:
-            cursor.execute(statement)
-        except psycopg.errors.UndefinedColumn as error:
-            raise TableMoved(f"{plan.table.identifier} was altered meanwhile: {error.diag.message_primary}") from None
-        yield iter(cursor)
-
-
-def _parts(plan: Comparison) -> dict[str, sql.Composable]:
-    """The placeholders that both statements share."""
+def _statement(plan: Comparison, keys: Sequence[Sequence[str]] | None = None) -> sql.Composable:
     table = plan.table
     relation = sql.Identifier(table.schema, table.name)
-    return {
-        "fields": sql.SQL(", ").join(
-            # concat() calls the type's output function, as pgoutput does; a cast to text is not the same for boolean
-            # and char(n). num_nulls() sees NULL itself; IS NULL is also true of a composite whose fields are all NULL.
-            sql.SQL("CASE num_nulls({column}) WHEN 0 THEN concat({column}) END AS {field}").format(
-                column=sql.Identifier(column.name), field=sql.Identifier(f"f{i + 1}")
-            )
-            for i, column in enumerate(plan.columns)
-        ),
-        "key": _prefixed(plan.bucket_fields),
-        "row": _prefixed(range(len(plan.columns))),
+    # pg_get_expr() made this text on the source, with an empty search_path: it is an expression, not input.
+    condition: sql.Composable = sql.SQL(f"({table.row_filter})" if table.row_filter else "true")
+    if keys is not None:
+        columns = [plan.columns[i] for i in plan.key]
+        condition += sql.SQL(" AND ({}) IN (SELECT {} FROM pg_catalog.unnest({}) AS k({}))").format(
+            sql.SQL(", ").join(sql.Identifier(c.name) for c in columns),
+            # format_type() made the names of the types.
+            sql.SQL(", ").join(sql.SQL(f"CAST(k{n} AS {c.type})") for n, c in enumerate(columns)),
+            sql.SQL(", ").join(
+                sql.SQL("{}::text[]").format(sql.Literal([key[n] for key in keys])) for n in range(len(columns))
+            ),
+            sql.SQL(", ").join(sql.SQL(f"k{n}") for n in range(len(columns))),
+        )
+    return sql.SQL(load("parity/lines")).format(
+        columns=sql.SQL(", ").join(sql.Identifier(column.name) for column in plan.columns),
         # The rows of a partitioned table are its partitions'; an ordinary table's children are tables of their own.
-        "relation": relation if table.kind == "p" else sql.SQL("ONLY {}").format(relation),
-        # pg_get_expr() made this text on the source, with an empty search_path: it is an expression, not input.
-        "filter": sql.SQL(f"({table.row_filter})" if table.row_filter else "true"),
-        "buckets": sql.Literal(plan.buckets),
-    }
-
-
-def _prefixed(indexes: Sequence[int]) -> sql.Composable:
-    fields = sql.SQL(", ").join(
-        sql.SQL("coalesce(length({field}) || ':' || {field}, '~')").format(field=sql.Identifier(f"f{i + 1}"))
-        for i in indexes
+        relation=relation if table.kind == "p" else sql.SQL("ONLY {}").format(relation),
+        filter=condition,
     )
-    return sql.SQL("ARRAY[{}]::text[]").format(fields)

@@ -1,0 +1,241 @@
+"""Every kind of fault is found, classed and traced to where it came in; on tables with and without a key."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from tests.support_faults import COLUMNS, FAULTS, ROWS, Fault, missed
+from tests.support_postgres import fresh_database
+from toolkit import build, initialise, notebook, snapshot
+from toolkit import drain as draining
+from toolkit.config import CheckConfig, Config, SourceConfig
+from toolkit.embedded import EmbeddedServer
+from toolkit.lake import session
+from toolkit.lake.ledger import Ledger
+from toolkit.quality import check as checking
+from toolkit.quality import publish
+from toolkit.quality.report import CheckReport, TableCheck
+from toolkit.queries import ROOT
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.e2e, pytest.mark.postgres, pytest.mark.spark, pytest.mark.dbt]
+
+KEYED, BAGS = ("keyed", "keyed_whole"), ("bag", "bag_whole")
+COUNT = 120
+
+
+@dataclass
+class Scene:
+    """One lake, built and proven once. The tests of this module follow each other in it."""
+
+    config: Config
+    last_batch: int  # inserted the last 20 rows and changed the 10 before
+
+    def check(self) -> dict[str, TableCheck]:
+        report = self.report()
+        return {t.table.removeprefix("public."): t for t in report.tables}
+
+    def report(self) -> CheckReport:
+        return checking.check(self.config, drain=draining.drain, build=build.build)
+
+
+@contextmanager
+def _as_a_build(scene: Scene) -> Iterator[SparkSession]:
+    """A session whose commits say that they were a build's."""
+    last = Ledger(scene.config).last()
+    assert last is not None
+    said = {"applied-batch": last.batch_id, "applied-lsn": int(last.complete_to), "generation": last.generation}
+    names = {f"spark.sql.iceberg.snapshot-property.cdc.{name}": str(value) for name, value in said.items()}
+    spark = session.own_session(scene.config)
+    for name, value in names.items():
+        spark.conf.set(name, value)
+    try:
+        yield spark
+    finally:
+        for name in names:
+            spark.conf.unset(name)
+
+
+@pytest.fixture(scope="module")
+def scene(pg16: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory, _jvm: None) -> Iterator[Scene]:
+    with fresh_database(pg16) as conninfo:
+        config = Config(
+            root=tmp_path_factory.mktemp("faults"),
+            source=SourceConfig(conninfo=conninfo, slot="cdc_faults"),
+            check=CheckConfig(samples=1000),
+        )
+        (config.root / "cdc.toml").write_text("", encoding="utf-8")  # the notebooks only read the lake
+        shutil.copytree(ROOT / "dbt_project", config.project_dir, ignore=shutil.ignore_patterns("target", "logs"))
+        with psycopg.connect(conninfo, autocommit=True) as conn:
+            for table in (*KEYED, *BAGS):
+                conn.execute(f"create table public.{table} ({COLUMNS})")
+                identity = "full" if table in BAGS else "default"
+                if table in KEYED:
+                    conn.execute(f"alter table public.{table} add primary key (id)")
+                conn.execute(f"alter table public.{table} replica identity {identity}")
+                conn.execute(f"insert into public.{table} " + ROWS.format(first=1, last=COUNT - 20))
+            initialise.init(config)
+            for table in (*KEYED, *BAGS):
+                conn.execute(f"insert into public.{table} " + ROWS.format(first=COUNT - 19, last=COUNT))
+                # `body` is not sent again: an unchanged TOASTed value.
+                conn.execute(f"update public.{table} set amount = -id where id between {COUNT - 29} and {COUNT - 20}")
+        draining.drain(config)
+        last = Ledger(config).last()
+        assert last is not None
+        yield Scene(config, last.batch_id)
+
+
+def test_without_a_fault_it_is_green(scene: Scene) -> None:
+    found = scene.report()
+    assert found.green, found.to_dict()
+    assert {t.rows for t in found.tables} == {COUNT}
+    assert {t.full_lsn for t in found.tables} == {found.lsn}
+
+
+def test_every_fault_is_found_and_classed(scene: Scene) -> None:
+    spark = session.own_session(scene.config)
+    planted: dict[str, list[Fault]] = {}
+    for table in ("keyed", "bag"):
+        ids = iter(range(1, COUNT - 30))
+        planted[table] = [fault(spark, f"current.public__{table}", ids) for fault in FAULTS]
+    # A wrong truncate, by something that says it was a build.
+    with _as_a_build(scene):
+        for table in ("keyed_whole", "bag_whole"):
+            spark.sql(f"DELETE FROM current.public__{table} WHERE length(name) > 0")  # by rows, as a build writes
+            planted[table] = [Fault("truncate", {i: ("removed", frozenset()) for i in range(1, COUNT + 1)})]
+    found = scene.check()
+    for table, faults in planted.items():
+        assert found[table].status == "different"
+        assert missed(found[table], faults, keyed=table in KEYED) == [], table
+        causes = {s.cause.kind if s.cause else None for s in found[table].samples}
+        assert causes == {"build" if table.endswith("whole") else "tampered"}, table
+        assert "--full-refresh" in (found[table].remedy or "")
+    sample = found["keyed"].samples[0]
+    assert sample.cause is not None
+    assert "was changed after its build (tag g1_lsn_" in sample.cause.text
+    assert (sample.cause.batch_id, sample.cause.lsn is None) == (1, False)
+    # Readers still see what was proven, and are told how old that is.
+    assert spark.table("published.public__keyed_whole").count() == COUNT
+    proofs = {r["table"]: r for r in spark.table("ops.proofs").collect()}
+    assert proofs["public.keyed"]["status"] == "different"
+    assert proofs["public.keyed"]["proven_lsn"] == str(publish.published(scene.config)["public.keyed"])
+    assert spark.table("ops.parity_results").where("not published").count() == 4
+
+
+def test_a_batch_lost_from_the_log_is_traced_to_capture(scene: Scene) -> None:
+    """Also heals the faults above the way that their causes say: by building again from the log."""
+    spark = session.own_session(scene.config)
+    spark.sql(f"DELETE FROM raw.events WHERE batch_id = {scene.last_batch} AND kind = 'row' AND op IN ('I', 'U')")
+    build.build(scene.config, dbt_args=("--full-refresh",))
+    found = scene.check()
+    inserted = {i: ("removed", frozenset[str]()) for i in range(COUNT - 19, COUNT + 1)}
+    updated = {i: ("modified", frozenset(["amount"])) for i in range(COUNT - 29, COUNT - 19)}
+    for table in (*KEYED, *BAGS):
+        assert missed(found[table], [Fault("lost", inserted | updated)], keyed=table in KEYED) == [], table
+        causes = {s.cause.kind if s.cause else None for s in found[table].samples if s.kind != "added"}
+        assert causes == {"capture"}, table
+        assert found[table].remedy == f"cdc repair public.{table}"
+    first = next(s.cause for s in found["keyed"].samples if s.kind == "modified")
+    assert first is not None
+    assert "its newest change of this row is at" in first.text
+
+
+def test_the_named_command_heals(scene: Scene) -> None:
+    snapshot.repair(scene.config, tuple(f"public.{t}" for t in (*KEYED, *BAGS)))
+    assert scene.report().green
+
+
+@pytest.mark.notebook
+def test_the_notebooks_tell_it(scene: Scene, tmp_path: Path) -> None:
+    notebook.run(scene.config, "parity_report", {}, tmp_path / "parity.html")
+    text = _printed(tmp_path / "parity.ipynb")
+    assert "4 checks, 8 results not proven" in text
+    lsn = publish.published_lsn(scene.config)
+    assert f"public.bag: identical, proven at {lsn}, " in text
+    assert f", last full proof at {lsn}\n" in text
+    assert "public.keyed: different from " in text
+    assert f"healed at {lsn}" in text
+    assert f"LSN {lsn}: all identical" in text
+    assert "vega" in (tmp_path / "parity.html").read_text(encoding="utf-8")
+
+    one = str(COUNT - 25)
+    given = {"table": "public.keyed", "key": {"id": one}}
+    notebook.run(scene.config, "row_at_lsn", given, tmp_path / "row.html")
+    assert f"public.keyed {{'id': '{one}'}}: 1 versions" in _printed(tmp_path / "row.ipynb")
+    assert f"-{one}.00" in (tmp_path / "row.html").read_text(encoding="utf-8")
+
+
+def _printed(path: Path) -> str:
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return "".join("".join(output.get("text", "")) for cell in cells for output in cell.get("outputs", ()))
+
+
+def test_large_tables_are_proved_by_what_the_log_touched(scene: Scene) -> None:
+    """Here every table counts as large. Whatever the log cannot vouch for is compared whole again."""
+    config = scene.config
+    large = Scene(config.model_copy(update={"check": CheckConfig(full_rows=0)}), scene.last_batch)
+    spark = session.own_session(config)
+    before = publish.published(config)["public.keyed"]
+    with psycopg.connect(config.source.conninfo, autocommit=True) as conn:
+        conn.execute("update public.keyed set name = 'new', id = id + 1000 where id in (1, 2)")
+        conn.execute("delete from public.keyed where id = 3")
+        conn.execute("insert into public.bag (id) values (1)")
+    found = large.check()
+    assert {t.status for t in found.values()} == {"identical"}
+    told = {name: (t.proof, t.rows, t.full_lsn == before) for name, t in found.items()}
+    assert told["keyed"] == ("incremental", 2, True)
+    assert told["keyed_whole"] == ("carried", 0, True)
+    assert told["bag"] == ("full", COUNT + 1, False)
+    assert told["bag_whole"] == ("full", COUNT, False)
+    # Among the touched keys a fault is found without reading the others.
+    with psycopg.connect(config.source.conninfo, autocommit=True) as conn:
+        conn.execute("update public.keyed set name = 'newer' where id = 1001")
+    draining.drain(config)
+    build.build(config, select=("public__keyed",))
+    with _as_a_build(scene):
+        spark.sql("UPDATE current.public__keyed SET name = 'stale' WHERE id = 1001")
+    keyed = large.check()["keyed"]
+    assert (keyed.proof, keyed.status, keyed.rows, keyed.modified) == ("incremental", "different", 1, 1)
+    # A table that was red, or that somebody else wrote to, is compared whole.
+    spark.sql("UPDATE current.public__keyed SET name = 'newer' WHERE id = 1001")
+    keyed = large.check()["keyed"]
+    assert (keyed.proof, keyed.status, keyed.rows) == ("full", "identical", COUNT - 1)
+    spark.sql("UPDATE current.public__keyed SET name = 'x' WHERE id = 50")
+    keyed = large.check()["keyed"]
+    assert (keyed.proof, keyed.status, keyed.modified) == ("full", "different", 1)
+
+
+@pytest.mark.long
+def test_two_hundred_faults_one_at_a_time(scene: Scene, seed: int) -> None:
+    """Each alone in its table, so that none can hide behind another; the table is put back after each check."""
+    rng = random.Random(seed)
+    spark = session.own_session(scene.config)
+    assert scene.report().green
+    tables = (*KEYED, *BAGS)
+    good = {t: spark.table(f"current.public__{t}.refs").where("name = 'main'").first()["snapshot_id"] for t in tables}
+    count = 0
+    while count < 200:
+        planted = {}
+        for table in tables:
+            victims = list(range(1, COUNT - 30))
+            rng.shuffle(victims)
+            planted[table] = rng.choice(FAULTS)(spark, f"current.public__{table}", iter(victims))
+        found = scene.check()
+        for table, fault in planted.items():
+            assert missed(found[table], [fault], keyed=table in KEYED) == [], (fault.name, table)
+            catalog = scene.config.lake.catalog
+            spark.sql(f"CALL {catalog}.system.set_current_snapshot('current.public__{table}', {good[table]}L)")
+            count += 1
+    assert scene.report().green

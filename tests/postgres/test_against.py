@@ -1,0 +1,104 @@
+"""Two PostgreSQL servers compared: a restored copy, what differs in it, and one that does not stand still."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from tests.support_postgres import fresh_database
+from toolkit.config import Config
+from toolkit.embedded import EmbeddedServer
+from toolkit.errors import UnknownTable
+from toolkit.quality.against import against
+from toolkit.quality.report import TableCheck
+
+pytestmark = pytest.mark.postgres
+
+SCHEMA = (
+    "create table public.item (gone int, id bigint primary key, name text, price numeric(10,2), code char(5))",
+    "alter table public.item drop column gone",
+    "insert into public.item select i, 'n' || i || E'\\t\\\\', i, 'c' from generate_series(1, 500) i",
+    "create table public.bag (line text)",
+    "insert into public.bag values ('a'), ('a'), (null), ('')",
+    "create table public.part (id int, v text, primary key (id)) partition by range (id)",
+    "create table public.part_1 partition of public.part for values from (0) to (100)",
+    "insert into public.part select i, 'v' from generate_series(1, 50) i",
+)
+#: The same tables as a restore makes them: other attribute numbers.
+RESTORED = (
+    "create table public.item (id bigint primary key, name text, price numeric(10,2), code char(5))",
+    *SCHEMA[2:],
+)
+
+
+@pytest.fixture
+def copy(pg16: EmbeddedServer) -> Iterator[str]:
+    with fresh_database(pg16) as conninfo:
+        _run(conninfo, *RESTORED)
+        yield conninfo
+
+
+def _run(conninfo: str, *statements: str) -> None:
+    with psycopg.connect(conninfo, autocommit=True) as conn:
+        for statement in statements:
+            conn.execute(statement.encode())
+
+
+def _by_name(config: Config, copy: str, *tables: str) -> dict[str, TableCheck]:
+    return {t.table: t for t in against(config, copy, tables).tables}
+
+
+def test_a_restored_copy_is_identical_and_each_fault_is_classed(source: Config, copy: str) -> None:
+    _run(source.source.conninfo, *SCHEMA)
+    report = against(source, copy)
+    assert report.green
+    assert {t.table: t.rows for t in report.tables} == {"public.bag": 4, "public.item": 500, "public.part": 50}
+    _run(
+        copy,
+        "update public.item set name = name || ' ' where id = 7",
+        "delete from public.item where id = 8",
+        "insert into public.item values (999, 'x', 1, 'y')",
+        "update public.bag set line = null where line = ''",
+        "update public.part set v = 'w' where id = 9",
+    )
+    found = _by_name(source, copy)
+    item = found["public.item"]
+    assert (item.status, item.identical, item.modified, item.added, item.removed) == ("different", 498, 1, 1, 1)
+    assert item.samples[0].to_dict()["columns"] == {"name": {"source": "n7\t\\", "lake": "n7\t\\ "}}
+    assert (found["public.bag"].added, found["public.bag"].removed) == (1, 1)
+    assert found["public.part"].modified == 1
+    assert set(_by_name(source, copy, "item")) == {"public.item"}
+    with pytest.raises(UnknownTable, match="no table 'nope'"):
+        against(source, copy, ["nope"])
+
+
+def test_another_shape_is_a_difference(source: Config, copy: str) -> None:
+    _run(source.source.conninfo, *SCHEMA)
+    _run(copy, "drop table public.bag", "alter table public.item alter column price type numeric(12,2)")
+    found = _by_name(source, copy)
+    assert "no such table" in (found["public.bag"].reason or "")
+    assert "columns or its key" in (found["public.item"].reason or "")
+    assert found["public.part"].status == "identical"
+
+
+def test_a_server_that_moves_is_not_called_different(
+    source: Config, copy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _run(source.source.conninfo, *SCHEMA)
+    _run(copy, "delete from public.item where id = 8")
+    from toolkit.quality import against as module
+
+    real = module._compared
+
+    def meanwhile(*arguments: object) -> TableCheck:
+        with contextlib.suppress(psycopg.errors.UniqueViolation):
+            _run(copy, "insert into public.item values (8, 'back', 1, 'y')")
+        return real(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module, "_compared", meanwhile)
+    found = _by_name(source, copy)
+    assert (found["public.item"].status, found["public.bag"].status) == ("not_taken", "identical")
+    assert "moved while it was read: at transaction" in (found["public.item"].reason or "")

@@ -1,0 +1,210 @@
+"""Cuts without a slot: exactly the commits below L, under load and in front of what keeps a slot waiting."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.support_postgres import inserted, stream
+from toolkit.config import Config
+from toolkit.embedded import EmbeddedServer
+from toolkit.errors import SlotError
+from toolkit.lsn import Lsn
+from toolkit.source import cut, install, slot
+from toolkit.source.connection import Connection, connect
+from toolkit.visibility import Visibility
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def conn(source: Config) -> Iterator[Connection]:
+    with connect(source) as connection:
+        connection.execute("create table public.t (id bigserial primary key, who text)")
+        install.install(connection, source)
+        with slot.create_slot(source, source.source.slot, temporary=False):
+            pass
+        yield connection
+
+
+@contextmanager
+def _cut(config: Config, in_log: Collection[int] = ()) -> Iterator[tuple[Lsn, set[str]]]:
+    """L and the ids that its snapshot shows."""
+    with connect(config) as session, connect(config) as other, ExitStack() as stack:
+        state = slot.read_slot(other, config.source.slot)
+        assert state is not None
+        lsn = cut.without_slot(
+            config,
+            session,
+            stack,
+            drained=state.confirmed_flush_lsn,
+            unseen=lambda seen: [x for x in in_log if not seen.sees(x)],
+        )
+        yield lsn, {row[0] for row in session.execute("select id::text from public.t").fetchall()}
+
+
+def _hasty(config: Config, seconds: float = 0.3) -> Config:
+    return config.model_copy(update={"check": config.check.model_copy(update={"cut_seconds": seconds})})
+
+
+def _ids(messages: list[tuple[int, bytes]]) -> list[tuple[int, set[str]]]:
+    """(commit LSN, inserted ids) of each transaction of the stream."""
+    found: list[tuple[int, set[str]]] = []
+    ids: set[str] = set()
+    for _, data in messages:
+        if data[:1] == b"I":
+            ids.add(str(inserted([(0, data)])[0][0]))
+        elif data[:1] == b"C":
+            found.append((int.from_bytes(data[2:10], "big"), ids))
+            ids = set()
+    return found
+
+
+def test_trap_033_a_cut_under_writers_is_exact(
+    pg: EmbeddedServer, source: Config, conn: Connection, tmp_path: Path
+) -> None:
+    script = tmp_path / "write.sql"
+    script.write_text(
+        "begin; insert into public.t (who) values ('a'); savepoint s;"
+        " insert into public.t (who) values ('b'); commit;\n"
+    )
+    bench = subprocess.Popen(
+        [pg.program("pgbench"), "-n", "-c", "4", "-T", "60", "-f", str(script), source.source.conninfo],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    cuts = []
+    try:
+        for _ in range(8):
+            with _cut(source) as made:
+                cuts.append(made)
+    finally:
+        bench.terminate()
+        bench.wait()
+    commits = _ids(stream(conn, source))
+    assert cuts[0][1] != cuts[-1][1]  # there was load
+    for lsn, seen in cuts:
+        assert seen == set().union(*(ids for commit, ids in commits if commit < lsn))
+    lsn, seen = cuts[-1]  # planted fault: one commit later is not the same cut
+    assert seen != set().union(
+        *(ids for commit, ids in commits if commit <= lsn), next(i for c, i in commits if c >= lsn)
+    )
+
+
+def test_trap_034_an_open_transaction_keeps_a_slot_waiting_but_no_cut(
+    source: Config, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conn.execute("insert into public.t (who) values ('done')")
+    monkeypatch.setattr(cut, "_PATIENCE", 0.0)
+    assert cut.slot_at_once(source)
+    with psycopg.connect(source.source.conninfo) as open_one:
+        open_one.execute("insert into public.t (who) values ('open')")
+        assert not cut.slot_at_once(source)
+        with _cut(source) as (lsn, seen):
+            assert seen == {"1"}
+            open_one.commit()
+            assert [ids for commit, ids in _ids(stream(conn, source)) if commit < lsn] == [{"1"}]
+
+
+def test_without_a_free_slot_none_is_asked_for(pg: EmbeddedServer, source: Config, conn: Connection) -> None:
+    row = conn.execute("select setting::int from pg_settings where name = 'max_replication_slots'").fetchone()
+    used = conn.execute("select count(*) from pg_replication_slots").fetchone()
+    assert row is not None
+    assert used is not None
+    names = [f"full_{n}" for n in range(row[0] - used[0])]
+    try:
+        for name in names:
+            conn.execute("select pg_create_physical_replication_slot(%s)", [name])
+        assert not cut.slot_at_once(source)
+    finally:
+        for name in names:
+            slot.drop_slot(conn, name)
+    assert cut.slot_at_once(source)
+
+
+@contextmanager
+def _waiting_for_a_standby(source: Config, conn: Connection) -> Iterator[tuple[int, int]]:
+    """(pid, xid) of a commit that waits for a standby that does not exist: in the stream, and not visible."""
+    conn.execute("alter system set synchronous_standby_names = 'ghost'")
+    conn.execute("select pg_reload_conf()")
+    stop = threading.Event()
+
+    def write() -> None:
+        with psycopg.connect(source.source.conninfo, autocommit=True, application_name="writer") as session:
+            while not stop.is_set():
+                session.execute("insert into public.t (who) values ('waits')")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        waiting = None
+        while waiting is None:
+            waiting = conn.execute(
+                "select pid, backend_xid::text::int8 & 4294967295 from pg_stat_activity"
+                " where wait_event = 'SyncRep' and application_name = 'writer' and datname = current_database()"
+            ).fetchone()
+            time.sleep(0.01)
+        yield waiting[0], waiting[1]
+    finally:
+        stop.set()
+        conn.execute("alter system reset synchronous_standby_names")
+        conn.execute("select pg_reload_conf()")
+        writer.join(30)
+
+
+def test_trap_029_a_commit_that_nobody_sees_yet_is_in_no_cut(source: Config, conn: Connection) -> None:
+    with _waiting_for_a_standby(source, conn) as (pid, xid):
+        committed = {c.xid for c in cut.commits(conn, source, slot.flush_lsn(conn))}
+        assert xid in committed
+        with _cut(source) as (lsn, seen):  # it comes last: a cut right before it is exact
+            assert seen == set().union(*(ids for commit, ids in _ids(stream(conn, source)) if commit < lsn))
+        # Once the log holds it, no snapshot is that old.
+        with (
+            pytest.raises(SlotError, match=rf"pid {pid} \(SyncRep\) committed and is not visible yet"),
+            _cut(_hasty(source), {xid}),
+        ):
+            pass
+        # A later commit that is visible, behind one that is not: no L tells them apart.
+        conn.execute("insert into public.t (who) values ('local')")
+        with pytest.raises(SlotError, match="in another order than they committed"), _cut(_hasty(source)):
+            pass
+    with _cut(source) as (lsn, seen):
+        assert seen == set().union(*(ids for commit, ids in _ids(stream(conn, source)) if commit < lsn))
+
+
+def test_the_holder_of_a_lock_is_named(source: Config, conn: Connection) -> None:
+    row = conn.execute("select 'public.t'::regclass::oid::int8").fetchone()
+    assert row is not None
+    assert cut.holders(conn, row[0]) == ""
+    with psycopg.connect(source.source.conninfo, application_name="migration") as holder:
+        holder.execute("lock table public.t")
+        assert f"pid {holder.info.backend_pid} (migration, " in cut.holders(conn, row[0])
+
+
+SEEN = Visibility.parse("100:110:103,105")
+
+
+@pytest.mark.parametrize(
+    ("stream_of", "wanted"),
+    [
+        ([], 50),
+        ([(99, 60, 68), (101, 70, 78)], 78),
+        ([(99, 60, 68), (103, 70, 78)], 68),
+        ([(103, 60, 68)], 50),
+        ([(103, 60, 68), (99, 70, 78)], None),
+        ([(110, 60, 68), (104, 70, 78), (105, 80, 88)], None),
+        ([(104, 60, 68), (105, 68, 76), (110, 76, 84)], 68),
+    ],
+)
+def test_a_position_exists_only_where_the_visible_come_first(
+    stream_of: list[tuple[int, int, int]], wanted: int | None
+) -> None:
+    commits = [cut.Commit(xid, Lsn(commit), Lsn(end)) for xid, commit, end in stream_of]
+    assert cut.position(SEEN, commits, Lsn(50)) == wanted

@@ -1,0 +1,133 @@
+"""Where a difference came in, from the log's account of a row and the commits of its table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tests.support_history import column, snapshot
+from toolkit.catalog import TableVersion
+from toolkit.lake.applied import Applied, Commit, _commits
+from toolkit.lake.evidence import Row, RowEvent
+from toolkit.lsn import Lsn
+from toolkit.parity import Comparison, comparison
+from toolkit.quality.cause import Account, _cause
+from toolkit.quality.report import Sample
+from toolkit.visibility import Visibility
+
+pytestmark = pytest.mark.unit
+
+TABLE = snapshot("t", [column(1, "id", "bigint"), column(2, "name", "text"), column(3, "body", "text")])
+KEYED = comparison(TableVersion.from_json(TABLE), 1)
+BAG = comparison(TableVersion.from_json(TABLE | {"replica_identity": "f"}), 1)
+BUILT = Applied(True, (Commit(10, 3, Lsn(90), ("g1_lsn_5a",), False),))
+TAMPERED = Applied(True, (Commit(11, None, None, (), False), *BUILT.commits))
+
+
+def _event(op: str, new: Row | None = None, old: Row | None = None, n: int = 1, **given: Any) -> RowEvent:
+    plain: dict[str, Any] = {"batch_id": n, "xid": 700 + n, "whole": False, "unchanged": frozenset()}
+    return RowEvent(op=op, end_lsn=Lsn(10 * n), new=new, old=old, **(plain | given))
+
+
+def _kind(
+    plan: Comparison,
+    events: list[RowEvent],
+    *,
+    source: Row | None = None,
+    lake: Row | None = None,
+    copies: tuple[int, int] | None = None,
+    applied: Applied = BUILT,
+    built: list[Row] | None = None,
+) -> str:
+    row = source or lake or ()
+    name = tuple(row[i] for i in plan.key) if plan.key else row
+    kind: Any = "modified" if source and lake else "removed" if source else "added"
+    sample = Sample(kind, tuple((str(i), cell) for i, cell in enumerate(name)), (), copies, source, lake)
+    told = None if built is None else Counter(built)
+    return _cause(plan, name, sample, Account(plan, events), told, applied).kind
+
+
+OLD: Row = ("1", "old", "b")
+NEW: Row = ("1", "new", "b")
+
+
+@pytest.mark.parametrize(
+    ("events", "source", "lake", "wanted"),
+    [
+        ([_event("R", OLD), _event("U", NEW, n=2)], NEW, OLD, "build"),
+        ([_event("R", OLD)], NEW, OLD, "capture"),
+        ([], NEW, None, "capture"),
+        ([_event("R", NEW)], NEW, None, "build"),
+        ([_event("R", NEW), _event("T", n=2)], NEW, None, "capture"),
+        ([_event("R", OLD), _event("D", old=("1", None, None), n=2)], None, OLD, "build"),
+        ([_event("R", OLD)], None, OLD, "capture"),
+        # An unchanged TOASTed value comes from the row before, wherever that row is known.
+        ([_event("R", OLD), _event("U", ("1", "new", None), n=2, unchanged=frozenset([2]))], NEW, OLD, "build"),
+        ([_event("U", ("1", "new", None), unchanged=frozenset([2]))], NEW, OLD, "build"),
+        (
+            [_event("U", ("1", "new", None), ("1", "old", "x"), whole=True, unchanged=frozenset([2]))],
+            NEW,
+            OLD,
+            "capture",
+        ),
+        # A changed key: the row is under the new one.
+        ([_event("R", ("9", "old", "b")), _event("U", NEW, ("9", None, None), n=2)], NEW, None, "build"),
+    ],
+)
+def test_a_keyed_row(events: list[RowEvent], source: Row | None, lake: Row | None, wanted: str) -> None:
+    assert _kind(KEYED, events, source=source, lake=lake) == wanted
+
+
+def test_a_row_that_was_right_at_the_build_was_tampered_with() -> None:
+    events = [_event("R", NEW)]
+    assert _kind(KEYED, events, source=NEW, lake=OLD, applied=TAMPERED, built=[NEW]) == "tampered"
+    assert _kind(KEYED, events, source=NEW, lake=OLD, applied=TAMPERED, built=[OLD]) == "build"
+    assert _kind(KEYED, events, source=NEW, applied=TAMPERED, built=[NEW]) == "tampered"
+    assert _kind(KEYED, [], lake=NEW, applied=TAMPERED, built=[]) == "tampered"
+    assert _kind(KEYED, events, lake=NEW, copies=(1, 2), applied=TAMPERED, built=[NEW]) == "tampered"
+    assert _kind(KEYED, events, lake=NEW, copies=(1, 2), applied=TAMPERED, built=[NEW, NEW]) == "build"
+
+
+def test_a_bag_counts_copies() -> None:
+    twice = [_event("I", OLD), _event("I", OLD, n=2)]
+    assert _kind(BAG, twice, source=OLD, copies=(2, 1)) == "build"
+    assert _kind(BAG, twice, source=OLD, copies=(3, 2)) == "capture"
+    assert _kind(BAG, [*twice, _event("D", old=OLD, n=3)], lake=OLD, copies=(1, 2)) == "build"
+    moved = [*twice, _event("U", ("1", "new", None), OLD, n=3, whole=True, unchanged=frozenset([2]))]
+    assert _kind(BAG, moved, source=NEW, copies=(1, 0)) == "build"
+    assert _kind(BAG, [*twice, _event("T", n=3)], source=OLD, copies=(2, 0)) == "capture"
+    assert _kind(BAG, twice, source=OLD, copies=(2, 0), applied=TAMPERED, built=[OLD, OLD]) == "tampered"
+
+
+def test_commits_are_told_apart_by_who_made_them() -> None:
+    def made(number: int, parent: int | None, operation: str = "overwrite", **summary: str) -> dict[str, Any]:
+        summary = {key.replace("_", "-"): value for key, value in summary.items()}
+        summary = {f"cdc.{key}": value for key, value in summary.items()}
+        return {"snapshot-id": number, "parent-snapshot-id": parent, "summary": {"operation": operation} | summary}
+
+    metadata = {
+        "current-snapshot-id": 4,
+        "snapshots": [
+            made(1, None, applied_batch="2", applied_lsn="80"),
+            made(2, 1, applied_batch="3", applied_lsn="90"),
+            made(3, 2, "replace"),
+            made(4, 3),
+        ],
+        "refs": {"main": {"type": "branch", "snapshot-id": 4}, "g1": {"type": "tag", "snapshot-id": 2}},
+    }
+    found = Applied(True, tuple(_commits(metadata)))
+    assert [c.snapshot_id for c in found.commits] == [4, 3, 2, 1]
+    assert found.build == Commit(2, 3, Lsn(90), ("g1",), False)
+    assert [c.snapshot_id for c in found.foreign] == [4]
+    assert [c.snapshot_id for c in found.since(2) or ()] == [4, 3]
+    assert found.since(99) is None
+    assert Applied(True, tuple(_commits({"current-snapshot-id": None}))).snapshot_id is None
+
+
+def test_a_snapshot_shows_what_had_ended() -> None:
+    seen = Visibility.parse(f"{2**32 + 5}:{2**32 + 9}:{2**32 + 5},{2**32 + 7}")
+    told = {4: True, 5: False, 6: True, 7: False, 8: True, 9: False, 2**32 - 1: True}
+    assert {xid: seen.sees(xid) for xid in told} == told
+    assert Visibility.parse("5:5:").running == frozenset()

@@ -1,0 +1,161 @@
+"""What the raw log and older table snapshots say about a few rows: the evidence for the cause of a difference."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from toolkit.lake.applied import CHANGING
+from toolkit.lake.parity import Side, current_fields, line_sql
+from toolkit.lake.tables import EVENTS
+from toolkit.lsn import Lsn
+from toolkit.parity import Comparison
+from toolkit.visibility import Visibility
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from toolkit.catalog import Column
+    from toolkit.config import Config
+    from toolkit.lake.ledger import Ledger
+
+Row = tuple[str | None, ...]
+#: Batches in which a transaction may be that has just committed and is not visible yet.
+_RECENT = 50
+_EPOCH, _EDGE = 1 << 32, 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class RowEvent:
+    """A change of one row, or a truncate (`op` T). Images are in the order of the compared columns."""
+
+    op: str
+    end_lsn: Lsn
+    batch_id: int
+    xid: int | None
+    new: Row | None
+    old: Row | None
+    whole: bool  # `old` is complete, not only the key
+    unchanged: frozenset[int]  # indexes of the columns whose value was not sent
+
+
+def events(
+    spark: SparkSession, ledger: Ledger, plan: Comparison, rows: Collection[Row], *, upto: Lsn
+) -> tuple[RowEvent, ...]:
+    """Changes at `upto` of the rows with these keys (these rows themselves for a bag) since the last baseline."""
+    relid = plan.table.relid
+    last = max(
+        (b for b in ledger.baselines() if b.relid == relid and b.commit_lsn < upto),
+        key=lambda b: (int(b.commit_lsn), b.ordinal),
+        default=None,
+    )
+    if last is None:
+        return ()
+    shown = plan.key or range(len(plan.columns))
+    names = [plan.columns[i] for i in shown]
+    wanted = ", ".join(_array([_literal(cell) for cell in row]) for row in rows)
+    # A bag's row is known by all of its cells, also by those that an update did not send again.
+    images = ([_cell("old", c) if image == "old" else _sent(c) for c in names] for image in ("new", "old"))
+    match = " OR ".join(f"{_array(cells)} IN ({wanted})" for cells in images)
+    copied = f"op = 'R' AND batch_id = {last.batch_id} AND commit_lsn = {int(last.commit_lsn)}"
+    later = (
+        f"coalesce(op, '') <> 'R' AND (commit_lsn > {int(last.commit_lsn)}"
+        f" OR commit_lsn = {int(last.commit_lsn)} AND ordinal > {last.ordinal})"
+    )
+    found = spark.sql(
+        f"SELECT coalesce(op, 'T'), end_lsn, batch_id, xid, new IS NOT NULL, old IS NOT NULL,"
+        f" array({', '.join(_cell('new', c) for c in plan.columns)}),"
+        f" array({', '.join(_cell('old', c) for c in plan.columns)}),"
+        f" coalesce(old_kind, '') = 'O', coalesce(unchanged, array())"
+        f" FROM {EVENTS} VERSION AS OF {ledger.snapshot_id()}"
+        f" WHERE generation = {last.generation} AND relid = {relid} AND commit_lsn < {int(upto)}"
+        f" AND ({copied} OR {later}) AND (kind = 'truncate' OR kind = 'row' AND ({match}))"
+        " ORDER BY commit_lsn, ordinal, batch_id"
+    ).collect()
+    index = {column.attnum: i for i, column in enumerate(plan.columns)}
+    return tuple(
+        RowEvent(
+            op=op,
+            end_lsn=Lsn(end_lsn),
+            batch_id=batch_id,
+            xid=xid,
+            new=tuple(new) if has_new else None,
+            old=tuple(old) if has_old else None,
+            whole=whole,
+            unchanged=frozenset(index[a] for a in unchanged if a in index),
+        )
+        for op, end_lsn, batch_id, xid, has_new, has_old, new, old, whole, unchanged in found
+    )
+
+
+def touched_keys(
+    spark: SparkSession, ledger: Ledger, plan: Comparison, *, after: int, most: int
+) -> tuple[tuple[str, ...], ...] | None:
+    """Keys of the rows with events in batches after `after`. None if there are more than `most`, or if something else
+    happened to the table: a truncate, a baseline, another schema version."""
+    names = [plan.columns[i] for i in plan.key]
+    images = ", ".join(
+        f"if({image} IS NULL, NULL, array({', '.join(_cell(image, c) for c in names)}))" for image in ("new", "old")
+    )
+    rows = spark.sql(
+        f"SELECT DISTINCT kind = 'row', key FROM {EVENTS} VERSION AS OF {ledger.snapshot_id()}"
+        f" LATERAL VIEW outer explode(filter(array({images}), k -> k IS NOT NULL)) AS key"
+        f" WHERE relid = {plan.table.relid} AND batch_id > {after} AND kind IN {CHANGING} LIMIT {most + 1}"
+    ).collect()
+    if len(rows) > most or any(not is_row or key is None or None in key for is_row, key in rows):
+        return None
+    return tuple(tuple(key) for _, key in rows)
+
+
+def unseen_xids(config: Config, ledger: Ledger, seen: Visibility) -> frozenset[int]:
+    """Transactions (the low 32 bits of their ids) of the last batches that a snapshot does not show. No JVM."""
+    last = ledger.last()
+    assert last is not None
+    from toolkit.lake import reads
+
+    where = f"batch_id > {last.batch_id - _RECENT}"
+    highest = seen.xmax % _EPOCH
+    if _EDGE < highest < _EPOCH - _EDGE:  # near the turn of the epoch lower numbers may be later ones
+        listed = "".join(f" or xid = {xid % _EPOCH}" for xid in sorted(seen.running))
+        where += f" and (xid >= {highest}{listed})"
+    found = reads.scan_arrow(config, EVENTS, ("xid",), where=where, snapshot=ledger.snapshot_id())
+    xids = set(found["xid"].unique().to_pylist()) - {None} if found is not None else set()
+    return frozenset(xid % _EPOCH for xid in xids if not seen.sees(xid))
+
+
+def lines_at(spark: SparkSession, side: Side, snapshot_id: int, rows: Collection[Row]) -> Counter[bytes]:
+    """Lines, with their copies, of the rows of these keys (these rows themselves for a bag) in a table snapshot."""
+    plan = side.plan
+    texts = current_fields(plan)
+    shown: Sequence[int] = plan.key or range(len(plan.columns))
+    wanted = ", ".join(_array([_literal(cell) for cell in row]) for row in rows)
+    found = spark.sql(
+        f"SELECT {line_sql(plan)} FROM {replace(side, snapshot_id=snapshot_id).relation}"
+        f" WHERE {_array([texts[i] for i in shown])} IN ({wanted})"
+    ).collect()
+    return Counter(line.encode() for (line,) in found)
+
+
+def _cell(image: str, column: Column) -> str:
+    """A column's value in an image; an image older than the column shows what the server shows for it."""
+    missing = _literal(column.missing if column.has_missing else None)
+    return f"if(size({image}) >= {column.attnum}, get({image}, {column.attnum - 1}), {missing})"
+
+
+def _sent(column: Column) -> str:
+    """A column's value in the new image, or in the old one where it was not sent."""
+    unchanged = f"array_contains(coalesce(unchanged, array()), {column.attnum})"
+    return f"if({unchanged}, {_cell('old', column)}, {_cell('new', column)})"
+
+
+def _array(cells: Sequence[str]) -> str:
+    """Cells as one value that can be compared: NULL equals NULL in it."""
+    return f"to_json(array({', '.join(cells)}), map('ignoreNullFields', 'false'))"
+
+
+def _literal(text: str | None) -> str:
+    from toolkit.pgtypes import literal
+
+    return literal(text)

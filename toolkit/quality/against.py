@@ -1,0 +1,172 @@
+"""Compare the source with a second PostgreSQL: a paused replica, or a restored copy. Starts no JVM, installs nothing.
+
+Both sides are read in one snapshot each and hashed here. Nothing ties the second server to an LSN of the first, so a
+difference counts only when that server stood still meanwhile; else the table is `not_taken`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from toolkit.catalog import TableVersion
+from toolkit.errors import CdcError, UnknownTable
+from toolkit.lsn import Lsn
+from toolkit.names import selects
+from toolkit.parity import Comparison, Sums, chosen, comparison, differing, effective, total
+from toolkit.quality.classify import classify
+from toolkit.quality.report import CheckReport, TableCheck
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from toolkit.config import Config
+
+
+def against(config: Config, conninfo: str, tables: Sequence[str] = ()) -> CheckReport:
+    """Compare `tables` (all of `[source] tables` if empty) by name. Rows `added` stand on the second server only.
+
+    Raises:
+        UnknownTable: the source has no such table.
+        SourceUnavailable: one of the servers cannot be reached.
+    """
+    from toolkit.source import connection, slot
+
+    other_config = config.model_copy(update={"source": config.source.model_copy(update={"conninfo": conninfo})})
+    with ExitStack() as stack:
+        ours = stack.enter_context(_reading(config))
+        lsn = None
+        with connection.connect(config) as asked:
+            if not asked.execute("select pg_catalog.pg_is_in_recovery()").fetchall()[0][0]:
+                lsn = slot.flush_lsn(asked)
+        theirs = stack.enter_context(_reading(other_config))
+        with connection.connect(other_config) as watched:
+            before = _position(watched)
+            mine, other = _tables(ours), _tables(theirs)
+            wanted = _wanted(config, mine, tables)
+            results = [_compared(config, ours, theirs, mine[name], other.get(name)) for name in wanted]
+            after = _position(watched)
+    if before != after:
+        moved = f"the other server moved while it was read: {before}, then {after}"
+        advice = "pause its replay, or its writers, and check again"
+        results = [
+            replace(r, status="not_taken", reason=moved, remedy=advice) if r.status == "different" else r
+            for r in results
+        ]
+    return CheckReport(lsn if lsn is not None else Lsn(0), tuple(sorted(results, key=lambda t: t.table)))
+
+
+@contextmanager
+def _reading(config: Config) -> Iterator[psycopg.Connection[Any]]:
+    from toolkit.source import connection, parity
+
+    with connection.connect(config) as conn, parity.inside_snapshot(conn, None, seconds=config.check.cut_seconds):
+        conn.execute("select 1")  # takes the snapshot
+        yield conn
+
+
+def _position(conn: psycopg.Connection[Any]) -> str:
+    from toolkit.queries import load
+
+    return str(conn.execute(load("parity/position").encode()).fetchall()[0][0])
+
+
+def _tables(conn: psycopg.Connection[Any]) -> dict[str, TableVersion]:
+    from toolkit.queries import load
+
+    rows = conn.execute(load("parity/tables").encode()).fetchall()
+    tables = (TableVersion.from_json(json.loads(text)) for (text,) in rows)
+    return {table.identifier: table for table in tables}
+
+
+def _wanted(config: Config, mine: dict[str, TableVersion], tables: Sequence[str]) -> list[str]:
+    if not tables:
+        chosen_ = config.source
+        return [name for name, t in mine.items() if selects(chosen_.tables, chosen_.exclude, t.schema, t.name)]
+    found = []
+    for name in tables:
+        full = name if name in mine else f"public.{name}"
+        if full not in mine:
+            raise UnknownTable(f"the source has no table {name!r}")
+        found.append(full)
+    return found
+
+
+def _compared(
+    config: Config,
+    ours: psycopg.Connection[Any],
+    theirs: psycopg.Connection[Any],
+    mine: TableVersion,
+    other: TableVersion | None,
+) -> TableCheck:
+    from toolkit.source import connection, parity
+    from toolkit.spooling import spool_directory
+
+    result = TableCheck(mine.identifier, mine.relid, "not_taken")
+    if other is None:
+        return replace(result, status="different", reason="the other server has no such table")
+    plan, other_plan = comparison(mine, config.check.buckets), comparison(other, config.check.buckets)
+    if _shape(plan) != _shape(other_plan):
+        return replace(result, status="different", reason="its columns or its key differ on the other server")
+    # Attribute numbers differ after a restore: both sides print the columns in the order of the source.
+    by_name = {c.name: c for c in other_plan.columns}
+    other_plan = replace(other_plan, columns=tuple(by_name[c.name] for c in plan.columns), key=plan.key)
+    try:
+        plan, source = effective(plan, _figures(ours, plan))
+        other_figures = _figures(theirs, replace(other_plan, buckets=plan.buckets))
+        buckets = differing(source, other_figures)
+        rows = total(source)
+        result = replace(result, rows=rows, full_at=datetime.now(UTC))
+        if not buckets:
+            return replace(result, status="identical", identical=rows, modified=0, added=0, removed=0)
+        with (
+            spool_directory(config) as directory,
+            parity.lines(ours, plan) as one,
+            parity.lines(theirs, other_plan) as two,
+        ):
+            found = classify(
+                chosen(one, plan.buckets, buckets),
+                chosen(two, plan.buckets, buckets),
+                columns=[c.name for c in plan.columns],
+                key=plan.key,
+                samples=config.check.samples,
+                expected=sum(f[b].rows for f in (source, other_figures) for b in buckets if b in f),
+                directory=directory,
+            )
+    except (CdcError, _psycopg_error()) as error:
+        return replace(result, reason=connection.one_line(error), remedy="cdc check again")
+    alike = sum(f.rows for bucket, f in source.items() if bucket not in buckets)
+    return replace(
+        result,
+        status="different",
+        identical=alike + found.identical,
+        modified=found.modified,
+        added=found.added,
+        removed=found.removed,
+        samples=found.samples,
+        reason=f"{found.modified} rows modified, {found.added} added, {found.removed} removed",
+    )
+
+
+def _figures(conn: psycopg.Connection[Any], plan: Comparison) -> Any:
+    from toolkit.source import parity
+
+    sums = Sums(plan.buckets)
+    with parity.lines(conn, plan) as blocks:
+        for lines in blocks:
+            sums.add(lines)
+    return sums.figures()
+
+
+def _shape(plan: Comparison) -> tuple[Any, ...]:
+    return sorted((c.name, c.type) for c in plan.columns), [plan.columns[i].name for i in plan.key]
+
+
+def _psycopg_error() -> type[Exception]:
+    import psycopg
+
+    return psycopg.Error

@@ -1,0 +1,118 @@
+"""Parity of the keys that the log touched since the last proof, for tables too large to compare whole every time.
+
+What such a proof rests on, and a full one does not: that nothing changed on the source without a change in the log, nor
+in the lake without a table snapshot. So a full pass comes due by age, and the report says how old the last one is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from toolkit.lsn import Lsn
+from toolkit.quality.classify import classify
+from toolkit.quality.report import TableCheck
+
+if TYPE_CHECKING:
+    import psycopg
+    from pyspark.sql import SparkSession
+
+    from toolkit.config import Config
+    from toolkit.lake.applied import Applied
+    from toolkit.lake.ledger import Ledger
+    from toolkit.lake.parity import Side
+    from toolkit.parity import Comparison
+
+#: Keys above this share of the table's rows, or this many, are no saving over all of it.
+_SHARE, _MOST = 0.1, 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """The last green result of a table."""
+
+    lsn: Lsn
+    snapshot_id: int
+    batch_id: int
+    rows: int
+    full_lsn: Lsn
+    full_at: datetime
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Proof | None:
+        """Read a row of `ops.published`; None unless the last check of the table was green."""
+        names = ("lsn", "snapshot_id", "batch_id", "rows", "full_lsn", "full_at")
+        if row.get("status") != "identical" or any(row.get(name) is None for name in names):
+            return None
+        return cls(
+            Lsn(row["lsn"]), row["snapshot_id"], row["batch_id"], row["rows"], Lsn(row["full_lsn"]), row["full_at"]
+        )
+
+
+def candidates(config: Config) -> dict[int, Proof]:
+    """By relid, the last proof of each table that may be proved incrementally: large, and fully proved lately."""
+    from toolkit.quality import publish
+
+    due = datetime.now(UTC) - timedelta(hours=config.check.full_hours)
+    found = {relid: Proof.from_row(row) for relid, row in publish.proofs(config).items()}
+    return {
+        relid: proof
+        for relid, proof in found.items()
+        if proof is not None and proof.rows >= config.check.full_rows and proof.full_at > due
+    }
+
+
+def touched(
+    spark: SparkSession, ledger: Ledger, side: Side, applied: Applied, proof: Proof
+) -> Sequence[tuple[str, ...]] | None:
+    """Keys that the log touched since the proof; None when only a full pass can tell."""
+    from toolkit.lake import evidence
+
+    since = applied.since(proof.snapshot_id)
+    if not side.plan.key or since is None or any(c.batch_id is None and not c.rewrite for c in since):
+        return None
+    most = min(_MOST, int(proof.rows * _SHARE))
+    return evidence.touched_keys(spark, ledger, side.plan, after=proof.batch_id, most=most)
+
+
+def compared(
+    config: Config,
+    conn: psycopg.Connection[Any],
+    spark: SparkSession,
+    side: Side,
+    source: Comparison,
+    keys: Sequence[tuple[str, ...]],
+    proof: Proof,
+    result: TableCheck,
+) -> TableCheck:
+    """The result for the rows of these keys. `rows` counts the compared ones."""
+    from toolkit.lake import parity as lake
+    from toolkit.source import parity
+
+    result = replace(result, snapshot_id=side.snapshot_id, full_lsn=proof.full_lsn, full_at=proof.full_at)
+    if not keys:
+        # Neither side moved, as far as log and table snapshots tell.
+        return replace(result, status="identical", rows=0, identical=0, modified=0, added=0, removed=0, proof="carried")
+    with parity.lines(conn, source, keys=keys) as blocks:
+        ours = [line for block in blocks for line in block]
+    found = classify(
+        ours,
+        lake.lines_of_keys(spark, side, keys),
+        columns=[c.name for c in source.columns],
+        key=source.key,
+        samples=config.check.samples,
+    )
+    alike = not (found.modified or found.added or found.removed)
+    return replace(
+        result,
+        status="identical" if alike else "different",
+        rows=len(ours),
+        identical=found.identical,
+        modified=found.modified,
+        added=found.added,
+        removed=found.removed,
+        samples=found.samples,
+        proof="incremental",
+    )

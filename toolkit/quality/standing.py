@@ -1,0 +1,71 @@
+"""Where the published tables stand to each other and to the source: what Great Expectations rules on beside parity.
+
+Rules inside one table (NOT NULL, unique keys, accepted values) are dbt's tests of the models; they are not said twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from toolkit.lsn import Lsn
+from toolkit.quality.report import CheckReport
+
+if TYPE_CHECKING:
+    from toolkit.config import Config
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Rows for the expectations, as they will be once the check has published.
+
+    `tables`: table, status, lsn, hours since the last full proof. `references`: one row a foreign key of the source
+    between two published tables, with the LSN of both; rows that reference each other are only whole at one LSN.
+    """
+
+    tables: tuple[dict[str, Any], ...]
+    references: tuple[dict[str, Any], ...]
+
+
+def standing(config: Config, report: CheckReport) -> Standing:
+    """What `published.*` will show after this check."""
+    from toolkit.quality import publish
+
+    return after(publish.proofs(config), report)
+
+
+def after(proofs: Mapping[int, Mapping[str, Any]], report: CheckReport) -> Standing:
+    """What the proofs become by a report."""
+    now = datetime.now(UTC)
+    tables: dict[int, dict[str, Any]] = {}
+    for relid, row in proofs.items():
+        tables[relid] = _row(row["table"], row["status"], row["lsn"], row["full_at"], now)
+    for result in report.tables:
+        known = proofs.get(result.relid, {})
+        proven = result.status == "identical"
+        tables[result.relid] = _row(
+            result.table,
+            result.status,
+            report.lsn if proven else known.get("lsn"),
+            result.full_at if proven else known.get("full_at"),
+            now,
+        )
+    references = [
+        {"name": name, "table": tables[one]["table"], "references": tables[two]["table"]}
+        | {"lsn": tables[one]["lsn"], "references_lsn": tables[two]["lsn"]}
+        for name, one, two in report.references
+        if one in tables and two in tables and tables[one]["lsn"] and tables[two]["lsn"]
+    ]
+    return Standing(tuple(sorted(tables.values(), key=lambda t: str(t["table"]))), tuple(references))
+
+
+def _row(table: str, status: str, lsn: int | None, full_at: datetime | None, now: datetime) -> dict[str, Any]:
+    hours = None if full_at is None else round((now - full_at).total_seconds() / 3600, 3)
+    return {"table": table, "status": status, "lsn": None if lsn is None else str(Lsn(lsn)), "full_age_hours": hours}
+
+
+def columns(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, list[Any]]:
+    """Rows as columns, also when there are none."""
+    return {name: [row[name] for row in rows] for name in names}

@@ -1,0 +1,65 @@
+"""What the checks found over time, from `ops.parity_results` and `ops.published`. No JVM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from toolkit.lsn import Lsn
+from toolkit.quality.publish import RESULTS, proofs
+
+if TYPE_CHECKING:
+    from toolkit.config import Config
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """A time in which a table was not proven. `healed_*` are None while it lasts."""
+
+    table: str
+    status: str  # at its beginning
+    reason: str | None
+    remedy: str | None
+    from_at: datetime
+    from_lsn: Lsn | None
+    checks: int  # red ones
+    healed_at: datetime | None = None
+    healed_lsn: Lsn | None = None
+
+
+def results(config: Config) -> list[dict[str, Any]]:
+    """Every result of every check, oldest first."""
+    from toolkit.lake.reads import scan
+
+    return sorted(scan(config, RESULTS), key=lambda row: (row["checked_at"], row["table"]))
+
+
+def proven(config: Config) -> list[dict[str, Any]]:
+    """By table: the LSN and time of its proof, of the last full one, and what the last check said."""
+    found = []
+    for row in sorted(proofs(config).values(), key=lambda row: row["table"]):
+        shown = {name: row[name] for name in ("table", "status", "proven_at", "full_at", "tag", "reason")}
+        lsns = {name: None if row[name] is None else str(Lsn(row[name])) for name in ("lsn", "full_lsn")}
+        found.append(shown | lsns)
+    return found
+
+
+def episodes(config: Config) -> list[Episode]:
+    """Times in which a table was red, in the order in which they began."""
+    from dataclasses import replace
+
+    found: list[Episode] = []
+    running: dict[int, Episode] = {}
+    for row in results(config):
+        lsn = None if row["lsn"] is None else Lsn(row["lsn"])
+        begun = running.pop(row["relid"], None)
+        if row["status"] != "identical":
+            running[row["relid"]] = (
+                replace(begun, checks=begun.checks + 1)
+                if begun is not None
+                else Episode(row["table"], row["status"], row["reason"], row["remedy"], row["checked_at"], lsn, 1)
+            )
+        elif begun is not None:
+            found.append(replace(begun, healed_at=row["checked_at"], healed_lsn=lsn))
+    return sorted([*found, *running.values()], key=lambda e: (e.from_at, e.table))

@@ -1,0 +1,134 @@
+"""Cuts without a slot: a REPEATABLE READ transaction that shows exactly the commits below some LSN.
+
+A snapshot together with an LSN read beside it is no cut: a transaction may be visible while one with a lower commit LSN
+is not. So the stream decides: every transaction still in the slot is looked up in the snapshot, and the snapshot is
+taken again until all visible ones come before all others.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable, Collection
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from toolkit import queries
+from toolkit.config import Config
+from toolkit.errors import SlotError
+from toolkit.lsn import Lsn
+from toolkit.names import quote_postgres
+from toolkit.source import parity, slot
+from toolkit.source.connection import Connection, connect
+from toolkit.visibility import Visibility
+
+#: Transactions younger than this end before anybody would choose another way.
+_PATIENCE = 2.0
+_BETWEEN = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A transaction of the stream."""
+
+    xid: int
+    commit_lsn: Lsn
+    end_lsn: Lsn
+
+
+def slot_at_once(config: Config) -> bool:
+    """Whether a temporary slot is free and its creation would not wait for a transaction of some age."""
+    with connect(config) as conn:
+        free, oldest = conn.execute(queries.load("introspect/room")).fetchall()[0]
+        return bool(free) and (oldest is None or oldest < _PATIENCE)
+
+
+def without_slot(
+    config: Config,
+    conn: Connection,
+    stack: ExitStack,
+    *,
+    drained: Lsn,
+    unseen: Callable[[Visibility], Collection[int]],
+) -> Lsn:
+    """Open a snapshot in `conn` that ends with `stack`; it shows exactly the transactions with `commit_lsn` below L.
+
+    Args:
+        drained: the ledger's position; nothing below it is in the stream any more.
+        unseen: xids that the log holds already and a snapshot does not show. Such a one waits for a synchronous
+            standby: its row is in the stream before anybody sees it.
+
+    Raises:
+        SlotError: no such snapshot in `[check] cut_seconds`; the message says what stood in the way.
+    """
+    deadline = time.monotonic() + config.check.cut_seconds
+    why = ""
+    with connect(config) as other:
+        while True:
+            attempt = ExitStack()
+            attempt.enter_context(parity.inside_snapshot(conn, None, seconds=config.check.cut_seconds))
+            try:
+                row = conn.execute(
+                    "select pg_catalog.pg_current_snapshot()::text, pg_catalog.pg_current_wal_insert_lsn()::text"
+                ).fetchone()
+                assert row is not None
+                seen = Visibility.parse(row[0])
+                slot.wait_flush(other)  # everything visible is in the stream now
+                ahead = unseen(seen)
+                found = position(seen, commits(other, config, Lsn.parse(row[1])), drained)
+                if found is not None and not ahead:
+                    stack.push(attempt.pop_all())
+                    return found
+                why = "transactions kept becoming visible in another order than they committed"
+                if ahead:
+                    why = f"{_names(other, ahead)} committed and is not visible yet"
+            finally:
+                attempt.close()
+            if time.monotonic() > deadline:
+                raise SlotError(f"no exact snapshot in {config.check.cut_seconds:g} s: {why}")
+            time.sleep(_BETWEEN)
+
+
+def position(seen: Visibility, stream: Collection[Commit], drained: Lsn) -> Lsn | None:
+    """The L below which exactly the visible transactions committed; None when they do not come first."""
+    last = max((c.end_lsn for c in stream if seen.sees(c.xid)), default=drained)
+    if any(c.commit_lsn < last for c in stream if not seen.sees(c.xid)):
+        return None
+    return Lsn(max(last, drained))
+
+
+def commits(conn: Connection, config: Config, upto: Lsn) -> tuple[Commit, ...]:
+    """The transactions that the slot holds, up to an LSN, in the order of their commits."""
+    rows = conn.execute(
+        queries.load("parity/commits"),
+        {
+            "slot": config.source.slot,
+            "upto": str(upto),
+            "publication": quote_postgres(config.source.publication),
+        },
+    ).fetchall()
+    found = []
+    xid = 0
+    for (data,) in rows:
+        message = bytes(data)
+        if message[:1] == b"B":
+            (xid,) = struct.unpack_from(">I", message, 17)
+        else:
+            commit_lsn, end_lsn = struct.unpack_from(">QQ", message, 2)
+            found.append(Commit(xid, Lsn(commit_lsn), Lsn(end_lsn)))
+    return tuple(found)
+
+
+def holders(conn: Connection, relid: int) -> str:
+    """Who keeps readers of a table waiting, in words."""
+    rows = conn.execute(queries.load("introspect/holders"), {"relid": relid}).fetchall()
+    return ", ".join(f"pid {pid} ({application or state}, {seconds} s)" for pid, state, application, seconds in rows)
+
+
+def _names(conn: Connection, xids: Collection[int]) -> str:
+    rows = conn.execute(
+        "select a.pid, coalesce(a.wait_event, a.state) from pg_catalog.pg_stat_activity as a"
+        " where (a.backend_xid::text::int8 & 4294967295) = any (%s)",
+        [list(xids)],
+    ).fetchall()
+    return ", ".join(f"pid {pid} ({waits})" for pid, waits in rows) or f"xid {', '.join(map(str, sorted(xids)))}"
