@@ -185,26 +185,21 @@ def _check(ctx: Context, config: Config, tables: tuple[str, ...], *, full: bool 
     from toolkit.quality import expectations
 
     expectations.preload()
-    report = checking.check(config, tables, drain=draining.drain, build=building.build, full=full)
-    return _told(ctx, report)
+    return _told(ctx, checking.check(config, tables, drain=draining.drain, build=building.build, full=full))
 
 
 def _told(ctx: Context, report: CheckReport) -> int:
-    from toolkit.quality.report import as_text
-
     if ctx.output_format == "json":
         ctx.output.record(report.to_dict())
     else:
-        ctx.output.text(as_text(report))
+        ctx.output.text(report.text)
     return 0 if report.green else RED
 
 
 @main.command()
 @click.argument("tables", nargs=-1)
 @click.option("--full", is_flag=True, help="Compare every row, also of large tables proved lately.")
-@click.option(
-    "--against", metavar="CONNINFO", help="Compare with this PostgreSQL instead of the lake; it must stand still."
-)
+@click.option("--against", metavar="CONNINFO", help="Compare with this PostgreSQL instead; it must stand still.")
 @command
 def check(ctx: Context, tables: tuple[str, ...], full: bool, against: str | None) -> int:
     """Prove parity at an exact LSN and publish what is proven. Exit code 3 on a difference or a red table."""

@@ -145,6 +145,11 @@ class CheckReport:
         """Whether every table was compared and found identical. Nothing compared is not green."""
         return self.lsn is not None and bool(self.tables) and all(t.status == "identical" for t in self.tables)
 
+    @property
+    def text(self) -> str:
+        """The form for people."""
+        return as_text(self)
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON form that scripts read."""
         return {
