@@ -85,9 +85,10 @@ class CheckConfig(_Section):
     buckets: int = Field(default=4096, gt=0)
     samples: int = Field(default=20, ge=0)  # keys listed per class in the report
     cut_seconds: float = Field(default=30.0, gt=0)  # to wait for an exact cut before `not_taken`
-    # Tables of that many rows and more are compared whole only this often, between by the keys that the log touched.
+    # Tables of that many rows and more may be compared whole only this often (0: every time), and between by the keys
+    # that the log touched.
     full_rows: int = Field(default=1_000_000, ge=0)
-    full_hours: float = Field(default=24.0, ge=0)
+    full_hours: float = Field(default=0.0, ge=0)
 
 
 class DbtConfig(_Section):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -16,7 +14,7 @@ import pytest
 
 from tests.support_faults import COLUMNS, FAULTS, ROWS, Fault, missed
 from tests.support_postgres import fresh_database
-from toolkit import build, initialise, notebook, snapshot
+from toolkit import build, initialise, snapshot
 from toolkit import drain as draining
 from toolkit.config import CheckConfig, Config, SourceConfig
 from toolkit.embedded import EmbeddedServer
@@ -76,7 +74,6 @@ def scene(pg16: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory, _jvm: 
             source=SourceConfig(conninfo=conninfo, slot="cdc_faults"),
             check=CheckConfig(samples=1000),
         )
-        (config.root / "cdc.toml").write_text("", encoding="utf-8")  # the notebooks only read the lake
         shutil.copytree(ROOT / "dbt_project", config.project_dir, ignore=shutil.ignore_patterns("target", "logs"))
         with psycopg.connect(conninfo, autocommit=True) as conn:
             for table in (*KEYED, *BAGS):
@@ -158,36 +155,13 @@ def test_the_named_command_heals(scene: Scene) -> None:
     assert scene.report().green
 
 
-@pytest.mark.notebook
-def test_the_notebooks_tell_it(scene: Scene, tmp_path: Path) -> None:
-    notebook.run(scene.config, "parity_report", {}, tmp_path / "parity.html")
-    text = _printed(tmp_path / "parity.ipynb")
-    assert "4 checks, 8 results not proven" in text
-    lsn = publish.published_lsn(scene.config)
-    assert f"public.bag: identical, proven at {lsn}, " in text
-    assert f", last full proof at {lsn}\n" in text
-    assert "public.keyed: different from " in text
-    assert f"healed at {lsn}" in text
-    assert f"LSN {lsn}: all identical" in text
-    assert "vega" in (tmp_path / "parity.html").read_text(encoding="utf-8")
-
-    one = str(COUNT - 25)
-    given = {"table": "public.keyed", "key": {"id": one}}
-    notebook.run(scene.config, "row_at_lsn", given, tmp_path / "row.html")
-    assert f"public.keyed {{'id': '{one}'}}: 1 versions" in _printed(tmp_path / "row.ipynb")
-    assert f"-{one}.00" in (tmp_path / "row.html").read_text(encoding="utf-8")
-
-
-def _printed(path: Path) -> str:
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    return "".join("".join(output.get("text", "")) for cell in cells for output in cell.get("outputs", ()))
-
-
+@pytest.mark.long
 def test_large_tables_are_proved_by_what_the_log_touched(scene: Scene) -> None:
     """Here every table counts as large. Whatever the log cannot vouch for is compared whole again."""
     config = scene.config
-    large = Scene(config.model_copy(update={"check": CheckConfig(full_rows=0)}), scene.last_batch)
+    large = Scene(config.model_copy(update={"check": CheckConfig(full_rows=0, full_hours=24)}), scene.last_batch)
     spark = session.own_session(config)
+    assert scene.report().green
     before = publish.published(config)["public.keyed"]
     with psycopg.connect(config.source.conninfo, autocommit=True) as conn:
         conn.execute("update public.keyed set name = 'new', id = id + 1000 where id in (1, 2)")
