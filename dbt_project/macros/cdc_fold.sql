@@ -202,7 +202,7 @@ e{{ i }} as (
 r{{ i }} as (
   select {{ cells }}, from_lsn, cast(null as bigint) as to_lsn from (
     select {{ cells }}, sum(delta) as n, max(case when delta > 0 then end_lsn end) as from_lsn from e{{ i }} group by {{ cells }}
-  ) lateral view explode(case when n > 0 then sequence(1, n) when n < 0 then array({{ cdc_refuse(plan) }}) end) x as copy
+  ) lateral view explode(case when n > 0 then sequence(1, n) when n < 0 then {{ cdc_refuse(plan, false) }} end) x as copy
 )
 {%- else %}
 d{{ i }} as (
@@ -217,15 +217,21 @@ r{{ i }} as (
   select {{ cells }}, from_lsn, to_lsn from (
     select {{ cells }}, d, end_lsn as from_lsn,
       least(lead(end_lsn) over (partition by {{ cells }}, epoch, copy order by commit_lsn), cleared) as to_lsn
-    from n{{ i }} lateral view explode(case when n < 0 or n - d < 0 then array({{ cdc_refuse(plan) }})
+    from n{{ i }} lateral view explode(case when n < 0 or n - d < 0 then {{ cdc_refuse(plan, true) }}
       when d > 0 then sequence(n - d + 1, n) else sequence(n + 1, n - d) end) x as copy
   ) where d > 0 and (to_lsn is null or from_lsn < to_lsn)
 )
 {%- endif %}
 {%- endmacro %}
 
-{%- macro cdc_refuse(plan) -%}
-cast(raise_error('table {{ plan.relid }}: the log removes a row that it never put; run cdc repair') as bigint)
+{#- No copies where the log removes a row that it never put. It must not be so, unless a gap makes the table stale:
+then it is red by name already, and must not stop the others. -#}
+{%- macro cdc_refuse(plan, whole) -%}
+{%- set stale = [] -%}
+{%- for gap in plan.gaps if whole or (gap.commit, gap.ordinal) > (plan.base.commit, plan.base.ordinal) -%}{%- do stale.append(gap) -%}{%- endfor -%}
+{%- if stale -%}cast(array() as array<bigint>)
+{%- else -%}array(cast(raise_error('table {{ plan.relid }}: the log removes a row that it never put; run cdc repair') as bigint))
+{%- endif -%}
 {%- endmacro -%}
 
 {#- All CTEs, segment by segment; the last one's `r<n>` are the rows of the target's columns. Returns the SQL of

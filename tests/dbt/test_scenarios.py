@@ -152,3 +152,24 @@ def test_dbt_alone(built: Lake, tmp_path: Path) -> None:
 
     again.spark = session(built.config)
     check_current(again, source, [table])
+
+
+def test_a_stale_bag_that_does_not_add_up_stops_no_other_table(built: Lake) -> None:
+    """A label renamed in a table without a key: the removed row has another text than the row that is there."""
+    source = Source()
+    bag = Table(300, "bag", [column(1, "a")], [], identity="f", rows=[{1: "old"}, {1: "other"}])
+    keyed = two_keys(301)
+    for table in (bag, keyed):
+        source.baseline(table, first=True)
+    source.begin()
+    source.gap(bag)
+    source.delete(bag, {1: "new"})
+    source.insert(bag, {1: "more"})
+    source.insert(keyed, {1: "9", 2: "90", 3: "z"})
+    source.commit()
+    built.append(source)
+    built.build()
+    check_current(built, source, [keyed])
+    states = {row[0]: row[1] for row in built.spark.sql("select relid, state from ops.tables").collect()}
+    assert states == {300: "stale", 301: "ok"}
+    assert built.rows("history.public__bag", bag.snapshot()).total() == 3
