@@ -122,10 +122,10 @@ def _statement(conn: psycopg.Connection[Any], dice: random.Random) -> None:
             conn.execute("delete from bag where ctid = (select ctid from bag where a = %s limit 1)", [key % 5])
 
 
-def source_rows(conninfo: str, table: str) -> Counter[tuple[Any, ...]]:
+def source_rows(conninfo: str, table: str, shown: str = "*") -> Counter[tuple[Any, ...]]:
     """All rows of a table, as text."""
     with psycopg.connect(conninfo) as conn:
-        columns = [c.name for c in conn.execute(f"select * from {table} limit 0").description or ()]
+        columns = [c.name for c in conn.execute(f"select {shown} from {table} limit 0").description or ()]
         cells = ", ".join(f"{c}::text" for c in columns)
         return Counter(tuple(row) for row in conn.execute(f"select {cells} from {table}").fetchall())
 

@@ -36,7 +36,8 @@ def plan_sql(config: Config) -> str:
     with connection.connect(config) as conn:
         preflight.require(conn, config)
         tables, ticks = catalog.selected_tables(conn, config), changelog.by_ticks(conn, config)
-        return install.install_sql(config, tables, ticks=ticks)
+        cost = "".join(f"-- {line}\n" for line in changelog.predicted(conn, config))
+        return cost + install.install_sql(config, tables, ticks=ticks)
 
 
 def init(config: Config, *, new_generation: bool = False) -> InitResult:

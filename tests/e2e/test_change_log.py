@@ -9,11 +9,12 @@ import psycopg
 import pytest
 
 from tests.support_writers import TABLES, Writers, folded_rows, journal_inserts, source_rows, writing
+from toolkit import audit as auditing
 from toolkit import build, doctor, initialise, states, status
 from toolkit import drain as draining
 from toolkit.config import Config, TableConfig
 from toolkit.embedded import EmbeddedServer
-from toolkit.errors import HistoryDiverged
+from toolkit.errors import HistoryDiverged, UnknownTable
 from toolkit.lake.ledger import Ledger
 from toolkit.lsn import Lsn
 from toolkit.quality import check as checking
@@ -193,6 +194,38 @@ def test_trap_036_a_table_moves_to_the_change_log_and_back_under_writers(databas
     assert any("capture moved from both to change_log" in reason for reason in gaps)
     assert any("capture moved from change_log to both" in reason for reason in gaps)
     assert [s.table for s in states.table_states(Ledger(plain)) if s.state != "ok" and not s.repaired_lsn] == []
+
+
+@pytest.mark.parametrize("pg", ["pg16"], indirect=True)
+def test_two_captures_of_one_table_prove_each_other(database: str, lake: Config, seed: int):
+    config = _config(lake, database, "auto", capture="slot")
+    config = config.model_copy(update={"table": {"public.item": TableConfig(capture="both")}})
+    _sql(config, TABLES, "alter table bag replica identity full", "alter table item add big text")
+    _sql(config, "alter table item alter big set storage external")
+    initialise.init(config)
+    with writing(database, count=4, seed=seed) as writers:
+        _sql(
+            config, "insert into item values (1000, 0, '', repeat('x', 5000))", "update item set v = 1 where id = 1000"
+        )
+        draining.drain(config)
+    _sql(config, "truncate item", "insert into item values (1, 1, 'one')", "alter table item add more int default 3")
+    draining.drain(config)
+    assert folded_rows(config)["public.item"] == source_rows(database, "public.item", "id, v, note, big")
+    (table,) = auditing.audit(config).tables
+    assert (table.table, table.status) == ("public.item", "identical") and table.changes > 50
+    with pytest.raises(UnknownTable, match="never captured twice"):
+        auditing.audit(config, ["public.bag"])
+    # The planted fault: a change that only one side has.
+    with psycopg.connect(database) as conn:
+        fake = (
+            "insert into cdc.change_log (part, lsn, relid, op, new) values (0, '0/0', 'public.item'::regclass, 'I', %s)"
+        )
+        conn.execute(fake, ["(9,9,x,,3)"])
+        xid = conn.execute("select pg_current_xact_id()::text::bigint").fetchone()
+    draining.drain(config)
+    report = auditing.audit(config, ["public.item"])
+    assert report.red and [(d.xid, d.slot_op, d.logged_op) for d in report.differences] == [(*(xid or ()), None, "I")]
+    assert writers.last
 
 
 def test_a_server_without_logical_decoding(lake: Config):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 
+import psycopg
 import pytest
 
 from tests.support_change_log import PARTITIONED, Log, with_table
+from toolkit import initialise
 from toolkit.errors import PreflightFailed
-from toolkit.source import catalog, connection, install, preflight
+from toolkit.source import catalog, changelog, connection, install, preflight
 
 pytestmark = pytest.mark.postgres
 _STATEMENT = {"triggers": "statement"}
@@ -58,3 +60,33 @@ def test_uninstall_leaves_nothing_on_the_tables(log: Log):
     install.uninstall(log.conn, log.config)
     assert log.conn.execute("select count(*) from pg_trigger where tgname like '!cdc%'").fetchone() == (0,)
     log.conn.execute("insert into public.m values (9, 9, 'z')")
+
+
+@pytest.mark.parametrize("pg", ["pg16"], indirect=True)
+def test_trap_124_a_long_transaction_and_a_large_log_are_alarms(
+    log: Log, database: str, monkeypatch: pytest.MonkeyPatch
+):
+    log.conn.execute("create table public.t (id int primary key)")
+    log.install()
+    assert list(changelog.health(log.conn)) == []
+    with psycopg.connect(database) as idle:
+        idle.execute("insert into t values (1)")
+        monkeypatch.setattr(changelog, "_LONG_SECONDS", -1)
+        monkeypatch.setattr(changelog, "_LARGE_LOG", 0)
+        pid = idle.info.backend_pid
+        found = [str(f) for f in preflight.preflight(log.conn, log.config) if f.level == "warning"]
+    assert any("change log: holds" in text for text in found)
+    assert any(f"transaction of pid {pid}" in text and "is open for" in text for text in found)
+
+
+@pytest.mark.parametrize("pg", ["pg16"], indirect=True)
+def test_the_cost_of_capture_is_predicted_before_anything_is_installed(log: Log):
+    log.conn.execute("create table public.t (id int primary key); create table public.u (id int primary key)")
+    log.conn.execute("insert into public.t select generate_series(1, 1000)")
+    log.conn.execute("select pg_stat_force_next_flush()")
+    log.conn.execute("select 1")
+    log = with_table(log, "public.u", triggers="statement")
+    text = initialise.plan_sql(log.config)
+    assert text.startswith("-- public.t: about ") and "row triggers take about" in text.splitlines()[0]
+    assert "statement triggers take about" in text.splitlines()[1]
+    assert not catalog.installed(log.conn)

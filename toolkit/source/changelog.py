@@ -19,6 +19,11 @@ from toolkit.source.connection import Connection, one_line
 #: Name of the table, and of its parts, in schema `cdc`.
 LOG = "change_log"
 _LOCK_SECONDS = 1.0
+_LARGE_LOG = 1 << 30  # bytes
+_LONG_SECONDS = 600
+#: Server CPU of one logged change in a bulk update, in microseconds (tests/benchmarks/capture.py); a single-row update
+#: takes several times as much, most of it per statement.
+_MICROSECONDS = {"row": 11, "statement": 4}
 _log = logger(__name__)
 
 
@@ -160,6 +165,12 @@ def refusals(conn: Connection, config: Config) -> Iterator[tuple[str, str, str]]
                 f"has key column {column[0]} of type {column[2]}, whose text depends on other objects",
                 f"run: alter table {name} alter column {column[0]} type oid, or take it out of the change log",
             )
+        if chosen.triggers == "statement" and chosen.capture == "both":
+            yield (
+                name,
+                'has capture = "both" with statement triggers, which log an update as two rows',
+                f'set triggers = "row" for it in [table."{relation.schema}.{relation.name}"]',
+            )
         if chosen.triggers == "statement" and about["family"]:
             yield (
                 name,
@@ -167,6 +178,43 @@ def refusals(conn: Connection, config: Config) -> Iterator[tuple[str, str, str]]
                 " they see",
                 f'set triggers = "row" for it in [table."{relation.schema}.{relation.name}"]',
             )
+
+
+def health(conn: Connection) -> Iterator[tuple[str, str, str]]:
+    """`(what, what was found, what to do)`: a log that grows, or a transaction whose changes nobody can have yet."""
+    with conn.cursor(row_factory=dict_row) as cursor:
+        row = cursor.execute(queries.load("changelog/health")).fetchone()
+    assert row is not None
+    if row["bytes"] is not None and row["bytes"] > _LARGE_LOG:
+        yield (
+            "change log",
+            f"holds {row['bytes'] >> 20:,} MB on the source",
+            "run `cdc drain` more often: a drain empties the parts in which nobody is writing",
+        )
+    if row["seconds"] is not None and row["seconds"] > _LONG_SECONDS:
+        name = row["pid"] if row["pid"].startswith("prepared") else f"pid {row['pid']}"
+        yield (
+            f"transaction of {name} ({row['role']})",
+            f"is open for {row['seconds']} s: its changes come when it ends, and what it wrote into cannot be purged",
+            "end it, if nobody waits for it",
+        )
+
+
+def predicted(conn: Connection, config: Config) -> list[str]:
+    """What capture will cost the writers, one line a logged table, from what the server has counted so far."""
+    load = {row[0]: (row[1], row[2]) for row in conn.execute(queries.load("changelog/load")).fetchall()}
+    lines = []
+    for relation in catalog.selected_relations(conn, config):
+        if not logged(config, relation) or relation.relid not in load:
+            continue
+        triggers = config.capture_of(relation.schema, relation.name).triggers
+        changes, seconds = load[relation.relid]
+        a_day = changes * 86400 // seconds
+        lines.append(
+            f"{relation.identifier}: about {a_day:,} changes a day; {triggers} triggers take about"
+            f" {a_day * _MICROSECONDS[triggers] / 1e6:,.0f} s of the server's CPU a day for them"
+        )
+    return lines
 
 
 def purge(conn: Connection, snapshot: str) -> tuple[int, ...]:
@@ -184,6 +232,17 @@ def purge(conn: Connection, snapshot: str) -> tuple[int, ...]:
 
 
 __all__ = [
-    "LOG", "by_ticks", "install_sql", "logged", "moving", "published", "purge", "recheck", "refusals", "settle",
+    "LOG",
+    "by_ticks",
+    "health",
+    "install_sql",
+    "logged",
+    "moving",
+    "predicted",
+    "published",
+    "purge",
+    "recheck",
+    "refusals",
+    "settle",
     "stop_logging_ddl",
-]  # fmt: skip
+]

@@ -38,6 +38,8 @@ def preflight(conn: Connection, config: Config) -> tuple[Finding, ...]:
     """Look at server, role, slot, publication and every selected table. Errors come first."""
     ticks = changelog.by_ticks(conn, config)
     found = [*_server(conn, ticks), *_tables(conn, config, ticks), *_capture(conn, config)]
+    long = changelog.health(conn) if config.uses_change_log else ()
+    found += [Finding("warning", what, seen, remedy) for what, seen, remedy in long]
     if not ticks:
         found += [*_slot(conn, config), *_publication(conn, config)]
     return tuple(sorted(found, key=lambda f: f.level))

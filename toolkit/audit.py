@@ -1,0 +1,144 @@
+"""Dual capture: a table that slot and triggers both capture is compared with itself, transaction by transaction.
+
+Both copies of a change come through one slot, so they share their commit LSN; within a transaction the n-th change of
+one side must be the n-th of the other. The rows count by the slot's copy alone, the logged ones are evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from toolkit.drain import ledger_of
+from toolkit.errors import UnknownTable
+from toolkit.lsn import Lsn
+
+if TYPE_CHECKING:
+    from toolkit.config import Config
+    from toolkit.lake.ledger import Ledger
+
+_SHOWN = 100  # differences listed
+
+_COMPARE = """
+with s as (
+  select *, row_number() over (partition by relid, commit_lsn order by ordinal) as n
+  from raw.events
+  where kind in ('row', 'truncate') and origin = 'slot' and ({where})
+), l as (
+  select *, row_number() over (partition by relid, commit_lsn order by ordinal) as n
+  from raw.events
+  where kind = 'logged' and ({where})
+)
+select coalesce(s.relid, l.relid) as relid, coalesce(s.commit_lsn, l.commit_lsn) as commit_lsn,
+  coalesce(l.xid, s.xid) as xid, s.op as slot_op, l.op as logged_op,
+  coalesce(s.op <=> l.op, false)
+    and (s.new is null or transform(s.new, (x, i) -> if(array_contains(s.unchanged, i + 1), null, x))
+      <=> transform(l.new, (x, i) -> if(array_contains(s.unchanged, i + 1), null, x)))
+    and (s.old is null or s.old <=> transform(l.old, (x, i) -> if(s.old[i] is null, null, x))) as same
+from s full join l on s.relid = l.relid and s.commit_lsn = l.commit_lsn and s.n = l.n
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditDifference:
+    """One change that the two captures do not agree on; an op is None where one of them does not have it."""
+
+    table: str
+    commit_lsn: Lsn
+    xid: int | None
+    slot_op: str | None
+    logged_op: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class AuditTable:
+    """What was compared of one table."""
+
+    table: str
+    relid: int
+    status: Literal["identical", "different"]
+    changes: int
+    different: int
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """Empty `tables`: nothing is captured twice. `differences` lists the first ones."""
+
+    tables: tuple[AuditTable, ...]
+    differences: tuple[AuditDifference, ...]
+
+    @property
+    def red(self) -> bool:
+        """Whether the captures differ anywhere."""
+        return any(t.status == "different" for t in self.tables)
+
+
+def audit(config: Config, tables: Sequence[str] = ()) -> AuditReport:
+    """Compare the two captures of `tables` (all that have two if empty) over the whole log.
+
+    Raises:
+        UnknownTable: a table that was never captured twice.
+    """
+    from toolkit.lake import session
+
+    ledger = ledger_of(config)
+    windows = list(_windows(ledger))
+    names = {version.table.relid: version.table.identifier for version in ledger.latest_versions().values()}
+    known = {names[relid] for relid, _, _ in windows}
+    for name in tables:
+        if name not in known:
+            raise UnknownTable(f'auditing {name}: it was never captured twice; set capture = "both" for it')
+    chosen = [w for w in windows if not tables or names[w[0]] in tables]
+    if not chosen:
+        return AuditReport((), ())
+    where = " or ".join(
+        f"relid = {relid} and commit_lsn > {low}" + ("" if high is None else f" and commit_lsn < {high}")
+        for relid, low, high in chosen
+    )
+    spark = session.own_session(config)
+    generation = max(version.generation for version in ledger.schema_versions())
+    compared = spark.sql(_COMPARE.format(where=f"generation = {generation} and ({where})"))
+    rows = compared.groupBy("relid").agg({"*": "count"}).collect()
+    wrong = compared.where("not same")
+    different = {r[0]: r[1] for r in wrong.groupBy("relid").agg({"*": "count"}).collect()}
+    found = wrong.orderBy("commit_lsn").limit(_SHOWN).collect() if different else []
+    total = {r[0]: r[1] for r in rows}
+    return AuditReport(
+        tuple(
+            AuditTable(
+                names[relid], relid, "different" if relid in different else "identical", total.get(relid, 0),
+                different.get(relid, 0),
+            )
+            for relid in sorted({w[0] for w in chosen})
+        ),
+        tuple(
+            AuditDifference(names[r["relid"]], Lsn(r["commit_lsn"]), r["xid"], r["slot_op"], r["logged_op"])
+            for r in found
+        ),
+    )  # fmt: skip
+
+
+def _windows(ledger: Ledger) -> Iterator[tuple[int, int, int | None]]:
+    """`(relid, low, high)`: both captures were in force for commits between, bounds excluded.
+
+    A table that joins the slot while triggers capture it may miss what was under way: its window begins at the next
+    baseline. Triggers wait for every writer, so in the other order nothing is under way.
+    """
+    versions = ledger.schema_versions()
+    for number, version in enumerate(versions):
+        if version.table.capture != "both" or version.table.dropped:
+            continue
+        same = [v for v in versions if v.table.relid == version.table.relid and v.generation == version.generation]
+        before = next((v for v in versions[number - 1 :: -1] if v in same), None) if number else None
+        after = next((v for v in versions[number + 1 :] if v in same), None)
+        low: int | None = int(version.commit_lsn)
+        if before is not None and before.table.capture == "change_log":
+            baselines = (int(b.commit_lsn) for b in ledger.baselines() if b.relid == version.table.relid)
+            low = min((b for b in baselines if b > int(version.commit_lsn)), default=None)
+        if low is not None:
+            yield version.table.relid, low, None if after is None else int(after.commit_lsn)
+
+
+__all__ = ["AuditDifference", "AuditReport", "AuditTable", "audit"]
