@@ -113,11 +113,13 @@ def _events(log: LogRows, binding: Binding, *, batch_id: int, generation: int) -
     doubts = [f"a change could not be logged: {log.new[i].as_py()}" for i, op in enumerate(ops) if op == "F"][:1]
     count, schema_id, absent = len(log), binding.schema_id, list(binding.absent)
     try:
-        images = record_images(texts, binding.attnums, binding.width, absent)
         if schema_id is None:
             doubts.append("rows of a table without a schema version")
+            images = _by_position(texts)
+        else:
+            images = record_images(texts, binding.attnums, binding.width, absent)
     except _OtherShape as found:
-        known = f"the {len(binding.attnums)} of the schema version" if schema_id is not None else "any schema version"
+        known = f"the {len(binding.attnums)} of the schema version"
         doubts.append(f"images of {found.cells} columns do not fit {known}")
         images, schema_id, absent = _by_position(texts), None, []
     old = images.slice(count)
@@ -224,6 +226,8 @@ def _cells(records: pa.StringArray, expected: int | None) -> list[pa.StringArray
     if (last <= first).any() or (text[first] != _OPEN).any() or (text[last] != _CLOSE).any():
         raise DecodeError("the change log holds an image that is not the text of a record; report this")
     if expected == 0:
+        if (last - first > 1).any():
+            raise _OtherShape(_count(records))
         return []
     text[first], text[last] = _COMMA, _NEWLINE
     names = [] if expected is None else [str(i) for i in range(expected + 1)]

@@ -40,6 +40,11 @@ def log_binding(index: int, message: Relation) -> Binding:
     return Binding(index, message.relid, attnums, max((*attnums, len(places))), None, kind="log")
 
 
+def logs(table: TableVersion) -> bool:
+    """Whether rows of the table may be in the change log: a new partition has its root's row trigger first."""
+    return table.capture != "slot" or not table.published
+
+
 def logged_layout(start: int, version: SchemaVersion) -> Binding:
     """How logged images of a table read from `start` on: a record holds every live column, unpublished ones too."""
     table = version.table

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from toolkit.decode.layout import Layouts, logged_layout
+from toolkit.decode.layout import Layouts, logged_layout, logs
 from toolkit.decode.planned import Plan, PlanContext, PlannedBatch
 from toolkit.decode.stream import ROW_BYTES, Ints, Stream, open_bytes, scan
 from toolkit.decode.transaction import Transaction
@@ -43,7 +43,7 @@ class Planner:
         self.batch_id = context.batch_id
         self.xids: list[tuple[int, int]] = []
         self.logs: set[int] = set()  # relids of the change log's parts
-        self.images = [logged_layout(-1, v) for v in self.versions.values() if v.table.capture != "slot"]
+        self.images = [logged_layout(-1, v) for v in self.versions.values() if logs(v.table)]
 
     def batches(self) -> Iterator[PlannedBatch]:
         stream = self.stream

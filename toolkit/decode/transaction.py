@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.catalog import SchemaVersion, TableVersion
 from toolkit.decode import ddl
-from toolkit.decode.layout import LOG_NAME, LOG_SCHEMA, bind, log_binding, logged_layout
+from toolkit.decode.layout import LOG_NAME, LOG_SCHEMA, bind, log_binding, logged_layout, logs
 from toolkit.decode.messages import LogicalMessage, Relation, Truncate, parse, timestamp
 from toolkit.decode.rows import Binding
 from toolkit.events import Event
@@ -298,7 +298,7 @@ class Transaction:
         )
         planner.next_schema_id += 1
         planner.versions[table.relid] = version
-        if table.capture != "slot":
+        if logs(table):
             planner.images.append(logged_layout(index, version))
         # Several commands of one transaction may touch a table: (ordinal, relid) tells their versions apart.
         self._event(
