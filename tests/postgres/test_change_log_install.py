@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
@@ -90,3 +91,18 @@ def test_the_cost_of_capture_is_predicted_before_anything_is_installed(log: Log)
     assert text.startswith("-- public.t: about ") and "row triggers take about" in text.splitlines()[0]
     assert "statement triggers take about" in text.splitlines()[1]
     assert not catalog.installed(log.conn)
+
+
+def test_install_gives_way_before_a_writer_becomes_the_victim_of_a_deadlock(log: Log, database: str):
+    log.conn.execute("create table public.a (id int primary key); create table public.b (id int primary key)")
+    held = "select 1 from pg_locks where relation = 'public.a'::regclass and mode = 'ShareRowExclusiveLock' and granted"
+    with psycopg.connect(database) as app, ThreadPoolExecutor(1) as pool:
+        app.execute("insert into b values (1)")
+        installing = pool.submit(log.install)  # has its lock on a, and waits for b
+        with psycopg.connect(database, autocommit=True) as other:
+            while not other.execute(held).fetchone() and not installing.done():
+                pass
+        app.execute("insert into a values (1)")  # would wait for the installation, which waits for this transaction
+        app.commit()
+        installing.result()
+    assert log.conn.execute("select count(*) from cdc.logged_tables").fetchone() == (2,)
