@@ -215,18 +215,6 @@ def check(ctx: Context, tables: tuple[str, ...], full: bool, against: str | None
 
 
 @main.command()
-@click.argument("tables", nargs=-1)
-@command
-def audit(ctx: Context, tables: tuple[str, ...]) -> int:
-    """Compare the captures of tables that slot and triggers both capture. Exit code 3 on a difference."""
-    from toolkit import audit as auditing
-
-    report = auditing.audit(ctx.config, tables)
-    ctx.output.record(report)
-    return RED if report.red else 0
-
-
-@main.command()
 @click.option("--heal", is_flag=True, help="Repair stale tables too, within [snapshot] heal_mb.")
 @command
 def run(ctx: Context, heal: bool) -> int:

@@ -18,7 +18,7 @@ from toolkit.config import Config
 from toolkit.errors import SlotError
 from toolkit.lsn import Lsn
 from toolkit.names import quote_postgres
-from toolkit.source import parity, slot
+from toolkit.source import changelog, parity, slot
 from toolkit.source.connection import Connection, connect
 from toolkit.visibility import Visibility
 
@@ -39,6 +39,8 @@ class Commit:
 def slot_at_once(config: Config) -> bool:
     """Whether a temporary slot is free and its creation would not wait for a transaction of some age."""
     with connect(config) as conn:
+        if changelog.by_ticks(conn, config):
+            return True  # there is none, and a tick waits for nobody
         free, oldest = conn.execute(queries.load("introspect/room")).fetchall()[0]
         return bool(free) and (oldest is None or oldest < _PATIENCE)
 
