@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,8 +32,8 @@ class Checked:
 
 
 def _check(config: Config) -> dict[str, TableCheck]:
-    def current_only(config: Config) -> build.BuildResult:
-        return build.build(config, select=["current"])
+    def current_only(config: Config, *, select: Sequence[str] | None = None) -> build.BuildResult:
+        return build.build(config, select=select or ["current"])
 
     return {t.table: t for t in checking.compare(config, drain=draining.drain, build=current_only).tables}
 
