@@ -34,7 +34,8 @@ def _jvm() -> Iterator[None]:
 @pytest.fixture
 def lake(tmp_path: Path, _jvm: None) -> Config:
     """A configuration whose lake is an empty folder. Nothing is started or made yet."""
-    return Config(root=tmp_path)
+    # A session of tests is mostly planning of queries that run once: the second compiler costs it more than it gives.
+    return Config(root=tmp_path, spark={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"})
 
 
 @pytest.fixture

@@ -18,7 +18,8 @@ from toolkit.embedded import EmbeddedServer
 from toolkit.quality import check as checking
 from toolkit.quality.report import TableCheck
 
-pytestmark = [pytest.mark.e2e, pytest.mark.postgres, pytest.mark.spark, pytest.mark.dbt]
+# Long: tests/postgres/test_traps.py holds the log of the same traps against SELECT on every run.
+pytestmark = [pytest.mark.e2e, pytest.mark.postgres, pytest.mark.spark, pytest.mark.dbt, pytest.mark.long]
 
 
 @dataclass
