@@ -57,6 +57,10 @@ test: lint ## Lint, type check, and every test
 test-unit: $(STAMP) ## The tests that need neither PostgreSQL nor Spark
 	$(BIN)/python -m pytest -m unit $(PYTEST_ARGS)
 
+.PHONY: test-wide
+test-wide: $(STAMP) ## More types, traps and faults (ten minutes); .ci/run calls it too
+	$(BIN)/python -m pytest -m "wide and not long" $(PYTEST_ARGS)
+
 .PHONY: test-long
 test-long: $(STAMP) ## The proofs that take minutes or millions of rows
 	$(BIN)/python -m pytest -m long $(PYTEST_ARGS)

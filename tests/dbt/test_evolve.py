@@ -13,7 +13,7 @@ from toolkit import build as building
 from toolkit.lake import evolve as lake_evolve
 from toolkit.lsn import Lsn
 
-pytestmark = [pytest.mark.dbt, pytest.mark.spark]
+pytestmark = [pytest.mark.dbt, pytest.mark.spark, pytest.mark.wide]
 
 
 def _table(relid: int = 300, name: str = "shop") -> Table:

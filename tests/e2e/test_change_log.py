@@ -20,7 +20,7 @@ from toolkit.lake.ledger import Ledger
 from toolkit.lsn import Lsn
 from toolkit.quality import check as checking
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.wide]
 
 _TABLES = """
 create table public.item (

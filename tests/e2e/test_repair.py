@@ -14,7 +14,7 @@ from toolkit.lake import session
 from toolkit.quality import check as checking
 from toolkit.source import slot
 
-pytestmark = [pytest.mark.e2e, pytest.mark.parametrize("pg", ["pg18"], indirect=True)]
+pytestmark = [pytest.mark.e2e, pytest.mark.wide, pytest.mark.parametrize("pg", ["pg18"], indirect=True)]
 
 _TABLES = """
 create table public.enough (id bigint primary key, big text, price numeric(10,2));

@@ -28,7 +28,7 @@ from toolkit.queries import ROOT
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.e2e, pytest.mark.postgres, pytest.mark.spark, pytest.mark.dbt]
+pytestmark = [pytest.mark.e2e, pytest.mark.postgres, pytest.mark.spark, pytest.mark.dbt, pytest.mark.wide]
 
 KEYED, BAGS = ("keyed", "keyed_whole"), ("bag", "bag_whole")
 COUNT = 120

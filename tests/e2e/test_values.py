@@ -27,7 +27,7 @@ from toolkit.quality import check as checking
 from toolkit.quality.report import CheckReport
 from toolkit.source import connection
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.wide]
 
 #: Row ids: `n` copied by the snapshot, `STREAM + n` inserted after it, `UPDATE + n` filled by an update after it.
 STREAM, UPDATE = 1000, 2000

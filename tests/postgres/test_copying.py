@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -313,7 +314,7 @@ def test_another_server_behind_the_same_name_is_refused(pg16: EmbeddedServer, pg
             cut_of(elsewhere) as namesake,
             pytest.raises(SourceUnavailable, match=r"another server .*load balancer"),
             # The worst case: the name exists there too.
-            snapshot.reader(elsewhere, slot.Cut(cut.lsn, namesake.snapshot_name, cut.slot, cut.server)),
+            snapshot.reader(elsewhere, replace(cut, snapshot_name=namesake.snapshot_name)),
         ):
             pass
 

@@ -19,7 +19,7 @@ from toolkit.config import CheckConfig, Config, SourceConfig
 from toolkit.embedded import EmbeddedServer
 from toolkit.lsn import Lsn
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.wide]
 
 
 @dataclass
