@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _log = logger(__name__)
 
-_TASK_CHANGES = 250_000  # a task holds some 50 bytes a change besides the chunk that it decodes
+_TASK_CHANGES = 125_000  # a task holds some 50 bytes a change besides the chunk that it decodes
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from toolkit.lsn import Lsn
 from toolkit.spool import ROW_HEADER
 
 #: Messages decoded at once, and bytes of them: bounds the memory of a task to about 100 MB.
-CHUNK_MESSAGES = 16_000
+CHUNK_MESSAGES = 8_000
 CHUNK_BYTES = 32 << 20
 #: Arrow's 32-bit offsets reach this far from the first message of a chunk to its last.
 CHUNK_SPAN = 1 << 30
