@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
+import sys
 import time
 
 import psycopg
@@ -18,6 +21,7 @@ from toolkit.embedded import EmbeddedServer
 from toolkit.errors import HistoryDiverged, UnknownTable
 from toolkit.lake.ledger import Ledger
 from toolkit.lsn import Lsn
+from toolkit.output import plain
 from toolkit.quality import check as checking
 
 pytestmark = [pytest.mark.e2e, pytest.mark.wide]
@@ -227,6 +231,11 @@ def test_two_captures_of_one_table_prove_each_other(database: str, lake: Config,
     report = auditing.audit(config, ["public.item"])
     assert report.red and [(d.xid, d.slot_op, d.logged_op) for d in report.differences] == [(*(xid or ()), None, "I")]
     assert writers.last
+    command = [sys.executable, "-m", "toolkit.cli", "audit", "--output", "json"]
+    environment = os.environ | {"CDC_SOURCE__CONNINFO": database}
+    done = subprocess.run(command, cwd=config.root, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 3, done.stderr
+    assert json.loads(done.stdout)["differences"] == [plain(difference) for difference in report.differences]
 
 
 @pytest.mark.parametrize("pg", ["pg15"], indirect=True)

@@ -100,7 +100,7 @@ def test_the_whole_story(started: Demo) -> None:
     started.left_nothing()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.wide)])
 def test_interrupted_it_takes_everything_along(started: Demo, number: signal.Signals) -> None:
     started.wait_for("under load")
     assert len(started.processes()) > 3  # else the next question could not fail

@@ -108,7 +108,9 @@ def _current(spark: SparkSession, conn: psycopg.Connection[Any], plan: Compariso
     return raw.selectExpr(*typed, f"map_from_entries(filter(array({kept}), e -> e is not null)) as _cdc_text")
 
 
-@pytest.mark.parametrize("keyed", [True, False], ids=["keyed", "bag"])
+@pytest.mark.parametrize(
+    "keyed", [pytest.param(True, id="keyed"), pytest.param(False, id="bag", marks=pytest.mark.wide)]
+)
 def test_the_engines_agree_and_every_fault_shows(
     conn: psycopg.Connection[Any], spark: SparkSession, keyed: bool
 ) -> None:

@@ -1,0 +1,97 @@
+"""Commands on captured DDL: what came, what could not be taken, and what a migration would do."""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+import click
+
+from toolkit.cli.frame import RED, Context, command, main
+
+
+@main.group()
+def ddl() -> None:
+    """Captured DDL."""
+
+
+@ddl.command("list")
+@click.option("--unhandled", is_flag=True, help="What capture could not take as it came, and nobody has resolved.")
+@click.option("--resolved", is_flag=True, help="With --unhandled: the resolved ones too.")
+@command
+def ddl_list(ctx: Context, unhandled: bool, resolved: bool) -> None:
+    """Captured DDL in the order of the log."""
+    from toolkit import history
+
+    if unhandled:
+        from dataclasses import asdict
+
+        from toolkit import unhandled as events_to_see
+
+        found = [asdict(one) for one in events_to_see.unhandled(ctx.config, resolved=resolved)]
+        ctx.output.table(found, ["id", "lsn", "kind", "table", "what", *(["note", "resolved_by"] if resolved else [])])
+        return
+
+    events = history.events(ctx.config)
+    rows = [{"lsn": e.end_lsn, "tag": e.tag, "role": e.role, "event": e.event, "sql": e.sql} for e in events]
+    ctx.output.table(rows, ["lsn", "tag", "role", "event", "sql"])
+
+
+@ddl.command("resolve")
+@click.argument("ident", metavar="ID")
+@click.option("--note", required=True, help="What was done about it.")
+@command
+def ddl_resolve(ctx: Context, ident: str, note: str) -> None:
+    """Put a note to an unhandled event. Heals nothing: a stale table wants `cdc repair`."""
+    from toolkit import unhandled
+    from toolkit.lake.lease import lease
+
+    config = ctx.config
+    with lease(config):
+        ctx.output.record(unhandled.resolve(config, ident, note))
+
+
+@ddl.command("pause")
+@command
+def ddl_pause(ctx: Context) -> None:
+    """Stop capturing DDL on the source. Every table is stale from here on, until it is repaired."""
+    from toolkit import switch
+
+    ctx.output.record(switch.pause(ctx.config))
+
+
+@ddl.command("resume")
+@command
+def ddl_resume(ctx: Context) -> None:
+    """Capture DDL again; `cdc repair` then heals what may have changed meanwhile."""
+    from toolkit import switch
+
+    ctx.output.record(switch.resume(ctx.config))
+
+
+@ddl.command("lint")
+@click.argument("file", type=click.File(encoding="utf-8"))
+@click.option("--conninfo", metavar="CONNINFO", help="Try it on this copy instead of the source.")
+@command
+def ddl_lint(ctx: Context, file: TextIO, conninfo: str | None) -> int:
+    """What each statement of FILE would do to the lake, tried in a transaction that is rolled back.
+
+    Exit code 3 when one is silent, fails, or breaks UPDATE and DELETE at the source.
+    """
+    from toolkit import lint
+
+    effects = lint.lint(ctx.config, file.read(), conninfo=conninfo)
+    rows = [
+        {
+            "line": e.line,
+            "tag": e.tag,
+            "table": e.table,
+            "effect": e.effect,
+            "detail": e.detail,
+            "breaks": e.breaks,
+            "remedy": e.remedy,
+            "sql": e.sql,
+        }
+        for e in effects
+    ]
+    ctx.output.table(rows, ["line", "tag", "table", "effect", "detail", "breaks", "remedy"])
+    return RED if any(e.red for e in effects) else 0

@@ -1,0 +1,100 @@
+"""What every command shares: options in, one use case, one rendering, and an exit code.
+
+Exit codes: 0 fine, 1 failed, 2 usage, 3 red, 4 lease, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from toolkit import __version__
+from toolkit.errors import CdcError
+from toolkit.lsn import Lsn
+
+if TYPE_CHECKING:
+    from toolkit.config import Config
+    from toolkit.output import Output
+
+RED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The options that every command takes."""
+
+    config_path: str | None
+    output_format: str
+    verbose: bool
+
+    @property
+    def config(self) -> Config:
+        from toolkit import config
+
+        return config.load(self.config_path)
+
+    @property
+    def output(self) -> Output:
+        from toolkit import output
+
+        return output.JsonOutput() if self.output_format == "json" else output.TextOutput()
+
+
+class _LsnType(click.ParamType[Lsn]):
+    name = "lsn"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Lsn:
+        try:
+            return value if isinstance(value, Lsn) else Lsn.parse(str(value))
+        except CdcError as error:
+            self.fail(str(error), param, ctx)
+
+
+LSN = _LsnType()
+
+
+def command(function: Callable[..., int | None]) -> Callable[..., None]:
+    """Give a command its `Context`; turn refusals into one line and an exit code; stop the JVM it started."""
+
+    @click.option("--config", "config_path", metavar="FILE", help="Configuration; else CDC_CONFIG, else ./cdc.toml.")
+    @click.option("--output", "output_format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+    @click.option("--verbose", is_flag=True, help="Log to stderr; show tracebacks.")
+    @functools.wraps(function)
+    def run(config_path: str | None, output_format: str, verbose: bool, **arguments: Any) -> None:
+        from toolkit import log
+
+        log.configure(verbose=verbose, as_json=output_format == "json")
+        try:
+            code = function(Context(config_path, output_format, verbose), **arguments)
+        except CdcError as error:
+            if verbose:
+                traceback.print_exc()
+            click.echo(f"cdc: {error}", err=True)
+            code = error.exit_code
+        except KeyboardInterrupt:
+            click.echo("cdc: interrupted; nothing half-done remains, run the command again", err=True)
+            code = 130
+        finally:
+            _stop_spark()
+        sys.exit(code or 0)
+
+    return run
+
+
+def _stop_spark() -> None:
+    if "toolkit.lake.session" in sys.modules:
+        from toolkit.lake import session
+
+        session.stop_session()
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="cdc")
+def main() -> None:
+    """Batch CDC reconciliation for PostgreSQL and an Iceberg lake: right at every LSN, and proven so."""

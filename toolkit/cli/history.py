@@ -1,0 +1,130 @@
+"""Commands that read history by LSN: schemas, columns, rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from toolkit.cli.frame import LSN, Context, command, main
+
+if TYPE_CHECKING:
+    from toolkit.lsn import Lsn
+
+
+@main.group()
+def schema() -> None:
+    """Schema history by LSN."""
+
+
+@schema.command("history")
+@click.argument("table")
+@command
+def schema_history(ctx: Context, table: str) -> None:
+    """All versions of a table: from and to LSN, the DDL, who ran it, what it changed."""
+    from toolkit import history
+
+    rows = [
+        {
+            "from_lsn": v.valid_from,
+            "to_lsn": v.valid_to,
+            "schema_id": v.schema_id,
+            "tag": v.ddl and v.ddl.tag,
+            "role": v.ddl and v.ddl.role,
+            "at": v.ddl and v.ddl.at,
+            "changes": [str(c) for c in v.changes],
+            "sql": v.ddl and v.ddl.sql,
+        }
+        for v in history.versions(ctx.config, table)
+    ]
+    ctx.output.table(rows, ["from_lsn", "to_lsn", "schema_id", "tag", "role", "at", "changes"])
+
+
+@schema.command("show")
+@click.argument("table")
+@click.option("--as-of", type=LSN, help="Default: now.")
+@command
+def schema_show(ctx: Context, table: str, as_of: Lsn | None) -> None:
+    """A table's shape at an LSN, at the source and in the lake."""
+    from toolkit import history
+    from toolkit.names import lake_columns
+    from toolkit.pgtypes import spark_type
+
+    version = history.show(ctx.config, table, as_of).table
+    names = lake_columns([(c.attnum, c.name) for c in version.columns])
+    rows = [
+        {
+            "attnum": c.attnum,
+            "column": c.name,
+            "type": c.type,
+            "not_null": c.not_null,
+            "default": c.default,
+            "lake_name": names[c.attnum] if c.published else None,
+            "lake_type": spark_type(c) if c.published else None,
+            "comment": c.comment,
+        }
+        for c in version.columns
+    ]
+    ctx.output.text(version.identifier)
+    ctx.output.table(rows, list(rows[0]) if rows else ["attnum", "column"])
+
+
+@schema.command("diff")
+@click.argument("table")
+@click.option("--from", "from_lsn", type=LSN, required=True)
+@click.option("--to", "to_lsn", type=LSN, required=True)
+@command
+def schema_diff(ctx: Context, table: str, from_lsn: Lsn, to_lsn: Lsn) -> None:
+    """What changed between two LSNs, by column identity."""
+    from toolkit import history
+
+    changes = history.diff(ctx.config, table, from_lsn, to_lsn)
+    rows = [{"kind": c.kind, "column": c.column, "before": c.before, "after": c.after} for c in changes]
+    ctx.output.table(rows, ["kind", "column", "before", "after"])
+
+
+@schema.command("explain")
+@click.argument("table")
+@click.argument("column", required=False)
+@command
+def schema_explain(ctx: Context, table: str, column: str | None) -> None:
+    """A column's life: renames, type changes, drop and re-adding, with the DDL, the role and the rows seen."""
+    from toolkit import explain
+
+    rows = [
+        {
+            "attnum": s.attnum,
+            "column": s.name,
+            "type": s.type,
+            "from_lsn": s.valid_from,
+            "to_lsn": s.valid_to,
+            "changes": [str(c) for c in s.changes],
+            "role": s.ddl and s.ddl.role,
+            "tag": s.ddl and s.ddl.tag,
+            "at": s.ddl and s.ddl.at,
+            "sql": s.ddl and s.ddl.sql,
+            "rows": s.seen.rows if s.seen else 0,
+            "first_row": s.seen and s.seen.first,
+            "last_row": s.seen and s.seen.last,
+        }
+        for s in explain.explain(ctx.config, table, column)
+    ]
+    shown = ["attnum", "column", "type", "from_lsn", "to_lsn", "changes", "role", "rows", "first_row", "last_row"]
+    ctx.output.table(rows, shown)
+
+
+@main.command()
+@click.argument("table")
+@click.option("--as-of", type=LSN, help="Rows at this LSN; default: the newest built.")
+@click.option("--key", multiple=True, metavar="COLUMN=VALUE", help="All versions of one key.")
+@command
+def rows(ctx: Context, table: str, as_of: Lsn | None, key: tuple[str, ...]) -> None:
+    """Rows of a table at an LSN, or all versions of one key."""
+    from toolkit import rows as reading
+
+    bad = next((k for k in key if "=" not in k), None)
+    if bad is not None:
+        raise click.BadParameter(f"{bad!r}: expected COLUMN=VALUE", param_hint="--key")
+    pairs = dict(k.split("=", 1) for k in key) or None
+    found = reading.rows(ctx.config, table, as_of, pairs)
+    ctx.output.table(found, list(found[0]) if found else [])

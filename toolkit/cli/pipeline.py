@@ -1,0 +1,218 @@
+"""Commands that move data and prove it: init to check, and the state they leave."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from toolkit.cli.frame import LSN, RED, Context, command, main
+
+if TYPE_CHECKING:
+    from toolkit.config import Config
+    from toolkit.lsn import Lsn
+    from toolkit.quality.report import CheckReport
+
+
+@main.command()
+@click.option("--directory", metavar="DIR", help="Where to keep everything; default ./cdc-demo.")
+@click.option("--postgres", type=click.Choice(["16", "18"]), default="16", show_default=True)
+@command
+def demo(ctx: Context, directory: str | None, postgres: str) -> int:
+    """The whole story on an embedded PostgreSQL; needs no configuration."""
+    from pathlib import Path
+
+    from toolkit import demo as story
+
+    del ctx
+    return story.run(Path(directory or "cdc-demo"), major=int(postgres), echo=click.echo)
+
+
+@main.command()
+@click.option("--dry-run", is_flag=True, help="Print the SQL; change nothing.")
+@click.option("--new-generation", is_flag=True, help="Start a new log after the source's history was lost.")
+@command
+def init(ctx: Context, dry_run: bool, new_generation: bool) -> int:
+    """Install capture on the source, create the slot and take the first snapshot. Idempotent."""
+    from toolkit import initialise
+    from toolkit.lake.lease import lease
+
+    if dry_run:
+        click.echo(initialise.plan_sql(ctx.config))
+        return 0
+    with lease(ctx.config):
+        done = initialise.init(ctx.config, new_generation=new_generation)
+    ctx.output.record(done)
+    return RED if done.left_out else 0
+
+
+@main.command()
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@command
+def uninstall(ctx: Context, yes: bool) -> None:
+    """Remove everything that `init` put on the source."""
+    from toolkit import initialise
+    from toolkit.lake.lease import lease
+
+    config = ctx.config
+    if not yes:
+        click.confirm(
+            f"Drop slot {config.source.slot!r}, publication {config.source.publication!r} and capture?", abort=True
+        )
+    with lease(config):
+        initialise.uninstall(config)
+    ctx.output.text("the source holds nothing of cdc any more")
+
+
+@main.command()
+@click.option("--upto-lsn", type=LSN, help="Drain to this end LSN; default: the WAL flush position now.")
+@click.option(
+    "--max-changes", type=click.IntRange(min=1), help="Take at most this many messages, in whole transactions."
+)
+@command
+def drain(ctx: Context, upto_lsn: Lsn | None, max_changes: int | None) -> None:
+    """Drain the slot into the raw log."""
+    from toolkit import drain as draining
+    from toolkit.lake.lease import lease
+
+    config = ctx.config
+    with lease(config):
+        ctx.output.record(draining.drain(config, upto=upto_lsn, max_changes=max_changes))
+
+
+@main.command()
+@click.option("--as-of-lsn", type=LSN, help="Rebuild the tables as of this LSN, in a schema of their own.")
+@click.argument("dbt_args", nargs=-1, type=click.UNPROCESSED)
+@command
+def build(ctx: Context, as_of_lsn: Lsn | None, dbt_args: tuple[str, ...]) -> None:
+    """Rebuild the tables for people: models sync, schema changes, dbt. Arguments after `--` go to dbt."""
+    from toolkit import build as building
+    from toolkit.lake.lease import lease
+
+    config = ctx.config
+    with lease(config):
+        ctx.output.record(building.build(config, as_of=as_of_lsn, dbt_args=dbt_args))
+
+
+def _check(ctx: Context, config: Config, tables: tuple[str, ...], *, full: bool = False) -> int:
+    from toolkit import build as building
+    from toolkit import drain as draining
+    from toolkit.quality import check as checking
+    from toolkit.quality import expectations
+
+    expectations.preload()
+    return _told(ctx, checking.check(config, tables, drain=draining.drain, build=building.build, full=full))
+
+
+def _told(ctx: Context, report: CheckReport) -> int:
+    if ctx.output_format == "json":
+        ctx.output.record(report.to_dict())
+    else:
+        ctx.output.text(report.text)
+    return 0 if report.green else RED
+
+
+@main.command()
+@click.argument("tables", nargs=-1)
+@click.option("--full", is_flag=True, help="Compare every row, also of large tables proved lately.")
+@click.option("--against", metavar="CONNINFO", help="Compare with this PostgreSQL instead; it must stand still.")
+@command
+def check(ctx: Context, tables: tuple[str, ...], full: bool, against: str | None) -> int:
+    """Prove parity at an exact LSN and publish what is proven. Exit code 3 on a difference or a red table."""
+    if against is not None:
+        from toolkit.quality import against as second
+
+        return _told(ctx, second.against(ctx.config, against, tables))
+    from toolkit.lake.lease import lease
+
+    config = ctx.config
+    with lease(config):
+        return _check(ctx, config, tables, full=full)
+
+
+@main.command()
+@click.option("--heal", is_flag=True, help="Repair stale tables too, within [snapshot] heal_mb.")
+@command
+def run(ctx: Context, heal: bool) -> int:
+    """Drain, build and check: the one line for a scheduler."""
+    from toolkit import build as building
+    from toolkit import drain as draining
+    from toolkit import snapshot
+    from toolkit.lake.lease import lease
+
+    config = ctx.config
+    with lease(config):
+        draining.drain(config)
+        if heal:
+            snapshot.heal(config)
+        building.build(config)
+        return _check(ctx, config, ())
+
+
+@main.command()
+@click.argument("tables", nargs=-1)
+@click.option("--columns", metavar="A,B", help="Only these columns, of every row.")
+@click.option("--partition", metavar="SCHEMA.TABLE", help="Only the rows of this partition.")
+@command
+def repair(ctx: Context, tables: tuple[str, ...], columns: str | None, partition: str | None) -> int:
+    """Copy stale tables again at a new exact LSN; all of them if none is named."""
+    from toolkit import snapshot
+    from toolkit.lake.lease import lease
+
+    if columns and partition:
+        raise click.UsageError("--columns and --partition exclude each other")
+    scope = snapshot.Scope(tuple(c.strip() for c in columns.split(",")) if columns else (), partition)
+    config = ctx.config
+    with lease(config):
+        done = snapshot.repair(config, tables, scope=scope)
+    ctx.output.record(done)
+    return RED if done.left_out else 0
+
+
+@main.command()
+@click.argument("tables", nargs=-1)
+@command
+def audit(ctx: Context, tables: tuple[str, ...]) -> int:
+    """Compare the two captures of tables with capture = "both", change by change. Exit code 3 on a difference."""
+    from toolkit import audit as auditing
+
+    report = auditing.audit(ctx.config, tables)
+    ctx.output.record(report)
+    return RED if report.red else 0
+
+
+@main.command()
+@command
+def status(ctx: Context) -> int:
+    """Positions, lag and table states. Exit code 3 when a table is red."""
+    from toolkit import status as reading
+
+    found = reading.status(ctx.config)
+    ctx.output.record(found)
+    return RED if found.red else 0
+
+
+@main.command()
+@command
+def doctor(ctx: Context) -> int:
+    """Everything that is or will be wrong, each with its remedy. Exit code 1 on an error."""
+    from toolkit import doctor as looking
+
+    found = looking.doctor(ctx.config)
+    rows = [{"level": d.level, "what": d.what, "found": d.found, "remedy": d.remedy} for d in found]
+    ctx.output.table(rows, ["level", "what", "found", "remedy"])
+    return int(any(d.level == "error" for d in found))
+
+
+@main.group()
+def models() -> None:
+    """The generated dbt models."""
+
+
+@models.command("sync")
+@command
+def models_sync(ctx: Context) -> None:
+    """Generate the models and the dbt profile from the log."""
+    from toolkit import models_sync as syncing
+
+    ctx.output.record({"models": syncing.sync(ctx.config)})
