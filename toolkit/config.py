@@ -59,6 +59,7 @@ class LakeConfig(_Section):
     catalog: str = "lake"
     type: Literal["jdbc"] = "jdbc"
     uri: str = "jdbc:sqlite:lake/catalog.db"
+    keep_days: float = Field(default=7.0, ge=0)  # `cdc maintain` keeps table snapshots and tags that long
 
 
 class DrainConfig(_Section):

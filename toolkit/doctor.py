@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from toolkit.config import Config
     from toolkit.lake.ledger import Ledger
 
+_MANY_SNAPSHOTS = 1000  # ten days of drains every quarter of an hour
+
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
@@ -90,7 +92,7 @@ def _lake(config: Config) -> list[Diagnosis]:
         if last is None:
             return [*found, Diagnosis("error", "lake", "there is no ledger", "cdc init")]
         found.append(Diagnosis("ok", "lake", f"batch {last.batch_id}, complete to {last.complete_to}", None))
-        found += _borrowed(ledger)
+        found += [*_worn(config), *_borrowed(ledger)]
         for state in table_states(ledger, proven(config, ledger)):
             if state.state != "ok":
                 found.append(
@@ -104,6 +106,17 @@ def _lake(config: Config) -> list[Diagnosis]:
     except CdcError as error:
         found.append(Diagnosis("error", "lake", str(error), None))
     return found
+
+
+def _worn(config: Config) -> list[Diagnosis]:
+    from toolkit.lake import reads
+    from toolkit.lake.tables import EVENTS
+
+    snapshots = len((reads.metadata(config, EVENTS) or {}).get("snapshots") or ())
+    if snapshots < _MANY_SNAPSHOTS:
+        return []
+    what = f"{EVENTS} holds {snapshots:,} table snapshots: every command reads what they name"
+    return [Diagnosis("warning", "lake", what, "cdc maintain, once a day")]
 
 
 def _borrowed(ledger: Ledger) -> list[Diagnosis]:

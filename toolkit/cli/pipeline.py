@@ -170,6 +170,21 @@ def repair(ctx: Context, tables: tuple[str, ...], columns: str | None, partition
 
 
 @main.command()
+@command
+def maintain(ctx: Context) -> None:
+    """Compact the lake, let go of table snapshots and tags older than [lake] keep_days. The log keeps every event."""
+    from dataclasses import asdict
+
+    from toolkit import maintain as maintaining
+    from toolkit.lake.lease import lease
+
+    config = ctx.config
+    with lease(config):
+        done = [asdict(one) for one in maintaining.maintain(config)]
+    ctx.output.table(done, ["table", "merged", "into", "snapshots", "tags", "orphans", "skipped"])
+
+
+@main.command()
 @click.argument("tables", nargs=-1)
 @command
 def audit(ctx: Context, tables: tuple[str, ...]) -> int:

@@ -56,10 +56,11 @@ class Applied:
         """Commits after the last build that were not only compactions: somebody else wrote to the table."""
         found = []
         for commit in self.commits:
+            if commit.rewrite:
+                continue  # also one that carries the position on
             if commit.batch_id is not None:
                 break
-            if not commit.rewrite:
-                found.append(commit)
+            found.append(commit)
         return tuple(found)
 
     def since(self, snapshot_id: int | None) -> tuple[Commit, ...] | None:

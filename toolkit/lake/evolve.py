@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_TAG_MILLISECONDS = 7 * 24 * 3600 * 1000  # as long as the tags that dbt makes
-
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -79,7 +77,6 @@ def apply(
     refs = transaction.manageSnapshots()
     snapshot = transaction.table().currentSnapshot().snapshotId()
     (refs.replaceTag if loaded.refs().containsKey(tag) else refs.createTag)(tag, snapshot)
-    refs.setMaxRefAgeMs(tag, _TAG_MILLISECONDS)
     refs.commit()
     transaction.commitTransaction()
 

@@ -1,0 +1,127 @@
+"""Upkeep of the lake: nothing that anybody reads changes."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support_spark import STUB_DECODE, StubTask, batch_record
+from toolkit import doctor
+from toolkit import maintain as maintaining
+from toolkit.config import Config
+from toolkit.errors import CdcError, CommitConflict, LakeError
+from toolkit.lake import reads, staging
+from toolkit.lake.ledger import Ledger
+from toolkit.lake.upkeep import Upkeep
+from toolkit.proofs import PUBLISHED
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def _at_once(lake: Config) -> Config:
+    """Nothing is kept for its age alone."""
+    return lake.model_copy(update={"lake": lake.lake.model_copy(update={"keep_days": 0.0})})
+
+
+def _commit(spark: SparkSession, lake: Config, batch_id: int, base: int | None) -> None:
+    record = batch_record(batch_id, changes=2)
+    tasks = [StubTask(batch_id, 2)]
+    staging.commit_batch(spark, lake, record, tasks=tasks, events=[], base_snapshot=base, decode=STUB_DECODE)
+
+
+def _maintained(lake: Config, table: str) -> Upkeep:
+    return next(one for one in maintaining.maintain(_at_once(lake)) if one.table == table)
+
+
+def test_trap_134_the_ledger_outlives_compaction_and_expiry(
+    spark: SparkSession, lake: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for batch_id in range(1, 4):
+        _commit(spark, lake, batch_id, Ledger(lake).snapshot_id())
+    late = Ledger(lake)
+    late_base = late.snapshot_id()
+    for batch_id in range(4, 26):
+        Ledger(lake).append_empty(batch_record(batch_id))
+    rows = sorted(map(str, spark.table("raw.events").collect()))
+    last, batches = Ledger(lake).last(), Ledger(lake).batches()
+    location = Path(str(reads.metadata_location(lake, "raw.events")).removeprefix("file:")).parent.parent
+    stray = location / "data" / "left-by-a-killed-drain.parquet"
+    stray.write_bytes(b"x")
+    fresh = location / "data" / "being-written.parquet"
+    fresh.write_bytes(b"x")
+    os.utime(stray, (time.time() - 4 * 86400,) * 2)
+
+    monkeypatch.setattr(doctor, "_MANY_SNAPSHOTS", 25)
+    assert [d.remedy for d in doctor._worn(lake)] == ["cdc maintain, once a day"]
+    done = _maintained(lake, "raw.events")
+    assert doctor._worn(lake) == []
+
+    assert done.merged == 25 and done.into == 1 and done.snapshots > 20 and done.orphans == 1
+    assert (stray.exists(), fresh.exists()) == (False, True)
+    assert sorted(map(str, spark.table("raw.events").collect())) == rows
+    ledger = Ledger(lake)
+    assert (ledger.last(), ledger.batches()) == (last, batches)
+    assert "cdc.batch" in (reads.snapshot_summary(lake, "raw.events") or {})  # else every drain scans the log for it
+    assert spark.table("raw.events.manifests").count() < 10
+    # Whoever planned on a table snapshot that is gone is refused, as he would be on any other.
+    with pytest.raises(CommitConflict):
+        late.append_empty(batch_record(4))
+    with pytest.raises(CdcError):
+        _commit(spark, lake, 4, late_base)
+    _commit(spark, lake, 26, Ledger(lake).snapshot_id())
+    assert spark.table("raw.events").count() == len(rows) + 3
+    assert _maintained(lake, "raw.events").merged == 0
+
+
+def test_what_is_published_stays_and_what_others_wrote_is_left_alone(spark: SparkSession, lake: Config) -> None:
+    spark.conf.set("spark.sql.iceberg.snapshot-property.cdc.applied-batch", "7")
+    try:
+        for name in ("kept", "touched"):
+            spark.sql(f"CREATE TABLE current.{name} (a INT) USING iceberg TBLPROPERTIES ('format-version' = '3')")
+            for value in range(6):
+                spark.sql(f"INSERT INTO current.{name} VALUES ({value})")
+                spark.sql(f"ALTER TABLE current.{name} CREATE TAG lsn_{value}")
+    finally:
+        spark.conf.unset("spark.sql.iceberg.snapshot-property.cdc.applied-batch")
+    spark.sql("INSERT INTO current.touched VALUES (99)")
+    spark.sql("CREATE VIEW published.kept AS SELECT a FROM current.kept VERSION AS OF 'lsn_2'")
+    spark.sql(f"CREATE TABLE {PUBLISHED} (tag STRING) USING iceberg")
+    spark.sql(f"INSERT INTO {PUBLISHED} VALUES ('lsn_2'), (NULL)")
+
+    done = {one.table: one for one in maintaining.maintain(_at_once(lake))}
+
+    assert (done["current.kept"].merged, done["current.kept"].tags) == (6, 5)
+    assert reads.tags(lake, "current.kept").keys() == {"lsn_2"}
+    assert spark.table("published.kept").count() == 3
+    assert spark.table("current.kept").count() == 6
+    assert (reads.snapshot_summary(lake, "current.kept") or {})["cdc.applied-batch"] == "7"
+    assert "somebody else" in (done["current.touched"].skipped or "")
+    assert len(reads.tags(lake, "current.touched")) == 6
+
+
+def test_young_snapshots_and_tags_stay(spark: SparkSession, lake: Config) -> None:
+    spark.sql("CREATE TABLE ops.young (a INT) USING iceberg")
+    for value in range(3):
+        spark.sql(f"INSERT INTO ops.young VALUES ({value})")
+        spark.sql(f"ALTER TABLE ops.young CREATE TAG t{value}")
+    done = {one.table: one for one in maintaining.maintain(lake)}
+    assert done["ops.young"] == Upkeep("ops.young")
+    assert len(reads.tags(lake, "ops.young")) == 3
+
+
+def test_folders_that_tables_could_share_are_refused(spark: SparkSession, lake: Config) -> None:
+    setting = {f"spark.sql.catalog.{lake.lake.catalog}.unique-table-location": "false"}
+    with pytest.raises(LakeError, match="unique-table-location is off"):
+        maintaining.maintain(lake.model_copy(update={"spark": {**lake.spark, **setting}}))
+
+
+def test_without_a_log_it_says_so(lake: Config) -> None:
+    with pytest.raises(LakeError, match="cdc init"):
+        maintaining.maintain(lake)

@@ -1,0 +1,104 @@
+"""Compact and expire one table of the lake. No row changes, and what readers rest on stays."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from toolkit.lake import reads
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from toolkit.config import Config
+
+_MIN_FILES = 5  # small data files of one partition that are worth being made one
+_MIN_MANIFESTS = 20  # an empty batch adds one, and every reader opens them all
+_POSITION = "cdc."  # keys of a commit's summary that say which position of the log it stands for
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """What was done to one table: data files merged and the files they became, table snapshots and tags let go, orphan
+    files removed. `skipped` says why nothing was."""
+
+    table: str
+    merged: int = 0
+    into: int = 0
+    snapshots: int = 0
+    tags: int = 0
+    orphans: int = 0
+    skipped: str | None = None
+
+
+def tend(
+    spark: SparkSession, config: Config, table: str, *, keep_tags: Collection[str], since: datetime, orphans: datetime
+) -> Upkeep:
+    """Compact `namespace.table`, then let go of what is older than `since`.
+
+    A tag in `keep_tags` stays with its table snapshot, and so does the present state. Files that nothing names and that
+    are older than `orphans` are what killed runs left behind.
+    """
+    jvm: Any = spark._jvm
+    name = f"{config.lake.catalog}.{table}"
+    native = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)
+    actions = jvm.org.apache.iceberg.spark.actions.SparkActions.get(spark._jsparkSession)
+    before = reads.metadata(config, table)
+    present = reads.current_snapshot(before)
+    if before is None or present is None:
+        return Upkeep(table, skipped="it never held a row")
+    # The commit of a compaction is the newest one: it has to say what the one before it said.
+    position = {k: v for k, v in (present.get("summary") or {}).items() if k.startswith(_POSITION)}
+    if table.startswith("current.") and not position:
+        return Upkeep(table, skipped="somebody else wrote to it after its build: cdc check tells what")
+    merging = _saying(actions.rewriteDataFiles(native).option("min-input-files", str(_MIN_FILES)), position).execute()
+    if native.currentSnapshot().allManifests(native.io()).size() >= _MIN_MANIFESTS:
+        _saying(actions.rewriteManifests(native), position).execute()
+    oldest = int(since.timestamp() * 1000)
+    tags = _old_tags(before, keep_tags, oldest)
+    if tags:
+        manage = native.manageSnapshots()
+        for tag in tags:
+            manage = manage.removeTag(tag)
+        manage.commit()
+    native.refresh()
+    held = _count(native.snapshots())
+    native.expireSnapshots().expireOlderThan(oldest).retainLast(1).commit()
+    native.refresh()
+    removed = actions.deleteOrphanFiles(native).olderThan(int(orphans.timestamp() * 1000)).execute()
+    return Upkeep(
+        table,
+        merged=merging.rewrittenDataFilesCount(),
+        into=merging.addedDataFilesCount(),
+        snapshots=held - _count(native.snapshots()),
+        tags=len(tags),
+        orphans=_count(removed.orphanFileLocations()),
+    )
+
+
+def _count(java: Any) -> int:
+    """Of a Java Iterable."""
+    found, items = 0, java.iterator()
+    while items.hasNext():
+        items.next()
+        found += 1
+    return found
+
+
+def _saying(action: Any, summary: Mapping[str, str]) -> Any:
+    for key, value in summary.items():
+        action = action.snapshotProperty(key, value)
+    return action
+
+
+def _old_tags(metadata: Mapping[str, Any], keep: Collection[str], oldest: int) -> list[str]:
+    made = {s["snapshot-id"]: s["timestamp-ms"] for s in metadata["snapshots"]}
+    refs = (metadata.get("refs") or {}).items()
+    return [
+        name for name, ref in refs if ref["type"] == "tag" and name not in keep and made[ref["snapshot-id"]] < oldest
+    ]
+
+
+__all__ = ["Upkeep", "tend"]

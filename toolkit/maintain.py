@@ -1,0 +1,51 @@
+"""Keep the lake fast over the years: every drain is a commit with files of its own, every build leaves a tag.
+
+The raw log keeps every event: it is what any table can be rebuilt from. What goes is how it came to be: small files,
+older table snapshots, tags that no view rests on.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from toolkit.errors import LakeError
+
+if TYPE_CHECKING:
+    from toolkit.config import Config
+    from toolkit.lake.upkeep import Upkeep
+
+_NAMESPACES = ("raw", "current", "history", "ops")
+_ORPHAN_DAYS = 3.0  # a plain `dbt run`, which holds no lease, may not have committed what it wrote
+
+
+def maintain(config: Config) -> tuple[Upkeep, ...]:
+    """Compact all tables and let go of what is older than `[lake] keep_days`.
+
+    Every tag that a `published` view shows stays, however old. The caller holds the lease.
+
+    Raises:
+        LakeError: the lake has no `raw.events`, or two tables of it could share a folder.
+    """
+    from toolkit.lake import reads, session, upkeep
+    from toolkit.lake.tables import EVENTS
+    from toolkit.proofs import PUBLISHED
+
+    setting = f"spark.sql.catalog.{config.lake.catalog}.unique-table-location"
+    if session.spark_settings(config).get(setting) != "true":
+        raise LakeError(
+            f"[spark] {setting} is off: a table made again under an old name shares its folder, and removing orphans"
+            " would destroy its data; set it to true"
+        )
+    if reads.metadata_location(config, EVENTS) is None:
+        raise LakeError(f"the lake has no {EVENTS} yet; run `cdc init` first")
+    now = datetime.now(UTC)
+    since = now - timedelta(days=config.lake.keep_days)
+    orphans = now - timedelta(days=max(config.lake.keep_days, _ORPHAN_DAYS))
+    shown = {row["tag"] for row in reads.scan(config, PUBLISHED, ("tag",))}
+    spark = session.own_session(config)
+    return tuple(
+        upkeep.tend(spark, config, f"{namespace}.{table}", keep_tags=shown, since=since, orphans=orphans)
+        for namespace in _NAMESPACES
+        for table in reads.tables(config, namespace)
+    )
