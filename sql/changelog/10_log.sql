@@ -39,6 +39,12 @@ revoke all on cdc.change_log_current, cdc.tick from public;
 -- One row. There is no subtransaction around the insert: one a row would make every snapshot of the server slower. What
 -- can fail is the size of an image (1 GB of text), so large rows alone go the guarded way, and a row that cannot be
 -- logged becomes an F row: the user's statement goes on, and the drain turns the table stale.
+--
+-- Rows of a statement are logged after all of them were changed. A trigger or function of the application that changed
+-- the table meanwhile was logged before them, though its changes came later: it ran as a later command, and the newest
+-- command logged of each table is kept for the transaction. What is logged behind such a one is late: instead of it goes
+-- what its keys hold now. So it does for a version that is gone already. A command id may stand for two, if one
+-- transaction made a version and ended it: that is taken for late too.
 create or replace function cdc.log_row()
 returns trigger
 language plpgsql
@@ -52,11 +58,26 @@ set extra_float_digits = 3
 set lc_monetary = 'C'
 set row_security = off
 as $function$
+declare
+  latest text := 'cdc_toolkit.latest_' || tg_relid;
+  before int8 := coalesce(nullif(current_setting(latest, true), '')::int8, -1);
+  command int8 := case tg_op when 'DELETE' then old.cmax else new.cmin end::text;
+  present text;
 begin
-  if tg_op <> 'DELETE' and new.xmax <> 0 then
-    perform cdc.log_superseded(tg_relid, new.ctid);
+  if command > before then
+    perform set_config(latest, command::text, true);
   end if;
-  if greatest(pg_column_size(old), pg_column_size(new)) < 500000 then
+  if command < before
+    or (tg_op = 'DELETE' and age(old.xmin) <= 0)
+    or (tg_op <> 'DELETE' and new.xmax <> 0 and cdc.is_gone(tg_relid, new.ctid)) -- else an upsert or a key locks it
+  then
+    present := cdc.log_present(tg_relid, case tg_op
+      when 'INSERT' then 'select ($3).*'
+      when 'DELETE' then 'select ($2).*'
+      else 'select ($2).* union all select ($3).*'
+    end);
+  end if;
+  if present is null and greatest(pg_column_size(old), pg_column_size(new)) < 500000 then
     insert into cdc.change_log (part, lsn, relid, op, old, new)
     select c.part, pg_current_wal_insert_lsn(), tg_relid, tg_op::"char", old::text, new::text
     from cdc.change_log_current as c;
@@ -65,8 +86,17 @@ begin
     end if;
   end if;
   begin
-    insert into cdc.change_log (part, lsn, relid, op, old, new)
-    values (cdc.log_part(), pg_current_wal_insert_lsn(), tg_relid, tg_op::"char", old::text, new::text);
+    if present is null or tg_op <> 'INSERT' then
+      insert into cdc.change_log (part, lsn, relid, op, old, new)
+      values (
+        cdc.log_part(), pg_current_wal_insert_lsn(), tg_relid,
+        case when present is null then tg_op else 'D' end::"char", old::text,
+        case when present is null then new::text end
+      );
+    end if;
+    if present is not null then
+      execute present using cdc.log_part(), old, new;
+    end if;
   exception
     when others then
       perform cdc.log_failed(tg_relid, sqlstate || ' ' || sqlerrm);
@@ -75,33 +105,26 @@ begin
 end
 $function$;
 
--- A row of a statement that changes many may be changed again, by a trigger of the application on another of its rows,
--- before its own change is logged: for a table with a key the order in the log is then not that of the changes, and the
--- table is stale. A version that is merely locked (by a foreign key) is still there under its ctid.
-create or replace function cdc.log_superseded(relid oid, version tid)
-returns void
+create or replace function cdc.is_gone(relid oid, version tid)
+returns bool
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set row_security = off
 as $function$
 declare
-  live bool;
+  gone bool;
 begin
-  execute format('select exists (select from only %s as t where t.ctid = $1)', relid::regclass)
-  using version into live;
-  if not live and exists (
-    select from pg_index as i
-    where i.indrelid = relid and i.indimmediate and (i.indisprimary or i.indisreplident)
-  ) then
-    perform cdc.log_failed(relid, 'a trigger of the application changed a row again before its own change was logged');
-  end if;
+  execute format('select not exists (select from only %s as t where t.ctid = $1)', relid::regclass)
+  using version into gone;
+  return gone;
 exception
-  when others then
-    perform cdc.log_failed(relid, sqlstate || ' ' || sqlerrm);
+  when others then return true;
 end
 $function$;
 
--- All rows of a statement. Old images come before new ones, so that keys may change places within the statement.
+-- All rows of a statement: the old images, and then what every key of old and new rows holds now. One command may be
+-- several statements (MERGE, a WITH that writes, cascades of foreign keys, triggers of the application), whose triggers
+-- run in another order than their changes; what a key holds is right in any order, and the last one leaves it so. Rows
+-- without a key are counted, which has no order.
 create or replace function cdc.log_rows()
 returns trigger
 language plpgsql
@@ -115,18 +138,27 @@ set extra_float_digits = 3
 set lc_monetary = 'C'
 set row_security = off
 as $function$
+#variable_conflict use_variable
 declare
   current_part smallint := cdc.log_part();
+  touched text := case tg_op
+    when 'INSERT' then 'table new_rows'
+    when 'DELETE' then 'table old_rows'
+    else 'table old_rows union all table new_rows'
+  end;
+  present text := cdc.log_present(tg_relid, touched);
 begin
   begin
     if tg_op <> 'INSERT' then
       insert into cdc.change_log (part, lsn, relid, op, old)
-      select current_part, pg_current_wal_insert_lsn(), tg_relid, 'D', r::text
+      select current_part, pg_current_wal_insert_lsn(), tg_relid, 'D', (r.*)::text
       from old_rows as r;
     end if;
-    if tg_op <> 'DELETE' then
+    if present is not null then
+      execute present using current_part;
+    elsif tg_op <> 'DELETE' then
       insert into cdc.change_log (part, lsn, relid, op, new)
-      select current_part, pg_current_wal_insert_lsn(), tg_relid, 'I', r::text
+      select current_part, pg_current_wal_insert_lsn(), tg_relid, 'I', (r.*)::text
       from new_rows as r;
     end if;
   exception
@@ -134,6 +166,39 @@ begin
       perform cdc.log_failed(tg_relid, sqlstate || ' ' || sqlerrm);
   end;
   return null;
+end
+$function$;
+
+-- The statement that logs, into part $1, what the keys of `touched` rows hold now; null for a table without a key. Keys
+-- are equal as their index says: the operator may be in a schema that no search_path here names.
+create or replace function cdc.log_present(relid oid, touched text)
+returns text
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $function$
+begin
+  return (
+    select format(
+      'insert into cdc.change_log (part, lsn, relid, op, new)'
+      ' select $1, pg_current_wal_insert_lsn(), %s, ''I'', (t.*)::text from only %I.%I as t'
+      ' where exists (select from (%s) as n where %s)',
+      c.oid, s.nspname, c.relname, touched,
+      string_agg(format('t.%1$I operator(%2$I.%3$s) n.%1$I', a.attname, m.nspname, o.oprname), ' and ' order by k.place)
+    )
+    from pg_class as c
+    join pg_namespace as s on s.oid = c.relnamespace
+    join pg_index as i on i.indexrelid = cdc.key_index(c.oid)
+    cross join lateral unnest(i.indkey::int2[], i.indclass::oid[]) with ordinality as k (attnum, class, place)
+    join pg_attribute as a on a.attrelid = c.oid and a.attnum = k.attnum
+    join pg_opclass as p on p.oid = k.class
+    join pg_amop as e
+      on e.amopfamily = p.opcfamily and e.amopstrategy = 3 and e.amoplefttype = p.opcintype and e.amoprighttype = p.opcintype
+    join pg_operator as o on o.oid = e.amopopr
+    join pg_namespace as m on m.oid = o.oprnamespace
+    where c.oid = log_present.relid and k.place <= i.indnkeyatts
+    group by c.oid, s.nspname, c.relname
+  );
 end
 $function$;
 
@@ -317,7 +382,8 @@ end
 $function$;
 
 revoke all on function cdc.log_row() from public;
-revoke all on function cdc.log_superseded(oid, tid) from public;
+revoke all on function cdc.is_gone(oid, tid) from public;
+revoke all on function cdc.log_present(oid, text) from public;
 revoke all on function cdc.log_rows() from public;
 revoke all on function cdc.log_truncate() from public;
 revoke all on function cdc.log_part() from public;

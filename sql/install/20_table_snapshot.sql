@@ -2,6 +2,29 @@
 -- catalog comparison. It reads catalogs only and takes no lock on tables that others may hold: publication membership
 -- is worked out here because pg_get_publication_tables() opens every published table.
 
+-- The index by whose columns the rows of a table are told apart; null where there is none.
+create or replace function cdc.key_index(relid oid)
+returns oid
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $function$
+begin
+  return (
+    select i.indexrelid
+    from pg_index as i
+    join pg_class as c on c.oid = i.indrelid
+    where i.indrelid = relid
+      and i.indisvalid
+      and case c.relreplident
+        when 'd' then i.indisprimary and i.indimmediate
+        when 'i' then i.indisreplident
+        else false
+      end
+  );
+end
+$function$;
+
 create or replace function cdc.table_snapshots(relids oid[])
 returns table (relid oid, snapshot jsonb)
 language sql
@@ -239,14 +262,7 @@ select
         select jsonb_agg(k.attnum order by k.place)
         from pg_index as i
         cross join lateral unnest(i.indkey::int2[]) with ordinality as k (attnum, place)
-        where i.indrelid = w.oid
-          and i.indisvalid
-          and k.place <= i.indnkeyatts
-          and case w.relreplident
-            when 'd' then i.indisprimary and i.indimmediate
-            when 'i' then i.indisreplident
-            else false
-          end
+        where i.indexrelid = cdc.key_index(w.oid) and k.place <= i.indnkeyatts
       ),
       '[]'
     ),
@@ -320,5 +336,6 @@ begin atomic
 select s.snapshot from cdc.table_snapshots(array[relid]) as s;
 end;
 
+revoke all on function cdc.key_index(oid) from public;
 revoke all on function cdc.table_snapshots(oid[]) from public;
 revoke all on function cdc.table_snapshot(oid) from public;

@@ -23,7 +23,7 @@ _LARGE_LOG = 1 << 30  # bytes
 _LONG_SECONDS = 600
 #: Server CPU of one logged change in a bulk update, in microseconds (tests/benchmarks/capture.py); a single-row update
 #: takes several times as much, most of it per statement.
-_MICROSECONDS = {"row": 11, "statement": 4}
+_MICROSECONDS = {"row": 12, "statement": 7}
 _log = logger(__name__)
 
 
