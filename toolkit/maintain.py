@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from toolkit.lake.upkeep import Upkeep
 
 _NAMESPACES = ("raw", "current", "history", "ops")
+#: Nothing reads an older table snapshot of the log but a build that is under way, and each one costs every commit
+#: three milliseconds: pyiceberg copies them all, again and again.
+_LOG_DAYS = 1.0
 _ORPHAN_DAYS = 3.0  # a plain `dbt run`, which holds no lease, may not have committed what it wrote
 
 
@@ -40,12 +43,15 @@ def maintain(config: Config) -> tuple[Upkeep, ...]:
     if reads.metadata_location(config, EVENTS) is None:
         raise LakeError(f"the lake has no {EVENTS} yet; run `cdc init` first")
     now = datetime.now(UTC)
-    since = now - timedelta(days=config.lake.keep_days)
-    orphans = now - timedelta(days=max(config.lake.keep_days, _ORPHAN_DAYS))
+    days = config.lake.keep_days
+    orphans = now - timedelta(days=max(days, _ORPHAN_DAYS))
     shown = {row["tag"] for row in reads.scan(config, PUBLISHED, ("tag",))}
     spark = session.own_session(config)
-    return tuple(
-        upkeep.tend(spark, config, f"{namespace}.{table}", keep_tags=shown, since=since, orphans=orphans)
-        for namespace in _NAMESPACES
-        for table in reads.tables(config, namespace)
-    )
+    done = []
+    for namespace in _NAMESPACES:
+        since = now - timedelta(days=min(days, _LOG_DAYS) if namespace == "raw" else days)
+        done += [
+            upkeep.tend(spark, config, f"{namespace}.{table}", keep_tags=shown, since=since, orphans=orphans)
+            for table in reads.tables(config, namespace)
+        ]
+    return tuple(done)

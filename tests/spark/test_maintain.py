@@ -106,14 +106,19 @@ def test_what_is_published_stays_and_what_others_wrote_is_left_alone(spark: Spar
     assert len(reads.tags(lake, "current.touched")) == 6
 
 
-def test_young_snapshots_and_tags_stay(spark: SparkSession, lake: Config) -> None:
+def test_young_snapshots_and_tags_stay_but_those_of_the_log(
+    spark: SparkSession, lake: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spark.sql("CREATE TABLE ops.young (a INT) USING iceberg")
     for value in range(3):
         spark.sql(f"INSERT INTO ops.young VALUES ({value})")
         spark.sql(f"ALTER TABLE ops.young CREATE TAG t{value}")
+    Ledger(lake).append_empty(batch_record(1))
+    monkeypatch.setattr(maintaining, "_LOG_DAYS", 0.0)
     done = {one.table: one for one in maintaining.maintain(lake)}
     assert done["ops.young"] == Upkeep("ops.young")
     assert len(reads.tags(lake, "ops.young")) == 3
+    assert done["raw.events"].snapshots == 1
 
 
 def test_folders_that_tables_could_share_are_refused(spark: SparkSession, lake: Config) -> None:
