@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from toolkit.config import Config
@@ -71,7 +72,7 @@ def commit_here(
     tasks: Sequence[Any],
     events: Sequence[Event],
     base_snapshot: int | None,
-    **_: object,
+    arrow_files: Sequence[Path] = (),
 ) -> int:
     """`staging.commit_batch` by pyiceberg."""
     ledger = ledgers.Ledger(config)
@@ -83,6 +84,10 @@ def commit_here(
     for task in tasks:
         for batch in decode_rows(task.path, task):
             file.write(batch)
+    for arrow in arrow_files:
+        with pa.ipc.open_stream(arrow) as stream:
+            for batch in stream:
+                file.write(batch)
     file.close()
     return ledger.append(record, events, [path])
 

@@ -59,12 +59,9 @@ def drain(
         HistoryDiverged: the source does not know the tick that the ledger ends with.
     """
     from toolkit import compare
-    from toolkit.source import catalog, changelog, slot, tick
+    from toolkit.source import changelog, tick
 
-    since = _last_tick(conn, last)
-    # Ticks need no publication; there may be one, if a slot is about to take over.
-    identity = replace(catalog.read_identity(conn, config), publication_oid=0)
-    require_same_history(config, last, identity, None, slot.flush_lsn(conn))
+    since = last_tick(config, conn, last)
     if upto is not None and upto <= last.complete_to:
         return DrainResult(0, 0, last.complete_to, last.complete_to)
     seen = None
@@ -107,9 +104,13 @@ def drain(
     return DrainResult(1, changes, last.complete_to, target.lsn)
 
 
-def _last_tick(conn: psycopg.Connection[Any], last: BatchRecord) -> Tick:
-    """The tick that the ledger ends with; the source must still have it."""
-    from toolkit.source import tick
+def last_tick(config: Config, conn: psycopg.Connection[Any], last: BatchRecord) -> Tick:
+    """The tick that the ledger ends with; the source must still have it, and be what it was.
+
+    Raises:
+        HistoryDiverged: another server or timeline, an older copy, or a log that no ticks drained.
+    """
+    from toolkit.source import catalog, slot, tick
 
     advice = "the log cannot be continued; start a new one with `cdc init --new-generation`"
     if last.tick is None:
@@ -117,6 +118,9 @@ def _last_tick(conn: psycopg.Connection[Any], last: BatchRecord) -> Tick:
             f"the ledger was drained through slot {last.slot!r} to {last.complete_to}, not by ticks: run `cdc init` to"
             " hand over while that slot is there"
         )
+    # Ticks need no publication; there may be one, if a slot is about to take over.
+    identity = replace(catalog.read_identity(conn, config), publication_oid=0)
+    require_same_history(config, last, identity, None, slot.flush_lsn(conn))
     found = tick.known(conn, last.complete_to)
     if found is None or found.snapshot != last.tick:
         raise HistoryDiverged(
@@ -253,4 +257,4 @@ class _Run:
         return changes
 
 
-__all__ = ["drain"]
+__all__ = ["drain", "last_tick"]

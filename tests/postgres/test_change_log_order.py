@@ -165,6 +165,7 @@ def _rows(log: Log, table: str) -> Counter[Any]:
     return Counter(image(row[0], width) for row in found)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("triggers", ["row", "statement"])
 def test_the_log_ends_where_the_table_does_whatever_the_order(log: Log, triggers: str):
     log = with_table(log, "public.*", triggers=triggers)

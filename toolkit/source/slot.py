@@ -91,16 +91,24 @@ def read_slot(conn: Connection, name: str) -> SlotState | None:
     return SlotState(**row)
 
 
+def require_primary(conn: Connection) -> None:
+    """Refuse a standby: its WAL is another server's, and nothing of the toolkit's own can be written there.
+
+    Raises:
+        SlotError: it is one.
+    """
+    row = conn.execute("select pg_catalog.pg_is_in_recovery()").fetchone()
+    if row and row[0]:
+        raise SlotError("draining: the source is a standby; connect to the primary")
+
+
 def require_slot(conn: Connection, config: Config) -> SlotState:
     """The configured slot, usable by a drain.
 
     Raises:
-        SlotError: missing, of another kind, plugin or database, lost, or in use; or the server is a standby.
+        SlotError: missing, of another kind, plugin or database, lost, or in use.
     """
     name = config.source.slot
-    row = conn.execute("select pg_catalog.pg_is_in_recovery()").fetchone()
-    if row and row[0]:
-        raise SlotError(f"reading slot {name!r}: the source is a standby; connect to the primary")
     state = read_slot(conn, name)
     if state is None:
         raise SlotError(

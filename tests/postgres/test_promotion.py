@@ -1,0 +1,130 @@
+"""A real standby, made by pg_basebackup, that is promoted: another history, by whichever way the changes come."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from tests.postgres.test_snapshot_log import current, on_source, sql
+from tests.support_lake import plain_lake, rows_in_log
+from tests.support_postgres import _DEBIAN, fresh_database
+from toolkit import doctor, initialise
+from toolkit import drain as draining
+from toolkit.config import CheckConfig, Config, SourceConfig
+from toolkit.embedded import EmbeddedServer
+from toolkit.errors import HistoryDiverged, SlotError
+from toolkit.lake.ledger import Ledger
+from toolkit.source import slot
+
+__all__ = ["plain_lake"]
+pytestmark = [pytest.mark.postgres, pytest.mark.wide]
+
+
+@contextmanager
+def _standby(primary: EmbeddedServer) -> Iterator[EmbeddedServer]:
+    """A streaming standby of `primary`, as it is now."""
+    server = EmbeddedServer(None, primary.major, bindir=primary.bindir)
+    server._initialise()  # for its folders, of which the data is replaced
+    subprocess.run(["rm", "-rf", str(server.data)], check=True)
+    where = conninfo_to_dict(primary.conninfo())
+    command = [primary.program("pg_basebackup"), "-D", str(server.data), "-R", "-c", "fast", "--no-sync"]
+    command += ["-h", str(where["host"]), "-p", str(where["port"]), "-U", str(where["user"])]
+    with tempfile.TemporaryFile() as errors:
+        subprocess.run(command, check=True, cwd="/", stderr=errors, **server._identity())
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+def _replayed(standby: EmbeddedServer, primary: EmbeddedServer) -> None:
+    """Wait until the standby has all that the primary wrote."""
+    with psycopg.connect(primary.conninfo()) as conn:
+        (target,) = conn.execute("select pg_current_wal_insert_lsn()").fetchone()  # type: ignore[misc]
+    with psycopg.connect(standby.conninfo(), autocommit=True) as conn:
+        while conn.execute("select pg_last_wal_replay_lsn() < %s::pg_lsn", [target]).fetchone() != (False,):
+            pass
+
+
+@pytest.mark.parametrize("lag", [False, True], ids=["caught up", "behind the lake"])
+@pytest.mark.parametrize("major", [15, 16, 18])
+def test_trap_027_a_promoted_standby_is_another_history(plain_lake: Config, major: int, lag: bool) -> None:
+    """Once with everything that the lake has, once without its last rows; both drains, and what init then does."""
+    if major == 15 and not (_DEBIAN / "15" / "bin" / "postgres").exists():
+        pytest.skip("PostgreSQL 15 is not installed: make postgres15 installs Debian's")
+    bindir = _DEBIAN / "15" / "bin" if major == 15 else None
+    with (
+        EmbeddedServer(None, major, bindir=bindir) as primary,
+        fresh_database(primary) as one,
+        fresh_database(primary) as other,
+    ):
+        by_slot = _captured(plain_lake.root / "slot", SourceConfig(conninfo=one, slot="cdc_s"))
+        ticks = SourceConfig(conninfo=other, slot="cdc_t", capture="change_log", change_log_drain="tick")
+        by_tick = _captured(plain_lake.root / "tick", ticks)
+        with _standby(primary) as standby:
+            _drained(by_slot, by_tick, 2)
+            _replayed(standby, primary)
+            if lag:
+                standby.stop()
+                _drained(by_slot, by_tick, 3)
+                primary.stop()
+                standby.start()
+            else:
+                primary.stop()
+            configs = [_moved(config, standby) for config in (by_slot, by_tick)]
+            before = [Ledger(config).last() for config in configs]
+            for config in configs:
+                with pytest.raises(SlotError, match="the source is a standby; connect to the primary"):
+                    draining.drain(config)
+                assert any("is a standby" in str(found) for found in doctor._source(config))
+            with psycopg.connect(standby.conninfo(), autocommit=True) as conn:
+                assert conn.execute("select pg_promote()").fetchone() == (True,)
+            for config in configs:
+                sql(config, "insert into public.a values (4, 'new timeline')")
+            moved, ticking = configs
+            with pytest.raises(HistoryDiverged, match=r"timeline was 1 .* is 2 now"):
+                draining.drain(ticking)
+            with pytest.raises(SlotError, match=r"does not exist .*--new-generation"):
+                draining.drain(moved)
+            with slot.create_slot(moved, "cdc_s", temporary=False):
+                pass  # somebody means well
+            with pytest.raises(HistoryDiverged, match=r"timeline was 1 .* is 2 now"):
+                draining.drain(moved)
+            for config in configs:
+                with pytest.raises(HistoryDiverged, match="--new-generation"):
+                    initialise.init(config)
+            assert [Ledger(config).last() for config in configs] == before, "nothing of the other history came in"
+            for config in configs:
+                assert initialise.init(config, new_generation=True).generation == 2
+                sql(config, "insert into public.a values (5, 'captured')", "delete from public.a where id = 1")
+                draining.drain(config)
+                assert current(config, "a") == on_source(config, "a")
+                assert {e["op"] for e in rows_in_log(config, "kind = 'row' and generation = 2")} == {"R", "I", "D"}
+
+
+def _captured(root: Path, source: SourceConfig) -> Config:
+    root.mkdir()
+    config = Config(root=root, source=source, check=CheckConfig(cut_seconds=20.0))
+    sql(config, "create table public.a (id int primary key, x text)", "insert into public.a values (1, 'one')")
+    initialise.init(config)
+    return config
+
+
+def _drained(by_slot: Config, by_tick: Config, key: int) -> None:
+    for config in (by_slot, by_tick):
+        sql(config, f"insert into public.a values ({key}, 'drained')")
+        assert draining.drain(config).changes == 1
+
+
+def _moved(config: Config, server: EmbeddedServer) -> Config:
+    """The same, with its service moved to another server."""
+    name = str(conninfo_to_dict(config.source.conninfo)["dbname"])
+    return config.model_copy(update={"source": config.source.model_copy(update={"conninfo": server.conninfo(name)})})
