@@ -122,10 +122,10 @@ def consume(conn: psycopg.Connection[Any], config: Config) -> None:
 
 
 def logical_messages(messages: list[tuple[int, bytes]]) -> list[tuple[str, bytes]]:
-    """`(prefix, content)` of the logical messages."""
+    """`(prefix, content)` of the transactional logical messages."""
     found = []
     for _, data in messages:
-        if data[:1] == b"M":
+        if data[:2] == b"M\1":
             prefix, rest = data[10:].split(b"\0", 1)
             found.append((prefix.decode(), rest[4:]))
     return found

@@ -57,16 +57,17 @@ def observe(conn: psycopg.Connection, config: Config, known: Collection[int]) ->
     from toolkit.names import qualified
     from toolkit.source import catalog, guard, slot
 
-    fresh = guard.guard(conn, config)
+    fresh = guard.guard(conn)
     lsn = slot.flush_lsn(conn)
     conn.isolation_level = IsolationLevel.REPEATABLE_READ
     try:
         with conn.transaction():
             row = conn.execute("select pg_catalog.pg_current_snapshot()::text").fetchone()
             assert row is not None
-            moved = [p for p in guard.unguarded(conn, config, fresh) if p.moved]
+            moved = [p for p in guard.unguarded(conn, fresh) if p.moved]
             tables = catalog.snapshot_json(conn, config)
-            tables |= catalog.snapshots_of(conn, [relid for relid in known if relid not in tables])
+            also = {*known, *catalog.schema_only(conn, config)}
+            tables |= catalog.snapshots_of(conn, [relid for relid in also if relid not in tables])
             capture = guard.capture_state(conn)
     finally:
         conn.isolation_level = None
@@ -156,8 +157,8 @@ class _Comparison:
                 continue
             version = known.versions.get(relid)
             if version is None or version.table.dropped:
-                if self._table(relid).published:
-                    self._differs(relid, "the table is published and no DDL event introduced it", text)
+                unheard = "the table is published and no DDL event introduced it"
+                self._differs(relid, unheard if self._table(relid).published else None, text)
                 continue
             was, now = json.loads(version.payload), json.loads(text)
             changed = _differences(was, now)

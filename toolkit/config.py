@@ -11,7 +11,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from toolkit.errors import ConfigError
@@ -27,7 +27,8 @@ class _Section(BaseModel):
 class TableConfig(_Section):
     """How the tables of a pattern are captured: `[table."public.orders"]`."""
 
-    capture: Literal["slot", "change_log", "both"] | None = None  # None: as `[source] capture` says
+    # None: as `[source] capture` says. schema: no rows at all, only the versions of its shape.
+    capture: Literal["slot", "change_log", "both", "schema"] | None = None
     triggers: Literal["row", "statement"] = "row"  # of the change log; statement: cheaper for bulk changes
 
 
@@ -40,9 +41,23 @@ class SourceConfig(_Section):
     tables: tuple[str, ...] = ("public.*",)
     exclude: tuple[str, ...] = ()
     new_tables: Literal["propose", "publish"] = "propose"  # publish: FOR TABLES IN SCHEMA, captured from birth
+    scope: Literal["tables", "published"] = "tables"  # published: what others put into the publication; never edited
     capture: Literal["slot", "change_log"] = "slot"  # of every table that `[table]` does not say otherwise of
     # How the change log is read. auto: through the slot where wal_level is logical (exact commit LSNs), else by ticks.
     change_log_drain: Literal["auto", "slot", "tick"] = "auto"
+
+    @field_validator("scope")
+    @classmethod
+    def _not_edited(cls, value: str, info: ValidationInfo) -> str:
+        if value == "published" and info.data.get("new_tables") == "publish":
+            raise ValueError(
+                'new_tables = "publish" edits the publication; whoever keeps it can publish a whole schema'
+            )
+        return value
+
+    def asks_for(self, schema: str, name: str) -> bool:
+        """Whether a table is to be captured, if it is published at all."""
+        return selects(("*.*",) if self.scope == "published" else self.tables, self.exclude, schema, name)
 
     @field_validator("slot")
     @classmethod
@@ -69,6 +84,27 @@ class DrainConfig(_Section):
     batch_changes: int = Field(default=1_000_000, gt=0)  # messages of one commit, in whole transactions
     spool_dir: str | None = None  # local to the driver unless every executor sees it
     beacon_minutes: float = Field(default=5.0, ge=0)
+
+
+#: Commands that change neither the shape of a table nor a value nor how rows are told apart.
+WITHOUT_EFFECT = ("CREATE INDEX", "REINDEX")
+
+
+class DdlConfig(_Section):
+    """What is kept of captured DDL."""
+
+    ignore: tuple[str, ...] = ()  # command tags that leave no event
+
+    @field_validator("ignore")
+    @classmethod
+    def _without_effect(cls, tags: tuple[str, ...]) -> tuple[str, ...]:
+        for tag in tags:
+            if tag not in WITHOUT_EFFECT:
+                raise ValueError(
+                    f"{tag!r} can change a table's shape, its values or its replica identity, so its event is needed;"
+                    f" only {' and '.join(WITHOUT_EFFECT)} can be left out"
+                )
+        return tags
 
 
 class SnapshotConfig(_Section):
@@ -111,6 +147,7 @@ class Config(BaseSettings):
     lake: LakeConfig = LakeConfig()
     spark: dict[str, str] = Field(default_factory=dict)
     drain: DrainConfig = DrainConfig()
+    ddl: DdlConfig = DdlConfig()
     snapshot: SnapshotConfig = SnapshotConfig()
     check: CheckConfig = CheckConfig()
     dbt: DbtConfig = DbtConfig()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.catalog import OPERATIONS
 from toolkit.lsn import Lsn
-from toolkit.names import quote_postgres, selects
+from toolkit.names import quote_postgres
 
 if TYPE_CHECKING:
     from toolkit.catalog import SchemaVersion, TableVersion
@@ -113,12 +113,18 @@ def _silenced(ledger: Ledger, captured: set[int]) -> Iterator[TableState]:
             continue
         if relid not in captured and table.identifier not in names:
             continue
-        if not selects(source.tables, source.exclude, table.schema, table.name) or _under_root(table, latest):
+        if not source.asks_for(table.schema, table.name) or _under_root(table, latest):
             continue
+        if ledger.config.capture_of(table.schema, table.name).capture == "schema":
+            continue  # its rows are not asked for
+        back = "cdc init"
+        if source.scope == "published":
+            publication = quote_postgres(source.publication)
+            back = f"name it in [source] exclude, or alter publication {publication} add table {table.identifier}"
         if relid in captured:
-            reason, remedy = "it left the publication", f"cdc init, then cdc repair {table.identifier}"
+            reason, remedy = "it left the publication", f"{back}, then cdc repair {table.identifier}"
         else:
-            reason, remedy = "a new table under the name of a captured one, not in the publication", "cdc init"
+            reason, remedy = "a new table under the name of a captured one, not in the publication", back
         yield TableState(table.identifier, relid, "stale", reason, version.end_lsn, remedy)
 
 

@@ -1,6 +1,7 @@
 -- What tables are now, as the JSON that toolkit/catalog.py reads. Used alike by the event triggers, `cdc init` and the
 -- catalog comparison. It reads catalogs only and takes no lock on tables that others may hold: publication membership
--- is worked out here because pg_get_publication_tables() opens every published table.
+-- is worked out here because pg_get_publication_tables() opens every published table. In PL/pgSQL, and with one plan for
+-- all calls, because planning it takes several times as long as running it.
 
 -- The index by whose columns the rows of a table are told apart; null where there is none.
 create or replace function cdc.key_index(relid oid)
@@ -27,9 +28,11 @@ $function$;
 
 create or replace function cdc.table_snapshots(relids oid[])
 returns table (relid oid, snapshot jsonb)
-language sql
+language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off -- by index, however large the catalogs are
 set datestyle = 'ISO'
 set intervalstyle = 'postgres'
 set timezone = 'UTC'
@@ -37,7 +40,10 @@ set bytea_output = 'hex'
 set extra_float_digits = 3
 set lc_monetary = 'C'
 set quote_all_identifiers = off
-begin atomic
+as $function$
+#variable_conflict use_column
+begin
+return query
 with recursive wanted as materialized (
   select c.*
   from pg_class as c
@@ -101,7 +107,7 @@ in_publication as materialized (
   cross join publication as p
   left join pg_publication_rel as r on r.prpubid = p.oid and r.prrelid = w.oid
   where w.relpersistence = 'p'
-    and w.oid >= 16384
+    and w.oid > 16383 -- the user's; not 16384, which a cached plan would take for the table of that OID
     and exists (select from membership as m where m.relid = w.oid)
     and case
       when p.pubviaroot
@@ -154,7 +160,7 @@ bases as materialized (
 inside (root, typ) as ( -- the user's types that a column's text is made of
   select distinct a.atttypid, a.atttypid
   from attributes as a
-  where a.atttypid >= 16384
+  where a.atttypid > 16383
   union
   select i.root, n.typ
   from inside as i
@@ -177,7 +183,7 @@ inside (root, typ) as ( -- the user's types that a column's text is made of
     from pg_attribute as f
     where f.attrelid = t.typrelid and t.typtype = 'c' and f.attnum > 0 and not f.attisdropped
   ) as n
-  where n.typ >= 16384
+  where n.typ > 16383
 ),
 
 columns as (
@@ -195,10 +201,10 @@ columns as (
         'generated', a.attgenerated::text,
         'identity', a.attidentity::text,
         'collation', (
-          select format('%I.%I', n.nspname, o.collname)
-          from pg_collation as o
-          join pg_namespace as n on n.oid = o.collnamespace
-          where o.oid = a.attcollation and a.attcollation <> t.typcollation
+          select format('%I.%I', n.nspname, l.collname)
+          from pg_collation as l
+          join pg_namespace as n on n.oid = l.collnamespace
+          where l.oid = a.attcollation and a.attcollation <> t.typcollation
         ),
         'has_missing', a.atthasmissing,
         'missing', case when a.atthasmissing then array_to_string(a.attmissingval, '') end,
@@ -230,7 +236,7 @@ columns as (
           join pg_attribute as f on f.attrelid = c.typrelid and f.attnum > 0 and not f.attisdropped
           where i.root = t.oid
         ),
-        'comment', col_description(a.attrelid, a.attnum),
+        'comment', o.description,
         'published', case
           when p.attrs is not null then a.attnum = any (p.attrs)
           else
@@ -244,6 +250,7 @@ columns as (
   join pg_type as t on t.oid = a.atttypid
   left join bases as b on b.domain = a.atttypid
   left join pg_attrdef as d on d.adrelid = a.attrelid and d.adnum = a.attnum
+  left join pg_description as o on o.objoid = a.attrelid and o.classoid = 'pg_class'::regclass and o.objsubid = a.attnum
   left join published as p on p.relid = a.attrelid
   group by a.attrelid
 )
@@ -297,7 +304,11 @@ select
       select to_jsonb(q.publishes) from publication as q where exists (select from in_publication as i where i.relid = w.oid)
     ),
     'row_filter', pg_get_expr(p.qual, p.relid),
-    'comment', obj_description(w.oid, 'pg_class')
+    'comment', (
+      select o.description
+      from pg_description as o
+      where o.objoid = w.oid and o.classoid = 'pg_class'::regclass and o.objsubid = 0
+    )
   )
   || case
     when l.relid is null then '{}'
@@ -326,7 +337,8 @@ join pg_namespace as n on n.oid = w.relnamespace
 left join columns as c on c.attrelid = w.oid
 left join published as p on p.relid = w.oid
 left join logged as l on l.relid = w.oid;
-end;
+end
+$function$;
 
 create or replace function cdc.table_snapshot(relid oid)
 returns jsonb

@@ -1,22 +1,25 @@
 -- DDL capture: event triggers that write one signed, transactional logical message per event into the WAL.
 -- Whatever goes wrong inside becomes a `capture_failed` message; the user's DDL is never failed, and never waits long.
--- No sequence is touched (the user's lastval() stays), no DDL is run, no table of the user is opened.
+-- No sequence is touched (the user's lastval() stays), no table of the user is opened, and no DDL is run but for the
+-- trigger of a new partition.
 
 -- HMAC-SHA256 with the padded keys of 10_schema.sql.
 create or replace function cdc.sign(content bytea)
 returns text
-language sql
+language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
-begin atomic
-select encode(
-  sha256(
-    (select o.value from cdc.settings as o where o.name = 'hmac_outer')
-    || sha256((select i.value from cdc.settings as i where i.name = 'hmac_inner') || content)
-  ),
-  'hex'
-);
-end;
+as $function$
+begin
+  return encode(
+    sha256(
+      (select o.value from cdc.settings as o where o.name = 'hmac_outer')
+      || sha256((select i.value from cdc.settings as i where i.name = 'hmac_inner') || content)
+    ),
+    'hex'
+  );
+end
+$function$;
 
 -- Sign and write one event. System id, xid and insert LSN make a replay of an old message fail too.
 create or replace function cdc.emit(event text, fields jsonb)
@@ -44,6 +47,7 @@ begin
         'dropped', '[]'::jsonb,
         'tables', '[]'::jsonb,
         'rewrites', '[]'::jsonb,
+        'unguarded', '[]'::jsonb,
         'error', null
       )
       || fields
@@ -55,6 +59,9 @@ begin
     raise exception 'cdc.settings holds no signing key';
   end if;
   perform pg_logical_emit_message(true, 'cdc.ddl', convert_to(signature, 'UTF8') || content);
+  -- Decoding places a message where its record ends, which is where the next one starts; of two equal places a change of
+  -- the outer transaction comes first. So a record of no meaning parts the message from the row that follows it.
+  perform pg_logical_emit_message(false, 'cdc.apart', '');
   if exists (select from cdc.settings as s where s.name = 'ddl_to_log') then
     -- Without logical decoding nobody reads messages from the WAL.
     insert into cdc.change_log (part, lsn, relid, op, new)
@@ -68,10 +75,16 @@ $function$;
 -- system's and the toolkit's own are left out.
 create or replace function cdc.touched(tables oid[], types oid[])
 returns oid[]
-language sql
+language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
-begin atomic
+set plan_cache_mode = force_generic_plan
+set enable_hashjoin = off -- by index alone, however many tables there are
+set enable_mergejoin = off
+as $function$
+#variable_conflict use_column
+begin
+return (
 with recursive affected (typ) as (
   select t.typ
   from (
@@ -81,7 +94,7 @@ with recursive affected (typ) as (
     from pg_class as c
     where c.oid = any (tables)
   ) as t
-  where t.typ >= 16384
+  where t.typ > 16383
   union
   select case when d.classid = 'pg_type'::regclass then d.objid else c.reltype end
   from affected as a
@@ -122,8 +135,10 @@ where c.oid in (select b.relid from below as b union select u.relid from above a
   and c.relkind in ('r', 'p')
   and c.relpersistence <> 't'
   and n.nspname not like 'pg\_%'
-  and n.nspname not in ('information_schema', 'cdc');
-end;
+  and n.nspname not in ('information_schema', 'cdc')
+);
+end
+$function$;
 
 -- Tables that a publication event may have let in or out.
 create or replace function cdc.publishable()
@@ -134,21 +149,22 @@ set search_path = pg_catalog, pg_temp
 begin atomic
 select coalesce(array_agg(c.oid), '{}')
 from pg_class as c
-where c.relkind in ('r', 'p') and c.relpersistence <> 't' and c.oid >= 16384;
+where c.relkind in ('r', 'p') and c.relpersistence <> 't' and c.oid > 16383;
 end;
 
 -- Whether capture is switched off: by `cdc ddl pause`, or by anybody's own `set cdc.capture = off` in an emergency.
 -- Nothing is read then, but each DDL command still leaves a signed mark, so that a gap is never silent.
 create or replace function cdc.paused()
 returns boolean
-language sql
+language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
-begin atomic
-select
-  coalesce(current_setting('cdc.capture', true), '') = 'off'
-  or exists (select from cdc.settings as s where s.name = 'paused');
-end;
+as $function$
+begin
+  return coalesce(current_setting('cdc.capture', true), '') = 'off'
+    or exists (select from cdc.settings as s where s.name = 'paused');
+end
+$function$;
 
 create or replace function cdc.capture_command()
 returns event_trigger
@@ -157,6 +173,7 @@ security definer
 set search_path = pg_catalog, pg_temp
 set timezone = 'UTC'
 set row_security = off
+set plan_cache_mode = force_generic_plan -- planning costs more than running
 set lock_timeout = '500ms' -- below deadlock_timeout: this gives way before anybody's transaction is chosen as victim
 as $function$
 declare
@@ -164,10 +181,19 @@ declare
   created oid[];
   tables oid[];
   types oid[];
+  unguarded oid[] := '{}';
 begin
   begin
+    if coalesce(current_setting('cdc.guarding', true), '') <> '' and current_setting('cdc.guarding') = cdc.guarding() then
+      return;
+    end if;
     if cdc.paused() then
       perform cdc.emit('capture_skipped', jsonb_build_object('tag', tg_tag));
+      return;
+    end if;
+    if tg_tag = any (
+      string_to_array((select convert_from(s.value, 'UTF8') from cdc.settings as s where s.name = 'ignored'), ',')
+    ) then
       return;
     end if;
     select
@@ -225,7 +251,9 @@ begin
     if objects @> '[{"type": "publication"}]' and tg_tag <> 'CREATE PUBLICATION' then
       tables := tables || cdc.publishable();
     end if;
-    if tg_tag = 'ALTER TABLE' then
+    if tg_tag = 'ALTER TABLE'
+      and exists (select from pg_class as c where c.oid = any (tables) and c.relkind = 'p')
+    then
       -- DETACH PARTITION names only the parent. Its child's pg_class row is one that was written since this
       -- transaction began; a few more tables than needed do no harm.
       tables := tables || coalesce((
@@ -238,9 +266,13 @@ begin
     if tables = '{}' and not (objects @> '[{"type": "publication"}]' or objects @> '[{"type": "type"}]') then
       return;
     end if;
+    if exists (select from pg_class as c where c.oid = any (tables) and (c.relispartition or c.relkind = 'p')) then
+      unguarded := cdc.guard_new(tables);
+    end if;
     perform cdc.emit('ddl_command_end', jsonb_build_object(
       'tag', tg_tag,
       'objects', objects,
+      'unguarded', to_jsonb(unguarded::int8[]),
       'created', (select coalesce(jsonb_agg(r::int8), '[]') from unnest(created) as r where r = any (tables)),
       'tables', (
         select coalesce(jsonb_agg(s.snapshot order by s.relid), '[]') from cdc.table_snapshots(tables) as s
@@ -264,6 +296,7 @@ security definer
 set search_path = pg_catalog, pg_temp
 set timezone = 'UTC'
 set row_security = off
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '500ms'
 as $function$
 declare
@@ -352,6 +385,7 @@ security definer
 set search_path = pg_catalog, pg_temp
 set timezone = 'UTC'
 set row_security = off
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '500ms'
 as $function$
 declare
@@ -396,37 +430,6 @@ begin
 end
 $function$;
 
--- TRUNCATE fires no event trigger, and of a partition whose root publishes its rows it sends nothing: this trigger stands
--- on every partition of such a root, and on the root.
-create or replace function cdc.capture_truncate()
-returns trigger
-language plpgsql
-security definer
-set search_path = pg_catalog, pg_temp
-set timezone = 'UTC'
-as $function$
-declare
-  objects jsonb;
-begin
-  begin
-    objects := jsonb_build_array(
-      jsonb_build_object(
-        'type', 'table', 'identity', format('%I.%I', tg_table_schema, tg_table_name), 'relid', tg_relid::int8, 'subid', 0
-      )
-    );
-    perform cdc.emit('table_truncate', jsonb_build_object('tag', 'TRUNCATE TABLE', 'objects', objects));
-  exception
-    when others then
-      begin
-        perform cdc.capture_failed('TRUNCATE TABLE', sqlstate || ' ' || sqlerrm, objects);
-      exception
-        when others then null; -- parity finds what is missing
-      end;
-  end;
-  return null;
-end
-$function$;
-
 -- The least that can be said. If even signing fails the message goes out unsigned: it is then recorded as forged, loudly.
 create or replace function cdc.capture_failed(tag text, failure text, objects jsonb)
 returns void
@@ -459,5 +462,4 @@ revoke all on function cdc.capture_failed(text, text, jsonb) from public;
 revoke all on function cdc.capture_command() from public;
 revoke all on function cdc.capture_drop() from public;
 revoke all on function cdc.capture_rewrite() from public;
-revoke all on function cdc.capture_truncate() from public;
 revoke all on function cdc.paused() from public;

@@ -12,7 +12,7 @@ from toolkit.embedded import EmbeddedServer
 from toolkit.errors import PreflightFailed, SlotError, UnknownTable
 from toolkit.source import install, slot
 from toolkit.source.connection import Connection, connect
-from toolkit.source.preflight import preflight, require
+from toolkit.source.preflight import fills_with_null, preflight, require
 
 pytestmark = pytest.mark.postgres
 
@@ -126,3 +126,11 @@ def test_slot_and_publication(source: Config, conn: Connection) -> None:
     (finding,) = preflight(conn, source)
     assert finding.level == "warning"
     assert "does not exist, but slot" in finding.found
+
+
+def test_trap_059_minors_that_drop_missing_values_are_refused(source: Config) -> None:
+    """No server here is that old: the server's own history tells what they send, and that 15.6 and 16.2 mended it."""
+    refused = [v for v in (150005, 150006, 150020, 160000, 160001, 160002, 170000) if fills_with_null(v)]
+    assert refused == [150005, 160000, 160001]
+    with connect(source) as conn:
+        assert not fills_with_null(conn.info.server_version)

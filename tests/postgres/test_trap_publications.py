@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import psycopg
 import pytest
 
@@ -213,26 +215,120 @@ def test_trap_097_truncate_of_a_partition_is_heard(world: World) -> None:
     assert "partition public.r2 was truncated" in world.stale()["public.r"]
     log.repair("public.r")
     world.exact("r")
+
+
+_BORN = {
+    "created": ("create table r3 partition of r for values from (20) to (30)", "insert into r values (25, 'c')"),
+    "created in parts": (
+        "create table r3 partition of r for values from (20) to (30) partition by range (id)",
+        "create table r30 partition of r3 for values from (20) to (25)", "insert into r values (21, 'c')",
+        "savepoint a", "create table r31 partition of r3 for values from (25) to (30)",
+        "insert into r values (26, 'd')", "release a",
+    ),
+    "attached": (
+        "create table r3 (like r including all)", "insert into r3 values (25, 'c')",
+        "alter table r attach partition r3 for values from (20) to (30)", "insert into r values (26, 'd')",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", _BORN)
+def test_trap_097_truncate_in_the_transaction_that_made_the_partition(world: World, how: str) -> None:
+    log = world.start(*ROOT)
+    world.sql("begin", *_BORN[how], "truncate r3", "insert into r values (27, 'e')", "commit")
+    log.drain()
+    assert "public.r3" in world.stale()["public.r"] and "truncated" in world.stale()["public.r"]
+    log.repair("public.r")
+    log.drain()
+    world.exact("r")
+    world.sql("begin", "truncate r", "insert into r values (5, 'after'), (25, 'after')", "commit")
+    log.drain()
+    world.exact("r")  # the root's own TRUNCATE tells all, of the new partition too
+    assert {e["payload"]["tag"] for e in log.of("ddl")}.isdisjoint({"CREATE TRIGGER"})
+    assert len([e for e in log.of("ddl") if e["payload"]["tag"] == "ALTER TABLE"]) == (how == "attached")
+
+
+def test_trap_097_a_root_made_later_is_heard_of_from_birth(world: World) -> None:
+    log = world.start(*ROOT)
+    world.sql(
+        "begin", "create table q (id int primary key) partition by range (id)",
+        "create table q1 partition of q for values from (0) to (10)", "insert into q values (1)", "truncate q",
+        "insert into q values (2)", "commit",
+    )  # fmt: skip
+    log.drain()
+    world.exact("q", "r")
+    world.sql("truncate q1")
+    log.drain()
+    assert "public.q1 was truncated" in world.stale()["public.q"]
+
+
+def test_trap_097_what_could_not_be_guarded_is_red_if_it_may_matter(world: World) -> None:
+    log = world.start(*ROOT)
+    log.conn.execute(
+        "create or replace function cdc.guard(relid oid) returns void language plpgsql as"
+        " $$ begin raise exception 'broken'; end $$"
+    )
     world.sql("create table r3 partition of r for values from (20) to (30)", "insert into r values (25, 'c')")
     log.drain()
     world.exact("r")
-    world.sql("truncate r3")  # its trigger came with the drain
+    world.sql(
+        "begin", "create table r4 partition of r for values from (30) to (40)", "insert into r values (35, 'd')",
+        "truncate r4", "commit",
+    )  # fmt: skip
     log.drain()
-    assert "public.r3 was truncated" in world.stale()["public.r"]
+    assert "public.r4 may have been truncated before its trigger stood" in world.stale()["public.r"]
+
+
+def test_trap_097_the_guard_is_in_nobodys_way(world: World, pg: EmbeddedServer) -> None:
+    """Owners without rights, others' event triggers and locks, a dump restored beside: none of them meets it."""
+    owner = f"owner_{world.user.info.dbname}"
+    log = world.start(
+        *ROOT, f"create role {owner}", f"grant all on schema public to {owner}",
+        *(f"alter table {table} owner to {owner}" for table in ("r", "r1", "r2")),
+        "create table heard (tag text)", f"grant all on heard to {owner}",
+        "create function hear() returns event_trigger language plpgsql as"
+        " $$ begin insert into public.heard values (tg_tag); end $$",
+        "create event trigger zz on ddl_command_end execute function hear()",
+        "create table s (id int primary key) partition by range (id)",
+        "create table s1 partition of s for values from (0) to (10)",
+    )  # fmt: skip
+    world.sql("truncate heard", f"set role {owner}", "set cdc.guarding = 'forged'")
+    world.sql("create table r3 partition of r for values from (20) to (30)")
+    world.sql("begin", "create table r4 partition of r for values from (30) to (40)", "insert into r values (35, 'd')")
+    world.sql("truncate r4", "commit", "reset role", "reset cdc.guarding")
+    log.drain()
+    log.drain()
+    assert world.user.execute("select array_agg(tag) from heard").fetchone() == (["CREATE TABLE", "CREATE TABLE"],)
+    assert "public.r4 was truncated" in world.stale()["public.r"]
+    assert len([e for e in log.of("ddl") if e["payload"]["tag"] == "CREATE TABLE"]) == 2
+    world.sql(f"drop trigger _cdc_truncate_{world.relid('s1')} on s1")
+    with psycopg.connect(world.config.source.conninfo) as other:
+        other.execute("lock table s1 in row exclusive mode")
+        world.sql("set statement_timeout = '2s'", "alter publication cdc set (publish = 'insert')")
+    dumped = subprocess.run(
+        [pg.program("pg_dump"), "-t", "r*", world.config.source.conninfo], capture_output=True, text=True, check=True
+    ).stdout
+    world.sql("reset statement_timeout", "drop table r", "set check_function_bodies = off")
+    plain = "\n".join(line for line in dumped.splitlines() if not line.startswith(("COPY", "\\")) and "\t" not in line)
+    world.sql("begin", plain, "truncate public.r4", "commit", "reset all")
+    log.drain()
+    assert "public.r4 was truncated" in str([e["payload"]["reason"] for e in log.of("gap", world.relid("public.r"))])
+    world.sql(f"drop owned by {owner} cascade", f"drop role {owner}")
 
 
 def test_trap_097_truncate_before_the_trigger_stands(world: World) -> None:
     log = world.start(*ROOT)
     world.sql(
-        "create table r3 partition of r for values from (20) to (30)", "insert into r values (25, 'c')", "truncate r3"
-    )
+        "create table r3 partition of r for values from (20) to (30)", "insert into r values (25, 'c')",
+        f"drop trigger _cdc_truncate_{world.relid('public.r1')} on r1", "truncate r1",
+    )  # fmt: skip
     before = log.complete_to
     log.drain()
     state = log.states()["public.r"]
-    assert "public.r3 may have been truncated before its trigger stood" in (state.reason or "")
+    assert "public.r1 may have been truncated before its trigger stood" in (state.reason or "")
     assert state.from_lsn is not None and state.from_lsn <= before
     log.repair("public.r")
     log.drain()
     world.exact("r")
     install.uninstall(log.conn, world.config)
-    assert world.user.execute("select count(*) from pg_trigger where tgname = '_cdc_truncate'").fetchone() == (0,)
+    assert world.user.execute("select count(*) from pg_trigger where tgname like '\\_cdc\\_%'").fetchone() == (0,)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from toolkit.catalog import Column, TableVersion
+from toolkit.sqltext import statements
 
 DDL_PREFIX, BEACON_PREFIX = "cdc.ddl", "cdc.beacon"
 
@@ -28,6 +29,8 @@ _ALTER_TABLE = re.compile(
     rf"\s*alter\s+table\s+(?:if\s+exists\s+)?(?:only\s+)?(?:{_NAME}\s*\.\s*)?({_NAME})\s[^;]*;?\s*", re.IGNORECASE
 )
 _USING = re.compile(r"\busing\b", re.IGNORECASE)
+_AROUND = ("begin", "start", "commit", "set")
+_MAY_RUN_CODE = re.compile(r"\b(default|check|generated|attach|validate)\b|\\", re.IGNORECASE)
 _INTEGERS = {"smallint": 2, "integer": 4, "bigint": 8}
 
 
@@ -47,6 +50,7 @@ class DdlMessage:
     named: frozenset[int] | None  # tables that the message mentions; None: others too, whose tables it does not tell
     error: str | None
     identities: dict[int, str] = field(default_factory=dict)  # names of the tables that the message mentions
+    unguarded: frozenset[int] = frozenset()  # partitions it locked whose TRUNCATE nobody would hear
 
 
 @dataclass(slots=True)
@@ -112,6 +116,7 @@ def read(data: dict[str, Any], text: str) -> DdlMessage:
         named=named if len(tabular) == len(objects) else None,
         error=data.get("error"),
         identities={int(o["relid"]): str(o.get("identity")) for o in tabular},
+        unguarded=frozenset(int(relid) for relid in data.get("unguarded") or ()),
     )
 
 
@@ -277,17 +282,21 @@ def _provable(old: TableVersion, new: TableVersion, message: DdlMessage, rewrite
 
 
 def plain_alter_table(message: DdlMessage, old: TableVersion, new: TableVersion) -> bool:
-    """Whether the captured SQL is one whole ALTER TABLE of this table without USING.
+    """Whether the captured SQL is nothing but whole ALTER TABLE commands without USING, one of them of this table.
 
-    Inside DO or a function the captured text is the outer one, and then it does not begin with ALTER TABLE; several
-    commands in one string are not told apart.
+    Inside DO or a function the captured text is the outer one, and then it does not begin with ALTER TABLE. Several
+    commands in one string are told by what none of them does: run code of somebody, which could alter the table unseen.
     """
-    sql = message.sql
-    match = _ALTER_TABLE.fullmatch(sql)
-    if message.tag != "ALTER TABLE" or len(sql) >= _SQL_CAP or match is None or _USING.search(sql):
+    if message.tag != "ALTER TABLE" or len(message.sql) >= _SQL_CAP:
         return False
-    name = match[1][1:-1].replace('""', '"') if match[1].startswith('"') else match[1].lower()
-    return name in (old.name, new.name)
+    commands = [s for s in statements(message.sql) if s.words[0] not in _AROUND]
+    found = [_ALTER_TABLE.fullmatch(command.text) for command in commands]
+    if any(match is None or _USING.search(match[0]) for match in found):
+        return False
+    if len(commands) > 1 and _MAY_RUN_CODE.search(message.sql):
+        return False
+    names = {m[1][1:-1].replace('""', '"') if m[1].startswith('"') else m[1].lower() for m in found if m}
+    return not names.isdisjoint((old.name, new.name))
 
 
 def _widened(old: Column, new: Column) -> bool:

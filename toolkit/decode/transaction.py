@@ -178,6 +178,11 @@ class Transaction:
         self._rewritten_leaves(index, message)
         for table in message.tables:
             self._adopt(index, message, table)
+        for table in sorted(message.unguarded):
+            for root in self._roots(table):
+                if self.planner.has_rows(root, index, self.commit):
+                    name = TableVersion.from_json(message.tables[table]).identifier
+                    self._gap(index, root, f"partition {name} may have been truncated before its trigger stood")
         self._dropped_partitions(index, message)
         for table in message.dropped:
             self._drop(index, table)

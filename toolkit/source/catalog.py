@@ -15,7 +15,7 @@ from toolkit.catalog import TableVersion
 from toolkit.config import Config
 from toolkit.errors import HistoryDiverged, PreflightFailed
 from toolkit.ledger_row import SourceIdentity
-from toolkit.names import qualified, selects
+from toolkit.names import qualified
 from toolkit.source.connection import Connection
 
 #: What initdb made has lower OIDs.
@@ -65,9 +65,30 @@ def relations(conn: Connection) -> tuple[Relation, ...]:
 
 
 def matching(conn: Connection, config: Config) -> tuple[Relation, ...]:
-    """Relations that `[source] tables` names and `exclude` does not."""
-    chosen = config.source
-    return tuple(r for r in relations(conn) if selects(chosen.tables, chosen.exclude, r.schema, r.name))
+    """Relations that the configuration asks for: by name, or because they are in the publication of somebody else."""
+    asked = tuple(r for r in relations(conn) if config.source.asks_for(r.schema, r.name))
+    if config.source.scope == "tables":
+        return asked
+    state = publication_state(conn, config)
+    if state is None:
+        return ()
+    members = {
+        r.relid
+        for r in asked
+        if r.capturable and (state.all_tables or r.schema in state.schemas or r.relid in state.relids)
+    }
+    while below := {r.relid for r in asked if members.intersection(r.parents)} - members:
+        members |= below
+    return tuple(r for r in asked if r.relid in members)
+
+
+def schema_only(conn: Connection, config: Config) -> tuple[int, ...]:
+    """Relids of the tables of which only the versions of their shape are kept, published or not."""
+    if not any(chosen.capture == "schema" for chosen in config.table.values()):
+        return ()
+    return tuple(
+        r.relid for r in relations(conn) if r.kind in "rp" and config.capture_of(r.schema, r.name).capture == "schema"
+    )
 
 
 def selected_relations(conn: Connection, config: Config) -> tuple[Relation, ...]:

@@ -29,12 +29,12 @@ _log = logger(__name__)
 
 def logged(config: Config, table: TableVersion | catalog.Relation) -> bool:
     """Whether triggers capture the table."""
-    return config.capture_of(table.schema, table.name).capture != "slot"
+    return config.capture_of(table.schema, table.name).capture in ("change_log", "both")
 
 
 def published(config: Config, table: TableVersion | catalog.Relation) -> bool:
     """Whether the slot captures the table itself; the rows of the others come as rows of the change log."""
-    return config.capture_of(table.schema, table.name).capture != "change_log"
+    return config.capture_of(table.schema, table.name).capture in ("slot", "both")
 
 
 def by_ticks(conn: Connection, config: Config) -> bool:
@@ -79,7 +79,11 @@ def moving(conn: Connection, config: Config) -> tuple[str, ...]:
     if not catalog.installed(conn) or by_ticks(conn, config):
         return ()
     tables = catalog.published_tables(conn, config)
-    return tuple(t.identifier for t in tables if (t.capture == "change_log") == published(config, t))
+    return tuple(
+        t.identifier
+        for t in tables
+        if (t.capture == "change_log") == published(config, t) and (published(config, t) or logged(config, t))
+    )
 
 
 def settle(conn: Connection, config: Config) -> None:

@@ -9,17 +9,11 @@ import psycopg
 from psycopg.rows import dict_row
 
 from toolkit import queries
-from toolkit.config import Config
 from toolkit.log import logger
-from toolkit.names import quote_postgres
+from toolkit.names import qualified
 from toolkit.source.connection import Connection, one_line
 
 _log = logger(__name__)
-_TRIGGER = """
-create or replace trigger _cdc_truncate before truncate on {table}
-for each statement execute function cdc.capture_truncate();
-alter table {table} enable always trigger _cdc_truncate;
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,26 +46,25 @@ def capture_state(conn: Connection) -> CaptureState:
     return CaptureState(**row)
 
 
-def unguarded(conn: Connection, config: Config, also: Iterable[int] = ()) -> tuple[Partition, ...]:
+def unguarded(conn: Connection, also: Iterable[int] = ()) -> tuple[Partition, ...]:
     """Partitions without their trigger, and those of `also` as they stand now."""
-    parameters = {"publication": config.source.publication, "also": list(also)}
     with conn.cursor(row_factory=dict_row) as cursor:
-        rows = cursor.execute(queries.load("introspect/unguarded"), parameters).fetchall()
+        rows = cursor.execute(queries.load("introspect/unguarded"), {"also": list(also)}).fetchall()
     return tuple(Partition(**(row | {"roots": tuple(row["roots"])})) for row in rows)
 
 
-def guard(conn: Connection, config: Config) -> tuple[int, ...]:
-    """Put the trigger on partitions that came since the last time; the relids of those that had none.
+def guard(conn: Connection) -> tuple[int, ...]:
+    """Put the trigger on partitions that came past the event triggers; the relids of those that had none.
 
     A partition whose lock is not to be had at once is left to the next drain.
     """
-    missing = unguarded(conn, config)
+    missing = unguarded(conn)
     for partition in missing:
-        table = f"{quote_postgres(partition.schema)}.{quote_postgres(partition.name)}"
         try:
             with conn.transaction():
                 conn.execute("set local lock_timeout = '2s'")
-                conn.execute(_TRIGGER.format(table=table))
+                conn.execute("select cdc.guard(%s::oid)", [partition.relid])
         except psycopg.Error as error:
-            _log.warning("no truncate trigger", extra={"table": table, "error": one_line(error)})
+            name = qualified(partition.schema, partition.name)
+            _log.warning("no truncate trigger", extra={"table": name, "error": one_line(error)})
     return tuple(partition.relid for partition in missing)

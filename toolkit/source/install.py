@@ -19,7 +19,7 @@ _log = logger(__name__)
 _LOCK_ATTEMPTS = 3
 _BELOW_DEADLOCK_TIMEOUT = 0.5  # seconds
 _EVENT_TRIGGERS = "40_event_triggers"
-_FILES = ("10_schema", "20_table_snapshot", "30_capture", "35_switch", _EVENT_TRIGGERS)
+_FILES = ("10_schema", "20_table_snapshot", "30_capture", "32_partitions", "35_switch", _EVENT_TRIGGERS)
 
 
 def install_sql(
@@ -41,7 +41,9 @@ def install_sql(
     """
     name = "'" + config.source.publication.replace("'", "''") + "'"
     files = [file for file in _FILES if event_triggers or file != _EVENT_TRIGGERS]
-    parts = [queries.load(f"install/{file}").replace(":'publication'", name) for file in files]
+    ignored = "'" + ",".join(config.ddl.ignore) + "'"
+    scripts = [queries.load(f"install/{file}") for file in files]
+    parts = [s.replace(":'publication'", name).replace(":'ignored'", ignored) for s in scripts]
     parts += changelog.install_sql(config, tables, ticks=ticks)
     if not ticks:
         parts += [f"{statement};\n" for statement in _publication_sql(config, tables, publication)]
@@ -69,7 +71,7 @@ def install(conn: Connection, config: Config) -> None:
                 raise
             # Some services let other roles create event triggers too, so it is tried before it is done without.
             _locked(conn, config, "installing capture", script(False))
-        guard.guard(conn, config)
+        guard.guard(conn)
     except psycopg.errors.InsufficientPrivilege as error:
         raise PreflightFailed(
             f"installing capture: {one_line(error)}; `cdc init` needs a superuser, or at least a role that owns the"
@@ -92,8 +94,10 @@ def uninstall(conn: Connection, config: Config) -> None:
         slot.require_ours(conn, config, state)
         slot.drop_slot(conn, config.source.slot)
     # The triggers of the change log go with their functions.
-    publication = f"drop publication if exists {quote_postgres(config.source.publication)}"
-    _locked(conn, config, "removing capture", f"{queries.load('uninstall/10_objects')};\n{publication}")
+    script = queries.load("uninstall/10_objects")
+    if config.source.scope == "tables":
+        script += f";\ndrop publication if exists {quote_postgres(config.source.publication)}"
+    _locked(conn, config, "removing capture", script)
 
 
 def _locked(conn: Connection, config: Config, what: str, script: str) -> None:
@@ -127,11 +131,14 @@ def _publication_sql(
 ) -> list[str]:
     """Statements that make the publication hold the selected tables. A partition comes with its root."""
     source = config.source
+    if source.scope == "published":
+        return []
     schemas = _whole_schemas(config)
     for table in tables:
+        capture = config.capture_of(table.schema, table.name).capture
         if not changelog.published(config, table) and table.schema in schemas:
             raise ConfigError(
-                f'[table] {table.identifier} has capture = "change_log", which cannot be kept with'
+                f'[table] {table.identifier} has capture = "{capture}", which cannot be kept with'
                 ' new_tables = "publish": a schema is published whole; use new_tables = "propose"'
             )
     tables = [t for t in tables if changelog.published(config, t)]

@@ -67,6 +67,13 @@ def _server(conn: Connection, ticks: bool) -> Iterator[Finding]:
     server = _one(conn, "introspect/server")
     if server["version"] < OLDEST:
         yield Finding("error", "server version", str(server["version"]), "PostgreSQL 15 or later is needed")
+    if fills_with_null(server["version"]) and not ticks:
+        yield Finding(
+            "error",
+            "server version",
+            f"{server['version']} sends NULL for the default of an added column in old images of REPLICA IDENTITY FULL",
+            "upgrade to 15.6, 16.2 or later",
+        )
     if server["standby"]:
         yield Finding("error", "server", "is a standby", "connect to the primary")
     if server["wal_level"] != "logical" and not ticks:
@@ -101,6 +108,11 @@ def _server(conn: Connection, ticks: bool) -> Iterator[Finding]:
             "has encoding SQL_ASCII: bytes that are not UTF-8 stop the drain",
             "use a database with a real encoding",
         )
+
+
+def fills_with_null(version: int) -> bool:
+    """Whether pgoutput of that server_version_num drops missing values from old images: 15.0 to 15.5, 16.0 and 16.1."""
+    return 150000 <= version < 150006 or 160000 <= version < 160002
 
 
 def triggers_stand(conn: Connection) -> bool:
@@ -153,6 +165,14 @@ def _slot(conn: Connection, config: Config) -> Iterator[Finding]:
 def _publication(conn: Connection, config: Config) -> Iterator[Finding]:
     name = config.source.publication
     state = catalog.publication_state(conn, config)
+    if state is None and config.source.scope == "published":
+        yield Finding(
+            "error",
+            f"publication {name!r}",
+            "does not exist",
+            'create it, or set [source] scope = "tables" to have `cdc init` do so',
+        )
+        return
     if state is None:
         if slot.read_slot(conn, config.source.slot) is not None:
             yield Finding(
@@ -184,6 +204,14 @@ def _publication(conn: Connection, config: Config) -> Iterator[Finding]:
                 f"is published without {', '.join(out)}: the lake does not have them",
                 f"take them into the column list of publication {name}, or leave it so",
             )
+        elif config.capture_of(table.schema, table.name).capture == "schema":
+            if table.published:
+                yield Finding(
+                    "warning",
+                    f"table {table.identifier}",
+                    'has capture = "schema" and is in the publication: its rows are captured all the same',
+                    f"run `cdc init`, or take it out of publication {name}",
+                )
         elif not table.published and table.kind == "r" and table.relid not in below and table.relid in chosen:
             yield Finding(
                 "warning",
@@ -225,7 +253,7 @@ def _capture(conn: Connection, config: Config) -> Iterator[Finding]:
             f"roles or databases have settings that switch it off: {state.settings}",
             "run: alter role ... reset, or alter database ... reset",
         )
-    for partition in guard.unguarded(conn, config):
+    for partition in guard.unguarded(conn):
         yield Finding(
             "warning",
             f"partition {qualified(partition.schema, partition.name)}",
@@ -236,7 +264,14 @@ def _capture(conn: Connection, config: Config) -> Iterator[Finding]:
 
 def _tables(conn: Connection, config: Config, ticks: bool) -> Iterator[Finding]:
     relations = catalog.matching(conn, config)
-    for pattern in config.source.tables:
+    if config.source.scope == "published" and config.uses_change_log:
+        yield Finding(
+            "error",
+            "[source] scope",
+            'is "published", and the change log would have to be added to that publication',
+            'set scope = "tables", or capture = "slot"',
+        )
+    for pattern in config.source.tables if config.source.scope == "tables" else ():
         if not any(selects((pattern,), (), r.schema, r.name) for r in catalog.relations(conn)):
             yield Finding(
                 "error",
@@ -258,6 +293,8 @@ def _tables(conn: Connection, config: Config, ticks: bool) -> Iterator[Finding]:
                     f"is {_KINDS[relation.kind]}, which logical decoding does not carry",
                     "add it to [source] exclude" if not named else "take it out of [source] tables",
                 )
+        elif relation.kind in "rp" and config.capture_of(relation.schema, relation.name).capture == "schema":
+            continue
         elif relation.persistence != "p":
             yield Finding(
                 "error" if named else "warning",

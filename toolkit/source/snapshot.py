@@ -231,7 +231,9 @@ def snapshot_batches(
     except psycopg.Error as error:
         if conn.broken or conn.closed:
             raise SourceUnavailable(f"copying {table.identifier}: {one_line(error)}") from None
-        raise TableRefused(f"copying {table.identifier}: {one_line(error)}") from None
+        unnamed = isinstance(error, psycopg.errors.UndefinedFunction | psycopg.errors.UndefinedTable)
+        remedy = "; name its schema where it is called, or run: alter function ... set search_path = ..." * unnamed
+        raise TableRefused(f"copying {table.identifier}: {one_line(error)}{remedy}") from None
 
 
 @contextmanager
