@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 from toolkit.catalog import Column
+from toolkit.names import quote_spark
 from toolkit.queries import ROOT
 
 _MACROS = ROOT / "dbt_project" / "macros" / "cdc_types.sql"
@@ -44,6 +45,11 @@ def typed_sql(text_expr: str, column: Column) -> str:
 def text_sql(lake_name: str, column: Column) -> str:
     """Exactly the source's text of one column of a typed table, from the typed column and `_cdc_text`."""
     return str(_module().cdc_text_of(lake_name, column)).strip()
+
+
+def canonical_sql(lake_name: str, column: Column) -> str:
+    """The source's text of a column from the typed column alone: exact in a row whose `_cdc_text` is NULL."""
+    return str(_module().cdc_canonical(quote_spark(lake_name), column)).strip()
 
 
 def lake_columns(columns: Sequence[Column]) -> dict[int, str]:

@@ -35,7 +35,7 @@ CORPUS: dict[str, list[str | None]] = {
     "real": ["1e-05", "1e+06", "3.4028235e+38", "NaN", "-Infinity", "0.1", "1e+15", "123456.7"],
     "double precision": ["1e-05", "1e+15", "123456789012345680", "-0", "5e-324", "0.1", "NaN"],
     "text": ["", None, "~", "1:a", "naïve 😀", "tab\tnew\nline", "$x ${y} {z} %s 'quoted' \\", " "],
-    "varchar(20)": ["", " padded ", "NULL"],
+    "varchar(20)": ["\b", "\f", "\v", "\r", "\\", "", " padded ", "NULL"],
     "char(5)": ["ab", "", "abcde"],
     "date": ["2024-02-29", "0044-03-15 BC", "infinity", "99999-01-01"],
     "time": ["23:59:59.999999", "24:00:00"],

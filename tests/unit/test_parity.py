@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.catalog import TableVersion
+from toolkit.lake.parity import key_ranges_sql
 from toolkit.lsn import Lsn
 from toolkit.parity import ESCAPES, BucketFigures, Sums, chosen, comparison, differing, effective, fields, total
 from toolkit.quality.classify import classify
@@ -206,3 +209,19 @@ def test_text_and_json_say_the_same() -> None:
     assert data["tables"][1]["status"] == "stale"
     assert "NOT proven" in as_text(report)
     assert "public.b: gap (cdc repair public.b)" in as_text(report)
+
+
+def test_ranges_hold_every_key_and_split_at_the_widest_gaps() -> None:
+    table = _table()
+    assert key_ranges_sql(comparison(table, 1), [("a",)]) == "true"  # a text
+    columns = tuple(replace(column, type="bigint") for column in table.columns)
+    plan = comparison(replace(table, columns=columns), 1)
+    assert key_ranges_sql(plan, [("7",)]) == "`id` BETWEEN 7 AND 7"
+    one = key_ranges_sql(plan, [("10",), ("-5",), ("9",)])
+    assert one == "`id` BETWEEN -5 AND -5 OR `id` BETWEEN 9 AND 9 OR `id` BETWEEN 10 AND 10"
+    numbers = [*range(0, 1000, 10), *range(5000, 6000, 10)]
+    parts = key_ranges_sql(plan, [(str(n),) for n in numbers]).split(" OR ")
+    ranges = [tuple(map(int, re.findall(r"-?\d+", part))) for part in parts]
+    assert len(ranges) == 50
+    assert all(any(low <= n <= high for low, high in ranges) for n in numbers)
+    assert not any(low < 995 < high for low, high in ranges)
