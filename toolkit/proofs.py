@@ -1,13 +1,18 @@
-"""What checks have proven, read without a JVM from what they remember."""
+"""What checks have proven, read from what they remember: without a JVM but for `at_one_lsn`."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from toolkit.errors import NotProven
 from toolkit.lsn import Lsn
+from toolkit.names import lake_table, quote_spark
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from toolkit.config import Config
     from toolkit.lake.ledger import Ledger
 
@@ -29,4 +34,44 @@ def proven(config: Config, ledger: Ledger) -> dict[int, Lsn]:
     return found
 
 
-__all__ = ["proven"]
+def at_one_lsn(config: Config, spark: SparkSession, tables: Sequence[str] = ()) -> Lsn:
+    """Make temporary views `<schema>__<table>` of `tables` (all if empty) in a session, all at one proven LSN.
+
+    The views of `published` move one after another, so a join over several of them may meet two proofs. These stand
+    on one commit of `ops.published` and never move.
+
+    Raises:
+        UnknownTable: no captured table has that name.
+        NotProven: a table was never proven, or not at the LSN of the others; the message names it.
+    """
+    from toolkit import history
+    from toolkit.lake.ledger import Ledger
+    from toolkit.lake.reads import scan
+    from toolkit.states import live_tables
+
+    versions = [history.resolve(config, name) for name in tables] or list(live_tables(Ledger(config)))
+    rows = {row["relid"]: row for row in scan(config, PUBLISHED)}  # one table snapshot: of one check
+    stands = {v.identifier: (rows.get(v.relid) or {}).get("lsn") for v in versions}
+    lsns = {lsn for lsn in stands.values() if lsn is not None}
+    newest = max(lsns, default=None)
+    behind = [
+        f"{name} ({'never' if at is None else Lsn(at)})" for name, at in stands.items() if at is None or at != newest
+    ]
+    if newest is None or behind:
+        at = "no LSN" if newest is None else str(Lsn(newest))
+        raise NotProven(f"reading at one LSN: proven at {at}, but not {', '.join(behind)}; cdc check, or name fewer")
+    for version in versions:
+        name = lake_table(version.schema, version.name)
+        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {name} AS {shown_sql(spark, name, rows[version.relid]['tag'])}")
+    return Lsn(newest)
+
+
+def shown_sql(spark: SparkSession, name: str, tag: str) -> str:
+    """The query for what readers see of `current.<name>` at a tag: its own columns, by the names they had then."""
+    relation = f"current.{name} VERSION AS OF '{tag}'"
+    columns = spark.sql(f"SELECT * FROM {relation}").columns
+    shown = ", ".join(quote_spark(c) for c in columns if c == "_cdc_text" or not c.startswith("_cdc_"))
+    return f"SELECT {shown} FROM {relation}"
+
+
+__all__ = ["at_one_lsn", "proven", "shown_sql"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from toolkit.errors import LakeError
 from toolkit.lsn import Lsn
 from toolkit.names import lake_table, quote_spark
-from toolkit.proofs import PUBLISHED
+from toolkit.proofs import PUBLISHED, shown_sql
 from toolkit.quality.report import CheckReport, TableCheck
 
 if TYPE_CHECKING:
@@ -72,11 +72,15 @@ FROM {PUBLISHED}
 """
 
 
-def publish(config: Config, report: CheckReport, *, complete: bool = True) -> tuple[str, ...]:
+def publish(
+    config: Config, report: CheckReport, *, complete: bool = True, at: datetime | None = None
+) -> tuple[str, ...]:
     """Point the views of the tables proven identical to the table snapshots that were compared.
 
     Tables that are not proven keep their last view. With `complete` (every table was checked) the views of tables that
-    no longer exist are dropped. Returns the names of the tables that moved.
+    no longer exist are dropped. `at` is the time of the check (now if None).
+
+    Returns the names of the tables that moved.
     """
     from toolkit.lake.ledger import Ledger
     from toolkit.lake.session import own_session
@@ -89,7 +93,7 @@ def publish(config: Config, report: CheckReport, *, complete: bool = True) -> tu
     last = ledger.last()
     generation = last.generation if last is not None else 1
     before = proofs(config)
-    now = datetime.now(UTC)
+    now = at or datetime.now(UTC)
     after: dict[int, dict[str, Any]] = {}
     moved: list[str] = []
     for result in report.tables:
@@ -177,9 +181,7 @@ def _tag(config: Config, spark: SparkSession, table: TableVersion, snapshot_id: 
 def _create_view(spark: SparkSession, table: TableVersion, tag: str) -> None:
     name = lake_table(table.schema, table.name)
     # A view keeps the column names it was created with, whatever `current` becomes later.
-    columns = spark.sql(f"SELECT * FROM current.{name} VERSION AS OF '{tag}'").columns
-    shown = ", ".join(quote_spark(c) for c in columns if c == "_cdc_text" or not c.startswith("_cdc_"))
-    spark.sql(f"CREATE OR REPLACE VIEW published.{name} AS SELECT {shown} FROM current.{name} VERSION AS OF '{tag}'")
+    spark.sql(f"CREATE OR REPLACE VIEW published.{name} AS {shown_sql(spark, name, tag)}")
 
 
 def _drop_others(spark: SparkSession, keep: set[str]) -> None:
