@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import psycopg
 import pytest
@@ -19,12 +21,13 @@ from toolkit.errors import ConfigError
 from toolkit.lake import session
 from toolkit.lake.ledger import Ledger
 from toolkit.lsn import Lsn
+from toolkit.parity import Comparison
 from toolkit.quality import check as checking
-from toolkit.quality import expectations, publish
+from toolkit.quality import expectations, publish, trend
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.queries import ROOT
 from toolkit.rows import rows
-from toolkit.source import cut, slot
+from toolkit.source import cut, parity, slot
 
 pytestmark = [pytest.mark.e2e, pytest.mark.postgres, pytest.mark.spark, pytest.mark.dbt]
 
@@ -42,6 +45,9 @@ def source(pg16: EmbeddedServer, lake: Config) -> Iterator[Config]:
             "alter table public.bag replica identity full",
             "insert into public.bag values ('a'), ('a'), ('a'), (null), ('')",
             "create table public.empty (id int primary key)",
+            "create type public.mood as enum ('well', 'ill')",
+            "create table public.felt (id int primary key, mood public.mood)",
+            "insert into public.felt values (1, 'ill')",
         )
         initialise.init(config)
         yield config
@@ -65,7 +71,10 @@ def test_green_then_each_fault_is_found(source: Config) -> None:
     _sql(source, "update public.item set name = 'new' where id = 1", "delete from public.item where id = 2")
     green = _check(source)
     assert green.green, green.to_dict()
-    assert {t.table: t.rows for t in green.tables} == {"public.bag": 5, "public.empty": 0, "public.item": 299}
+    assert {t.table: t.rows for t in green.tables} == {
+        "public.bag": 5, "public.empty": 0, "public.felt": 1, "public.item": 299,
+    }  # fmt: skip
+    assert trend.differing(source) == []
     assert green.lsn is not None
     assert green.lsn == Ledger(source).last().complete_to  # type: ignore[union-attr]
     assert publish.published_lsn(source) == green.lsn
@@ -106,6 +115,21 @@ def test_green_then_each_fault_is_found(source: Config) -> None:
     assert found["public.empty"].status == "identical"
     written = json.loads((expectations.directory(source) / "parity.json").read_text(encoding="utf-8"))
     assert written["green"] is False
+    # Every row that differs is in a table of its own, with the cells of both sides.
+    every = {(r["table"], r["class"]): r for r in spark.table("ops.parity_rows").collect()}
+    assert len(every) == spark.table("ops.parity_rows").count() == 3
+    modified, removed = every["public.item", "modified"], every["public.item", "removed"]
+    assert (modified["key"], modified["columns"]) == ({"id": "7"}, ["name"])
+    assert (modified["source"], modified["lake"]) == ({"name": "n7"}, {"name": "N7"})
+    assert (removed["source"], removed["lake"]) == ({"id": "8", "name": "n8", "price": "8.00"}, None)
+    assert (every["public.bag", "removed"]["key"], every["public.bag", "removed"]["source"]) == (None, {"line": ""})
+    checked = {r["checked_at"] for r in spark.table("ops.parity_results").where("status = 'different'").collect()}
+    assert {r["checked_at"] for r in every.values()} == checked
+    assert [(r["table"], r["class"], r["rows"], r["lsn"]) for r in trend.differing(source)] == [
+        ("public.bag", "removed", 1, str(red.lsn)),
+        ("public.item", "modified", 1, str(red.lsn)),
+        ("public.item", "removed", 1, str(red.lsn)),
+    ]
     # What was not proven stays where it was last proven.
     assert spark.table("published.public__item").where("id in (7, 8)").count() == 2
     assert publish.published(source)["public.item"] == green.lsn
@@ -117,18 +141,40 @@ def test_what_cannot_be_compared_is_never_green(source: Config, monkeypatch: pyt
 
     real = checking._take_source
 
-    def truncated_first(config: Config, *rest: object) -> object:
-        _sql(config, "truncate public.item")  # after the cut, before the source's figures are read
+    def altered_first(config: Config, *rest: object) -> object:
+        # After the cut, before the source's figures are read. The snapshot prints old rows by the new label.
+        _sql(config, "truncate public.item", "alter type public.mood rename value 'ill' to 'sick'")
         return real(config, *rest)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(checking, "_take_source", truncated_first)
+        patch.setattr(checking, "_take_source", altered_first)
         report = checking.compare(source, drain=drain_behind_ddl, build=build.build)
     found = _by_name(report)
     assert found["public.item"].status == "not_taken"
     assert "truncated" in (found["public.item"].reason or "")
+    assert found["public.felt"].status == "not_taken"
+    assert "altered while the check was taken" in (found["public.felt"].reason or "")
     assert found["public.bag"].status == "identical"
     assert not report.green
+
+    read = parity.lines
+
+    @contextmanager
+    def altered_meanwhile(
+        conn: psycopg.Connection[Any], plan: Comparison, keys: object = None
+    ) -> Iterator[Iterator[Sequence[bytes]]]:
+        if plan.table.name == "felt":
+            _sql(source, "alter type public.mood rename value 'sick' to 'unwell'")
+        with read(conn, plan) as blocks:
+            yield blocks
+
+    with monkeypatch.context() as patch:
+        patch.setattr(parity, "lines", altered_meanwhile)
+        report = checking.compare(source, drain=drain_behind_ddl, build=build.build)
+    found = _by_name(report)
+    assert found["public.felt"].status == "not_taken"
+    assert "altered while it was read" in (found["public.felt"].reason or "")
+    assert found["public.item"].status == "identical"
 
     def no_slot(*_: object, **__: object) -> object:
         raise slot.SlotError("no slot is free")

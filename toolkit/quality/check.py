@@ -17,6 +17,7 @@ from toolkit.errors import CdcError
 from toolkit.log import logger
 from toolkit.lsn import Lsn
 from toolkit.parity import Comparison, Figures, Sums, chosen, comparison, differing, effective, total
+from toolkit.quality import reading
 from toolkit.quality.classify import classify
 from toolkit.quality.report import CheckReport, Classes, Sample, Status, TableCheck
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from toolkit.config import Config
     from toolkit.lake.applied import Applied
     from toolkit.lake.parity import Side
+    from toolkit.quality.differing import DifferingRows
     from toolkit.quality.incremental import Proof
     from toolkit.states import TableState
 
@@ -64,17 +66,26 @@ def check(config: Config, tables: Sequence[str] = (), *, drain: Drain, build: Bu
         CdcError: drain or build failed, or Great Expectations and the comparison disagree.
     """
     from toolkit.quality import expectations, publish
+    from toolkit.quality.differing import DifferingRows
 
-    report = compare(config, tables, drain=drain, build=build, full=full)
+    rows = DifferingRows(config)
+    report = compare(config, tables, drain=drain, build=build, full=full, rows=rows)
     expectations.validate(config, report)
-    report = replace(report, published=publish.publish(config, report, complete=not tables))
+    rows.commit()
+    report = replace(report, published=publish.publish(config, report, complete=not tables, at=rows.checked_at))
     return replace(report, reports=tuple(str(path) for path in expectations.write(config, report)))
 
 
 def compare(
-    config: Config, tables: Sequence[str] = (), *, drain: Drain, build: Build, full: bool = False
+    config: Config,
+    tables: Sequence[str] = (),
+    *,
+    drain: Drain,
+    build: Build,
+    full: bool = False,
+    rows: DifferingRows | None = None,
 ) -> CheckReport:
-    """The comparison alone: drains and builds, but neither reports nor publishes."""
+    """The comparison alone: drains and builds, but neither reports nor publishes. `rows` takes what differs."""
     from toolkit import history
     from toolkit.quality import incremental
     from toolkit.source import catalog, connection
@@ -94,7 +105,7 @@ def compare(
         standing = _build(config, wanted, build)
         if standing != lsn:
             return _nothing_taken(config, wanted, f"the lake stands at {standing}, the source was read at {lsn}")
-        results = _Comparing(config, conn, lsn, taken, wanted, later).results()  # while the snapshot is open
+        results = _Comparing(config, conn, lsn, taken, wanted, later, rows).results()  # while the snapshot is open
     return CheckReport(lsn, tuple(sorted(results, key=lambda t: t.table)), references=references)
 
 
@@ -162,7 +173,7 @@ def _read(conn: psycopg.Connection[Any], other: psycopg.Connection[Any], plan: C
 
     sums = Sums(plan.buckets)
     try:
-        with parity.lines(conn, plan) as blocks:
+        with reading.lines(conn, other, plan) as blocks:
             for lines in blocks:
                 sums.add(lines)
     except (parity.TableMoved, psycopg.Error) as error:
@@ -201,6 +212,7 @@ class _Comparing:
         taken: Mapping[int, _Taken],
         wanted: set[int],
         later: Mapping[int, Proof],
+        rows: DifferingRows | None,
     ) -> None:
         from toolkit.lake.ledger import Ledger
         from toolkit.lake.session import own_session
@@ -213,6 +225,7 @@ class _Comparing:
         self.lsn = lsn
         self.taken = dict(taken)
         self.later = later
+        self.rows = rows
         self.spark = own_session(config)  # ANSI mode, whatever dbt did to the shared one
         self.live = {t.relid: t for t in live_tables(ledger) if not wanted or t.relid in wanted}
         self.made: dict[int, Applied] = {}
@@ -276,7 +289,7 @@ class _Comparing:
             return replace(result, reason="the source no longer publishes it", remedy="cdc check again")
         if taken.figures is None and relid not in self.later:
             return replace(result, reason=taken.reason, remedy="cdc check again")
-        if _shape(comparison(table, 1)) != _shape(taken.plan):
+        if not reading.alike(comparison(table, 1), taken.plan):
             reason = "the source's columns are not those of the log at this LSN: altered while the check was taken"
             return replace(result, reason=reason, remedy="cdc check again")
         return None
@@ -292,7 +305,14 @@ class _Comparing:
             keys = incremental.touched(self.spark, self.ledger, side, made, proof)
             if keys is not None:
                 plan = self.taken[relid].plan
-                done = incremental.compared(self.config, self.conn, self.spark, side, plan, keys, proof, result)
+                ours: list[bytes] = []
+                if keys:
+                    with connection.connect(self.config) as other, reading.lines(self.conn, other, plan, keys) as read:
+                        ours = [line for block in read for line in block]
+                done = incremental.compared(
+                    self.config, self.spark, side, ours, keys, proof, result,
+                    every=None if self.rows is None else self.rows.of(plan, self.lsn),
+                )  # fmt: skip
                 samples = self._explained(side, done.samples)
                 return _blamed(replace(done, samples=samples))
         except (CdcError, _psycopg_error()) as error:
@@ -351,11 +371,15 @@ class _Comparing:
     def _descend(self, side: Side, buckets: Sequence[int], expected: int) -> Classes:
         """Read the rows of differing buckets from both sides and class them."""
         from toolkit.lake import parity as lake
-        from toolkit.source import parity
+        from toolkit.source import connection
         from toolkit.spooling import spool_directory
 
         plan = self.taken[side.plan.table.relid].plan
-        with spool_directory(self.config) as directory, parity.lines(self.conn, plan) as blocks:
+        with (
+            spool_directory(self.config) as directory,
+            connection.connect(self.config) as other,
+            reading.lines(self.conn, other, plan) as blocks,
+        ):
             return classify(
                 chosen(blocks, plan.buckets, buckets),
                 lake.lines(self.spark, side, buckets),
@@ -364,6 +388,7 @@ class _Comparing:
                 samples=self.config.check.samples,
                 expected=expected,
                 directory=directory,
+                every=None if self.rows is None else self.rows.of(side.plan, self.lsn),
             )
 
     def _explained(self, side: Side, samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
@@ -391,10 +416,6 @@ def _stale(result: TableCheck, state: TableState) -> TableCheck:
     since = f" since {state.from_lsn}" if state.from_lsn else ""
     status: Status = "stale" if state.state == "stale" else "not_taken"
     return replace(result, status=status, reason=f"{state.state}{since}: {state.reason}", remedy=state.remedy)
-
-
-def _shape(plan: Comparison) -> tuple[Any, ...]:
-    return plan.table.relid, plan.key, tuple((c.attnum, c.name, c.type) for c in plan.columns)
 
 
 def _first_line(error: BaseException) -> str:

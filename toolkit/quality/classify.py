@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +12,8 @@ from pathlib import Path
 from toolkit.parity import fields
 from toolkit.quality.report import Classes, Difference, Row, Sample, SampleKind, cut
 
+#: Takes every row that is not identical: its class, and its cells in the source and in the lake.
+Every = Callable[[SampleKind, Row | None, Row | None], None]
 #: Lines of one part, both sides together: what is held in memory at once.
 _PART = 200_000
 _PARTS_MOST = 128  # two files each are open at once
@@ -26,6 +28,7 @@ def classify(
     samples: int,
     expected: int = 0,
     directory: Path | None = None,
+    every: Every | None = None,
 ) -> Classes:
     """Count rows by class and keep the first `samples` of each class that is not identical, by key.
 
@@ -34,8 +37,9 @@ def classify(
 
     Args:
         expected: lines of both sides together; above what memory should hold they are spooled in `directory`.
+        every: is handed the rows as they are found, in no order.
     """
-    found = _Found(tuple(columns), tuple(key), samples)
+    found = _Found(tuple(columns), tuple(key), samples, every)
     parts = min(_PARTS_MOST, 1 + expected // _PART)
     if parts == 1 or directory is None:
         found.add(list(source), lake)
@@ -69,6 +73,7 @@ class _Found:
     columns: tuple[str, ...]
     key: tuple[int, ...]
     most: int
+    every: Every | None
     counts: Counter[str] = field(default_factory=Counter)
     kept: dict[SampleKind, list[Sample]] = field(default_factory=lambda: {"modified": [], "added": [], "removed": []})
 
@@ -97,6 +102,8 @@ class _Found:
         self, kind: SampleKind, source: Row | None, lake: Row | None, copies: tuple[int, int] | None = None
     ) -> None:
         self.counts[kind] += 1
+        if self.every is not None:
+            self.every(kind, source, lake)
         row = source if source is not None else lake
         if len(self.kept[kind]) >= self.most or row is None:
             return

@@ -12,18 +12,16 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lsn import Lsn
-from toolkit.quality.classify import classify
+from toolkit.quality.classify import Every, classify
 from toolkit.quality.report import TableCheck
 
 if TYPE_CHECKING:
-    import psycopg
     from pyspark.sql import SparkSession
 
     from toolkit.config import Config
     from toolkit.lake.applied import Applied
     from toolkit.lake.ledger import Ledger
     from toolkit.lake.parity import Side
-    from toolkit.parity import Comparison
 
 #: Keys above this share of the table's rows, or this many, are no saving over all of it.
 _SHARE, _MOST = 0.1, 200_000
@@ -79,36 +77,35 @@ def touched(
 
 def compared(
     config: Config,
-    conn: psycopg.Connection[Any],
     spark: SparkSession,
     side: Side,
-    source: Comparison,
+    source: Sequence[bytes],
     keys: Sequence[tuple[str, ...]],
     proof: Proof,
     result: TableCheck,
+    every: Every | None = None,
 ) -> TableCheck:
-    """The result for the rows of these keys. `rows` counts the compared ones."""
+    """The result for the rows of these keys, of which `source` are the source's lines. `rows` counts those."""
     from toolkit.lake import parity as lake
-    from toolkit.source import parity
 
     result = replace(result, snapshot_id=side.snapshot_id, full_lsn=proof.full_lsn, full_at=proof.full_at)
     if not keys:
         # Neither side moved, as far as log and table snapshots tell.
         return replace(result, status="identical", rows=0, identical=0, modified=0, added=0, removed=0, proof="carried")
-    with parity.lines(conn, source, keys=keys) as blocks:
-        ours = [line for block in blocks for line in block]
+    plan = side.plan
     found = classify(
-        ours,
+        source,
         lake.lines_of_keys(spark, side, keys),
-        columns=[c.name for c in source.columns],
-        key=source.key,
+        columns=[c.name for c in plan.columns],
+        key=plan.key,
         samples=config.check.samples,
+        every=every,
     )
     alike = not (found.modified or found.added or found.removed)
     return replace(
         result,
         status="identical" if alike else "different",
-        rows=len(ours),
+        rows=len(source),
         identical=found.identical,
         modified=found.modified,
         added=found.added,

@@ -1,12 +1,14 @@
-"""What the checks found over time, from `ops.parity_results` and `ops.published`. No JVM."""
+"""What the checks found over time, from `ops.parity_results`, `ops.parity_rows` and `ops.published`. No JVM."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lsn import Lsn
+from toolkit.quality.differing import ROWS
 from toolkit.quality.publish import RESULTS, proofs
 
 if TYPE_CHECKING:
@@ -43,6 +45,20 @@ def proven(config: Config) -> list[dict[str, Any]]:
         lsns = {name: None if row[name] is None else str(Lsn(row[name])) for name in ("lsn", "full_lsn")}
         found.append(shown | lsns)
     return found
+
+
+def differing(config: Config) -> list[dict[str, Any]]:
+    """How many rows each check found to differ, oldest first: checked_at, lsn, table, class, rows."""
+    from toolkit.lake.reads import scan_batches
+
+    names = ("checked_at", "lsn", "table", "class")
+    found: Counter[tuple[Any, ...]] = Counter()
+    for batch in scan_batches(config, ROWS, names, where="lsn is not null"):
+        found.update(zip(*(batch[name].to_pylist() for name in names), strict=True))
+    return [
+        dict(zip(names, (at, str(Lsn(lsn)), *rest), strict=True)) | {"rows": rows}
+        for (at, lsn, *rest), rows in sorted(found.items())
+    ]
 
 
 def episodes(config: Config) -> list[Episode]:

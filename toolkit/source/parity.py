@@ -90,12 +90,13 @@ def _statement(plan: Comparison, keys: Sequence[Sequence[str]] | None = None) ->
     condition: sql.Composable = sql.SQL(f"({table.row_filter})" if table.row_filter else "true")
     if keys is not None:
         columns = [plan.columns[i] for i in plan.key]
-        condition += sql.SQL(" AND ({}) IN (SELECT {} FROM pg_catalog.unnest({}) AS k({}))").format(
+        condition += sql.SQL(" AND ({}) IN (SELECT {} FROM ROWS FROM ({}) AS k({}))").format(
             sql.SQL(", ").join(sql.Identifier(c.name) for c in columns),
             # format_type() made the names of the types.
             sql.SQL(", ").join(sql.SQL(f"CAST(k{n} AS {c.type})") for n, c in enumerate(columns)),
             sql.SQL(", ").join(
-                sql.SQL("{}::text[]").format(sql.Literal([key[n] for key in keys])) for n in range(len(columns))
+                sql.SQL("pg_catalog.unnest({}::text[])").format(sql.Literal([key[n] for key in keys]))
+                for n in range(len(columns))
             ),
             sql.SQL(", ").join(sql.SQL(f"k{n}") for n in range(len(columns))),
         )

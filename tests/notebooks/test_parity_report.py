@@ -1,0 +1,94 @@
+"""The notebook tells from the remembered results alone what is proven, what was red, and what healed it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests import support_history as made
+from toolkit import notebook
+from toolkit.catalog import TableVersion
+from toolkit.config import Config
+from toolkit.lake.ledger import Ledger
+from toolkit.ledger_row import BatchRecord, SourceIdentity
+from toolkit.lsn import Lsn
+from toolkit.parity import comparison
+from toolkit.quality import expectations, publish
+from toolkit.quality.differing import DifferingRows
+from toolkit.quality.report import CheckReport, Difference, Sample, TableCheck
+
+pytestmark = [pytest.mark.notebook, pytest.mark.spark]
+
+RED = TableCheck(
+    "public.orders", made.RELID, "different", 3, 2, 1, 0, 0, reason="1 rows modified",
+    remedy="cdc repair public.orders",
+    samples=(Sample("modified", (("id", "7"),), (Difference("note", "right", "wrong"),)),),
+)  # fmt: skip
+GREEN = TableCheck("public.customers", made.OTHER, "stale", reason="rewritten", remedy="cdc repair public.customers")
+HEALED = TableCheck("public.orders", made.RELID, "not_taken", reason="locked by pid 7")
+
+
+@pytest.fixture
+def checked(lake: Config, spark: object) -> Config:
+    """Two checks: a table that differs in three rows, and one in which it could not be compared."""
+    (lake.root / "cdc.toml").write_text("", encoding="utf-8")
+    record = BatchRecord(1, 1, Lsn(0), Lsn(0x1800), Lsn(0x1800), "slot", "cdc", SourceIdentity("1", 1, 5, 6), 0)
+    Ledger(lake).append_empty(record, [e for e in made.events() if e.end_lsn == 0x1000])
+    for lsn, tables in ((Lsn(0x1800), (RED, GREEN)), (Lsn(0x1900), (HEALED, GREEN))):
+        report = CheckReport(lsn, tables)
+        rows = DifferingRows(lake)
+        for table in tables:
+            if table.modified:
+                take = rows.of(comparison(TableVersion.from_json(made.snapshots()[0]), 1), lsn)
+                for n in (7, 8, 9):
+                    take("modified", (str(n), "1.00", "right"), (str(n), "1.00", "wrong"))
+        rows.commit()
+        publish.publish(lake, report, at=rows.checked_at)
+        expectations.write(lake, report)
+    return lake
+
+
+def test_it_tells_what_was_red_since_when_and_how_many_rows(checked: Config, tmp_path: Path) -> None:
+    text = _run(checked, tmp_path)
+    assert "public.orders: not_taken, never proven" in text
+    assert "public.customers: stale, never proven" in text
+    assert "2 checks, 4 results not proven" in text
+    assert (
+        "public.orders: different from 0/1800 for 2 checks (1 rows modified; remedy: cdc repair public.orders);"
+        " still red" in text
+    )
+    assert "LSN 0/1900: NOT proven" in text
+    assert "3 rows in 1 checks" in text
+    assert "vega" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_what_healed_it_is_told(checked: Config, tmp_path: Path) -> None:
+    """The same lake after a green check of that table."""
+    current = "current.public__orders"
+    from toolkit.lake.session import own_session
+
+    spark = own_session(checked)
+    spark.sql("CREATE NAMESPACE IF NOT EXISTS current")
+    spark.sql(f"CREATE TABLE {current} (id bigint) USING iceberg")
+    spark.sql(f"INSERT INTO {current} VALUES (7)")
+    (row,) = spark.sql(f"SELECT snapshot_id FROM {current}.refs").collect()
+    lsn = Lsn(0x2000)
+    proof = replace(
+        HEALED, status="identical", rows=1, identical=1, snapshot_id=row[0], full_lsn=lsn, full_at=None, reason=None
+    )
+    report = CheckReport(lsn, (proof, GREEN))
+    publish.publish(checked, report)
+    expectations.write(checked, report)
+    text = _run(checked, tmp_path)
+    assert "public.orders: identical, proven at 0/2000" in text
+    assert "last full proof at 0/2000" in text
+    assert "for 2 checks (1 rows modified; remedy: cdc repair public.orders); healed at 0/2000" in text
+
+
+def _run(config: Config, folder: Path) -> str:
+    out = notebook.run(config, "parity_report", {}, folder / "report.html")
+    cells = json.loads(out.with_suffix(".ipynb").read_text(encoding="utf-8"))["cells"]
+    return "".join("".join(o.get("text", "")) for cell in cells for o in cell.get("outputs", ()))

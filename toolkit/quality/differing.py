@@ -1,0 +1,120 @@
+"""Every row that a check found to differ, in `ops.parity_rows`: what the reports show only the first of.
+
+The table is made by the first difference. Its rows have the `checked_at` of the check in `ops.parity_results`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from toolkit.lsn import Lsn
+from toolkit.parity import Comparison
+from toolkit.quality.classify import Every
+from toolkit.quality.report import Row, SampleKind
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.table import Transaction
+
+    from toolkit.config import Config
+
+ROWS = "ops.parity_rows"
+#: Cells are PostgreSQL text, whole. A modified row has the cells that differ, the others have all of theirs; `key` is
+#: NULL for a table without one.
+_COLUMNS = {
+    "checked_at": "timestamp",
+    "lsn": "bigint",
+    "table": "string",
+    "relid": "bigint",
+    "class": "string",
+    "key": "map<string,string>",
+    "columns": "array<string>",
+    "source": "map<string,string>",
+    "lake": "map<string,string>",
+}
+#: What is held before it is written to a file: rows, and characters of their cells.
+_HELD, _HELD_CHARACTERS = 50_000, 32 << 20
+
+
+class DifferingRows:
+    """The differing rows of one check. Files are written as they come; `commit` shows them, all at once."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._held: list[dict[str, Any]] = []
+        self._characters = 0
+        self._transaction: Transaction | None = None
+        self.checked_at = datetime.now(UTC)
+
+    def of(self, plan: Comparison, lsn: Lsn) -> Every:
+        """What takes the rows of one table."""
+        names = [column.name for column in plan.columns]
+        same = {"checked_at": self.checked_at, "lsn": int(lsn), "table": plan.table.identifier}
+        same["relid"] = plan.table.relid
+
+        def take(kind: SampleKind, source: Row | None, lake: Row | None) -> None:
+            shown: Sequence[int] = range(len(names))
+            if source is not None and lake is not None:
+                shown = [i for i in shown if source[i] != lake[i]]
+            row = source if source is not None else lake
+            assert row is not None
+            self._take(
+                same
+                | {"class": kind, "key": [(names[i], row[i]) for i in plan.key] or None}
+                | {"columns": [names[i] for i in shown] if source is not None and lake is not None else None}
+                | {"source": None if source is None else [(names[i], source[i]) for i in shown]}
+                | {"lake": None if lake is None else [(names[i], lake[i]) for i in shown]}
+            )
+
+        return take
+
+    def _take(self, row: dict[str, Any]) -> None:
+        self._held.append(row)
+        self._characters += sum(len(cell or "") for side in ("source", "lake") for _, cell in row[side] or ())
+        if len(self._held) >= _HELD or self._characters >= _HELD_CHARACTERS:
+            self._flush()
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+
+        if self._transaction is None:
+            self._transaction = self._begin()
+        self._transaction.append(pa.Table.from_pylist(self._held, schema=_schema()))
+        self._held, self._characters = [], 0
+
+    def _begin(self) -> Transaction:
+        from toolkit.lake.jdbc import JdbcCatalog
+        from toolkit.lake.reads import metadata_location
+        from toolkit.lake.session import own_session
+        from toolkit.names import quote_spark
+
+        if metadata_location(self._config, ROWS) is None:
+            spark = own_session(self._config)
+            spark.sql("CREATE NAMESPACE IF NOT EXISTS ops")
+            shape = ", ".join(f"{quote_spark(column)} {kind}" for column, kind in _COLUMNS.items())
+            # Format 2: pyiceberg, which writes it, cannot write 3.
+            spark.sql(f"CREATE TABLE {ROWS} ({shape}) USING iceberg TBLPROPERTIES ('format-version' = '2')")
+        return JdbcCatalog(self._config).load_table(ROWS).transaction()
+
+    def commit(self) -> None:
+        """Add the rows to the table; without any nothing is written."""
+        if self._held:
+            self._flush()
+        if self._transaction is not None:
+            self._transaction.commit_transaction()
+            self._transaction = None
+
+
+def _schema() -> pa.Schema:
+    import pyarrow as pa
+
+    kinds: dict[str, pa.DataType] = {
+        "timestamp": pa.timestamp("us", tz="UTC"),
+        "bigint": pa.int64(),
+        "string": pa.string(),
+        "array<string>": pa.list_(pa.string()),
+        "map<string,string>": pa.map_(pa.string(), pa.string()),
+    }
+    return pa.schema([(column, kinds[kind]) for column, kind in _COLUMNS.items()])
