@@ -245,7 +245,7 @@ def test_a_lock_in_the_way_of_init_is_waited_for_a_while_and_named(
             initialise.init(short)
         pid = holder.info.backend_pid
     message = str(refused.value)
-    assert message.startswith(f"installing capture: waited 0.6 s for a lock held by pid {pid} (postgres night shift, ")
+    assert message.startswith(f"installing capture: waited 1.8 s for a lock held by pid {pid} (postgres night shift, ")
     assert "\n" not in message
     assert sum(r.getMessage() == "lock not had, trying again" for r in caplog.records) == 2
     assert _objects(config) == before  # rolled back whole

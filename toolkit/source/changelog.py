@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -19,6 +20,7 @@ from toolkit.source.connection import Connection, one_line
 #: Name of the table, and of its parts, in schema `cdc`.
 LOG = "change_log"
 _LOCK_SECONDS = 1.0
+_BELOW_DEADLOCK_TIMEOUT = 0.5  # seconds
 _LARGE_LOG = 1 << 30  # bytes
 _LONG_SECONDS = 600
 #: Server CPU of one logged change in a bulk update, in microseconds (tests/benchmarks/capture.py); a single-row update
@@ -74,6 +76,11 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def attempts(config: Config) -> int:
+    """In how many waits to ask for the locks of tables, so that each is shorter than the server's deadlock_timeout."""
+    return max(3, int(config.snapshot.lock_seconds / _BELOW_DEADLOCK_TIMEOUT))
+
+
 def moving(conn: Connection, config: Config) -> tuple[str, ...]:
     """Published tables whose rows come by the other way once `init` is through; they need a baseline then."""
     if not catalog.installed(conn) or by_ticks(conn, config):
@@ -99,8 +106,9 @@ def settle(conn: Connection, config: Config) -> None:
         if relation.relid in named and not published(config, relation):
             conn.execute(f"alter publication {_quoted(config.source.publication)} drop table {name}")
         if relation.relid in triggers and not logged(config, relation):
-            with locks.waiting(conn, f"releasing {relation.identifier}", seconds=config.snapshot.lock_seconds):
-                conn.execute("select cdc.unlog_table(%s::oid)", [relation.relid])
+            release = partial(conn.execute, "select cdc.unlog_table(%s::oid)", [relation.relid])
+            what, seconds = f"releasing {relation.identifier}", config.snapshot.lock_seconds
+            locks.insist(conn, what, release, seconds=seconds, attempts=attempts(config))
 
 
 def stop_logging_ddl(conn: Connection) -> None:
@@ -237,6 +245,7 @@ def purge(conn: Connection, snapshot: str) -> tuple[int, ...]:
 
 __all__ = [
     "LOG",
+    "attempts",
     "by_ticks",
     "health",
     "install_sql",

@@ -10,14 +10,11 @@ from toolkit import queries
 from toolkit.catalog import TableVersion
 from toolkit.config import Config
 from toolkit.errors import ConfigError, PreflightFailed
-from toolkit.log import logger
 from toolkit.names import quote_postgres
 from toolkit.source import catalog, changelog, guard, locks
 from toolkit.source.connection import Connection, one_line
 
-_log = logger(__name__)
 _LOCK_ATTEMPTS = 3
-_BELOW_DEADLOCK_TIMEOUT = 0.5  # seconds
 _EVENT_TRIGGERS = "40_event_triggers"
 _FILES = ("10_schema", "20_table_snapshot", "30_capture", "32_partitions", "35_switch", _EVENT_TRIGGERS)
 
@@ -101,29 +98,18 @@ def uninstall(conn: Connection, config: Config) -> None:
 
 
 def _locked(conn: Connection, config: Config, what: str, script: str) -> None:
-    """Run DDL in one transaction. It asks for its locks a few times, so shortly that nobody queues behind it for long.
-
-    Triggers take a lock on each table in turn, and a writer may take them in another order. Then each wait ends before
-    the server looks for deadlocks, so that no transaction of the application is ever chosen as the victim.
+    """Run DDL in one transaction; triggers of the change log take a lock on each table in turn.
 
     Raises:
         LockTimeout: in all of `[snapshot] lock_seconds` the locks were not to be had; names who held them.
     """
-    attempts = _LOCK_ATTEMPTS
-    if config.uses_change_log:
-        attempts = max(attempts, int(config.snapshot.lock_seconds / _BELOW_DEADLOCK_TIMEOUT))
-    seconds = config.snapshot.lock_seconds / attempts
-    for attempt in range(1, attempts + 1):
-        try:
-            with locks.waiting(conn, what, seconds=seconds), conn.transaction():
-                conn.execute("set local client_min_messages = warning")
-                conn.execute(script)
-            return
-        except locks.LockTimeout as error:
-            if attempt == attempts:
-                raise
-            if attempt < _LOCK_ATTEMPTS:
-                _log.warning("lock not had, trying again", extra={"attempt": attempt, "reason": str(error)})
+
+    def change() -> None:
+        conn.execute("set local client_min_messages = warning")
+        conn.execute(script)
+
+    attempts = changelog.attempts(config) if config.uses_change_log else _LOCK_ATTEMPTS
+    locks.insist(conn, what, change, seconds=config.snapshot.lock_seconds, attempts=attempts)
 
 
 def _publication_sql(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import psycopg
 
 from toolkit import queries
 from toolkit.errors import CdcError
+from toolkit.log import logger
 from toolkit.source.connection import Connection
 
+_log = logger(__name__)
 _LOOK_SECONDS = 0.1
 _SHOWN = 3
 
@@ -24,27 +26,61 @@ class LockTimeout(CdcError):
 def waiting(conn: Connection, what: str, *, seconds: float) -> Iterator[None]:
     """Bound every wait for a lock inside the block by `seconds`; whoever was waited for is in the refusal.
 
-    A second session looks on meanwhile: when the wait is over, the server no longer knows whom it was for.
-
     Raises:
         LockTimeout: names what was being done and the sessions waited for.
     """
-    watch = _Watch(conn)
+    with _watching(conn) as watch:
+        try:
+            with _bounded(conn, seconds):
+                yield
+        except psycopg.errors.LockNotAvailable:
+            raise watch.refusal(what, seconds) from None
+
+
+def insist(conn: Connection, what: str, change: Callable[[], object], *, seconds: float, attempts: int) -> None:
+    """Make a change in a transaction, in `attempts` waits of `seconds` together: nobody queues behind it for long.
+
+    With waits of less than half a second each ends before the server looks for deadlocks, so that no transaction of
+    the application, which may take its locks in another order, is ever chosen as the victim.
+
+    Raises:
+        LockTimeout: the locks were not to be had; names what was being done and the sessions waited for.
+    """
+    with _watching(conn) as watch:
+        for attempt in range(1, attempts + 1):
+            try:
+                with _bounded(conn, seconds / attempts), conn.transaction():
+                    change()
+                return
+            except psycopg.errors.LockNotAvailable:
+                if attempt == attempts:
+                    raise watch.refusal(what, seconds) from None
+                watch.connected.wait(seconds)  # the next wait is looked at from its beginning
+                if attempt <= _SHOWN:
+                    _log.warning("lock not had, trying again", extra={"attempt": attempt, "holder": watch.seen})
+
+
+@contextmanager
+def _bounded(conn: Connection, seconds: float) -> Iterator[None]:
     before = conn.execute("select pg_catalog.current_setting('lock_timeout')").fetchone()
     assert before is not None
     conn.execute(f"set lock_timeout = {int(seconds * 1000)}")
-    watch.start()
     try:
         yield
-    except psycopg.errors.LockNotAvailable:
-        raise LockTimeout(
-            f"{what}: waited {seconds:g} s for a lock held by {watch.seen or 'a session that has just ended'};"
-            " run it again, or end that session with pg_terminate_backend"
-        ) from None
     finally:
-        watch.stop()
         if conn.info.transaction_status != psycopg.pq.TransactionStatus.INERROR and not conn.closed:
             conn.execute(f"set lock_timeout = '{before[0]}'")
+
+
+@contextmanager
+def _watching(conn: Connection) -> Iterator[_Watch]:
+    """A second session looks on: when the wait is over, the server no longer knows whom it was for."""
+    watch = _Watch(conn)
+    watch.start()
+    try:
+        yield watch
+    finally:
+        watch.stop()
 
 
 class _Watch:
@@ -55,6 +91,7 @@ class _Watch:
         self._pid = conn.info.backend_pid
         self._dsn = conn.info.dsn
         self._password = conn.info.password
+        self.connected = threading.Event()  # or it never will be
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
 
@@ -65,11 +102,18 @@ class _Watch:
         self._over.set()
         self._thread.join()
 
+    def refusal(self, what: str, seconds: float) -> LockTimeout:
+        return LockTimeout(
+            f"{what}: waited {seconds:g} s for a lock held by {self.seen or 'a session that has just ended'};"
+            " run it again, or end that session with pg_terminate_backend"
+        )
+
     def _look(self) -> None:
         if self._over.wait(_LOOK_SECONDS):
             return
         try:
             with psycopg.connect(self._dsn, password=self._password or None, autocommit=True) as conn:
+                self.connected.set()
                 while True:
                     rows = conn.execute(queries.load("introspect/waits"), {"pid": self._pid}).fetchall()
                     if rows:
@@ -81,6 +125,8 @@ class _Watch:
                         return
         except psycopg.Error:
             return  # it only makes a better message
+        finally:
+            self.connected.set()
 
 
-__all__ = ["LockTimeout", "waiting"]
+__all__ = ["LockTimeout", "insist", "waiting"]
