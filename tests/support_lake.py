@@ -6,13 +6,16 @@ of rows are decoded in this process and committed as files. Asking for a Spark s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
+from toolkit import drain as draining
 from toolkit.config import Config
 from toolkit.decode.rows import decode_rows
 from toolkit.events import EVENT_SCHEMA, Event
@@ -80,16 +83,19 @@ def commit_here(
         raise ledgers.conflict(record.batch_id)
     config.work_dir.joinpath("staged").mkdir(exist_ok=True)
     path = config.work_dir / "staged" / f"{record.batch_id}.parquet"
-    file = EventsFile(path, ledger.file_ids())
-    for task in tasks:
-        for batch in decode_rows(task.path, task):
-            file.write(batch)
-    for arrow in arrow_files:
-        with pa.ipc.open_stream(arrow) as stream:
-            for batch in stream:
-                file.write(batch)
+    file, others = EventsFile(path, ledger.file_ids()), list(events)
+    for batch in chain.from_iterable([*(decode_rows(task.path, task) for task in tasks), *map(_batches, arrow_files)]):
+        rows = pc.equal(batch.column("kind"), "row")
+        if rows.false_count:  # truncates and gaps of logged rows
+            others += [Event(**row) for row in batch.filter(pc.invert(rows)).to_pylist()]
+        file.write(batch.filter(rows))
     file.close()
-    return ledger.append(record, events, [path])
+    return ledger.append(record, others, [path])
+
+
+def _batches(path: Path) -> Iterator[pa.RecordBatch]:
+    with pa.ipc.open_stream(path) as stream:
+        yield from stream
 
 
 def without_jvm(replace: Callable[[Any, str, Any], None] = setattr) -> None:
@@ -97,6 +103,7 @@ def without_jvm(replace: Callable[[Any, str, Any], None] = setattr) -> None:
     replace(session, "own_session", lambda *_: None)
     replace(tables, "ensure", lambda _, config: make_events(config))
     replace(staging, "commit_batch", commit_here)
+    replace(draining._Run, "_partitions", lambda _, changes: max(1, -(-changes // draining._TASK_CHANGES)))
 
 
 @pytest.fixture

@@ -77,7 +77,7 @@ begin
       else 'select ($2).* union all select ($3).*'
     end);
   end if;
-  if present is null and greatest(pg_column_size(old), pg_column_size(new)) < 500000 then
+  if present is null and greatest(pg_column_size(old), pg_column_size(new)) < 100000 then
     insert into cdc.change_log (part, lsn, relid, op, old, new)
     select c.part, pg_current_wal_insert_lsn(), tg_relid, tg_op::"char", old::text, new::text
     from cdc.change_log_current as c;

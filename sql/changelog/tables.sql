@@ -4,6 +4,7 @@ select
   pg_catalog.pg_get_userbyid(c.relowner) as owner,
   pg_catalog.pg_has_role(current_user, c.relowner, 'usage') as owned,
   c.relkind = 'p' or exists (select from pg_catalog.pg_inherits as i where c.oid in (i.inhparent, i.inhrelid)) as family,
+  exists (select from pg_catalog.pg_subscription_rel as r where r.srrelid = c.oid) as subscribed,
   coalesce(
     (
       select pg_catalog.array_agg(pg_catalog.format('%%I %%s', a.attname, a.atttypid::pg_catalog.regtype) order by a.attnum)

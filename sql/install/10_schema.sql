@@ -34,7 +34,8 @@ insert into cdc.settings (name, value)
 values ('publication', convert_to(:'publication', 'UTF8')), ('ignored', convert_to(:'ignored', 'UTF8'))
 on conflict (name) do update set value = excluded.value where settings.value is distinct from excluded.value;
 
--- Which tables have the triggers of the change log (sql/changelog), all of them and enabled always.
+-- Which tables have the triggers of the change log (sql/changelog), all of them and enabled always. Rows that come by a
+-- subscription fire no statement triggers.
 create or replace view cdc.logged_tables as
 select t.tgrelid as relid
 from pg_trigger as t
@@ -43,5 +44,11 @@ join pg_namespace as n on n.oid = p.pronamespace and n.nspname = 'cdc'
 where t.tgenabled = 'A' and p.proname in ('log_row', 'log_rows', 'log_truncate')
 group by t.tgrelid
 having bool_or(p.proname = 'log_truncate')
-  and (bool_or(p.proname = 'log_row') or count(*) filter (where p.proname = 'log_rows') = 3);
+  and (
+    bool_or(p.proname = 'log_row')
+    or (
+      count(*) filter (where p.proname = 'log_rows') = 3
+      and not exists (select from pg_subscription_rel as r where r.srrelid = t.tgrelid)
+    )
+  );
 revoke all on cdc.logged_tables from public;

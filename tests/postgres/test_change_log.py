@@ -323,6 +323,25 @@ def test_trap_131_purge_waits_for_nobody(log: Log, database: str):
     assert log.ops(drained, log.tick()) == [("I", None, "(2)"), ("I", None, "(3)")]
 
 
+def test_a_key_that_is_written_again_while_it_is_drained_is_not_lost(log: Log, database: str):
+    """psycopack's defect (e): one log row a key, and the drain removed it together with the newer change of the key."""
+    log.conn.execute("create table public.t (id int primary key, v int)")
+    log.install()
+    since = log.tick()
+    with psycopg.connect(database, autocommit=True) as app, psycopg.connect(database) as other:
+        app.execute("insert into t values (1, 1)")
+        upto = log.tick()
+        assert log.ops(since, upto) == [("I", None, "(1,1)")]
+        app.execute("update t set v = 2 where id = 1")  # committed between reading and purging
+        assert changelog.purge(log.conn, upto.snapshot) == ()
+        other.execute("update t set v = 3 where id = 1")  # and one that is open while its key is purged
+        following = log.tick()
+        assert log.ops(upto, following) == [("U", "(1,1)", "(1,2)")]
+        changelog.purge(log.conn, following.snapshot)
+        other.commit()
+    assert log.ops(following, log.tick()) == [("U", "(1,2)", "(1,3)")]
+
+
 def test_every_way_to_write_is_logged(log: Log, database: str):
     log.conn.execute(
         "create table public.p (id int primary key);"

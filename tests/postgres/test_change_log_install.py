@@ -9,7 +9,9 @@ import psycopg
 import pytest
 
 from tests.support_change_log import PARTITIONED, Log, with_table
+from tests.support_postgres import fresh_database
 from toolkit import initialise
+from toolkit.embedded import EmbeddedServer
 from toolkit.errors import PreflightFailed
 from toolkit.source import catalog, changelog, connection, install, preflight
 
@@ -55,12 +57,19 @@ def test_a_role_that_does_not_own_the_table_is_told_which_grant_it_needs(log: Lo
         log.conn.execute("drop owned by owning, keeper; drop role owning; drop role keeper")
 
 
-def test_uninstall_leaves_nothing_on_the_tables(log: Log):
+def test_uninstall_leaves_nothing_of_the_change_log(log: Log):
+    """psycopack's defect (c): functions and a registry row stayed, and the other strategy was refused for ever."""
     log.conn.execute(PARTITIONED)
     log.install()
     install.uninstall(log.conn, log.config)
     assert log.conn.execute("select count(*) from pg_trigger where tgname like '!cdc%'").fetchone() == (0,)
+    left = "select (select count(*) from pg_proc where proname ~ '^(log_|is_gone|key_index)'), to_regnamespace('cdc')"
+    assert log.conn.execute(left).fetchone() == (0, None)
     log.conn.execute("insert into public.m values (9, 9, 'z')")
+    by_slot = log.config.model_copy(update={"source": log.config.source.model_copy(update={"capture": "slot"})})
+    install.install(log.conn, by_slot)
+    assert catalog.installed(log.conn)
+    install.uninstall(log.conn, by_slot)
 
 
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
@@ -106,3 +115,38 @@ def test_install_gives_way_before_a_writer_becomes_the_victim_of_a_deadlock(log:
         app.commit()
         installing.result()
     assert log.conn.execute("select count(*) from cdc.logged_tables").fetchone() == (2,)
+
+
+@pytest.mark.parametrize("pg", ["pg16"], indirect=True)
+def test_rows_of_a_subscription_fire_row_triggers_only(log: Log, database: str, pg: EmbeddedServer):
+    """Its apply worker is a replica and fires no statement triggers: such a table is refused, or no longer captured."""
+    log.conn.execute("create table public.t (id int primary key)")
+    statement = with_table(log, "public.t", triggers="statement")
+    statement.install()
+    captured = "select count(*) from cdc.logged_tables"
+    assert log.conn.execute(captured).fetchone() == (1,)
+    with fresh_database(pg) as upstream, psycopg.connect(upstream, autocommit=True) as publisher:
+        publisher.execute("create table public.t (id int primary key); create publication p for table public.t")
+        publisher.execute("select pg_create_logical_replication_slot('cdc_up', 'pgoutput')")
+        log.conn.execute(
+            f"create subscription s connection '{upstream}' publication p"
+            " with (create_slot = false, slot_name = 'cdc_up')"
+        )
+        try:
+            assert log.conn.execute(captured).fetchone() == (0,), "the catalog comparison sees it and turns it red"
+            with pytest.raises(PreflightFailed, match=r'table public\.t: receives rows from a subscription.*"row"'):
+                preflight.require(log.conn, statement.config)
+            log.install()
+            assert log.conn.execute(captured).fetchone() == (1,)
+            since = log.tick()
+            publisher.execute("insert into public.t values (7)")
+            while log.conn.execute("select count(*) from public.t").fetchone() == (0,):
+                pass
+            assert log.ops(since, log.tick()) == [("I", None, "(7)")]
+        finally:
+            log.conn.execute("alter subscription s disable; alter subscription s set (slot_name = none)")
+            log.conn.execute("drop subscription s")
+            worker = (
+                "select pg_terminate_backend(active_pid, 5000) from pg_replication_slots where slot_name = 'cdc_up'"
+            )
+            publisher.execute(worker)

@@ -183,6 +183,12 @@ def refusals(conn: Connection, config: Config) -> Iterator[tuple[str, str, str]]
                 'has capture = "both" with statement triggers, which log an update as two rows',
                 f'set triggers = "row" for it in [table."{relation.schema}.{relation.name}"]',
             )
+        if chosen.triggers == "statement" and about["subscribed"]:
+            yield (
+                name,
+                "receives rows from a subscription, which fire no statement triggers",
+                f'set triggers = "row" for it in [table."{relation.schema}.{relation.name}"]',
+            )
         if chosen.triggers == "statement" and about["family"]:
             yield (
                 name,

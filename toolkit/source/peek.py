@@ -53,19 +53,25 @@ def peek(conn: Connection, config: Config, *, upto: Lsn, max_changes: int | None
             ) from None
         raise SlotError(f"reading slot {config.source.slot!r}: {one_line(error)}; run `cdc init`") from None
     except (psycopg.errors.CharacterNotInRepertoire, psycopg.errors.UntranslatableCharacter) as error:
-        found = re.search(r"associated LSN ([0-9A-F]+/[0-9A-F]+)", error.diag.context or "")
-        at = found[1] if found else "an unknown LSN"
-        raise DecodeError(
-            f"reading slot {config.source.slot!r}: {one_line(error)} at {at}: a value there is no text of the encoding,"
-            " and the slot stays before it; mend the value at the source, then start a new log with"
-            " `cdc init --new-generation`"
-        ) from None
+        raise _unreadable(config, error, "is no text of the encoding", "mend") from None
+    except (psycopg.errors.InternalError_, psycopg.errors.ProgramLimitExceeded) as error:
+        raise _unreadable(config, error, "is too large for the server to print", "remove") from None
     except psycopg.OperationalError as error:
         raise SourceUnavailable(f"reading slot {config.source.slot!r}: {one_line(error)}; run it again") from None
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     complete = max_changes is None or len(lengths) < max_changes
     return Spool(path=path, offsets=offsets, upto_lsn=int(upto), complete=complete)
+
+
+def _unreadable(config: Config, error: psycopg.Error, what: str, remedy: str) -> DecodeError:
+    """What stops the server's own decoding, with the position that it says."""
+    found = re.search(r"associated LSN ([0-9A-F]+/[0-9A-F]+)", error.diag.context or "")
+    return DecodeError(
+        f"reading slot {config.source.slot!r}: {one_line(error)} at {found[1] if found else 'an unknown LSN'}: a value"
+        f" there {what}, and the slot stays before it; {remedy} the value at the source, then start a new log with"
+        " `cdc init --new-generation`"
+    )
 
 
 def _statement(config: Config, upto: Lsn, max_changes: int | None) -> str:

@@ -1,0 +1,99 @@
+"""Traps 30 and 31: a value whose text no server can make, and a transaction larger than memory should be."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from tests.postgres.test_snapshot_log import current, of, on_source, sql
+from tests.support_lake import plain_lake
+from toolkit import config as configuration
+from toolkit import drain as draining
+from toolkit import initialise, snapshot
+from toolkit.config import Config
+from toolkit.errors import DecodeError
+from toolkit.lake.ledger import Ledger
+
+__all__ = ["plain_lake"]
+pytestmark = [pytest.mark.postgres, pytest.mark.long, pytest.mark.parametrize("pg", ["pg18"], indirect=True)]
+_ROOT = Path(__file__).parents[2]
+_ROWS = 1_500_000
+#: 600 MB, of which hex makes 1.2 GB: more than one allocation of the server may have.
+_POISON = "insert into public.t values (2, convert_to(repeat('x', 600000000), 'UTF8'))"
+
+
+def _config(database: str, lake: Config, more: str) -> Config:
+    name = conninfo_to_dict(database)["dbname"]
+    file = lake.root / "cdc.toml"
+    file.write_text(f"[source]\nconninfo = {json.dumps(database)}\nslot = 'cdc_{name}'\n{more}", encoding="utf-8")
+    return configuration.load(str(file))
+
+
+@pytest.fixture(params=["slot", "tick"])
+def config(request: pytest.FixtureRequest, database: str, plain_lake: Config) -> Config:
+    """By the slot, and by ticks of the change log."""
+    ticks = 'capture = "change_log"\nchange_log_drain = "tick"\n'
+    return _config(database, plain_lake, ticks if request.param == "tick" else "")
+
+
+def test_trap_030_a_value_too_large_for_its_text(config: Config) -> None:
+    sql(
+        config,
+        "create table public.t (id int primary key, b bytea)",
+        "create table public.other (id int primary key)",
+        "insert into public.t values (1, 'small')",
+    )
+    initialise.init(config)
+    sql(config, "insert into public.other values (1)", _POISON, "insert into public.other values (2)")
+    if config.source.capture == "slot":
+        last = Ledger(config).last()
+        with pytest.raises(
+            DecodeError, match=r"invalid memory alloc request size \d+ at [0-9A-F]+/[0-9A-F]+: .*too large"
+        ):
+            draining.drain(config)
+        assert Ledger(config).last() == last, "nothing is skipped"
+        sql(config, "delete from public.t where id = 2")
+        result = initialise.init(config, new_generation=True)  # the way out that it names
+        assert result.rows == {"public.t": 1, "public.other": 2}
+    else:
+        draining.drain(config)
+        assert of(config, "t").state == "stale"
+        assert "invalid memory alloc request size" in str(of(config, "t").reason)
+        left = snapshot.repair(config, ["public.t"]).left_out
+        assert "invalid memory alloc request size" in left["public.t"]
+        sql(config, "delete from public.t where id = 2")
+        assert snapshot.repair(config, ["public.t"]).rows == {"public.t": 1}
+    assert of(config, "other").state == "ok"
+    draining.drain(config)
+    for name in ("t", "other"):
+        assert set(current(config, name)) == set(on_source(config, name))
+
+
+def _drain(config: Config) -> dict[str, Any]:
+    command = [sys.executable, "-m", "tests.postgres.drain_process", str(config.root / "cdc.toml")]
+    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def test_trap_031_a_huge_transaction_in_bounded_memory(config: Config) -> None:
+    """One transaction of rows that are a few hundred MB together; peaks are those of the process, without a JVM."""
+    sql(config, "create table public.t (id int primary key, a text, n int)")
+    initialise.init(config)
+    sql(config, "insert into public.t values (0, 'x', 0)")
+    small = _drain(config)
+    with psycopg.connect(config.source.conninfo) as conn:
+        conn.execute("set local synchronous_commit = off")
+        conn.execute("insert into public.t select i, repeat('x', 150), i from generate_series(1, %s) as i", [_ROWS])
+    large = _drain(config)
+    print(small, large)
+    assert (small["changes"], large["changes"]) == (1, _ROWS)
+    assert large["peak_mb"] < 600
