@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.catalog import SchemaVersion, TableVersion
+from toolkit.catalog import Column, SchemaVersion, TableVersion
 from toolkit.errors import LakeError
-from toolkit.names import lake_columns, lake_table, renamed
-from toolkit.pgtypes import spark_type
+from toolkit.names import lake_columns, lake_table, quote_spark, renamed
+from toolkit.pgtypes import literal, spark_type
 
 if TYPE_CHECKING:
     from toolkit.config import Config
 
+#: Types whose values are fewer than those of the lake's type.
+_RANGES = {
+    "smallint": (-(1 << 15), (1 << 15) - 1),
+    "oid": (0, (1 << 32) - 1),
+    "xid": (0, (1 << 32) - 1),
+    "cid": (0, (1 << 32) - 1),
+    "xid8": (0, (1 << 64) - 1),
+}
 _HEADER = "made by `cdc models sync`; changes here are lost"
 
 
@@ -127,13 +136,14 @@ def _properties(table: TableVersion, layer: str, alias: str) -> dict[str, Any]:
         notes = [f"{column.type}" + (f", named {column.name!r} at the source" if column.attnum in others else "")]
         entry["description"] = _plain(". ".join([*([column.comment] if column.comment else []), ", ".join(notes)]))
         # A text that its type cannot carry stands in _cdc_text; NULL in the typed column then is no fault.
-        exact = f"_cdc_text is null or try_element_at(_cdc_text, {_sql_text(names[column.attnum])}) is null"
+        exact = f"_cdc_text is null or try_element_at(_cdc_text, {literal(names[column.attnum])}) is null"
         tests: list[Any] = []
-        if column.not_null and layer == "current":
+        if column.not_null:
             tests.append({"not_null": {"config": {"where": _plain(exact)}}})
-        if key == (column.attnum,) and layer == "current":
+        if key == (column.attnum,):
             tests.append({"unique": {"config": {"where": _plain(exact)}}})
-        if tests:
+        tests += _limits(column)
+        if tests and layer == "current":
             entry["data_tests"] = tests
         columns.append(entry)
     columns += [
@@ -158,11 +168,26 @@ def _properties(table: TableVersion, layer: str, alias: str) -> dict[str, Any]:
         "description": _plain(f"{kind} of {table.identifier}.{comment}"),
         "columns": columns,
     }
+    if layer == "current" and len(key) > 1 and set(key) <= {c.attnum for c in shown}:
+        named = [_plain(quote_spark(names[attnum])) for attnum in key]
+        model["data_tests"] = [{"cdc_unique": {"arguments": {"columns": named}}}]
     return {"version": 2, "models": [model]}
 
 
-def _sql_text(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+def _limits(column: Column) -> list[dict[str, Any]]:
+    """dbt tests of what the source's type forbids and the lake's type would hold."""
+    if column.type_kind == "e":
+        labels = [_plain(literal(label)[1:-1]) for _, label in column.enum_labels]
+        return [{"accepted_values": {"arguments": {"values": labels}}}]
+    type_ = (column.base_type or column.type) if column.type_kind == "d" else column.type
+    if type_ in _RANGES and column.type_kind in "bd":
+        low, high = _RANGES[type_]
+        return [{"cdc_between": {"arguments": {"low": low, "high": high}}}]
+    sized = re.fullmatch(r"(character varying|character|bit varying|bit)\((\d+)\)", type_)
+    if sized and column.type_kind in "bd":
+        low = 0 if sized[1].endswith("varying") else int(sized[2])
+        return [{"cdc_between": {"arguments": {"low": low, "high": int(sized[2]), "length": True}}}]
+    return []
 
 
 def _plain(text: str) -> str:

@@ -58,7 +58,8 @@ def _index(report: CheckReport, pages: Iterable[Path]) -> str:
         " <b>added</b> (in the lake only) or <b>removed</b> (in the source only).</p>"
         f"<table><tr>{head}</tr>{''.join(map(_row, report.tables))}</table>"
         f"{''.join(map(_details, report.tables))}"
-        f"<h2>Expectations</h2><ul>{links}</ul></body></html>\n"
+        f"<h2>Expectations</h2><ul>{links}</ul><p>Rules inside one table (not null, unique keys, enum labels, ranges of"
+        " types) are dbt tests of the models: <code>dbt test</code> in <code>dbt_project</code>.</p></body></html>\n"
     )
 
 

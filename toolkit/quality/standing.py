@@ -1,6 +1,7 @@
 """Where the published tables stand to each other and to the source: what Great Expectations rules on beside parity.
 
-Rules inside one table (NOT NULL, unique keys, accepted values) are dbt's tests of the models; they are not said twice.
+Rules inside one table (NOT NULL, unique keys, enum labels, ranges of types) are dbt's tests of the models, written by
+`cdc models sync`; they are not said twice.
 """
 
 from __future__ import annotations
