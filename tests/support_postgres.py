@@ -122,13 +122,13 @@ def consume(conn: psycopg.Connection[Any], config: Config) -> None:
 
 
 def logical_messages(messages: list[tuple[int, bytes]]) -> list[tuple[str, bytes]]:
-    """`(prefix, content)` of the transactional logical messages."""
+    """`(prefix, content)` of the logical messages that say something."""
     found = []
     for _, data in messages:
-        if data[:2] == b"M\1":
+        if data[:1] == b"M":
             prefix, rest = data[10:].split(b"\0", 1)
             found.append((prefix.decode(), rest[4:]))
-    return found
+    return [(prefix, content) for prefix, content in found if prefix != "cdc.apart"]
 
 
 def ddl_messages(conn: psycopg.Connection[Any], config: Config, key: bytes) -> list[dict[str, Any]]:

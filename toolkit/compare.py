@@ -192,7 +192,7 @@ class _Comparison:
         seen, known = self.seen, self.known
         altered = known.capture is not None and known.capture != seen.capture.state
         wanting = seen.capture.absent  # the role may not make any: then the catalog comparison is all there is
-        standing = (seen.capture.standing or wanting) and not seen.capture.paused
+        standing = (seen.capture.standing or wanting) and seen.capture.intact and not seen.capture.paused
         if standing and not altered:
             return
         reason = "DDL capture was altered" if altered else "DDL capture is off"

@@ -94,6 +94,8 @@ class DdlConfig(_Section):
     """What is kept of captured DDL."""
 
     ignore: tuple[str, ...] = ()  # command tags that leave no event
+    # The text of a command may hold secrets. Without it a rewrite is never known to have kept its values.
+    sql: Literal["keep", "hash", "none"] = "keep"
 
     @field_validator("ignore")
     @classmethod

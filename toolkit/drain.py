@@ -147,14 +147,18 @@ class _Run:
         """Take peek after peek until `target` or `max_changes`."""
         from toolkit.source import peek, slot
 
-        left = max_changes
+        left, more = max_changes, 1
         while self.last.complete_to < target and (left is None or left > 0):
-            size = self.config.drain.max_changes if left is None else min(left, self.config.drain.max_changes)
+            size = more * (self.config.drain.max_changes if left is None else min(left, self.config.drain.max_changes))
             started = time.monotonic()
             with spool_directory(self.config) as directory:
                 spool = peek.peek(self.conn, self.config, upto=target, max_changes=size, directory=directory)
                 peeked = time.monotonic()
                 plan = self._plan(spool)
+                # Messages of no transaction count too, and may be all that came.
+                more = 1 if plan.batches else more * 2
+                if not plan.batches:
+                    continue
                 self._require_beacon(plan, target)
                 for index in range(len(plan.batches)):
                     self._commit(plan, index, target)

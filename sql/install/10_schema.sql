@@ -1,4 +1,4 @@
--- Schema, key and settings of the toolkit. In psql: -v publication=cdc -v ignored=
+-- Schema, key and settings of the toolkit. In psql: -v publication=cdc -v ignored= -v sql=keep
 -- Idempotent: the key stays, so that DDL messages that are still in the WAL keep verifying.
 
 create schema if not exists cdc;
@@ -9,7 +9,7 @@ create table if not exists cdc.settings (
   value bytea not null
 );
 revoke all on cdc.settings from public;
-comment on table cdc.settings is 'cdc-toolkit: signing key (hmac_*), captured publication, tags of ignored commands';
+comment on table cdc.settings is 'cdc-toolkit: signing key (hmac_*), captured publication, tags of ignored commands, what is kept of SQL';
 
 -- sha256() is built in, HMAC is not: the two padded keys are kept ready, so that signing needs no extension.
 do $install$
@@ -31,7 +31,10 @@ end
 $install$;
 
 insert into cdc.settings (name, value)
-values ('publication', convert_to(:'publication', 'UTF8')), ('ignored', convert_to(:'ignored', 'UTF8'))
+values
+  ('publication', convert_to(:'publication', 'UTF8')),
+  ('ignored', convert_to(:'ignored', 'UTF8')),
+  ('sql', convert_to(:'sql', 'UTF8'))
 on conflict (name) do update set value = excluded.value where settings.value is distinct from excluded.value;
 
 -- Which tables have the triggers of the change log (sql/changelog), all of them and enabled always. Rows that come by a

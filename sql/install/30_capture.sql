@@ -41,7 +41,11 @@ begin
         'lsn', pg_current_wal_insert_lsn()::text,
         'at', to_char(clock_timestamp() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'),
         'role', session_user,
-        'sql', left(current_query(), 10000),
+        'sql', case (select convert_from(s.value, 'UTF8') from cdc.settings as s where s.name = 'sql')
+          when 'none' then ''
+          when 'hash' then 'sha256:' || encode(sha256(convert_to(current_query(), 'UTF8')), 'hex')
+          else left(current_query(), 10000)
+        end,
         'objects', '[]'::jsonb,
         'created', '[]'::jsonb,
         'dropped', '[]'::jsonb,
@@ -61,7 +65,7 @@ begin
   perform pg_logical_emit_message(true, 'cdc.ddl', convert_to(signature, 'UTF8') || content);
   -- Decoding places a message where its record ends, which is where the next one starts; of two equal places a change of
   -- the outer transaction comes first. So a record of no meaning parts the message from the row that follows it.
-  perform pg_logical_emit_message(false, 'cdc.apart', '');
+  perform pg_logical_emit_message(true, 'cdc.apart', '');
   if exists (select from cdc.settings as s where s.name = 'ddl_to_log') then
     -- Without logical decoding nobody reads messages from the WAL.
     insert into cdc.change_log (part, lsn, relid, op, new)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
+from typing import Literal
 
+import psycopg
 import pytest
 
 from tests.trap_world import PAIR, World
@@ -178,3 +181,31 @@ def test_a_scope_that_could_hide_something_is_refused(tmp_path: Path, text: str,
     file.write_text(text)
     with pytest.raises(ConfigError, match=message):
         configuration.load(str(file))
+
+
+@pytest.mark.parametrize("kept", ["keep", "hash", "none"])
+def test_the_text_of_commands_is_kept_hashed_or_left_out(world: World, kept: Literal["keep", "hash", "none"]) -> None:
+    world.config = world.config.model_copy(update={"ddl": DdlConfig(sql=kept)})
+    log = world.start("create table t (id int primary key, n int)", "insert into t values (1, 5)")
+    secret = "alter table t add column v text /* s3cret */"
+    world.sql(
+        secret,
+        "alter table t alter column n type bigint",
+        "insert into t values (2, 5000000000, 'x')",
+        "update t set v = 'y'",
+    )
+    with psycopg.connect(world.config.source.conninfo) as other:
+        other.execute("set cdc.capture = off")
+        other.execute("alter table t alter v set not null /* s3cret */")
+    log.drain()
+    told = {e["payload"]["sql"] for e in log.of("ddl")}
+    if kept == "keep":
+        assert secret in told
+    else:
+        assert "s3cret" not in str(log.of("ddl"))
+        digest = f"sha256:{hashlib.sha256(secret.encode()).hexdigest()}"
+        assert (digest in told, told == {""}) == (kept == "hash", kept == "none")
+        assert "rewritten by ALTER TABLE" in world.stale()["public.t"]
+    log.repair("public.t")
+    log.drain()
+    world.exact("t")

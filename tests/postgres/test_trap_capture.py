@@ -94,6 +94,29 @@ def test_trap_076_a_silent_rewrite_behind_a_disabled_trigger(world: World) -> No
     world.exact("t", "other")
 
 
+def test_trap_076_a_capture_function_of_somebody_else(world: World) -> None:
+    """Nothing else tells of it: the event triggers stand, and are served by a function that keeps silent."""
+    log = world.start(*PAIR)
+    log.drain()
+    assert "DDL" not in _findings(world)
+    world.sql(
+        "create or replace function cdc.capture_rewrite() returns event_trigger language plpgsql as $$ begin end $$",
+        "alter table t alter v type text using v || '!'",
+    )
+    log.drain()
+    assert world.stale() == {"public.t": "DDL capture is off"}
+    assert "is not the one that `cdc init` has put there" in _findings(world)
+    log.repair("public.t")
+    log.drain()
+    assert "public.t" in world.stale()  # as long as it is there
+    install.install(log.conn, world.config)
+    assert "DDL" not in _findings(world)
+    log.drain()
+    log.repair("public.t")
+    log.drain()
+    world.exact("t")
+
+
 def test_installing_again_is_no_alteration(world: World) -> None:
     log = world.start(*PAIR)
     log.drain()
@@ -232,6 +255,21 @@ def test_forged_replayed_malformed_and_oversized_messages_are_recorded_and_ignor
     world.exact("t")
 
 
+@pytest.mark.parametrize("pg", ["pg16"], indirect=True)
+def test_messages_of_no_transaction_cannot_hold_up_a_drain(world: World, plain_lake: Config) -> None:
+    """They count as messages of a peek and complete nothing: a drain by so small a count never got past them."""
+    world.sql(*PAIR)
+    config = plain_lake.model_copy(update={"source": world.config.source})
+    initialise.init(config)
+    draining.drain(config)
+    world.sql(
+        "select pg_logical_emit_message(false, 'any', 'x') from generate_series(1, 50)", "alter table t add c int"
+    )
+    draining.drain(config, max_changes=1)  # the beacon of the drain before
+    assert draining.drain(config, max_changes=1).batches == 1
+    assert Ledger(config).latest_versions()[world.relid("t")].table.column("c") is not None
+
+
 # -- in the user's database
 
 
@@ -254,7 +292,8 @@ def test_trap_149_a_cancel_is_the_users_own(world: World) -> None:
     log.drain()
     log.conn.execute(
         "create or replace function cdc.publishable() returns oid[] language plpgsql as"
-        " $$ begin perform pg_sleep(60); return '{}'; end $$"
+        " $$ begin perform pg_sleep(60); return '{}'; end $$;"
+        "update cdc.settings set value = cdc.fingerprint() where name = 'functions'"
     )
     world.sql("set statement_timeout = '200ms'")
     with pytest.raises(psycopg.errors.QueryCanceled):

@@ -18,6 +18,8 @@ from toolkit.catalog import Column, TableVersion
 from toolkit.sqltext import statements
 
 DDL_PREFIX, BEACON_PREFIX = "cdc.ddl", "cdc.beacon"
+#: Of the empty message that stands between a DDL message and the rows that follow it.
+APART_PREFIX = "cdc.apart"
 
 #: Reasons of `table_rewrite`, as bits.
 REWRITE_PERSISTENCE, REWRITE_DEFAULT, REWRITE_TYPE, REWRITE_ACCESS_METHOD = 1, 2, 4, 8

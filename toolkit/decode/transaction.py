@@ -146,6 +146,8 @@ class Transaction:
         if index in self.ddl:
             self._ddl(index, self.ddl[index])
             return
+        if message.prefix == ddl.APART_PREFIX and not message.content:
+            return
         payload: dict[str, Any] = {"prefix": message.prefix}
         if index in self.refused or (message.prefix.startswith("cdc.") and message.prefix != ddl.BEACON_PREFIX):
             payload["reason"] = self.refused.get(index, "unknown prefix")

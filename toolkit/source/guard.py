@@ -34,6 +34,7 @@ class CaptureState:
     state: str
     standing: bool
     paused: bool
+    intact: bool = True  # the functions are those that `cdc init` has put there
     absent: bool = False  # there is none: the role might not create them
     settings: str = "[]"  # of roles and databases, that switch it off
 

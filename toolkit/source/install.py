@@ -16,7 +16,7 @@ from toolkit.source.connection import Connection, one_line
 
 _LOCK_ATTEMPTS = 3
 _EVENT_TRIGGERS = "40_event_triggers"
-_FILES = ("10_schema", "20_table_snapshot", "30_capture", "32_partitions", "35_switch", _EVENT_TRIGGERS)
+_FILES = ("10_schema", "20_table_snapshot", "30_capture", "32_partitions", "35_switch", _EVENT_TRIGGERS, "45_seal")
 
 
 def install_sql(
@@ -38,9 +38,10 @@ def install_sql(
     """
     name = "'" + config.source.publication.replace("'", "''") + "'"
     files = [file for file in _FILES if event_triggers or file != _EVENT_TRIGGERS]
-    ignored = "'" + ",".join(config.ddl.ignore) + "'"
-    scripts = [queries.load(f"install/{file}") for file in files]
-    parts = [s.replace(":'publication'", name).replace(":'ignored'", ignored) for s in scripts]
+    values = {"publication": name, "ignored": "'" + ",".join(config.ddl.ignore) + "'", "sql": f"'{config.ddl.sql}'"}
+    parts = [queries.load(f"install/{file}") for file in files]
+    for key, value in values.items():
+        parts = [part.replace(f":'{key}'", value) for part in parts]
     parts += changelog.install_sql(config, tables, ticks=ticks)
     if not ticks:
         parts += [f"{statement};\n" for statement in _publication_sql(config, tables, publication)]

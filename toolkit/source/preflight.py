@@ -246,6 +246,13 @@ def _capture(conn: Connection, config: Config) -> Iterator[Finding]:
             "an event trigger is missing or off, or event_triggers is off: DDL is not heard",
             "run `cdc init`, then `cdc repair`",
         )
+    if not state.intact:
+        yield Finding(
+            "warning",
+            "DDL capture",
+            "a function in schema cdc is not the one that `cdc init` has put there: what it tells cannot be relied on",
+            "run `cdc init`, then `cdc repair`",
+        )
     if state.settings != "[]":
         yield Finding(
             "warning",

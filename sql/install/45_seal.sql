@@ -1,0 +1,26 @@
+-- What `cdc init` has installed, so that drains and `cdc doctor` can tell when a function of capture is another one now: it
+-- would keep silent about its own change too.
+
+create or replace function cdc.fingerprint()
+returns bytea
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $function$
+begin
+  return (
+    select sha256(convert_to(string_agg(pg_get_functiondef(p.oid) || p.proowner, ';' order by p.proname), 'UTF8'))
+    from pg_proc as p
+    where p.pronamespace = 'cdc'::regnamespace
+      and p.proname in (
+        'capture_command', 'capture_drop', 'capture_failed', 'capture_rewrite', 'capture_truncate', 'emit', 'guard',
+        'guard_new', 'guarding', 'paused', 'publishable', 'sign', 'table_snapshots', 'touched'
+      )
+  );
+end
+$function$;
+revoke all on function cdc.fingerprint() from public;
+
+insert into cdc.settings (name, value)
+values ('functions', cdc.fingerprint())
+on conflict (name) do update set value = excluded.value where settings.value is distinct from excluded.value;
