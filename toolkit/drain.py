@@ -67,6 +67,11 @@ def drain(config: Config, upto: Lsn | None = None, max_changes: int | None = Non
 
             return tick_drain.drain(config, conn, ledger, last, upto)
         state = slot.require_slot(conn, config)
+        if last.tick is not None:
+            raise HistoryDiverged(
+                f"the ledger was drained by ticks to {last.complete_to}, not through slot {state.name!r}: run"
+                " `cdc init` to hand over"
+            )
         identity = catalog.read_identity(conn, config)
         require_same_history(config, last, identity, state.confirmed_flush_lsn, slot.flush_lsn(conn))
         if state.confirmed_flush_lsn < last.complete_to:

@@ -1,7 +1,8 @@
 """Hand the change log over from ticks to a slot, and back, under any load: both meet at one exact cut.
 
 A logical slot's consistent point L comes with a snapshot S that shows exactly the transactions with `commit_lsn < L`.
-So S is a tick: what it shows comes from the one side, everything else from the other, and nothing from both.
+So S is a tick: what it shows comes from the one side, everything else from the other, and nothing from both. What the
+other side had is taken away afterwards, by `drop_left_slot` and `changelog.settle`, also after a kill.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def to_slot(config: Config, conn: psycopg.Connection[Any]) -> None:
     Killed anywhere, it is simply begun again: nothing was read from the slot yet.
     """
     from toolkit import tick_drain
-    from toolkit.source import catalog, changelog, slot, tick
+    from toolkit.source import catalog, slot, tick
 
     slot.drop_slot(conn, config.source.slot)  # of an attempt before
     with slot.create_slot(config, config.source.slot, temporary=False) as cut:
@@ -38,12 +39,11 @@ def to_slot(config: Config, conn: psycopg.Connection[Any]) -> None:
     assert last is not None
     tick_drain.drain(config, conn, ledger, last, taken.lsn)
     _row(config, slot=config.source.slot, identity=catalog.read_identity(conn, config), tick=None)
-    changelog.stop_logging_ddl(conn)
     _log.info("handed over to the slot", extra={"lsn": str(cut.lsn)})
 
 
 def to_ticks(config: Config, conn: psycopg.Connection[Any]) -> None:
-    """Drain the slot to the cut of a temporary one, which is the first tick; then drop the slot.
+    """Drain the slot to the cut of a temporary one, which is the first tick.
 
     Raises:
         HistoryDiverged: the slot is gone already, and with it the position at which ticks could begin.
@@ -62,8 +62,17 @@ def to_ticks(config: Config, conn: psycopg.Connection[Any]) -> None:
     last = ledger_of(config).last()
     assert last is not None
     _row(config, slot="", identity=replace(last.identity, publication_oid=0), tick=taken.snapshot)
-    slot.drop_slot(conn, config.source.slot)
     _log.info("handed over to ticks", extra={"lsn": str(cut.lsn)})
+
+
+def drop_left_slot(config: Config, conn: psycopg.Connection[Any]) -> None:
+    """Drop the slot that the log came through before it was drained by ticks; somebody else's of that name stays."""
+    from toolkit.source import slot
+
+    left = slot.read_slot(conn, config.source.slot)
+    if left is not None and any(b.slot == left.name and b.tick is None for b in ledger_of(config).batches()):
+        slot.require_ours(conn, config, left)
+        slot.drop_slot(conn, left.name)
 
 
 def _row(config: Config, **changes: Any) -> None:
@@ -86,4 +95,4 @@ def _row(config: Config, **changes: Any) -> None:
     ledger.append_empty(record, [])
 
 
-__all__ = ["to_slot", "to_ticks"]
+__all__ = ["drop_left_slot", "to_slot", "to_ticks"]

@@ -80,11 +80,13 @@ def init(config: Config, *, new_generation: bool = False) -> InitResult:
             last, existing = Ledger(config).last(), slot.read_slot(conn, config.source.slot)
         batch_id = 1 if last is None else last.batch_id + 1
         if last is None or new_generation if ticks else existing is None:
+            changelog.settle(conn, config)
             return _first(config, identity, generation, batch_id, ticks)
         if last is not None and ticks:
-            from toolkit import tick_drain
+            from toolkit import handover, tick_drain
 
             tick_drain.last_tick(config, conn, last)
+            handover.drop_left_slot(config, conn)
         if last is not None and not ticks and existing is not None:
             require_same_history(config, last, identity, existing.confirmed_flush_lsn, slot.flush_lsn(conn))
         if last is None and existing is not None:

@@ -342,6 +342,23 @@ def test_a_key_that_is_written_again_while_it_is_drained_is_not_lost(log: Log, d
     assert log.ops(following, log.tick()) == [("U", "(1,2)", "(1,3)")]
 
 
+def test_the_order_of_arrival_in_a_tick_does_not_matter(log: Log):
+    log.conn.execute("create table public.t (id int primary key, v text)")
+    log.install()
+    since = log.tick()
+    expected = log.during(
+        "insert into t values (1, 'a'), (2, 'a')",
+        "begin; delete from t where id = 1; insert into t values (1, 'b'); update t set v = 'c' where id = 1; commit",
+        "delete from t where id = 2",
+        "insert into t values (2, 'd')",
+    )
+    upto = log.tick()
+    backwards = "insert into cdc.change_log select * from moved order by lsn desc, xid desc"
+    log.conn.execute(f"with moved as (delete from cdc.change_log returning *) {backwards}")
+    assert log.conn.execute("select new from cdc.change_log limit 1").fetchone() == ("(2,d)",)
+    assert log.ops(since, upto) == expected
+
+
 def test_every_way_to_write_is_logged(log: Log, database: str):
     log.conn.execute(
         "create table public.p (id int primary key);"

@@ -94,7 +94,9 @@ def moving(conn: Connection, config: Config) -> tuple[str, ...]:
 
 
 def settle(conn: Connection, config: Config) -> None:
-    """Take away what captures a table in a way that is no longer configured; what is configured is there already."""
+    """Take away what captures or drains in a way that is no longer configured; what is configured is there already."""
+    if not by_ticks(conn, config):  # the slot reads DDL messages from the WAL
+        conn.execute("delete from cdc.settings where name = 'ddl_to_log'")
     state = catalog.publication_state(conn, config)
     named = state.relids if state is not None and not by_ticks(conn, config) else frozenset()
     found = conn.execute(
@@ -109,11 +111,6 @@ def settle(conn: Connection, config: Config) -> None:
             release = partial(conn.execute, "select cdc.unlog_table(%s::oid)", [relation.relid])
             what, seconds = f"releasing {relation.identifier}", config.snapshot.lock_seconds
             locks.insist(conn, what, release, seconds=seconds, attempts=attempts(config))
-
-
-def stop_logging_ddl(conn: Connection) -> None:
-    """Keep DDL messages out of the log: the slot reads them from the WAL."""
-    conn.execute("delete from cdc.settings where name = 'ddl_to_log'")
 
 
 def recheck(conn: Connection, config: Config) -> tuple[str, ...]:
@@ -263,5 +260,4 @@ __all__ = [
     "recheck",
     "refusals",
     "settle",
-    "stop_logging_ddl",
 ]

@@ -1,0 +1,142 @@
+"""A drain by ticks and both handovers, killed at every step: each run goes on, and nothing is missed or doubled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.postgres.test_snapshot_log import current, of, on_source, sql
+from tests.postgres.test_stages import always, done, killed
+from tests.support_lake import plain_lake, rows_in_log
+from toolkit import drain as draining
+from toolkit import handover, initialise, tick_drain
+from toolkit.config import Config
+from toolkit.errors import HistoryDiverged
+from toolkit.lake import staging
+from toolkit.lake.ledger import Ledger
+from toolkit.source import changelog, connection, slot, tick
+
+__all__ = ["plain_lake"]
+pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("pg", ["pg18"], indirect=True)]
+
+
+def _by(config: Config, drain: str) -> Config:
+    chosen = config.source.model_copy(update={"capture": "change_log", "change_log_drain": drain})
+    return config.model_copy(update={"source": chosen})
+
+
+@pytest.fixture
+def config(source: Config, plain_lake: Config) -> Config:
+    """One table; its changes are captured by triggers."""
+    config = source.model_copy(update={"root": plain_lake.root})
+    sql(config, "create table public.a (id int primary key, x text)", "insert into public.a values (0, 'first')")
+    return config
+
+
+class _Changes:
+    """Each call changes the table in every way; the key of a row tells when."""
+
+    def __init__(self, config: Config) -> None:
+        self.config, self.number = config, 0
+
+    def __call__(self) -> None:
+        self.number += 10
+        n = self.number
+        sql(
+            self.config,
+            f"insert into public.a select i, 'new' from generate_series({n}, {n + 3}) as i",
+            f"begin; delete from public.a where id = {n}; insert into public.a values ({n}, 'again'); commit",
+            f"update public.a set id = {n + 4} where id = {n + 1}; delete from public.a where id = {n + 2}",
+        )
+
+
+def _whole(config: Config) -> None:
+    draining.drain(config)
+    assert of(config, "a").state == "ok"
+    assert current(config, "a") == on_source(config, "a")
+    positions = [(e["commit_lsn"], e["ordinal"]) for e in rows_in_log(config)]
+    assert len(positions) == len(set(positions))
+    inserted = [e["new"][0] for e in rows_in_log(config, "op = 'I'") if e["new"][1] == "new"]
+    assert len(inserted) == len(set(inserted)), "no row came twice"
+    batches = [b.batch_id for b in Ledger(config).batches()]
+    assert batches == list(range(1, len(batches) + 1))
+
+
+def test_a_tick_killed_anywhere_is_there_once(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = _by(config, "tick")
+    initialise.init(config)
+    change = _Changes(config)
+    steps: tuple[tuple[object, str, bool], ...] = (
+        (tick, "record", True),
+        (staging, "commit_batch", False),
+        (staging, "commit_batch", True),
+        (changelog, "purge", False),
+        (changelog, "purge", True),
+        (tick, "forget_before", True),
+    )
+    for owner, name, after in steps:
+        change()
+        with killed(monkeypatch, owner, name, after=after, match=always):
+            draining.drain(config)
+        change()
+        _whole(config)
+    assert draining.drain(config).changes == 0
+
+
+def _kills() -> list[Any]:
+    def permanent(*_: Any, temporary: bool = True, **__: Any) -> bool:
+        return not temporary
+
+    steps: list[tuple[str, object, str, bool, Callable[..., bool]]] = [
+        ("slot", slot, "drop_slot", True, always),
+        ("slot", slot, "create_slot", True, permanent),
+        ("slot", tick, "at_cut", False, always),
+        ("slot", tick, "at_cut", True, always),
+        ("slot", tick_drain, "drain", True, always),
+        ("slot", handover, "_row", True, always),
+        ("slot", changelog, "settle", False, always),
+        ("tick", tick, "at_cut", True, always),
+        ("tick", handover, "drain", True, always),
+        ("tick", handover, "_row", True, always),
+        ("tick", slot, "drop_slot", True, always),
+    ]
+    return [pytest.param(*step, id=f"to {step[0]}: {step[2]} {'after' if step[3] else 'before'}") for step in steps]
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize(("to", "owner", "name", "after", "match"), _kills())
+def test_a_handover_killed_anywhere_goes_on(
+    config: Config, monkeypatch: pytest.MonkeyPatch, to: str, owner: object, name: str, after: bool,
+    match: Callable[..., bool],
+) -> None:  # fmt: skip
+    old, new = _by(config, "tick" if to == "slot" else "slot"), _by(config, to)
+    initialise.init(old)
+    change = _Changes(config)
+    change()
+    draining.drain(old)
+    change()
+    with killed(monkeypatch, owner, name, after=after, match=match):
+        initialise.init(new)
+    change()
+    if Ledger(new).last().tick is not None and to == "slot" and slot_of(new) is not None:  # type: ignore[union-attr]
+        with pytest.raises(HistoryDiverged, match=r"drained by ticks .* run `cdc init`"):
+            draining.drain(new)
+    initialise.init(new)
+    change()
+    _whole(new)
+    assert "snapshot" in done(new)
+    with connection.connect(new) as conn:
+        logging = conn.execute("select count(*) from cdc.settings where name = 'ddl_to_log'").fetchone()
+    assert (slot_of(new) is not None, logging) == ((True, (0,)) if to == "slot" else (False, (1,)))
+    sql(config, "alter table public.a alter x set default 'ddl is heard'")
+    change()
+    _whole(new)
+    (version,) = Ledger(new).latest_versions().values()
+    assert "ddl is heard" in version.payload
+
+
+def slot_of(config: Config) -> slot.SlotState | None:
+    with connection.connect(config) as conn:
+        return slot.read_slot(conn, config.source.slot)
