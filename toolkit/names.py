@@ -35,12 +35,13 @@ def _suffix(text: str) -> str:
 def lake_table(schema: str, table: str) -> str:
     """Name of a source table in `current`, `history` and `published`: lower case letters, digits and underscores.
 
-    Any other name is transliterated and gets a hash of the original, so that two source tables never share one.
+    Any other name is transliterated and gets a hash of the original, so that two source tables never share one: a name
+    as it stands splits at `__` into schema and table, and one with a hash into more.
     """
     joined = f"{schema}__{table}"
-    if re.fullmatch(r"[a-z0-9_]{1,200}", joined) and "__" not in table and "__" not in schema:
+    if re.fullmatch(r"[a-z0-9_]{1,200}", joined) and joined.split("__") == [schema, table]:
         return joined
-    return re.sub(r"[^a-z0-9_]", "_", joined.lower())[:160] + "_" + _suffix(f"{schema}\0{table}")
+    return re.sub(r"[^a-z0-9_]", "_", joined.lower())[:160] + "__" + _suffix(f"{schema}\0{table}")
 
 
 def lake_columns(columns: Sequence[tuple[int, str]]) -> dict[int, str]:

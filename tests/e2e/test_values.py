@@ -409,11 +409,11 @@ def test_trap_116_the_command_line_takes_odd_names(world: World):
 def test_ddl_reaches_current_and_published_waits_for_its_proof(world: World):
     """Runs last: it goes on with table t. Swapped names, drop and re-adding and a comment, in one build."""
     config, spark = world.config, session.own_session(world.config)
-    catalog = f"{config.lake.catalog}.current.public__t_7139ee35"
+    catalog = f"{config.lake.catalog}.current.public__t__7139ee35"
     version = world.version("T")
-    assert lake_table(version.schema, version.name) == "public__t_7139ee35"
+    assert lake_table(version.schema, version.name) == "public__t__7139ee35"
     before = {name: field for name, (field, _) in evolve.columns(spark, catalog).items()}
-    shown = spark.table("published.public__t_7139ee35").columns
+    shown = spark.table("published.public__t__7139ee35").columns
     _sql(
         config,
         "insert into public.\"T\" (id, a) values (10, 'before')",
@@ -425,8 +425,8 @@ def test_ddl_reaches_current_and_published_waits_for_its_proof(world: World):
     )
     draining.drain(config)
     built = build.build(config)
-    assert {m.action for m in built.models if m.name == "current.public__t_7139ee35"} == {"merge"}
-    assert spark.table("published.public__t_7139ee35").columns == shown
+    assert {m.action for m in built.models if m.name == "current.public__t__7139ee35"} == {"merge"}
+    assert spark.table("published.public__t__7139ee35").columns == shown
     assert world.texts("T") == world.source("T")
     after = evolve.columns(spark, catalog)
     assert after["g"][1] == "not generated any more"
@@ -446,7 +446,7 @@ def test_ddl_reaches_current_and_published_waits_for_its_proof(world: World):
     assert lives[3].ddl.role == "postgres"
     report = checking.check(config, ["public.T"], drain=draining.drain, build=build.build)
     assert report.green
-    assert "g" in spark.table("published.public__t_7139ee35").columns
+    assert "g" in spark.table("published.public__t__7139ee35").columns
 
 
 @pytest.mark.long

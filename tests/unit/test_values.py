@@ -62,7 +62,7 @@ def test_lake_tables_never_collide() -> None:
     tricky = [
         ("a", "b__c"), ("a__b", "c"), ("a", "B__c"), ("public", "Orders"), ("public", "orders"), ("public", "ORDERS"),
         ("public", "größe"), ("public", "grosse"), ("public", "o rders"), ("public", "o_rders"), ("p", "x" * 250),
-        ("p", "x" * 251),
+        ("p", "x" * 251), ("a_", "b"), ("a", "_b"), ("a", "B"), ("a", lake_table("a", "B").removeprefix("a__")),
     ]  # fmt: skip
     assert len({lake_table(*name) for name in tricky}) == len(tricky)
     assert lake_table("public", "orders") == "public__orders"
