@@ -24,7 +24,6 @@ class Trap:
     stale: dict[str, str]
     gone: tuple[str, ...]
     needs: str | None
-    path: bool  # played on the whole path in every run, not in long ones alone
 
     @property
     def schema(self) -> str:
@@ -44,7 +43,6 @@ def read(text: str) -> dict[str, Trap]:
             {m[1]: m[2] for m in re.finditer(r"(?m)^-- stale (\w+): (.*)$", body)},
             tuple(" ".join(re.findall(r"(?m)^-- gone (.*)$", body)).split()),
             next(iter(re.findall(r"(?m)^-- needs (.*)$", body)), None),
-            "-- path\n" in body,
         )
     return found
 

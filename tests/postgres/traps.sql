@@ -4,8 +4,7 @@
 -- A step is one statement, committed on its own unless steps say begin and commit. `b: ...` runs in a second session,
 -- `! ...` must fail, `-- drain` drains. Tables must be exact at every drain, but for those that `-- stale` names: they
 -- must be stale in the end, for a reason that the pattern finds, and exact again after the remedy. `-- gone` names
--- tables that are dropped in the end, `-- needs` a condition that not every server meets; `-- path` marks those that
--- every run plays on the whole path too (init, drain, build, check), not only the long one.
+-- tables that are dropped in the end, `-- needs` a condition that not every server meets.
 
 
 -- trap test_trap_041_unchanged_toast
@@ -31,7 +30,6 @@ update doc set n = 3 where id = 10;
 commit;
 
 -- trap test_trap_043_unchanged_toast_through_key_changes
--- path
 create table doc (id int primary key, big text, n int);
 alter table doc alter big set storage external;
 insert into doc select i, repeat(chr(96 + i), 5000), i from generate_series(1, 6) as i;
@@ -84,7 +82,6 @@ update doc set n = 0;
 delete from doc where id = 101;
 
 -- trap test_trap_047_toasted_key
--- path
 create table k (id text primary key, v int);
 alter table k alter id set storage external;
 insert into k select string_agg(md5((i * 100 + j)::text), ''), i from generate_series(1, 3) i, generate_series(1, 80) j group by i;
@@ -105,7 +102,6 @@ update t set id = 7 where id = 101;
 insert into t values (101, 'new');
 
 -- trap test_trap_049_identity_by_another_index
--- path
 create table t (id int primary key, alt int not null, v text);
 create unique index t_alt on t (alt);
 alter table t replica identity using index t_alt;
@@ -130,7 +126,6 @@ insert into t values (2, 'z');
 ! delete from t;
 
 -- trap test_trap_053_key_swap
--- path
 create table t (id int primary key deferrable initially deferred, v text);
 alter table t replica identity full;
 insert into t values (1, 'a'), (2, 'b'), (3, 'c');
@@ -174,7 +169,6 @@ update t set id = 5 where id = 4;
 delete from t where id = 3;
 
 -- trap test_trap_057_identity_changes_in_mid_stream
--- path
 create table doc (id int primary key, big text, n int);
 alter table doc alter big set storage external;
 insert into doc select i, repeat(chr(96 + i), 5000), i from generate_series(1, 6) as i;
@@ -228,7 +222,6 @@ update t set v = 9 where id = 'abc';
 delete from t where id = 'ABC';
 
 -- trap test_trap_061_truncate
--- path
 create table p (id int generated always as identity primary key, v text);
 create table c (id int primary key, p int references p);
 insert into p (v) values ('a'), ('b');
@@ -328,7 +321,6 @@ alter table t alter n type text using n || '!';
 insert into t values (3, '30');
 
 -- trap test_trap_068_the_same_type_using
--- path
 -- stale t: rewritten by ALTER TABLE
 create table t (id int primary key, v text);
 insert into t values (1, 'x'), (2, 'y'), (3, null);
@@ -397,7 +389,6 @@ insert into s (id) values (3);
 insert into i (id) values (3);
 
 -- trap test_trap_070_constant_default
--- path
 create table t (id int primary key, v text);
 insert into t values (1, 'x'), (2, 'y'), (3, null);
 -- steps
@@ -466,7 +457,6 @@ drop table brief;
 commit;
 
 -- trap test_trap_074_cascade_from_a_type
--- path
 create type mood as enum ('sad', 'ok');
 create table t (id int primary key, m mood, v text);
 insert into t values (1, 'ok', 'x');
@@ -505,7 +495,6 @@ set session_replication_role = origin;
 insert into t values (5, 3);
 
 -- trap test_trap_077_enum_renamed_twice
--- path
 create type mood as enum ('a', 'b', 'c');
 create table t (id int primary key, m mood);
 insert into t values (1, 'a'), (2, 'b');
@@ -523,7 +512,6 @@ alter type mood rename value 'aaa' to 'a';
 update t set m = 'b' where id = 3;
 
 -- trap test_trap_077_domain_over_an_enum_renamed
--- path
 create type mood as enum ('a', 'b');
 create domain dm as mood;
 create table t (id int primary key, m dm);
@@ -634,7 +622,6 @@ alter table t add column c d3;
 update t set a = 9 where id = 1;
 
 -- trap test_trap_080_column_names_swapped
--- path
 create table t (id int primary key, a text, b text);
 insert into t values (1, 'a1', 'b1'), (2, 'a2', 'b2');
 -- steps
@@ -649,7 +636,6 @@ update t set a = 'new a' where id = 1;
 update t set b = 'new b' where id = 2;
 
 -- trap test_trap_081_drop_and_add_again
--- path
 create table t (id int primary key, v text);
 insert into t values (1, 'x'), (2, 'y'), (3, null);
 -- steps
@@ -663,7 +649,6 @@ insert into t values (10, 100);
 update t set v = 1 where id = 1;
 
 -- trap test_trap_082_drop_and_create_again
--- path
 create table t (id int primary key, v text);
 insert into t values (1, 'x'), (2, 'y'), (3, null);
 -- steps
@@ -680,7 +665,6 @@ create table t (id text primary key);
 insert into t values ('k');
 
 -- trap test_trap_083_tables_swapped
--- path
 -- gone old
 create table t (id int primary key, v text);
 insert into t values (1, 'x'), (2, 'y'), (3, null);
@@ -709,7 +693,6 @@ drop table t;
 drop type mood;
 
 -- trap test_trap_085_shape_per_event
--- path
 create table t (id int primary key, v text);
 insert into t values (1, 'x'), (2, 'y'), (3, null);
 -- steps
@@ -734,7 +717,6 @@ alter table t set logged;
 insert into t values (10, 'sent');
 
 -- trap test_trap_087_primary_key_changed
--- path
 create table t (a int not null, b int not null, v text, constraint pk primary key (a));
 alter table t alter v set storage external;
 insert into t select i, i * 10, repeat('v', 3000) || i from generate_series(1, 4) i;
@@ -798,7 +780,6 @@ alter table c no inherit p;
 insert into p values (5);
 
 -- trap test_trap_098_row_movement
--- path
 create table r (id int primary key, v text) partition by range (id);
 create table r1 partition of r for values from (0) to (10);
 create table r2 partition of r for values from (10) to (20);
@@ -829,7 +810,6 @@ alter table t add column v int;
 insert into t select lastval();
 
 -- trap test_trap_152_enum_renamed_while_a_writer_is_open
--- path
 create type mood as enum ('a', 'b');
 create table t (id int primary key, m mood);
 insert into t values (1, 'a');
