@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from toolkit.environment import environment
 from toolkit.errors import BuildFailed, UnknownTable
 from toolkit.lsn import Lsn
+from toolkit.names import lake_table
+from toolkit.states import TableState, live_tables, states_at
 
 if TYPE_CHECKING:
     from toolkit.config import Config
@@ -42,6 +44,7 @@ class BuildResult:
     events_snapshot_id: int
     schema: str  # where the current tables are: `current`, or `asof_<hex>`
     models: tuple[ModelResult, ...]
+    stale: tuple[TableState, ...] = ()  # as of an LSN: tables whose rows nobody knows there; they are not built
 
     @property
     def rebuilt(self) -> tuple[str, ...]:
@@ -55,7 +58,8 @@ def build(
     """Bring every table to the ledger's position, or build tables as of an LSN into `asof_<hex>`.
 
     Args:
-        as_of: an LSN at or below the ledger's position; the tick below it where the log is exact at ticks only.
+        as_of: an LSN at or below the ledger's position; the tick below it where the log is exact at ticks only. Tables
+            are those of that LSN, under the names and in the shape that they had there.
         select: dbt selectors or lake table names; all models if none.
         dbt_args: further arguments of `dbt run`, such as `--full-refresh`.
 
@@ -74,28 +78,61 @@ def build(
     if as_of is not None and as_of > last.complete_to:
         raise BuildFailed(f"LSN {as_of} is not in the log yet: it is complete to {last.complete_to}; run cdc drain")
     as_of = None if as_of is None else ledger.exact_at(as_of)
-    models_sync.sync(config)
+    synced = models_sync.sync(config, as_of=as_of)
     session(config)
     run_vars = {} if as_of is None else {"as_of_lsn": str(as_of)}
     arguments = ["run", *_selection(select), *dbt_args]
     # Not as vars: other vars make dbt parse the whole project again.
     position = {"CDC_RUN_SNAPSHOT": str(snapshot), "CDC_RUN_BATCH": str(last.batch_id)}
+    quiet: list[ModelResult] = []
     if as_of is None and not select and not dbt_args:
         _evolve(config, ledger, position)
-    results = _invoke(config, arguments, run_vars, position)
+        # A quiet table costs a model a second of dbt, only to find nothing to do.
+        quiet = _quiet(config, ledger, synced.tables)
+        arguments += ["--exclude", *(model.name.replace(".", "__", 1) for model in quiet)] if quiet else []
+    try:
+        results = _invoke(config, arguments, run_vars, position)
+    finally:
+        if as_of is not None:
+            models_sync.sync(config)  # dbt by itself must not find the models of then
     models = tuple(_model(result) for result in results if result.node.resource_type == "model")
     if as_of is None:
         replaced = [model.name.partition(".")[2] for model in models if model.action == "rebuild"]
         evolve.describe(config, ledger, replaced)
-    if select and not models:
+    stale = _stale(ledger, as_of, select)
+    if select and not models and not stale:
         raise UnknownTable(f"no model matches {' '.join(select)}; see dbt_project/models/current")
     return BuildResult(
         lsn=as_of if as_of is not None else last.complete_to,
         batch_id=last.batch_id,
         events_snapshot_id=snapshot,
         schema=f"asof_{as_of.tag}" if as_of is not None else "current",
-        models=models,
+        models=(*models, *quiet),
+        stale=stale,
     )
+
+
+def _stale(ledger: Ledger, as_of: Lsn | None, select: Sequence[str] | None) -> tuple[TableState, ...]:
+    if as_of is None:
+        return ()
+    found = ((version.table, state) for version, state in states_at(ledger, as_of) if state.state != "ok")
+    named = set(select or ())
+    return tuple(state for table, state in found if not named or lake_table(table.schema, table.name) in named)
+
+
+def _quiet(config: Config, ledger: Ledger, names: Sequence[str]) -> list[ModelResult]:
+    """The models of tables with nothing new."""
+    from toolkit.lake.applied import behind
+    from toolkit.lake.session import own_session
+
+    tables = [t for t in live_tables(ledger) if lake_table(t.schema, t.name) in names]
+    late = {layer: behind(config, own_session(config), ledger, tables, layer) for layer in ("current", "history")}
+    return [
+        ModelResult(f"{layer}.{name}", "skip", "nothing new", 0.0)
+        for layer, found in late.items()
+        for name in names
+        if name not in found
+    ]
 
 
 def _evolve(config: Config, ledger: Ledger, position: dict[str, str]) -> None:

@@ -14,9 +14,11 @@ from toolkit.catalog import Column, SchemaVersion, TableVersion
 from toolkit.errors import LakeError
 from toolkit.names import lake_columns, lake_table, quote_spark, renamed
 from toolkit.pgtypes import literal, spark_type
+from toolkit.states import states_at
 
 if TYPE_CHECKING:
     from toolkit.config import Config
+    from toolkit.lsn import Lsn
 
 #: Types whose values are fewer than those of the lake's type.
 _RANGES = {
@@ -38,8 +40,10 @@ class SyncResult:
     removed: tuple[str, ...]
 
 
-def sync(config: Config) -> SyncResult:
+def sync(config: Config, *, as_of: Lsn | None = None) -> SyncResult:
     """Write the models and `profiles.yml` from the ledger; remove the models of tables that are gone.
+
+    With `as_of` they are those of the tables that were there at that LSN and known, under the names of then.
 
     No source connection and no JVM. Files that are already right are not touched, so dbt's partial parsing holds.
 
@@ -49,6 +53,8 @@ def sync(config: Config) -> SyncResult:
     from toolkit.lake.ledger import Ledger
 
     ledger = Ledger(config)
+    if as_of is not None:
+        return write(config, [version for version, state in states_at(ledger, as_of) if state.state == "ok"])
     last = ledger.last()
     generation = last.generation if last else None
     based = {event.relid for event in ledger.baselines() if event.generation == generation}

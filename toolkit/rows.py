@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from toolkit.errors import ConfigError, NotProven
 from toolkit.lsn import Lsn
 from toolkit.names import lake_table
+from toolkit.states import known_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,7 +50,7 @@ def rows(
     spark = own_session(config)
     name = lake_table(version.schema, version.name)
     relation = f"{'history' if versioned else 'current'}.{name}"
-    _require_built(spark, relation, version, as_of)
+    _require_built(config, spark, relation, version, as_of)
     frame = spark.table(relation)
     if as_of is not None:
         frame = _valid_at(frame, as_of)
@@ -88,11 +89,19 @@ def _where(frame: DataFrame, field: str, value: str) -> DataFrame:
     return frame.where(F.expr(field) == F.lit(value))
 
 
-def _require_built(spark: SparkSession, relation: str, version: TableVersion, as_of: Lsn | None) -> None:
+def _require_built(
+    config: Config, spark: SparkSession, relation: str, version: TableVersion, as_of: Lsn | None
+) -> None:
     """Refuse to answer from a table that lacks changes of the log below the asked LSN; tables without any are current.
 
-    The newest rows need no such care: they are those of the last build, and nobody asked for an LSN.
+    The newest rows need no such care: they are those of the last build, and nobody asked for an LSN. Another source
+    table may have taken the name, and with it the built table.
     """
+    from toolkit.lake import reads
+
+    if reads.properties(config, relation).get("cdc.relid", str(version.relid)) != str(version.relid):
+        at = f"--as-of-lsn {as_of}" if as_of else "--as-of-lsn with an LSN at which it was there"
+        raise ConfigError(f"rows of {version.identifier}: another table has its name now; run `cdc build {at}`")
     if as_of is None:
         return
     from pyspark.sql import functions as F
@@ -122,10 +131,12 @@ def _require_known(config: Config, version: TableVersion, as_of: Lsn | None) -> 
         end = "it is empty" if last is None else f"it ends at {last.complete_to}"
         raise ConfigError(f"rows of {version.identifier} as of {as_of}: the log does not reach that far, {end}")
     as_of = ledger.exact_at(as_of)
-    events = [e for e in (*ledger.baselines(), *ledger.gaps()) if e.relid == version.relid and e.end_lsn <= as_of]
-    if not any(e.kind == "baseline" for e in events):
-        raise ConfigError(f"rows of {version.identifier} as of {as_of}: it was not captured yet at that LSN")
-    newest = max(events, key=lambda e: (e.commit_lsn, e.ordinal))
+    doing = f"rows of {version.identifier} as of {as_of}"
+    newest = known_at(ledger, as_of).get(version.relid)
+    if newest is None:
+        raise ConfigError(f"{doing}: it was not captured yet at that LSN")
     if newest.kind == "gap":
-        reason = newest.payload.get("reason")
-        raise NotProven(f"rows of {version.identifier} as of {as_of}: stale since {Lsn(newest.end_lsn)}: {reason}")
+        raise NotProven(f"{doing}: stale since {newest.end_lsn}: {newest.payload.get('reason')}")
+    then = ledger.latest_versions(as_of)[version.relid]
+    if then.table.dropped:
+        raise ConfigError(f"{doing}: it was dropped at {then.end_lsn}; give an LSN below")

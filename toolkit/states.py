@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -35,9 +35,44 @@ class TableState:
 
 def live_tables(ledger: Ledger) -> tuple[TableVersion, ...]:
     """Latest versions of the tables that exist and are published, ordered by name."""
-    versions = (version.table for version in ledger.latest_versions().values())
-    live = [t for t in versions if not t.dropped and t.published and t.kind in "rp"]
+    return _live(ledger.latest_versions().values())
+
+
+def _live(versions: Iterable[SchemaVersion]) -> tuple[TableVersion, ...]:
+    live = [v.table for v in versions if not v.table.dropped and v.table.published and v.table.kind in "rp"]
     return tuple(sorted(live, key=lambda t: (t.schema, t.name)))
+
+
+def known_at(ledger: Ledger, at: Lsn) -> dict[int, TableEvent]:
+    """By relid, the last baseline or gap before an LSN, where there is a baseline: a gap means that nobody knows."""
+    last = ledger.last()
+    generation = last.generation if last is not None else None
+    events = (e for e in (*ledger.baselines(), *ledger.gaps()) if e.generation == generation and e.commit_lsn < at)
+    found: dict[int, TableEvent] = {}
+    for event in sorted(events, key=_position):
+        if event.relid is not None and (event.kind == "baseline" or event.relid in found):
+            found[event.relid] = event
+    return found
+
+
+def states_at(ledger: Ledger, at: Lsn) -> tuple[tuple[SchemaVersion, TableState], ...]:
+    """The tables that were there and captured at an LSN, as they were then, and whether their rows can be known."""
+    versions, known = ledger.latest_versions(at), known_at(ledger, at)
+    found = []
+    for table in _live(versions.values()):
+        event = known.get(table.relid)
+        if event is None:
+            continue
+        state = TableState(table.identifier, table.relid, "ok", None, None, None)
+        if event.kind == "gap":
+            later = (b.end_lsn for b in ledger.baselines() if b.relid == table.relid and b.end_lsn > at)
+            healed = min(later, default=None)
+            remedy = f"an LSN below {event.end_lsn}" + (f", or from {healed} on" if healed else "")
+            state = replace(
+                state, state="stale", reason=str(event.payload.get("reason")), from_lsn=event.end_lsn, remedy=remedy
+            )
+        found.append((versions[table.relid], state))
+    return tuple(found)
 
 
 def table_states(ledger: Ledger, proven: Mapping[int, Lsn] | None = None) -> tuple[TableState, ...]:

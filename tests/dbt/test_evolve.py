@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections import Counter
 from typing import Any
 
 import pytest
+from dbt.adapters.spark import session as dbt_session
 
 from tests.dbt.harness import Lake
 from tests.dbt.scenario import Row, Source, Table, column
 from toolkit import build as building
+from toolkit.catalog import TableVersion
+from toolkit.errors import BuildFailed
 from toolkit.lake import evolve as lake_evolve
+from toolkit.lake.applied import applied, behind
+from toolkit.lake.ledger import Ledger
 from toolkit.lsn import Lsn
 
 pytestmark = [pytest.mark.dbt, pytest.mark.spark, pytest.mark.wide]
@@ -166,8 +173,83 @@ def test_a_kill_leaves_the_old_or_the_new_table(
         patch.setattr(building, "_invoke", killed)  # after it, before any row
         built.build()
     assert built.rows("current.public__shop", table.snapshot()) == at_ddl
+    # Its newest batch is not applied whole: a check has to build it, or it would find it to differ.
+    shape = TableVersion.from_json(table.snapshot())
+    assert behind(built.config, built.spark, Ledger(built.config), [shape]) == ("public__shop",)
     assert _actions(built.build())["current.public__shop"][0] == "merge"
     assert built.rows("current.public__shop", table.snapshot()) == _truth(source, table)
+
+
+class _Killed(RuntimeError):
+    pass
+
+
+def _stands_somewhere_true(built: Lake, source: Source, table: Table) -> int:
+    """A table of `current` is what the source was at the position that its newest commit names."""
+    at = applied(built.config, TableVersion.from_json(table.snapshot())).commits[0].lsn
+    assert at is not None
+    found = source.at(table.relid, at)
+    assert found is not None
+    shape = next(shape for end, shape in reversed(built.schema_payloads(table.relid)) if end <= at)
+    assert [c["attnum"] for c in shape["columns"]] == found[1]
+    assert built.rows(f"current.public__{table.name}", shape) == found[0], at
+    return at
+
+
+@pytest.mark.long
+def test_a_kill_after_any_commit_leaves_a_true_state(
+    shop: tuple[Lake, Source, Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after each merge and schema change, in a build that evolves one table and replaces another."""
+    built, source, table = shop
+    other = source.tables[301]
+    done = {"left": 0, "dead": False}
+
+    def dying(real: Any, writes: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if done["dead"]:
+                raise _Killed
+            result = real(*args, **kwargs)
+            if writes(args):
+                done["left"] -= 1
+                done["dead"] = done["left"] < 0
+                if done["dead"]:
+                    raise _Killed
+            return result
+
+        return call
+
+    def writing(args: tuple[Any, ...]) -> bool:
+        return re.search(r"^merge into ", args[1], re.MULTILINE) is not None
+
+    for number in range(10):
+        done.update(left=number, dead=False)
+        for each in (table, other):
+            _some_rows(source, each, 100 + number)
+        source.begin()
+        _rename(table, 2, f"a{number}")
+        source.schema(table)
+        source.commit()
+        source.begin()  # a default makes it a replacement
+        source.add_column(other, column(10 + number, f"d{number}", has_missing=True, missing="x"))
+        source.commit()
+        for each in (table, other):
+            _some_rows(source, each, 200 + number)
+        built.append(source)
+        with monkeypatch.context() as patch, contextlib.suppress(_Killed, BuildFailed):
+            patch.setattr(dbt_session.Cursor, "execute", dying(dbt_session.Cursor.execute, writing))
+            patch.setattr(lake_evolve, "apply", dying(lake_evolve.apply, lambda _: True))
+            built.build()
+        shapes = [TableVersion.from_json(each.snapshot()) for each in (table, other)]
+        late = behind(built.config, built.spark, Ledger(built.config), shapes)
+        for each in (table, other):
+            # What a check would not build it would find to differ.
+            assert _stands_somewhere_true(built, source, each) == source.lsn or f"public__{each.name}" in late
+        if not done["dead"]:
+            break
+        built.build()
+        assert {_stands_somewhere_true(built, source, each) for each in (table, other)} == {source.lsn}
+    assert number == 3  # the rows up to the change, the change itself, the rows after it
 
 
 def test_what_is_not_metadata_alone_is_one_replacement(shop: tuple[Lake, Source, Table]) -> None:

@@ -14,7 +14,8 @@ import pytest
 from tests.dbt.harness import Lake
 from tests.dbt.scenario import Source, Table, column
 from tests.dbt.test_models import actions, check_current, check_history, expected
-from toolkit.errors import BuildFailed, UnknownTable
+from toolkit import models_sync, rows
+from toolkit.errors import BuildFailed, ConfigError, UnknownTable
 from toolkit.lsn import Lsn
 
 pytestmark = [pytest.mark.dbt, pytest.mark.spark]
@@ -127,7 +128,6 @@ def test_cases(built: Lake) -> None:
 
 def test_dbt_alone(built: Lake, tmp_path: Path) -> None:
     """`dbt build` as a process, with nothing but the profile."""
-    from toolkit import models_sync
     from toolkit.lake.session import stop_session
 
     source = Source()
@@ -173,3 +173,50 @@ def test_a_stale_bag_that_does_not_add_up_stops_no_other_table(built: Lake) -> N
     states = {row[0]: row[1] for row in built.spark.sql("select relid, state from ops.tables").collect()}
     assert states == {300: "stale", 301: "ok"}
     assert built.rows("history.public__bag", bag.snapshot()).total() == 3
+
+
+@pytest.mark.wide
+def test_as_of_knows_the_tables_and_names_of_then(built: Lake) -> None:
+    """It knew only the tables of now: a dropped one was left out, and one of a pair that swapped was the other one."""
+    source = Source()
+    old, new, gone, doubtful, lost = (two_keys(n) for n in range(300, 305))
+    old.name, new.name = "t", "shadow"
+    new.rows = [{1: "7", 2: "70", 3: "of the shadow"}]
+    for table in (old, new, gone, doubtful, lost):
+        source.baseline(table, first=True)
+    then, shapes = Lsn(source.lsn), {t.relid: t.snapshot() for t in (old, new, gone, doubtful)}
+    source.begin()
+    old.name, new.name = "old", "t"
+    source.schema(old)
+    source.schema(new)
+    for table in (gone, lost):
+        table.dropped = True
+        source.schema(table)
+    source.create(Table(900, gone.name, [column(1, "other")], [1]))
+    source.insert(source.tables[900], {1: "new"})
+    source.commit()
+    source.begin()
+    source.gap(doubtful)
+    source.commit()
+    red = Lsn(source.end_lsn)
+    source.baseline(doubtful)
+    built.append(source)
+    built.build()
+    assert built.build(as_of=then).stale == ()
+    for relid, shape in shapes.items():
+        want = source.at(relid, then)
+        assert want is not None
+        assert built.rows(f"asof_{then.tag}.{built.alias(shape)}", shape) == want[0], shape["name"]
+    assert not models_sync.sync(built.config).written  # the models of now are back
+
+    refused = built.build(as_of=red)
+    assert [(s.table, s.state, s.reason) for s in refused.stale] == [("public.t303", "stale", "test gap")]
+    assert not built.spark.catalog.tableExists(f"asof_{red.tag}.public__t303")
+    assert built.build(as_of=Lsn(source.lsn), select=["public__t303"]).stale == ()
+    assert [s.table for s in built.build(as_of=red, select=["public__t303"]).stale] == ["public.t303"]
+
+    assert {row["v"] for row in rows.rows(built.config, "t", as_of=then)} == {"x", "y"}
+    with pytest.raises(ConfigError, match=f"another table has its name now; run `cdc build --as-of-lsn {then}`"):
+        rows.rows(built.config, "t302", as_of=then)  # it was answered with no rows
+    with pytest.raises(ConfigError, match="was dropped at"):
+        rows.rows(built.config, "t304", as_of=Lsn(source.lsn))  # as if it were still there

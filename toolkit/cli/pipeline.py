@@ -84,14 +84,19 @@ def drain(ctx: Context, upto_lsn: Lsn | None, max_changes: int | None) -> None:
 @click.option("--as-of-lsn", type=LSN, help="Rebuild the tables as of this LSN, in a schema of their own.")
 @click.argument("dbt_args", nargs=-1, type=click.UNPROCESSED)
 @command
-def build(ctx: Context, as_of_lsn: Lsn | None, dbt_args: tuple[str, ...]) -> None:
-    """Rebuild the tables for people: models sync, schema changes, dbt. Arguments after `--` go to dbt."""
+def build(ctx: Context, as_of_lsn: Lsn | None, dbt_args: tuple[str, ...]) -> int:
+    """Rebuild the tables for people: models sync, schema changes, dbt. Arguments after `--` go to dbt.
+
+    As of an LSN, exit code 3 names the tables whose rows nobody knows there; all others are built.
+    """
     from toolkit import build as building
     from toolkit.lake.lease import lease
 
     config = ctx.config
     with lease(config):
-        ctx.output.record(building.build(config, as_of=as_of_lsn, dbt_args=dbt_args))
+        built = building.build(config, as_of=as_of_lsn, dbt_args=dbt_args)
+    ctx.output.record(built)
+    return RED if built.stale else 0
 
 
 def _check(ctx: Context, config: Config, tables: tuple[str, ...], *, full: bool = False) -> int:

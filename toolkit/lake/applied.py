@@ -1,4 +1,4 @@
-"""What the builds did to a table of `current`, from its table snapshots: read without a JVM."""
+"""What the builds did to a table of `current` or `history`, from its table snapshots: read without a JVM."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Kinds of events that change what a table holds or how it is built.
 CHANGING = "('row', 'truncate', 'schema', 'baseline')"
+#: And those that change what `history` says of its rows.
+_BUILT_FROM = "('row', 'truncate', 'schema', 'baseline', 'gap')"
 _REWRITE = "replace"  # operation of a compaction: other files, the same rows
 
 
@@ -71,9 +73,9 @@ class Applied:
         return None
 
 
-def applied(config: Config, table: TableVersion) -> Applied:
+def applied(config: Config, table: TableVersion, layer: str = "current") -> Applied:
     """Where the table stands and how it got there."""
-    found = reads.metadata(config, f"current.{lake_table(table.schema, table.name)}")
+    found = reads.metadata(config, f"{layer}.{lake_table(table.schema, table.name)}")
     return Applied(found is not None, tuple(_commits(found)) if found is not None else ())
 
 
@@ -97,18 +99,33 @@ def _commits(metadata: dict[str, Any]) -> Iterator[Commit]:
         current = snapshots.get(current.get("parent-snapshot-id"))
 
 
-def behind(config: Config, spark: SparkSession, ledger: Ledger, tables: Sequence[TableVersion]) -> tuple[str, ...]:
-    """Lake names of the tables that a build has anything to do for: not built yet, or with newer events."""
-    found = {table.relid: applied(config, table) for table in tables}
+def behind(
+    config: Config, spark: SparkSession, ledger: Ledger, tables: Sequence[TableVersion], layer: str = "current"
+) -> tuple[str, ...]:
+    """Lake names of the tables that a build has anything to do for.
+
+    They are not built yet, or have newer events, or stand inside a batch: a build was killed between two DDL commands.
+    """
+    built = {table.relid: applied(config, table, layer).build for table in tables}
     names = {table.relid: lake_table(table.schema, table.name) for table in tables}
-    batches = {relid: state.build.batch_id if state.build else None for relid, state in found.items()}
-    known = [batch for batch in batches.values() if batch is not None]
-    newest = dict.fromkeys(batches, 0)
+    ends = {record.batch_id: record.complete_to for record in ledger.batches()}
+    known = [b.batch_id for b in built.values() if b is not None and b.batch_id is not None]
+    inside = {r: b.lsn for r, b in built.items() if b and b.lsn is not None and b.lsn < ends.get(b.batch_id or 0, 0)}
+    newest: dict[int, tuple[int, int]] = {}
     last = ledger.last()
-    if known and last is not None and last.batch_id > min(known):
+    if last is not None and known and (inside or last.batch_id > min(known)):
+        relids, low = ", ".join(map(str, inside)) or "NULL", int(min(inside.values(), default=Lsn(0)))
         rows = spark.sql(
-            f"SELECT relid, max(batch_id) FROM {EVENTS} VERSION AS OF {ledger.snapshot_id()}"
-            f" WHERE batch_id > {min(known)} AND kind IN {CHANGING} GROUP BY relid"
+            f"SELECT relid, max(batch_id), max(commit_lsn) FROM {EVENTS} VERSION AS OF {ledger.snapshot_id()}"
+            f" WHERE (batch_id > {min(known)} OR relid IN ({relids}) AND commit_lsn >= {low})"
+            f" AND kind IN {_BUILT_FROM} GROUP BY relid"
         ).collect()
-        newest |= {relid: batch for relid, batch in rows}
-    return tuple(sorted(names[r] for r, batch in batches.items() if batch is None or newest[r] > batch))
+        newest = {relid: (batch, commit) for relid, batch, commit in rows}
+
+    def late(relid: int, commit: Commit | None) -> bool:
+        batch, highest = newest.get(relid, (-1, -1))
+        if commit is None or commit.batch_id is None or batch > commit.batch_id:
+            return True
+        return relid in inside and highest >= inside[relid]
+
+    return tuple(sorted(names[relid] for relid, commit in built.items() if late(relid, commit)))

@@ -157,14 +157,18 @@ class Ledger:
             for row in self._rows("schema")
         ]
 
-    def latest_versions(self) -> dict[int, SchemaVersion]:
-        """The newest version of each relid in the present generation, of dropped tables too.
+    def latest_versions(self, at: Lsn | None = None) -> dict[int, SchemaVersion]:
+        """The newest version of each relid in the present generation (or at an LSN of it), of dropped tables too.
 
         OIDs of another incarnation of the source say nothing about this one.
         """
         last = self.last()
         generation = last.generation if last is not None else None
-        return {v.table.relid: v for v in self.schema_versions() if v.generation == generation}
+        return {
+            v.table.relid: v
+            for v in self.schema_versions()
+            if v.generation == generation and (at is None or v.commit_lsn < at)
+        }
 
     def gaps(self) -> tuple[TableEvent, ...]:
         """All `gap` events, in log order."""
