@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.catalog import TableVersion
-from toolkit.lake.parity import key_ranges_sql
+from toolkit.lake.parity import _SPECIAL, key_ranges_sql
 from toolkit.lsn import Lsn
 from toolkit.parity import ESCAPES, BucketFigures, Sums, chosen, comparison, differing, effective, fields, total
 from toolkit.quality.classify import classify
@@ -225,3 +225,8 @@ def test_ranges_hold_every_key_and_split_at_the_widest_gaps() -> None:
     assert len(ranges) == 50
     assert all(any(low <= n <= high for low, high in ranges) for n in numbers)
     assert not any(low < 995 < high for low, high in ranges)
+
+
+def test_lines_are_escaped_where_any_character_asks_for_it() -> None:
+    pattern = re.compile(_SPECIAL.replace("\\\\", "\\"))  # as Spark reads the literal
+    assert {c for c in map(chr, range(0x300)) if pattern.search(c)} == {character for character, _ in ESCAPES}
