@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import json
 
 import psycopg
 import pytest
+from click.testing import CliRunner
 
 from toolkit import build, initialise, snapshot, status
 from toolkit import drain as draining
+from toolkit.cli import frame, main
 from toolkit.config import Config
 from toolkit.lake import session
 from toolkit.quality import check as checking
@@ -50,7 +52,9 @@ def _check(config: Config) -> dict[str, str]:
     return {t.table.removeprefix("public."): t.status for t in report.tables}
 
 
-def test_a_part_heals_what_it_covers_and_only_a_check_says_so(database: str, lake: Config, tmp_path: Path) -> None:
+def test_a_part_heals_what_it_covers_and_only_a_check_says_so(
+    database: str, lake: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = lake.model_copy(update={"source": lake.source.model_copy(update={"conninfo": database})})
     _sql(config, _TABLES)
     initialise.init(config)
@@ -84,4 +88,17 @@ def test_a_part_heals_what_it_covers_and_only_a_check_says_so(database: str, lak
         assert build.build(config).lsn > cut.lsn
         assert snapshot.copy_tables(config, cut, ["public.short"]).rows == {"public.short": 20}
     assert _check(config) == {"enough": "identical", "short": "identical", "root": "identical"}
+    assert set(_states(config).values()) == {"ok"}
+
+    # The one line for a scheduler: it repairs what is stale, and is green because the check has proven it.
+    _sql(config, "alter table public.short alter a type varchar(200) using a || '?'")
+    draining.drain(config)
+    assert _states(config) == {"enough": "ok", "short": "stale", "root": "ok"}
+    file = config.root / "cdc.toml"
+    file.write_text(f"[source]\nconninfo = {json.dumps(database)}\n", encoding="utf-8")
+    monkeypatch.setattr(frame, "_stop_spark", lambda: None)
+    done = CliRunner().invoke(main, ["run", "--heal", "--config", str(file), "--output", "json"])
+    assert done.exit_code == 0, done.output
+    told = {t["table"]: t["status"] for t in json.loads(done.stdout)["tables"]}
+    assert told == {"public.enough": "identical", "public.short": "identical", "public.root": "identical"}
     assert set(_states(config).values()) == {"ok"}
