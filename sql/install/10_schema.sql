@@ -9,7 +9,8 @@ create table if not exists cdc.settings (
   value bytea not null
 );
 revoke all on cdc.settings from public;
-comment on table cdc.settings is 'cdc-toolkit: signing key (hmac_*), captured publication, tags of ignored commands, what is kept of SQL';
+comment on table cdc.settings is
+  'cdc-toolkit: signing key (hmac_*), captured publication, tags of ignored commands, what is kept of SQL';
 
 -- sha256() is built in, HMAC is not: the two padded keys are kept ready, so that signing needs no extension.
 do $install$

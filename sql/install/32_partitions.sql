@@ -1,8 +1,8 @@
 -- TRUNCATE fires no event trigger, and of a partition whose root publishes its rows it sends nothing: a trigger stands on
 -- every partition of such a root, and on the root. A new one gets it in the transaction that makes it.
 
--- Partitions, and their roots, under a root that publishes their rows. `guarded` says that a trigger hears of it, `moved` that the partition has another file than the one it was
--- born with: it may have been truncated.
+-- Partitions, and their roots, under a root that publishes their rows. `guarded` says that a trigger hears of it, `moved`
+-- that the partition has another file than the one it was born with: it may have been truncated.
 create or replace view cdc.partitions as
 select
   c.oid as relid,
