@@ -28,6 +28,11 @@ _DEBIAN = Path("/usr/lib/postgresql")
 _numbers = itertools.count(1)
 
 
+def has_postgres_15() -> bool:
+    """Whether Debian's is installed."""
+    return (_DEBIAN / "15" / "bin" / "postgres").exists()
+
+
 @contextlib.contextmanager
 def serve(major: int) -> Iterator[EmbeddedServer]:
     """A server of a major: the wheel's, or Debian's."""
@@ -53,10 +58,16 @@ def pg18() -> Iterator[EmbeddedServer]:
 @pytest.fixture(scope="session")
 def pg15() -> Iterator[EmbeddedServer]:
     """PostgreSQL 15 where the machine has it."""
-    if not (_DEBIAN / "15" / "bin" / "postgres").exists():
+    if not has_postgres_15():
         pytest.skip("PostgreSQL 15 is not installed: make postgres15 installs Debian's")
     with serve(15) as server:
         yield server
+
+
+#: For a test that is dear and hardly differs between servers: on one by default, on the others too where it is wide.
+mostly_one_server = pytest.mark.parametrize(
+    "pg", ["pg16", *(pytest.param(name, marks=pytest.mark.wide) for name in ("pg15", "pg18"))], indirect=True
+)
 
 
 @pytest.fixture(params=["pg15", "pg16", "pg18"])

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.catalog import SchemaVersion, TableVersion
 from toolkit.events import Event
+from toolkit.log import logger
 from toolkit.lsn import Lsn
 from toolkit.states import table_states
 from toolkit.visibility import Visibility
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from toolkit.ledger_row import BatchRecord
     from toolkit.source.guard import CaptureState
 
+_log = logger(__name__)
+_LOCK_SECONDS = 2  # to wait for DDL that has not committed
 #: Behind everything that the stream, or a baseline, may hold at the same position.
 _VERSION_ORDINAL, _GAP_ORDINAL = 1 << 39, 1 << 41
 
@@ -46,13 +49,14 @@ class Observation:
         return Visibility.parse(self.snapshot).sees(xid)
 
 
-def observe(conn: psycopg.Connection, config: Config, known: Collection[int]) -> Observation:
+def observe(conn: psycopg.Connection, config: Config, known: Collection[int]) -> Observation | None:
     """Read the catalog of all published tables, and of those `known` to the log, in one REPEATABLE READ snapshot.
 
-    Waits until the WAL of what it shows is flushed. Partitions that came since the last time get their truncate
-    trigger first.
+    None while DDL that has not committed locks a table: the server opens it to print a default, and nobody knows when
+    that ends. The next drain compares. Waits until the WAL of what it shows is flushed. Partitions that came since the
+    last time get their truncate trigger first.
     """
-    from psycopg import IsolationLevel
+    from psycopg import IsolationLevel, errors
 
     from toolkit.names import qualified
     from toolkit.source import catalog, guard, slot
@@ -62,6 +66,7 @@ def observe(conn: psycopg.Connection, config: Config, known: Collection[int]) ->
     conn.isolation_level = IsolationLevel.REPEATABLE_READ
     try:
         with conn.transaction():
+            conn.execute(f"set local lock_timeout = '{_LOCK_SECONDS}s'".encode())
             row = conn.execute("select pg_catalog.pg_current_snapshot()::text").fetchone()
             assert row is not None
             moved = [p for p in guard.unguarded(conn, fresh) if p.moved]
@@ -69,6 +74,9 @@ def observe(conn: psycopg.Connection, config: Config, known: Collection[int]) ->
             also = {*known, *catalog.schema_only(conn, config)}
             tables |= catalog.snapshots_of(conn, [relid for relid in also if relid not in tables])
             capture = guard.capture_state(conn)
+    except errors.LockNotAvailable:
+        _log.warning("the catalog is not compared", extra={"reason": "DDL that has not committed locks a table"})
+        return None
     finally:
         conn.isolation_level = None
     asked = frozenset(known) | tables.keys()

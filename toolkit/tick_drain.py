@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from toolkit.drain import DrainResult, require_same_history
-from toolkit.errors import ConfigError, HistoryDiverged
+from toolkit.errors import CdcError, ConfigError, HistoryDiverged
 from toolkit.log import logger
 from toolkit.spooling import spool_directory
 
@@ -68,6 +68,8 @@ def drain(
     if upto is None:
         live = [relid for relid, version in ledger.latest_versions().items() if not version.table.dropped]
         seen = compare.observe(conn, config, live)  # catalog and tick are of one snapshot
+        if seen is None:  # without the catalog of the same snapshot nobody could read the rows
+            raise CdcError("draining a tick: DDL that has not committed locks a table; run it again when it has ended")
         target = tick.record(conn, seen.snapshot)
     else:
         found = tick.known(conn, upto)

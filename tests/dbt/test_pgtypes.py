@@ -97,6 +97,7 @@ def a_column(type_: str, name: str = "x", attnum: int = 1) -> Column:
 
 
 @pytest.mark.spark
+@pytest.mark.wide
 def test_corpus(lake: Config) -> None:
     from toolkit.lake.session import own_session
 

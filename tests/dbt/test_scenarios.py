@@ -126,6 +126,7 @@ def test_cases(built: Lake) -> None:
         built.build(as_of=Lsn(source.lsn + 1))
 
 
+@pytest.mark.wide
 def test_dbt_alone(built: Lake, tmp_path: Path) -> None:
     """`dbt build` as a process, with nothing but the profile."""
     from toolkit.lake.session import stop_session

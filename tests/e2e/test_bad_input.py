@@ -109,6 +109,7 @@ def captured(place: Place, _jvm: None) -> Place:
     return place
 
 
+@pytest.mark.wide
 def test_a_good_source_is_drained(captured: Place) -> None:
     """The planted fault of this file: the same commands without any mistake do change something."""
     before = captured.made()

@@ -100,7 +100,8 @@ def test_the_whole_story(started: Demo) -> None:
     started.left_nothing()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.wide)])
+@pytest.mark.wide
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_it_takes_everything_along(started: Demo, number: signal.Signals) -> None:
     started.wait_for("under load")
     assert len(started.processes()) > 3  # else the next question could not fail

@@ -8,6 +8,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from tests.support_postgres import mostly_one_server
 from toolkit import build, initialise, states
 from toolkit import drain as draining
 from toolkit.config import Config
@@ -155,6 +156,7 @@ def test_trap_014_an_idle_table_lets_the_slot_pass_foreign_wal(source: Config):
         assert slot.require_slot(conn, source).confirmed_flush_lsn == after
 
 
+@mostly_one_server
 def test_parity_is_green_through_changes_and_ddl_and_finds_a_planted_fault(source: Config):
     _sql(
         source,

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from tests.support_postgres import mostly_one_server
 from toolkit.catalog import TableVersion
 from toolkit.config import Config, SourceConfig
 from toolkit.lake import parity as lake_side
@@ -108,6 +109,7 @@ def _current(spark: SparkSession, conn: psycopg.Connection[Any], plan: Compariso
     return raw.selectExpr(*typed, f"map_from_entries(filter(array({kept}), e -> e is not null)) as _cdc_text")
 
 
+@mostly_one_server
 @pytest.mark.parametrize(
     "keyed", [pytest.param(True, id="keyed"), pytest.param(False, id="bag", marks=pytest.mark.wide)]
 )

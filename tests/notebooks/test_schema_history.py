@@ -53,6 +53,7 @@ def test_it_tells_versions_commands_roles_and_shape(lake_with_history: Config, t
     assert "public.orders" in page
 
 
+@pytest.mark.wide
 def test_a_lost_version_shows(lake: Config, spark: object, tmp_path: Path) -> None:
     """Planted fault: without the version that the rename made, the notebook must not name the rename's author."""
     events = [e for e in made.events() if (e.kind, e.schema_id) != ("schema", 3)]
@@ -62,6 +63,7 @@ def test_a_lost_version_shows(lake: Config, spark: object, tmp_path: Path) -> No
     assert "0/2000" not in text
 
 
+@pytest.mark.wide
 def test_an_unknown_table_is_one_line(lake_with_history: Config, tmp_path: Path) -> None:
     with pytest.raises(CdcError, match="UnknownTable: no captured table is or was named 'nonsense'"):
         notebook.run(lake_with_history, "schema_history", {"table": "nonsense"}, tmp_path / "history.html")

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from tests.support_change_log import PARTITIONED, Log, Row, image, with_table
+from tests.support_postgres import mostly_one_server
 from tests.support_writers import TABLES, source_rows, writing
 from toolkit.lsn import Lsn
 from toolkit.source import changelog, install, snapshot, tick
@@ -83,6 +84,7 @@ def test_trap_035_a_writer_older_than_the_triggers(log: Log, database: str):
     assert log.ops(start, log.tick()) == [("I", None, "(2)")]
 
 
+@mostly_one_server
 def test_trap_036_copy_and_ticks_meet_without_gap_or_double_under_writers(log: Log, database: str, seed: int):
     log.conn.execute(TABLES)
     log.install()
@@ -283,6 +285,7 @@ def test_trap_130_savepoints_keep_the_top_level_xid(log: Log, database: str):
     assert [(row.xid, row.new) for row in rows] == [(top[0], "(0)"), (top[0], "(2)")]
 
 
+@mostly_one_server
 def test_trap_131_purge_takes_only_what_is_drained(log: Log, database: str, seed: int):
     log.conn.execute(TABLES)
     log.install()

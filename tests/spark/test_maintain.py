@@ -40,6 +40,7 @@ def _maintained(lake: Config, table: str) -> Upkeep:
     return next(one for one in maintaining.maintain(_at_once(lake)) if one.table == table)
 
 
+@pytest.mark.wide
 def test_trap_134_the_ledger_outlives_compaction_and_expiry(
     spark: SparkSession, lake: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:

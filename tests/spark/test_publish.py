@@ -13,6 +13,7 @@ from toolkit import proofs
 from toolkit.config import Config
 from toolkit.errors import NotProven
 from toolkit.events import Event
+from toolkit.lake import session
 from toolkit.lake.applied import applied
 from toolkit.lake.ledger import Ledger
 from toolkit.ledger_row import BatchRecord, SourceIdentity
@@ -70,7 +71,8 @@ class Shop:
         return row[0], row[1]
 
     def seen_at_one_lsn(self) -> tuple[int, int]:
-        reader = self.spark.newSession()
+        # Of this lake, as a process of its own would have it: a plain new session is of the JVM's first lake.
+        reader = session._configured(self.spark, session.spark_settings(self.config))
         lsn = proofs.at_one_lsn(self.config, reader)
         row = reader.sql("SELECT a.n, b.n FROM public__a a CROSS JOIN public__b b").first()
         assert row is not None

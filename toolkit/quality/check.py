@@ -95,11 +95,11 @@ def compare(
         conn = stack.enter_context(connection.connect(config))
         try:
             lsn = _cut(config, conn, stack, drain)
+            later = {} if full else incremental.candidates(config)
+            taken = _take_source(config, conn, wanted, later)
         except (CdcError, _psycopg_error()) as error:
             return _nothing_taken(config, wanted, f"no exact cut could be made: {connection.one_line(error)}")
         references = catalog.foreign_keys(conn)
-        later = {} if full else incremental.candidates(config)
-        taken = _take_source(config, conn, wanted, later)
         _log.info("parity cut", extra={"lsn": str(lsn), "tables": len(taken)})
         drain(config, upto=lsn)
         standing = _build(config, wanted, build)
@@ -157,6 +157,7 @@ def _take_source(
 
     taken = {}
     with connection.connect(config) as other:
+        other.execute(f"set lock_timeout = {int(config.check.cut_seconds * 1000)}".encode())
         for table in catalog.published_tables(other, config):
             if wanted and table.relid not in wanted:
                 continue

@@ -1,0 +1,248 @@
+"""A random life of a database: several sessions whose transactions overlap, rows and DDL mixed, all from one seed.
+
+One thread drives all sessions, so that a seed replays; what would wait for a lock gives up instead. Between any two
+steps nothing commits, so a SELECT there shows exactly what is committed below the WAL's end.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import psycopg
+from psycopg.pq import TransactionStatus as Status
+
+SCHEMA = """
+create schema life;
+create type life.mood as enum ('a', 'b', 'c');
+create table life.t1 (id int primary key, n numeric(8, 2), v text, m life.mood, big text);
+create table life.t2 (a int, b text default 'd', primary key (b, a));
+create table life.t3 (a int, v text);
+alter table life.t3 replica identity full;
+alter table life.t1 alter big set storage external;
+create table life.p (id int, d int, v text, primary key (id, d)) partition by range (d);
+create table life.p1 partition of life.p for values from (0) to (5);
+create table life.p2 partition of life.p for values from (5) to (100);
+insert into life.t1 select i, i, 'v' || i, 'a', repeat(md5(i::text), 200) from generate_series(1, 9) as i;
+insert into life.t2 select i, 'k' from generate_series(1, 5) as i;
+insert into life.t3 values (1, 'x'), (1, 'x'), (2, null);
+insert into life.p select i, i, 'p' from generate_series(1, 9) as i;
+"""
+_COLUMNS = """
+select c.relname, c.relkind::text, c.oid::int8,
+  array_agg(a.attname::text order by a.attnum), array_agg(format_type(a.atttypid, a.atttypmod) order by a.attnum),
+  coalesce((select array_agg(k.attname::text) from pg_index as i join pg_attribute as k
+    on k.attrelid = c.oid and k.attnum = any (i.indkey) where i.indrelid = c.oid and i.indisprimary), '{}')
+from pg_class as c join pg_attribute as a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+where c.relnamespace = 'life'::regnamespace and c.relkind in ('r', 'p')
+group by c.oid order by c.oid
+"""
+_OUT = (Status.INERROR, Status.INTRANS)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as it stands committed."""
+
+    name: str
+    kind: str
+    relid: int
+    columns: tuple[tuple[str, str], ...]
+    key: tuple[str, ...]
+
+
+class Life:
+    """`doubtful` are tables that may be stale from now on: something was tried on them that sends no row events."""
+
+    def __init__(self, conninfo: str, dice: random.Random, sessions: int) -> None:
+        self.dice = dice
+        self.conninfo = conninfo
+        self.admin = psycopg.connect(conninfo, autocommit=True)
+        self.sessions = [psycopg.connect(conninfo, autocommit=True) for _ in range(sessions)]
+        for session in self.sessions:
+            session.execute("set lock_timeout = '40ms'")
+            session.execute("set search_path = life")
+        self.said: list[str] = []
+        self.doubtful: set[int] = set()
+        self.done = 0
+        self.number = 0
+
+    @classmethod
+    @contextmanager
+    def lived(cls, conninfo: str, dice: random.Random, sessions: int = 3) -> Iterator[Life]:
+        """Make the schema; close all sessions at the end."""
+        with psycopg.connect(conninfo, autocommit=True) as conn:
+            conn.execute(SCHEMA)
+        life = cls(conninfo, dice, sessions)
+        try:
+            yield life
+        finally:
+            for session in (*life.sessions, life.admin):
+                session.close()
+
+    def step(self) -> None:
+        """One statement of one session, begin, commit and rollback included."""
+        letter = self.dice.randrange(len(self.sessions))
+        session, chance = self.sessions[letter], self.dice.random()
+        status = session.info.transaction_status
+        if status == Status.INERROR:
+            self._say(letter, "rollback")
+        elif status == Status.INTRANS and chance < 0.3:
+            self._say(letter, "commit" if self.dice.random() < 0.8 else "rollback")
+        elif status == Status.IDLE and chance < 0.25:
+            self._say(letter, "begin")
+        elif status == Status.INTRANS and chance < 0.4:
+            self._say(letter, self.dice.choice(("savepoint s", "rollback to s", "release s")))
+        else:
+            tables = self.tables()
+            make = self._ddl if self.dice.random() < 0.2 or not tables else self._dml
+            for statement in make(tables):
+                self._say(letter, statement)
+
+    def settle(self) -> None:
+        """End all transactions."""
+        for letter, session in enumerate(self.sessions):
+            if session.info.transaction_status in _OUT:
+                self._say(letter, "commit")
+
+    def tables(self) -> list[Table]:
+        found = self.admin.execute(_COLUMNS).fetchall()
+        return [Table(n, k, r, tuple(zip(c, t, strict=True)), tuple(key)) for n, k, r, c, t, key in found]
+
+    def _say(self, letter: int, statement: str) -> None:
+        self.said.append(f"{'abcdefgh'[letter]}: {statement};")
+        try:
+            self.sessions[letter].execute(statement.encode())
+        except psycopg.Error as error:
+            self.said.append(f"--   {error.sqlstate} {str(error).splitlines()[0]}")
+        else:
+            self.done += 1
+
+    def _labels(self) -> list[str]:
+        return [row[0] for row in self.admin.execute("select enumlabel::text from pg_enum order by enumsortorder, oid")]
+
+    def _new(self, prefix: str) -> str:
+        self.number += 1
+        return f"{prefix}{self.number}"
+
+    def _value(self, kind: str) -> str:
+        dice = self.dice
+        if dice.random() < 0.1:
+            return "null"
+        if kind in ("integer", "bigint", "smallint"):
+            return str(dice.randint(0, 9))
+        if kind.startswith("numeric"):
+            return dice.choice(("0", "1.50", "-3.25", "'NaN'"))
+        if kind == "boolean":
+            return dice.choice(("true", "false"))
+        if kind.startswith(("double", "real")):
+            return dice.choice(("0", "'-0'", "1e10", "'NaN'"))
+        if "mood" in kind:
+            return f"'{dice.choice(self._labels())}'"
+        return dice.choice(
+            ("''", "'x'", "E'a\\tb\\\\'", f"'{dice.randint(0, 99)}'", "repeat(md5(random()::text), 200)")
+        )
+
+    def _where(self, table: Table) -> str:
+        column, kind = self.dice.choice(table.columns)
+        return self.dice.choice((f"{column} = {self._value(kind)}", f"{column} is not null", "true"))
+
+    def _dml(self, tables: list[Table]) -> list[str]:
+        dice, table = self.dice, self.dice.choice(tables)
+        names = ", ".join(name for name, _ in table.columns)
+        rows = ", ".join(
+            "(" + ", ".join(self._value(kind) for _, kind in table.columns) + ")" for _ in range(dice.randint(1, 3))
+        )
+        column, kind = dice.choice(table.columns)
+        settable = [c for c in table.columns if c[0] not in table.key] or [(column, kind)]
+        one, its = dice.choice(settable)
+        match dice.randrange(9):
+            case 0 | 1 | 2:
+                what = dice.choice(("nothing", f"({', '.join(table.key)}) do update set {one} = excluded.{one}"))
+                upsert = " on conflict do nothing" if what == "nothing" else f" on conflict {what}"
+                return [f"insert into {table.name} ({names}) values {rows}" + (upsert if table.key else "")]
+            case 3 | 4:
+                return [f"update {table.name} set {one} = {self._value(its)} where {self._where(table)}"]
+            case 5:
+                return [f"update {table.name} set {column} = {self._value(kind)} where {self._where(table)}"]
+            case 6:
+                return [f"delete from {table.name} where {self._where(table)}"]
+            case 7:
+                at = f"ctid = (select min(ctid) from {table.name})" if table.kind == "r" else self._where(table)
+                return [f"delete from {table.name} where {at}"]
+            case _:
+                if dice.random() < 0.7:
+                    return [f"update {table.name} set {one} = {one} where {self._where(table)}"]
+                return [f"truncate {table.name}"]
+
+    def _ddl(self, tables: list[Table]) -> list[str]:
+        dice = self.dice
+        if not tables or dice.random() < 0.12:
+            name = self._new("t")
+            return dice.choice(
+                (
+                    [f"create table {name} (id bigint primary key, v text default 'new', ok boolean)"],
+                    [f"create table {name} (a int, v text)", f"alter table {name} replica identity full"],
+                    [f"create table {name} as select i as a, 'as' as v from generate_series(1, 3) as i"],
+                )
+            )
+        table = dice.choice(tables)
+        column, kind = dice.choice(table.columns)
+        name = table.name
+        exact = [
+            f"alter table {name} add column {self._new('c')} int default {dice.randint(0, 9)}",
+            f"alter table {name} add column {self._new('c')} text default 'it''s', add column {self._new('c')} boolean",
+            f"alter table {name} add column {self._new('c')} numeric(10, 3)",
+            f"alter table {name} drop column {column}",
+            f"alter table {name} rename column {column} to {self._new('c')}",
+            f"alter table {name} alter column {column} set default {self._value(kind)}",
+            f"alter table {name} replica identity {dice.choice(('full', 'default'))}",
+            f"comment on column {name}.{column} is '{self._new('said ')}'",
+            f"create index on {name} ({column})",
+            f"alter table {name} alter column {column} type bigint",
+            f"alter table {name} drop column {column}, add column {column} text default 'again'",
+            f"alter table {name} alter column {column} drop not null",
+        ]
+        if not name.startswith("p"):
+            exact.append(f"alter table {name} rename to {self._new('t')}")
+            exact += [f"drop table {name}"] if len(tables) > 8 else []
+        silent = [
+            f"alter table {name} add column {self._new('c')} float8 default random()",
+            f"alter table {name} alter column {column} type text using {column}::text || '!'",
+            f"alter table {name} alter column {column} type numeric(12, 1) using 7",
+        ]
+        chance = dice.random()
+        if chance < 0.08:
+            self.doubtful.add(table.relid)
+            return [dice.choice(silent)]
+        if chance < 0.14:
+            # A label that is renamed may tell rows apart.
+            self.doubtful |= {other.relid for other in tables if any("mood" in k for _, k in other.columns)}
+            label, new = dice.choice(self._labels()), self._new("l")
+            return [
+                dice.choice(
+                    (f"alter type mood add value '{new}'", f"alter type mood rename value '{label}' to '{new}'")
+                )
+            ]
+        if chance < 0.2:
+            low = self.number * 100 + 100
+            new = self._new("p")
+            return dice.choice(
+                (
+                    [f"create table {new} partition of p for values from ({low}) to ({low + 100})"],
+                    ["truncate p1"],
+                    [
+                        "alter table p detach partition p1",
+                        "alter table p attach partition p1 for values from (0) to (5)",
+                    ],
+                )
+            )
+        statement = dice.choice(exact)
+        if statement.endswith("type bigint") and kind != "integer":
+            self.doubtful.add(table.relid)  # numeric to bigint rounds
+        return [statement]
+
+
+__all__ = ["Life", "Table"]
