@@ -134,6 +134,26 @@ def test_figures_are_the_same_in_any_order_and_in_any_pieces() -> None:
     assert sum(len(list(chosen([lines], 16, [b]))) for b in range(16)) == 1000
 
 
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        ([("1", "a", None), ("2", "b", None)], [("1", "b", None), ("2", "a", None)]),  # counts and column sums agree
+        ([("1", "a", None)] * 2, [("2", "b", None)] * 2),  # XOR makes both pairs nothing
+        ([("1", "a", None)] * 3, [("1", "a", None)]),  # XOR makes both the same
+        ([("1", "", None)], [("1", None, "")]),
+        ([("1", "a\tb", "c")], [("1", "a", "b\tc")]),
+        ([("1", "a\\", "N")], [("1", "a", "\\N")]),
+    ],
+)
+def test_trap_038_no_mistake_of_a_hash_hides_a_difference(was: list[Row], now: list[Row]) -> None:
+    figures = []
+    for rows in (was, now):
+        sums = Sums(1)
+        sums.add([_line(row) for row in [*ROWS, *rows]])
+        figures.append(sums.figures())
+    assert differing(*figures) == (0,)
+
+
 def test_small_tables_are_one_bucket() -> None:
     sums = Sums(16)
     sums.add([_line((str(i), None, None)) for i in range(100)])
