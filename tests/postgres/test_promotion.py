@@ -14,7 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tests.postgres.test_snapshot_log import current, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
-from tests.support_postgres import _DEBIAN, fresh_database
+from tests.support_postgres import fresh_database, programs
 from toolkit import doctor, initialise
 from toolkit import drain as draining
 from toolkit.config import CheckConfig, Config, SourceConfig
@@ -58,11 +58,8 @@ def _replayed(standby: EmbeddedServer, primary: EmbeddedServer) -> None:
 @pytest.mark.parametrize("major", [15, 16, 18])
 def test_trap_027_a_promoted_standby_is_another_history(plain_lake: Config, major: int, lag: bool) -> None:
     """Once with everything that the lake has, once without its last rows; both drains, and what init then does."""
-    if major == 15 and not (_DEBIAN / "15" / "bin" / "postgres").exists():
-        pytest.skip("PostgreSQL 15 is not installed: make postgres15 installs Debian's")
-    bindir = _DEBIAN / "15" / "bin" if major == 15 else None
     with (
-        EmbeddedServer(None, major, bindir=bindir) as primary,
+        EmbeddedServer(None, major, bindir=programs(major)) as primary,
         fresh_database(primary) as one,
         fresh_database(primary) as other,
     ):

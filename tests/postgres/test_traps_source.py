@@ -14,7 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tests.postgres.test_snapshot_log import Killed, current, on_source, sql
 from tests.support_lake import commit_here, plain_lake, rows_in_log
-from tests.support_postgres import _DEBIAN, fresh_database
+from tests.support_postgres import fresh_database, programs
 from toolkit import doctor, initialise, snapshot
 from toolkit import drain as draining
 from toolkit.config import CheckConfig, Config, DrainConfig, SourceConfig
@@ -34,10 +34,8 @@ pytestmark = pytest.mark.postgres
 def own(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
     """A server that may be stopped, restored and promoted."""
     major = request.param
-    if major == 15 and not (_DEBIAN / "15" / "bin" / "postgres").exists():
-        pytest.skip("PostgreSQL 15 is not installed: make postgres15 installs Debian's")
-    bindir = _DEBIAN / "15" / "bin" if major == 15 else None
-    with EmbeddedServer(None, major, {"min_wal_size": "32MB", "max_wal_size": "64MB"}, bindir=bindir) as server:
+    settings = {"min_wal_size": "32MB", "max_wal_size": "64MB"}
+    with EmbeddedServer(None, major, settings, bindir=programs(major)) as server:
         yield server
 
 
