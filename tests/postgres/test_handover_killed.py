@@ -10,6 +10,7 @@ import pytest
 from tests.postgres.test_snapshot_log import current, of, on_source, sql
 from tests.postgres.test_stages import always, done, killed
 from tests.support_lake import plain_lake, rows_in_log
+from tests.support_postgres import mostly_one_server
 from toolkit import drain as draining
 from toolkit import handover, initialise, tick_drain
 from toolkit.config import Config
@@ -19,7 +20,7 @@ from toolkit.lake.ledger import Ledger
 from toolkit.source import changelog, connection, slot, tick
 
 __all__ = ["plain_lake"]
-pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("pg", ["pg18"], indirect=True)]
+pytestmark = pytest.mark.postgres
 
 
 def _by(config: Config, drain: str) -> Config:
@@ -64,6 +65,7 @@ def _whole(config: Config) -> None:
     assert batches == list(range(1, len(batches) + 1))
 
 
+@mostly_one_server
 def test_a_tick_killed_anywhere_is_there_once(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     config = _by(config, "tick")
     initialise.init(config)
