@@ -114,6 +114,7 @@ BAG = (
     "Case",
     "case",
 )
+SCHEMA = "S.x 'y\" {{ z }}"
 TABLES = ('a.b "c" `d` %s {{ e }} it\'s $1 \\', "é" * 31, "T", "t", "x__y")
 
 
@@ -174,7 +175,8 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     server: EmbeddedServer = request.getfixturevalue(request.param)
     with fresh_database(server) as database:
         config = Config(root=tmp_path_factory.mktemp("values"))
-        config = config.model_copy(update={"source": config.source.model_copy(update={"conninfo": database})})
+        scope = {"conninfo": database, "tables": ("public.*", f"{SCHEMA}.*")}
+        config = config.model_copy(update={"source": config.source.model_copy(update=scope)})
         with psycopg.connect(database, autocommit=True) as conn:
             conn.execute(SETUP)
             kinds = available(conn)
@@ -200,6 +202,9 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
                 for t in TABLES
             ),
             *(f"insert into public.{quote_postgres(t)} (id, a, \"A\") values (1, 'é%s', 'infinity')" for t in TABLES),
+            f"create schema {quote_postgres(SCHEMA)}",
+            f"create table {quote_postgres(SCHEMA)}.elsewhere (id int primary key, a text)",
+            f"insert into {quote_postgres(SCHEMA)}.elsewhere values (1, 'in another schema')",
             "create table public.none ()",
             "alter table public.none replica identity full",
             "insert into public.none default values",
@@ -223,6 +228,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             f"update public.bag set {quote_postgres(BAG[0])} = 7 where {quote_postgres(BAG[3])} = 3",
             *(f"insert into public.{quote_postgres(t)} (id, a, \"A\") values (2, 'x', '2024-01-01')" for t in TABLES),
             *(f"update public.{quote_postgres(t)} set \"A\" = '2024-01-02' where id = 1" for t in TABLES),
+            f"update {quote_postgres(SCHEMA)}.elsewhere set a = 'said there' where id = 1",
             "insert into public.none default values",
             "insert into public.none default values",
         )
@@ -232,7 +238,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def test_parity_is_green_for_every_table(world: World):
     assert {t.table: (t.status, t.reason) for t in world.report.tables if t.status != "identical"} == {}
-    assert len(world.report.tables) == 6 + len(TABLES)
+    assert len(world.report.tables) == 7 + len(TABLES)
 
 
 def _corpus(world: World) -> dict[str, Any]:
@@ -344,6 +350,7 @@ def test_trap_116_odd_names(world: World):
     assert shape.name == TABLES[0]
     (row,) = rows.rows(world.config, f"public.{TABLES[0]}", key={"id": "2"})
     assert (row["a"], row["A"]) == ("x", "2024-01-01")
+    assert rows.rows(world.config, f"{quote_postgres(SCHEMA)}.elsewhere") == [{"id": "1", "a": "said there"}]
     (row,) = rows.rows(world.config, "odd", key={ODD[0]: "s", ODD[1]: "s"})
     assert row[ODD[2]] == "s"
 
