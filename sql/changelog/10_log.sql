@@ -36,9 +36,10 @@ create table if not exists cdc.tick (
 revoke all on cdc.change_log, cdc.change_log_0, cdc.change_log_1, cdc.change_log_2 from public;
 revoke all on cdc.change_log_current, cdc.tick from public;
 
--- One row. There is no subtransaction around the insert: one a row would make every snapshot of the server slower. What
--- can fail is the size of an image (1 GB of text), so large rows alone go the guarded way, and a row that cannot be
--- logged becomes an F row: the user's statement goes on, and the drain turns the table stale.
+-- One row. Any value can be too large for its text, a small one too: a number of 10 bytes prints 131,073 digits. So the
+-- images are made in a block that writes nothing, and takes no transaction id: one a row would make every snapshot of the
+-- server slower. Only large rows are inserted in a block too. What cannot be logged becomes an F row: the user's
+-- statement goes on, and the drain turns the table stale.
 --
 -- Rows of a statement are logged after all of them were changed. A trigger or function of the application that changed
 -- the table meanwhile was logged before them, though its changes came later: it ran as a later command, and the newest
@@ -63,6 +64,9 @@ declare
   before int8 := coalesce(nullif(current_setting(latest, true), '')::int8, -1);
   command int8 := case tg_op when 'DELETE' then old.cmax else new.cmin end::text;
   present text;
+  was text;
+  became text;
+  failure text;
 begin
   if command > before then
     perform set_config(latest, command::text, true);
@@ -77,24 +81,33 @@ begin
       else 'select ($2).* union all select ($3).*'
     end);
   end if;
-  if present is null and greatest(pg_column_size(old), pg_column_size(new)) < 100000 then
-    insert into cdc.change_log (part, lsn, relid, op, old, new)
-    select c.part, pg_current_wal_insert_lsn(), tg_relid, tg_op::"char", old::text, new::text
-    from cdc.change_log_current as c;
-    if found then
-      return null;
+  if present is null then
+    begin
+      was := old::text;
+      became := new::text;
+    exception
+      when others then failure := sqlstate || ' ' || sqlerrm;
+    end;
+    if failure is null and coalesce(octet_length(was), 0) + coalesce(octet_length(became), 0) < 100000 then
+      insert into cdc.change_log (part, lsn, relid, op, old, new)
+      select c.part, pg_current_wal_insert_lsn(), tg_relid, tg_op::"char", was, became
+      from cdc.change_log_current as c;
+      if found then
+        return null;
+      end if;
     end if;
   end if;
   begin
-    if present is null or tg_op <> 'INSERT' then
+    if failure is not null then
+      perform cdc.log_failed(tg_relid, failure);
+    elsif present is null then
       insert into cdc.change_log (part, lsn, relid, op, old, new)
-      values (
-        cdc.log_part(), pg_current_wal_insert_lsn(), tg_relid,
-        case when present is null then tg_op else 'D' end::"char", old::text,
-        case when present is null then new::text end
-      );
-    end if;
-    if present is not null then
+      values (cdc.log_part(), pg_current_wal_insert_lsn(), tg_relid, tg_op::"char", was, became);
+    else
+      if tg_op <> 'INSERT' then
+        insert into cdc.change_log (part, lsn, relid, op, old)
+        values (cdc.log_part(), pg_current_wal_insert_lsn(), tg_relid, 'D', old::text);
+      end if;
       execute present using cdc.log_part(), old, new;
     end if;
   exception

@@ -192,6 +192,43 @@ def test_trap_125_what_cannot_be_logged_is_marked_and_the_write_goes_on(log: Log
     assert row.op == "F" and "small" in (row.new or "")
 
 
+_LONG_PRINTED = "(select {}('1e131071'::numeric) from generate_series(1, 8300))"  # 100 kB, which print as 1.1 GB
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("triggers", ["row", "statement"])
+@pytest.mark.parametrize("pg", ["pg16"], indirect=True)
+def test_trap_125_a_small_row_whose_text_no_server_can_make(log: Log, database: str, triggers: str):
+    log.conn.execute("create table public.t (id int primary key, doc jsonb, n numeric[])")
+    with_table(log, "public.t", triggers=triggers).install()
+    since = log.tick()
+    with psycopg.connect(database, autocommit=True) as app:
+        app.execute("insert into t values (1, null, " + _LONG_PRINTED.format("array_agg") + ")")
+        app.execute("insert into t values (2)")
+        app.execute("update t set doc = " + _LONG_PRINTED.format("jsonb_agg") + " where id = 2")
+        assert app.execute("select max(pg_column_size(t.*)) < 100000 from t").fetchone() == (True,)
+        app.execute("delete from t where id = 2")
+        assert app.execute("select id from t").fetchall() == [(1,)]
+    rows = log.rows(since, log.tick())
+    assert Counter(row.op for row in rows) == Counter("FIFF"), "each is marked, and the others are there"
+    assert all("memory" in (row.new or "") for row in rows if row.op == "F")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("pg", ["pg16"], indirect=True)
+def test_trap_125_a_logged_row_that_no_server_can_send(log: Log, database: str):
+    log.conn.execute("create table public.t (id int primary key, words text)")
+    log.install()
+    since = log.tick()
+    with psycopg.connect(database, autocommit=True) as app:
+        app.execute("insert into t values (1, repeat('\\', 300000000))")  # COPY doubles what the log holds of it
+        app.execute("insert into t values (2)")
+    assert [(row.op, row.new) for row in log.rows(since, log.tick())] == [
+        ("F", "54000 images of more than 500 MB of text cannot be read from the change log"),
+        ("I", "(2,)"),
+    ]
+
+
 def test_trap_126_the_applications_settings_do_not_leak_in(log: Log, database: str):
     log.conn.execute(
         "create table public.t (id int primary key, b bytea, i interval, f float8, t timestamptz, m money)"
