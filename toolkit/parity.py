@@ -1,14 +1,15 @@
 """What the source and the lake compute alike: a row's line, its hash, and the figures of a bucket.
 
-A row is one line of `COPY ... TO STDOUT`: the compared columns in attnum order as the server prints them, tabs between,
-`\\N` for NULL, a newline behind. COPY escapes what could be mistaken, so two rows have the same line exactly when every
-cell has the same text. A line's SHA-1 gives two 60-bit numbers; a bucket is chosen by the first, and both are summed.
+A row is one line: the texts of the compared columns in attnum order as the server prints them, `SEPARATOR` between,
+`NULL` for NULL. Both begin with the one character that no text of PostgreSQL holds, so two rows have the same line
+exactly when every cell has the same text. XXH64 of the line under two keys gives two 60-bit numbers; a bucket is chosen
+by the first, and both are summed. The keys are drawn anew in each process, so no two rows are taken for equal twice but
+by chance, nor once by somebody's intent.
 """
 
 from __future__ import annotations
 
-import hashlib
-import re
+import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -18,9 +19,10 @@ from toolkit.catalog import Column, TableVersion
 if TYPE_CHECKING:
     import numpy as np
 
-NULL = b"\\N"
-#: What COPY escapes inside a value, and as what.
-ESCAPES = (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r"), ("\b", "\\b"), ("\f", "\\f"), ("\v", "\\v"))
+SEPARATOR, NULL = b"\0,", b"\0N"
+#: What Spark's `xxhash64` is to hash before the line; the result of each argument is the seed of the next.
+KEYS = (secrets.randbits(63), secrets.randbits(63))
+_SPARK_SEED = 42
 #: Tables below this many rows are one bucket: reading them again costs less than telling their buckets apart.
 _ONE_BUCKET = 100_000
 _HALF = 30  # bits; sums of halves stay exact in a double and in a bigint
@@ -98,13 +100,13 @@ def from_halves(high_upper: int, high_lower: int, low_upper: int, low_lower: int
 
 
 def _numbers(lines: Sequence[bytes]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """The upper 60 bits of each of the first two 64-bit words of the lines' hashes."""
+    """The upper 60 bits of the lines' hashes under both keys."""
     import numpy as np
+    from xxhash import xxh64_digest, xxh64_intdigest
 
-    sha1 = hashlib.sha1
-    digests = b"".join([sha1(line, usedforsecurity=False).digest()[:16] for line in lines])
-    words = np.frombuffer(digests, ">u8").reshape(-1, 2) >> 4
-    return words[:, 0].astype(np.int64), words[:, 1].astype(np.int64)
+    seeds = [xxh64_intdigest(key.to_bytes(8, "little"), _SPARK_SEED) for key in KEYS]
+    high, low = (b"".join([xxh64_digest(line, seed) for line in lines]) for seed in seeds)
+    return (np.frombuffer(high, ">u8") >> 4).astype(np.int64), (np.frombuffer(low, ">u8") >> 4).astype(np.int64)
 
 
 def chosen(blocks: Iterable[Sequence[bytes]], buckets: int, wanted: Collection[int]) -> Iterator[bytes]:
@@ -137,15 +139,11 @@ def total(figures: Figures) -> int:
     return sum(f.rows for f in figures.values())
 
 
+def line(row: Iterable[str | None]) -> bytes:
+    """The line of a row's texts."""
+    return SEPARATOR.join(NULL if cell is None else cell.encode() for cell in row)
+
+
 def fields(line: bytes) -> tuple[str | None, ...]:
     """The values of a line; NULL is None."""
-    return tuple(None if cell == NULL else _unescaped(cell) for cell in line.removesuffix(b"\n").split(b"\t"))
-
-
-_ESCAPED = {escaped[1].encode(): plain.encode() for plain, escaped in ESCAPES}
-
-
-def _unescaped(cell: bytes) -> str:
-    if b"\\" in cell:
-        cell = re.sub(rb"\\(.)", lambda found: _ESCAPED[found[1]], cell)
-    return cell.decode()
+    return tuple(None if cell == NULL else cell.decode() for cell in line.split(SEPARATOR))

@@ -8,7 +8,7 @@ import pytest
 
 from toolkit.catalog import TableVersion
 from toolkit.config import Config, SourceConfig
-from toolkit.parity import Comparison, comparison
+from toolkit.parity import Comparison, comparison, line
 from toolkit.quality import reading
 from toolkit.queries import load
 from toolkit.source import catalog, install, parity
@@ -40,8 +40,8 @@ def test_the_source_reads_the_touched_keys_alone(database: str, key: str) -> Non
             keys = [(str(i), str(i % 7))[: len(plan.key)] for i in range(3, rows, rows // 20)]
             with parity.inside_snapshot(conn, None, seconds=5):
                 with parity.lines(conn, plan, keys=keys) as blocks:
-                    lines = [line for block in blocks for line in block]
-                assert sorted(lines) == sorted(f"{i}\t{i % 7}\tx\n".encode() for i in range(3, rows, rows // 20))
+                    lines = [one for block in blocks for one in block]
+                assert sorted(lines) == sorted(line((str(i), str(i % 7), "x")) for i in range(3, rows, rows // 20))
                 (read[rows],) = conn.execute(READ, [f"t{rows}"]).fetchone() or ()
     assert read[50_000] == len(keys) == 20
     assert read[2_000] <= 2_000
@@ -63,17 +63,17 @@ def test_labels_renamed_after_the_snapshot_are_refused(source: Config) -> None:
         def read(of: Comparison) -> list[bytes]:
             found = []
             with reading.lines(conn, other, of) as blocks:
-                found += [line for block in blocks for line in block]
+                found += [one for block in blocks for one in block]
             return found
 
         before = plan()
         with parity.inside_snapshot(conn, None, seconds=5):
-            assert read(before) == [b'1\till\t{"(ill,1)"}\n']
+            assert read(before) == [line(("1", "ill", '{"(ill,1)"}'))]
             other.execute("alter type public.mood add value 'better' before 'ill'")
-            assert read(before) == [b'1\till\t{"(ill,1)"}\n']  # new values alter no text
+            assert read(before) == [line(("1", "ill", '{"(ill,1)"}'))]  # new values alter no text
             other.execute("alter type public.mood rename value 'ill' to 'sick'")
             with parity.lines(conn, before) as blocks:
-                assert [line for block in blocks for line in block] == [b'1\tsick\t{"(sick,1)"}\n']
+                assert [one for block in blocks for one in block] == [line(("1", "sick", '{"(sick,1)"}'))]
             with pytest.raises(parity.TableMoved, match="altered while it was read"):
                 read(before)
             assert not reading.alike(before, plan())

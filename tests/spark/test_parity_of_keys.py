@@ -9,7 +9,7 @@ import pytest
 from tests.support_history import column, snapshot
 from toolkit.catalog import TableVersion
 from toolkit.lake.parity import Side, lines_of_keys
-from toolkit.parity import comparison
+from toolkit.parity import comparison, line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +52,7 @@ def test_the_lake_reads_the_files_of_the_touched_keys_alone(spark: SparkSession)
         keys = [(str(rows + i),) for i in (1, 2, 20, 25, 31)]
         found = sorted(lines_of_keys(spark, side, keys))
         read[rows] = _rows_read(spark)
-        assert found == sorted(f"{key}\tx\n".encode() for (key,) in keys[:4])
+        assert found == sorted(line((str(key), "x")) for (key,) in keys[:4])
     assert read[1_000] == read[40_000] == 30
     everything = list(lines_of_keys(spark, side, [("1",), ("40030",)]))
     assert len(everything) == 2

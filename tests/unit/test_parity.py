@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Sequence
@@ -13,13 +12,26 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from xxhash import xxh64_intdigest
 
 from toolkit.catalog import TableVersion
-from toolkit.lake.parity import _SPECIAL, key_ranges_sql
+from toolkit.lake.parity import key_ranges_sql
 from toolkit.lsn import Lsn
-from toolkit.parity import ESCAPES, BucketFigures, Sums, chosen, comparison, differing, effective, fields, total
+from toolkit.parity import (
+    KEYS,
+    BucketFigures,
+    Sums,
+    chosen,
+    comparison,
+    differing,
+    effective,
+    fields,
+    total,
+)
+from toolkit.parity import line as line_of
 from toolkit.quality.classify import classify
 from toolkit.quality.report import CheckReport, Classes, TableCheck, as_text
+from toolkit.source import copytext
 
 pytestmark = pytest.mark.unit
 
@@ -27,16 +39,10 @@ COLUMNS = ("id", "name", "city")
 Row = tuple[str | None, ...]
 
 
-def _line(row: Row) -> bytes:
-    escape = dict(ESCAPES)
-    cells = ("\\N" if cell is None else "".join(escape.get(c, c) for c in cell) for cell in row)
-    return ("\t".join(cells) + "\n").encode()
-
-
 def _classes(
     source: Sequence[Row], lake: Sequence[Row], key: Sequence[int] = (0,), samples: int = 20, **spool: Any
 ) -> Classes:
-    lines = ([_line(row) for row in rows] for rows in (source, lake))
+    lines = ([line_of(row) for row in rows] for rows in (source, lake))
     return classify(*lines, columns=COLUMNS, key=key, samples=samples, **spool)
 
 
@@ -113,12 +119,12 @@ TEXTS = st.none() | st.text(st.characters(exclude_characters="\0", exclude_categ
 @given(st.lists(st.tuples(TEXTS, TEXTS, TEXTS), max_size=30))
 def test_a_line_holds_exactly_its_fields(rows: list[Row]) -> None:
     for row in rows:
-        assert fields(_line(row)) == row
-    assert len({_line(row) for row in rows}) == len(set(rows))
+        assert fields(line_of(row)) == row
+    assert len({line_of(row) for row in rows}) == len(set(rows))
 
 
 def test_figures_are_the_same_in_any_order_and_in_any_pieces() -> None:
-    lines = [_line((str(i), "x" * (i % 7), None)) for i in range(1000)]
+    lines = [line_of((str(i), "x" * (i % 7), None)) for i in range(1000)]
     one, two = Sums(16), Sums(16)
     one.add(lines)
     for i in range(0, 1000, 7):
@@ -126,10 +132,11 @@ def test_figures_are_the_same_in_any_order_and_in_any_pieces() -> None:
     two.add([])
     assert one.figures() == two.figures()
     assert total(one.figures()) == 1000
-    digest = hashlib.sha1(lines[0]).hexdigest()
     alone = Sums(16)
     alone.add(lines[:1])
-    high, low = int(digest[:15], 16), int(digest[16:31], 16)
+    # As Spark's xxhash64(KEY, line): 42 is the first seed, and each result is the next.
+    seeds = (xxh64_intdigest(key.to_bytes(8, "little"), 42) for key in KEYS)
+    high, low = (xxh64_intdigest(lines[0], seed) >> 4 for seed in seeds)
     assert alone.figures() == {high % 16: BucketFigures(1, high, low)}
     assert sum(len(list(chosen([lines], 16, [b]))) for b in range(16)) == 1000
 
@@ -149,14 +156,14 @@ def test_trap_038_no_mistake_of_a_hash_hides_a_difference(was: list[Row], now: l
     figures = []
     for rows in (was, now):
         sums = Sums(1)
-        sums.add([_line(row) for row in [*ROWS, *rows]])
+        sums.add([line_of(row) for row in [*ROWS, *rows]])
         figures.append(sums.figures())
     assert differing(*figures) == (0,)
 
 
 def test_small_tables_are_one_bucket() -> None:
     sums = Sums(16)
-    sums.add([_line((str(i), None, None)) for i in range(100)])
+    sums.add([line_of((str(i), None, None)) for i in range(100)])
     plan, figures = effective(comparison(_table(), 16), sums.figures())
     assert (plan.buckets, list(figures)) == (1, [0])
     assert figures[0].high == sum(f.high for f in sums.figures().values())
@@ -247,6 +254,23 @@ def test_ranges_hold_every_key_and_split_at_the_widest_gaps() -> None:
     assert not any(low < 995 < high for low, high in ranges)
 
 
-def test_lines_are_escaped_where_any_character_asks_for_it() -> None:
-    pattern = re.compile(_SPECIAL.replace("\\\\", "\\"))  # as Spark reads the literal
-    assert {c for c in map(chr, range(0x300)) if pattern.search(c)} == {character for character, _ in ESCAPES}
+_ESCAPED = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r", "\b": "\\b", "\f": "\\f", "\v": "\\v"}
+_ODD = st.none() | st.text(st.sampled_from("\\\\\t\n\r\b\f\vNtn,\x01é😀 "), max_size=6) | TEXTS
+
+
+def _copied(row: Row) -> bytes:
+    """A row as the server's COPY writes it."""
+    cells = ("\\N" if cell is None else "".join(_ESCAPED.get(c, c) for c in cell) for cell in row)
+    return ("\t".join(cells) + "\n").encode()
+
+
+@given(st.lists(st.tuples(_ODD, _ODD, _ODD), max_size=30))
+def test_copy_text_becomes_lines(rows: list[Row]) -> None:
+    assert copytext.lines([_copied(row) for row in rows]) == [line_of(row) for row in rows]
+    assert copytext.cells([_copied(row) for row in rows] or [b"x\n"]).to_pylist() == (
+        [cell for row in rows for cell in row] or ["x"]
+    )
+
+
+def test_a_table_without_columns_has_empty_lines() -> None:
+    assert copytext.lines([b"\n", b"\n"]) == [b"", b""]

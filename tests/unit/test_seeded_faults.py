@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.conftest import SEED
-from toolkit.parity import ESCAPES, Sums, chosen, differing, fields
+from toolkit.parity import Sums, chosen, differing, fields
+from toolkit.parity import line as line_of
 from toolkit.quality.classify import classify
 
 pytestmark = pytest.mark.unit
@@ -43,12 +44,6 @@ def _rows(rng: random.Random, count: int) -> list[Row]:
         (str(i), f"name {i}", rng.choice(_TEXTS), "".join(rng.choices("abcdef", k=40)) if i % 3 else None)
         for i in range(count)
     ]
-
-
-def _line(row: Row) -> bytes:
-    escape = dict(ESCAPES)
-    cells = ("\\N" if cell is None else "".join(escape.get(c, c) for c in cell) for cell in row)
-    return ("\t".join(cells) + "\n").encode()
 
 
 def _with(row: Row, column: int, value: str | None) -> Row:
@@ -145,7 +140,7 @@ def test_each_of_many_faults_is_found_and_classed(
         modified, added, removed = plant(rng, lake)
         rng.shuffle(lake)
         buckets = rng.choice((1, 7, 64))
-        sides = [[_line(row) for row in rows] for rows in (source, lake)]
+        sides = [[line_of(row) for row in rows] for rows in (source, lake)]
         assert [fields(line) for line in sides[0]] == source
         figures = []
         for lines in sides:

@@ -7,24 +7,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from toolkit.names import lake_columns, lake_table, quote_spark
-from toolkit.parity import ESCAPES, BucketFigures, Comparison, Figures, from_halves
+from toolkit.parity import KEYS, NULL, SEPARATOR, BucketFigures, Comparison, Figures, from_halves
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from toolkit.catalog import Column
 
 #: Tables and columns of one Spark job: it costs about the same for one table as for many, until its plan grows large.
 _JOB_TABLES, _JOB_COLUMNS = 50, 1000
-#: A regular expression, inside a Spark string literal, for any character that COPY escapes.
-_SPECIAL = "[\\\\x08-\\\\x0d\\\\\\\\]"
 #: Columns up to which a line is planned both ways: Spark takes minutes to plan what is very wide.
 _ASKED_COLUMNS = 200
 #: Ranges of keys that a scan is narrowed to.
 _RANGES = 50
-#: Texts of these types hold none of the characters that COPY escapes.
-_PLAIN_TYPES = ("numeric", "uuid", "interval", "time", "money", "inet", "cidr", "macaddr", "oid", "bit", "pg_lsn")
-_TYPED = ("bool", "int", "bigint", "float", "double", "date", "timestamp", "timestamptz", "decimal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,55 +47,25 @@ def current_fields(plan: Comparison) -> list[str]:
 def line_sql(plan: Comparison) -> str:
     """The expression that gives a row of `current` as its line.
 
-    Nearly every row has nothing in `_cdc_text` and nothing to escape: to ask once costs less than in each cell.
+    Nearly every row has nothing in `_cdc_text`: to ask once costs less than in each cell.
     """
     from toolkit.pgtypes import canonical_sql, kind
 
-    names = lake_columns([(c.attnum, c.name) for c in plan.table.columns])
-    plain = [canonical_sql(names[c.attnum], c) for c in plan.columns]
-    line = _joined([_escaped(field, c) for field, c in zip(current_fields(plan), plan.columns, strict=True)])
-    conditions = []
-    if any(kind(c) != "string" for c in plan.columns):
-        conditions.append("_cdc_text IS NULL")
-    texts = [field for field, c in zip(plain, plan.columns, strict=True) if _holds_any(c)]
-    if texts:
-        conditions.append(f"NOT concat_ws('', {', '.join(texts)}) RLIKE '{_SPECIAL}'")
-    if not conditions or len(plan.columns) > _ASKED_COLUMNS:
+    line = _joined(current_fields(plan))
+    if all(kind(c) == "string" for c in plan.columns) or len(plan.columns) > _ASKED_COLUMNS:
         return line
-    bare = _joined([f if _holds_any(c) else _escaped(f, c) for f, c in zip(plain, plan.columns, strict=True)])
-    return f"if({' AND '.join(conditions)}, {bare}, {line})"
+    names = lake_columns([(c.attnum, c.name) for c in plan.table.columns])
+    return f"if(_cdc_text IS NULL, {_joined([canonical_sql(names[c.attnum], c) for c in plan.columns])}, {line})"
 
 
 def _joined(fields: Sequence[str]) -> str:
-    cells = [f"coalesce({field}, '\\\\N')" for field in fields]
-    if not cells:
-        return "'\\n'"
-    cells[-1] = f"concat({cells[-1]}, '\\n')"
-    return f"concat_ws('\\t', {', '.join(cells)})"
+    if not fields:
+        return "''"
+    return f"concat_ws({_literal(SEPARATOR)}, {', '.join(f'coalesce({field}, {_literal(NULL)})' for field in fields)})"
 
 
-def _holds_any(column: Column) -> bool:
-    """Whether a value's text may hold what COPY escapes, other than the backslash that starts every `bytea`."""
-    from toolkit.pgtypes import kind
-
-    carried = kind(column)
-    type_name = (column.base_type or column.type) if column.type_kind == "d" else column.type
-    plain = column.type_kind in "bd" and type_name.startswith(_PLAIN_TYPES) and "[" not in type_name
-    return carried not in (*_TYPED, "binary") and not (carried == "string" and plain)
-
-
-def _escaped(field: str, column: Column) -> str:
-    from toolkit.pgtypes import kind
-
-    escapes = ESCAPES if _holds_any(column) else ESCAPES[:1] if kind(column) == "binary" else ()
-    for character, escape in escapes:
-        field = f"replace({field}, '{_literal(character)}', '{_literal(escape)}')"
-    return field
-
-
-def _literal(text: str) -> str:
-    """Inside a Spark string literal. The control characters have no escape of their own that Spark knows in full."""
-    return "".join("\\\\" if c == "\\" else c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
+def _literal(text: bytes) -> str:
+    return "'" + "".join(f"\\u{code:04x}" for code in text) + "'"
 
 
 def figures(spark: SparkSession, sides: Sequence[Side]) -> dict[int, Figures]:
@@ -180,11 +144,11 @@ def _jobs(sides: Sequence[Side]) -> Iterator[list[Side]]:
         yield job
 
 
-#: Both 60-bit numbers of a line's hash; `toolkit.parity` takes the same digits.
-_NUMBERS = """
-SELECT *, cast(conv(substring(hash, 1, 15), 16, 10) AS bigint) AS high,
-       cast(conv(substring(hash, 17, 15), 16, 10) AS bigint) AS low
-FROM (SELECT *, sha1(cast(line AS binary)) AS hash FROM ({lines}))
+#: Both 60-bit numbers of a line's hash; `toolkit.parity` takes the same bits.
+_NUMBERS = f"""
+SELECT *, shiftrightunsigned(xxhash64({KEYS[0]}L, line), 4) AS high,
+       shiftrightunsigned(xxhash64({KEYS[1]}L, line), 4) AS low
+FROM ({{lines}})
 """
 _FIGURES = """
 SELECT relid, high % buckets AS bucket, count(*),

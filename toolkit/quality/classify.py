@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from toolkit.parity import fields
+from toolkit.parity import SEPARATOR, fields
 from toolkit.quality.report import Classes, Difference, Row, Sample, SampleKind, cut
 
 #: Takes every row that is not identical: its class, and its cells in the source and in the lake.
@@ -17,6 +17,7 @@ Every = Callable[[SampleKind, Row | None, Row | None], None]
 #: Lines of one part, both sides together: what is held in memory at once.
 _PART = 200_000
 _PARTS_MOST = 128  # two files each are open at once
+_END = b"\0\n"  # never inside a line
 
 
 def classify(
@@ -59,11 +60,11 @@ def _apart(
         with ExitStack() as stack:
             sinks = [stack.enter_context(path.open("wb")) for path in files[side]]
             for line in lines:
-                cells = line.split(b"\t")
-                named = b"\t".join([cells[i] for i in key]).removesuffix(b"\n") if key else line
-                sinks[zlib.crc32(named) % parts].write(line)
+                cells = line.split(SEPARATOR)
+                named = SEPARATOR.join([cells[i] for i in key]) if key else line
+                sinks[zlib.crc32(named) % parts].write(line + _END)
     for one, two in zip(files["source"], files["lake"], strict=True):
-        yield list(one.open("rb")), list(two.open("rb"))
+        yield one.read_bytes().split(_END)[:-1], two.read_bytes().split(_END)[:-1]
         one.unlink()
         two.unlink()
 

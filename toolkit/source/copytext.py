@@ -1,7 +1,8 @@
-"""The cells of COPY's text form as Arrow strings, without a parser where there is nothing to parse."""
+"""COPY's text form as cells or as lines of raw text, without a parser where there is nothing to parse."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from toolkit.parity import NULL, SEPARATOR
+
 _TAB, _NEWLINE, _BACKSLASH, _N = 9, 10, 92, 78
 #: What COPY writes for characters that it escapes; the backslash itself comes first and last.
 _ESCAPES = (("\\n", "\n"), ("\\t", "\t"), ("\\r", "\r"), ("\\b", "\b"), ("\\f", "\f"), ("\\v", "\v"))
 _HELD = "\0"  # stands for a backslash meanwhile; never inside a PostgreSQL text
+_HELD_BYTE = b"\xff"  # the same among bytes; never inside UTF-8
 #: Above this a block is one huge row or a few: taken cell by cell, it needs a third of the memory.
 _LARGE_BYTES = 32 << 20
 
@@ -85,22 +89,32 @@ def _one_by_one(lines: list[bytes]) -> pa.StringArray:
     while lines:
         row = lines.pop().split(b"\t")
         row[-1] = row[-1][:-1]
-        valid += [cell != b"\\N" for cell in row]
         row.reverse()
         while row:
-            cell = row.pop()
-            found.append(b"" if cell == b"\\N" else _plain(cell))
+            cell = _plain(row.pop())
+            valid.append(cell != NULL)
+            found.append(cell if valid[-1] else b"")
     lengths = np.fromiter(map(len, found), np.int64, len(found))
     return _strings(lengths, b"".join(found), np.array(valid, np.bool_))
 
 
-def _plain(cell: bytes) -> bytes:
-    if b"\\" not in cell:
-        return cell
-    cell = cell.replace(b"\\\\", _HELD.encode())
+def _plain(text: bytes) -> bytes:
+    if b"\\" not in text:
+        return text
+    # A value's own backslash is written twice: once those are aside, a single one begins an escape or NULL.
+    text = text.replace(b"\\\\", _HELD_BYTE).replace(b"\\N", NULL)
     for written, meant in _ESCAPES:
-        cell = cell.replace(written.encode(), meant.encode())
-    return cell.replace(_HELD.encode(), b"\\")
+        text = text.replace(written.encode(), meant.encode())
+    return text.replace(_HELD_BYTE, b"\\")
+
+
+def lines(rows: Sequence[bytes]) -> list[bytes]:
+    """Rows of COPY text as the lines that `toolkit.parity` compares."""
+    text = b"".join(rows).replace(b"\t", SEPARATOR)
+    plain = text.replace(b"\\N", NULL)
+    if b"\\" not in plain:  # nor had any value one: of `\\\\N` the first would be left
+        return plain.split(b"\n")[:-1]
+    return [_plain(line) for line in text.split(b"\n")[:-1]]
 
 
 def numbers(kind: pa.DataType, values: npt.NDArray[Any]) -> pa.Array:
@@ -122,4 +136,4 @@ def constant(kind: pa.DataType, value: int | str | list[int] | None, rows: int) 
     return pa.ListArray.from_arrays(numbers(pa.int32(), offsets), items)
 
 
-__all__ = ["cells", "constant", "numbers"]
+__all__ = ["cells", "constant", "lines", "numbers"]

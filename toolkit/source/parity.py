@@ -13,6 +13,7 @@ from toolkit.errors import CdcError
 from toolkit.names import quote_postgres
 from toolkit.parity import Comparison
 from toolkit.queries import load
+from toolkit.source import copytext
 from toolkit.source.copyout import copy_blocks
 
 _BLOCK_BYTES = 1 << 20
@@ -78,7 +79,9 @@ def lines(
         statements = [_statement(plan, part) for part in parts]
     with _table(conn, plan):
         try:
-            yield (block for s in statements for block in copy_blocks(conn, s.as_string(conn), _BLOCK_BYTES))
+            yield (
+                copytext.lines(rows) for s in statements for rows in copy_blocks(conn, s.as_string(conn), _BLOCK_BYTES)
+            )
         except (psycopg.errors.UndefinedColumn, psycopg.errors.SnapshotTooOld) as error:
             raise TableMoved(f"{table.identifier} was altered meanwhile: {error.diag.message_primary}") from None
 
