@@ -4,6 +4,13 @@ A message says what was being done, to which object, what was found, and what to
 one line and exits with `exit_code`.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from toolkit.lsn import Lsn
+
 
 class CdcError(Exception):
     """Base of all refusals."""
@@ -35,6 +42,14 @@ class HistoryDiverged(CdcError):
 
 class DecodeError(CdcError):
     """The stream holds bytes that the pgoutput protocol does not allow."""
+
+
+class UnreadableChange(DecodeError):
+    """The server cannot send a change of the log; `lsn` is where it stands."""
+
+    def __init__(self, message: str, lsn: Lsn | None) -> None:
+        super().__init__(message)
+        self.lsn = lsn
 
 
 class LakeError(CdcError):

@@ -1,4 +1,4 @@
-"""The state of each captured table, read from the log alone: `ok`, `stale`, `quarantined` or `unsupported`."""
+"""The state of each captured table, read from the log alone: `ok` or `stale`."""
 
 from __future__ import annotations
 

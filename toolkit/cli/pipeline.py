@@ -69,15 +69,24 @@ def uninstall(ctx: Context, yes: bool) -> None:
 @click.option(
     "--max-changes", type=click.IntRange(min=1), help="Take at most this many messages, in whole transactions."
 )
+@click.option(
+    "--skip", type=LSN, help="Leave out the transaction with the unreadable change at this LSN; its tables turn stale."
+)
 @command
-def drain(ctx: Context, upto_lsn: Lsn | None, max_changes: int | None) -> None:
+def drain(ctx: Context, upto_lsn: Lsn | None, max_changes: int | None, skip: Lsn | None) -> None:
     """Drain the slot into the raw log."""
     from toolkit import drain as draining
+    from toolkit import skip as skipping
     from toolkit.lake.lease import lease
 
+    if skip is not None and (upto_lsn is not None or max_changes is not None):
+        raise click.UsageError("--skip goes to that transaction and no further: without --upto-lsn and --max-changes")
     config = ctx.config
     with lease(config):
-        ctx.output.record(draining.drain(config, upto=upto_lsn, max_changes=max_changes))
+        if skip is not None:
+            ctx.output.record(skipping.skip(config, skip))
+        else:
+            ctx.output.record(draining.drain(config, upto=upto_lsn, max_changes=max_changes))
 
 
 @main.command()

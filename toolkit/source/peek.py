@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import psycopg
 
 from toolkit.config import Config
-from toolkit.errors import DecodeError, PreflightFailed, SlotError, SourceUnavailable
+from toolkit.errors import DecodeError, PreflightFailed, SlotError, SourceUnavailable, UnreadableChange
 from toolkit.lsn import Lsn
 from toolkit.names import quote_postgres
 from toolkit.source.connection import Connection, one_line
@@ -21,12 +23,15 @@ _FILE_HEADER = 19  # signature (11), flags (4), length of the extension (4); COP
 _TRAILER = b"\xff\xff"
 
 
-def peek(conn: Connection, config: Config, *, upto: Lsn, max_changes: int | None, directory: Path) -> Spool:
+def peek(
+    conn: Connection, config: Config, *, upto: Lsn, max_changes: int | None, directory: Path, binary: bool = False
+) -> Spool:
     """Read every transaction with `end_lsn <= upto` that the slot holds into a file in `directory`.
 
     Args:
         upto: at most the WAL flush position.
         max_changes: stop after the transaction in which that many messages are reached.
+        binary: values as their types send them, which may be shorter than text. Nothing here can decode them.
 
     Memory stays bounded here; the server keeps its result in temporary files until it is sent.
 
@@ -34,11 +39,32 @@ def peek(conn: Connection, config: Config, *, upto: Lsn, max_changes: int | None
         SlotError: the slot is in use, lost or missing.
         PreflightFailed: the publication did not exist at a position of the log.
         SourceUnavailable: the connection broke.
+        UnreadableChange: the server cannot send one of the changes.
     """
     upto = Lsn(upto)
     path = directory / f"peek-{upto.tag}.spool"
+    with _refusals(config):
+        lengths = _spool(conn, f"copy ({_query(config, upto, max_changes, binary)}) to stdout (format binary)", path)
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    complete = max_changes is None or len(lengths) < max_changes
+    return Spool(path=path, offsets=offsets, upto_lsn=int(upto), complete=complete)
+
+
+def try_peek(conn: Connection, config: Config, upto: Lsn) -> None:
+    """Let the server decode what `peek` would read, and throw it away.
+
+    Raises:
+        CdcError: as `peek`.
+    """
+    with _refusals(config):
+        conn.execute(f"select count(*) from ({_query(config, Lsn(upto), None, False)}) as p".encode())
+
+
+@contextmanager
+def _refusals(config: Config) -> Iterator[None]:
     try:
-        lengths = _spool(conn, _statement(config, upto, max_changes), path)
+        yield
     except psycopg.errors.ObjectInUse as error:
         raise SlotError(f"reading slot {config.source.slot!r}: {one_line(error)}; wait for it or end it") from None
     except psycopg.errors.ObjectNotInPrerequisiteState as error:
@@ -53,36 +79,35 @@ def peek(conn: Connection, config: Config, *, upto: Lsn, max_changes: int | None
             ) from None
         raise SlotError(f"reading slot {config.source.slot!r}: {one_line(error)}; run `cdc init`") from None
     except (psycopg.errors.CharacterNotInRepertoire, psycopg.errors.UntranslatableCharacter) as error:
-        raise _unreadable(config, error, "is no text of the encoding", "mend") from None
+        raise _unreadable(config, error, "is no text of the encoding", "mended") from None
     except (psycopg.errors.InternalError_, psycopg.errors.ProgramLimitExceeded) as error:
-        raise _unreadable(config, error, "is too large for the server to print", "remove") from None
+        raise _unreadable(config, error, "is too large for the server to print", "removed") from None
     except psycopg.OperationalError as error:
         raise SourceUnavailable(f"reading slot {config.source.slot!r}: {one_line(error)}; run it again") from None
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    complete = max_changes is None or len(lengths) < max_changes
-    return Spool(path=path, offsets=offsets, upto_lsn=int(upto), complete=complete)
 
 
-def _unreadable(config: Config, error: psycopg.Error, what: str, remedy: str) -> DecodeError:
+def _unreadable(config: Config, error: psycopg.Error, what: str, remedy: str) -> UnreadableChange:
     """What stops the server's own decoding, with the position that it says."""
     found = re.search(r"associated LSN ([0-9A-F]+/[0-9A-F]+)", error.diag.context or "")
-    return DecodeError(
+    way = "start a new log with `cdc init --new-generation`"
+    if found:
+        way = f"`cdc drain --skip {found[1]}` leaves its transaction out and turns the tables of that stale; or {way}"
+    return UnreadableChange(
         f"reading slot {config.source.slot!r}: {one_line(error)} at {found[1] if found else 'an unknown LSN'}: a value"
-        f" there {what}, and the slot stays before it; {remedy} the value at the source, then start a new log with"
-        " `cdc init --new-generation`"
+        f" there {what}, and the slot stays before it; {way}. A copy needs the value {remedy} at the source first",
+        Lsn.parse(found[1]) if found else None,
     )
 
 
-def _statement(config: Config, upto: Lsn, max_changes: int | None) -> str:
+def _query(config: Config, upto: Lsn, max_changes: int | None, binary: bool) -> str:
     def literal(text: str) -> str:
         return "'" + text.replace("'", "''") + "'"
 
     count = "null" if max_changes is None else str(int(max_changes))
     return (
-        "copy (select lsn, xid, data from pg_catalog.pg_logical_slot_peek_binary_changes("
+        "select lsn, xid, data from pg_catalog.pg_logical_slot_peek_binary_changes("
         f"{literal(config.source.slot)}, '{upto}', {count}, 'proto_version', '1', 'publication_names',"
-        f" {literal(quote_postgres(config.source.publication))}, 'messages', 'true')) to stdout (format binary)"
+        f" {literal(quote_postgres(config.source.publication))}, 'messages', 'true', 'binary', '{str(binary).lower()}')"
     )
 
 

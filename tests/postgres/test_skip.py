@@ -1,0 +1,123 @@
+"""`cdc drain --skip`: one transaction is left out, its tables are red by name, and everything else is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from tests.postgres.test_snapshot_log import current, of, on_source, sql
+from tests.postgres.test_stages import killed
+from tests.support_lake import plain_lake, rows_in_log
+from tests.support_postgres import drop_database
+from toolkit import drain as draining
+from toolkit import initialise, skip, snapshot
+from toolkit.config import Config, SourceConfig
+from toolkit.embedded import EmbeddedServer
+from toolkit.errors import ConfigError, UnreadableChange
+from toolkit.lake.ledger import Ledger
+from toolkit.lsn import Lsn
+
+__all__ = ["plain_lake"]
+pytestmark = pytest.mark.postgres
+_PAGE, _HEADERS = 8192, (24, 40)
+_EMPTY_MESSAGE = 55  # bytes of its record
+
+
+def _refused(config: Config) -> Lsn:
+    with pytest.raises(UnreadableChange, match=r"`cdc drain --skip [0-9A-F]+/[0-9A-F]+`") as refused:
+        draining.drain(config)
+    assert refused.value.lsn is not None
+    return refused.value.lsn
+
+
+def _states(config: Config, *names: str) -> dict[str, str]:
+    return {name: of(config, name).state for name in names}
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("pg", ["pg16"], indirect=True)
+def test_trap_030_only_the_tables_of_the_transaction_turn_stale(source: Config, plain_lake: Config) -> None:
+    """Its rows cannot be sent as text; in binary form they can, and so its DDL is read too."""
+    config = source.model_copy(update={"root": plain_lake.root})
+    sql(config, *(f"create table public.{name} (id int primary key, n numeric[])" for name in ("t", "u", "v", "w")))
+    initialise.init(config)
+    sql(
+        config,
+        "insert into w values (1)",
+        "begin; insert into u values (1); alter table v add column x int;"
+        " insert into t select 1, array_agg('1e131071'::numeric) from generate_series(1, 8300);"
+        " truncate w; delete from t; insert into u values (2); commit",
+        "insert into t values (2); insert into u values (3)",
+        "insert into v values (1, null, 5); insert into w values (2)",
+    )
+    at = _refused(config)
+    with pytest.raises(UnreadableChange):
+        skip.skip(config, Lsn(at - 8))
+    before = Ledger(config).last()
+    skip.skip(config, at)
+    after = Ledger(config).last()
+    assert before is not None and after is not None and after.changes == 1
+    draining.drain(config)
+    assert _states(config, "t", "u", "v", "w") == {"t": "stale", "u": "stale", "v": "ok", "w": "ok"}
+    assert str(at) in str(of(config, "u").reason) and of(config, "u").remedy == "cdc repair public.u"
+    with pytest.raises(ConfigError, match="nothing stops the slot"):
+        skip.skip(config, at)
+    assert snapshot.repair(config, ["public.t", "public.u"]).left_out == {}
+    for name in ("t", "u", "v", "w"):
+        assert current(config, name) == on_source(config, name)
+
+
+@pytest.fixture
+def ascii_only(pg: EmbeddedServer, plain_lake: Config) -> Iterator[Config]:
+    """A database that takes any byte, and two tables."""
+    name = "skip_ascii"
+    with psycopg.connect(pg.conninfo(), autocommit=True) as admin:
+        admin.execute(f"create database {name} template template0 encoding 'SQL_ASCII' lc_collate 'C' lc_ctype 'C'")
+        try:
+            config = Config(source=SourceConfig(conninfo=pg.conninfo(name), slot=name), root=plain_lake.root)
+            sql(config, *(f"create table public.{table} (id int primary key, a text)" for table in ("t", "u")))
+            yield config
+        finally:
+            drop_database(admin, name)
+
+
+@pytest.mark.parametrize("at_page", [False, True], ids=["inside a page", "at the start of a page"])
+def test_trap_030_every_table_turns_stale_where_nothing_can_be_sent(
+    ascii_only: Config, monkeypatch: pytest.MonkeyPatch, at_page: bool
+) -> None:
+    config = ascii_only
+    initialise.init(config)
+    sql(config, "insert into t values (1, 'before')")
+    with psycopg.connect(config.source.conninfo, client_encoding="SQL_ASCII") as raw:
+        for number in range(10, 30):
+            raw.execute(f"insert into t values ({number}, '".encode() + b"\xe9')")
+            if not at_page or _fill_page(raw):
+                raw.commit()
+                break
+            raw.rollback()
+    sql(config, "insert into t values (2, 'after'); insert into u values (1)")
+    at = _refused(config)
+    with killed(monkeypatch, Ledger, "append_empty", after=True, match=lambda _, __, events: events[0].kind == "gap"):
+        skip.skip(config, at)
+    last = Ledger(config).last()
+    assert last is not None and (last.complete_to % _PAGE - 1 in _HEADERS) == at_page
+    draining.drain(config)
+    assert [e["new"] for e in rows_in_log(config)] == [["1", "before"], ["2", "after"], ["1", None]]
+    assert _states(config, "t", "u") == {"t": "stale", "u": "stale"}
+    sql(config, "delete from t where id >= 10")
+    assert snapshot.repair(config, ["public.t", "public.u"]).left_out == {}
+    assert (current(config, "t").keys(), current(config, "u").keys()) == ({"1", "2"}, {"1"})
+
+
+def _fill_page(conn: psycopg.Connection) -> bool:
+    """Write a record that ends where a page does, so that the next one starts the next page."""
+    for _ in range(10):
+        row = conn.execute("select (pg_current_wal_insert_lsn() - '0/0')::int8 %% %s", [_PAGE]).fetchone()
+        assert row is not None
+        if row[0] in _HEADERS:
+            return True
+        length = max(0, int(_PAGE - row[0]) - _EMPTY_MESSAGE)
+        conn.execute("select pg_logical_emit_message(false, 'x', repeat('x', %s))", [length])
+    return False

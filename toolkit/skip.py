@@ -1,0 +1,204 @@
+"""Leave out the one transaction that the server cannot send, on an operator's word: its tables turn stale.
+
+Its DDL, its truncates and the tables of its rows are read in binary form, which is shorter than text. Where that cannot
+be sent either, nobody knows what it changed, and every table turns stale. All others go on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from toolkit.drain import DrainResult, drain, ledger_of
+from toolkit.errors import ConfigError, UnreadableChange
+from toolkit.events import Event
+from toolkit.log import logger
+from toolkit.lsn import Lsn
+from toolkit.spooling import spool_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    import psycopg
+
+    from toolkit.catalog import SchemaVersion
+    from toolkit.config import Config
+    from toolkit.decode.planned import PlanContext
+    from toolkit.ledger_row import BatchRecord
+
+_log = logger(__name__)
+_ALIGNED = 8  # bytes: where WAL records start
+_PAGE_HEADER, _SEGMENT_HEADER = 24, 40
+
+
+@dataclass(frozen=True, slots=True)
+class _LeftOut:
+    """The transaction, without its rows."""
+
+    commit_lsn: Lsn
+    end_lsn: Lsn
+    tables: Mapping[int, int]  # relid -> ordinal of its first row
+    events: tuple[Event, ...] = ()
+
+
+def skip(config: Config, at: Lsn) -> DrainResult:
+    """Drain up to the transaction with the unreadable change at `at`, and commit gaps instead of its rows.
+
+    Raises:
+        ConfigError: the change at `at` is not what stops the slot.
+    """
+    from toolkit.source import connection, slot
+
+    ledger = ledger_of(config)
+    with connection.connect(config) as conn:
+        slot.require_slot(conn, config)
+        last = ledger.last()
+        assert last is not None
+        before = _last_readable(conn, config, at, last.complete_to)
+        drained = drain(config, upto=before)
+        with spool_directory(config) as directory:
+            ledger = ledger_of(config)
+            last = ledger.last()
+            assert last is not None
+            context = _context(config, conn, last, ledger.latest_versions())
+            try:
+                left_out = _in_binary(conn, config, Lsn(before + _ALIGNED), context, directory)
+            except UnreadableChange:
+                left_out = _unknown(conn, before, context)
+        events = [*left_out.events, *_gaps(left_out, at, context)]
+        record = replace(
+            last,
+            batch_id=context.batch_id,
+            from_lsn=last.complete_to,
+            upto_lsn=left_out.end_lsn,
+            complete_to=left_out.end_lsn,
+            changes=sum(event.kind == "truncate" for event in events),
+            counts=dict(Counter(event.kind for event in events)),
+            committed_at=context.now.isoformat(),
+        )
+        ledger.append_empty(record, events)
+        slot.advance(conn, config.source.slot, left_out.end_lsn)
+    _log.warning(
+        "left out a transaction", extra={"lsn": str(at), "end_lsn": str(left_out.end_lsn), "batch_id": record.batch_id}
+    )
+    return DrainResult(drained.batches + 1, drained.changes + record.changes, drained.from_lsn, left_out.end_lsn)
+
+
+def _last_readable(conn: psycopg.Connection, config: Config, at: Lsn, low: int) -> Lsn:
+    """The greatest position to which the slot can be read: the commit of the transaction of `at` comes next.
+
+    The error that stops a peek names a change and not its transaction, so the place is halved.
+    """
+    from toolkit.source import peek, slot
+
+    def stopped_by(upto: int) -> Lsn | None:
+        try:
+            peek.try_peek(conn, config, Lsn(upto))
+        except UnreadableChange as error:
+            if error.lsn != at:
+                raise
+            return error.lsn
+        return None
+
+    low, high = low // _ALIGNED, -(-slot.flush_lsn(conn) // _ALIGNED)
+    if stopped_by(high * _ALIGNED) is None:
+        raise ConfigError(f"leaving out the change at {at}: nothing stops the slot there; run `cdc drain`")
+    while high - low > 1:
+        middle = (low + high) // 2
+        if stopped_by(middle * _ALIGNED) is None:
+            low = middle
+        else:
+            high = middle
+    return Lsn(low * _ALIGNED)
+
+
+def _context(
+    config: Config, conn: psycopg.Connection, last: BatchRecord, versions: Mapping[int, SchemaVersion]
+) -> PlanContext:
+    from toolkit.decode.planned import PlanContext
+    from toolkit.source import catalog
+
+    return PlanContext(
+        generation=last.generation,
+        batch_id=last.batch_id + 1,
+        next_schema_id=max((v.schema_id for v in versions.values()), default=0) + 1,
+        versions=versions,
+        key=catalog.hmac_key(conn),
+        system_id=last.identity.system_id,
+        batch_changes=config.drain.batch_changes,
+        now=datetime.now(UTC),
+    )
+
+
+def _in_binary(conn: psycopg.Connection, config: Config, upto: Lsn, context: PlanContext, directory: Path) -> _LeftOut:
+    """The first transaction of the slot, whose commit record `upto` lies in."""
+    import numpy as np
+
+    from toolkit.decode.layout import logs
+    from toolkit.decode.plan import Planner
+    from toolkit.decode.stream import ROW_BYTES, open_bytes, scan
+    from toolkit.source import peek
+
+    spool = peek.peek(conn, config, upto=upto, max_changes=1, directory=directory, binary=True)
+    stream = scan(open_bytes(spool.path), spool.offsets)
+    planner = Planner(stream, spool, context)
+    (batch,) = planner.batches()
+    rows = np.flatnonzero(np.isin(stream.types, ROW_BYTES))
+    ordinals = zip(stream.relids(rows).tolist(), stream.ordinals[rows].tolist(), strict=True)
+    first: dict[int, int] = {}
+    for relid, ordinal in ordinals:
+        first.setdefault(relid, ordinal)
+    if planner.logs & first.keys():  # the change log's own rows: whose changes they are stands in them
+        others = {relid: ordinal for relid, ordinal in first.items() if relid not in planner.logs}
+        first = {relid: 0 for relid in _live(batch.versions) if logs(batch.versions[relid].table)} | others
+    return _LeftOut(Lsn(int(stream.commit_lsns[0])), Lsn(int(stream.end_lsns[0])), first, batch.events)
+
+
+def _unknown(conn: psycopg.Connection, before: Lsn, context: PlanContext) -> _LeftOut:
+    """Nothing of the transaction can be sent. Its commit record starts at `before`, or behind a page header there."""
+    row = conn.execute(
+        "select pg_catalog.current_setting('wal_block_size')::int8, s.setting::int8 from pg_catalog.pg_settings as s"
+        " where s.name = 'wal_segment_size'"
+    ).fetchone()
+    assert row is not None
+    header = 0 if before % row[0] else _PAGE_HEADER if before % row[1] else _SEGMENT_HEADER
+    commit = Lsn(before + header)
+    # Its end is not told; any position behind the start of its commit record is past it.
+    return _LeftOut(commit, Lsn(commit + 1), dict.fromkeys(_live(context.versions), 0))
+
+
+def _live(versions: Mapping[int, SchemaVersion]) -> set[int]:
+    return {relid for relid, v in versions.items() if v.table.published and not v.table.dropped}
+
+
+def _gaps(left_out: _LeftOut, at: Lsn, context: PlanContext) -> list[Event]:
+    gaps = []
+    for relid, ordinal in sorted(left_out.tables.items()):
+        known = context.versions.get(relid)
+        payload = {
+            "reason": f"its changes beside the unreadable one at {at} were left out by `cdc drain --skip`",
+            "remedy": f"cdc repair {known.table.identifier if known else relid}",
+            "detail": {},
+        }
+        gaps.append(
+            Event(
+                batch_id=context.batch_id,
+                generation=context.generation,
+                commit_lsn=int(left_out.commit_lsn),
+                ordinal=ordinal,
+                end_lsn=int(left_out.end_lsn),
+                kind="gap",
+                lsn=int(at),
+                origin="slot",
+                relid=relid,
+                payload=json.dumps(payload, sort_keys=True),
+            )
+        )
+    return gaps
+
+
+__all__ = ["skip"]
