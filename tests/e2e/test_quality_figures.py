@@ -147,6 +147,16 @@ def test_the_engines_agree_and_every_fault_shows(
         assert found.samples, name
         _current(spark, conn, plan).writeTo("current.public__corpus").createOrReplace()
 
+    # Where no row keeps a text, none is read; where one does, it counts.
+    assert list(lake_side._typed(spark, [side])) == []
+    spark.sql("UPDATE current.public__corpus SET _cdc_text = NULL")
+    assert list(lake_side._typed(spark, [side])) == [side]
+    bare = Sums(16)
+    bare.add(list(lake_side.lines(spark, side, range(16))))
+    assert lake_side.figures(spark, [side]) == {plan.table.relid: bare.figures()} != {plan.table.relid: figures}
+    spark.sql("UPDATE current.public__corpus SET _cdc_text = map('id', 'x') WHERE id = 5")
+    assert differing(bare.figures(), lake_side.figures(spark, [side])[plan.table.relid])
+
 
 def _source(conn: psycopg.Connection[Any], plan: Comparison) -> list[bytes]:
     with source_side.lines(conn, plan) as blocks:

@@ -44,18 +44,19 @@ def current_fields(plan: Comparison) -> list[str]:
     return [text_sql(names[c.attnum], c) for c in plan.columns]
 
 
-def line_sql(plan: Comparison) -> str:
-    """The expression that gives a row of `current` as its line.
+def line_sql(plan: Comparison, *, typed: bool = False) -> str:
+    """The expression that gives a row of `current` as its line; with `typed`, of rows whose `_cdc_text` is NULL.
 
     Nearly every row has nothing in `_cdc_text`: to ask once costs less than in each cell.
     """
     from toolkit.pgtypes import canonical_sql, kind
 
-    line = _joined(current_fields(plan))
-    if all(kind(c) == "string" for c in plan.columns) or len(plan.columns) > _ASKED_COLUMNS:
-        return line
     names = lake_columns([(c.attnum, c.name) for c in plan.table.columns])
-    return f"if(_cdc_text IS NULL, {_joined([canonical_sql(names[c.attnum], c) for c in plan.columns])}, {line})"
+    bare = _joined([canonical_sql(names[c.attnum], c) for c in plan.columns])
+    if typed or all(kind(c) == "string" for c in plan.columns):
+        return bare
+    line = _joined(current_fields(plan))
+    return line if len(plan.columns) > _ASKED_COLUMNS else f"if(_cdc_text IS NULL, {bare}, {line})"
 
 
 def _joined(fields: Sequence[str]) -> str:
@@ -72,14 +73,31 @@ def figures(spark: SparkSession, sides: Sequence[Side]) -> dict[int, Figures]:
     """Figures of every bucket that has rows, by relid; as few jobs as the tables allow."""
     found: dict[int, dict[int, BucketFigures]] = {side.plan.table.relid: {} for side in sides}
     for job in _jobs(sides):
+        typed = _typed(spark, job)
         lines = " UNION ALL ".join(
-            f"SELECT {side.plan.table.relid}L AS relid, {side.plan.buckets}L AS buckets, {line_sql(side.plan)} AS line"
-            f" FROM {side.relation}"
+            f"SELECT {side.plan.table.relid}L AS relid, {side.plan.buckets}L AS buckets,"
+            f" {line_sql(side.plan, typed=side in typed)} AS line FROM {side.relation}"
             for side in job
         )
         for relid, bucket, rows, *halves in spark.sql(_FIGURES.format(numbers=_NUMBERS.format(lines=lines))).collect():
             found[relid][bucket] = BucketFigures(rows, *from_halves(*halves))
     return dict(found)
+
+
+def _typed(spark: SparkSession, sides: Sequence[Side]) -> Collection[Side]:
+    """Those large enough to be asked of which no row keeps a text.
+
+    Iceberg reads columns a batch at a time, but row by row as soon as one is a map: without `_cdc_text` a scan costs
+    half. The map alone is cheap.
+    """
+    asked = [side for side in sides if side.plan.buckets > 1]
+    if not asked:
+        return ()
+    kept = " UNION ALL ".join(
+        f"SELECT {side.plan.table.relid}L AS relid FROM {side.relation} WHERE _cdc_text IS NOT NULL" for side in asked
+    )
+    keep = {relid for (relid,) in spark.sql(f"SELECT DISTINCT relid FROM ({kept})").collect()}
+    return [side for side in asked if side.plan.table.relid not in keep]
 
 
 def lines(spark: SparkSession, side: Side, wanted: Collection[int]) -> Iterator[bytes]:
