@@ -129,7 +129,7 @@ def test_slot_and_publication(source: Config, conn: Connection) -> None:
 
 
 def test_trap_059_minors_that_drop_missing_values_are_refused(source: Config) -> None:
-    """No server here is that old: the server's own history tells what they send, and that 15.6 and 16.2 mended it."""
+    """No server here is that old: the release notes of 15.6 and 16.2 tell what they mended."""
     refused = [v for v in (150005, 150006, 150020, 160000, 160001, 160002, 170000) if fills_with_null(v)]
     assert refused == [150005, 160000, 160001]
     with connect(source) as conn:

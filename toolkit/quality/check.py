@@ -179,7 +179,7 @@ def _read(conn: psycopg.Connection[Any], other: psycopg.Connection[Any], plan: C
                 sums.add(lines)
     except (parity.TableMoved, psycopg.Error) as error:
         by = cut.holders(other, plan.table.relid)
-        return _Taken(plan, None, connection.one_line(error) + (f" by {by}" if by else ""))
+        return _Taken(plan, None, connection.unread(error) + (f" by {by}" if by else ""))
     return _Taken(*effective(plan, sums.figures()))
 
 
@@ -317,7 +317,7 @@ class _Comparing:
                 samples = self._explained(side, done.samples)
                 return _blamed(replace(done, samples=samples))
         except (CdcError, _psycopg_error()) as error:
-            return replace(result, reason=connection.one_line(error), remedy="cdc check again")
+            return replace(result, reason=connection.unread(error), remedy="cdc check again")
         with connection.connect(self.config) as other:
             self.taken[relid] = _read(self.conn, other, self.taken[relid].plan)
         taken = self.taken[relid]

@@ -97,6 +97,13 @@ def one_line(error: BaseException) -> str:
     return re.sub(r"\s*\n\s*", "; ", text.strip())
 
 
+def unread(error: BaseException) -> str:
+    """Why a table cannot be read. To plan a SELECT the server reads its index expressions too, under no search_path."""
+    unnamed = isinstance(error, psycopg.errors.UndefinedFunction | psycopg.errors.UndefinedTable)
+    remedy = "; name its schema where it is called, or run: alter function ... set search_path = ..." * unnamed
+    return one_line(error) + remedy
+
+
 def _parse(config: Config) -> dict[str, Any]:
     try:
         return dict(conninfo_to_dict(config.source.conninfo))

@@ -111,7 +111,11 @@ def _server(conn: Connection, ticks: bool) -> Iterator[Finding]:
 
 
 def fills_with_null(version: int) -> bool:
-    """Whether pgoutput of that server_version_num drops missing values from old images: 15.0 to 15.5, 16.0 and 16.1."""
+    """Whether pgoutput of that server_version_num drops missing values from old images: 15.0 to 15.5, 16.0 and 16.1.
+
+    The release notes of 15.6 and of 16.2 (both of 2024-02-08): "Ensure that column default values are correctly
+    transmitted by the pgoutput logical replication plugin".
+    """
     return 150000 <= version < 150006 or 160000 <= version < 160002
 
 

@@ -28,7 +28,7 @@ from toolkit.events import EVENT_SCHEMA
 from toolkit.lsn import Lsn
 from toolkit.names import qualified, quote_postgres
 from toolkit.source import locks
-from toolkit.source.connection import Connection, connect, one_line
+from toolkit.source.connection import Connection, connect, one_line, unread
 from toolkit.source.copyout import copy_blocks
 from toolkit.source.copytext import cells, constant, numbers
 from toolkit.source.slot import Cut, server_identity
@@ -231,9 +231,7 @@ def snapshot_batches(
     except psycopg.Error as error:
         if conn.broken or conn.closed:
             raise SourceUnavailable(f"copying {table.identifier}: {one_line(error)}") from None
-        unnamed = isinstance(error, psycopg.errors.UndefinedFunction | psycopg.errors.UndefinedTable)
-        remedy = "; name its schema where it is called, or run: alter function ... set search_path = ..." * unnamed
-        raise TableRefused(f"copying {table.identifier}: {one_line(error)}{remedy}") from None
+        raise TableRefused(f"copying {table.identifier}: {unread(error)}") from None
 
 
 @contextmanager
