@@ -2,12 +2,15 @@
 
 One thread drives all sessions, so that a seed replays; what would wait for a lock gives up instead. Between any two
 steps nothing commits, so a SELECT there shows exactly what is committed below the WAL's end.
+
+What a life did is told in `said`, a line each: `a: STATEMENT;` of session a, `doubtful: TABLE, ...` (tables that may be
+stale from there on), and whatever its keeper adds. `Life.follow` does such a line again.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -40,6 +43,7 @@ where c.relnamespace = 'life'::regnamespace and c.relkind in ('r', 'p')
 group by c.oid order by c.oid
 """
 _OUT = (Status.INERROR, Status.INTRANS)
+_LETTERS = "abcdefgh"
 
 
 @dataclass(frozen=True)
@@ -71,10 +75,10 @@ class Life:
 
     @classmethod
     @contextmanager
-    def lived(cls, conninfo: str, dice: random.Random, sessions: int = 3) -> Iterator[Life]:
+    def lived(cls, conninfo: str, dice: random.Random, setup: str = SCHEMA, sessions: int = 3) -> Iterator[Life]:
         """Make the schema; close all sessions at the end."""
         with psycopg.connect(conninfo, autocommit=True) as conn:
-            conn.execute(SCHEMA)
+            conn.execute(setup.encode())
         life = cls(conninfo, dice, sessions)
         try:
             yield life
@@ -111,8 +115,20 @@ class Life:
         found = self.admin.execute(_COLUMNS).fetchall()
         return [Table(n, k, r, tuple(zip(c, t, strict=True)), tuple(key)) for n, k, r, c, t, key in found]
 
+    def follow(self, word: str, rest: str) -> None:
+        """Do what a line of `said` tells."""
+        if word == "doubtful":
+            self._doubt(t for t in self.tables() if t.name in rest.split(", "))
+        else:
+            self._say(_LETTERS.index(word), rest.removesuffix(";"))
+
+    def _doubt(self, tables: Iterable[Table]) -> None:
+        found = list(tables)
+        self.doubtful |= {table.relid for table in found}
+        self.said.append(f"doubtful: {', '.join(table.name for table in found)}")
+
     def _say(self, letter: int, statement: str) -> None:
-        self.said.append(f"{'abcdefgh'[letter]}: {statement};")
+        self.said.append(f"{_LETTERS[letter]}: {statement};")
         try:
             self.sessions[letter].execute(statement.encode())
         except psycopg.Error as error:
@@ -215,11 +231,11 @@ class Life:
         ]
         chance = dice.random()
         if chance < 0.08:
-            self.doubtful.add(table.relid)
+            self._doubt([table])
             return [dice.choice(silent)]
         if chance < 0.14:
             # A label that is renamed may tell rows apart.
-            self.doubtful |= {other.relid for other in tables if any("mood" in k for _, k in other.columns)}
+            self._doubt(other for other in tables if any("mood" in k for _, k in other.columns))
             label, new = dice.choice(self._labels()), self._new("l")
             return [
                 dice.choice(
@@ -241,8 +257,8 @@ class Life:
             )
         statement = dice.choice(exact)
         if statement.endswith("type bigint") and kind != "integer":
-            self.doubtful.add(table.relid)  # numeric to bigint rounds
+            self._doubt([table])  # numeric to bigint rounds
         return [statement]
 
 
-__all__ = ["Life", "Table"]
+__all__ = ["SCHEMA", "Life", "Table"]

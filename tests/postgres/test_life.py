@@ -1,6 +1,7 @@
 """Random life with the server as oracle: at each drain, and as of every earlier one, the log's rows equal SELECT.
 
-`CDC_TEST_LIFE_SECONDS` is the time budget of all rounds together; the seed is in the header of the run.
+`CDC_TEST_LIFE_SECONDS` is the time budget of all rounds together; the seed is in the header of the run. A life that
+failed leaves a file that says it line by line; `lives/` holds those that found something, and they are lived again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.support_life import Life
+from tests.support_life import SCHEMA, Life
 from tests.support_log import Log, Shown
 from tests.support_postgres import fresh_database, has_postgres_15
 from toolkit.config import CheckConfig, Config, SourceConfig
@@ -30,10 +31,18 @@ pytestmark = pytest.mark.postgres
 
 SECONDS = float(os.environ.get("CDC_TEST_LIFE_SECONDS", "60"))
 _STEPS = 240  # of one round, on a database of its own
+LIVES = Path(__file__).with_name("lives")
+_SETUP = "setup: "
+
+
+_BATCHES = (1, 10, 10**9)  # changes of a batch
 
 
 class Round:
-    """One life and its log. `points` are what SELECT showed at each drain."""
+    """One life and its log. `points` are what SELECT showed at each drain.
+
+    To what the life says it adds `drain: CHANGES A BATCH` and `repair: TABLE, ...`.
+    """
 
     def __init__(self, life: Life, log: Log) -> None:
         self.life, self.log = life, log
@@ -42,9 +51,9 @@ class Round:
 
     @classmethod
     @contextmanager
-    def ready(cls, server: EmbeddedServer, directory: Path, seed: str) -> Iterator[Round]:
+    def ready(cls, server: EmbeddedServer, directory: Path, seed: str, setup: str = SCHEMA) -> Iterator[Round]:
         dice = random.Random(seed)
-        with fresh_database(server) as conninfo, Life.lived(conninfo, dice) as life:
+        with fresh_database(server) as conninfo, Life.lived(conninfo, dice, setup) as life:
             source = SourceConfig(conninfo=conninfo, slot="cdc_life", new_tables="publish", tables=("life.*",))
             config = Config(source=source, check=CheckConfig(cut_seconds=20.0))
             with Log.started(config, directory) as log:
@@ -54,19 +63,37 @@ class Round:
         for number in range(steps):
             self.life.step()
             if self.life.dice.random() < 0.06:
-                self.look()
+                self.look(self.life.dice.choice(_BATCHES))
             if number % 80 == 79:
                 self.life.settle()
+                self.look(_BATCHES[-1])  # what is stale may have another name by now
                 stale = [name for name, state in self.log.states().items() if not state.comparable]
                 if stale:
-                    self.log.repair(*stale)
+                    self.repair(*stale)
         self.life.settle()
-        self.look()
+        self.look(_BATCHES[-1])
 
-    def look(self) -> None:
+    def follow(self, text: str) -> None:
+        """Live as the lines of a kept life tell."""
+        for line in text.splitlines():
+            word, _, rest = line.partition(": ")
+            if not line.strip() or line.startswith(("--", _SETUP)):
+                continue
+            if word == "drain":
+                self.look(int(rest))
+            elif word == "repair":
+                self.repair(*rest.split(", "))
+            else:
+                self.life.follow(word, rest)
+
+    def repair(self, *tables: str) -> None:
+        self.life.said.append(f"repair: {', '.join(tables)}")
+        self.log.repair(*tables)
+
+    def look(self, batch_changes: int) -> None:
         """Drain with whatever is open, and note what SELECT shows. Nothing commits meanwhile."""
-        self.life.said.append("-- drain")
-        at = self.log.drain(batch_changes=self.life.dice.choice((1, 10, 10**9)))
+        self.life.said.append(f"drain: {batch_changes}")
+        at = self.log.drain(batch_changes=batch_changes)
         shown: dict[int, Shown] = {}
         for relid in self.log.versions:
             table = self.log.version(relid, at)
@@ -113,8 +140,11 @@ def _play(server: EmbeddedServer, directory: Path, seed: str, steps: int = _STEP
             round_.again()
         except Exception as error:
             kept = directory / f"life-{server.major}-{seed}.sql"
-            kept.write_text("\n".join(round_.life.said) + "\n", encoding="utf-8")
-            raise AssertionError(f"life {seed} on {server.major}, kept in {kept}: {error}") from error
+            setup = [_SETUP + line for line in SCHEMA.strip().splitlines()]
+            kept.write_text("\n".join([*setup, *round_.life.said]) + "\n", encoding="utf-8")
+            raise AssertionError(
+                f"life {seed} on {server.major}: {str(error)[:2000]}; {kept} tells it line by line: put it into {LIVES}"
+            ) from error
         counts = round_.counts
         counts["statements"], counts["changes"] = round_.life.done, round_.log.changes
         counts["ddl"] = len(round_.log.of("ddl"))
@@ -140,6 +170,46 @@ def test_the_log_is_what_select_showed(
 
 def _servers(request: pytest.FixtureRequest) -> list[str]:
     return [*(["pg15"] if has_postgres_15() else []), "pg16", "pg18"]
+
+
+@pytest.mark.parametrize("kept", sorted(LIVES.glob("*.sql")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("pg", ["pg15", "pg16", "pg18"], indirect=True)
+def test_a_kept_life_is_lived_again(pg: EmbeddedServer, tmp_path: Path, kept: Path) -> None:
+    text = kept.read_text(encoding="utf-8")
+    setup = "\n".join(line.removeprefix(_SETUP) for line in text.splitlines() if line.startswith(_SETUP))
+    with Round.ready(pg, tmp_path, kept.stem, setup) as round_:
+        round_.follow(text)
+        round_.again()
+        # Else the file proves nothing here: the tables it is about can be known.
+        assert round_.counts["exact"] and round_.life.done
+
+
+def test_a_life_that_failed_can_be_lived_again(
+    pg16: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file of a life that fails, here by a fault in the log, fails for the same reason, and is green without it."""
+    monkeypatch.setattr(Round, "compare", _as_if_never_deleted)
+    with pytest.raises(AssertionError, match="put it into") as failed:
+        for number in range(20):
+            _play(pg16, tmp_path, f"kept-{number}", _STEPS // 2)
+    (kept,) = tmp_path.glob("life-16-*.sql")
+    with pytest.raises(AssertionError) as again:
+        test_a_kept_life_is_lived_again(pg16, tmp_path, kept)
+    assert str(failed.value.__cause__).split(" at ")[0] == str(again.value).split(" at ")[0]
+    monkeypatch.undo()
+    test_a_kept_life_is_lived_again(pg16, tmp_path, kept)
+
+
+_compare = Round.compare
+
+
+def _as_if_never_deleted(self: Round, at: Lsn, shown: dict[int, Shown]) -> None:
+    events = self.log.events
+    self.log.events = [e for e in events if e["op"] != "D"]
+    try:
+        _compare(self, at, shown)
+    finally:
+        self.log.events = events
 
 
 def test_a_planted_loss_is_found(pg16: EmbeddedServer, tmp_path: Path) -> None:
