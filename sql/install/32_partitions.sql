@@ -59,28 +59,30 @@ begin
 end
 $function$;
 
--- The toolkit's own trigger on a partition or its root. The user's event triggers do not hear of it, unless they are
--- enabled always or for replicas, and ours take it for what it is: only who has the key can say so. The name is the
--- table's own, so that a dump of another table with its trigger can be restored beside.
+-- The toolkit's own trigger on a partition or its root. No event trigger hears of it from PostgreSQL 17 on; before, those
+-- that are enabled always or for replicas do, and ours take it for what it is: only who has the key can say so. The name
+-- is the table's own, so that a dump of another table with its trigger can be restored beside.
 create or replace function cdc.guard(relid oid)
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $function$
 declare
-  role text := current_setting('session_replication_role');
+  newer boolean := current_setting('event_triggers', true) is not null;
+  setting text := case when newer then 'event_triggers' else 'session_replication_role' end;
+  before text := current_setting(setting);
 begin
   perform set_config('cdc.guarding', cdc.guarding(), true);
   if (select r.rolsuper from pg_roles as r where r.rolname = current_user) then
-    perform set_config('session_replication_role', 'replica', true);
+    perform set_config(setting, case when newer then 'off' else 'replica' end, true);
   end if;
   execute format(
     'create or replace trigger %I before truncate on %s for each statement execute function cdc.capture_truncate()',
     '_cdc_truncate_' || relid, relid::regclass
   );
   execute format('alter table only %s enable always trigger %I', relid::regclass, '_cdc_truncate_' || relid);
-  if role <> current_setting('session_replication_role') then
-    perform set_config('session_replication_role', role, true);
+  if before <> current_setting(setting) then
+    perform set_config(setting, before, true);
   end if;
   perform set_config('cdc.guarding', '', true);
 end

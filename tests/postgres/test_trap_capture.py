@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 import psycopg
@@ -15,12 +14,9 @@ from toolkit import drain as draining
 from toolkit import initialise, switch, unhandled
 from toolkit.config import Config
 from toolkit.embedded import EmbeddedServer
-from toolkit.errors import CdcError, ConfigError
+from toolkit.errors import ConfigError
 from toolkit.lake.ledger import Ledger
-from toolkit.lsn import Lsn
-from toolkit.parity import comparison
-from toolkit.quality import check as checking
-from toolkit.source import ddl_switch, install, parity, preflight
+from toolkit.source import ddl_switch, install, preflight
 from toolkit.source.connection import connect
 from toolkit.states import table_states
 
@@ -271,93 +267,6 @@ def test_messages_of_no_transaction_cannot_hold_up_a_drain(world: World, plain_l
     draining.drain(config, max_changes=1)  # the beacon of the drain before
     assert draining.drain(config, max_changes=1).batches == 1
     assert Ledger(config).latest_versions()[world.relid("t")].table.column("c") is not None
-
-
-# -- in the user's database
-
-
-def test_trap_148_capture_runs_no_ddl_of_its_own(world: World) -> None:
-    log = world.start(
-        *PAIR,
-        "create table heard (tag text)",
-        "create function hear() returns event_trigger language plpgsql as "
-        " $$ begin insert into public.heard values (tg_tag); end $$",
-        "create event trigger zz on ddl_command_end execute function hear()",
-    )
-    world.sql("truncate heard", "alter table t add column c int", "create index on t (c)")
-    log.drain()
-    log.drain()
-    assert world.user.execute("select array_agg(tag) from heard").fetchone() == (["ALTER TABLE", "CREATE INDEX"],)
-
-
-def test_trap_149_a_cancel_is_the_users_own(world: World) -> None:
-    log = world.start(*PAIR)
-    log.drain()
-    log.conn.execute(
-        "create or replace function cdc.publishable() returns oid[] language plpgsql as"
-        " $$ begin perform pg_sleep(60); return '{}'; end $$;"
-        "update cdc.settings set value = cdc.fingerprint() where name = 'functions'"
-    )
-    world.sql("set statement_timeout = '200ms'")
-    with pytest.raises(psycopg.errors.QueryCanceled):
-        world.sql("alter publication cdc set (publish = 'insert')")
-    world.sql("reset statement_timeout", "insert into t values (3, 'z')")
-    log.drain()
-    world.exact("t")
-
-
-#: Functions that call one by its bare name, and what calls them: an index and a generated column.
-_UNNAMED = (
-    "create function helper(text) returns text language sql immutable as 'select upper($1)'",
-    "create function indexed(text) returns text language sql immutable as 'select public.helper($1)'",
-    "create table t (id int primary key, v text, g text generated always as (indexed(v)) stored)",
-    "create index on t (indexed(v))",
-    "insert into t values (1, 'x'), (2, 'y')",
-    "create or replace function indexed(text) returns text language sql immutable as 'select helper($1)'",
-)
-_MENDED = "alter function indexed(text) set search_path = public"
-
-
-def test_trap_150_an_index_expression_that_needs_a_search_path_is_named(world: World) -> None:
-    """To plan a SELECT of other columns the server reads the expression, under a search_path that names no schema."""
-    with pytest.raises(CdcError, match=r"copying public\.t: function helper.* set search_path"):
-        world.start(*_UNNAMED)
-    with connect(world.config) as conn, pytest.raises(psycopg.errors.UndefinedFunction):
-        conn.execute("select id from public.t")
-    world.sql(_MENDED, f"select pg_drop_replication_slot('{world.config.source.slot}')")
-    log = world.start()
-    world.sql("insert into t values (3, 'z')", "update t set v = 'w' where id = 1")
-    log.drain()
-    world.exact("t")
-
-
-def test_trap_150_the_stream_needs_no_search_path_and_a_check_names_the_function(world: World) -> None:
-    """The check said only `cdc check again`, which would have found the same for ever."""
-    setup, made = _UNNAMED[:-1], _UNNAMED[-1]
-    log = world.start(*setup)
-    world.sql(made, "insert into t values (3, 'z')", "update t set v = 'w' where id = 1", "delete from t where id = 2")
-    log.drain()
-    version = log.version(world.relid("t"), log.complete_to)
-    assert version is not None
-    with connect(world.config) as conn, connect(world.config) as other:
-        with parity.inside_snapshot(conn, None, seconds=5):
-            taken = checking._read(conn, other, comparison(version, 16))
-        assert taken.figures is None
-        assert re.fullmatch(
-            r"function helper\(text\) does not exist; name its schema .* set search_path = .*", taken.reason
-        )
-        world.sql(_MENDED)
-        with parity.inside_snapshot(conn, None, seconds=5):
-            assert checking._read(conn, other, comparison(version, 16)).figures is not None
-    world.exact("t")
-
-
-def test_trap_151_a_type_without_a_send_function(world: World) -> None:
-    log = world.start("create table t (id int primary key, a aclitem)")
-    world.sql("insert into t values (1, 'postgres=r/postgres')", "update t set id = 2")
-    log.drain()
-    world.exact("t")
-    assert log.rows(world.relid("t"), Lsn(log.complete_to))[1]
 
 
 # -- what people are told
