@@ -185,6 +185,7 @@ declare
   created oid[];
   tables oid[];
   types oid[];
+  touched oid[];
   unguarded oid[] := '{}';
 begin
   begin
@@ -266,7 +267,8 @@ begin
         where c.relkind in ('r', 'p') and age(c.xmin) <= age(pg_current_xact_id()::xid)
       ), '{}');
     end if;
-    tables := cdc.touched(tables, types);
+    touched := cdc.touched(tables, types);
+    tables := touched;
     if tables = '{}' and not (objects @> '[{"type": "publication"}]' or objects @> '[{"type": "type"}]') then
       return;
     end if;
@@ -285,7 +287,7 @@ begin
   exception
     when others then
       begin
-        perform cdc.capture_failed(tg_tag, sqlstate || ' ' || sqlerrm, objects);
+        perform cdc.capture_failed(tg_tag, sqlstate || ' ' || sqlerrm, objects, touched);
       exception
         when others then null; -- the catalog comparison of the next drain finds what changed
       end;
@@ -307,6 +309,7 @@ declare
   objects jsonb;
   dropped oid[];
   tables oid[];
+  touched oid[];
 begin
   begin
     if cdc.paused() then
@@ -360,6 +363,7 @@ begin
       return;
     end if;
     tables := cdc.touched(array_remove(tables, null), '{}');
+    touched := tables || dropped;
     if tables = '{}' and dropped = '{}' and not objects @> '[{"type": "publication"}]' then
       return;
     end if;
@@ -374,7 +378,7 @@ begin
   exception
     when others then
       begin
-        perform cdc.capture_failed(tg_tag, sqlstate || ' ' || sqlerrm, objects);
+        perform cdc.capture_failed(tg_tag, sqlstate || ' ' || sqlerrm, objects, touched);
       exception
         when others then null; -- the catalog comparison of the next drain finds what changed
       end;
@@ -426,7 +430,7 @@ begin
   exception
     when others then
       begin
-        perform cdc.capture_failed(tg_tag, sqlstate || ' ' || sqlerrm, objects);
+        perform cdc.capture_failed(tg_tag, sqlstate || ' ' || sqlerrm, objects, array[relid]);
       exception
         when others then null; -- the catalog comparison of the next drain finds what changed
       end;
@@ -434,8 +438,8 @@ begin
 end
 $function$;
 
--- The least that can be said. If even signing fails the message goes out unsigned: it is then recorded as forged, loudly.
-create or replace function cdc.capture_failed(tag text, failure text, objects jsonb)
+-- The least that can be said: `touched` are the tables it is about, null if that is not known. If even signing fails the message goes out unsigned: it is then recorded as forged, loudly.
+create or replace function cdc.capture_failed(tag text, failure text, objects jsonb, touched oid[])
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -443,7 +447,7 @@ as $function$
 begin
   begin
     perform cdc.emit('capture_failed', jsonb_build_object(
-      'tag', tag, 'error', failure, 'objects', coalesce(objects, '[]')
+      'tag', tag, 'error', failure, 'objects', coalesce(objects, '[]'), 'touched', to_jsonb(touched::int8[])
     ));
   exception
     when others then
@@ -462,7 +466,7 @@ revoke all on function cdc.sign(bytea) from public;
 revoke all on function cdc.emit(text, jsonb) from public;
 revoke all on function cdc.touched(oid[], oid[]) from public;
 revoke all on function cdc.publishable() from public;
-revoke all on function cdc.capture_failed(text, text, jsonb) from public;
+revoke all on function cdc.capture_failed(text, text, jsonb, oid[]) from public;
 revoke all on function cdc.capture_command() from public;
 revoke all on function cdc.capture_drop() from public;
 revoke all on function cdc.capture_rewrite() from public;

@@ -50,7 +50,7 @@ begin
   exception
     when others then
       begin
-        perform cdc.capture_failed('TRUNCATE TABLE', sqlstate || ' ' || sqlerrm, objects);
+        perform cdc.capture_failed('TRUNCATE TABLE', sqlstate || ' ' || sqlerrm, objects, array[tg_relid]);
       exception
         when others then null; -- parity finds what is missing
       end;

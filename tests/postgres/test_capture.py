@@ -297,7 +297,7 @@ def test_trap_089_even_without_key_or_functions_ddl_works(captured: Captured) ->
     messages = logical_messages(stream(captured.conn, captured.config))
     assert [verifies(content, captured.key) for _, content in messages] == [False]  # heard of, but not believed
     captured.conn.execute(
-        "drop function cdc.emit(text, jsonb), cdc.capture_failed(text, text, jsonb), cdc.sign(bytea);"
+        "drop function cdc.emit(text, jsonb), cdc.capture_failed(text, text, jsonb, oid[]), cdc.sign(bytea);"
         " drop table cdc.settings cascade"
     )
     captured.user.execute("alter table public.t drop column c")
@@ -313,6 +313,23 @@ def test_lock_held_by_another_session_does_not_stop_ddl(captured: Captured) -> N
         captured.user.execute("set statement_timeout = '5s'")
         messages = captured.ddl("alter table public.t add column c int")
         assert [m["event"] for m in messages] == ["ddl_command_end"]
+
+
+def test_a_failed_capture_names_the_tables_it_is_about(captured: Captured) -> None:
+    """A lock that somebody held on one table of a type made every table stale."""
+    captured.user.execute("create table public.moody (id int primary key, m public.mood default 'ok')")
+    captured.user.execute("create table public.calm (id int primary key)")
+    relid = captured.user.execute("select 'public.moody'::regclass::oid::int8").fetchone()
+    consume(captured.conn, captured.config)
+    with psycopg.connect(captured.config.source.conninfo) as holder:
+        holder.execute("lock table public.moody in access exclusive mode")
+        captured.user.execute("set statement_timeout = '5s'")
+        (message,) = captured.ddl("alter type public.mood add value 'tired'")
+    assert message["event"] == "capture_failed"
+    assert "lock" in message["error"]
+    assert relid is not None and relid[0] in message["touched"]
+    calm = captured.user.execute("select 'public.calm'::regclass::oid::int8").fetchone()
+    assert calm is not None and calm[0] not in message["touched"]
 
 
 def test_trap_147_lastval_is_the_users(captured: Captured) -> None:
@@ -333,7 +350,7 @@ def test_forgery_by_an_ordinary_role(captured: Captured) -> None:
             "select value from cdc.settings",
             "select cdc.sign('x')",
             "select cdc.emit('ddl_command_end', '{}')",
-            "select cdc.capture_failed('x', 'y', null)",
+            "select cdc.capture_failed('x', 'y', null, null)",
             "select * from cdc.table_snapshots('{}')",
         ):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):

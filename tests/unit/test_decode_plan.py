@@ -259,17 +259,20 @@ def test_missing_values_survive_a_rewrite(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("objects", "stale"),
+    ("objects", "touched", "stale"),
     [
-        ([], {50, 60}),
-        ([{"type": "table", "identity": "t", "relid": 50, "subid": 0}], {50}),
-        ([{"type": "index", "identity": "i", "relid": 99, "subid": 0}], {50, 60}),
+        ([], None, {50, 60}),
+        ([{"type": "table", "identity": "t", "relid": 50, "subid": 0}], None, {50}),
+        ([{"type": "index", "identity": "i", "relid": 99, "subid": 0}], None, {50, 60}),
+        ([{"type": "type", "identity": "mood", "relid": None, "subid": 0}], [60], {60}),
+        ([{"type": "type", "identity": "mood", "relid": None, "subid": 0}], [], {50, 60}),
     ],
 )
 def test_failed_capture_makes_stale_what_it_may_have_touched(
-    objects: list[Any], stale: set[int], tmp_path: Path
+    objects: list[Any], touched: list[int] | None, stale: set[int], tmp_path: Path
 ) -> None:
-    messages = wire.transaction(1, wire.signed(701, event="capture_failed", error="boom", objects=objects))
+    failed = wire.signed(701, event="capture_failed", error="boom", objects=objects, touched=touched)
+    messages = wire.transaction(1, failed)
     other = wire.table(60, [wire.column(1, "x")])
     assert set(reasons(wire.events(tmp_path / "s", messages, wire.context(TWO, other)))) == stale
 

@@ -103,6 +103,7 @@ def read(data: dict[str, Any], text: str) -> DdlMessage:
     created = frozenset(int(relid) for relid in data.get("created") or ())
     dropped = tuple(int(relid) for relid in data.get("dropped") or ())
     objects = data.get("objects") or ()
+    touched = data.get("touched")  # what a failed capture knew itself to be about
     tabular = [o for o in objects if o.get("relid") and str(o.get("type")).startswith("table")]
     named = frozenset({*tables, *rewrites, *created, *dropped, *(int(o["relid"]) for o in tabular)})
     return DdlMessage(
@@ -115,7 +116,7 @@ def read(data: dict[str, Any], text: str) -> DdlMessage:
         dropped=dropped,
         tables=tables,
         rewrites=rewrites,
-        named=named if len(tabular) == len(objects) else None,
+        named=named.union(map(int, touched or ())) if touched or len(tabular) == len(objects) else None,
         error=data.get("error"),
         identities={int(o["relid"]): str(o.get("identity")) for o in tabular},
         unguarded=frozenset(int(relid) for relid in data.get("unguarded") or ()),
