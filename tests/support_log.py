@@ -90,6 +90,7 @@ class Log:
         context = planning.PlanContext(
             generation=1, batch_id=self.batch_id, next_schema_id=self.next_schema_id, versions=self.versions,
             key=self.key, system_id=self.identity.system_id, batch_changes=batch_changes, now=datetime.now(UTC),
+            publications=frozenset(self.config.source.publications),
         )  # fmt: skip
         ddl_xids: dict[int, int] = {}
         truncated: set[int] = set()

@@ -126,7 +126,7 @@ def stream(conn: psycopg.Connection[Any], config: Config) -> list[tuple[int, byt
     rows = conn.execute(
         "select (lsn - '0/0')::int8, data from pg_catalog.pg_logical_slot_peek_binary_changes(%s, null, null,"
         " 'proto_version', '1', 'publication_names', %s, 'messages', 'true')",
-        [config.source.slot, config.source.publication],
+        [config.source.slot, config.source.publication_names],
     ).fetchall()
     return [(lsn, bytes(data)) for lsn, data in rows]
 

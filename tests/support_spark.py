@@ -89,7 +89,7 @@ def batch_record(batch_id: int, *, changes: int = 0, mark: str = "") -> BatchRec
         complete_to=Lsn(1000 * batch_id + 8),
         origin="slot",
         slot="cdc",
-        identity=SourceIdentity("7000000000000000001", 1, 5, 6),
+        identity=SourceIdentity("7000000000000000001", 1, 5, {"cdc": 6}),
         changes=changes,
         committed_at=mark or "2026-01-01T00:00:00+00:00",
     )

@@ -6,13 +6,14 @@ triggers, `cdc init` and the catalog comparison, and kept unchanged as the paylo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from toolkit.lsn import Lsn
-from toolkit.names import qualified
+from toolkit.names import qualified, quote_postgres
 
-#: What a publication must send.
+#: What of a table must be published.
 OPERATIONS = frozenset({"insert", "update", "delete", "truncate"})
 
 
@@ -77,12 +78,25 @@ class TableVersion:
     comment: str | None
     dropped: bool = False
     capture: str = "slot"  # slot, change_log, or both
-    publishes: frozenset[str] = OPERATIONS  # what the publication sends of it
+    publishes: frozenset[str] = OPERATIONS  # what the publications send of it, all together
+    conflict: str | None = None  # in what they do not agree, so that what comes is not told by one filter and one list
 
     @property
     def identifier(self) -> str:
         """`schema.table`, quoted where needed."""
         return qualified(self.schema, self.name)
+
+    def unsent(self, publications: Sequence[str]) -> tuple[str, str] | None:
+        """Why the publications do not send every change of what they publish of it, and what to do; None if they do."""
+        names = " or ".join(quote_postgres(name) for name in publications)
+        if self.conflict is not None:
+            remedy = f"make them the same, or run: alter publication {names} drop table {self.identifier}"
+            return self.conflict, f"{remedy}; then cdc repair {self.identifier}"
+        if self.publishes != OPERATIONS:
+            reason = f"no publication sends {', '.join(sorted(OPERATIONS - self.publishes))} of it"
+            remedy = f"alter publication {names} set (publish = '{', '.join(sorted(OPERATIONS))}')"
+            return reason, f"{remedy}, then cdc repair {self.identifier}"
+        return None
 
     @property
     def keyed(self) -> bool:
@@ -145,6 +159,7 @@ class TableVersion:
             comment=data.get("comment"),
             dropped=bool(data.get("dropped", False)),
             capture=data.get("capture", "slot"),
+            conflict=data.get("conflict"),
             publishes=OPERATIONS if data.get("publishes") is None else frozenset(data["publishes"]),
         )
 

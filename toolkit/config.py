@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from toolkit.errors import ConfigError
-from toolkit.names import selects
+from toolkit.names import quote_postgres, selects
 
 DEFAULT_NAME = "cdc.toml"
 
@@ -36,12 +36,12 @@ class SourceConfig(_Section):
     """The PostgreSQL side."""
 
     conninfo: str = ""  # libpq: conninfo, URI, service=..., or empty for PG* variables
-    publication: str = "cdc"
+    publication: str | tuple[str, ...] = "cdc"  # one, or several that the slot is read with; see `own` and `others`
     slot: str = "cdc"
     tables: tuple[str, ...] = ("public.*",)
     exclude: tuple[str, ...] = ()
     new_tables: Literal["propose", "publish"] = "propose"  # publish: FOR TABLES IN SCHEMA, captured from birth
-    scope: Literal["tables", "published"] = "tables"  # published: what others put into the publication; never edited
+    scope: Literal["tables", "published"] = "tables"  # published: what others put into the publications; never edited
     capture: Literal["slot", "change_log"] = "slot"  # of every table that `[table]` does not say otherwise of
     # How the change log is read. auto: through the slot where wal_level is logical (exact commit LSNs), else by ticks.
     change_log_drain: Literal["auto", "slot", "tick"] = "auto"
@@ -55,9 +55,41 @@ class SourceConfig(_Section):
             )
         return value
 
+    @property
+    def publications(self) -> tuple[str, ...]:
+        """Every publication that the slot is read with."""
+        return (self.publication,) if isinstance(self.publication, str) else self.publication
+
+    @property
+    def own(self) -> str | None:
+        """The publication that `cdc init` makes, edits and drops: the first, and none where others keep them all."""
+        return self.publications[0] if self.scope == "tables" else None
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The publications that somebody else keeps: all that is in them is captured."""
+        return tuple(name for name in self.publications if name != self.own)
+
+    @property
+    def publication_names(self) -> str:
+        """The publications as pgoutput takes them, and as people read them."""
+        return ", ".join(quote_postgres(name) for name in self.publications)
+
+    def names(self, schema: str, name: str) -> bool:
+        """Whether a table is to be put into the toolkit's own publication."""
+        return self.own is not None and selects(self.tables, self.exclude, schema, name)
+
     def asks_for(self, schema: str, name: str) -> bool:
         """Whether a table is to be captured, if it is published at all."""
-        return selects(("*.*",) if self.scope == "published" else self.tables, self.exclude, schema, name)
+        return selects(("*.*",) if self.others else self.tables, self.exclude, schema, name)
+
+    @field_validator("publication")
+    @classmethod
+    def _named_once(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        names = (value,) if isinstance(value, str) else value
+        if not names or not all(names) or len(set(names)) < len(names):
+            raise ValueError("a publication is one name, or a list of different ones")
+        return value
 
     @field_validator("slot")
     @classmethod

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _log = logger(__name__)
 
+_ADVICE = "the log cannot be continued; start a new one with `cdc init --new-generation`"
 _TASK_CHANGES = 125_000  # a task holds some 50 bytes a change besides the chunk that it decodes
 
 
@@ -101,21 +102,51 @@ def require_same_history(
     Raises:
         HistoryDiverged: names what differs.
     """
-    advice = "the log cannot be continued; start a new one with `cdc init --new-generation`"
-    for what in ("system_id", "timeline", "database_oid", "publication_oid"):
-        was, now = getattr(last.identity, what), getattr(identity, what)
-        if was != now:
-            raise HistoryDiverged(f"the source's {what} was {was} at batch {last.batch_id} and is {now} now: {advice}")
+    require_same_source(last, identity)
+    if last.identity.publications.keys() != identity.publications.keys():
+        raise HistoryDiverged(
+            f"[source] publication was {_listed(last.identity)} at batch {last.batch_id} and is {_listed(identity)}"
+            " now: run `cdc init` to go over to that"
+        )
     if confirmed is not None and confirmed > last.complete_to:
         raise HistoryDiverged(
             f"slot {config.source.slot!r} is at {confirmed}, ahead of the ledger at {last.complete_to}: changes between"
-            f" them were consumed by somebody else or the slot was re-created; {advice}"
+            f" them were consumed by somebody else or the slot was re-created; {_ADVICE}"
         )
     if flushed < last.complete_to:
         raise HistoryDiverged(
             f"the source's WAL ends at {flushed}, below the ledger at {last.complete_to}: it was restored from an older"
-            f" copy; {advice}"
+            f" copy; {_ADVICE}"
         )
+
+
+def require_same_source(last: BatchRecord, identity: SourceIdentity) -> None:
+    """Refuse another server or database, and a publication made again: what it would have sent in between is lost.
+
+    Raises:
+        HistoryDiverged: names what differs.
+    """
+    for what in ("system_id", "timeline", "database_oid"):
+        was, now = getattr(last.identity, what), getattr(identity, what)
+        if was != now:
+            raise HistoryDiverged(f"the source's {what} was {was} at batch {last.batch_id} and is {now} now: {_ADVICE}")
+    for name, oid in last.identity.publications.items():
+        found = identity.publications.get(name, oid)
+        if found != oid:
+            raise HistoryDiverged(
+                f"publication {name!r} had OID {oid} at batch {last.batch_id} and has {found} now: it was dropped and"
+                f" made again: {_ADVICE}"
+            )
+
+
+def as_read(config: Config, last: BatchRecord) -> Config:
+    """The configuration with the publications that the log was read with up to a batch."""
+    source = config.source.model_copy(update={"publication": tuple(last.identity.publications)})
+    return config.model_copy(update={"source": source})
+
+
+def _listed(identity: SourceIdentity) -> str:
+    return ", ".join(sorted(identity.publications)) or "none"
 
 
 class _Run:
@@ -195,6 +226,7 @@ class _Run:
             system_id=self.identity.system_id,
             batch_changes=self.config.drain.batch_changes,
             now=datetime.now(UTC),
+            publications=frozenset(self.config.source.publications),
         )
         return planning.plan(spool, context=context)
 

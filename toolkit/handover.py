@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from toolkit.drain import drain, ledger_of
+from toolkit.drain import as_read, drain, ledger_of
 from toolkit.errors import HistoryDiverged
 from toolkit.log import logger
 
@@ -58,11 +58,28 @@ def to_ticks(config: Config, conn: psycopg.Connection[Any]) -> None:
     by_slot = config.model_copy(update={"source": config.source.model_copy(update={"change_log_drain": "slot"})})
     with slot.create_slot(config, slot.temporary_name(config), temporary=True) as cut:
         taken = tick.at_cut(conn, config, cut)
-    drain(by_slot, upto=cut.lsn)
     last = ledger_of(config).last()
     assert last is not None
-    _row(config, slot="", identity=replace(last.identity, publication_oid=0), tick=taken.snapshot)
+    drain(as_read(by_slot, last), upto=cut.lsn)
+    _row(config, slot="", identity=replace(last.identity, publications={}), tick=taken.snapshot)
     _log.info("handed over to ticks", extra={"lsn": str(cut.lsn)})
+
+
+def to_publications(config: Config, conn: psycopg.Connection[Any]) -> None:
+    """Drain the slot through the publications of before to the cut of a temporary one, and go on with those of now.
+
+    The cut waits for every transaction that is older than a publication, since the slot could not be read through it
+    there. Event triggers tell by the new ones already: what they tell meanwhile is a gap (`decode.transaction`).
+    """
+    from toolkit.source import catalog, slot
+
+    last = ledger_of(config).last()
+    assert last is not None
+    with slot.create_slot(config, slot.temporary_name(config), temporary=True) as cut:
+        pass
+    drain(as_read(config, last), upto=cut.lsn)
+    _row(config, identity=catalog.read_identity(conn, config))
+    _log.info("handed over to other publications", extra={"lsn": str(cut.lsn), "now": config.source.publication_names})
 
 
 def drop_left_slot(config: Config, conn: psycopg.Connection[Any]) -> None:
@@ -95,4 +112,4 @@ def _row(config: Config, **changes: Any) -> None:
     ledger.append_empty(record, [])
 
 
-__all__ = ["drop_left_slot", "to_slot", "to_ticks"]
+__all__ = ["drop_left_slot", "to_publications", "to_slot", "to_ticks"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from toolkit.drain import require_same_history
+from toolkit.drain import as_read, require_same_history, require_same_source
 from toolkit.errors import HistoryDiverged
 from toolkit.ledger_row import BatchRecord, SourceIdentity
 from toolkit.log import logger
@@ -64,6 +64,9 @@ def init(config: Config, *, new_generation: bool = False) -> InitResult:
                 f"slot {config.source.slot!r} is gone but the ledger goes on to {last.complete_to}: changes since then"
                 " are lost; start a new log with `cdc init --new-generation`"
             )
+        through_slot = last is not None and last.tick is None and not (new_generation or ticks)
+        if through_slot and last:
+            require_same_source(last, catalog.read_identity(conn, as_read(config, last)))
         project.ensure(config)
         tables.ensure(session.own_session(config), config)
         moving = changelog.moving(conn, config) if last is not None and not new_generation else ()
@@ -77,6 +80,11 @@ def init(config: Config, *, new_generation: bool = False) -> InitResult:
             from toolkit import handover
 
             (handover.to_ticks if ticks else handover.to_slot)(config, conn)
+            last, existing = Ledger(config).last(), slot.read_slot(conn, config.source.slot)
+        elif through_slot and last and last.identity.publications.keys() != identity.publications.keys():
+            from toolkit import handover
+
+            handover.to_publications(config, conn)
             last, existing = Ledger(config).last(), slot.read_slot(conn, config.source.slot)
         batch_id = 1 if last is None else last.batch_id + 1
         if last is None or new_generation if ticks else existing is None:

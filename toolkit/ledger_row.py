@@ -15,7 +15,7 @@ class SourceIdentity:
     system_id: str
     timeline: int
     database_oid: int
-    publication_oid: int
+    publications: dict[str, int]  # OID by name, of those that the slot is read with; none without a slot
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,6 +131,7 @@ def _context(
         system_id=last.identity.system_id,
         batch_changes=config.drain.batch_changes,
         now=datetime.now(UTC),
+        publications=frozenset(config.source.publications),
     )
 
 

@@ -50,8 +50,7 @@ def _objects(config: Config, conn: Connection) -> Stage:
     if not catalog.installed(conn):
         missing.append("schema cdc")
     elif not changelog.by_ticks(conn, config):
-        if catalog.publication_state(conn, config) is None:
-            missing.append(f"publication {config.source.publication}")
+        missing += [f"publication {name}" for name in catalog.missing_publications(conn, config)]
         if not preflight.triggers_stand(conn) and catalog.is_superuser(conn):  # others may do without
             missing.append("event triggers")
     return Stage("objects", not missing, f"no {', no '.join(missing)}" if missing else "capture installed")

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from toolkit.catalog import OPERATIONS
 from toolkit.lsn import Lsn
 from toolkit.names import quote_postgres
 
@@ -123,17 +122,17 @@ def _position(event: TableEvent) -> tuple[int, int]:
 
 
 def _whole(ledger: Ledger, table: TableVersion, state: TableState) -> TableState:
-    """The state, but stale as long as the publication does not send everything: a repair would not last."""
-    if table.publishes == OPERATIONS:
+    """The state, but stale as long as the publications do not send everything: a repair would not last."""
+    unsent = table.unsent(ledger.config.source.publications)
+    if unsent is None:
         return state
-    publication, everything = quote_postgres(ledger.config.source.publication), ", ".join(sorted(OPERATIONS))
-    reason = f"the publication does not send {', '.join(sorted(OPERATIONS - table.publishes))}"
+    reason, remedy = unsent
     return replace(
         state,
         state="stale",
         reason=f"{state.reason}; {reason}" if state.reason else reason,
         from_lsn=state.from_lsn or ledger.latest_versions()[table.relid].end_lsn,
-        remedy=f"alter publication {publication} set (publish = '{everything}'), then cdc repair {table.identifier}",
+        remedy=remedy,
         repaired_lsn=None,
     )
 
@@ -153,9 +152,9 @@ def _silenced(ledger: Ledger, captured: set[int]) -> Iterator[TableState]:
         if ledger.config.capture_of(table.schema, table.name).capture == "schema":
             continue  # its rows are not asked for
         back = "cdc init"
-        if source.scope == "published":
-            publication = quote_postgres(source.publication)
-            back = f"name it in [source] exclude, or alter publication {publication} add table {table.identifier}"
+        if not source.names(table.schema, table.name):
+            others = " or ".join(quote_postgres(name) for name in source.others)
+            back = f"name it in [source] exclude, or alter publication {others} add table {table.identifier}"
         if relid in captured:
             reason, remedy = "it left the publication", f"{back}, then cdc repair {table.identifier}"
         else:

@@ -121,7 +121,7 @@ def last_tick(config: Config, conn: psycopg.Connection[Any], last: BatchRecord) 
             " hand over while that slot is there"
         )
     # Ticks need no publication; there may be one, if a slot is about to take over.
-    identity = replace(catalog.read_identity(conn, config), publication_oid=0)
+    identity = replace(catalog.read_identity(conn, config), publications={})
     require_same_history(config, last, identity, None, slot.flush_lsn(conn))
     found = tick.known(conn, last.complete_to)
     if found is None or found.snapshot != last.tick:

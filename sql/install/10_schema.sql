@@ -1,4 +1,4 @@
--- Schema, key and settings of the toolkit. In psql: -v publication=cdc -v ignored= -v sql=keep
+-- Schema, key and settings of the toolkit. In psql: -v publications='["cdc"]' -v ignored= -v sql=keep
 -- Idempotent: the key stays, so that DDL messages that are still in the WAL keep verifying.
 
 create schema if not exists cdc;
@@ -10,7 +10,7 @@ create table if not exists cdc.settings (
 );
 revoke all on cdc.settings from public;
 comment on table cdc.settings is
-  'cdc-toolkit: signing key (hmac_*), captured publication, tags of ignored commands, what is kept of SQL';
+  'cdc-toolkit: signing key (hmac_*), captured publications, tags of ignored commands, what is kept of SQL';
 
 -- sha256() is built in, HMAC is not: the two padded keys are kept ready, so that signing needs no extension.
 do $install$
@@ -33,10 +33,35 @@ $install$;
 
 insert into cdc.settings (name, value)
 values
-  ('publication', convert_to(:'publication', 'UTF8')),
+  ('publications', convert_to(:'publications', 'UTF8')),
   ('ignored', convert_to(:'ignored', 'UTF8')),
   ('sql', convert_to(:'sql', 'UTF8'))
 on conflict (name) do update set value = excluded.value where settings.value is distinct from excluded.value;
+
+-- The publications that the slot is read with.
+create or replace view cdc.publications as
+select
+  p.oid,
+  p.pubname,
+  p.puballtables,
+  p.pubviaroot,
+  array_remove(
+    array[
+      case when p.pubinsert then 'insert' end,
+      case when p.pubupdate then 'update' end,
+      case when p.pubdelete then 'delete' end,
+      case when p.pubtruncate then 'truncate' end
+    ],
+    null
+  ) as publishes,
+  coalesce(to_jsonb(p) ->> 'pubgencols', 'n') = 's' as stored_generated -- 18 and later
+from pg_publication as p
+where p.pubname in (
+  select jsonb_array_elements_text(convert_from(s.value, 'UTF8')::jsonb)
+  from cdc.settings as s
+  where s.name = 'publications'
+);
+revoke all on cdc.publications from public;
 
 -- Which tables have the triggers of the change log (sql/changelog), all of them and enabled always. Rows that come by a
 -- subscription fire no statement triggers.

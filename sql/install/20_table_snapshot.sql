@@ -51,23 +51,8 @@ with recursive wanted as materialized (
     and c.relkind in ('r', 'p', 'v', 'm', 'f')
 ),
 
-publication as materialized (
-  select
-    p.oid,
-    p.puballtables,
-    p.pubviaroot,
-    array_remove(
-      array[
-        case when p.pubinsert then 'insert' end,
-        case when p.pubupdate then 'update' end,
-        case when p.pubdelete then 'delete' end,
-        case when p.pubtruncate then 'truncate' end
-      ],
-      null
-    ) as publishes,
-    coalesce(to_jsonb(p) ->> 'pubgencols', 'n') = 's' as stored_generated -- 18 and later
-  from pg_publication as p
-  where p.pubname = (select convert_from(s.value, 'UTF8') from cdc.settings as s where s.name = 'publication')
+publications as materialized (
+  select p.* from cdc.publications as p
 ),
 
 lineage (relid, ancestor, depth) as (
@@ -91,29 +76,82 @@ descendants (root, relid) as (
   join pg_inherits as h on h.inhparent = d.relid and not h.inhdetachpending
 ),
 
-membership as ( -- which of a table's ancestors the publication names
-  select l.relid, l.depth, r.oid as entry
+membership as materialized ( -- which publications name a table's ancestors
+  select l.relid, l.depth, p.oid as publication, p.pubviaroot
   from lineage as l
-  cross join publication as p
+  cross join publications as p
   join pg_class as c on c.oid = l.ancestor
   left join pg_publication_rel as r on r.prpubid = p.oid and r.prrelid = l.ancestor
   left join pg_publication_namespace as n on n.pnpubid = p.oid and n.pnnspid = c.relnamespace
   where p.puballtables or r.oid is not null or n.oid is not null
 ),
 
-in_publication as materialized (
-  select w.oid as relid, r.prattrs::int2[] as attrs, r.prqual as qual
+-- What pgoutput merges: the publications that send a table under its own name. One that sends a partition as its root
+-- takes it from all others. A filter does not count beside ALL TABLES or its own schema.
+sending as materialized (
+  select
+    w.oid as relid,
+    p.pubname,
+    p.publishes,
+    p.stored_generated,
+    r.prattrs::int2[] as attrs,
+    case
+      when not p.puballtables and n.oid is null then pg_get_expr(r.prqual, r.prrelid) collate "C"
+    end as row_filter
   from wanted as w
-  cross join publication as p
+  cross join publications as p
   left join pg_publication_rel as r on r.prpubid = p.oid and r.prrelid = w.oid
+  left join pg_publication_namespace as n on n.pnpubid = p.oid and n.pnnspid = w.relnamespace
   where w.relpersistence = 'p'
     and w.oid > 16383 -- the user's; not 16384, which a cached plan would take for the table of that OID
-    and exists (select from membership as m where m.relid = w.oid)
-    and case
-      when p.pubviaroot
-        then w.relkind in ('r', 'p') and not exists (select from membership as m where m.relid = w.oid and m.depth > 0)
-      else w.relkind = 'r'
+    and (w.relkind = 'r' or (w.relkind = 'p' and p.pubviaroot))
+    and exists (select from membership as m where m.relid = w.oid and m.publication = p.oid)
+    and not exists (select from membership as m where m.relid = w.oid and m.pubviaroot and m.depth > 0)
+),
+
+filters as ( -- of one kind of change: any of the terms lets it through, none of them means that nothing is held back
+  select
+    s.relid,
+    case when bool_or(s.row_filter is null) then '{}' else array_agg(distinct s.row_filter order by s.row_filter) end as terms
+  from sending as s
+  cross join lateral unnest(s.publishes) as a (action)
+  where a.action <> 'truncate'
+  group by s.relid, a.action
+),
+
+filtered as (
+  select
+    f.relid,
+    count(distinct f.terms) > 1 as differ,
+    case
+      when cardinality(max(f.terms)) > 1 then '((' || array_to_string(max(f.terms), ') OR (') || '))'
+      else (max(f.terms))[1]
+    end as row_filter
+  from filters as f
+  group by f.relid
+),
+
+in_publication as materialized (
+  select
+    s.relid,
+    array_agg(distinct a.action) as publishes,
+    max(s.attrs) as attrs,
+    bool_or(s.stored_generated) as stored_generated,
+    f.row_filter,
+    case
+      when count(distinct coalesce(s.attrs, '{}')) > 1 then 'column lists'
+      when count(distinct s.stored_generated) filter (where s.attrs is null) > 1
+        and exists (
+          select from pg_attribute as g where g.attrelid = s.relid and g.attnum > 0 and g.attgenerated <> ''
+        )
+        then 'publish_generated_columns'
+      when f.differ then 'row filters of its inserts, updates and deletes'
     end
+    || ' differ between publications ' || string_agg(distinct quote_ident(s.pubname), ', ') as conflict
+  from sending as s
+  left join lateral unnest(s.publishes) as a (action) on true
+  left join filtered as f on f.relid = s.relid
+  group by s.relid, f.row_filter, f.differ
 ),
 
 logged as materialized ( -- captured by triggers
@@ -124,10 +162,10 @@ logged as materialized ( -- captured by triggers
 ),
 
 published as materialized (
-  select p.relid, p.attrs, p.qual
+  select p.relid, p.attrs, p.stored_generated
   from in_publication as p
   union all
-  select l.relid, null, null
+  select l.relid, null, (select bool_or(q.stored_generated) from publications as q)
   from logged as l
   where l.relid not in (select p.relid from in_publication as p)
 ),
@@ -241,7 +279,7 @@ columns as (
           when p.attrs is not null then a.attnum = any (p.attrs)
           else
             a.attgenerated = ''
-            or (a.attgenerated = 's' and coalesce((select q.stored_generated from publication as q), false))
+            or (a.attgenerated = 's' and coalesce(p.stored_generated, false))
         end
       )
       order by a.attnum
@@ -300,10 +338,8 @@ select
       '[]'
     ),
     'published', p.relid is not null,
-    'publishes', (
-      select to_jsonb(q.publishes) from publication as q where exists (select from in_publication as i where i.relid = w.oid)
-    ),
-    'row_filter', pg_get_expr(p.qual, p.relid),
+    'publishes', to_jsonb(array_remove(i.publishes, null)),
+    'row_filter', i.row_filter,
     'comment', (
       select o.description
       from pg_description as o
@@ -313,9 +349,10 @@ select
   || case
     when l.relid is null then '{}'
     else jsonb_build_object(
-      'capture', case when exists (select from in_publication as i where i.relid = w.oid) then 'both' else 'change_log' end
+      'capture', case when i.relid is not null then 'both' else 'change_log' end
     )
   end
+  || case when i.conflict is null then '{}' else jsonb_build_object('conflict', i.conflict) end
   || case
     -- Nobody tells of a rewrite then, but the table has another file after it.
     when exists (select from pg_event_trigger as t where t.evtname like '\_cdc\_0\_%') then '{}'
@@ -335,6 +372,7 @@ select
 from wanted as w
 join pg_namespace as n on n.oid = w.relnamespace
 left join columns as c on c.attrelid = w.oid
+left join in_publication as i on i.relid = w.oid
 left join published as p on p.relid = w.oid
 left join logged as l on l.relid = w.oid;
 end

@@ -41,6 +41,9 @@ begin
         'lsn', pg_current_wal_insert_lsn()::text,
         'at', to_char(clock_timestamp() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'),
         'role', session_user,
+        'publications', (
+          select convert_from(s.value, 'UTF8')::jsonb from cdc.settings as s where s.name = 'publications'
+        ),
         'sql', case (select convert_from(s.value, 'UTF8') from cdc.settings as s where s.name = 'sql')
           when 'none' then ''
           when 'hash' then 'sha256:' || encode(sha256(convert_to(current_query(), 'UTF8')), 'hex')

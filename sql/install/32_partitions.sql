@@ -6,7 +6,7 @@
 create or replace view cdc.partitions as
 select
   c.oid as relid,
-  array_agg(r.oid) as roots,
+  array_agg(distinct r.oid) as roots,
   exists (
     select
     from pg_trigger as t
@@ -18,9 +18,7 @@ select
 from pg_class as c
 cross join lateral pg_partition_ancestors(c.oid) as a (relid)
 join pg_class as r on r.oid = a.relid and r.relkind = 'p'
-join pg_publication as p
-  on p.pubviaroot
-  and p.pubname = (select convert_from(s.value, 'UTF8') from cdc.settings as s where s.name = 'publication')
+join cdc.publications as p on p.pubviaroot
 where (c.relispartition or c.relkind = 'p')
   and (
     p.puballtables

@@ -5,4 +5,8 @@ select
   ('x' || pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8))::pg_catalog.bit(32)::int4
     as timeline,
   (select d.oid::int8 from pg_catalog.pg_database as d where d.datname = pg_catalog.current_database()) as database_oid,
-  (select p.oid::int8 from pg_catalog.pg_publication as p where p.pubname = %(publication)s) as publication_oid
+  (
+    select coalesce(pg_catalog.jsonb_object_agg(p.pubname, p.oid::int8), '{}')
+    from pg_catalog.pg_publication as p
+    where p.pubname = any (%(publications)s)
+  ) as publications

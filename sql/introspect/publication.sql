@@ -1,4 +1,4 @@
--- The publication as it is declared: what it sends, and the entries that it names itself.
+-- Publications as they are declared: what they send, and the entries that they name themselves.
 select
   p.oid::int8 as oid,
   p.pubname as name,
@@ -33,4 +33,4 @@ select
     where r.prpubid = p.oid
   ) as publishes_log
 from pg_catalog.pg_publication as p
-where p.pubname = %(publication)s
+where p.pubname = any (%(publications)s)

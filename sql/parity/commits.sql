@@ -2,6 +2,6 @@
 -- B: final LSN, time, xid. C: flags, commit LSN, end LSN, time.
 select data
 from pg_catalog.pg_logical_slot_peek_binary_changes(
-  %(slot)s, %(upto)s::pg_catalog.pg_lsn, null, 'proto_version', '1', 'publication_names', %(publication)s
+  %(slot)s, %(upto)s::pg_catalog.pg_lsn, null, 'proto_version', '1', 'publication_names', %(publications)s
 )
 where pg_catalog.get_byte(data, 0) in (66, 67)

@@ -178,7 +178,9 @@ def _load(conn: psycopg.Connection[Any], transactions: int) -> Lsn:
 
 def _copy_to_nothing(conn: psycopg.Connection[Any], config: configuration.Config, upto: Lsn) -> int:
     statement = sql.SQL(_PEEK).format(
-        slot=sql.Literal(_LIMIT_SLOT), upto=sql.Literal(str(upto)), publication=sql.Literal(config.source.publication)
+        slot=sql.Literal(_LIMIT_SLOT),
+        upto=sql.Literal(str(upto)),
+        publication=sql.Literal(config.source.publication_names),
     )
     size = 0
     with conn.cursor() as cursor, cursor.copy(statement) as copy:

@@ -197,7 +197,7 @@ class Source:
         """Close the batch: its events with the ledger row."""
         record = BatchRecord(
             batch_id=self.batch_id, generation=GENERATION, from_lsn=Lsn(self.from_lsn), upto_lsn=Lsn(self.lsn),
-            complete_to=Lsn(self.lsn), origin="slot", slot="cdc", identity=SourceIdentity("1", 1, 1, 1),
+            complete_to=Lsn(self.lsn), origin="slot", slot="cdc", identity=SourceIdentity("1", 1, 1, {"cdc": 1}),
             changes=len(self.pending), committed_at="2026-01-01T00:00:00+00:00",
         )  # fmt: skip
         events = [*self.pending]

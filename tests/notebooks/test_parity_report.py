@@ -35,7 +35,8 @@ HEALED = TableCheck("public.orders", made.RELID, "not_taken", reason="locked by 
 def checked(lake: Config, spark: object) -> Config:
     """Two checks: a table that differs in three rows, and one in which it could not be compared."""
     (lake.root / "cdc.toml").write_text("", encoding="utf-8")
-    record = BatchRecord(1, 1, Lsn(0), Lsn(0x1800), Lsn(0x1800), "slot", "cdc", SourceIdentity("1", 1, 5, 6), 0)
+    identity = SourceIdentity("1", 1, 5, {"cdc": 6})
+    record = BatchRecord(1, 1, Lsn(0), Lsn(0x1800), Lsn(0x1800), "slot", "cdc", identity, 0)
     Ledger(lake).append_empty(record, [e for e in made.events() if e.end_lsn == 0x1000])
     for lsn, tables in ((Lsn(0x1800), (RED, GREEN)), (Lsn(0x1900), (HEALED, GREEN))):
         report = CheckReport(lsn, tables)

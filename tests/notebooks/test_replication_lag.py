@@ -16,7 +16,7 @@ from toolkit.lsn import Lsn
 
 pytestmark = [pytest.mark.notebook, pytest.mark.spark]
 
-_IDENTITY = SourceIdentity("1", 1, 5, 6)
+_IDENTITY = SourceIdentity("1", 1, 5, {"cdc": 6})
 
 
 def _record(number: int, first: int, last: int, changes: int, at: str, generation: int = 1) -> BatchRecord:

@@ -26,7 +26,8 @@ pytestmark = [pytest.mark.notebook, pytest.mark.spark, pytest.mark.wide]  # its 
 def remembered(lake: Config, spark: SparkSession) -> Config:
     """A row with two versions and another row, in a `history` table as a build makes it."""
     (lake.root / "cdc.toml").write_text("", encoding="utf-8")
-    record = BatchRecord(1, 1, Lsn(0), Lsn(0x7000), Lsn(0x7000), "slot", "cdc", SourceIdentity("1", 1, 5, 6), 0)
+    identity = SourceIdentity("1", 1, 5, {"cdc": 6})
+    record = BatchRecord(1, 1, Lsn(0), Lsn(0x7000), Lsn(0x7000), "slot", "cdc", identity, 0)
     Ledger(lake).append_empty(record, made.events())
     spark.sql("CREATE NAMESPACE IF NOT EXISTS history")
     spark.sql(

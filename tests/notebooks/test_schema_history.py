@@ -23,7 +23,8 @@ def _commit(config: Config, events: list[Event]) -> None:
     from toolkit.lake.ledger import Ledger
 
     (config.root / "cdc.toml").write_text("", encoding="utf-8")
-    record = BatchRecord(1, 1, Lsn(0), Lsn(0x7000), Lsn(0x7000), "slot", "cdc", SourceIdentity("1", 1, 5, 6), 0)
+    identity = SourceIdentity("1", 1, 5, {"cdc": 6})
+    record = BatchRecord(1, 1, Lsn(0), Lsn(0x7000), Lsn(0x7000), "slot", "cdc", identity, 0)
     Ledger(config).append_empty(record, events)
 
 

@@ -91,7 +91,7 @@ def test_partitions_come_with_their_root(source: Config) -> None:
         conn.execute("create table public.r (id int primary key) partition by range (id)")
         conn.execute("create table public.r1 partition of public.r for values from (0) to (10)")
         install.install(conn, source)
-        state = catalog.publication_state(conn, source)
+        state = catalog.own_publication(conn, source)
         assert state is not None and len(state.relids) == 1
         assert [t.identifier for t in catalog.published_tables(conn, source)] == ["public.r1"]
         conn.execute("alter publication cdc set (publish_via_partition_root)")

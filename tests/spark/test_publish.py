@@ -43,7 +43,8 @@ class Shop:
             )
             for n, shape in enumerate(shapes, 1)
         ]  # fmt: skip
-        record = BatchRecord(1, 1, Lsn(0), Lsn(0x1000), Lsn(0x1000), "slot", "cdc", SourceIdentity("1", 1, 5, 6), 0)
+        identity = SourceIdentity("1", 1, 5, {"cdc": 6})
+        record = BatchRecord(1, 1, Lsn(0), Lsn(0x1000), Lsn(0x1000), "slot", "cdc", identity, 0)
         Ledger(config).append_empty(record, events)
         spark.sql("CREATE NAMESPACE IF NOT EXISTS current")
         for name in TABLES:

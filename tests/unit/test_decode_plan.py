@@ -336,6 +336,8 @@ def added(before: dict[str, Any], **more: Any) -> dict[str, Any]:
         (TWO, {**TWO, "persistence": "u", "published": False}, 1, ALTER, True),
         (TWO, {**TWO, "published": False}, 0, ALTER, True),
         (TWO, {**TWO, "row_filter": "(a > 1)"}, 0, ALTER, True),
+        (TWO, {**TWO, "conflict": "column lists differ between publications a, b"}, 0, ALTER, True),
+        ({**TWO, "conflict": "column lists differ between publications a, b"}, TWO, 0, ALTER, True),
         (TWO, {**TWO, "children": [99]}, 0, ALTER, False),  # inheritance: its rows stay the child's
         ({**TWO, "kind": "p"}, {**TWO, "kind": "p", "children": [99]}, 0, ALTER, True),
         (TWO, {**TWO, "replica_identity": "f", "key_attnums": []}, 0, ALTER, False),
@@ -358,6 +360,24 @@ def test_silent_changes(
         body.insert(0, wire.signed(701, event="table_rewrite", rewrites=[{"relid": 50, "reason": rewrite}], **fields))
     events = wire.events(tmp_path / "s", wire.transaction(1, *body), wire.context(old))
     assert bool(reasons(events)) is stale, reasons(events)
+
+
+@pytest.mark.parametrize(
+    ("read_with", "told_by", "stale"),
+    [({"a"}, ["a"], False), ({"a", "b"}, ["b", "a"], False), ({"a"}, ["a", "b"], True), ({"a"}, None, False)],
+)
+def test_what_is_told_by_other_publications_than_the_slot_is_read_with_is_stale(
+    read_with: set[str], told_by: list[str] | None, stale: bool, tmp_path: Path
+) -> None:
+    born = wire.table(51, [wire.column(1, "id")])
+    body = [
+        wire.signed(701, tables=[TWO], publications=told_by),
+        wire.signed(701, tables=[born], created=[51], tag="CREATE TABLE", publications=told_by),
+        wire.signed(701, tables=[wire.table(52, [], published=False)], publications=told_by),
+    ]
+    given = wire.context(TWO, publications=frozenset(read_with))
+    found = reasons(wire.events(tmp_path / "s", wire.transaction(1, *body), given))
+    assert set(found) == ({50, 51} if stale else set())
 
 
 def test_a_rewrite_without_the_end_of_its_command_is_stale(tmp_path: Path) -> None:

@@ -126,6 +126,19 @@ def test_the_environment_overrides_the_file(tmp_path: Path, monkeypatch: pytest.
     assert (config.source.slot, config.source.publication, config.drain.max_changes) == ("two", "kept", 7)
 
 
+def test_publications_are_one_name_or_a_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = configuration.load(_write(tmp_path, '[source]\npublication = "kept"\n')).source
+    assert (one.publications, one.own, one.others) == (("kept",), "kept", ())
+    path = _write(tmp_path, '[source]\npublication = ["mine", "t\'heir\\"s"]\n')
+    two = configuration.load(path).source
+    assert (two.own, two.others, two.publication_names) == ("mine", ("t'heir\"s",), '"mine", "t\'heir""s"')
+    assert two.asks_for("any", "table") and not two.names("any", "table") and two.names("public", "table")
+    monkeypatch.setenv("CDC_SOURCE__PUBLICATION", '["a", "b"]')
+    monkeypatch.setenv("CDC_SOURCE__SCOPE", "published")
+    theirs = configuration.load(path).source
+    assert (theirs.own, theirs.others, theirs.names("public", "table")) == (None, ("a", "b"), False)
+
+
 def test_the_environment_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CDC_CONFIG", _write(tmp_path, '[source]\nslot = "here"\n'))
     assert configuration.load().source.slot == "here"
@@ -146,6 +159,11 @@ def test_no_file_at_all_is_the_defaults(tmp_path: Path, monkeypatch: pytest.Monk
         ("[drain]\nmax_changes = 'many'\n", "drain.max_changes"),
         ("[drain]\nmax_changes = 0\n", "drain.max_changes"),
         ("[lake]\ntype = 'hive'\n", "lake.type"),
+        (
+            "[source]\npublication = ['a', 'a']\n",
+            "source.publication: Value error, a publication is one name, or a list",
+        ),
+        ("[source]\npublication = []\n", "source.publication: Value error, a publication is one name, or a list"),
     ],
 )
 def test_a_bad_configuration_is_one_line_that_names_the_key(tmp_path: Path, text: str, named: str) -> None:
@@ -221,7 +239,7 @@ RECORD = BatchRecord(
     complete_to=Lsn(20),
     origin="slot",
     slot="cdc",
-    identity=SourceIdentity("7000000000000000001", 1, 5, 16400),
+    identity=SourceIdentity("7000000000000000001", 1, 5, {"cdc": 16400}),
     changes=3,
     counts={"row": 3, "batch": 1},
     beacon="0f",

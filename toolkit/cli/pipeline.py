@@ -56,9 +56,8 @@ def uninstall(ctx: Context, yes: bool) -> None:
 
     config = ctx.config
     if not yes:
-        click.confirm(
-            f"Drop slot {config.source.slot!r}, publication {config.source.publication!r} and capture?", abort=True
-        )
+        own = f", publication {config.source.own!r}" if config.source.own is not None else ""
+        click.confirm(f"Drop slot {config.source.slot!r}{own} and capture?", abort=True)
     with lease(config):
         initialise.uninstall(config)
     ctx.output.text("the source holds nothing of cdc any more")

@@ -53,6 +53,7 @@ class DdlMessage:
     error: str | None
     identities: dict[int, str] = field(default_factory=dict)  # names of the tables that the message mentions
     unguarded: frozenset[int] = frozenset()  # partitions it locked whose TRUNCATE nobody would hear
+    publications: frozenset[str] | None = None  # by which its snapshots say what is published
 
 
 @dataclass(slots=True)
@@ -120,6 +121,7 @@ def read(data: dict[str, Any], text: str) -> DdlMessage:
         error=data.get("error"),
         identities={int(o["relid"]): str(o.get("identity")) for o in tabular},
         unguarded=frozenset(int(relid) for relid in data.get("unguarded") or ()),
+        publications=frozenset(map(str, data["publications"])) if data.get("publications") else None,
     )
 
 
@@ -190,6 +192,8 @@ def classify(
         yield new.relid, f"persistence changed from {old.persistence} to {new.persistence}"
     if old.publishes != new.publishes:
         yield new.relid, f"the publication now sends {', '.join(sorted(new.publishes)) or 'nothing'} only"
+    if old.conflict != new.conflict:
+        yield new.relid, new.conflict or f"until now {old.conflict}"
     if old.row_filter != new.row_filter:
         yield new.relid, "row filter of the publication changed"
     before = {c.attnum: c for c in old.columns}

@@ -27,6 +27,7 @@ class PlanContext:
     system_id: str
     batch_changes: int  # messages of one batch, in whole transactions
     now: datetime
+    publications: frozenset[str] | None = None  # that the spool was read with; None: all came, whatever they say
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -197,6 +197,13 @@ class Transaction:
             self._all_stale(index, "DDL capture was paused", tag=message.tag, sql=message.sql)
         elif message.event == "table_truncate":
             self._partition_truncated(index, message)
+        read_with = self.planner.context.publications
+        if read_with is not None and message.publications not in (None, read_with):
+            # What it says is published need not be what came, and a table that left and came back looks as before.
+            for table in sorted({*message.tables, *message.dropped}):
+                known = self.planner.versions.get(table)
+                if known is not None and known.table.published:
+                    self._gap(index, table, "altered while [source] publication changed", tag=message.tag)
 
     def _partition_truncated(self, index: int, message: ddl.DdlMessage) -> None:
         """Under a root that publishes its partitions' rows, TRUNCATE of a partition alone sends nothing.

@@ -1,4 +1,4 @@
-"""What the source's catalogs say: tables, publication, identity and the signing key. All reads, small values out."""
+"""What the source's catalogs say: tables, publications, identity and the signing key. All reads, small values out."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class PublicationState:
-    """The publication as declared."""
+    """A publication as declared."""
 
     oid: int
     name: str
@@ -58,6 +58,10 @@ class PublicationState:
     schemas: frozenset[str]  # FOR TABLES IN SCHEMA
     publishes_log: bool = False  # the change log itself is in it
 
+    def holds(self, relation: Relation) -> bool:
+        """Whether it names the relation or its schema, or everything."""
+        return self.all_tables or relation.schema in self.schemas or relation.relid in self.relids
+
 
 def relations(conn: Connection) -> tuple[Relation, ...]:
     """Every relation of the user, also those that cannot be captured."""
@@ -65,21 +69,20 @@ def relations(conn: Connection) -> tuple[Relation, ...]:
 
 
 def matching(conn: Connection, config: Config) -> tuple[Relation, ...]:
-    """Relations that the configuration asks for: by name, or because they are in the publication of somebody else."""
-    asked = tuple(r for r in relations(conn) if config.source.asks_for(r.schema, r.name))
-    if config.source.scope == "tables":
-        return asked
-    state = publication_state(conn, config)
-    if state is None:
-        return ()
-    members = {
-        r.relid
-        for r in asked
-        if r.capturable and (state.all_tables or r.schema in state.schemas or r.relid in state.relids)
-    }
-    while below := {r.relid for r in asked if members.intersection(r.parents)} - members:
-        members |= below
-    return tuple(r for r in asked if r.relid in members)
+    """Relations that the configuration asks for: by name, or because they are in a publication of somebody else."""
+    source = config.source
+    asked = tuple(r for r in relations(conn) if source.asks_for(r.schema, r.name))
+    kept = members(conn, config, asked)
+    return tuple(r for r in asked if r.relid in kept or source.names(r.schema, r.name))
+
+
+def members(conn: Connection, config: Config, asked: Sequence[Relation]) -> set[int]:
+    """Relids of those that a publication of somebody else holds, partitions with their roots."""
+    others = [p for p in publications(conn, config) if p.name in config.source.others]
+    found = {r.relid for r in asked if r.capturable and any(p.holds(r) for p in others)}
+    while below := {r.relid for r in asked if found.intersection(r.parents)} - found:
+        found |= below
+    return found
 
 
 def schema_only(conn: Connection, config: Config) -> tuple[int, ...]:
@@ -109,7 +112,7 @@ def selected_tables(conn: Connection, config: Config) -> tuple[TableVersion, ...
 
 
 def published_tables(conn: Connection, config: Config) -> tuple[TableVersion, ...]:
-    """Versions of the tables that are in the publication, by relid."""
+    """Versions of the tables that are in a publication, by relid."""
     return tuple(TableVersion.from_json(json.loads(text)) for text in snapshot_json(conn, config).values())
 
 
@@ -140,6 +143,14 @@ def installed(conn: Connection) -> bool:
     return bool(row and row[0])
 
 
+def read_by(conn: Connection) -> set[str]:
+    """The publications by which the functions on the source tell what is published."""
+    row = conn.execute(
+        "select pg_catalog.convert_from(value, 'UTF8')::pg_catalog.jsonb from cdc.settings where name = 'publications'"
+    ).fetchone()
+    return set(row[0]) if row else set()
+
+
 def enum_labels(conn: Connection) -> dict[int, str]:
     """Labels of all enum values by OID, as the transaction's snapshot shows them."""
     return {oid: label for oid, label in conn.execute("select oid::int8, enumlabel::text from pg_catalog.pg_enum")}
@@ -151,30 +162,41 @@ def is_superuser(conn: Connection) -> bool:
     return bool(row and row[0])
 
 
-def publication_state(conn: Connection, config: Config) -> PublicationState | None:
-    """The configured publication, or None."""
-    for row in _rows(conn, "introspect/publication", {"publication": config.source.publication}):
+def publications(conn: Connection, config: Config) -> tuple[PublicationState, ...]:
+    """The configured publications that there are."""
+    found = []
+    for row in _rows(conn, "introspect/publication", {"publications": list(config.source.publications)}):
         sets = {key: frozenset(row[key]) for key in ("publishes", "relids", "schemas")}
-        return PublicationState(**(row | sets))
-    return None
+        found.append(PublicationState(**(row | sets)))
+    return tuple(found)
+
+
+def own_publication(conn: Connection, config: Config) -> PublicationState | None:
+    """The publication that the toolkit keeps; None where it is not there, or others keep them all."""
+    return next((p for p in publications(conn, config) if p.name == config.source.own), None)
+
+
+def missing_publications(conn: Connection, config: Config) -> tuple[str, ...]:
+    """The configured publications that are not there."""
+    there = {p.name for p in publications(conn, config)}
+    return tuple(name for name in config.source.publications if name not in there)
 
 
 def read_identity(conn: Connection, config: Config) -> SourceIdentity:
-    """Which incarnation of the source this is. Without a slot there is no publication: its OID is then 0.
+    """Which incarnation of the source this is. Ticks need no publication.
 
     Raises:
-        HistoryDiverged: the publication is gone; what it would have published since cannot be had again.
+        HistoryDiverged: a publication is gone; what it would have published since cannot be had again.
     """
     from toolkit.source import changelog
 
-    (row,) = _rows(conn, "introspect/identity", {"publication": config.source.publication})
-    if row["publication_oid"] is None and changelog.by_ticks(conn, config):
-        row["publication_oid"] = 0
-    if row["publication_oid"] is None:
-        raise HistoryDiverged(
-            f"publication {config.source.publication!r} does not exist on the source; run `cdc init`, or"
-            " `cdc init --new-generation` if it was dropped after the log was started"
-        )
+    (row,) = _rows(conn, "introspect/identity", {"publications": list(config.source.publications)})
+    for name in config.source.publications:
+        if name not in row["publications"] and not changelog.by_ticks(conn, config):
+            raise HistoryDiverged(
+                f"publication {name!r} does not exist on the source; run `cdc init`, or `cdc init --new-generation` if"
+                " it was dropped after the log was started"
+            )
     return SourceIdentity(**row)
 
 

@@ -97,7 +97,7 @@ def settle(conn: Connection, config: Config) -> None:
     """Take away what captures or drains in a way that is no longer configured; what is configured is there already."""
     if not by_ticks(conn, config):  # the slot reads DDL messages from the WAL
         conn.execute("delete from cdc.settings where name = 'ddl_to_log'")
-    state = catalog.publication_state(conn, config)
+    state = catalog.own_publication(conn, config)
     named = state.relids if state is not None and not by_ticks(conn, config) else frozenset()
     found = conn.execute(
         "select tgrelid::int8 from pg_catalog.pg_trigger where tgname like '!cdc\\_%' and tgparentid = 0"
@@ -106,7 +106,8 @@ def settle(conn: Connection, config: Config) -> None:
     for relation in catalog.selected_relations(conn, config):
         name = f"{_quoted(relation.schema)}.{_quoted(relation.name)}"
         if relation.relid in named and not published(config, relation):
-            conn.execute(f"alter publication {_quoted(config.source.publication)} drop table {name}")
+            assert state is not None
+            conn.execute(f"alter publication {_quoted(state.name)} drop table {name}")
         if relation.relid in triggers and not logged(config, relation):
             release = partial(conn.execute, "select cdc.unlog_table(%s::oid)", [relation.relid])
             what, seconds = f"releasing {relation.identifier}", config.snapshot.lock_seconds

@@ -17,7 +17,6 @@ from toolkit import queries
 from toolkit.config import Config
 from toolkit.errors import SlotError
 from toolkit.lsn import Lsn
-from toolkit.names import quote_postgres
 from toolkit.source import changelog, parity, slot
 from toolkit.source.connection import Connection, connect
 from toolkit.visibility import Visibility
@@ -106,7 +105,7 @@ def commits(conn: Connection, config: Config, upto: Lsn) -> tuple[Commit, ...]:
         {
             "slot": config.source.slot,
             "upto": str(upto),
-            "publication": quote_postgres(config.source.publication),
+            "publications": config.source.publication_names,
         },
     ).fetchall()
     found = []

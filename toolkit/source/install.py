@@ -1,8 +1,9 @@
-"""The toolkit's objects on the source: schema `cdc`, event triggers and publication."""
+"""The toolkit's objects on the source: schema `cdc`, event triggers and its own publication."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 
 import psycopg
 
@@ -30,15 +31,15 @@ def install_sql(
     """All that `cdc init` runs on the source, as one script.
 
     Args:
-        config: names of publication and tables.
+        config: names of publications and tables.
         tables: the selected ones (`catalog.selected_tables`).
-        publication: what is there already; tables are only ever added to it.
+        publication: its own, if it is there already; tables are only ever added to it.
         ticks: there is no slot, so no publication either; the change log holds the DDL messages too.
         event_triggers: whether the role may create them; without them DDL is found by the catalog comparison alone.
     """
-    name = "'" + config.source.publication.replace("'", "''") + "'"
+    names = "'" + json.dumps(config.source.publications).replace("'", "''") + "'"
     files = [file for file in _FILES if event_triggers or file != _EVENT_TRIGGERS]
-    values = {"publication": name, "ignored": "'" + ",".join(config.ddl.ignore) + "'", "sql": f"'{config.ddl.sql}'"}
+    values = {"publications": names, "ignored": "'" + ",".join(config.ddl.ignore) + "'", "sql": f"'{config.ddl.sql}'"}
     parts = [queries.load(f"install/{file}") for file in files]
     for key, value in values.items():
         parts = [part.replace(f":'{key}'", value) for part in parts]
@@ -52,23 +53,29 @@ def install(conn: Connection, config: Config) -> None:
     """Create or update everything in one transaction. Idempotent: the key and other people's tables stay.
 
     Raises:
-        PreflightFailed: the role may not do it; nothing was changed.
+        PreflightFailed: the role may not do it, or the publications would not send all of a table; nothing was changed.
     """
     tables = catalog.selected_tables(conn, config)
     ticks = changelog.by_ticks(conn, config)
-    publication = catalog.publication_state(conn, config)
+    publication = catalog.own_publication(conn, config)
 
     def script(event_triggers: bool) -> str:
         return install_sql(config, tables, publication, ticks=ticks, event_triggers=event_triggers)
 
+    def whole() -> None:
+        for table in () if ticks else catalog.published_tables(conn, config):
+            if unsent := table.unsent(config.source.publications):
+                found, remedy = unsent
+                raise PreflightFailed(f"table {table.identifier}: {found}; {remedy}; nothing was changed on the source")
+
     try:
         try:
-            _locked(conn, config, "installing capture", script(True))
+            _locked(conn, config, "installing capture", script(True), whole)
         except psycopg.errors.InsufficientPrivilege:
             if catalog.is_superuser(conn):
                 raise
             # Some services let other roles create event triggers too, so it is tried before it is done without.
-            _locked(conn, config, "installing capture", script(False))
+            _locked(conn, config, "installing capture", script(False), whole)
         guard.guard(conn)
     except psycopg.errors.InsufficientPrivilege as error:
         raise PreflightFailed(
@@ -80,7 +87,7 @@ def install(conn: Connection, config: Config) -> None:
 
 
 def uninstall(conn: Connection, config: Config) -> None:
-    """Remove slot, publication, event triggers and schema. What is gone already is no error.
+    """Remove slot, own publication, event triggers and schema. What is gone already is no error.
 
     Raises:
         SlotError: the slot is in use, or not this toolkit's.
@@ -93,13 +100,13 @@ def uninstall(conn: Connection, config: Config) -> None:
         slot.drop_slot(conn, config.source.slot)
     # The triggers of the change log go with their functions.
     script = queries.load("uninstall/10_objects")
-    if config.source.scope == "tables":
-        script += f";\ndrop publication if exists {quote_postgres(config.source.publication)}"
+    if config.source.own is not None:
+        script += f";\ndrop publication if exists {quote_postgres(config.source.own)}"
     _locked(conn, config, "removing capture", script)
 
 
-def _locked(conn: Connection, config: Config, what: str, script: str) -> None:
-    """Run DDL in one transaction; triggers of the change log take a lock on each table in turn.
+def _locked(conn: Connection, config: Config, what: str, script: str, then: Callable[[], None] | None = None) -> None:
+    """Run DDL, and a look at what it made, in one transaction; triggers of the change log lock each table in turn.
 
     Raises:
         LockTimeout: in all of `[snapshot] lock_seconds` the locks were not to be had; names who held them.
@@ -108,6 +115,8 @@ def _locked(conn: Connection, config: Config, what: str, script: str) -> None:
     def change() -> None:
         conn.execute("set local client_min_messages = warning")
         conn.execute(script)
+        if then is not None:
+            then()
 
     attempts = changelog.attempts(config) if config.uses_change_log else _LOCK_ATTEMPTS
     locks.insist(conn, what, change, seconds=config.snapshot.lock_seconds, attempts=attempts)
@@ -116,10 +125,11 @@ def _locked(conn: Connection, config: Config, what: str, script: str) -> None:
 def _publication_sql(
     config: Config, tables: Sequence[TableVersion], state: catalog.PublicationState | None
 ) -> list[str]:
-    """Statements that make the publication hold the selected tables. A partition comes with its root."""
+    """Statements that make the toolkit's own publication hold the named tables. A partition comes with its root."""
     source = config.source
-    if source.scope == "published":
+    if source.own is None:
         return []
+    tables = [t for t in tables if source.names(t.schema, t.name)]
     schemas = _whole_schemas(config)
     for table in tables:
         capture = config.capture_of(table.schema, table.name).capture
@@ -144,7 +154,7 @@ def _publication_sql(
         named.append(qualified_sql("cdc", changelog.LOG))
     entries = [f"table {', '.join(named)}"] if named else []
     entries += [f"tables in schema {', '.join(quote_postgres(s) for s in schemas)}"] if schemas else []
-    head = f"{verb} publication {quote_postgres(source.publication)}"
+    head = f"{verb} publication {quote_postgres(source.own)}"
     if not entries:
         return [head] if state is None else []
     return [f"{head} {clause}{', '.join(entries)}"]

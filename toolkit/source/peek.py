@@ -13,7 +13,6 @@ import psycopg
 from toolkit.config import Config
 from toolkit.errors import DecodeError, PreflightFailed, SlotError, SourceUnavailable, UnreadableChange
 from toolkit.lsn import Lsn
-from toolkit.names import quote_postgres
 from toolkit.source.connection import Connection, one_line
 from toolkit.source.copyout import copy_blocks
 from toolkit.spool import ROW_HEADER, Spool
@@ -78,23 +77,31 @@ def _refusals(config: Config) -> Iterator[None]:
                 " read; start a new log with `cdc init --new-generation`"
             ) from None
         raise SlotError(f"reading slot {config.source.slot!r}: {one_line(error)}; run `cdc init`") from None
+    except psycopg.errors.FeatureNotSupported as error:
+        what = "the publications did not agree there"
+        raise _unreadable(config, error, what, "The next row needs them to agree again first") from None
     except (psycopg.errors.CharacterNotInRepertoire, psycopg.errors.UntranslatableCharacter) as error:
-        raise _unreadable(config, error, "is no text of the encoding", "mended") from None
+        raise _unreadable(config, error, "a value there is no text of the encoding", _copy("mended")) from None
     except (psycopg.errors.InternalError_, psycopg.errors.ProgramLimitExceeded) as error:
-        raise _unreadable(config, error, "is too large for the server to print", "removed") from None
+        what = "a value there is too large for the server to print"
+        raise _unreadable(config, error, what, _copy("removed")) from None
     except psycopg.OperationalError as error:
         raise SourceUnavailable(f"reading slot {config.source.slot!r}: {one_line(error)}; run it again") from None
 
 
-def _unreadable(config: Config, error: psycopg.Error, what: str, remedy: str) -> UnreadableChange:
+def _copy(remedy: str) -> str:
+    return f"A copy needs the value {remedy} at the source first"
+
+
+def _unreadable(config: Config, error: psycopg.Error, what: str, first: str) -> UnreadableChange:
     """What stops the server's own decoding, with the position that it says."""
     found = re.search(r"associated LSN ([0-9A-F]+/[0-9A-F]+)", error.diag.context or "")
     way = "start a new log with `cdc init --new-generation`"
     if found:
         way = f"`cdc drain --skip {found[1]}` leaves its transaction out and turns the tables of that stale; or {way}"
     return UnreadableChange(
-        f"reading slot {config.source.slot!r}: {one_line(error)} at {found[1] if found else 'an unknown LSN'}: a value"
-        f" there {what}, and the slot stays before it; {way}. A copy needs the value {remedy} at the source first",
+        f"reading slot {config.source.slot!r}: {one_line(error)} at {found[1] if found else 'an unknown LSN'}: {what},"
+        f" and the slot stays before it; {way}. {first}",
         Lsn.parse(found[1]) if found else None,
     )
 
@@ -107,7 +114,7 @@ def _query(config: Config, upto: Lsn, max_changes: int | None, binary: bool) -> 
     return (
         "select lsn, xid, data from pg_catalog.pg_logical_slot_peek_binary_changes("
         f"{literal(config.source.slot)}, '{upto}', {count}, 'proto_version', '1', 'publication_names',"
-        f" {literal(quote_postgres(config.source.publication))}, 'messages', 'true', 'binary', '{str(binary).lower()}')"
+        f" {literal(config.source.publication_names)}, 'messages', 'true', 'binary', '{str(binary).lower()}')"
     )
 
 

@@ -9,15 +9,15 @@ from typing import Any, Literal
 from psycopg.rows import dict_row
 
 from toolkit import queries
+from toolkit.catalog import OPERATIONS
 from toolkit.config import Config
 from toolkit.errors import CdcError, PreflightFailed, SlotError, UnknownTable
-from toolkit.names import qualified, selects
+from toolkit.names import qualified, quote_postgres, selects
 from toolkit.source import catalog, changelog, guard, slot
 from toolkit.source.connection import Connection
 
 OLDEST = 150000
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
-_ALL = frozenset({"insert", "update", "delete", "truncate"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def preflight(conn: Connection, config: Config) -> tuple[Finding, ...]:
     long = changelog.health(conn) if config.uses_change_log else ()
     found += [Finding("warning", what, seen, remedy) for what, seen, remedy in long]
     if not ticks:
-        found += [*_slot(conn, config), *_publication(conn, config)]
+        found += [*_slot(conn, config), *_publications(conn, config)]
     return tuple(sorted(found, key=lambda f: f.level))
 
 
@@ -166,36 +166,47 @@ def _slot(conn: Connection, config: Config) -> Iterator[Finding]:
         )
 
 
-def _publication(conn: Connection, config: Config) -> Iterator[Finding]:
-    name = config.source.publication
-    state = catalog.publication_state(conn, config)
-    if state is None and config.source.scope == "published":
-        yield Finding(
-            "error",
-            f"publication {name!r}",
-            "does not exist",
-            'create it, or set [source] scope = "tables" to have `cdc init` do so',
-        )
-        return
-    if state is None:
-        if slot.read_slot(conn, config.source.slot) is not None:
+def _publications(conn: Connection, config: Config) -> Iterator[Finding]:
+    source = config.source
+    for name in catalog.missing_publications(conn, config):
+        if name != source.own:
+            yield Finding(
+                "error",
+                f"publication {name!r}",
+                "does not exist",
+                f"run: create publication {quote_postgres(name)} for table ..., or take it out of [source] publication",
+            )
+        elif slot.read_slot(conn, source.slot) is not None:
             yield Finding(
                 "warning",
                 f"publication {name!r}",
-                f"does not exist, but slot {config.source.slot!r} does",
+                f"does not exist, but slot {source.slot!r} does",
                 "run `cdc init`, then `cdc init --new-generation` if the log was started before",
             )
-        return
-    missing = _ALL - state.publishes
-    if missing:
+    there = catalog.publications(conn, config)
+    missing = OPERATIONS - frozenset().union(*(p.publishes for p in there))
+    if there and missing:
         yield Finding(
             "error",
-            f"publication {name!r}",
+            f"publication {', '.join(repr(p.name) for p in there)}",
             f"does not publish {', '.join(sorted(missing))}",
-            f"run: alter publication {name} set (publish = 'insert, update, delete, truncate')",
+            f"run: alter publication {quote_postgres(there[0].name)} set (publish = '{', '.join(sorted(OPERATIONS))}')",
         )
-    if not _readable(conn):
+    if not there or not _readable(conn) or catalog.read_by(conn) != set(source.publications):
         return
+    published = catalog.published_tables(conn, config)
+    parts = {r.relid for r in catalog.relations(conn) if r.partition or r.kind == "p"}
+    if len({p.via_root for p in there}) > 1 and any(t.relid in parts for t in published):
+        leaf = next(p.name for p in there if not p.via_root)
+        yield Finding(
+            "warning",
+            f"publication {', '.join(repr(p.name) for p in there)}",
+            "differ in publish_via_partition_root: a partition that any of them sends as its root comes so from all",
+            f"run: alter publication {quote_postgres(leaf)} set (publish_via_partition_root = true), or leave it so",
+        )
+    for table in published:
+        if unsent := table.unsent(source.publications):
+            yield Finding("error", f"table {table.identifier}", *unsent)
     chosen = {r.relid: r for r in catalog.selected_relations(conn, config)}
     tables = catalog.selected_tables(conn, config)
     below = {child for table in tables if table.published for child in table.children}
@@ -206,7 +217,7 @@ def _publication(conn: Connection, config: Config) -> Iterator[Finding]:
                 "warning",
                 f"table {table.identifier}",
                 f"is published without {', '.join(out)}: the lake does not have them",
-                f"take them into the column list of publication {name}, or leave it so",
+                f"take them into the column lists of publication {source.publication_names}, or leave it so",
             )
         elif config.capture_of(table.schema, table.name).capture == "schema":
             if table.published:
@@ -214,7 +225,7 @@ def _publication(conn: Connection, config: Config) -> Iterator[Finding]:
                     "warning",
                     f"table {table.identifier}",
                     'has capture = "schema" and is in the publication: its rows are captured all the same',
-                    f"run `cdc init`, or take it out of publication {name}",
+                    f"run `cdc init`, or take it out of publication {source.publication_names}",
                 )
         elif not table.published and table.kind == "r" and table.relid not in below and table.relid in chosen:
             yield Finding(
@@ -282,7 +293,7 @@ def _tables(conn: Connection, config: Config, ticks: bool) -> Iterator[Finding]:
             'is "published", and the change log would have to be added to that publication',
             'set scope = "tables", or capture = "slot"',
         )
-    for pattern in config.source.tables if config.source.scope == "tables" else ():
+    for pattern in config.source.tables if config.source.own is not None else ():
         if not any(selects((pattern,), (), r.schema, r.name) for r in catalog.relations(conn)):
             yield Finding(
                 "error",
@@ -290,6 +301,15 @@ def _tables(conn: Connection, config: Config, ticks: bool) -> Iterator[Finding]:
                 "matches no table",
                 "check the name; patterns are schema.table with * and ?",
                 UnknownTable,
+            )
+    kept = set() if ticks else catalog.members(conn, config, relations)
+    for relation in relations:
+        if relation.relid in kept and config.capture_of(relation.schema, relation.name).capture == "change_log":
+            yield Finding(
+                "error",
+                f"table {relation.identifier}",
+                'has capture = "change_log" and is in a publication of others: its rows come through the slot',
+                f'set capture = "slot" for it in [table."{relation.schema}.{relation.name}"], or "both"',
             )
     for name, found, remedy in changelog.refusals(conn, config):
         yield Finding("error", f"table {name}", found, remedy)

@@ -29,7 +29,7 @@ class State:
 
     tables: dict[int, TableVersion]
     files: dict[int, int]  # relfilenode by relid: a rewrite changes it
-    publishes: frozenset[str]  # what the publication sends
+    publishes: frozenset[str]  # what the publications send
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +129,8 @@ def _state(config: Config, conn: psycopg.Connection) -> State:
         "select c.oid::pg_catalog.int8, c.relfilenode::pg_catalog.int8 from pg_catalog.pg_class as c"
         " where c.relkind = 'r' and c.oid >= 16384"
     ).fetchall()
-    publication = catalog.publication_state(conn, config)
-    return State(tables, dict(files), publication.publishes if publication else frozenset())
+    sent = (p.publishes for p in catalog.publications(conn, config))
+    return State(tables, dict(files), frozenset().union(*sent))
 
 
 def _filled(conn: psycopg.Connection, table: TableVersion) -> bool:
