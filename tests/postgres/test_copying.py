@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 from collections import Counter
@@ -317,6 +318,34 @@ def test_another_server_behind_the_same_name_is_refused(pg16: EmbeddedServer, pg
             snapshot.reader(elsewhere, replace(cut, snapshot_name=namesake.snapshot_name)),
         ):
             pass
+
+
+@pytest.mark.wide
+@one_server
+def test_memory_does_not_grow_with_the_rows(config: Config, conn: Connection, tmp_path: Path) -> None:
+    """The peak of a worker's own memory, in MB; of small rows, where whatever is kept of each would show."""
+
+    def peak(rows: int) -> float:
+        conn.execute(f"truncate public.t; insert into public.t select i, i from generate_series(1, {rows}) as i")
+        conn.execute("vacuum analyze public.t")
+        found = 0.0
+
+        def look(_: int, __: int) -> None:
+            nonlocal found
+            for worker in copiers._pool:
+                if worker.process is not None:
+                    status = Path(f"/proc/{worker.process.pid}/smaps_rollup").read_text()
+                    own = re.findall(r"Private_(?:Dirty|Clean): +(\d+) kB", status)
+                    found = max(found, sum(map(int, own)) / 1024)
+
+        with cut_of(config) as cut, Copiers(config, cut, IDS, workers=1, report=look) as copiers:
+            done, refused = copiers.run(tasks_of(config, cut, tmp_path))
+        assert not refused and sum(c.rows[relid] for c in done for relid in c.rows) == rows
+        return found
+
+    prepare(conn, config, "create table public.t (id int primary key, n int)")
+    few, many = peak(1_000_000), peak(4_000_000)  # from a million on a row group is full
+    assert many < few + 24, f"{few:.0f} MB, and {many:.0f} MB for three million rows more"
 
 
 @one_server
