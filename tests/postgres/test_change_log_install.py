@@ -92,13 +92,26 @@ def test_trap_124_a_long_transaction_and_a_large_log_are_alarms(
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
 def test_the_cost_of_capture_is_predicted_before_anything_is_installed(log: Log):
     log.conn.execute("create table public.t (id int primary key); create table public.u (id int primary key)")
-    log.conn.execute("insert into public.t select generate_series(1, 1000)")
-    log.conn.execute("select pg_stat_force_next_flush()")
-    log.conn.execute("select 1")
     log = with_table(log, "public.u", triggers="statement")
-    text = initialise.plan_sql(log.config)
-    assert text.startswith("-- public.t: about ") and "row triggers take about" in text.splitlines()[0]
-    assert "statement triggers take about" in text.splitlines()[1]
+
+    def predicted(changes: str) -> dict[str, tuple[str, int, int]]:
+        log.conn.execute(changes)
+        log.conn.execute("select pg_stat_force_next_flush()")
+        log.conn.execute("select 1")
+        text = initialise.plan_sql(log.config)
+        found = re.findall(
+            r"^-- (\S+): about ([\d,]+) changes a day; (\w+) triggers take about ([\d,]+) s", text, re.MULTILINE
+        )
+        return {t: (how, int(n.replace(",", "")), int(s.replace(",", ""))) for t, n, how, s in found}
+
+    log.conn.execute("select pg_stat_reset()")  # from here on the server counts
+    few = predicted("insert into public.t select generate_series(1, 100000)")
+    assert (few["public.t"][0], few["public.u"][:2]) == ("row", ("statement", 0))
+    more = predicted("insert into public.u select generate_series(1, 100000); update public.t set id = -id")
+    assert (more["public.t"][1], more["public.u"][1]) > (100_000, 100_000)
+    assert more["public.t"][1] == pytest.approx(2 * more["public.u"][1], rel=0.01), "in proportion to the changes"
+    for how, changes, seconds in more.values():
+        assert seconds == pytest.approx(changes * changelog._MICROSECONDS[how] / 1e6, rel=0.01)
     assert not catalog.installed(log.conn)
 
 

@@ -203,6 +203,24 @@ def test_uninstall_killed_half_way_goes_on_and_leaves_nothing(config: Config, mo
     _proven_whole(config)
 
 
+def test_after_uninstall_another_capture_may_be_chosen(config: Config) -> None:
+    """psycopack's defect (c): a changed strategy was refused after the reset that the refusal had advised."""
+
+    def by(capture: str) -> Config:
+        chosen = config.source.model_copy(update={"capture": capture, "change_log_drain": "tick"})
+        return config.model_copy(update={"source": chosen})
+
+    before = _objects(config)
+    for generation, capture in enumerate(("slot", "change_log", "slot"), 1):
+        chosen = by(capture)
+        initialise.init(chosen, new_generation=generation > 1)
+        sql(chosen, f"insert into public.b values ({100 + generation})", "update public.a set x = 'x' where id = 2")
+        draining.drain(chosen)
+        assert current(chosen, "a") == on_source(chosen, "a") and current(chosen, "b") == on_source(chosen, "b")
+        initialise.uninstall(chosen)
+        assert _objects(config) == before
+
+
 def test_commands_out_of_order_are_refused_by_name(config: Config) -> None:
     for command in (draining.drain, snapshot.repair, status.status, snapshot.heal, snapshot.missing_baselines):
         with pytest.raises(CdcError, match="run `cdc init` first"):
