@@ -59,16 +59,20 @@ def skip(config: Config, at: Lsn) -> DrainResult:
         last = ledger.last()
         assert last is not None
         before = _last_readable(conn, config, at, last.complete_to)
+        commit = _record_at(conn, before)
         drained = drain(config, upto=before)
+        ledger = ledger_of(config)
+        last = ledger.last()
+        assert last is not None
+        if last.complete_to > commit:  # killed between commit and advance, which that drain has made up for
+            return drained
+        context = _context(config, conn, last, ledger.latest_versions())
         with spool_directory(config) as directory:
-            ledger = ledger_of(config)
-            last = ledger.last()
-            assert last is not None
-            context = _context(config, conn, last, ledger.latest_versions())
             try:
-                left_out = _in_binary(conn, config, Lsn(before + _ALIGNED), context, directory)
+                left_out = _in_binary(conn, config, Lsn(commit + _ALIGNED), context, directory)
             except UnreadableChange:
-                left_out = _unknown(conn, before, context)
+                # Its end is not told; any position behind the start of its commit record is past it.
+                left_out = _LeftOut(commit, Lsn(commit + 1), dict.fromkeys(_live(context.versions), 0))
         events = [*left_out.events, *_gaps(left_out, at, context)]
         record = replace(
             last,
@@ -159,17 +163,14 @@ def _in_binary(conn: psycopg.Connection, config: Config, upto: Lsn, context: Pla
     return _LeftOut(Lsn(int(stream.commit_lsns[0])), Lsn(int(stream.end_lsns[0])), first, batch.events)
 
 
-def _unknown(conn: psycopg.Connection, before: Lsn, context: PlanContext) -> _LeftOut:
-    """Nothing of the transaction can be sent. Its commit record starts at `before`, or behind a page header there."""
+def _record_at(conn: psycopg.Connection, end: Lsn) -> Lsn:
+    """Where the record starts that follows one with this end: behind the header of a page that begins there."""
     row = conn.execute(
         "select pg_catalog.current_setting('wal_block_size')::int8, s.setting::int8 from pg_catalog.pg_settings as s"
         " where s.name = 'wal_segment_size'"
     ).fetchone()
     assert row is not None
-    header = 0 if before % row[0] else _PAGE_HEADER if before % row[1] else _SEGMENT_HEADER
-    commit = Lsn(before + header)
-    # Its end is not told; any position behind the start of its commit record is past it.
-    return _LeftOut(commit, Lsn(commit + 1), dict.fromkeys(_live(context.versions), 0))
+    return Lsn(end + (0 if end % row[0] else _PAGE_HEADER if end % row[1] else _SEGMENT_HEADER))
 
 
 def _live(versions: Mapping[int, SchemaVersion]) -> set[int]:
