@@ -90,7 +90,10 @@ class TableVersion:
         """Why the publications do not send every change of what they publish of it, and what to do; None if they do."""
         names = " or ".join(quote_postgres(name) for name in publications)
         if self.conflict is not None:
-            remedy = f"make them the same, or run: alter publication {names} drop table {self.identifier}"
+            remedy = (
+                "make them the same, or take it out of one: by [source] exclude before it is in the first, or by"
+                f" alter publication {names} drop table {self.identifier}"
+            )
             return self.conflict, f"{remedy}; then cdc repair {self.identifier}"
         if self.publishes != OPERATIONS:
             reason = f"no publication sends {', '.join(sorted(OPERATIONS - self.publishes))} of it"

@@ -288,6 +288,15 @@ def test_the_first_is_the_toolkits_own_and_others_add_what_they_hold(world: Worl
     log.drain()
     assert log.states()["s.u"].reason == "it left the publication"
     assert 'alter publication "ops" add table s.u' in (log.states()["s.u"].remedy or "")
+    listed = "create table listed (id int primary key, v text)"
+    world.sql(listed, "alter publication ops add table listed (id)")
+    with pytest.raises(PreflightFailed, match=r"public.listed: column lists differ .* \[source\] exclude"):
+        install.install(log.conn, world.config)
+    without = world.config.source.model_copy(update={"exclude": ("public.kept", "public.listed")})
+    world.config = world.config.model_copy(update={"source": without})
+    install.install(log.conn, world.config)
+    log.drain()
+    assert not log.states()["public.listed"].comparable  # captured as `ops` has it, once it is copied
     world.sql("alter publication ops add table s.u", "alter publication cdc drop table t")
     log.drain()
     assert "row filter" in world.stale()["public.t"]

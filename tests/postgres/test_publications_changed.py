@@ -17,7 +17,7 @@ from toolkit.config import CheckConfig, Config
 from toolkit.embedded import EmbeddedServer
 from toolkit.errors import HistoryDiverged, PreflightFailed, SlotError, UnreadableChange
 from toolkit.lake.ledger import Ledger
-from toolkit.source import connection, install, slot
+from toolkit.source import connection, install, preflight, slot
 
 __all__ = ["plain_lake"]
 pytestmark = pytest.mark.postgres
@@ -63,6 +63,11 @@ def test_a_publication_that_joins_brings_its_tables_with_their_rows(config: Conf
     _write(config, 1)
     with pytest.raises(HistoryDiverged, match=r"publication was a at batch \d+ and is a, b now: run `cdc init`"):
         draining.drain(two)
+    with connection.connect(two) as conn:
+        (finding,) = preflight.preflight(conn, two)
+    assert (finding.level, finding.what, finding.found) == (
+        "warning", "[source] publication", 'is "a", "b" now, and capture was installed for a'
+    )  # fmt: skip
     assert initialise.init(two).rows == {"public.w": 2}
     _write(config, 2)
     _exact(two, "tuw")

@@ -192,7 +192,16 @@ def _publications(conn: Connection, config: Config) -> Iterator[Finding]:
             f"does not publish {', '.join(sorted(missing))}",
             f"run: alter publication {quote_postgres(there[0].name)} set (publish = '{', '.join(sorted(OPERATIONS))}')",
         )
-    if not there or not _readable(conn) or catalog.read_by(conn) != set(source.publications):
+    if not there or not _readable(conn):
+        return
+    told = catalog.read_by(conn)
+    if told != set(source.publications):
+        yield Finding(
+            "warning",
+            "[source] publication",
+            f"is {source.publication_names} now, and capture was installed for {', '.join(sorted(told)) or 'none'}",
+            "run `cdc init` to go over to that",
+        )
         return
     published = catalog.published_tables(conn, config)
     parts = {r.relid for r in catalog.relations(conn) if r.partition or r.kind == "p"}
