@@ -387,3 +387,18 @@ def test_the_change_log_and_a_publication_of_others_would_both_bring_a_row(world
         preflight.require(conn, logged)
         with pytest.raises(PreflightFailed, match=r'public.t: has capture = "change_log" and is in a publication of'):
             preflight.require(conn, config)
+
+
+@pytest.mark.parametrize("how", ["before", "again", "init"])
+def test_uninstall_drops_no_publication_that_init_has_not_made(world: World, how: str) -> None:
+    world.sql(*PAIR)
+    if how == "before":
+        world.sql("create publication cdc")
+    log = world.start()
+    install.install(log.conn, world.config)
+    if how == "again":
+        world.sql("drop publication cdc", "create publication cdc for table t")
+    install.uninstall(log.conn, world.config)
+    left = world.user.execute("select array_agg(pubname::text) from pg_publication").fetchone()
+    assert left == ((None,) if how == "init" else (["cdc"],))
+    assert not catalog.installed(log.conn)

@@ -176,6 +176,17 @@ def own_publication(conn: Connection, config: Config) -> PublicationState | None
     return next((p for p in publications(conn, config) if p.name == config.source.own), None)
 
 
+def made_publication(conn: Connection) -> int | None:
+    """OID of the publication that `cdc init` has made, if it has made one."""
+    try:
+        row = conn.execute(
+            "select pg_catalog.convert_from(value, 'UTF8')::pg_catalog.int8 from cdc.settings where name = 'made'"
+        ).fetchone()
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+        return None
+    return int(row[0]) if row else None
+
+
 def missing_publications(conn: Connection, config: Config) -> tuple[str, ...]:
     """The configured publications that are not there."""
     there = {p.name for p in publications(conn, config)}

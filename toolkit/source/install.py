@@ -87,7 +87,9 @@ def install(conn: Connection, config: Config) -> None:
 
 
 def uninstall(conn: Connection, config: Config) -> None:
-    """Remove slot, own publication, event triggers and schema. What is gone already is no error.
+    """Remove slot, publication, event triggers and schema. What is gone already is no error.
+
+    A publication that was there before `cdc init` stays, with the tables that were added to it.
 
     Raises:
         SlotError: the slot is in use, or not this toolkit's.
@@ -100,8 +102,9 @@ def uninstall(conn: Connection, config: Config) -> None:
         slot.drop_slot(conn, config.source.slot)
     # The triggers of the change log go with their functions.
     script = queries.load("uninstall/10_objects")
-    if config.source.own is not None:
-        script += f";\ndrop publication if exists {quote_postgres(config.source.own)}"
+    own = catalog.own_publication(conn, config)
+    if own is not None and own.oid == catalog.made_publication(conn):
+        script += f";\ndrop publication {quote_postgres(own.name)}"
     _locked(conn, config, "removing capture", script)
 
 
@@ -155,9 +158,18 @@ def _publication_sql(
     entries = [f"table {', '.join(named)}"] if named else []
     entries += [f"tables in schema {', '.join(quote_postgres(s) for s in schemas)}"] if schemas else []
     head = f"{verb} publication {quote_postgres(source.own)}"
-    if not entries:
-        return [head] if state is None else []
-    return [f"{head} {clause}{', '.join(entries)}"]
+    changed = [f"{head} {clause}{', '.join(entries)}"] if entries else []
+    return changed if state is not None else [*(changed or [head]), _made(source.own)]
+
+
+def _made(publication: str) -> str:
+    """A note that this very publication was made here: only such a one is dropped again."""
+    name = publication.replace("'", "''")
+    return (
+        "insert into cdc.settings (name, value) select 'made', pg_catalog.convert_to(p.oid::text, 'UTF8')"
+        f" from pg_catalog.pg_publication as p where p.pubname = '{name}'"
+        " on conflict (name) do update set value = excluded.value"
+    )
 
 
 def _whole_schemas(config: Config) -> list[str]:
