@@ -36,6 +36,8 @@ create table if not exists cdc.tick (
 revoke all on cdc.change_log, cdc.change_log_0, cdc.change_log_1, cdc.change_log_2 from public;
 revoke all on cdc.change_log_current, cdc.tick from public;
 
+-- The user's lock_timeout is for the user's own tables: the log is locked for the moment of a purge.
+--
 -- One row. Any value can be too large for its text, a small one too: a number of 10 bytes prints 131,073 digits. So the
 -- images are made in a block that writes nothing, and takes no transaction id: one a row would make every snapshot of the
 -- server slower. Only large rows are inserted in a block too. What cannot be logged becomes an F row: the user's
@@ -58,6 +60,7 @@ set bytea_output = 'hex'
 set extra_float_digits = 3
 set lc_monetary = 'C'
 set row_security = off
+set lock_timeout = 0
 as $function$
 declare
   latest text := 'cdc_toolkit.latest_' || tg_relid;
@@ -150,6 +153,7 @@ set bytea_output = 'hex'
 set extra_float_digits = 3
 set lc_monetary = 'C'
 set row_security = off
+set lock_timeout = 0
 as $function$
 #variable_conflict use_variable
 declare
@@ -221,6 +225,7 @@ language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
 set row_security = off
+set lock_timeout = 0
 as $function$
 begin
   begin

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
@@ -344,6 +345,30 @@ def test_trap_131_purge_takes_only_what_is_drained(log: Log, database: str, seed
     assert seen == Counter(row[0] for row in source_rows(database, "public.journal"))
     changelog.purge(log.conn, upto.snapshot)
     assert log.conn.execute("select count(*) from cdc.change_log").fetchone() == (0,)
+
+
+@pytest.mark.parametrize("triggers", ["row", "statement"])
+def test_trap_131_a_write_with_a_lock_timeout_outlives_a_purge(log: Log, database: str, triggers: str):
+    """The purge holds the part for the moment of its TRUNCATE; nobody's write may fail of that."""
+    log.conn.execute("create table public.t (id int primary key)")
+    with_table(log, "public.t", triggers=triggers).install()
+    since = log.tick()
+    writes = ("insert into t values (1)", "truncate t", "insert into t values (2)")
+    waits = "select count(*) from pg_locks where not granted and relation = 'cdc.change_log_0'::regclass"
+    for write in writes:
+        with (
+            psycopg.connect(database, autocommit=True, options="-c lock_timeout=1") as app,
+            psycopg.connect(database) as purge,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            purge.execute("lock table cdc.change_log_0 in access exclusive mode")
+            written = pool.submit(app.execute, write)
+            while log.conn.execute(waits).fetchone() != (1,) and not written.done():
+                pass
+            purge.execute("select pg_sleep(0.02)")  # longer than the writer would wait
+            purge.commit()
+            written.result()
+    assert [op for op, _, _ in log.ops(since, log.tick())] == ["I", "T", "I"]
 
 
 def test_trap_131_purge_waits_for_nobody(log: Log, database: str):
