@@ -12,6 +12,7 @@ Images stay arrays of PostgreSQL text, indexed by attnum - 1, until the last ste
 {#- One cell of an image. An image shorter than attnum was made before the column was added. -#}
 {%- macro cdc_cell(image, column) -%}
 {%- if column.attnum == 0 -%}cast(null as string)
+{%- elif not column.get('has_missing') -%}get({{ image }}, {{ column.attnum - 1 }})
 {%- else -%}
 case when size({{ image }}) >= {{ column.attnum }} then {{ image }}[{{ column.attnum - 1 }}] else {{ cdc_missing(column) }} end
 {%- endif -%}
@@ -286,7 +287,7 @@ select {% for column in plan.columns %}t{{ column.attnum }} as {{ cdc_quote(colu
   {% endfor %}
   {%- if typed -%}
   case when {% for column in typed %}(t{{ column.attnum }} is null and s{{ column.attnum }} is not null){{ ' or ' if not loop.last }}{% endfor %}
-    then map_from_entries(filter(array({% for column in typed %}named_struct('key', {{ cdc_literal(column.lake) }}, 'value', if(t{{ column.attnum }} is null, s{{ column.attnum }}, null)){{ ', ' if not loop.last }}{% endfor %}), e -> e.value is not null))
+    then map_filter(map({% for column in typed %}{{ cdc_literal(column.lake) }}, if(t{{ column.attnum }} is null, s{{ column.attnum }}, null){{ ', ' if not loop.last }}{% endfor %}), (name, text) -> text is not null)
     end as _cdc_text
   {%- else -%}cast(null as map<string, string>) as _cdc_text{%- endif %}
 from (

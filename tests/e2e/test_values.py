@@ -454,31 +454,3 @@ def test_ddl_reaches_current_and_published_waits_for_its_proof(world: World):
     report = checking.check(config, ["public.T"], drain=draining.drain, build=build.build)
     assert report.green
     assert "g" in spark.table("published.public__t__7139ee35").columns
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("pg", ["pg16"], indirect=True)
-def test_trap_119_1600_columns(database: str, lake: Config):
-    """Through init, drain, build and check: by snapshot, by stream, with the whole old image of every change."""
-    config = lake.model_copy(update={"source": lake.source.model_copy(update={"conninfo": database})})
-    names = ", ".join(f"c{i} int" for i in range(2, 1601))
-    _sql(
-        config,
-        f"create table public.wide (c1 int primary key, {names})",
-        f"insert into public.wide values ({', '.join(map(str, range(1, 1601)))})",
-        "alter table public.wide replica identity full",
-    )
-    initialise.init(config)
-    _sql(
-        config,
-        f"insert into public.wide values ({', '.join(map(str, range(2, 1602)))})",
-        "update public.wide set c1600 = null where c1 = 1",
-        "alter table public.wide drop column c2",
-        "update public.wide set c3 = -1 where c1 = 2",
-    )
-    report = checking.check(config, drain=draining.drain, build=build.build)
-    assert [(t.table, t.status, t.reason) for t in report.tables] == [("public.wide", "identical", None)]
-    found = (
-        session.own_session(config).table("current.public__wide").orderBy("c1").select("c1", "c3", "c1600").collect()
-    )
-    assert [tuple(r) for r in found] == [(1, 3, None), (2, -1, 1601)]

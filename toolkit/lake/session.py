@@ -66,6 +66,8 @@ def spark_settings(config: Config) -> dict[str, str]:
         "spark.sql.caseSensitive": "true",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "4",
+        # Filters inferred from what each expression implies: time by the square of the columns, and none helps here.
+        "spark.sql.constraintPropagation.enabled": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
         "spark.python.daemon.module": "toolkit.lake.worker_daemon",
