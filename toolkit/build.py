@@ -67,7 +67,7 @@ def build(
         BuildFailed: dbt did not finish; the message is that of the first model that failed.
         UnknownTable: nothing matches `select`.
     """
-    from toolkit import evolve, models_sync
+    from toolkit import evolve, models_sync, retire
     from toolkit.lake.ledger import Ledger
     from toolkit.lake.session import session
 
@@ -99,6 +99,7 @@ def build(
     if as_of is None:
         replaced = [model.name.partition(".")[2] for model in models if model.action == "rebuild"]
         evolve.describe(config, ledger, replaced)
+        retire.retire(config, ledger)
     stale = _stale(ledger, as_of, select)
     if select and not models and not stale:
         raise UnknownTable(f"no model matches {' '.join(select)}; see dbt_project/models/current")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolkit.lsn import Lsn
-from toolkit.names import qualified, quote_postgres
+from toolkit.names import lake_table, qualified, quote_postgres
 
 #: What of a table must be published.
 OPERATIONS = frozenset({"insert", "update", "delete", "truncate"})
@@ -182,3 +182,9 @@ class SchemaVersion:
     ordinal: int
     table: TableVersion
     payload: str  # the JSON as captured
+
+    @property
+    def history_name(self) -> str:
+        """Name in `history`: a dropped table's is its own for ever, whoever takes the name that it had."""
+        name = lake_table(self.table.schema, self.table.name)
+        return f"{name}__dropped_g{self.generation}_{self.table.relid}" if self.table.dropped else name

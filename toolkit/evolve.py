@@ -83,7 +83,7 @@ def describe(config: Config, ledger: Ledger, aliases: Sequence[str]) -> None:
 
     for version in ledger.latest_versions().values():
         alias = lake_table(version.table.schema, version.table.name)
-        if alias in aliases and any(c.comment for c in version.table.columns):
+        if alias in aliases and not version.table.dropped and any(c.comment for c in version.table.columns):
             table = f"{config.lake.catalog}.current.{alias}"
             lake.describe(own_session(config), table, _comments(version.table))
 

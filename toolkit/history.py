@@ -121,9 +121,14 @@ def resolve(config: Config, table: str, as_of: Lsn | None = None) -> TableVersio
     Raises:
         UnknownTable: no captured table ever had that name; close names are listed.
     """
+    return newest(config, table, as_of).table
+
+
+def newest(config: Config, table: str, as_of: Lsn | None = None) -> SchemaVersion:
+    """The last schema version of the table that a name means."""
     log = _Log.read(config)
     relid = _resolve(log, table, as_of)
-    return max((v for v in log.schemas if v.table.relid == relid), key=_position).table
+    return max((v for v in log.schemas if v.table.relid == relid), key=_position)
 
 
 def versions_frame(config: Config, table: str) -> pd.DataFrame:

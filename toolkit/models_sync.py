@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.catalog import Column, SchemaVersion, TableVersion
 from toolkit.errors import LakeError
-from toolkit.names import lake_columns, lake_table, quote_spark, renamed
+from toolkit.names import lake_columns, quote_spark, renamed
 from toolkit.pgtypes import literal, spark_type
 from toolkit.states import states_at
 
@@ -35,7 +35,7 @@ _HEADER = "made by `cdc models sync`; changes here are lost"
 class SyncResult:
     """What a sync changed. Paths are relative to the dbt project."""
 
-    tables: tuple[str, ...]  # aliases of all tables with models
+    tables: tuple[str, ...]  # aliases of all tables that are there and have models
     written: tuple[str, ...]
     removed: tuple[str, ...]
 
@@ -43,13 +43,15 @@ class SyncResult:
 def sync(config: Config, *, as_of: Lsn | None = None) -> SyncResult:
     """Write the models and `profiles.yml` from the ledger; remove the models of tables that are gone.
 
-    With `as_of` they are those of the tables that were there at that LSN and known, under the names of then.
+    A dropped table has its history made once, to its end. With `as_of` they are those of the tables that were there at
+    that LSN and known, under the names of then.
 
     No source connection and no JVM. Files that are already right are not touched, so dbt's partial parsing holds.
 
     Raises:
         LakeError: the project's folder is missing or not writable.
     """
+    from toolkit.lake import reads
     from toolkit.lake.ledger import Ledger
 
     ledger = Ledger(config)
@@ -58,32 +60,30 @@ def sync(config: Config, *, as_of: Lsn | None = None) -> SyncResult:
     last = ledger.last()
     generation = last.generation if last else None
     based = {event.relid for event in ledger.baselines() if event.generation == generation}
-    live = [v for v in ledger.latest_versions().values() if v.generation == generation and v.table.relid in based]
-    return write(config, live)
+    finished = set(reads.tables(config, "history"))
+    kept = (v for v in ledger.latest_versions().values() if v.generation == generation and v.table.relid in based)
+    return write(config, [v for v in kept if not v.table.dropped or v.history_name not in finished])
 
 
 def write(config: Config, versions: Iterable[SchemaVersion]) -> SyncResult:
-    """Write the models of these versions; those of dropped or unpublished tables are left out."""
+    """Write the models of these versions: of a dropped table its history alone, of an unpublished one none."""
     project = config.project_dir
     if not (project / "dbt_project.yml").is_file():
         raise LakeError(
             f"[dbt] project_dir {project} holds no dbt_project.yml; set it to the toolkit's dbt_project folder"
         )
-    tables = sorted(
-        (v.table for v in versions if not v.table.dropped and v.table.published),
-        key=lambda table: lake_table(table.schema, table.name),
-    )
+    found = sorted((v for v in versions if v.table.published), key=lambda v: v.history_name)
     files = {Path("profiles.yml"): profile(config)}
-    for table in tables:
-        alias = lake_table(table.schema, table.name)
-        for layer in ("current", "history"):
+    for version in found:
+        table, alias = version.table, version.history_name
+        for layer in ("history",) if table.dropped else ("current", "history"):
             folder = Path("models") / layer
             files[folder / f"{layer}__{alias}.sql"] = (
                 f"{{# {_HEADER} #}}\n{{{{ config(alias='{alias}') }}}}\n{{{{ cdc_{layer}(relid={table.relid}) }}}}\n"
             )
             files[folder / f"{layer}__{alias}.yml"] = _dump(_properties(table, layer, alias))
     try:
-        return _apply(project, files, tuple(lake_table(t.schema, t.name) for t in tables))
+        return _apply(project, files, tuple(v.history_name for v in found if not v.table.dropped))
     except OSError as error:
         raise LakeError(f"writing models into {project}: {error.strerror}; change its permissions") from None
 
@@ -169,9 +169,10 @@ def _properties(table: TableVersion, layer: str, alias: str) -> dict[str, Any]:
         ]
     kind = "Rows" if layer == "current" else "Row versions by LSN"
     comment = f" {table.comment}" if table.comment else ""
+    name = f"{table.identifier}, which was dropped" if table.dropped else table.identifier
     model = {
         "name": f"{layer}__{alias}",
-        "description": _plain(f"{kind} of {table.identifier}.{comment}"),
+        "description": _plain(f"{kind} of {name}.{comment}"),
         "columns": columns,
     }
     if layer == "current" and len(key) > 1 and set(key) <= {c.attnum for c in shown}:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from toolkit.errors import ConfigError, NotProven
 from toolkit.lsn import Lsn
-from toolkit.names import lake_table
 from toolkit.states import known_at
 
 if TYPE_CHECKING:
@@ -39,7 +38,8 @@ def rows(
     from toolkit.lake.session import own_session
     from toolkit.parity import comparison
 
-    version = history.resolve(config, table, as_of)
+    last = history.newest(config, table, as_of)
+    version = last.table
     plan = comparison(version, 1)
     names = [c.name for c in plan.columns]
     unknown = [name for name in key or () if name not in names]
@@ -48,8 +48,9 @@ def rows(
     _require_known(config, version, as_of)
     versioned = as_of is not None or key is not None
     spark = own_session(config)
-    name = lake_table(version.schema, version.name)
-    relation = f"{'history' if versioned else 'current'}.{name}"
+    if version.dropped and not versioned:
+        raise ConfigError(f"rows of {version.identifier}: it was dropped at {last.end_lsn}; give a key or an LSN")
+    relation = f"{'history' if versioned else 'current'}.{last.history_name}"
     _require_built(config, spark, relation, version, as_of)
     frame = spark.table(relation)
     if as_of is not None:

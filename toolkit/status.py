@@ -13,7 +13,18 @@ from toolkit.states import TableState, live_tables, table_states
 
 if TYPE_CHECKING:
     from toolkit.config import Config
+    from toolkit.lake.ledger import Ledger
     from toolkit.source.slot import SlotState
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedTable:
+    """A table that the source has no more. `history` holds what its rows were; None until the next build."""
+
+    table: str
+    relid: int
+    lsn: Lsn
+    history: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +39,7 @@ class Status:
     lag_bytes: int | None  # WAL flushed on the source and not yet in the log
     tables: tuple[TableState, ...]
     stage: str | None = None  # the first stage of `cdc init` that is not done; None when capture is complete
+    dropped: tuple[DroppedTable, ...] = ()
 
     @property
     def red(self) -> bool:
@@ -69,6 +81,26 @@ def status(config: Config) -> Status:
         lag_bytes=lag,
         tables=table_states(ledger, proven(config, ledger)),
         stage=None if stage is None else str(stage),
+        dropped=dropped_tables(config, ledger),
+    )
+
+
+def dropped_tables(config: Config, ledger: Ledger) -> tuple[DroppedTable, ...]:
+    """Captured tables that the source has dropped, in the order of their going."""
+    from toolkit.lake import reads
+
+    built = set(reads.tables(config, "history"))
+    based = {event.relid for event in ledger.baselines()}
+    gone = [v for v in ledger.latest_versions().values() if v.table.dropped and v.table.relid in based]
+    return tuple(
+        DroppedTable(
+            v.table.identifier,
+            v.table.relid,
+            Lsn(v.end_lsn),
+            f"history.{v.history_name}" if v.history_name in built else None,
+        )
+        for v in sorted(gone, key=lambda v: (v.end_lsn, v.ordinal))
+        if v.table.published
     )
 
 

@@ -30,8 +30,11 @@ A segment is a stretch of the log in which rows are told apart in the same way: 
   {% set plan = {'relid': relid, 'position': p, 'gaps': gaps, 'state': 'ok'} %}
   {% if last is none or not baselines %}
     {% do return(dict(plan, state='no baseline')) %}
-  {% elif last.table.get('dropped') %}
+  {% elif last.table.get('dropped') and not whole %}
     {% do return(dict(plan, state='dropped')) %}
+  {% elif last.table.get('dropped') %}
+    {# Its rows end there, as they would by a TRUNCATE. #}
+    {% do truncates.append(dict(last, kind='drop')) %}
   {% endif %}
   {% set start = baselines | first if whole else baselines | last %}
   {% set clears = [] %}

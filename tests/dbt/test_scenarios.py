@@ -217,7 +217,8 @@ def test_as_of_knows_the_tables_and_names_of_then(built: Lake) -> None:
     assert [s.table for s in built.build(as_of=red, select=["public__t303"]).stale] == ["public.t303"]
 
     assert {row["v"] for row in rows.rows(built.config, "t", as_of=then)} == {"x", "y"}
-    with pytest.raises(ConfigError, match=f"another table has its name now; run `cdc build --as-of-lsn {then}`"):
-        rows.rows(built.config, "t302", as_of=then)  # it was answered with no rows
+    want = source.at(gone.relid, then)
+    assert want is not None  # it was answered with no rows: another table has its name
+    assert Counter(tuple(row.values()) for row in rows.rows(built.config, "t302", as_of=then)) == want[0]
     with pytest.raises(ConfigError, match="was dropped at"):
         rows.rows(built.config, "t304", as_of=Lsn(source.lsn))  # as if it were still there

@@ -105,8 +105,8 @@ def tags(config: Config, table: str) -> dict[str, int]:
     return {name: int(ref["snapshot-id"]) for name, ref in refs.items() if ref["type"] == "tag"}
 
 
-def tables(config: Config, namespace: str) -> tuple[str, ...]:
-    """Names of the tables in a namespace, in order; empty without a catalog."""
+def tables(config: Config, namespace: str, kind: str = "TABLE") -> tuple[str, ...]:
+    """Names of the tables (or of kind `VIEW`) in a namespace, in order; empty without a catalog."""
     database = config.catalog_db
     if not database.is_file():
         return ()
@@ -114,8 +114,8 @@ def tables(config: Config, namespace: str) -> tuple[str, ...]:
         try:
             rows = connection.execute(
                 "SELECT table_name FROM iceberg_tables WHERE catalog_name = ? AND table_namespace = ?"
-                " AND (iceberg_type = 'TABLE' OR iceberg_type IS NULL) ORDER BY 1",
-                (config.lake.catalog, namespace),
+                " AND coalesce(iceberg_type, 'TABLE') = ? ORDER BY 1",
+                (config.lake.catalog, namespace, kind),
             ).fetchall()
         except sqlite3.OperationalError:
             return ()

@@ -114,9 +114,8 @@ def publish(
     kept = before
     if complete and report.lsn is not None:
         kept = {relid: row for relid, row in before.items() if relid in tables or relid in after}
-        if {row["table"] for row in before.values()} - {row["table"] for row in (kept | after).values()}:
-            versions = (v.table for relid, v in ledger.latest_versions().items() if relid in tables or relid in after)
-            _drop_others(spark, {lake_table(t.schema, t.name) for t in versions})
+        versions = (v.table for relid, v in ledger.latest_versions().items() if relid in tables or relid in after)
+        _drop_others(config, spark, tables, {lake_table(t.schema, t.name) for t in versions})
     _write(config, PUBLISHED, _LEDGER_COLUMNS, (kept | after).values(), overwrite=True)
     results = [_result(report, result, after[result.relid], result.table in moved, now) for result in report.tables]
     _write(config, RESULTS, _RESULT_COLUMNS, results, overwrite=False)
@@ -184,10 +183,18 @@ def _create_view(spark: SparkSession, table: TableVersion, tag: str) -> None:
     spark.sql(f"CREATE OR REPLACE VIEW published.{name} AS {shown_sql(spark, name, tag)}")
 
 
-def _drop_others(spark: SparkSession, keep: set[str]) -> None:
-    for row in spark.sql("SHOW VIEWS IN published").collect():
-        if row["viewName"] not in keep and not row["isTemporary"]:
-            spark.sql(f"DROP VIEW published.{quote_spark(row['viewName'])}")
+def _drop_others(config: Config, spark: SparkSession, tables: Mapping[int, TableVersion], keep: set[str]) -> None:
+    """Drop the views of tables that are gone, and of renamed ones that are proven under their new names."""
+    from toolkit.lake import reads
+
+    views = set(reads.tables(config, "published", "VIEW"))
+    for name in sorted(views - keep):
+        relid = reads.properties(config, f"current.{name}").get("cdc.relid")
+        if relid is None:
+            continue  # somebody else's view
+        table = tables.get(int(relid))
+        if table is None or lake_table(table.schema, table.name) in views:
+            spark.sql(f"DROP VIEW published.{quote_spark(name)}")
 
 
 def _result(
