@@ -164,3 +164,25 @@ def test_statements_that_cannot_be_tried(source: Config, conn: Connection) -> No
     gone = source.model_copy(update={"source": source.source.model_copy(update={"conninfo": "host=127.0.0.1 port=1"})})
     with pytest.raises(SourceUnavailable, match=r"127\.0\.0\.1"):
         lint.lint(gone, "select 1")
+
+
+def test_what_a_statement_does_to_one_of_several_publications(source: Config, conn: Connection) -> None:
+    conn.execute(
+        "create publication a for table public.item, public.other; create publication b for table public.item;"
+        "create table public.mine (id int primary key); alter publication b add table public.mine"
+    )
+    chosen = source.source.model_copy(update={"scope": "published", "publication": ("a", "b")})
+    config = source.model_copy(update={"source": chosen})
+    install.install(conn, config)
+    script = """alter publication b drop table item;
+alter publication b drop table mine;
+alter publication b add table item (id, name);
+"""
+    effects = lint.lint(config, script)
+    assert [(e.line, e.table, e.effect) for e in effects] == [
+        (1, None, "no effect"),
+        (2, "public.mine", "silent"),
+        (3, "public.item", "silent"),
+    ]
+    assert "left the publication" in effects[1].detail
+    assert "column lists differ between publications a, b" in effects[2].detail
