@@ -27,7 +27,7 @@ class Change:
 
     `kind`: created, dropped (the table, `column` None; or a column), table renamed, added, renamed, type, nullability,
     default, identity, generated, collation, enum labels, composite, domain, published, key, replica identity,
-    row filter, persistence, partitioning, comment.
+    row filter, publications (in what they differ), persistence, partitioning, comment.
     """
 
     kind: str
@@ -206,6 +206,7 @@ def changes(before: TableVersion | None, after: TableVersion) -> tuple[Change, .
             ("key", _key(before), _key(after)),
             ("replica identity", before.replica_identity, after.replica_identity),
             ("row filter", before.row_filter, after.row_filter),
+            ("publications", before.conflict, after.conflict),
             ("published", _yes(before.published), _yes(after.published)),
             ("persistence", before.persistence, after.persistence),
             ("partitioning", _parts(before), _parts(after)),

@@ -120,6 +120,12 @@ def test_key_nullability_and_default_are_changes() -> None:
     assert _kinds(history.changes(before, after)) == [("key", None), ("nullability", "a"), ("default", "a")]
 
 
+def test_publications_that_differ_are_a_change() -> None:
+    shape = made.snapshot("t", [made.column(1, "id", "int")])
+    before, after = (TableVersion.from_json(shape | {"conflict": c}) for c in (None, "column lists differ"))
+    assert _kinds(history.changes(before, after)) == [("publications", None)]
+
+
 def test_a_dropped_table_ends_its_history() -> None:
     table = TableVersion.from_json(made.snapshots()[0])
     gone = TableVersion.from_json(made.snapshots()[0] | {"dropped": True})
