@@ -65,9 +65,7 @@ def events(
         f" OR commit_lsn = {int(last.commit_lsn)} AND ordinal > {last.ordinal})"
     )
     found = spark.sql(
-        f"SELECT coalesce(op, 'T'), end_lsn, batch_id, xid, new IS NOT NULL, old IS NOT NULL,"
-        f" array({', '.join(_cell('new', c) for c in plan.columns)}),"
-        f" array({', '.join(_cell('old', c) for c in plan.columns)}),"
+        f"SELECT coalesce(op, 'T'), end_lsn, batch_id, xid, new, old,"
         f" coalesce(old_kind, '') = 'O', coalesce(unchanged, array())"
         f" FROM {EVENTS} VERSION AS OF {ledger.snapshot_id()}"
         f" WHERE generation = {last.generation} AND relid = {relid} AND commit_lsn < {int(upto)}"
@@ -81,12 +79,12 @@ def events(
             end_lsn=Lsn(end_lsn),
             batch_id=batch_id,
             xid=xid,
-            new=tuple(new) if has_new else None,
-            old=tuple(old) if has_old else None,
+            new=_row(new, plan),
+            old=_row(old, plan),
             whole=whole,
             unchanged=frozenset(index[a] for a in unchanged if a in index),
         )
-        for op, end_lsn, batch_id, xid, has_new, has_old, new, old, whole, unchanged in found
+        for op, end_lsn, batch_id, xid, new, old, whole, unchanged in found
     )
 
 
@@ -136,6 +134,16 @@ def lines_at(spark: SparkSession, side: Side, snapshot_id: int, rows: Collection
         f" WHERE {_array([texts[i] for i in shown])} IN ({wanted})"
     ).collect()
     return Counter(line.encode() for (line,) in found)
+
+
+def _row(image: Sequence[str | None] | None, plan: Comparison) -> Row | None:
+    """The compared columns of an image, as `_cell` reads them."""
+    if image is None:
+        return None
+    missing = (c.missing if c.has_missing else None for c in plan.columns)
+    return tuple(
+        image[c.attnum - 1] if len(image) >= c.attnum else m for c, m in zip(plan.columns, missing, strict=True)
+    )
 
 
 def _cell(image: str, column: Column) -> str:
