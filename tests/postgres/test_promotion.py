@@ -32,7 +32,7 @@ def _standby(primary: EmbeddedServer) -> Iterator[EmbeddedServer]:
     """A streaming standby of `primary`, as it is now."""
     server = EmbeddedServer(None, primary.major, bindir=primary.bindir)
     server._initialise()  # for its folders, of which the data is replaced
-    subprocess.run(["rm", "-rf", str(server.data)], check=True)
+    subprocess.run(["find", str(server.data), "-mindepth", "1", "-delete"], check=True)
     where = conninfo_to_dict(primary.conninfo())
     command = [primary.program("pg_basebackup"), "-D", str(server.data), "-R", "-c", "fast", "--no-sync"]
     command += ["-h", str(where["host"]), "-p", str(where["port"]), "-U", str(where["user"])]
