@@ -16,7 +16,8 @@ from toolkit.queries import load
 from toolkit.source import copytext
 from toolkit.source.copyout import copy_blocks
 
-_BLOCK_BYTES = 1 << 20
+#: Less than a socket holds: while a block is hashed the server goes on, and is hardly ever waited for.
+_BLOCK_BYTES = 1 << 17
 _KEYS_AT_ONCE = 5_000
 
 
@@ -67,7 +68,7 @@ def _table(conn: psycopg.Connection[Any], plan: Comparison) -> Iterator[None]:
 def lines(
     conn: psycopg.Connection[Any], plan: Comparison, keys: Sequence[Sequence[str]] | None = None
 ) -> Iterator[Iterator[Sequence[bytes]]]:
-    """The table's rows as lines, in blocks of about a megabyte; with `keys` (as text) only the rows of those keys.
+    """The table's rows as lines, a block at a time; with `keys` (as text) only the rows of those keys.
 
     Raises:
         TableMoved: the snapshot's rows cannot be read any more.
