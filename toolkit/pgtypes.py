@@ -42,9 +42,12 @@ def typed_sql(text_expr: str, column: Column) -> str:
     return str(_module().cdc_typed(text_expr, column)).strip()
 
 
-def text_sql(lake_name: str, column: Column) -> str:
-    """Exactly the source's text of one column of a typed table, from the typed column and `_cdc_text`."""
-    return str(_module().cdc_text_of(lake_name, column)).strip()
+def text_sql(lake_name: str, column: Column, canonical: str | None = None) -> str:
+    """Exactly the source's text of one column of a typed table, from the typed column and `_cdc_text`.
+
+    With `canonical` that expression stands for a typed value.
+    """
+    return str(_module().cdc_text_of(lake_name, column, canonical=canonical)).strip()
 
 
 def canonical_sql(lake_name: str, column: Column) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from toolkit.catalog import TableVersion
 from toolkit.config import Config, SourceConfig
 from toolkit.lake import parity as lake_side
 from toolkit.names import quote_spark
-from toolkit.parity import Comparison, Sums, chosen, comparison, differing
+from toolkit.parity import Comparison, Sums, chosen, comparison, differing, fields
 from toolkit.pgtypes import typed_sql
 from toolkit.quality.classify import classify
 from toolkit.source import connection
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.e2e, pytest.mark.postgres, pytest.mark.spark]
 
+#: Around where PostgreSQL counts from, and around what the lake's types hold.
+EDGES = (
+    "2000-01-01 00:00:00", "1999-12-31 23:59:59.999999", "0001-01-01 00:00:00", "0001-12-31 23:59:59.999999 BC",
+    "9999-12-31 23:59:59.999999", "10000-01-01 00:00:00",
+)  # fmt: skip
 #: Type and the texts of its column, one a row; shorter lists are filled up with NULL.
 CORPUS: dict[str, list[str | None]] = {
     "boolean": ["t", "f", None],
@@ -40,8 +46,10 @@ CORPUS: dict[str, list[str | None]] = {
     "char(5)": ["ab", "", "abcde"],
     "date": ["2024-02-29", "0044-03-15 BC", "infinity", "99999-01-01"],
     "time": ["23:59:59.999999", "24:00:00"],
-    "timestamp": ["2024-02-29 12:00:00.123456", "0001-01-01 00:00:00", "infinity", "1582-10-10 00:00:00"],
-    "timestamptz": ["2024-03-31 02:30:00+01", "1900-01-01 00:00:00+00", "-infinity"],
+    "timestamp": ["2024-02-29 12:00:00.123456", *EDGES, "infinity", "1582-10-10 00:00:00", "0099-02-28 01:02:03.1"],
+    "timestamp(0)": ["2024-02-29 12:00:00.5"],
+    "timestamptz": ["2024-03-31 02:30:00+01", *(f"{text}+00" for text in EDGES), "-infinity"],
+    "timestamptz(3)": ["1900-01-01 00:00:00.0125+00"],
     "interval": ["1 year 2 mons -3 days", "-00:00:01.5"],
     "uuid": ["a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"],
     "jsonb": ['{"b": [1, null], "a": "é"}', "null"],
@@ -89,17 +97,17 @@ def _version(conn: psycopg.Connection[Any], *, keyed: bool) -> TableVersion:
     return TableVersion.from_json(data | {"columns": [c[0] for c in columns]})
 
 
+def _texts(conn: psycopg.Connection[Any], plan: Comparison) -> list[tuple[str | None, ...]]:
+    """What the server itself makes of every cell."""
+    texts = sql.SQL(", ").join(
+        sql.SQL("case num_nulls({0}) when 0 then concat({0}) end").format(sql.Identifier(c.name)) for c in plan.columns
+    )
+    return conn.execute(sql.SQL("select {} from public.corpus").format(texts)).fetchall()
+
+
 def _current(spark: SparkSession, conn: psycopg.Connection[Any], plan: Comparison) -> DataFrame:
     """What the build makes of the source's texts: typed columns, and `_cdc_text` where the type cannot carry them."""
-    names = [c.name for c in plan.columns]
-    texts = conn.execute(
-        sql.SQL("select {} from public.corpus").format(
-            sql.SQL(", ").join(
-                sql.SQL("case num_nulls({0}) when 0 then concat({0}) end").format(sql.Identifier(n)) for n in names
-            )
-        )
-    ).fetchall()
-    raw = spark.createDataFrame(texts, ", ".join(f"{n} string" for n in names))
+    raw = spark.createDataFrame(_texts(conn, plan), ", ".join(f"{c.name} string" for c in plan.columns))
     typed = [f"{typed_sql(quote_spark(c.name), c)} as {c.name}" for c in plan.columns]
     kept = ", ".join(
         f"if({c.name} is not null and {typed_sql(quote_spark(c.name), c)} is null,"
@@ -120,7 +128,7 @@ def test_the_engines_agree_and_every_fault_shows(
     _current(spark, conn, plan).writeTo("current.public__corpus").createOrReplace()
     side = lake_side.Side(plan, None)
     source = _source(conn, plan)
-    assert len(source) == ROWS
+    assert Counter(fields(line, plan.stamps) for line in source) == Counter(_texts(conn, plan))
     assert sorted(lake_side.lines(spark, side, range(16))) == sorted(source)
     sums = Sums(16)
     sums.add(source)
@@ -142,7 +150,7 @@ def test_the_engines_agree_and_every_fault_shows(
         assert differing(figures, broken), name
         found = classify(
             source, lake_side.lines(spark, side, range(16)), columns=[c.name for c in plan.columns], key=plan.key,
-            samples=5,
+            samples=5, stamps=plan.stamps,
         )  # fmt: skip
         assert found.samples, name
         _current(spark, conn, plan).writeTo("current.public__corpus").createOrReplace()

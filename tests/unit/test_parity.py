@@ -43,7 +43,7 @@ def _classes(
     source: Sequence[Row], lake: Sequence[Row], key: Sequence[int] = (0,), samples: int = 20, **spool: Any
 ) -> Classes:
     lines = ([line_of(row) for row in rows] for rows in (source, lake))
-    return classify(*lines, columns=COLUMNS, key=key, samples=samples, **spool)
+    return classify(*lines, columns=COLUMNS, key=key, samples=samples, stamps={}, **spool)
 
 
 def _counts(found: Classes) -> tuple[int, int, int, int]:
@@ -119,7 +119,7 @@ TEXTS = st.none() | st.text(st.characters(exclude_characters="\0", exclude_categ
 @given(st.lists(st.tuples(TEXTS, TEXTS, TEXTS), max_size=30))
 def test_a_line_holds_exactly_its_fields(rows: list[Row]) -> None:
     for row in rows:
-        assert fields(line_of(row)) == row
+        assert fields(line_of(row), {}) == row
     assert len({line_of(row) for row in rows}) == len(set(rows))
 
 

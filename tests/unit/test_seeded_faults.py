@@ -141,7 +141,7 @@ def test_each_of_many_faults_is_found_and_classed(
         rng.shuffle(lake)
         buckets = rng.choice((1, 7, 64))
         sides = [[line_of(row) for row in rows] for rows in (source, lake)]
-        assert [fields(line) for line in sides[0]] == source
+        assert [fields(line, {}) for line in sides[0]] == source
         figures = []
         for lines in sides:
             sums = Sums(buckets)
@@ -154,6 +154,7 @@ def test_each_of_many_faults_is_found_and_classed(
             columns=COLUMNS,
             key=(0,) if keyed else (),
             samples=5,
+            stamps={},
         )
         if not keyed:
             modified, added, removed = 0, added + modified, removed + modified

@@ -19,6 +19,7 @@ _JOB_TABLES, _JOB_COLUMNS = 50, 1000
 _ASKED_COLUMNS = 200
 #: Ranges of keys that a scan is narrowed to.
 _RANGES = 50
+_EPOCH_MICROS = 946_684_800_000_000  # 2000-01-01, in Unix time
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +50,21 @@ def line_sql(plan: Comparison, *, typed: bool = False) -> str:
 
     Nearly every row has nothing in `_cdc_text`: to ask once costs less than in each cell.
     """
-    from toolkit.pgtypes import canonical_sql, kind
+    from toolkit.pgtypes import canonical_sql, kind, text_sql
 
     names = lake_columns([(c.attnum, c.name) for c in plan.table.columns])
-    bare = _joined([canonical_sql(names[c.attnum], c) for c in plan.columns])
+    stamps = {i: _stamp(names[plan.columns[i].attnum], end) for i, end in plan.stamps.items()}
+    bare = _joined([stamps.get(i) or canonical_sql(names[c.attnum], c) for i, c in enumerate(plan.columns)])
     if typed or all(kind(c) == "string" for c in plan.columns):
         return bare
-    line = _joined(current_fields(plan))
+    line = _joined([text_sql(names[c.attnum], c, stamps.get(i)) for i, c in enumerate(plan.columns)])
     return line if len(plan.columns) > _ASKED_COLUMNS else f"if(_cdc_text IS NULL, {bare}, {line})"
+
+
+def _stamp(lake_name: str, end: str) -> str:
+    """A timestamp's eight bytes on the source, as hex. One without a time zone is cast in the session's, UTC."""
+    value = quote_spark(lake_name) if end else f"cast({quote_spark(lake_name)} as timestamp)"
+    return f"lower(lpad(hex(unix_micros({value}) - {_EPOCH_MICROS}), 16, '0'))"
 
 
 def _joined(fields: Sequence[str]) -> str:

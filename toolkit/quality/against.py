@@ -114,7 +114,9 @@ def _compared(
         return replace(result, status="different", reason="its columns or its key differ on the other server")
     # Attribute numbers differ after a restore: both sides print the columns in the order of the source.
     by_name = {c.name: c for c in other_plan.columns}
-    other_plan = replace(other_plan, columns=tuple(by_name[c.name] for c in plan.columns), key=plan.key)
+    other_plan = replace(
+        other_plan, columns=tuple(by_name[c.name] for c in plan.columns), key=plan.key, stamps=plan.stamps
+    )
     try:
         plan, source = effective(plan, _figures(ours, plan))
         other_figures = _figures(theirs, replace(other_plan, buckets=plan.buckets))
@@ -134,6 +136,7 @@ def _compared(
                 columns=[c.name for c in plan.columns],
                 key=plan.key,
                 samples=config.check.samples,
+                stamps=plan.stamps,
                 expected=sum(f[b].rows for f in (source, other_figures) for b in buckets if b in f),
                 directory=directory,
             )

@@ -38,7 +38,7 @@ def explain(
     built: Counter[Row] | None = None
     if applied.foreign and applied.build is not None:
         lines = evidence.lines_at(spark, side, applied.build.snapshot_id, set(named))
-        built = Counter({fields(line): copies for line, copies in lines.items()})
+        built = Counter({fields(line, plan.stamps): copies for line, copies in lines.items()})
     return tuple(
         replace(sample, cause=_cause(plan, name, sample, account, built, applied))
         for name, sample in zip(named, samples, strict=True)

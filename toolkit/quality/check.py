@@ -387,6 +387,7 @@ class _Comparing:
                 columns=[c.name for c in plan.columns],
                 key=plan.key,
                 samples=self.config.check.samples,
+                stamps=plan.stamps,
                 expected=expected,
                 directory=directory,
                 every=None if self.rows is None else self.rows.of(side.plan, self.lsn),

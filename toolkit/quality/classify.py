@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +27,7 @@ def classify(
     columns: Sequence[str],
     key: Sequence[int],
     samples: int,
+    stamps: Mapping[int, str],
     expected: int = 0,
     directory: Path | None = None,
     every: Every | None = None,
@@ -37,10 +38,11 @@ def classify(
     `columns`; a bag has none, so that its rows are only ever added or removed.
 
     Args:
+        stamps: of the comparison that the lines are of.
         expected: lines of both sides together; above what memory should hold they are spooled in `directory`.
         every: is handed the rows as they are found, in no order.
     """
-    found = _Found(tuple(columns), tuple(key), samples, every)
+    found = _Found(tuple(columns), tuple(key), samples, stamps, every)
     parts = min(_PARTS_MOST, 1 + expected // _PART)
     if parts == 1 or directory is None:
         found.add(list(source), lake)
@@ -74,6 +76,7 @@ class _Found:
     columns: tuple[str, ...]
     key: tuple[int, ...]
     most: int
+    stamps: Mapping[int, str]
     every: Every | None
     counts: Counter[str] = field(default_factory=Counter)
     kept: dict[SampleKind, list[Sample]] = field(default_factory=lambda: {"modified": [], "added": [], "removed": []})
@@ -85,19 +88,22 @@ class _Found:
         for name in sorted(left.keys() | right.keys(), key=_null_first):
             mine, other = left.get(name, []), right.get(name, [])
             for one, two in zip(mine, other, strict=False):
-                self._note("modified", fields(one), fields(two))
+                self._note("modified", self._fields(one), self._fields(two))
             for line in mine[len(other) :]:
-                self._note("removed", fields(line), None, (ours[line], theirs[line]))
+                self._note("removed", self._fields(line), None, (ours[line], theirs[line]))
             for line in other[len(mine) :]:
-                self._note("added", None, fields(line), (ours[line], theirs[line]))
+                self._note("added", None, self._fields(line), (ours[line], theirs[line]))
 
     def _by_key(self, lines: Counter[bytes]) -> dict[Row, list[bytes]]:
         """Lines by key; a bag's by themselves, so that different ones never meet."""
         found: dict[Row, list[bytes]] = {}
         for line in sorted(lines.elements()):
-            row = fields(line)
+            row = self._fields(line)
             found.setdefault(tuple(row[i] for i in self.key) if self.key else row, []).append(line)
         return found
+
+    def _fields(self, line: bytes) -> Row:
+        return fields(line, self.stamps)
 
     def _note(
         self, kind: SampleKind, source: Row | None, lake: Row | None, copies: tuple[int, int] | None = None

@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from toolkit.catalog import Column
 from toolkit.errors import CdcError
 from toolkit.names import quote_postgres
 from toolkit.parity import Comparison
@@ -105,8 +106,18 @@ def _statement(plan: Comparison, keys: Sequence[Sequence[str]] | None = None) ->
             sql.SQL(", ").join(sql.SQL(f"k{n}") for n in range(len(columns))),
         )
     return sql.SQL(load("parity/lines")).format(
-        columns=sql.SQL(", ").join(sql.Identifier(column.name) for column in plan.columns),
+        columns=sql.SQL(", ").join(
+            _stamp(c, plan.stamps[i]) if i in plan.stamps else sql.Identifier(c.name)
+            for i, c in enumerate(plan.columns)
+        ),
         # The rows of a partitioned table are its partitions'; an ordinary table's children are tables of their own.
         relation=relation if table.kind == "p" else sql.SQL("ONLY {}").format(relation),
         filter=condition,
+    )
+
+
+def _stamp(column: Column, end: str) -> sql.Composable:
+    kind = "timestamptz" if end else "timestamp"
+    return sql.SQL(load("parity/stamp")).format(
+        column=sql.Identifier(column.name), type=sql.Identifier(kind), send=sql.Identifier(f"{kind}_send")
     )
