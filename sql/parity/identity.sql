@@ -1,12 +1,20 @@
--- Whether a table is still the one that the snapshot saw. Reading pg_class goes through the transaction's snapshot;
--- the functions answer for now. A file that changed since (TRUNCATE, a rewrite) hides its old rows from the snapshot.
+-- Whether a table is still the one that the snapshot saw. Reading pg_class and pg_inherits goes through the transaction's
+-- snapshot; the functions answer for now, and so does a SELECT: it reads a partitioned table by its partitions of now. A
+-- file that changed since (TRUNCATE, a rewrite) hides its old rows from the snapshot.
 -- %(name)s is the quoted schema.table, %(relid)s its OID.
+WITH RECURSIVE tree (relid) AS (
+  SELECT %(relid)s::oid
+  UNION ALL
+  SELECT i.inhrelid
+  FROM tree AS t
+  JOIN pg_class AS c ON c.oid = t.relid AND c.relkind = 'p'
+  JOIN pg_inherits AS i ON i.inhparent = t.relid AND NOT i.inhdetachpending
+)
+
 SELECT to_regclass(%(name)s)::oid IS NOT DISTINCT FROM %(relid)s::oid AS same_table,
-       c.relfilenode IS NOT DISTINCT FROM coalesce(pg_relation_filenode(%(relid)s::oid), 0) AS same_file,
-       (SELECT count(*)
-        FROM pg_inherits AS i
-        JOIN pg_class AS l ON l.oid = i.inhrelid
-        WHERE i.inhparent = %(relid)s::oid
-          AND l.relfilenode IS DISTINCT FROM coalesce(pg_relation_filenode(l.oid), 0)) = 0 AS same_parts
-FROM pg_class AS c
-WHERE c.oid = %(relid)s::oid
+       (SELECT array_agg(t.relid ORDER BY t.relid) FROM tree AS t)
+       = coalesce((SELECT array_agg(p.relid::oid ORDER BY p.relid::oid) FROM pg_partition_tree(%(relid)s::oid) AS p),
+                  ARRAY[%(relid)s::oid]) AS same_parts, -- there are none of an ordinary table
+       (SELECT bool_and(c.relfilenode = coalesce(pg_relation_filenode(c.oid), 0))
+        FROM tree AS t
+        JOIN pg_class AS c ON c.oid = t.relid) AS same_files

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 
+import psycopg
 import pytest
 
 from toolkit.catalog import TableVersion
@@ -11,7 +13,7 @@ from toolkit.config import Config, SourceConfig
 from toolkit.parity import Comparison, comparison, line
 from toolkit.quality import reading
 from toolkit.queries import load
-from toolkit.source import catalog, install, parity
+from toolkit.source import catalog, cut, guard, install, parity, slot
 from toolkit.source.connection import Connection, connect
 
 pytestmark = pytest.mark.postgres
@@ -81,3 +83,117 @@ def test_labels_renamed_after_the_snapshot_are_refused(source: Config) -> None:
             other.execute("alter type public.pair add attribute three int")
             with pytest.raises(parity.TableMoved, match="altered while it was read"):
                 read(renamed)
+
+
+TREE = (
+    "create table public.root (id int primary key, v text) partition by range (id)",
+    "create table public.low partition of public.root for values from (0) to (100) partition by range (id)",
+    "create table public.low_1 partition of public.low for values from (0) to (50)",
+    "create table public.low_2 partition of public.low for values from (50) to (100)",
+    "create table public.high partition of public.root for values from (100) to (200)",
+    "insert into public.root select i, 'v' from generate_series(10, 190, 10) i",
+    "create table public.filled (id int primary key, v text)",
+    "insert into public.filled values (250, 'v')",
+)
+
+
+@pytest.mark.parametrize(
+    "ddl",
+    [
+        "alter table public.root detach partition public.high",
+        "alter table public.low detach partition public.low_1",
+        "alter table public.root detach partition public.high concurrently",
+        "alter table public.root attach partition public.filled for values from (200) to (300)",
+        "truncate public.low_1",
+        "drop table public.low_2",
+    ],
+)
+def test_partitions_of_another_day_are_refused(database: str, ddl: str) -> None:
+    """The server reads a partitioned table by the partitions of now: no difference to the lake as of the cut."""
+    config = Config(source=SourceConfig(conninfo=database))
+    with connect(config) as conn, connect(config) as other:
+        for statement in TREE:
+            other.execute(statement.encode())
+        plan = _plan(conn, "root")
+
+        def read() -> int:
+            with parity.lines(conn, plan) as blocks:
+                return sum(len(block) for block in blocks)
+
+        with parity.inside_snapshot(conn, None, seconds=5):
+            assert read() == 19
+            other.execute(ddl.encode())
+            with pytest.raises(parity.TableMoved, match=r"public\.root"):
+                read()
+
+
+def test_a_partition_attached_between_look_and_read_is_refused(database: str) -> None:
+    """ATTACH does not wait for readers of the root, nor they for it."""
+    config = Config(source=SourceConfig(conninfo=database))
+    with connect(config) as conn, connect(config) as other:
+        for statement in TREE:
+            other.execute(statement.encode())
+        plan = _plan(conn, "root")
+        with (
+            parity.inside_snapshot(conn, None, seconds=5),
+            pytest.raises(parity.TableMoved, match="partitions"),
+            parity.lines(conn, plan) as blocks,
+        ):
+            other.execute("alter table public.root attach partition public.filled for values from (200) to (300)")
+            assert sum(len(block) for block in blocks) == 20
+
+
+def test_children_by_inheritance_are_no_part_of_their_parent(database: str) -> None:
+    config = Config(source=SourceConfig(conninfo=database))
+    with connect(config) as conn, connect(config) as other:
+        other.execute("create table public.parent (id int primary key)")
+        other.execute("create table public.child () inherits (public.parent)")
+        other.execute("insert into public.parent values (1)")
+        other.execute("insert into public.child values (2)")
+        plan = _plan(conn, "parent")
+        with parity.inside_snapshot(conn, None, seconds=5):
+            conn.execute("select 1")
+            other.execute("truncate public.child")
+            with psycopg.connect(database) as holder:
+                holder.execute("lock table public.child")
+                with parity.lines(conn, plan) as blocks:
+                    assert [one for block in blocks for one in block] == [line(("1",))]
+
+
+def test_another_row_filter_is_another_table(source: Config) -> None:
+    with connect(source) as conn:
+        conn.execute("create table public.t (id int primary key, v int)")
+        conn.execute("insert into public.t values (1, 1), (2, 2)")
+        install.install(conn, source)
+
+        def plan() -> Comparison:
+            return comparison(catalog.published_tables(conn, source)[0], 1)
+
+        before = plan()
+        (name,) = source.source.publications
+        conn.execute(f"alter publication {name} set table public.t where (id > 1)".encode())
+        assert reading.alike(before, before)
+        assert not reading.alike(before, plan())
+        conn.execute(f"alter publication {name} set table public.t (id)".encode())
+        assert not reading.alike(before, plan())
+
+
+@pytest.mark.parametrize("ddl", ["alter table public.t alter v type int using v + 1", "truncate public.leaf"])
+def test_a_cut_without_a_slot_is_behind_ddl_that_wrote_no_row(source: Config, ddl: str) -> None:
+    """Its snapshot shows what the DDL did; an L before it would have the lake built without."""
+    with connect(source) as conn, connect(source) as session, ExitStack() as stack:
+        conn.execute("create table public.t (id int primary key, v int)")
+        conn.execute("create table public.root (id int primary key) partition by range (id)")
+        conn.execute("create table public.leaf partition of public.root for values from (0) to (10)")
+        conn.execute("insert into public.root values (1)")
+        install.install(conn, source)
+        conn.execute(f"alter publication {source.source.own} set (publish_via_partition_root = true)".encode())
+        guard.guard(conn)
+        with slot.create_slot(source, source.source.slot, temporary=False) as made:
+            drained = made.lsn
+        conn.execute(ddl.encode())
+        committed = slot.flush_lsn(conn)
+        lsn = cut.without_slot(source, session, stack, drained=drained, unseen=lambda _: ())
+        assert drained < lsn <= committed
+        (last,) = cut.commits(conn, source, committed)
+        assert last.end_lsn == lsn

@@ -40,9 +40,11 @@ def lines(
 
 
 def alike(one: Comparison, later: Comparison) -> bool:
-    """Whether rows of a table have the same columns and print alike in both; enum values may have come meanwhile."""
+    """Whether the same rows of a table count, with the same columns, and print alike in both; enum values may have come
+    meanwhile."""
     shapes = [
-        (p.table.relid, p.key, [(c.attnum, c.name, c.type, c.inner_rows) for c in p.columns]) for p in (one, later)
+        (p.table.relid, p.table.row_filter, p.key, [(c.attnum, c.name, c.type, c.inner_rows) for c in p.columns])
+        for p in (one, later)
     ]
     before, after = ({label for c in p.columns for label in (*c.enum_labels, *c.inner_labels)} for p in (one, later))
     return shapes[0] == shapes[1] and before <= after

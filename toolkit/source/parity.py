@@ -50,19 +50,28 @@ def _table(conn: psycopg.Connection[Any], plan: Comparison) -> Iterator[None]:
     readers behind it, so each read has a savepoint of its own: rolling back to it gives the lock back.
     """
     table = plan.table
-    relation = sql.Identifier(table.schema, table.name)
     with conn.transaction(force_rollback=True):
         try:
-            conn.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(relation))
+            conn.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(_relation(plan)))
         except psycopg.errors.LockNotAvailable:
             raise TableMoved(f"{table.identifier} is locked by another session's DDL") from None
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
             raise TableMoved(f"{table.identifier} was dropped or renamed after the snapshot was taken") from None
-        name = f"{quote_postgres(table.schema)}.{quote_postgres(table.name)}"
-        found = conn.execute(load("parity/identity"), {"name": name, "relid": table.relid}).fetchone()
-        if found is None or not all(found):
-            raise TableMoved(f"{table.identifier} was truncated, rewritten or replaced after the snapshot was taken")
+        _require_same(conn, plan)
         yield
+        if table.kind == "p":
+            _require_same(conn, plan)  # a partition may be attached in spite of the lock
+
+
+def _require_same(conn: psycopg.Connection[Any], plan: Comparison) -> None:
+    table = plan.table
+    name = f"{quote_postgres(table.schema)}.{quote_postgres(table.name)}"
+    found = conn.execute(load("parity/identity"), {"name": name, "relid": table.relid}).fetchone()
+    same_table, same_parts, same_files = found or (False, True, True)
+    if not (same_table and same_files):
+        raise TableMoved(f"{table.identifier} was truncated, rewritten or replaced after the snapshot was taken")
+    if not same_parts:
+        raise TableMoved(f"{table.identifier} has other partitions than when the snapshot was taken")
 
 
 @contextmanager
@@ -88,9 +97,14 @@ def lines(
             raise TableMoved(f"{table.identifier} was altered meanwhile: {error.diag.message_primary}") from None
 
 
+def _relation(plan: Comparison) -> sql.Composable:
+    """The rows of a partitioned table are its partitions'; an ordinary table's children are tables of their own."""
+    name = sql.Identifier(plan.table.schema, plan.table.name)
+    return name if plan.table.kind == "p" else sql.SQL("ONLY {}").format(name)
+
+
 def _statement(plan: Comparison, keys: Sequence[Sequence[str]] | None = None) -> sql.Composable:
     table = plan.table
-    relation = sql.Identifier(table.schema, table.name)
     # pg_get_expr() made this text on the source, with an empty search_path: it is an expression, not input.
     condition: sql.Composable = sql.SQL(f"({table.row_filter})" if table.row_filter else "true")
     if keys is not None:
@@ -110,8 +124,7 @@ def _statement(plan: Comparison, keys: Sequence[Sequence[str]] | None = None) ->
             _stamp(c, plan.stamps[i]) if i in plan.stamps else sql.Identifier(c.name)
             for i, c in enumerate(plan.columns)
         ),
-        # The rows of a partitioned table are its partitions'; an ordinary table's children are tables of their own.
-        relation=relation if table.kind == "p" else sql.SQL("ONLY {}").format(relation),
+        relation=_relation(plan),
         filter=condition,
     )
 
