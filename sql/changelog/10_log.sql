@@ -6,7 +6,7 @@
 -- Images are the row's own text form (record output), so each cell is what its type's output function prints under the
 -- pinned settings, as in the stream; json with \u0000 or a duplicate key is text like any other.
 --
--- `part` is the rotation: rows go to the current part, and a part is emptied when all it holds is in the lake.
+-- `part` is the rotation: rows go to the current part, and another is emptied when all it holds is in the lake.
 
 create table if not exists cdc.change_log (
   part smallint not null,
@@ -350,21 +350,24 @@ begin
 end
 $function$;
 
--- Rotation: empty every part whose rows are all visible in `drained` (a snapshot whose tick is committed in the lake),
--- and move on to an empty one. A part in which anybody still writes is left alone: the lock is asked for without
--- waiting, and a writer holds its own until it ends. Gives the parts emptied.
+-- Rotation: empty the parts that are no longer written to and whose rows are all visible in `drained` (a snapshot whose
+-- tick is committed in the lake), and then move on to an empty one: the part that is left now is emptied next time. So
+-- the part that everybody writes to is never locked, however long it takes to look through one. A part into which
+-- somebody has written who is not through yet is left alone: the lock is asked for without waiting. One whose snapshot is
+-- older than the last rotation may write there still, and waits for a moment. Gives the parts emptied.
 create or replace function cdc.purge_log(drained pg_snapshot)
 returns smallint[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $function$
 declare
+  written smallint := cdc.log_part();
   number smallint;
   rows_left bool;
   empty_part smallint;
   purged smallint[] := '{}';
 begin
-  foreach number in array array[0, 1, 2]::smallint[] loop
+  foreach number in array array_remove(array[0, 1, 2]::smallint[], written) loop
     execute format('select exists (select from cdc.change_log_%s)', number) into rows_left;
     if not rows_left then
       empty_part := number;
@@ -390,10 +393,12 @@ begin
       when lock_not_available then null; -- a writer or reader is in it: next time
     end;
   end loop;
-  if empty_part is not null and not exists (
-    select from cdc.change_log_current as c where c.part = empty_part or c.part = any (purged)
-  ) then
+  execute format('select exists (select from cdc.change_log_%s)', written) into rows_left;
+  if rows_left and empty_part is not null then
     update cdc.change_log_current set part = empty_part;
+    insert into cdc.change_log_current (part)
+    select empty_part
+    where not exists (select from cdc.change_log_current);
   end if;
   return purged;
 end

@@ -252,14 +252,17 @@ def test_trap_131_purge_takes_only_what_is_drained(log: Log, database: str, seed
     log.conn.execute(TABLES)
     log.install()
     collected: Counter[Row] = Counter()
-    purged = 0
+    purged: Counter[int] = Counter()
     since = log.tick()
-    with writing(database, count=4, seed=seed) as writers:
-        while purged < 3 or len(writers.seen_by_watermark) < 200:
+    with writing(database, count=4, seed=seed) as writers, psycopg.connect(database) as slow:
+        slow.execute("insert into public.journal (writer, n) values (-1, 0)")  # keeps a part: the third one is needed
+        while len(purged) < 3 or purged.total() < 6 or len(writers.seen_by_watermark) < 200:
             upto = log.tick()
             collected.update(log.rows(since, upto))
-            purged += len(changelog.purge(log.conn, upto.snapshot))
+            purged.update(changelog.purge(log.conn, upto.snapshot))
             since = upto
+            if set(purged) == {1, 2}:
+                slow.commit()
             assert not writers.errors
     upto = log.tick()
     collected.update(log.rows(since, upto))
@@ -267,25 +270,45 @@ def test_trap_131_purge_takes_only_what_is_drained(log: Log, database: str, seed
     relid = log.conn.execute("select 'public.journal'::regclass::oid::int").fetchone()
     seen = Counter(row.new.split(",")[0][1:] for row in collected if (row.relid,) == relid and row.new)
     assert seen == Counter(row[0] for row in source_rows(database, "public.journal"))
-    changelog.purge(log.conn, upto.snapshot)
+    for _ in range(2):
+        changelog.purge(log.conn, upto.snapshot)
     assert log.conn.execute("select count(*) from cdc.change_log").fetchone() == (0,)
 
 
-def test_trap_131_purge_waits_for_nobody(log: Log, database: str):
+def test_trap_131_purge_waits_for_nobody_and_nobody_for_it(log: Log, database: str):
     log.conn.execute("create table public.t (id int primary key)")
     log.install()
+
+    def part_of(key: int) -> tuple[int]:
+        found = log.conn.execute("select part from cdc.change_log where new = %s", [f"({key})"]).fetchone()
+        assert found is not None
+        return found
+
+    locked = (
+        "select relation::regclass::text from pg_locks where pid = pg_backend_pid() and mode = 'AccessExclusiveLock'"
+        " and relation in (select relid from cdc.log_parts)"
+    )
     with psycopg.connect(database, autocommit=True) as app:
         app.execute("insert into t values (1)")
         drained = log.tick()
+        with log.conn.transaction():
+            assert changelog.purge(log.conn, drained.snapshot) == (), "it is the part that is written to"
+            assert log.conn.execute(locked).fetchall() == []
+            app.execute("set lock_timeout = '1ms'; insert into t values (2); reset lock_timeout")
+        assert part_of(2) == (0,)
+        drained = log.tick()
         with psycopg.connect(database) as writer:
-            writer.execute("insert into t values (2)")
-            assert changelog.purge(log.conn, drained.snapshot) == ()
+            writer.execute("insert into t values (3)")
+            with log.conn.transaction():
+                assert changelog.purge(log.conn, drained.snapshot) == (0,)
+                assert log.conn.execute(locked).fetchall() == [("cdc.change_log_0",)]
+                app.execute("insert into t values (4)")
+            assert changelog.purge(log.conn, log.tick().snapshot) == (), "row 3 is not committed"
+            app.execute("insert into t values (5)")
             writer.commit()
-        assert changelog.purge(log.conn, drained.snapshot) == (), "row 2 is not drained"
-        part = log.conn.execute("select part from cdc.change_log_current").fetchone()
-        app.execute("insert into t values (3)")
-        assert log.conn.execute("select max(part) from cdc.change_log where new = '(3)'").fetchone() == part
-    assert log.ops(drained, log.tick()) == [("I", None, "(2)"), ("I", None, "(3)")]
+        assert changelog.purge(log.conn, drained.snapshot) == (), "rows 3 and 4 are not drained"
+        assert len({part_of(3), part_of(4), part_of(5)}) == 2, "rows of an open transaction do not stop the rotation"
+    assert log.ops(drained, log.tick()) == [("I", None, "(3)"), ("I", None, "(4)"), ("I", None, "(5)")]
 
 
 def test_a_key_that_is_written_again_while_it_is_drained_is_not_lost(log: Log, database: str):
