@@ -78,6 +78,7 @@ class TableVersion:
     comment: str | None
     dropped: bool = False
     capture: str = "slot"  # slot, change_log, or both
+    log: tuple[int, ...] = ()  # OIDs of the change log and its parts, where rows come by it
     publishes: frozenset[str] = OPERATIONS  # what the publications send of it, all together
     conflict: str | None = None  # in what they do not agree, so that what comes is not told by one filter and one list
 
@@ -162,6 +163,7 @@ class TableVersion:
             comment=data.get("comment"),
             dropped=bool(data.get("dropped", False)),
             capture=data.get("capture", "slot"),
+            log=tuple(int(oid) for oid in data.get("log") or ()),
             conflict=data.get("conflict"),
             publishes=OPERATIONS if data.get("publishes") is None else frozenset(data["publishes"]),
         )

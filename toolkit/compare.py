@@ -43,6 +43,7 @@ class Observation:
     upto: Lsn  # where the WAL ended after: all that the snapshot shows ends before it
     capture: CaptureState
     truncated: Mapping[int, str]  # roots whose partitions may have been truncated unheard, and which
+    log_is_read: bool = True  # every row of the change log that the snapshot shows is sent, or drained by ticks
 
     def sees(self, xid: int) -> bool:
         """Whether a transaction, by the low 32 bits of its id, had ended for this snapshot."""
@@ -59,7 +60,7 @@ def observe(conn: psycopg.Connection, config: Config, known: Collection[int]) ->
     from psycopg import IsolationLevel, errors
 
     from toolkit.names import qualified
-    from toolkit.source import catalog, guard, slot
+    from toolkit.source import catalog, changelog, guard, slot
 
     fresh = guard.guard(conn)
     lsn = slot.flush_lsn(conn)
@@ -73,7 +74,7 @@ def observe(conn: psycopg.Connection, config: Config, known: Collection[int]) ->
             tables = catalog.snapshot_json(conn, config)
             also = {*known, *catalog.schema_only(conn, config)}
             tables |= catalog.snapshots_of(conn, [relid for relid in also if relid not in tables])
-            capture = guard.capture_state(conn)
+            capture, log_is_read = guard.capture_state(conn), changelog.is_read(conn)
     except errors.LockNotAvailable:
         _log.warning("the catalog is not compared", extra={"reason": "DDL that has not committed locks a table"})
         return None
@@ -81,7 +82,7 @@ def observe(conn: psycopg.Connection, config: Config, known: Collection[int]) ->
         conn.isolation_level = None
     asked = frozenset(known) | tables.keys()
     truncated = {root: qualified(p.schema, p.name) for p in moved for root in p.roots}
-    return Observation(tables, asked, row[0], lsn, slot.wait_flush(conn), capture, truncated)
+    return Observation(tables, asked, row[0], lsn, slot.wait_flush(conn), capture, truncated, log_is_read)
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,8 @@ def drain(config: Config, upto: Lsn | None = None, max_changes: int | None = Non
             return DrainResult(0, 0, last.complete_to, last.complete_to)
         result = _Run(config, conn, ledger, last, identity, versions, seen).to(target, max_changes)
         if config.uses_change_log and seen is not None and result.committed_lsn >= seen.upto:
-            changelog.purge(conn, seen.snapshot)
+            if seen.log_is_read:
+                changelog.purge(conn, seen.snapshot)
             changelog.recheck(conn, config)
         return result
 

@@ -157,6 +157,8 @@ def _silenced(ledger: Ledger, captured: set[int]) -> Iterator[TableState]:
             back = f"name it in [source] exclude, or alter publication {others} add table {table.identifier}"
         if relid in captured:
             reason, remedy = "it left the publication", f"{back}, then cdc repair {table.identifier}"
+            if ledger.config.capture_of(table.schema, table.name).capture == "change_log":
+                reason = "its triggers are not all on it, or the change log is not published"
         else:
             reason, remedy = "a new table under the name of a captured one, not in the publication", back
         yield TableState(table.identifier, relid, "stale", reason, version.end_lsn, remedy)

@@ -63,14 +63,61 @@ where p.pubname in (
 );
 revoke all on cdc.publications from public;
 
--- Which tables have the triggers of the change log (sql/changelog), all of them and enabled always. Rows that come by a
--- subscription fire no statement triggers.
+-- The change log (sql/changelog): the table and its parts.
+create or replace view cdc.log_parts as
+select c.oid as relid, c.relkind, c.relpersistence
+from pg_class as c
+join pg_namespace as n on n.oid = c.relnamespace and n.nspname = 'cdc'
+where c.relkind in ('r', 'p') and c.relname ~ '^change_log(_\d+)?$';
+revoke all on cdc.log_parts from public;
+
+-- Whether every row of the change log gets to the lake: it is drained by ticks, or the slot is sent all of it.
+create or replace function cdc.log_is_read()
+returns boolean
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+begin atomic
+select
+  exists (select from cdc.log_parts as l where l.relkind = 'p')
+  and not exists (select from cdc.log_parts as l where l.relpersistence <> 'p')
+  and (
+    exists (select from cdc.settings as s where s.name = 'ddl_to_log')
+    or (
+      exists (
+        select from cdc.publications as p
+        where 'insert' = any (p.publishes)
+          and (
+            p.puballtables
+            or exists (
+              select from pg_publication_namespace as n where n.pnpubid = p.oid and n.pnnspid = 'cdc'::regnamespace
+            )
+            or exists (
+              select from pg_publication_rel as r
+              join cdc.log_parts as l on l.relid = r.prrelid and l.relkind = 'p'
+              where r.prpubid = p.oid
+            )
+          )
+      )
+      and not exists (
+        select from pg_publication_rel as r
+        join cdc.publications as p on p.oid = r.prpubid
+        join cdc.log_parts as l on l.relid = r.prrelid
+        where r.prqual is not null or r.prattrs is not null
+      )
+    )
+  );
+end;
+revoke all on function cdc.log_is_read() from public;
+
+-- The tables whose rows come by the change log: they have its triggers, all of them and enabled always, and it is read.
+-- Rows that come by a subscription fire no statement triggers.
 create or replace view cdc.logged_tables as
 select t.tgrelid as relid
 from pg_trigger as t
 join pg_proc as p on p.oid = t.tgfoid
 join pg_namespace as n on n.oid = p.pronamespace and n.nspname = 'cdc'
-where t.tgenabled = 'A' and p.proname in ('log_row', 'log_rows', 'log_truncate')
+where t.tgenabled = 'A' and p.proname in ('log_row', 'log_rows', 'log_truncate') and cdc.log_is_read()
 group by t.tgrelid
 having bool_or(p.proname = 'log_truncate')
   and (

@@ -349,7 +349,8 @@ select
   || case
     when l.relid is null then '{}'
     else jsonb_build_object(
-      'capture', case when i.relid is not null then 'both' else 'change_log' end
+      'capture', case when i.relid is not null then 'both' else 'change_log' end,
+      'log', (select jsonb_agg(g.relid::int8 order by g.relid) from cdc.log_parts as g) -- one made anew has lost rows
     )
   end
   || case when i.conflict is null then '{}' else jsonb_build_object('conflict', i.conflict) end

@@ -21,11 +21,13 @@ begin
 end
 $function$;
 
--- Sign and write one event. System id, xid and insert LSN make a replay of an old message fail too.
+-- Sign and write one event. System id, xid and insert LSN make a replay of an old message fail too. Only the toolkit's own
+-- tables are locked here, by others for a moment at most.
 create or replace function cdc.emit(event text, fields jsonb)
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
+set lock_timeout = 0
 as $function$
 declare
   content bytea;
@@ -79,7 +81,7 @@ $function$;
 
 -- The tables whose shape or text an event may have changed: the given ones, tables with a column of one of the given
 -- types (or of a type made from it), and with each its partitions, inheritors and ancestors. Temporary tables and the
--- system's and the toolkit's own are left out.
+-- system's and the toolkit's own are left out; for the change log itself stand all that may come by it.
 create or replace function cdc.touched(tables oid[], types oid[])
 returns oid[]
 language plpgsql
@@ -112,6 +114,9 @@ with recursive affected (typ) as (
 
 seeds (relid) as (
   select unnest(tables)
+  union
+  select unnest(cdc.publishable())
+  where exists (select from cdc.log_parts as l where l.relid = any (tables))
   union
   select d.objid
   from affected as a
@@ -441,11 +446,14 @@ begin
 end
 $function$;
 
--- The least that can be said: `touched` are the tables it is about, null if that is not known. If even signing fails the message goes out unsigned: it is then recorded as forged, loudly.
+-- The least that can be said: `touched` are the tables it is about, null if that is not known. If even that cannot be signed
+-- or logged, the message goes out unsigned (it is then recorded as forged, loudly), and a mark is left in the settings: the
+-- state of capture is another one then, and the next drain turns every table red.
 create or replace function cdc.capture_failed(tag text, failure text, objects jsonb, touched oid[])
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
+set lock_timeout = 0
 as $function$
 begin
   begin
@@ -454,13 +462,15 @@ begin
     ));
   exception
     when others then
+      failure := failure || '; ' || sqlstate || ' ' || sqlerrm;
       perform pg_logical_emit_message(
         true,
         'cdc.ddl',
-        repeat('0', 64) || jsonb_build_object(
-          'v', 1, 'event', 'capture_failed', 'tag', tag, 'error', failure || '; ' || sqlstate || ' ' || sqlerrm
-        )::text
+        repeat('0', 64) || jsonb_build_object('v', 1, 'event', 'capture_failed', 'tag', tag, 'error', failure)::text
       );
+      insert into cdc.settings (name, value)
+      values ('lost ' || pg_current_xact_id(), convert_to(tag || ': ' || failure, 'UTF8'))
+      on conflict do nothing;
   end;
 end
 $function$;

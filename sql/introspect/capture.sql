@@ -1,4 +1,5 @@
--- The event triggers as they stand. The row version tells that one was switched off and on again in between.
+-- The event triggers as they stand, and what could not be told of what they heard. The row version tells that one was
+-- switched off and on again in between.
 select
   pg_catalog.jsonb_build_object(
     'triggers', coalesce(
@@ -17,6 +18,14 @@ select
         from pg_catalog.pg_db_role_setting as s
         cross join lateral pg_catalog.unnest(s.setconfig) as c (setting)
         where c.setting ~ '^(event_triggers|cdc.capture)='
+      ),
+      '[]'
+    ),
+    'lost', coalesce(
+      (
+        select pg_catalog.jsonb_agg(s.name order by s.name)
+        from cdc.settings as s
+        where s.name ~ '^lost '
       ),
       '[]'
     )

@@ -188,6 +188,8 @@ def classify(
     elif (old.capture == "change_log") != (new.capture == "change_log"):
         # A transaction that was under way then may come by both ways, or by neither.
         yield new.relid, f"its capture moved from {old.capture} to {new.capture}"
+    elif old.log and new.log and old.log != new.log:
+        yield new.relid, "the change log on the source was dropped and made again"
     if old.persistence != new.persistence:
         yield new.relid, f"persistence changed from {old.persistence} to {new.persistence}"
     if old.publishes != new.publishes:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.catalog import SchemaVersion, TableVersion
 from toolkit.decode import ddl
-from toolkit.decode.layout import LOG_NAME, LOG_SCHEMA, bind, log_binding, logged_layout, logs
+from toolkit.decode.layout import LOG_COLUMNS, LOG_NAME, LOG_SCHEMA, bind, log_binding, logged_layout, logs
 from toolkit.decode.messages import LogicalMessage, Relation, Truncate, parse, timestamp
 from toolkit.decode.rows import Binding
 from toolkit.events import Event
@@ -326,7 +326,12 @@ class Transaction:
         relid, layouts = message.relid, self.planner.layouts
         if message.schema == LOG_SCHEMA and LOG_NAME.fullmatch(message.name):
             self.planner.logs.add(relid)
-            layouts.add(log_binding(index, message), message)
+            unsent = [name for name in LOG_COLUMNS if name not in {c.name for c in message.columns}]
+            if unsent:
+                reason = f"the change log came without its {', '.join(unsent)}"
+                for table in sorted(r for r, v in self.planner.versions.items() if v.table.log):
+                    self._gap(index, table, reason)
+            layouts.add(self._quarantine(index, message, reason) if unsent else log_binding(index, message), message)
             return
         version = self.planner.versions.get(relid)
         binding = bind(index, message, version)

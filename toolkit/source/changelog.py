@@ -205,7 +205,7 @@ def health(conn: Connection) -> Iterator[tuple[str, str, str]]:
         yield (
             "change log",
             f"holds {row['bytes'] >> 20:,} MB on the source",
-            "run `cdc drain` more often: a drain empties the parts in which nobody is writing",
+            "run `cdc drain` more often: it empties the parts that earlier ones left, but those of open writers",
         )
     if row["seconds"] is not None and row["seconds"] > _LONG_SECONDS:
         name = row["pid"] if row["pid"].startswith("prepared") else f"pid {row['pid']}"
@@ -233,10 +233,16 @@ def predicted(conn: Connection, config: Config) -> list[str]:
     return lines
 
 
+def is_read(conn: Connection) -> bool:
+    """Whether all rows of the log get to the lake; false where it left the publication, or is gone."""
+    row = conn.execute("select cdc.log_is_read()").fetchone()
+    return bool(row and row[0])
+
+
 def purge(conn: Connection, snapshot: str) -> tuple[int, ...]:
     """Empty the parts of the log whose rows are all visible in `snapshot`, whose changes are all in the lake.
 
-    Waits for nobody: a part in which somebody writes stays as it is.
+    The part that is written to is left for the next time. Waits for nobody.
     """
     try:
         row = conn.execute("select cdc.purge_log(%s::pg_catalog.pg_snapshot)", [snapshot]).fetchone()
@@ -253,6 +259,7 @@ __all__ = [
     "by_ticks",
     "health",
     "install_sql",
+    "is_read",
     "logged",
     "moving",
     "predicted",

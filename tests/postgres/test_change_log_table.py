@@ -1,0 +1,138 @@
+"""What becomes of the table that the change log is: it leaves the publication, is dropped, purged, restored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+
+from tests.postgres.test_snapshot_log import current, of, on_source, sql
+from tests.support_lake import plain_lake
+from toolkit import drain as draining
+from toolkit import initialise, snapshot
+from toolkit.config import Config, TableConfig
+from toolkit.lake.ledger import Ledger
+
+__all__ = ["plain_lake"]
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def lake(source: Config, plain_lake: Config) -> Iterator[Config]:
+    """Table `a` comes by the slot, `b` by triggers; both have a row of before."""
+    config = source.model_copy(update={"root": plain_lake.root})
+    for name in "ab":
+        sql(config, f"create table public.{name} (id int primary key, x text)", f"insert into {name} values (1, 'one')")
+    yield config.model_copy(update={"table": {"public.b": TableConfig(capture="change_log")}})
+
+
+def _by_ticks(config: Config) -> Config:
+    return config.model_copy(
+        update={"source": config.source.model_copy(update={"capture": "change_log", "change_log_drain": "tick"})}
+    )
+
+
+def _in_log(config: Config) -> int:
+    with psycopg.connect(config.source.conninfo) as conn:
+        row = conn.execute("select count(*) from cdc.change_log where op <> 'M'").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+_GONE = {
+    "set": "alter publication cdc set table public.a",
+    "drop": "alter publication cdc drop table cdc.change_log",
+    "no inserts": "alter publication cdc set (publish = 'update, delete, truncate')",
+    "filter": "alter publication cdc add table cdc.change_log_0 where (op = 'T')",
+    "columns": "alter publication cdc add table cdc.change_log_0 (part, xid)",
+}
+
+
+@pytest.mark.parametrize("gone", _GONE)
+@pytest.mark.parametrize("pg", ["pg18"], indirect=True)
+def test_a_log_that_leaves_the_publication_is_red_and_kept(lake: Config, gone: str) -> None:
+    """Its rows are not sent then: their tables turn red from there, and the rows stay until they are repaired."""
+    initialise.init(lake)
+    draining.drain(lake)
+    sql(lake, _GONE[gone], "insert into b values (2, 'unsent')")
+    draining.drain(lake)
+    assert of(lake, "b").state == "stale"
+    assert gone == "no inserts" or of(lake, "a").state == "ok"
+    assert _in_log(lake) == 1, "what was not sent is not purged"
+    back = "set (publish = 'insert, update, delete, truncate')" if gone == "no inserts" else "set table public.a"
+    sql(lake, f"alter publication cdc {back}")
+    initialise.init(lake)
+    draining.drain(lake)
+    assert of(lake, "b").state == "stale" and of(lake, "b").repaired_lsn is None
+    snapshot.repair(lake, ["public.b"])
+    sql(lake, "insert into b values (3, 'sent')")
+    draining.drain(lake)
+    assert of(lake, "b").repaired_lsn is not None
+    assert current(lake, "b") == on_source(lake, "b")
+
+
+@pytest.mark.parametrize("pg", ["pg18"], indirect=True)
+def test_a_log_that_left_the_publication_and_came_back_between_two_drains_is_red(lake: Config) -> None:
+    initialise.init(lake)
+    draining.drain(lake)
+    sql(lake, _GONE["set"], "insert into b values (2, 'unsent')", "alter publication cdc add table cdc.change_log")
+    draining.drain(lake)
+    assert of(lake, "b").state == "stale"
+    assert of(lake, "a").state == "ok"
+
+
+@pytest.mark.parametrize("ticks", [False, True], ids=["slot", "ticks"])
+@pytest.mark.parametrize("pg", ["pg18"], indirect=True)
+def test_a_log_that_was_dropped_and_made_again_is_red(lake: Config, ticks: bool) -> None:
+    config = _by_ticks(lake) if ticks else lake
+    initialise.init(config)
+    draining.drain(config)
+    sql(config, "insert into b values (2, 'lost')", "drop table cdc.change_log")
+    initialise.init(config)
+    sql(config, "insert into b values (3, 'logged')")
+    draining.drain(config)
+    assert of(config, "b").state == "stale"
+    assert ticks or of(config, "a").state == "ok"
+    snapshot.repair(config, ["public.b"])
+    draining.drain(config)
+    assert current(config, "b") == on_source(config, "b")
+    assert Ledger(config).last() is not None
+
+
+_UPPER = "alter table public.b alter x type text using upper(x)"
+
+
+@pytest.mark.parametrize("pg", ["pg18"], indirect=True)
+def test_a_ddl_message_waits_for_the_log(lake: Config) -> None:
+    """A rewrite that leaves the catalog as it was is told by its message alone, and without a slot only by the log."""
+    config = _by_ticks(lake)
+    initialise.init(config)
+    conninfo = config.source.conninfo
+    late = "select 1 from pg_locks where waitstart < clock_timestamp() - interval '1.5 s'"
+    with psycopg.connect(conninfo) as holder, psycopg.connect(conninfo, autocommit=True) as watch:
+        holder.execute("lock table cdc.change_log_0, cdc.change_log_1, cdc.change_log_2 in access exclusive mode")
+        with psycopg.connect(conninfo, autocommit=True) as app, ThreadPoolExecutor(1) as pool:
+            altered = pool.submit(app.execute, _UPPER)
+            while not altered.done() and not watch.execute(late).fetchone():
+                pass
+            holder.commit()
+            altered.result()
+    draining.drain(config)
+    assert of(config, "b").state == "stale" and "rewritten" in str(of(config, "b").reason)
+    assert of(config, "a").state == "ok"
+
+
+@pytest.mark.parametrize("pg", ["pg18"], indirect=True)
+def test_a_ddl_message_that_cannot_be_logged_turns_tables_red(lake: Config) -> None:
+    config = _by_ticks(lake)
+    initialise.init(config)
+    sql(config, "alter table cdc.change_log add constraint full_disk check (op <> 'M') not valid")
+    sql(config, _UPPER, "alter table cdc.change_log drop constraint full_disk")
+    draining.drain(config)
+    assert of(config, "b").state == "stale"
+    snapshot.repair(config)
+    draining.drain(config)
+    assert of(config, "b").repaired_lsn is not None
+    assert current(config, "b") == on_source(config, "b")
