@@ -12,6 +12,8 @@ import hmac
 import itertools
 import json
 import struct
+import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -105,6 +107,33 @@ def drop_database(admin: psycopg.Connection[tuple[object, ...]], name: str) -> N
         [name],
     )
     admin.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
+
+
+@contextlib.contextmanager
+def standby_of(primary: EmbeddedServer) -> Iterator[EmbeddedServer]:
+    """A streaming standby of `primary`, as it is now."""
+    server = EmbeddedServer(None, primary.major, bindir=primary.bindir)
+    server._initialise()  # for its folders, of which the data is replaced
+    subprocess.run(["find", str(server.data), "-mindepth", "1", "-delete"], check=True)
+    where = conninfo_to_dict(primary.conninfo())
+    command = [primary.program("pg_basebackup"), "-D", str(server.data), "-R", "-c", "fast", "--no-sync"]
+    command += ["-h", str(where["host"]), "-p", str(where["port"]), "-U", str(where["user"])]
+    with tempfile.TemporaryFile() as errors:
+        subprocess.run(command, check=True, cwd="/", stderr=errors, **server._identity())
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+def replayed(standby: EmbeddedServer, primary: EmbeddedServer) -> None:
+    """Wait until the standby has all that the primary wrote."""
+    with psycopg.connect(primary.conninfo()) as conn:
+        (target,) = conn.execute("select pg_current_wal_insert_lsn()").fetchone()  # type: ignore[misc]
+    with psycopg.connect(standby.conninfo(), autocommit=True) as conn:
+        while conn.execute("select pg_last_wal_replay_lsn() < %s::pg_lsn", [target]).fetchone() != (False,):
+            pass
 
 
 @pytest.fixture

@@ -1,5 +1,18 @@
--- What moves when somebody writes here: the replay position of a standby, else the next transaction id.
-select case
-  when pg_catalog.pg_is_in_recovery() then 'replayed to ' || pg_catalog.pg_last_wal_replay_lsn()
-  else 'at transaction ' || pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())
-end
+-- Where a server stands: its cluster, whether it follows a primary, the end of what it has written or replayed, and the
+-- next transaction id that it shows. Of a page that has just begun, the insert position is behind the header already.
+select
+  (select s.system_identifier::text from pg_catalog.pg_control_system() as s) as cluster,
+  pg_catalog.pg_is_in_recovery() as follows,
+  case
+    when pg_catalog.pg_is_in_recovery() then pg_catalog.pg_last_wal_replay_lsn()
+    else (
+      select
+        case
+          when (w.flushed - '0/0') % pg_catalog.current_setting('wal_block_size')::int4 = 0
+            and w.inserted - w.flushed <= 40 then w.flushed
+          else w.inserted
+        end
+      from (select pg_catalog.pg_current_wal_insert_lsn(), pg_catalog.pg_current_wal_flush_lsn()) as w (inserted, flushed)
+    )
+  end::text as lsn,
+  pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text as xid

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from tests.support_postgres import fresh_database
-from toolkit.config import Config
+from tests.support_postgres import fresh_database, replayed, standby_of
+from toolkit.config import Config, SourceConfig
 from toolkit.embedded import EmbeddedServer
 from toolkit.errors import UnknownTable
-from toolkit.quality.against import against
+from toolkit.lsn import Lsn
+from toolkit.quality.against import _doubt, _Position, against
 from toolkit.quality.report import TableCheck
 
 pytestmark = pytest.mark.postgres
@@ -45,6 +46,12 @@ def _run(conninfo: str, *statements: str) -> None:
     with psycopg.connect(conninfo, autocommit=True) as conn:
         for statement in statements:
             conn.execute(statement.encode())
+
+
+def _one(conninfo: str, query: str) -> str:
+    with psycopg.connect(conninfo, autocommit=True) as conn:
+        (found,) = conn.execute(query.encode()).fetchone() or ("",)
+    return str(found)
 
 
 def _by_name(config: Config, copy: str, *tables: str) -> dict[str, TableCheck]:
@@ -102,3 +109,47 @@ def test_a_server_that_moves_is_not_called_different(
     found = _by_name(source, copy)
     assert (found["public.item"].status, found["public.bag"].status) == ("not_taken", "identical")
     assert "moved while it was read: at transaction" in (found["public.item"].reason or "")
+
+
+@pytest.mark.wide
+def test_trap_027_what_a_paused_replica_lacks_is_no_difference() -> None:
+    with EmbeddedServer() as primary, standby_of(primary) as standby:
+        config = Config(source=SourceConfig(conninfo=primary.conninfo()))
+        _run(config.source.conninfo, *SCHEMA)
+        replayed(standby, primary)
+        _run(standby.conninfo(), "select pg_wal_replay_pause()")
+        report = against(config, standby.conninfo())
+        assert report.green
+        assert str(report.lsn) == _one(standby.conninfo(), "select pg_last_wal_replay_lsn()::text")
+        _run(config.source.conninfo, "update public.item set name = 'later' where id < 10")
+        report = against(config, standby.conninfo())
+        found = {t.table: t for t in report.tables}
+        item = found["public.item"]
+        assert (item.status, found["public.bag"].status) == ("not_taken", "identical")
+        stands = _one(standby.conninfo(), "select pg_last_wal_replay_lsn()::text")
+        assert f"the source at {report.lsn}, the other server at {stands}" in (item.reason or "")
+        assert f"pg_last_wal_replay_lsn() is {report.lsn}" in (item.remedy or "")
+        # The other way round it is the source that lacks them.
+        turned = Config(source=SourceConfig(conninfo=standby.conninfo()))
+        found = _by_name(turned, primary.conninfo())
+        assert (found["public.item"].status, found["public.bag"].status) == ("not_taken", "identical")
+        # What the remedy says.
+        _run(standby.conninfo(), "select pg_wal_replay_resume()")
+        replayed(standby, primary)
+        assert against(config, standby.conninfo()).green
+
+
+def test_servers_that_follow_each_other_are_compared_at_one_lsn() -> None:
+    def at(lsn: int, *, follows: bool = False, cluster: str = "1", xid: str = "7") -> _Position:
+        return _Position(cluster, follows, Lsn(lsn), xid)
+
+    assert _doubt([at(8), at(8)], [at(8, follows=True), at(8, follows=True)]) is None
+    # It replayed on, or the source wrote: before or behind the snapshot.
+    for seen, found in (((8, 8), (8, 9)), ((8, 8), (9, 9)), ((7, 8), (8, 8)), ((8, 8), (7, 7))):
+        doubt = _doubt([at(n) for n in seen], [at(n, follows=True) for n in found])
+        assert doubt is not None
+        assert "the other server follows the source" in doubt[0]
+    # A promoted copy, or another cluster, only has to stand still.
+    assert _doubt([at(8), at(8)], [at(5), at(6)]) is None
+    assert _doubt([at(8), at(9)], [at(5, cluster="2", follows=True), at(5, cluster="2", follows=True)]) is None
+    assert _doubt([at(8), at(8)], [at(5), at(5, xid="8")]) is not None

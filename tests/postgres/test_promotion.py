@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
@@ -14,7 +10,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tests.postgres.test_snapshot_log import current, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
-from tests.support_postgres import fresh_database, programs
+from tests.support_postgres import fresh_database, programs, replayed, standby_of
 from toolkit import doctor, initialise
 from toolkit import drain as draining
 from toolkit.config import CheckConfig, Config, SourceConfig
@@ -25,33 +21,6 @@ from toolkit.source import slot
 
 __all__ = ["plain_lake"]
 pytestmark = [pytest.mark.postgres, pytest.mark.wide]
-
-
-@contextmanager
-def _standby(primary: EmbeddedServer) -> Iterator[EmbeddedServer]:
-    """A streaming standby of `primary`, as it is now."""
-    server = EmbeddedServer(None, primary.major, bindir=primary.bindir)
-    server._initialise()  # for its folders, of which the data is replaced
-    subprocess.run(["find", str(server.data), "-mindepth", "1", "-delete"], check=True)
-    where = conninfo_to_dict(primary.conninfo())
-    command = [primary.program("pg_basebackup"), "-D", str(server.data), "-R", "-c", "fast", "--no-sync"]
-    command += ["-h", str(where["host"]), "-p", str(where["port"]), "-U", str(where["user"])]
-    with tempfile.TemporaryFile() as errors:
-        subprocess.run(command, check=True, cwd="/", stderr=errors, **server._identity())
-    try:
-        server.start()
-        yield server
-    finally:
-        server.close()
-
-
-def _replayed(standby: EmbeddedServer, primary: EmbeddedServer) -> None:
-    """Wait until the standby has all that the primary wrote."""
-    with psycopg.connect(primary.conninfo()) as conn:
-        (target,) = conn.execute("select pg_current_wal_insert_lsn()").fetchone()  # type: ignore[misc]
-    with psycopg.connect(standby.conninfo(), autocommit=True) as conn:
-        while conn.execute("select pg_last_wal_replay_lsn() < %s::pg_lsn", [target]).fetchone() != (False,):
-            pass
 
 
 @pytest.mark.parametrize("lag", [False, True], ids=["caught up", "behind the lake"])
@@ -66,9 +35,9 @@ def test_trap_027_a_promoted_standby_is_another_history(plain_lake: Config, majo
         by_slot = _captured(plain_lake.root / "slot", SourceConfig(conninfo=one, slot="cdc_s"))
         ticks = SourceConfig(conninfo=other, slot="cdc_t", capture="change_log", change_log_drain="tick")
         by_tick = _captured(plain_lake.root / "tick", ticks)
-        with _standby(primary) as standby:
+        with standby_of(primary) as standby:
             _drained(by_slot, by_tick, 2)
-            _replayed(standby, primary)
+            replayed(standby, primary)
             if lag:
                 standby.stop()
                 _drained(by_slot, by_tick, 3)

@@ -128,7 +128,11 @@ def _told(ctx: Context, report: CheckReport) -> int:
 @main.command()
 @click.argument("tables", nargs=-1)
 @click.option("--full", is_flag=True, help="Compare every row, also of large tables proved lately.")
-@click.option("--against", metavar="CONNINFO", help="Compare with this PostgreSQL instead; it must stand still.")
+@click.option(
+    "--against",
+    metavar="CONNINFO",
+    help="Compare with this PostgreSQL instead: a replica at the source's LSN, or a copy that stands still.",
+)
 @command
 def check(ctx: Context, tables: tuple[str, ...], full: bool, against: str | None) -> int:
     """Prove parity at an exact LSN and publish what is proven. Exit code 3 on a difference or a red table."""

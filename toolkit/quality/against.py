@@ -1,7 +1,7 @@
 """Compare the source with a second PostgreSQL: a paused replica, or a restored copy. Starts no JVM, installs nothing.
 
-Both sides are read in one snapshot each and hashed here. Nothing ties the second server to an LSN of the first, so a
-difference counts only when that server stood still meanwhile; else the table is `not_taken`.
+Both sides are read in one snapshot each and hashed here. A difference counts only when both snapshots are of one
+moment: a replica stood at the very LSN of the source, and any other server stood still. Else the table is `not_taken`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -34,30 +34,62 @@ def against(config: Config, conninfo: str, tables: Sequence[str] = ()) -> CheckR
         UnknownTable: the source has no such table.
         SourceUnavailable: one of the servers cannot be reached.
     """
-    from toolkit.source import connection, slot
+    from toolkit.source import connection
 
     other_config = config.model_copy(update={"source": config.source.model_copy(update={"conninfo": conninfo})})
     with ExitStack() as stack:
+        asked = stack.enter_context(connection.connect(config))
+        watched = stack.enter_context(connection.connect(other_config))
+        seen = [_position(asked)]
         ours = stack.enter_context(_reading(config))
-        lsn = None
-        with connection.connect(config) as asked:
-            if not asked.execute("select pg_catalog.pg_is_in_recovery()").fetchall()[0][0]:
-                lsn = slot.flush_lsn(asked)
+        seen.append(_position(asked))
+        found = [_position(watched)]
         theirs = stack.enter_context(_reading(other_config))
-        with connection.connect(other_config) as watched:
-            before = _position(watched)
-            mine, other = _tables(ours), _tables(theirs)
-            wanted = _wanted(config, mine, tables)
-            results = [_compared(config, ours, theirs, mine[name], other.get(name)) for name in wanted]
-            after = _position(watched)
-    if before != after:
-        moved = f"the other server moved while it was read: {before}, then {after}"
-        advice = "pause its replay, or its writers, and check again"
+        mine, other = _tables(ours), _tables(theirs)
         results = [
-            replace(r, status="not_taken", reason=moved, remedy=advice) if r.status == "different" else r
+            _compared(config, ours, theirs, mine[name], other.get(name)) for name in _wanted(config, mine, tables)
+        ]
+        found.append(_position(watched))
+    doubt = _doubt(seen, found)
+    if doubt is not None:
+        reason, remedy = doubt
+        results = [
+            replace(r, status="not_taken", reason=reason, remedy=remedy) if r.status == "different" else r
             for r in results
         ]
-    return CheckReport(lsn if lsn is not None else Lsn(0), tuple(sorted(results, key=lambda t: t.table)))
+    return CheckReport(seen[-1].lsn, tuple(sorted(results, key=lambda t: t.table)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Position:
+    """Where a server stands."""
+
+    cluster: str
+    follows: bool
+    lsn: Lsn
+    xid: str
+
+    def __str__(self) -> str:
+        return f"replayed to {self.lsn}" if self.follows else f"at transaction {self.xid}"
+
+
+def _doubt(seen: Sequence[_Position], found: Sequence[_Position]) -> tuple[str, str] | None:
+    """Why a difference may be none, and what to do: by the positions of both servers around their snapshots."""
+    one, two = seen[-1], found[-1]
+    if one.cluster == two.cluster and (one.follows or two.follows):
+        if len({p.lsn for p in (*seen, *found)}) == 1:
+            return None
+        replica, primary = ("the other server", "the source") if two.follows else ("the source", "the other server")
+        return (
+            f"{replica} follows {primary}, and they were not read at one LSN: the source at {one.lsn}, the other server"
+            f" at {two.lsn}",
+            f"let nobody write to {primary}, let {replica} catch up (select pg_wal_replay_resume(), until"
+            f" pg_last_wal_replay_lsn() is {max(one.lsn, two.lsn)}), and check again",
+        )
+    if str(found[0]) != str(two):
+        moved = f"the other server moved while it was read: {found[0]}, then {two}"
+        return moved, "pause its replay, or its writers, and check again"
+    return None
 
 
 @contextmanager
@@ -69,10 +101,11 @@ def _reading(config: Config) -> Iterator[psycopg.Connection[Any]]:
         yield conn
 
 
-def _position(conn: psycopg.Connection[Any]) -> str:
+def _position(conn: psycopg.Connection[Any]) -> _Position:
     from toolkit.queries import load
 
-    return str(conn.execute(load("parity/position").encode()).fetchall()[0][0])
+    cluster, follows, lsn, xid = conn.execute(load("parity/position").encode()).fetchall()[0]
+    return _Position(cluster, follows, Lsn.parse(lsn), xid)
 
 
 def _tables(conn: psycopg.Connection[Any]) -> dict[str, TableVersion]:
