@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tests.postgres.test_snapshot_log import current, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
@@ -15,9 +15,9 @@ from toolkit import doctor, initialise
 from toolkit import drain as draining
 from toolkit.config import CheckConfig, Config, SourceConfig
 from toolkit.embedded import EmbeddedServer
-from toolkit.errors import HistoryDiverged, SlotError
+from toolkit.errors import HistoryDiverged, SlotError, SourceUnavailable
 from toolkit.lake.ledger import Ledger
-from toolkit.source import slot
+from toolkit.source import connection, install, slot, tick
 
 __all__ = ["plain_lake"]
 pytestmark = [pytest.mark.postgres, pytest.mark.wide]
@@ -74,6 +74,39 @@ def test_trap_027_a_promoted_standby_is_another_history(plain_lake: Config, majo
                 draining.drain(config)
                 assert current(config, "a") == on_source(config, "a")
                 assert {e["op"] for e in rows_in_log(config, "kind = 'row' and generation = 2")} == {"R", "I", "D"}
+
+
+def test_a_tick_is_of_one_server_and_that_is_the_primary() -> None:
+    """The snapshot of a hot standby lists none of the transactions under way: a tick would count them as drained."""
+    with (
+        EmbeddedServer(None, 18) as primary,
+        fresh_database(primary) as one,
+        psycopg.connect(one) as writer,
+        _standby(primary) as standby,
+    ):
+        here, there = (conninfo_to_dict(conninfo) for conninfo in (one, standby.conninfo()))
+        both = {key: f"{here[key]},{there[key]}" for key in ("host", "port")}
+        balanced = make_conninfo(one, **both, load_balance_hosts="random")
+        source = SourceConfig(conninfo=one, slot="cdc_t", capture="change_log", change_log_drain="tick")
+        config = Config(source=source, check=CheckConfig(cut_seconds=20.0))
+        sql(config, "create table public.a (id int primary key, x text)")
+        with connection.connect(config) as conn:
+            install.install(conn, config)
+        _replayed(standby, primary)
+        writer.execute("insert into public.a values (1, 'open')")
+        xid = writer.execute("select pg_current_xact_id()::text").fetchone()
+        config = config.model_copy(update={"source": source.model_copy(update={"conninfo": balanced})})
+        seen: set[str] = set()
+        while len(seen) < 3:
+            try:
+                with tick.tick_cut(config) as cut:
+                    assert "standby" not in cut.server
+                    row = writer.execute("select pg_visible_in_snapshot(%s::xid8, %s)", [*(xid or ()), cut.tick])
+                    assert row.fetchone() == (False,)
+                    seen.add("taken")
+            except (SlotError, SourceUnavailable) as refused:
+                seen.add(str(refused))
+        assert sum("is a standby" in text for text in seen) == sum("another server" in text for text in seen) == 1
 
 
 def _captured(root: Path, source: SourceConfig) -> Config:

@@ -21,7 +21,7 @@ from psycopg.rows import dict_row
 
 from toolkit import queries
 from toolkit.config import Config
-from toolkit.errors import SlotError
+from toolkit.errors import SlotError, SourceUnavailable
 from toolkit.lsn import Lsn
 from toolkit.names import quote_postgres
 from toolkit.source.connection import Connection, connect, one_line
@@ -80,6 +80,19 @@ def server_identity(conn: Connection) -> str:
     return str(row[0])
 
 
+def require_server(conn: Connection, server: str, doing: str) -> None:
+    """Refuse a session that reached another server than the one of a cut. `server` may be empty: not known.
+
+    Raises:
+        SourceUnavailable: it did.
+    """
+    if server and server_identity(conn) != server:
+        raise SourceUnavailable(
+            f"{doing}: this session reached another server than the one that exported the snapshot; a load balancer or"
+            " several hosts stand in [source] conninfo: name the primary alone"
+        )
+
+
 def read_slot(conn: Connection, name: str) -> SlotState | None:
     """The slot of that name, whoever made it, or None."""
     with conn.cursor(row_factory=dict_row) as cursor:
@@ -99,7 +112,7 @@ def require_primary(conn: Connection) -> None:
     """
     row = conn.execute("select pg_catalog.pg_is_in_recovery()").fetchone()
     if row and row[0]:
-        raise SlotError("draining: the source is a standby; connect to the primary")
+        raise SlotError("the source is a standby; connect to the primary, alone or by target_session_attrs=read-write")
 
 
 def require_slot(conn: Connection, config: Config) -> SlotState:

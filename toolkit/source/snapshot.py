@@ -31,7 +31,7 @@ from toolkit.source import locks
 from toolkit.source.connection import Connection, connect, one_line, unread
 from toolkit.source.copyout import copy_blocks
 from toolkit.source.copytext import cells, constant, numbers
-from toolkit.source.slot import Cut, server_identity
+from toolkit.source.slot import Cut, require_server
 
 _BLOCK_BYTES = 4 << 20
 
@@ -78,11 +78,7 @@ def reader(config: Config, cut: Cut) -> Iterator[Connection]:
         SourceUnavailable: the snapshot is gone (its slot session has ended), or another server answered.
     """
     with connect(config) as conn:
-        if cut.server and server_identity(conn) != cut.server:
-            raise SourceUnavailable(
-                f"importing the snapshot at {cut.lsn}: this session reached another server than the one that exported"
-                " it; a load balancer or several hosts stand in [source] conninfo: name the primary alone"
-            )
+        require_server(conn, cut.server, f"importing the snapshot at {cut.lsn}")
         conn.execute("begin isolation level repeatable read, read only")
         try:
             conn.execute(f"set transaction snapshot '{cut.snapshot_name}'")

@@ -18,7 +18,7 @@ from toolkit import queries
 from toolkit.config import Config
 from toolkit.errors import SourceUnavailable
 from toolkit.lsn import Lsn
-from toolkit.source import changelog, copytext, slot
+from toolkit.source import changelog, copytext, slot, snapshot
 from toolkit.source.connection import Connection, connect, one_line
 from toolkit.source.copyout import copy_blocks
 from toolkit.source.slot import Cut
@@ -50,19 +50,26 @@ def exact_cut(config: Config) -> Iterator[Cut]:
 
 @contextmanager
 def tick_cut(config: Config) -> Iterator[Cut]:
-    """Take a tick and hold its snapshot, exported, until the `with` ends."""
+    """Take a tick and hold its snapshot, exported, until the `with` ends.
+
+    Raises:
+        SlotError: a standby answered, whose snapshot lists none of the transactions under way.
+        SourceUnavailable: two servers answered, and the transactions of one are not those of the other.
+    """
     with connect(config) as holder, connect(config) as other:
+        server = slot.server_identity(holder)
+        slot.require_server(other, server, "taking a tick")
+        slot.require_primary(holder)
         holder.execute("begin isolation level repeatable read, read only")
         row = holder.execute(
             "select pg_catalog.pg_current_snapshot()::text, pg_catalog.pg_export_snapshot()"
         ).fetchone()
         assert row is not None
         tick = record(other, row[0])
-        server = slot.server_identity(holder)
         yield Cut(lsn=tick.lsn, snapshot_name=row[1], slot="", server=server, tick=tick.snapshot)
 
 
-def record(conn: Connection, snapshot: str) -> Tick:
+def record(conn: Connection, shown: str) -> Tick:
     """Give a snapshot its position and keep both on the source: a restored source will not know the tick.
 
     Its own commit makes WAL, so that the next tick's position is another one.
@@ -70,18 +77,17 @@ def record(conn: Connection, snapshot: str) -> Tick:
     row = conn.execute(
         "insert into cdc.tick (lsn, snapshot)"
         " values (pg_catalog.pg_current_wal_insert_lsn(), %s::pg_catalog.pg_snapshot) returning lsn::text",
-        [snapshot],
+        [shown],
     ).fetchone()
     assert row is not None
     slot.wait_flush(conn)  # what is not flushed could still be lost to a crash
-    return Tick(Lsn.parse(row[0]), snapshot)
+    return Tick(Lsn.parse(row[0]), shown)
 
 
 def at_cut(conn: Connection, config: Config, cut: Cut) -> Tick:
     """The tick that a slot's cut is: its snapshot shows exactly what was committed below the cut's LSN."""
-    with connect(config) as holder:
-        holder.execute("begin isolation level repeatable read, read only")
-        holder.execute(f"set transaction snapshot '{cut.snapshot_name}'")
+    slot.require_server(conn, cut.server, f"making a tick of the cut at {cut.lsn}")
+    with snapshot.reader(config, cut) as holder:
         row = holder.execute("select pg_catalog.pg_current_snapshot()::text").fetchone()
     assert row is not None
     conn.execute(
