@@ -89,6 +89,7 @@ def init(config: Config, *, new_generation: bool = False) -> InitResult:
         batch_id = 1 if last is None else last.batch_id + 1
         if last is None or new_generation if ticks else existing is None:
             changelog.settle(conn, config)
+            changelog.begin(conn, config)
             return _first(config, identity, generation, batch_id, ticks)
         if last is not None and ticks:
             from toolkit import handover, tick_drain

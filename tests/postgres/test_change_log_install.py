@@ -104,6 +104,8 @@ def test_the_cost_of_capture_is_predicted_before_anything_is_installed(log: Log)
         )
         return {t: (how, int(n.replace(",", "")), int(s.replace(",", ""))) for t, n, how, s in found}
 
+    assert predicted("insert into public.t values (0)") == {}, "a rate over a time that nobody knows is none"
+    assert "public.t: 1 changes counted, since when is not known; row" in initialise.plan_sql(log.config)
     log.conn.execute("select pg_stat_reset()")  # from here on the server counts
     few = predicted("insert into public.t select generate_series(1, 100000)")
     assert (few["public.t"][0], few["public.u"][:2]) == ("row", ("statement", 0))

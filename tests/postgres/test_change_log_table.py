@@ -136,3 +136,28 @@ def test_a_ddl_message_that_cannot_be_logged_turns_tables_red(lake: Config) -> N
     draining.drain(config)
     assert of(config, "b").repaired_lsn is not None
     assert current(config, "b") == on_source(config, "b")
+
+
+@pytest.mark.parametrize("begun", ["first", "generation", "by slot"])
+@pytest.mark.parametrize("pg", ["pg18"], indirect=True)
+def test_what_a_dump_brought_into_the_log_is_not_replayed(lake: Config, begun: str) -> None:
+    """Its xids are another cluster's, and this one will get there: then a tick would show the rows."""
+    config = lake if begun == "by slot" else _by_ticks(lake)
+    initialise.init(config)
+    sql(
+        config,
+        "insert into cdc.change_log"
+        " select 0, (pg_current_xact_id()::text::int8 + 50)::text::xid8, '0/1', 'b'::regclass, 'I', null, '(7,old)'",
+        "insert into cdc.tick values ('FFFFFFFF/0', '1:1:')",
+    )
+    if begun == "first":
+        config = config.model_copy(update={"root": config.root / "other"})
+        config.root.mkdir()
+    initialise.init(config, new_generation=begun != "first")
+    sql(config, *(["select pg_current_xact_id()"] * 60), "insert into b values (2, 'new')")
+    for _ in range(3):
+        draining.drain(config)
+    assert _in_log(config) == 0
+    assert current(config, "b") == on_source(config, "b")
+    with psycopg.connect(config.source.conninfo) as conn:
+        assert conn.execute("select from cdc.tick where lsn > pg_current_wal_lsn()").fetchone() is None

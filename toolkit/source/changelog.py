@@ -225,12 +225,31 @@ def predicted(conn: Connection, config: Config) -> list[str]:
             continue
         triggers = config.capture_of(relation.schema, relation.name).triggers
         changes, seconds = load[relation.relid]
-        a_day = changes * 86400 // seconds
-        lines.append(
-            f"{relation.identifier}: about {a_day:,} changes a day; {triggers} triggers take about"
-            f" {a_day * _MICROSECONDS[triggers] / 1e6:,.0f} s of the server's CPU a day for them"
-        )
+        if seconds is None:
+            said = (f"{changes:,} changes counted, since when is not known", "")
+        else:
+            changes = changes * 86400 // seconds
+            said = (f"about {changes:,} changes a day", " a day")
+        cost = f"{changes * _MICROSECONDS[triggers] / 1e6:,.0f} s of the server's CPU{said[1]}"
+        lines.append(f"{relation.identifier}: {said[0]}; {triggers} triggers take about {cost} for them")
     return lines
+
+
+def begin(conn: Connection, config: Config) -> None:
+    """Before a log of a new history begins: forget ticks, and the rows of another cluster that a dump brought along.
+
+    Everybody sees those, though no snapshot shows their transactions yet: they would be drained once the server has got
+    to their xids. All others are drained, or purged, for what they are.
+    """
+    found = conn.execute("select relid::pg_catalog.regclass::text from cdc.log_parts where relkind = 'r'").fetchall()
+    alien = "select exists (select from {} where not pg_visible_in_snapshot(xid, pg_current_snapshot()))"
+    parts = [part for (part,) in found if conn.execute(alien.format(part)).fetchone() == (True,)]
+    if parts:
+        clear = partial(conn.execute, f"truncate table {', '.join(parts)}")
+        what, seconds = "emptying the change log of another server", config.snapshot.lock_seconds
+        locks.insist(conn, what, clear, seconds=seconds, attempts=attempts(config))
+    if found:
+        conn.execute("delete from cdc.tick")
 
 
 def is_read(conn: Connection) -> bool:
@@ -256,6 +275,7 @@ def purge(conn: Connection, snapshot: str) -> tuple[int, ...]:
 __all__ = [
     "LOG",
     "attempts",
+    "begin",
     "by_ticks",
     "health",
     "install_sql",
