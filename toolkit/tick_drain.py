@@ -6,11 +6,13 @@ ledger is never read again, and one that was read twice before its commit gives 
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from toolkit.drain import DrainResult, require_same_history
@@ -19,7 +21,7 @@ from toolkit.log import logger
 from toolkit.spooling import spool_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     import psycopg
@@ -83,7 +85,7 @@ def drain(
         run = _Run(config, conn, ledger, last, since, target, directory)
         ddl = run.ddl()
         spooled = run.rows(ddl)
-        events = list(ddl.events)
+        events = [*ddl.events, *run.overtaken()]
         if seen is not None:
             events += compare.against(
                 ledger, last, seen, versions=ddl.versions, ddl_xids={}, batch_id=run.batch_id,
@@ -150,6 +152,8 @@ class _Run:
         self.batch_id = last.batch_id + 1
         self.now = datetime.now(UTC)
         self.versions: dict[int, SchemaVersion] = dict(ledger.latest_versions())
+        self.oldest: dict[int, int] = {}  # by relid, where the first of its rows in this tick was logged
+        self.place = 0  # how many rows the tick has
 
     def ddl(self) -> LoggedDdl:
         """Fold the DDL messages of the tick."""
@@ -177,6 +181,7 @@ class _Run:
 
     def rows(self, ddl: LoggedDdl) -> _Spooled:
         """Spool the rows of the tick as events; their ordinals count all rows of the tick."""
+        import numpy as np
         import pyarrow as pa
 
         from toolkit.decode import changelog
@@ -192,12 +197,15 @@ class _Run:
             layouts.setdefault(version.table.relid, []).append(layout(version.ordinal, version))
         files: list[Path] = []
         counts: Counter[str] = Counter()
-        place, written = 0, _FILE_ROWS
+        written = _FILE_ROWS
         with ExitStack() as stack:
             writer: pa.RecordBatchWriter | None = None
             for cells in tick.rows(self.conn, self.since, self.target):
-                log = self._log_rows(cells, place)
-                place += len(log)
+                log = self._log_rows(cells, self.place)
+                self.place += len(log)
+                for relid in np.unique(log.relids).tolist():
+                    first = int(log.lsns[log.relids == relid].min())
+                    self.oldest[relid] = min(first, self.oldest.get(relid, first))
                 for batch in changelog.events(log, layouts, batch_id=self.batch_id, generation=self.last.generation):
                     if written >= _FILE_ROWS:
                         stack.close()
@@ -209,6 +217,42 @@ class _Run:
                     written += batch.num_rows
                     counts.update(batch.column("kind").to_pylist())
         return _Spooled(tuple(files), counts)
+
+    def overtaken(self) -> Iterator[Event]:
+        """Gaps of tables with rows that were logged before a type of theirs changed, and come behind a later baseline.
+
+        A tick, and so a baseline, waits for no writer, and only such a change of a type does not either. Without the
+        baseline there is the gap of the change itself, or the version that has a label's former names.
+        """
+        from toolkit.decode.ddl import retold
+        from toolkit.events import Event
+
+        late = {relid for relid, lsn in self.oldest.items() if lsn < self.since.lsn and relid in self.versions}
+        if not late:
+            return
+        baselines: dict[int, int] = {}
+        for event in self.ledger.baselines():
+            if event.relid in late and event.generation == self.last.generation:
+                baselines[event.relid] = max(int(event.end_lsn), baselines.get(event.relid, 0))
+        chains: dict[int, list[SchemaVersion]] = {}
+        for version in self.ledger.schema_versions():
+            if version.generation == self.last.generation and version.table.relid in baselines:
+                chains.setdefault(version.table.relid, []).append(version)
+        for relid, chain in sorted(chains.items()):
+            since, until = self.oldest[relid], baselines[relid]
+            if any(since < v.end_lsn <= until and retold(u.table, v.table) for u, v in pairwise(chain)):
+                reason = "a transaction that wrote before a type of it changed was committed after it was copied"
+                yield Event(
+                    batch_id=self.batch_id,
+                    generation=self.last.generation,
+                    commit_lsn=int(self.target.lsn) - 1,
+                    ordinal=self.place,
+                    end_lsn=int(self.target.lsn),
+                    kind="gap",
+                    relid=relid,
+                    origin="change_log",
+                    payload=json.dumps({"reason": reason, "remedy": f"cdc repair {chain[-1].table.identifier}"}),
+                )
 
     def _log_rows(self, cells: pa.StringArray, place: int) -> LogRows:
         """One block of the log; `place` is that of its first row."""

@@ -250,6 +250,20 @@ def _column(old: Column, new: Column, rewrite: int, told_apart: bool) -> str | N
     return None
 
 
+def retold(old: TableVersion, new: TableVersion) -> bool:
+    """Whether values are printed otherwise since a type of theirs changed, which waits for no writer of the table."""
+    before = {c.attnum: c for c in old.columns}
+    for column in new.columns:
+        was = before.get(column.attnum)
+        if was is None or was.type_oid != column.type_oid:
+            continue
+        now = dict((*column.enum_labels, *column.inner_labels))
+        renamed = any(now.get(oid) != label for oid, label in (*was.enum_labels, *was.inner_labels))
+        if renamed or was.inner_rows != column.inner_rows:
+            return True
+    return False
+
+
 def _labels(old: Column, new: Column, told_apart: bool) -> str | None:
     """A renamed label is shown by its new name wherever one name always meant one value; `new` has the former ones."""
     now = dict(new.enum_labels)
