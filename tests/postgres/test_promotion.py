@@ -82,7 +82,7 @@ def test_a_tick_is_of_one_server_and_that_is_the_primary() -> None:
         EmbeddedServer(None, 18) as primary,
         fresh_database(primary) as one,
         psycopg.connect(one) as writer,
-        _standby(primary) as standby,
+        standby_of(primary) as standby,
     ):
         here, there = (conninfo_to_dict(conninfo) for conninfo in (one, standby.conninfo()))
         both = {key: f"{here[key]},{there[key]}" for key in ("host", "port")}
@@ -92,7 +92,7 @@ def test_a_tick_is_of_one_server_and_that_is_the_primary() -> None:
         sql(config, "create table public.a (id int primary key, x text)")
         with connection.connect(config) as conn:
             install.install(conn, config)
-        _replayed(standby, primary)
+        replayed(standby, primary)
         writer.execute("insert into public.a values (1, 'open')")
         xid = writer.execute("select pg_current_xact_id()::text").fetchone()
         config = config.model_copy(update={"source": source.model_copy(update={"conninfo": balanced})})
