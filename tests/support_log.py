@@ -321,7 +321,7 @@ class _Fold:
             key = {
                 a: event["old"][a - 1] if event["old"] is not None else event["new"][a - 1] for a in version.key_attnums
             }
-            matches = [row for row in self.live if all(row.get(a) == v for a, v in key.items())]
+            matches = [row for row in self.live if all(self._filled(row, version)[a] == v for a, v in key.items())]
             assert len(matches) == 1, f"{event['op']} of key {key} of {version.identifier}: {len(matches)} rows"
         assert matches, f"{event['op']} of {version.identifier}: no row {event['old']}"
         before = matches[0]

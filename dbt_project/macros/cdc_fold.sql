@@ -58,6 +58,11 @@ relid = {{ plan.relid }} and kind = 'row' and generation = {{ p.generation }} an
 
 {%- macro cdc_part(image, attnum) -%}{{ image }}[{{ attnum - 1 }}]{%- endmacro -%}
 
+{#- A key cell of a row from before the segment: its image may be older than the column. -#}
+{%- macro cdc_held(attnum, columns) -%}
+  {{ cdc_cell('new', columns | selectattr('attnum', 'equalto', attnum) | first) }}
+{%- endmacro -%}
+
 {#- A key cell of the new image; a toasted key that did not change is only in the old one. -#}
 {%- macro cdc_fresh(attnum, facts) -%}
   {%- if attnum in facts.toast -%}
@@ -88,7 +93,7 @@ f{{ i }} as (
     ){% if facts.moved %}){% endif %}) x
   {%- if initial %}
   union all
-  select cast(-1 as bigint), cast(0 as bigint), end_lsn, 1, true, false{% for k in key %}, {{ cdc_part('new', k) }}{% endfor %},
+  select cast(-1 as bigint), cast(0 as bigint), end_lsn, 1, true, false{% for k in key %}, {{ cdc_held(k, columns) }}{% endfor %},
     new, cast(null as array<string>), cast(null as array<int>), cast(null as string)
   from {{ initial }}
   {%- endif %}

@@ -118,10 +118,10 @@ seeds (relid) as (
   select unnest(cdc.publishable())
   where exists (select from cdc.log_parts as l where l.relid = any (tables))
   union
-  select d.objid
+  select d.objid -- by a column, or as a whole: CREATE TABLE OF
   from affected as a
   join pg_depend as d on d.refclassid = 'pg_type'::regclass and d.refobjid = a.typ
-  where d.classid = 'pg_class'::regclass and d.objsubid > 0
+  where d.classid = 'pg_class'::regclass
 ),
 
 below (relid) as (

@@ -29,7 +29,7 @@ def two_keys(relid: int) -> Table:
 
 def test_cases(built: Lake) -> None:
     source = Source()
-    switched, labels, healed, stale, odd, gone = (two_keys(n) for n in range(200, 206))
+    switched, labels, healed, stale, odd, gone, widened = (two_keys(n) for n in range(200, 207))
     labels.columns[2] |= {
         "type": "mood",
         "type_kind": "e",
@@ -37,7 +37,7 @@ def test_cases(built: Lake) -> None:
     }
     odd.name = "Odd Näme"
     odd.columns = [column(1, "A", "integer"), column(2, "a", "integer"), column(3, "_cdc_from_lsn")]
-    tables = [switched, labels, healed, stale, odd, gone]
+    tables = [switched, labels, healed, stale, odd, gone, widened]
     for table in tables:
         source.baseline(table, first=True)
 
@@ -54,6 +54,16 @@ def test_cases(built: Lake) -> None:
     source.schema(switched)
     source.insert(switched, dict(switched.rows[0]))
     source.delete(switched, switched.rows[1])
+    source.commit()
+
+    # to a column that is added by the same command: the images from before do not reach to it
+    source.begin()
+    source.insert(widened, {1: "3", 2: "30", 3: "w"})
+    widened.key = [4, 1]
+    source.add_column(widened, column(4, "tenant", "integer", has_missing=True, missing="7"))
+    source.update(widened, widened.rows[0], {3: "z"}, [])
+    source.update(widened, widened.rows[1], {4: "8"}, [3])
+    source.delete(widened, widened.rows[2])
     source.commit()
 
     # a label is renamed: rows written before show the new one
@@ -77,6 +87,7 @@ def test_cases(built: Lake) -> None:
     built.build()
     check_current(built, source, tables)
     check_history(built, source, switched)
+    check_history(built, source, widened)
 
     states = {
         row[0]: tuple(row)[1:]

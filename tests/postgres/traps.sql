@@ -555,6 +555,22 @@ alter type mood rename value 'a' to 'c';
 update k set v = 9 where m = 'c';
 delete from f where m = 'c';
 
+-- trap test_trap_077_a_relabelled_column_joins_the_key
+-- stale k: rows are told apart by it now
+-- stale f: rows are told apart by it now
+create type mood as enum ('a', 'b');
+create table k (id int primary key, m mood not null, v int);
+create table f (id int primary key, m mood, v int);
+insert into k values (1, 'a', 0), (2, 'b', 0);
+insert into f values (1, 'a', 0);
+-- steps
+alter type mood rename value 'a' to 'x';
+-- drain
+alter table k drop constraint k_pkey, add primary key (id, m);
+alter table f replica identity full;
+update k set v = 9 where id = 1;
+update f set v = 9 where id = 1;
+
 -- trap test_trap_077_array_of_enum_renamed
 -- stale t: the type inside it
 -- stale c: the type inside it
@@ -606,6 +622,27 @@ insert into t values (1, '(1,x)');
 alter table u add column c int;
 insert into u values (2, 'y', 3);
 insert into t values (2, '(2,y,3)');
+
+-- trap test_trap_078_typed_table
+-- stale t: rewritten
+-- stale e: rewritten
+create type pair as (x int, y int);
+create table t of pair (primary key (x));
+create table e of pair;
+insert into t values (1, 2), (3, 4);
+-- steps
+alter type pair rename attribute y to z cascade;
+insert into t values (5, 6);
+alter type pair add attribute w int cascade;
+update t set w = 7 where x = 1;
+delete from t where x = 3;
+-- drain
+alter type pair drop attribute z cascade;
+insert into t values (8, 9);
+update t set w = 1 where x = 5;
+-- drain
+alter type pair alter attribute w type text cascade;
+insert into t values (10, 'ten');
 
 -- trap test_trap_079_domain_over_domain
 create domain d1 as numeric(10,2) check (value > 0);
@@ -734,6 +771,25 @@ update t set a = a + 1000;
 insert into t values (1, 21, 'w');
 commit;
 
+-- trap test_trap_087_key_over_an_added_column
+create table t (id int primary key, v text);
+create table u (id int not null primary key, v text);
+insert into t values (1, 'a'), (2, 'b'), (3, 'c');
+insert into u values (1, 'a'), (2, 'b'), (3, 'c');
+-- steps
+alter table t add column tenant int not null default 1, drop constraint t_pkey, add primary key (tenant, id);
+update t set v = 'z' where id = 1;
+delete from t where id = 2;
+-- drain
+alter table u add column tenant int not null default 1;
+insert into u values (4, 'd', 2);
+alter table u drop constraint u_pkey, add primary key (id, tenant);
+update u set v = 'z' where id = 1;
+update u set tenant = 5 where id = 3;
+delete from u where id in (2, 4);
+-- drain
+update t set tenant = 7 where id = 3;
+
 -- trap test_trap_088_ddl_without_a_relation
 create type mood as enum ('a');
 create table t (id int primary key, v text, m mood);
@@ -765,6 +821,24 @@ alter table r detach partition r1;
 insert into r1 values (2, 'd');
 alter table r detach partition alone concurrently;
 insert into alone values (13, 'e');
+
+-- trap test_trap_096_default_partition
+create table r (id int, k int, v text, primary key (id, k)) partition by list (k);
+create table r1 partition of r for values in (1);
+create table rd partition of r default;
+insert into r values (1, 1, 'a'), (2, 2, 'b'), (3, 3, 'c');
+-- steps
+insert into r values (4, 4, 'd');
+update r set k = 4 where id = 1;
+begin;
+alter table r detach partition rd;
+create table r4 partition of r for values in (4);
+insert into r select * from rd where k = 4;
+delete from rd where k = 4;
+alter table r attach partition rd default;
+commit;
+-- drain
+update r set k = 9 where id = 4;
 
 -- trap test_trap_096_inheritance
 create table p (id int primary key);

@@ -204,8 +204,10 @@ def classify(
         if was is None:
             reason = None if empty else _added(column, new, rewrite)
         else:
-            told_apart = column.attnum in new.key_attnums or not new.keyed
+            told_apart = _tells_apart(new, column)
             reason = _column_list(was, column) or (None if empty else _column(was, column, rewrite, told_apart))
+            if not reason and not empty and column.former_labels and told_apart and not _tells_apart(old, was):
+                reason = "has values whose enum labels were renamed, and rows are told apart by it now"
         if reason:
             yield new.relid, f"column {column.name}: {reason}"
     if rewrite and not empty and not _provable(old, new, message, rewrite):
@@ -222,6 +224,11 @@ def _hierarchy(old: TableVersion, new: TableVersion, message: DdlMessage) -> Ite
         yield new.relid, "partitions or children were attached or detached"
     for parent in sorted(set(old.parents) ^ set(new.parents)):
         yield parent, f"{new.identifier} was attached or detached"
+
+
+def _tells_apart(table: TableVersion, column: Column) -> bool:
+    """Whether rows of the table are found again by the text of this column."""
+    return column.attnum in table.key_attnums or not table.keyed
 
 
 def _column_list(old: Column, new: Column) -> str | None:
@@ -318,8 +325,12 @@ def plain_alter_table(message: DdlMessage, old: TableVersion, new: TableVersion)
         return False
     if len(commands) > 1 and _MAY_RUN_CODE.search(message.sql):
         return False
-    names = {m[1][1:-1].replace('""', '"') if m[1].startswith('"') else m[1].lower() for m in found if m}
+    names = {_unquoted(m[1]) for m in found if m}
     return not names.isdisjoint((old.name, new.name))
+
+
+def _unquoted(name: str) -> str:
+    return name[1:-1].replace('""', '"') if name.startswith('"') else name.lower()
 
 
 def _widened(old: Column, new: Column) -> bool:
