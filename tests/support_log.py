@@ -87,10 +87,15 @@ class Log:
             seen = compare.observe(self.conn, self.config, live)
         target = upto or slot.flush_lsn(self.conn)
         spool = peek.peek(self.conn, self.config, upto=target, max_changes=None, directory=self.directory)
+        last = BatchRecord(
+            self.batch_id, 1, self.complete_to, self.complete_to, self.complete_to, "slot", "", self.identity, 0,
+            compared_to=self.compared_to, capture=self.capture,
+        )  # fmt: skip
         context = planning.PlanContext(
             generation=1, batch_id=self.batch_id, next_schema_id=self.next_schema_id, versions=self.versions,
             key=self.key, system_id=self.identity.system_id, batch_changes=batch_changes, now=datetime.now(UTC),
             publications=frozenset(self.config.source.publications),
+            known_good=lambda relid: compare.known_good(self, last, relid),  # type: ignore[arg-type]
         )  # fmt: skip
         ddl_xids: dict[int, int] = {}
         truncated: set[int] = set()
@@ -113,10 +118,6 @@ class Log:
         spool.path.unlink()
         slot.advance(self.conn, self.config.source.slot, self.complete_to)
         if seen is not None:
-            last = BatchRecord(
-                self.batch_id, 1, self.complete_to, self.complete_to, self.complete_to, "slot", "", self.identity, 0,
-                compared_to=self.compared_to, capture=self.capture,
-            )  # fmt: skip
             found = compare.against(
                 self, last, seen, versions=self.versions, ddl_xids=ddl_xids, batch_id=self.batch_id,  # type: ignore[arg-type]
                 next_schema_id=self.next_schema_id, at=self.complete_to, truncated=truncated,
@@ -167,6 +168,9 @@ class Log:
             self.events += [row | {"batch_id": self.batch_id, "schema_id": schema_id} for row in rows]
             proof = json.dumps({"rows": len(rows), "scope": "all", "lsn": str(lsn)})
             made.append(Event(**at, ordinal=BASELINE_ORDINAL, kind="baseline", schema_id=schema_id, payload=proof))
+            if unsent := table.unsent(self.config.source.publications):
+                doubt = json.dumps({"reason": unsent[0], "remedy": unsent[1]})
+                made.append(Event(**at, ordinal=BASELINE_ORDINAL + 1, kind="gap", payload=doubt))
         self._add(made)
         self.batch_id += 1
 
@@ -314,7 +318,7 @@ class _Fold:
             self.live.append(self._image(event, event["new"]))
             return
         unchanged = event["unchanged"] or []
-        if event["old"] is not None and event["old_kind"] == "O":
+        if event["old"] is not None and (event["old_kind"] == "O" or not version.keyed):
             old = self._image(event, event["old"])
             matches = [row for row in self.live if self._filled(row, version) == old]
         else:

@@ -59,6 +59,27 @@ _BORROWED = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
+class Stray:
+    """A partition whose changes do not come as its published root needs them."""
+
+    relid: int
+    name: str  # schema.table, quoted where needed
+    kind: str
+    persistence: str
+    key: tuple[str, ...]  # names of the columns in its old images
+
+    @property
+    def fault(self) -> tuple[str, str]:
+        """What is the matter with it, and what to do."""
+        if self.kind == "f":
+            return "is a foreign table: its changes are not in the WAL", f"detach or drop {self.name}"
+        if self.persistence != "p":
+            return "is unlogged: its changes are not in the WAL", f"alter table {self.name} set logged"
+        reason = f"has REPLICA IDENTITY by {', '.join(self.key)}, and rows of its root are not told apart by that"
+        return reason, f"alter table {self.name} replica identity full"
+
+
+@dataclass(frozen=True, slots=True)
 class TableVersion:
     """A table as its catalog showed it."""
 
@@ -80,6 +101,7 @@ class TableVersion:
     capture: str = "slot"  # slot, change_log, or both
     log: tuple[int, ...] = ()  # OIDs of the change log and its parts, where rows come by it
     publishes: frozenset[str] = OPERATIONS  # what the publications send of it, all together
+    strays: tuple[Stray, ...] = ()  # partitions of a root that sends their rows
     conflict: str | None = None  # in what they do not agree, so that what comes is not told by one filter and one list
 
     @property
@@ -100,6 +122,10 @@ class TableVersion:
             reason = f"no publication sends {', '.join(sorted(OPERATIONS - self.publishes))} of it"
             remedy = f"alter publication {names} set (publish = '{', '.join(sorted(OPERATIONS))}')"
             return reason, f"{remedy}, then cdc repair {self.identifier}"
+        if self.strays:
+            fault, remedy = self.strays[0].fault
+            more = f" (and {len(self.strays) - 1} more partitions)" if self.strays[1:] else ""
+            return f"partition {self.strays[0].name} {fault}{more}", f"{remedy}, then cdc repair {self.identifier}"
         return None
 
     @property
@@ -164,6 +190,10 @@ class TableVersion:
             dropped=bool(data.get("dropped", False)),
             capture=data.get("capture", "slot"),
             log=tuple(int(oid) for oid in data.get("log") or ()),
+            strays=tuple(
+                Stray(int(s["relid"]), s["name"], s["kind"], s["persistence"], tuple(s.get("key") or ()))
+                for s in data.get("strays") or ()
+            ),
             conflict=data.get("conflict"),
             publishes=OPERATIONS if data.get("publishes") is None else frozenset(data["publishes"]),
         )

@@ -102,6 +102,12 @@ class Known:
     truncated: frozenset[int] = frozenset()  # tables whose TRUNCATE this drain brought
 
 
+def known_good(ledger: Ledger, last: BatchRecord, relid: int) -> Lsn:
+    """Where the catalog was compared last, or the table itself read: what it showed there, it was."""
+    compared = last.compared_to or last.complete_to
+    return max([compared, *(e.end_lsn for e in ledger.baselines() if e.relid == relid)])
+
+
 def against(
     ledger: Ledger,
     last: BatchRecord,

@@ -172,6 +172,7 @@ class _Run:
         self.identity = identity
         self.seen = seen
         self.key = catalog.hmac_key(conn)
+        self.ledger = ledger
         self.snapshot = ledger.snapshot_id()
         self.versions = versions
         self.next_schema_id = max((v.schema_id for v in self.versions.values()), default=0) + 1
@@ -216,6 +217,7 @@ class _Run:
         return DrainResult(self.batches, self.changes, self.start, self.last.complete_to)
 
     def _plan(self, spool: Spool) -> Plan:
+        from toolkit import compare
         from toolkit.decode import plan as planning
 
         context = planning.PlanContext(
@@ -228,6 +230,7 @@ class _Run:
             batch_changes=self.config.drain.batch_changes,
             now=datetime.now(UTC),
             publications=frozenset(self.config.source.publications),
+            known_good=lambda relid: compare.known_good(self.ledger, self.last, relid),
         )
         return planning.plan(spool, context=context)
 

@@ -207,6 +207,7 @@ def changes(before: TableVersion | None, after: TableVersion) -> tuple[Change, .
             ("replica identity", before.replica_identity, after.replica_identity),
             ("row filter", before.row_filter, after.row_filter),
             ("publications", before.conflict, after.conflict),
+            ("partitions that are not sent", _strays(before), _strays(after)),
             ("published", _yes(before.published), _yes(after.published)),
             ("persistence", before.persistence, after.persistence),
             ("partitioning", _parts(before), _parts(after)),
@@ -281,6 +282,10 @@ def _parts(table: TableVersion) -> str | None:
     ends = [f"parents {', '.join(map(str, table.parents))}"] if table.parents else []
     ends += [f"children {', '.join(map(str, table.children))}"] if table.children else []
     return "; ".join(ends) or None
+
+
+def _strays(table: TableVersion) -> str | None:
+    return "; ".join(f"{stray.name} {stray.fault[0]}" for stray in table.strays) or None
 
 
 def _key(table: TableVersion) -> str | None:

@@ -343,6 +343,10 @@ def _copy_group(
         proof |= {"columns": list(scope.columns)} if scope.columns else {}
         proof |= {"partition": scope.partition} if scope.partition else {}
         events.append(Event(**at, **of, ordinal=BASELINE_ORDINAL, kind="baseline", payload=json.dumps(proof)))
+        if unsent := plan.table.unsent(config.source.publications):
+            # It is right at the cut, and what is written from there on need not come.
+            doubt = {"reason": unsent[0], "remedy": unsent[1]}
+            events.append(Event(**at, **of, ordinal=BASELINE_ORDINAL + 1, kind="gap", payload=json.dumps(doubt)))
     counts = {"row": sum(rows.values()), **Counter(event.kind for event in events)}
     record = replace(
         last,

@@ -154,6 +154,51 @@ in_publication as materialized (
   group by s.relid, f.row_filter, f.differ
 ),
 
+roots as materialized ( -- that send the rows of their partitions
+  select w.oid as relid
+  from wanted as w
+  join in_publication as p on p.relid = w.oid
+  where w.relkind = 'p'
+),
+
+keys as ( -- of the roots and their partitions, by name: numbers differ
+  select t.relid, array_agg(a.attname::text order by a.attname) as names
+  from (
+    select r.relid from roots as r
+    union
+    select d.relid from roots as r join descendants as d on d.root = r.relid
+  ) as t
+  join pg_index as i on i.indexrelid = cdc.key_index(t.relid)
+  cross join lateral unnest(i.indkey::int2[]) with ordinality as k (attnum, place)
+  join pg_attribute as a on a.attrelid = t.relid and a.attnum = k.attnum
+  where k.place <= i.indnkeyatts
+  group by t.relid
+),
+
+strays as ( -- partitions whose changes are not in the WAL, or whose old images do not hold the key of their root
+  select
+    r.relid as root,
+    jsonb_agg(
+      jsonb_build_object(
+        'relid', c.oid::int8,
+        'name', format('%I.%I', n.nspname, c.relname),
+        'kind', c.relkind::text,
+        'persistence', c.relpersistence::text,
+        'key', k.names
+      )
+      order by c.oid
+    ) as list
+  from roots as r
+  join descendants as d on d.root = r.relid
+  join pg_class as c on c.oid = d.relid and c.relkind <> 'p'
+  join pg_namespace as n on n.oid = c.relnamespace
+  left join keys as k on k.relid = c.oid
+  left join keys as o on o.relid = r.relid
+  -- One that is told apart as a whole has every old value, and one without identity has neither UPDATE nor DELETE.
+  where c.relkind <> 'r' or c.relpersistence <> 'p' or not coalesce(k.names @> o.names, k.names is null)
+  group by r.relid
+),
+
 logged as materialized ( -- captured by triggers
   select w.oid as relid
   from wanted as w
@@ -354,6 +399,7 @@ select
     )
   end
   || case when i.conflict is null then '{}' else jsonb_build_object('conflict', i.conflict) end
+  || case when s.list is null then '{}' else jsonb_build_object('strays', s.list) end
   || case
     -- Nobody tells of a rewrite then, but the table has another file after it.
     when exists (select from pg_event_trigger as t where t.evtname like '\_cdc\_0\_%') then '{}'
@@ -375,6 +421,7 @@ join pg_namespace as n on n.oid = w.relnamespace
 left join columns as c on c.attrelid = w.oid
 left join in_publication as i on i.relid = w.oid
 left join published as p on p.relid = w.oid
+left join strays as s on s.root = w.oid
 left join logged as l on l.relid = w.oid;
 end
 $function$;

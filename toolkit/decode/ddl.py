@@ -30,6 +30,7 @@ _NAME = r'(?:"(?:[^"]|"")+"|[\w$]+)'
 _ALTER_TABLE = re.compile(
     rf"\s*alter\s+table\s+(?:if\s+exists\s+)?(?:only\s+)?(?:{_NAME}\s*\.\s*)?({_NAME})\s[^;]*;?\s*", re.IGNORECASE
 )
+_DETACH = re.compile(rf"\bdetach\s+partition\s+(?:{_NAME}\s*\.\s*)?({_NAME})\s*(concurrently|finalize)?", re.IGNORECASE)
 _USING = re.compile(r"\busing\b", re.IGNORECASE)
 _AROUND = ("begin", "start", "commit", "set")
 _MAY_RUN_CODE = re.compile(r"\b(default|check|generated|attach|validate)\b|\\", re.IGNORECASE)
@@ -229,6 +230,20 @@ def _hierarchy(old: TableVersion, new: TableVersion, message: DdlMessage) -> Ite
 def _tells_apart(table: TableVersion, column: Column) -> bool:
     """Whether rows of the table are found again by the text of this column."""
     return column.attnum in table.key_attnums or not table.keyed
+
+
+def detached_before(old: TableVersion, new: TableVersion, message: DdlMessage) -> bool:
+    """Whether a root may have lost partitions before this message: DETACH CONCURRENTLY takes them out of SELECT in a
+    transaction of its own. Only a text that names each of them tells a plain DETACH.
+    """
+    lost = set(old.children) - set(new.children) - set(message.dropped)
+    if new.kind != "p" or not lost:
+        return False
+    told = {_unquoted(m[1]) for m in _DETACH.finditer(message.sql) if not m[2]}
+    detached = [message.tables.get(relid) for relid in lost]
+    if None in detached or any(m[2] for m in _DETACH.finditer(message.sql)):
+        return True
+    return any(t["name"] not in told for t in detached if t is not None and lost.isdisjoint(t["parents"]))
 
 
 def _column_list(old: Column, new: Column) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import pairwise
@@ -13,6 +13,7 @@ from toolkit.catalog import SchemaVersion
 from toolkit.decode.rows import Binding, DecodeTask
 from toolkit.decode.stream import Ints
 from toolkit.events import Event
+from toolkit.lsn import Lsn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,7 @@ class PlanContext:
     system_id: str
     batch_changes: int  # messages of one batch, in whole transactions
     now: datetime
+    known_good: Callable[[int], Lsn] | None = None  # where the catalog, or a table itself, was last read, by relid
     publications: frozenset[str] | None = None  # that the spool was read with; None: all came, whatever they say
 
 

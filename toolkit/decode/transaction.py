@@ -6,6 +6,7 @@ import base64
 import json
 from bisect import bisect_right
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from toolkit.catalog import SchemaVersion, TableVersion
@@ -25,6 +26,8 @@ MESSAGE_CAP = 64 * 1024
 FORGED_CAP = 1000
 #: Ordinal of what must sort before every row of its transaction.
 BORN = -1
+#: Ordinal of what must sort behind everything at its position, a baseline too.
+_BEHIND = (1 << 41) - 1
 
 
 class Transaction:
@@ -41,6 +44,7 @@ class Transaction:
         self.rewrites: dict[int, tuple[int, int]] = {}  # relid -> reason bits, index of the message
         self.adopted: set[tuple[int, int]] = set()  # (message index, relid) already folded
         self.gaps: dict[tuple[int, int], dict[str, Any]] = {}  # (ordinal, relid) -> payload, several reasons joined
+        self.strayed: dict[int, tuple[int, int, TableVersion, str]] = {}  # roots whose strays changed here
         self.truncating: set[int] = set()  # published roots whose own TRUNCATE message is still to come
         self.verifier = ddl.Verifier(planner.context.key, planner.context.system_id, self.xid)
         self.ddl: dict[int, ddl.DdlMessage] = {}
@@ -87,6 +91,10 @@ class Transaction:
             version = self.planner.versions.get(relid)
             if version is None or version.table.published:
                 self._gap(index, relid, f"rewritten (reason {reason}) by a command that was not captured to its end")
+        for relid, (first, last, before, strayed) in self.strayed.items():
+            # A partition that is born and made like its root before any row has done no harm.
+            if self.planner.versions[relid].table.strays != before.strays or self.planner.has_rows(relid, first, last):
+                self._gap(first, relid, strayed)
         for (ordinal, relid), payload in self.gaps.items():
             self._event("gap", ordinal, relid=relid, payload=payload)
         self.events.sort(key=lambda event: event.ordinal)
@@ -126,6 +134,15 @@ class Transaction:
         if reason not in payload["reason"]:
             payload["reason"] += "; " + reason
             payload["detail"] |= detail
+
+    def _gap_since_known(self, relid: int, reason: str) -> None:
+        """A gap where the table was last known to be right: what is told now may have happened at any time since."""
+        if self.planner.context.known_good is None:
+            return
+        since = int(self.planner.context.known_good(relid))
+        remedy = f"cdc repair {self.planner.versions[relid].table.identifier}"
+        self._event("gap", _BEHIND, relid=relid, payload={"reason": reason, "remedy": remedy})
+        self.events[-1] = replace(self.events[-1], commit_lsn=since - 1, end_lsn=since)
 
     # -- TRUNCATE and logical messages
 
@@ -248,6 +265,11 @@ class Transaction:
             empty = born and old.table.published and not self.planner.has_rows(relid, self.begin, index)
             for stale, reason in ddl.classify(old.table, table, message, rewrite=rewrite, empty=empty):
                 self._stale(index, stale, reason, message, table)
+            if old.table.strays != table.strays:
+                first, _, before, reason = self.strayed.get(relid, (index, index, old.table, _stray(table, old.table)))
+                self.strayed[relid] = (first, index, before, reason)
+            if table.published and ddl.detached_before(old.table, table, message):
+                self._gap_since_known(relid, "a partition was detached in two transactions, the first of them not told")
             if json.loads(old.payload) == snapshot:
                 return old
         elif not born and table.published:
@@ -289,6 +311,8 @@ class Transaction:
                 continue
             snapshot = json.loads(version.payload)
             snapshot["children"] = [child for child in snapshot["children"] if child not in gone]
+            if strays := [s for s in snapshot.pop("strays", ()) if s["relid"] not in gone]:
+                snapshot["strays"] = strays
             self._version(index, self._ordinal(index), snapshot, TableVersion.from_json(snapshot))
 
     def _drop(self, index: int, relid: int) -> None:
@@ -376,3 +400,8 @@ class Transaction:
         mine = self.planner.relations.get(relid, [])
         at = bisect_right(mine, index)
         return mine[at] if at < len(mine) else len(self.stream)
+
+
+def _stray(table: TableVersion, before: TableVersion) -> str:
+    strays = table.strays or before.strays
+    return f"{'' if table.strays else 'until now '}partition {strays[0].name} {strays[0].fault[0]}"
