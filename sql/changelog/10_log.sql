@@ -38,9 +38,9 @@ revoke all on cdc.change_log_current, cdc.tick from public;
 
 -- The user's lock_timeout is for the user's own tables: the log is locked for the moment of a purge.
 --
--- One row. Any value can be too large for its text, a small one too: a number of 10 bytes prints 131,073 digits. So the
--- images are made in a block that writes nothing, and takes no transaction id: one a row would make every snapshot of the
--- server slower. Only large rows are inserted in a block too. What cannot be logged becomes an F row: the user's
+-- One row. Any value can be too large for its text, a small one too: a number of 10 bytes prints 131,073 digits. So all
+-- that is read is read in a block that writes nothing, and takes no transaction id: one a row would make every snapshot of
+-- the server slower. Only large rows are inserted in a block too. What cannot be logged becomes an F row: the user's
 -- statement goes on, and the drain turns the table stale.
 --
 -- Rows of a statement are logged after all of them were changed. A trigger or function of the application that changed
@@ -64,40 +64,44 @@ set lock_timeout = 0
 as $function$
 declare
   latest text := 'cdc_toolkit.latest_' || tg_relid;
-  before int8 := coalesce(nullif(current_setting(latest, true), '')::int8, -1);
-  command int8 := case tg_op when 'DELETE' then old.cmax else new.cmin end::text;
+  before int8;
+  command int8;
   present text;
   was text;
   became text;
   failure text;
 begin
-  if command > before then
-    perform set_config(latest, command::text, true);
-  end if;
-  if command < before
-    or (tg_op = 'DELETE' and age(old.xmin) <= 0)
-    or (tg_op <> 'DELETE' and new.xmax <> 0 and cdc.is_gone(tg_relid, new.ctid)) -- else an upsert or a key locks it
-  then
-    present := cdc.log_present(tg_relid, case tg_op
-      when 'INSERT' then 'select ($3).*'
-      when 'DELETE' then 'select ($2).*'
-      else 'select ($2).* union all select ($3).*'
-    end);
-  end if;
-  if present is null then
-    begin
+  begin
+    before := coalesce(nullif(current_setting(latest, true), '')::int8, -1);
+    command := case tg_op when 'DELETE' then old.cmax else new.cmin end::text;
+    if command > before then
+      perform set_config(latest, command::text, true);
+    end if;
+    if command < before
+      or (tg_op = 'DELETE' and age(old.xmin) <= 0)
+      or (tg_op <> 'DELETE' and new.xmax <> 0 and cdc.is_gone(tg_relid, new.ctid)) -- else an upsert or a key locks it
+    then
+      present := cdc.log_present(tg_relid, case tg_op
+        when 'INSERT' then 'select ($3).*'
+        when 'DELETE' then 'select ($2).*'
+        else 'select ($2).* union all select ($3).*'
+      end);
+    end if;
+    if present is null then
       was := old::text;
       became := new::text;
-    exception
-      when others then failure := sqlstate || ' ' || sqlerrm;
-    end;
-    if failure is null and coalesce(octet_length(was), 0) + coalesce(octet_length(became), 0) < 100000 then
-      insert into cdc.change_log (part, lsn, relid, op, old, new)
-      select c.part, pg_current_wal_insert_lsn(), tg_relid, tg_op::"char", was, became
-      from cdc.change_log_current as c;
-      if found then
-        return null;
-      end if;
+    end if;
+  exception
+    when others then failure := sqlstate || ' ' || sqlerrm;
+  end;
+  if failure is null and present is null
+    and coalesce(octet_length(was), 0) + coalesce(octet_length(became), 0) < 100000
+  then
+    insert into cdc.change_log (part, lsn, relid, op, old, new)
+    select c.part, pg_current_wal_insert_lsn(), tg_relid, tg_op::"char", was, became
+    from cdc.change_log_current as c;
+    if found then
+      return null;
     end if;
   end if;
   begin
@@ -265,49 +269,58 @@ end
 $function$;
 
 -- Put the triggers on a table, or mend them; says what it did. Their names sort before all others, those of foreign keys
--- too: a trigger that changes the same row again must be logged after the change that fired it.
+-- too: a trigger that changes the same row again must be logged after the change that fired it. A partitioned table has
+-- none for rows: they are on each partition, and stay there when it comes or goes. That of its TRUNCATE says that it is
+-- logged (cdc.guard_new).
 create or replace function cdc.log_table(relid oid, by_statement bool)
 returns text[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $function$
 declare
-  target text := (
-    select format('%I.%I', n.nspname, c.relname)
-    from pg_class as c
-    join pg_namespace as n on n.oid = c.relnamespace
-    where c.oid = relid
-  );
+  target text;
+  by_row bool;
   wanted record;
   done text[] := '{}';
 begin
+  select format('%I.%I', n.nspname, c.relname), not by_statement and c.relkind <> 'p' into target, by_row
+  from pg_class as c
+  join pg_namespace as n on n.oid = c.relnamespace
+  where c.oid = relid;
   for wanted in
-    select w.name, w.clause, t.tgenabled as enabled, w.keep
+    select coalesce(w.name, t.tgname) as name, w.clause, t.tgenabled as enabled, coalesce(w.keep, false) as keep
     from (
       values
         (
-          '!cdc_row', 'after insert or update or delete on %s for each row execute function cdc.log_row()',
-          not by_statement
+          '!cdc_row', 29, 'after insert or update or delete on %s for each row execute function cdc.log_row()',
+          by_row
         ),
         (
-          '!cdc_insert',
+          '!cdc_insert', 4,
           'after insert on %s referencing new table as new_rows for each statement execute function cdc.log_rows()',
           by_statement
         ),
         (
-          '!cdc_update',
+          '!cdc_update', 16,
           'after update on %s referencing old table as old_rows new table as new_rows'
           || ' for each statement execute function cdc.log_rows()',
           by_statement
         ),
         (
-          '!cdc_delete',
+          '!cdc_delete', 8,
           'after delete on %s referencing old table as old_rows for each statement execute function cdc.log_rows()',
           by_statement
         ),
-        ('!cdc_truncate', 'after truncate on %s for each statement execute function cdc.log_truncate()', true)
-    ) as w (name, clause, keep)
-    left join pg_trigger as t on t.tgrelid = relid and t.tgname = w.name
+        ('!cdc_truncate', 32, 'after truncate on %s for each statement execute function cdc.log_truncate()', true)
+    ) as w (name, kind, clause, keep)
+    full join (
+      select t.tgname, t.tgenabled, t.tgtype
+      from pg_trigger as t
+      join pg_proc as p on p.oid = t.tgfoid and p.proname in ('log_row', 'log_rows', 'log_truncate')
+      join pg_namespace as n on n.oid = p.pronamespace and n.nspname = 'cdc'
+      where t.tgrelid = relid
+    ) as t on t.tgname = w.name and t.tgtype = w.kind
+    order by keep -- whatever else would log comes off first
   loop
     if not wanted.keep then
       if wanted.enabled is not null then
@@ -329,7 +342,7 @@ begin
 end
 $function$;
 
--- Take the triggers off a table. Those of a partition that come from its root go with the root's.
+-- Take the triggers off a table.
 create or replace function cdc.unlog_table(relid oid)
 returns void
 language plpgsql
@@ -343,7 +356,7 @@ begin
     from pg_trigger as t
     join pg_class as c on c.oid = t.tgrelid
     join pg_namespace as n on n.oid = c.relnamespace
-    where t.tgrelid = relid and t.tgname like '!cdc\_%' and t.tgparentid = 0
+    where t.tgrelid = relid and t.tgname like '!cdc\_%'
   loop
     execute format('drop trigger %I on %s', found.tgname, found.target);
   end loop;

@@ -4,6 +4,13 @@ select
   pg_catalog.pg_get_userbyid(c.relowner) as owner,
   pg_catalog.pg_has_role(current_user, c.relowner, 'usage') as owned,
   c.relkind = 'p' or exists (select from pg_catalog.pg_inherits as i where c.oid in (i.inhparent, i.inhrelid)) as family,
+  (
+    select m.amname
+    from pg_catalog.pg_am as m
+    where m.oid = c.relam
+      and c.relkind = 'r'
+      and m.amhandler <> 'pg_catalog.heap_tableam_handler'::pg_catalog.regproc
+  ) as method,
   exists (select from pg_catalog.pg_subscription_rel as r where r.srrelid = c.oid) as subscribed,
   coalesce(
     (

@@ -57,10 +57,9 @@ begin
 end
 $function$;
 
--- The toolkit's own trigger on a partition or its root. No event trigger hears of it from PostgreSQL 17 on; before, those
--- that are enabled always or for replicas do, and ours take it for what it is: only who has the key can say so. The name
--- is the table's own, so that a dump of another table with its trigger can be restored beside.
-create or replace function cdc.guard(relid oid)
+-- Run DDL of the toolkit's own. No event trigger hears of it from PostgreSQL 17 on; before, those that are enabled always
+-- or for replicas do, and ours take it for what it is: only who has the key can say so.
+create or replace function cdc.unheard(command text)
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -74,11 +73,7 @@ begin
   if (select r.rolsuper from pg_roles as r where r.rolname = current_user) then
     perform set_config(setting, case when newer then 'off' else 'replica' end, true);
   end if;
-  execute format(
-    'create or replace trigger %I before truncate on %s for each statement execute function cdc.capture_truncate()',
-    '_cdc_truncate_' || relid, relid::regclass
-  );
-  execute format('alter table only %s enable always trigger %I', relid::regclass, '_cdc_truncate_' || relid);
+  execute command;
   if before <> current_setting(setting) then
     perform set_config(setting, before, true);
   end if;
@@ -86,7 +81,23 @@ begin
 end
 $function$;
 
--- What `cdc.guarding` is set to while `cdc.guard` works in this transaction.
+-- The trigger on a partition or its root. The name is the table's own, so that a dump of another table with its trigger
+-- can be restored beside.
+create or replace function cdc.guard(relid oid)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $function$
+begin
+  perform cdc.unheard(format(
+    'create or replace trigger %1$I before truncate on %2$s for each statement execute function cdc.capture_truncate();'
+    ' alter table only %2$s enable always trigger %1$I',
+    '_cdc_truncate_' || relid, relid::regclass
+  ));
+end
+$function$;
+
+-- What `cdc.guarding` is set to while DDL of the toolkit's own is run in this transaction.
 create or replace function cdc.guarding()
 returns text
 language plpgsql
@@ -98,28 +109,48 @@ begin
 end
 $function$;
 
--- Guard the partitions among the given tables, roots first: later in this very transaction is too late for one that is
--- truncated in it. Only what this transaction has locked for itself, so that nobody is waited for; the drain guards the
--- rest. Gives those that have no trigger still.
+-- Guard the partitions among the given tables, roots first, and log those of a logged root: later in this very
+-- transaction is too late for what is done to them in it. Only what this transaction has locked for itself, so that nobody
+-- is waited for; the drain does the rest. Gives those that are unguarded still; of one that is not logged its snapshot says
+-- so. The roots have no row triggers that the server would put on a partition: it does so in the name of whoever makes
+-- the partition, and fails if that role may not, or where a trigger of that name is there already.
 create or replace function cdc.guard_new(tables oid[])
 returns oid[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $function$
 declare
+  own oid[];
   unguarded oid[];
 begin
-  select array_agg(p.relid order by c.relkind <> 'p', p.relid) into unguarded
-  from cdc.partitions as p
-  join pg_class as c on c.oid = p.relid
-  join pg_locks as l on l.relation = p.relid
-  where p.relid = any (tables)
-    and not p.guarded
+  select array_agg(l.relation) into own
+  from pg_locks as l
+  where l.relation = any (tables)
     and l.locktype = 'relation'
     and l.mode = 'AccessExclusiveLock'
     and l.granted
     and l.pid = pg_backend_pid()
     and l.database = (select d.oid from pg_database as d where d.datname = current_database());
+  if own is null then
+    return '{}';
+  end if;
+  begin
+    perform cdc.unheard(format('select cdc.log_table(%s, false)', c.oid))
+    from pg_class as c
+    where c.oid = any (own)
+      and c.relkind = 'r'
+      and exists (
+        select from pg_partition_ancestors(c.oid) as a (relid) join cdc.logged_tables as l on l.relid = a.relid
+        where a.relid <> c.oid
+      )
+      and c.oid not in (select l.relid from cdc.logged_tables as l);
+  exception
+    when others then null;
+  end;
+  select array_agg(p.relid order by c.relkind <> 'p', p.relid) into unguarded
+  from cdc.partitions as p
+  join pg_class as c on c.oid = p.relid
+  where p.relid = any (own) and not p.guarded;
   begin
     perform cdc.guard(u) from unnest(unguarded) as u;
   exception
@@ -130,6 +161,7 @@ end
 $function$;
 
 revoke all on function cdc.capture_truncate() from public;
+revoke all on function cdc.unheard(text) from public;
 revoke all on function cdc.guard(oid) from public;
 revoke all on function cdc.guarding() from public;
 revoke all on function cdc.guard_new(oid[]) from public;

@@ -27,6 +27,11 @@ _STATEMENT = {"triggers": "statement"}
         (PARTITIONED.replace("public.m", "public.t"), _STATEMENT, 'is partitioned.*triggers = "row"'),
         ("create table public.t (id int); create table public.t2 () inherits (public.t)", _STATEMENT, "tree"),
         ("create view public.t as select 1 as id", {}, "is a view"),
+        (
+            "create function public.other(internal) returns table_am_handler language internal as 'heap_tableam_handler';"
+            "create access method other type table handler public.other; create table public.t (id int) using other",
+            {}, "access method 'other'.*set access method heap",
+        ),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
@@ -39,6 +44,18 @@ def test_refused_by_name_before_anything_is_installed(log: Log, ddl: str, settin
     with pytest.raises(PreflightFailed, match=r"table public\.t\d?:? .*" + found):
         log.install()
     assert not catalog.installed(log.conn)
+
+
+@pytest.mark.parametrize("pg", ["pg16"], indirect=True)
+def test_an_access_method_that_is_heap_in_all_but_name_is_captured(log: Log):
+    log.conn.execute("create access method h2 type table handler heap_tableam_handler")
+    log.conn.execute("create table public.t (id int primary key) using h2")
+    log.install()
+    assert log.during("insert into t values (1)", "delete from t") == [("I", None, "(1)"), ("D", "(1)", None)]
+    log.conn.execute("create function public.other(internal) returns table_am_handler language internal"
+        " as 'heap_tableam_handler'; create access method other type table handler public.other;"
+        " alter table public.t set access method other")  # fmt: skip
+    assert log.conn.execute("select count(*) from cdc.logged_tables").fetchone() == (0,), "what the comparison sees"
 
 
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)

@@ -100,7 +100,7 @@ def settle(conn: Connection, config: Config) -> None:
     state = catalog.own_publication(conn, config)
     named = state.relids if state is not None and not by_ticks(conn, config) else frozenset()
     found = conn.execute(
-        "select tgrelid::int8 from pg_catalog.pg_trigger where tgname like '!cdc\\_%' and tgparentid = 0"
+        "select tgrelid::int8 from pg_catalog.pg_trigger where tgname like '!cdc\\_%'"
     )
     triggers = {row[0] for row in found.fetchall()}
     for relation in catalog.selected_relations(conn, config):
@@ -127,24 +127,15 @@ def recheck(conn: Connection, config: Config) -> tuple[str, ...]:
     for relation in catalog.selected_relations(conn, config):
         if relation.relid in whole or not logged(config, relation):
             continue
-        if relation.kind == "p" and not _needs_root(conn, relation.relid):
-            continue
         try:
             with locks.waiting(conn, f"mending {relation.identifier}", seconds=_LOCK_SECONDS), conn.transaction():
                 row = conn.execute(_log_table(config, relation)).fetchone()
-        except (locks.LockTimeout, psycopg.errors.UndefinedTable, psycopg.errors.InsufficientPrivilege) as error:
+        except (locks.LockTimeout, psycopg.Error) as error:
             _log.warning("triggers not mended", extra={"table": relation.identifier, "reason": one_line(error)})
             continue
         if row and row[0]:
             mended.append(relation.identifier)
     return tuple(mended)
-
-
-def _needs_root(conn: Connection, relid: int) -> bool:
-    row = conn.execute(
-        "select not exists (select from pg_catalog.pg_trigger where tgrelid = %s and tgname = '!cdc_row')", [relid]
-    ).fetchone()
-    return bool(row and row[0])
 
 
 def refusals(conn: Connection, config: Config) -> Iterator[tuple[str, str, str]]:
@@ -167,6 +158,12 @@ def refusals(conn: Connection, config: Config) -> Iterator[tuple[str, str, str]]
                 name,
                 f"belongs to {about['owner']!r}, and role {role!r} may not put triggers on it",
                 f'run: grant "{about["owner"]}" to "{role}"',
+            )
+        if about["method"]:
+            yield (
+                name,
+                f"is kept by access method {about['method']!r}, whose rows do not say which command wrote them",
+                f"run: alter table {name} set access method heap, or take it out of the change log",
             )
         if about["unstable_keys"]:
             column = about["unstable_keys"][0].rpartition(" ")
