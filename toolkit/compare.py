@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _log = logger(__name__)
 _LOCK_SECONDS = 2  # to wait for DDL that has not committed
+#: What a snapshot has only where no event trigger tells of it.
+_WITHOUT_EVENT_TRIGGERS = ("file", "triggers")
 #: Behind everything that the stream, or a baseline, may hold at the same position.
 _VERSION_ORDINAL, _GAP_ORDINAL = 1 << 39, 1 << 41
 
@@ -176,16 +178,15 @@ class _Comparison:
                 self._differs(relid, unheard if self._table(relid).published else None, text)
                 continue
             was, now = json.loads(version.payload), json.loads(text)
-            changed = _differences(was, now)
+            differ = _differences(was, now)
+            changed = [key for key in differ if key not in _WITHOUT_EVENT_TRIGGERS or (key in was and key in now)]
+            if changed == ["file"] and relid in known.truncated:
+                changed = []
+            reason = f"the catalog differs from the captured DDL in {', '.join(changed)}: it was changed past capture"
             if changed == ["file"]:
-                told = relid in known.truncated or "file" not in was or "file" not in now
                 reason = "the table has another file: it was rewritten, and without event triggers nobody tells by what"
-                self._differs(relid, None if told else reason, text)
-            elif changed:
-                reason = (
-                    f"the catalog differs from the captured DDL in {', '.join(changed)}: it was changed past capture"
-                )
-                self._differs(relid, reason, text)
+            if differ:
+                self._differs(relid, reason if changed else None, text)
         for relid, version in sorted(known.versions.items()):
             last = version.table
             if relid in seen.tables or relid in hidden or last.dropped:

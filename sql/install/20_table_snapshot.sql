@@ -401,7 +401,8 @@ select
   || case when i.conflict is null then '{}' else jsonb_build_object('conflict', i.conflict) end
   || case when s.list is null then '{}' else jsonb_build_object('strays', s.list) end
   || case
-    -- Nobody tells of a rewrite then, but the table has another file after it.
+    -- Nobody tells of a rewrite then, but the table has another file after it. Nor that a trigger of the change log was
+    -- off for a while, or another one: its row version tells.
     when exists (select from pg_event_trigger as t where t.evtname like '\_cdc\_0\_%') then '{}'
     else jsonb_build_object(
       'file',
@@ -415,6 +416,17 @@ select
         )
       end
     )
+    || case
+      when l.relid is null then '{}'
+      else jsonb_build_object(
+        'triggers',
+        (
+          select jsonb_agg(jsonb_build_array(t.oid::int8, t.xmin::text) order by t.oid)
+          from pg_trigger as t
+          where t.tgrelid = w.oid and t.tgname like '!cdc\_%'
+        )
+      )
+    end
   end
 from wanted as w
 join pg_namespace as n on n.oid = w.relnamespace

@@ -10,6 +10,8 @@ select
   pg_catalog.current_setting('server_encoding') as encoding,
   pg_catalog.current_database() as database,
   current_user as role,
+  pg_catalog.has_database_privilege(pg_catalog.current_database(), 'create')
+  or exists (select from pg_catalog.pg_namespace as n where n.nspname = 'cdc') as creates,
   r.rolsuper as superuser,
   r.rolreplication as replication
 from pg_catalog.pg_roles as r

@@ -239,7 +239,9 @@ def test_two_captures_of_one_table_prove_each_other(database: str, lake: Config,
 
 
 @pytest.mark.parametrize("pg", ["pg15"], indirect=True)
-def test_trap_129_a_partition_that_comes_or_goes_is_logged_or_stale_until_it_is_copied(database: str, lake: Config, by: str):
+def test_trap_129_a_partition_that_comes_or_goes_is_logged_or_stale_until_it_is_copied(
+    database: str, lake: Config, by: str
+):
     config = _config(lake, database, by)
     _sql(config, PARTITIONED)
     initialise.init(config)

@@ -119,5 +119,3 @@ def test_statement_triggers_do_not_see_what_comes_through_a_family(log: Log):
     assert [op for op, _, _ in rows] == ["I", "I", "U", "U"]
     log.conn.execute("alter table public.bulk no inherit public.base")
     assert {"public.bulk", "public.base"} <= _logged(log)
-
-

@@ -17,6 +17,10 @@ from toolkit.source import catalog, changelog, connection, install, preflight
 
 pytestmark = pytest.mark.postgres
 _STATEMENT = {"triggers": "statement"}
+_OTHER_METHOD = (
+    "create function public.other(internal) returns table_am_handler language internal as 'heap_tableam_handler';"
+    "create access method other type table handler public.other"
+)
 
 
 @pytest.mark.parametrize(
@@ -28,8 +32,7 @@ _STATEMENT = {"triggers": "statement"}
         ("create table public.t (id int); create table public.t2 () inherits (public.t)", _STATEMENT, "tree"),
         ("create view public.t as select 1 as id", {}, "is a view"),
         (
-            "create function public.other(internal) returns table_am_handler language internal as 'heap_tableam_handler';"
-            "create access method other type table handler public.other; create table public.t (id int) using other",
+            f"{_OTHER_METHOD}; create table public.t (id int) using other",
             {}, "access method 'other'.*set access method heap",
         ),
     ],
@@ -52,9 +55,7 @@ def test_an_access_method_that_is_heap_in_all_but_name_is_captured(log: Log):
     log.conn.execute("create table public.t (id int primary key) using h2")
     log.install()
     assert log.during("insert into t values (1)", "delete from t") == [("I", None, "(1)"), ("D", "(1)", None)]
-    log.conn.execute("create function public.other(internal) returns table_am_handler language internal"
-        " as 'heap_tableam_handler'; create access method other type table handler public.other;"
-        " alter table public.t set access method other")  # fmt: skip
+    log.conn.execute(f"{_OTHER_METHOD}; alter table public.t set access method other")
     assert log.conn.execute("select count(*) from cdc.logged_tables").fetchone() == (0,), "what the comparison sees"
 
 

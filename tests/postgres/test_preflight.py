@@ -102,9 +102,17 @@ def test_rights(source: Config, conn: Connection) -> None:
         with pytest.raises(PreflightFailed, match=r"role 'weak': has no REPLICATION right; run: alter role"):
             require(session, weak)
         conn.execute("alter role weak replication")
+        name = session.info.dbname
+        wanted = (
+            rf"may not create schema cdc in database '{name}'; run: grant create on database \W*{name}\W* to \W*weak"
+        )
+        with pytest.raises(PreflightFailed, match=wanted):
+            require(session, weak)
+        conn.execute(f"grant create on database {name} to weak")
         (found,) = [f for f in preflight(session, weak) if f.what == "role 'weak'"]
         assert (found.level, "the catalog comparison finds DDL" in found.found) == ("warning", True)
         install.install(conn, source)
+        conn.execute(f"revoke create on database {name} from weak")
         assert not [f for f in preflight(session, weak) if f.what == "role 'weak'"]
     conn.execute("drop role weak")
 

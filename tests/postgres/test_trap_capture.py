@@ -116,6 +116,36 @@ def test_trap_076_a_capture_function_of_somebody_else(world: World) -> None:
     world.exact("t")
 
 
+@pytest.mark.parametrize("pg", ["pg16"], indirect=True)
+def test_trap_076_a_function_of_the_change_log_of_somebody_else(world: World) -> None:
+    log = world.start(*PAIR, capture="change_log")
+    log.drain()
+    world.sql("insert into t values (3, 'heard')")
+    log.drain()
+    world.exact("t")
+    for sabotage in (
+        "create or replace function cdc.log_row() returns trigger language plpgsql as $$ begin return null; end $$",
+        "alter function cdc.is_gone(oid, tid) reset all",
+    ):
+        world.sql(sabotage)
+        log.drain()
+        assert world.stale() == {"public.t": "DDL capture is off"}, sabotage
+        install.install(log.conn, world.config)
+        log.repair("public.t")
+        log.drain()
+        log.repair("public.t")
+        log.drain()
+        world.exact("t")
+    # `cdc init` puts it right before a drain has seen it.
+    world.sql(
+        "create or replace function cdc.log_row() returns trigger language plpgsql as $$ begin return null; end $$",
+        "insert into t values (4, 'unheard')",
+    )
+    install.install(log.conn, world.config)
+    log.drain()
+    assert world.stale() == {"public.t": "DDL capture was altered"}
+
+
 def test_installing_again_is_no_alteration(world: World) -> None:
     log = world.start(*PAIR)
     log.drain()
@@ -385,6 +415,23 @@ def test_without_event_triggers_the_comparison_finds_ddl(world: World) -> None:
         world.sql("insert into t values (5, 'q', 1)")
         log.drain()
         world.exact("t", "other")
+        install.uninstall(log.conn, world.config)
+        log = world.start(conninfo=conninfo, capture="change_log")
+        world.sql("create table m (id int primary key) partition by range (id)", "insert into t values (6, 'r', 1)")
+        log.drain()
+        world.exact("t", "other")
+        # Nobody hears that a trigger was off for a while, or is another one.
+        world.sql(
+            'alter table t disable trigger "!cdc_row"', "insert into t values (7, 's', 1)",
+            'alter table t enable always trigger "!cdc_row"', 'drop trigger "!cdc_truncate" on other',
+            "truncate other",
+            "create trigger \"!cdc_truncate\" after truncate on other execute function cdc.log_truncate()",
+            'alter table other enable always trigger "!cdc_truncate"',
+        )  # fmt: skip
+        log.drain()
+        assert {name: "triggers" in reason for name, reason in world.stale().items()} == {
+            "public.t": True, "public.other": True
+        }  # fmt: skip
         install.uninstall(log.conn, world.config)
     finally:
         world.sql("reset role")

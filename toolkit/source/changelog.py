@@ -99,9 +99,7 @@ def settle(conn: Connection, config: Config) -> None:
         conn.execute("delete from cdc.settings where name = 'ddl_to_log'")
     state = catalog.own_publication(conn, config)
     named = state.relids if state is not None and not by_ticks(conn, config) else frozenset()
-    found = conn.execute(
-        "select tgrelid::int8 from pg_catalog.pg_trigger where tgname like '!cdc\\_%'"
-    )
+    found = conn.execute("select tgrelid::int8 from pg_catalog.pg_trigger where tgname like '!cdc\\_%'")
     triggers = {row[0] for row in found.fetchall()}
     for relation in catalog.selected_relations(conn, config):
         name = f"{_quoted(relation.schema)}.{_quoted(relation.name)}"

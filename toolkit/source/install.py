@@ -17,7 +17,7 @@ from toolkit.source.connection import Connection, one_line
 
 _LOCK_ATTEMPTS = 3
 _EVENT_TRIGGERS = "40_event_triggers"
-_FILES = ("10_schema", "20_table_snapshot", "30_capture", "32_partitions", "35_switch", _EVENT_TRIGGERS, "45_seal")
+_FILES = ("10_schema", "20_table_snapshot", "30_capture", "32_partitions", "35_switch", _EVENT_TRIGGERS)
 
 
 def install_sql(
@@ -46,6 +46,7 @@ def install_sql(
     parts += changelog.install_sql(config, tables, ticks=ticks)
     if not ticks:
         parts += [f"{statement};\n" for statement in _publication_sql(config, tables, publication)]
+    parts.append(queries.load("install/45_seal"))  # of all functions, those of the change log too
     return "\n".join(parts)
 
 

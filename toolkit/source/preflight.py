@@ -86,6 +86,13 @@ def _server(conn: Connection, ticks: bool) -> Iterator[Finding]:
     role = server["role"]
     if not (server["superuser"] or server["replication"] or ticks):
         yield Finding("error", f"role {role!r}", "has no REPLICATION right", f'run: alter role "{role}" replication')
+    if not server["creates"]:
+        yield Finding(
+            "error",
+            f"role {role!r}",
+            f"may not create schema cdc in database {server['database']!r}",
+            f"run: grant create on database {quote_postgres(server['database'])} to {quote_postgres(role)}",
+        )
     if not server["superuser"] and not triggers_stand(conn):
         yield Finding(
             "warning",
