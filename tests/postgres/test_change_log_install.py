@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
@@ -148,6 +149,40 @@ def test_install_gives_way_before_a_writer_becomes_the_victim_of_a_deadlock(log:
         app.commit()
         installing.result()
     assert log.conn.execute("select count(*) from cdc.logged_tables").fetchone() == (2,)
+
+
+@pytest.mark.parametrize("pg", ["pg16"], indirect=True)
+@pytest.mark.parametrize("change", ["install", "uninstall"])
+def test_no_writer_is_the_victim_of_waits_one_after_another(log: Log, database: str, change: str):
+    """One that waits for the first table looks for a deadlock while we wait for the third, its own."""
+    for table in "abc":
+        log.conn.execute(f"create table public.{table} (id int primary key)")
+    work = log.install
+    if change == "uninstall":
+        log.install()
+        work = lambda: install.uninstall(log.conn, log.config)  # noqa: E731
+    waits = "select count(*) from pg_locks where relation = %s::regclass and mode ~ 'Exclusive' and not granted"
+
+    def until(table: str, count: int) -> None:
+        while other.execute(waits, [f"public.{table}"]).fetchone() != (count,) and not changing.done():
+            pass
+
+    with (
+        psycopg.connect(database) as victim, psycopg.connect(database) as blocker, ThreadPoolExecutor(2) as pool,
+        psycopg.connect(database, autocommit=True) as other,
+    ):  # fmt: skip
+        victim.execute("set deadlock_timeout = '700ms'")
+        victim.execute("insert into c values (1)")
+        blocker.execute("insert into b values (1)")
+        changing = pool.submit(work)  # has its lock on a, and waits for b
+        until("b", 1)
+        writing = pool.submit(victim.execute, "insert into a values (1)")
+        until("a", 1)
+        time.sleep(0.4)  # b is had late, and c would be waited for when the writer looks
+        blocker.commit()
+        writing.result()
+        victim.commit()
+        changing.result()
 
 
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)

@@ -62,8 +62,22 @@ def install_sql(config: Config, tables: Sequence[TableVersion], *, ticks: bool) 
     return [
         queries.load("changelog/10_log"),
         *(flag if ticks else []),
+        locks.taking([f"{_quoted(t.schema)}.{_quoted(t.name)}" for t in chosen], "share row exclusive"),
         *(f"{_log_table(config, t)};\n" for t in chosen),
     ]
+
+
+def release_sql(conn: Connection) -> str:
+    """What locks the tables with triggers of ours before schema `cdc` is dropped."""
+    found = conn.execute(
+        "select distinct pg_catalog.format('%I.%I', s.nspname, c.relname) from pg_catalog.pg_trigger as t"
+        " join pg_catalog.pg_class as c on c.oid = t.tgrelid"
+        " join pg_catalog.pg_namespace as s on s.oid = c.relnamespace"
+        " join pg_catalog.pg_proc as p on p.oid = t.tgfoid"
+        " join pg_catalog.pg_namespace as n on n.oid = p.pronamespace"
+        " where n.nspname = 'cdc' order by 1"
+    )
+    return locks.taking([row[0] for row in found.fetchall()], "access exclusive")
 
 
 def _log_table(config: Config, table: TableVersion | catalog.Relation) -> str:
@@ -282,5 +296,6 @@ __all__ = [
     "purge",
     "recheck",
     "refusals",
+    "release_sql",
     "settle",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import psycopg
@@ -41,7 +41,8 @@ def insist(conn: Connection, what: str, change: Callable[[], object], *, seconds
     """Make a change in a transaction, in `attempts` waits of `seconds` together: nobody queues behind it for long.
 
     With waits of less than half a second each ends before the server looks for deadlocks, so that no transaction of
-    the application, which may take its locks in another order, is ever chosen as the victim.
+    the application, which may take its locks in another order, is ever chosen as the victim. Whoever changes several
+    tables takes their locks first (`taking`).
 
     Raises:
         LockTimeout: the locks were not to be had; names what was being done and the sessions waited for.
@@ -58,6 +59,36 @@ def insist(conn: Connection, what: str, change: Callable[[], object], *, seconds
                 watch.connected.wait(seconds)  # the next wait is looked at from its beginning
                 if attempt <= _SHOWN:
                     _log.warning("lock not had, trying again", extra={"attempt": attempt, "holder": watch.seen})
+
+
+def taking(tables: Sequence[str], mode: str) -> str:
+    """SQL that locks tables, all within one lock_timeout: a writer who waits for the first has a clock of its own.
+
+    Args:
+        tables: quoted names.
+        mode: as in LOCK TABLE; what is done to the tables afterwards must not need more.
+    """
+    if not tables:
+        return ""
+    names = ", ".join("'" + name.replace("'", "''") + "'" for name in tables)
+    return f"""do $take$
+declare
+  bound text := current_setting('lock_timeout');
+  until timestamptz := clock_timestamp() + bound::interval;
+  target text;
+begin
+  foreach target in array array[{names}] loop
+    if bound <> '0' then
+      perform set_config(
+        'lock_timeout', greatest(1, extract(epoch from until - clock_timestamp()) * 1000)::int::text, true
+      );
+    end if;
+    execute 'lock table only ' || target || ' in {mode} mode';
+  end loop;
+  perform set_config('lock_timeout', bound, true);
+end
+$take$;
+"""
 
 
 @contextmanager
@@ -129,4 +160,4 @@ class _Watch:
             self.connected.set()
 
 
-__all__ = ["LockTimeout", "insist", "waiting"]
+__all__ = ["LockTimeout", "insist", "taking", "waiting"]
