@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,11 +10,13 @@ import psycopg
 import pytest
 
 from tests.postgres.test_snapshot_log import current, of, on_source, sql
-from tests.support_lake import plain_lake
+from tests.support_lake import plain_lake, rows_in_log
 from toolkit import drain as draining
 from toolkit import initialise, snapshot
-from toolkit.config import Config, TableConfig
+from toolkit.config import Config, SourceConfig, TableConfig
+from toolkit.embedded import EmbeddedServer
 from toolkit.lake.ledger import Ledger
+from toolkit.source import changelog
 
 __all__ = ["plain_lake"]
 pytestmark = pytest.mark.postgres
@@ -192,3 +195,30 @@ def test_a_writer_older_than_a_change_of_a_type_is_red_behind_a_repair(lake: Con
     draining.drain(config)
     assert of(config, "t").repaired_lsn is not None
     assert current(config, "t") == on_source(config, "t")
+
+
+@pytest.mark.wide
+def test_a_crash_behind_a_tick_loses_and_doubles_nothing(plain_lake: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server goes down between the commit in the lake and the purge, with every kind of transaction under way."""
+    with EmbeddedServer(None, 18, {"wal_level": "replica", "max_prepared_transactions": 5}) as server:
+        source = SourceConfig(conninfo=server.conninfo(), capture="change_log")
+        config = plain_lake.model_copy(update={"source": source})
+        sql(config, "create table public.b (id int primary key, x text)", "insert into b values (1, 'one')")
+        initialise.init(config)
+        sql(config, "begin; insert into b values (2, 'prepared'); prepare transaction 'p'")
+        asynchronous = "set synchronous_commit = off; insert into b values ({}, 'asynchronous')"
+        with psycopg.connect(server.conninfo()) as left:
+            left.execute("insert into b values (3, 'open')")
+            sql(config, asynchronous.format(4))
+            with monkeypatch.context() as patch, pytest.raises(psycopg.OperationalError):
+                patch.setattr(changelog, "purge", lambda *_: (sql(config, asynchronous.format(5)), server.stop(True)))
+                draining.drain(config)
+            left.close()
+        server.start()
+        sql(config, "commit prepared 'p'", "insert into b values (6, 'after')")  # by xids that were lost, perhaps
+        for _ in range(3):
+            draining.drain(config)
+        assert current(config, "b") == on_source(config, "b")
+        assert {"1", "2", "4", "6"} <= on_source(config, "b").keys()
+        assert Counter(e["new"][0] for e in rows_in_log(config)) == Counter(on_source(config, "b").keys())
+        assert _in_log(config) == 0
