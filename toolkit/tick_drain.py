@@ -236,7 +236,7 @@ class _Run:
                 baselines[event.relid] = max(int(event.end_lsn), baselines.get(event.relid, 0))
         chains: dict[int, list[SchemaVersion]] = {}
         for version in self.ledger.schema_versions():
-            if version.generation == self.last.generation and version.table.relid in baselines:
+            if version.table.relid in baselines:  # of earlier generations too: a writer may outlive them
                 chains.setdefault(version.table.relid, []).append(version)
         for relid, chain in sorted(chains.items()):
             since, until = self.oldest[relid], baselines[relid]
