@@ -32,7 +32,7 @@ def maintain(config: Config) -> tuple[Upkeep, ...]:
     """
     from toolkit.lake import reads, session, upkeep
     from toolkit.lake.tables import EVENTS
-    from toolkit.proofs import PUBLISHED
+    from toolkit.proofs import kept_tags
 
     setting = f"spark.sql.catalog.{config.lake.catalog}.unique-table-location"
     if session.spark_settings(config).get(setting) != "true":
@@ -45,7 +45,7 @@ def maintain(config: Config) -> tuple[Upkeep, ...]:
     now = datetime.now(UTC)
     days = config.lake.keep_days
     orphans = now - timedelta(days=max(days, _ORPHAN_DAYS))
-    shown = {row["tag"] for row in reads.scan(config, PUBLISHED, ("tag",))}
+    shown = kept_tags(config)
     spark = session.own_session(config)
     done = []
     for namespace in _NAMESPACES:

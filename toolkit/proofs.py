@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from toolkit.lake.ledger import Ledger
 
 PUBLISHED = "ops.published"
+#: How the tags begin that keep what is published; the generation follows.
+PROVEN = "proven_"
 
 
 def proven(config: Config, ledger: Ledger) -> dict[int, Lsn]:
@@ -28,7 +30,7 @@ def proven(config: Config, ledger: Ledger) -> dict[int, Lsn]:
         return {}
     found: dict[int, Lsn] = {}
     for row in scan(config, PUBLISHED):
-        lsn, tag = row.get("full_lsn", row.get("lsn")), re.match(r"g(\d+)_", row.get("tag") or "")
+        lsn, tag = row.get("full_lsn", row.get("lsn")), re.match(rf"(?:{PROVEN})?g(\d+)_", row.get("tag") or "")
         if lsn is not None and tag is not None and int(tag[1]) == last.generation:
             found[row["relid"]] = max(Lsn(lsn), found.get(row["relid"], Lsn(0)))
     return found
@@ -61,17 +63,27 @@ def at_one_lsn(config: Config, spark: SparkSession, tables: Sequence[str] = ()) 
         at = "no LSN" if newest is None else str(Lsn(newest))
         raise NotProven(f"reading at one LSN: proven at {at}, but not {', '.join(behind)}; cdc check, or name fewer")
     for version in versions:
-        name = lake_table(version.schema, version.name)
-        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {name} AS {shown_sql(spark, name, rows[version.relid]['tag'])}")
+        row = rows[version.relid]
+        shown = shown_sql(spark, row["relation"], row["snapshot_id"])
+        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {lake_table(version.schema, version.name)} AS {shown}")
     return Lsn(newest)
 
 
-def shown_sql(spark: SparkSession, name: str, tag: str) -> str:
-    """The query for what readers see of `current.<name>` at a tag: its own columns, by the names they had then."""
-    relation = f"current.{name} VERSION AS OF '{tag}'"
+def kept_tags(config: Config) -> frozenset[str]:
+    """The tags that keep what is proven, and what a view shows until it follows."""
+    from toolkit.lake import reads
+
+    views = (reads.properties(config, f"published.{name}") for name in reads.tables(config, "published", "VIEW"))
+    rows = reads.scan(config, PUBLISHED, ("tag",))
+    return frozenset(tag for tag in (*(v.get("cdc.tag") for v in views), *(r["tag"] for r in rows)) if tag)
+
+
+def shown_sql(spark: SparkSession, name: str, snapshot_id: int) -> str:
+    """The query for what readers see of a table snapshot of `current.<name>`: its own columns, by the names of then."""
+    relation = f"current.{name} VERSION AS OF {snapshot_id}"
     columns = spark.sql(f"SELECT * FROM {relation}").columns
     shown = ", ".join(quote_spark(c) for c in columns if c == "_cdc_text" or not c.startswith("_cdc_"))
     return f"SELECT {shown} FROM {relation}"
 
 
-__all__ = ["at_one_lsn", "proven", "shown_sql"]
+__all__ = ["at_one_lsn", "kept_tags", "proven", "shown_sql"]

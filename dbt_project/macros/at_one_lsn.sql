@@ -6,15 +6,11 @@
 {% macro at_one_lsn(names) %}
   {% set relations, stands = {}, {} %}
   {% if execute %}
-    {% set proofs = {} %}
-    {% for row in cdc_rows("select tag || '@' || snapshot_id, lsn, tag from ops.published where lsn is not null") %}
-      {% do proofs.update({row[0]: row}) %}
-    {% endfor %}
-    {% for name in names %}
-      {% for row in cdc_rows("select name || '@' || snapshot_id from current." ~ name ~ ".refs") if row[0] in proofs %}
-        {% do stands.update({name: proofs[row[0]][1] | int}) %}
-        {% do relations.update({name: "current." ~ name ~ " version as of '" ~ proofs[row[0]][2] ~ "'"}) %}
-      {% endfor %}
+    {# Of two tables that were proven under one name, the one which has left it is the older. #}
+    {% for row in cdc_rows("select relation, lsn, 's' || snapshot_id from ops.published where relation is not null order by proven_at")
+        if row[0] in names %}
+      {% do stands.update({row[0]: row[1] | int}) %}
+      {% do relations.update({row[0]: "current." ~ row[0] ~ " version as of " ~ row[2][1:]}) %}
     {% endfor %}
     {% set newest = stands.values() | max %}
     {% set behind = [] %}

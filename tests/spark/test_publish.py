@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.support_history import column, snapshot
+from toolkit import maintain as maintaining
 from toolkit import proofs
 from toolkit.config import Config
 from toolkit.errors import NotProven
 from toolkit.events import Event
-from toolkit.lake import session
+from toolkit.lake import reads, session
 from toolkit.lake.applied import applied
 from toolkit.lake.ledger import Ledger
 from toolkit.ledger_row import BatchRecord, SourceIdentity
@@ -50,11 +54,12 @@ class Shop:
         for name in TABLES:
             spark.sql(f"CREATE TABLE current.public__{name} (n int, _cdc_from_lsn bigint) USING iceberg")
 
-    def build(self, lsn: int) -> None:
-        """Both tables as of an LSN, not proven yet."""
+    def build(self, lsn: int, n: int | None = None) -> None:
+        """Both tables as of an LSN, not proven yet, with the tag that a build leaves."""
         self.lsn = lsn
         for name in TABLES:
-            self.spark.sql(f"INSERT OVERWRITE current.public__{name} SELECT {lsn}, {lsn}L")
+            self.spark.sql(f"INSERT OVERWRITE current.public__{name} SELECT {n or lsn}, {lsn}L")
+            self.spark.sql(f"ALTER TABLE current.public__{name} CREATE OR REPLACE TAG g1_lsn_{lsn:016x}")
 
     def publish(self, **statuses: str) -> None:
         """What a check publishes that found every table identical but those of `statuses`."""
@@ -64,6 +69,27 @@ class Shop:
             made = applied(self.config, table).snapshot_id
             found.append(TableCheck(table.identifier, table.relid, status, 1, 1, 0, 0, 0, snapshot_id=made))  # type: ignore[arg-type]
         publish.publish(self.config, CheckReport(Lsn(self.lsn), tuple(found)))
+
+    def rename(self, old: str, new: str) -> None:
+        """What the log says of a table that the source has renamed."""
+        ledger = Ledger(self.config)
+        last = ledger.last()
+        assert last is not None
+        shape = snapshot(new, [column(1, "n2", "integer")], relid=TABLES[old])
+        event = Event(
+            batch_id=2, generation=1, commit_lsn=0x1000, ordinal=1, end_lsn=0x1001, kind="schema", origin="slot",
+            relid=TABLES[old], schema_id=9, payload=json.dumps(shape),
+        )  # fmt: skip
+        ledger.append_empty(replace(last, batch_id=2, from_lsn=last.complete_to, complete_to=Lsn(0x1001)), [event])
+
+    def maintain(self) -> None:
+        """Let go of everything that nobody needs."""
+        maintaining.maintain(
+            self.config.model_copy(update={"lake": self.config.lake.model_copy(update={"keep_days": 0.0})})
+        )
+
+    def tags(self) -> dict[str, set[str]]:
+        return {name: set(reads.tags(self.config, f"current.public__{name}")) for name in TABLES}
 
     def seen(self) -> tuple[int, int]:
         """What a join of the two views shows."""
@@ -83,7 +109,30 @@ class Shop:
 
 @pytest.fixture
 def shop(lake: Config, spark: SparkSession) -> Iterator[Shop]:
+    # What upkeep takes for a build's.
+    spark.conf.set("spark.sql.iceberg.snapshot-property.cdc.applied-batch", "1")
     yield Shop(lake, spark)
+    spark.conf.unset("spark.sql.iceberg.snapshot-property.cdc.applied-batch")
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def _killed_at(patch: pytest.MonkeyPatch, shop: Shop, step: str, number: int) -> None:
+    """Publish, and end at the `number`th call of a step, before it does anything."""
+    real, calls = getattr(publish, step), []
+
+    def killed(*arguments: Any, **named: Any) -> None:
+        calls.append(arguments)
+        if len(calls) == number:
+            raise Killed
+        real(*arguments, **named)
+
+    with patch.context() as inner:
+        inner.setattr(publish, step, killed)
+        with pytest.raises(Killed):
+            shop.publish()
 
 
 def test_a_reader_sees_proven_rows_only_through_a_swap_and_a_kill(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,35 +143,95 @@ def test_a_reader_sees_proven_rows_only_through_a_swap_and_a_kill(shop: Shop, mo
     assert shop.seen() == shop.seen_at_one_lsn() == (1, 1)
     shop.build(2)
     assert shop.seen() == shop.seen_at_one_lsn() == (1, 1)  # built, and not proven
-
-    class Killed(BaseException):
-        """The process ends here."""
-
-    real, moves = publish._create_view, []
-
-    def killed_at_the_second(*arguments: object) -> None:
-        if moves:
-            raise Killed
-        moves.append(arguments)
-        real(*arguments)  # type: ignore[arg-type]
-
-    with monkeypatch.context() as patch:
-        patch.setattr(publish, "_create_view", killed_at_the_second)
-        with pytest.raises(Killed):
-            shop.publish()
+    _killed_at(monkeypatch, shop, "_write", 1)
+    assert shop.seen() == shop.seen_at_one_lsn() == (1, 1)
+    _killed_at(monkeypatch, shop, "_create_view", 2)
     # Each view shows a proof, and a join of them two of them: whoever wants one LSN has it.
     assert shop.seen() == (2, 1)
-    assert shop.seen_at_one_lsn() == (1, 1)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(publish, "_write", lambda *_, **__: (_ for _ in ()).throw(Killed()))
-        with pytest.raises(Killed):
-            shop.publish()
-    assert shop.seen() == (2, 2)
-    assert shop.seen_at_one_lsn() == (1, 1)
+    assert shop.seen_at_one_lsn() == (2, 2)
+    # Whatever the next check finds, views and proofs come to say the same, and nothing that is shown is let go.
     shop.build(3)
-    shop.publish()
+    shop.maintain()
+    assert shop.seen() == (2, 1)
+    shop.publish(a="different", b="different")
+    assert shop.seen() == shop.seen_at_one_lsn() == (2, 2)
+    assert {row["proven_lsn"] for row in shop.spark.table("ops.proofs").collect()} == {"0/2"}
+    shop.maintain()
+    assert shop.seen() == shop.seen_at_one_lsn() == (2, 2)
+    assert {len([t for t in tags if t.startswith("proven")]) for tags in shop.tags().values()} == {1}
+    _killed_at(monkeypatch, shop, "_write", 2)  # behind the views
     assert shop.seen() == shop.seen_at_one_lsn() == (3, 3)
+
+
+def test_readers_meet_proofs_only_while_checks_swap(shop: Shop) -> None:
+    shop.build(1)
+    shop.publish()
+    stop, wrong, seen = threading.Event(), [], Counter[tuple[int, int]]()
+
+    def read() -> None:
+        try:
+            while not stop.is_set():
+                pair, exact = shop.seen(), shop.seen_at_one_lsn()
+                seen[pair] += 1
+                if exact[0] != exact[1] or not {*pair, *exact} <= set(range(1, 7)):
+                    wrong.append((pair, exact))
+        except Exception as error:
+            wrong.append(error)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for lsn in range(2, 7):
+        shop.build(lsn, n=1000 + lsn)  # what nobody may see
+        shop.publish(a="different", b="different")
+        shop.build(lsn)
+        shop.publish()
+    stop.set()
+    reader.join(60)
+    assert not wrong
+    assert len(seen) > 1
+
+
+def test_what_is_shown_is_what_was_proven_whatever_becomes_of_tags(shop: Shop) -> None:
+    shop.build(1)
+    for name in TABLES:  # an analyst's own, on the same table snapshot
+        shop.spark.sql(f"ALTER TABLE current.public__{name} CREATE TAG latest")
+    shop.publish()
+    shop.build(1, n=7)  # built anew at the same LSN, and wrong: the build's tag names this one now
+    for name in TABLES:
+        shop.spark.sql(f"ALTER TABLE current.public__{name} CREATE OR REPLACE TAG latest")
+    assert shop.seen() == shop.seen_at_one_lsn() == (1, 1)
+    shop.publish(a="different", b="different")
+    shop.maintain()
+    assert shop.seen() == shop.seen_at_one_lsn() == (1, 1)
+    assert {row["proven_lsn"] for row in shop.spark.table("ops.proofs").collect()} == {"0/1"}
+
+
+def test_the_companion_view_is_made_again(shop: Shop) -> None:
+    shop.build(1)
+    shop.publish()
+    for statement in ("DROP VIEW ops.proofs", "CREATE OR REPLACE VIEW ops.proofs AS SELECT 1 AS old"):
+        shop.spark.sql(statement)
+        shop.publish()
+        assert [r["proven_lsn"] for r in shop.spark.table("ops.proofs").collect()] == ["0/1", "0/1"]
+
+
+def test_a_renamed_table_that_is_red_is_read_under_the_name_of_its_proof(shop: Shop) -> None:
+    shop.build(1)
+    shop.publish()
+    shop.rename("a", "c")
+    shop.spark.sql("CREATE TABLE current.public__c (n2 int, _cdc_from_lsn bigint) USING iceberg")
+    shop.publish(c="different", b="different")
+    assert shop.seen() == (1, 1)
+    proof = shop.spark.table("ops.proofs").where("`table` = 'public.c'").first()
+    assert proof is not None
+    relation = f"current.{proof['relation']} VERSION AS OF '{proof['tag']}'"
+    assert [row["n"] for row in shop.spark.sql(f"SELECT n FROM {relation}").collect()] == [1]
+    assert proofs.at_one_lsn(shop.config, shop.spark) == 1
+    assert [row["n"] for row in shop.spark.table("public__c").collect()] == [1]
+    shop.spark.sql("INSERT INTO current.public__c VALUES (5, 5)")
+    shop.publish()
+    assert [row["n2"] for row in shop.spark.table("published.public__c").collect()] == [5]
+    assert reads.tables(shop.config, "published", "VIEW") == ("public__b", "public__c")
 
 
 def test_a_red_table_stays_and_one_lsn_is_refused_by_its_name(shop: Shop) -> None:

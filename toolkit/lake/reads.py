@@ -6,6 +6,7 @@ costs more than `cdc status` may. Only rows are read through pyiceberg.
 
 from __future__ import annotations
 
+import gzip
 import json
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -64,8 +65,8 @@ def metadata(config: Config, table: str) -> dict[str, Any] | None:
             return None
         path = urlparse(location).path if location.startswith("file:") else location
         try:
-            with Path(path).open(encoding="utf-8") as file:
-                return dict(json.load(file))
+            data = Path(path).read_bytes()
+            return dict(json.loads(gzip.decompress(data) if path.endswith(".gz.metadata.json") else data))
         except (OSError, ValueError) as error:
             # Between the two reads the table may have been dropped, or committed to so often that the file is gone.
             if attempt == 2 or metadata_location(config, table) == location:
@@ -77,6 +78,20 @@ def properties(config: Config, table: str) -> dict[str, str]:
     """Table properties of `namespace.table`; empty if there is no such table."""
     found = metadata(config, table)
     return dict(found.get("properties") or {}) if found else {}
+
+
+def columns(config: Config, table: str) -> frozenset[str]:
+    """Names of the columns of `namespace.table`; empty if there is no such table."""
+    found = metadata(config, table) or {}
+    fields = (s["fields"] for s in found.get("schemas", ()) if s["schema-id"] == found["current-schema-id"])
+    return frozenset(field["name"] for field in next(fields, ()))
+
+
+def view_sql(config: Config, view: str) -> str | None:
+    """The query of `namespace.view`; None if there is no such view."""
+    found = metadata(config, view) or {}
+    versions = (v for v in found.get("versions", ()) if v["version-id"] == found["current-version-id"])
+    return next((r["sql"] for v in versions for r in v["representations"]), None)
 
 
 def current_snapshot(found: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -105,8 +105,10 @@ def compare(
         standing = _build(config, wanted, build)
         if standing != lsn:
             return _nothing_taken(config, wanted, f"the lake stands at {standing}, the source was read at {lsn}")
-        results = _Comparing(config, conn, lsn, taken, wanted, later, rows).results()  # while the snapshot is open
-    return CheckReport(lsn, tuple(sorted(results, key=lambda t: t.table)), references=references)
+        comparing = _Comparing(config, conn, lsn, taken, wanted, later, rows)
+        results = comparing.results()  # while the snapshot is open
+    results = tuple(sorted(results, key=lambda t: t.table))
+    return CheckReport(lsn, results, references=references, batch_id=comparing.batch_id)
 
 
 def _psycopg_error() -> type[Exception]:
@@ -220,6 +222,9 @@ class _Comparing:
         from toolkit.states import live_tables, table_states
 
         ledger = Ledger(config)
+        last = ledger.last()
+        assert last is not None
+        self.batch_id = last.batch_id
         self.config = config
         self.ledger = ledger
         self.conn = conn

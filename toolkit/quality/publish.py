@@ -1,7 +1,9 @@
 """Move `published.*` to what a check has just proven, and remember what is proven since when.
 
 `ops.published` has one row a table: what its view shows, at which LSN that was proven, and what the last check said.
-`ops.proofs` is a view of it with the ages. `ops.parity_results` keeps every result of every check.
+It changes in one commit, and the views follow it; what a kill left behind follows with the next check. A view names
+the very table snapshot that was compared: a tag can be moved, by a build as by an analyst. The check's own tag only
+keeps it. `ops.proofs` is a view of it with the ages. `ops.parity_results` keeps every result of every check.
 """
 
 from __future__ import annotations
@@ -10,16 +12,14 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from toolkit.errors import LakeError
 from toolkit.lsn import Lsn
 from toolkit.names import lake_table, quote_spark
-from toolkit.proofs import PUBLISHED, shown_sql
+from toolkit.proofs import PROVEN, PUBLISHED, shown_sql
 from toolkit.quality.report import CheckReport, TableCheck
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from toolkit.catalog import TableVersion
     from toolkit.config import Config
 
 RESULTS = "ops.parity_results"
@@ -30,9 +30,10 @@ _LEDGER_COLUMNS = {
     "table": "string",
     "lsn": "bigint",  # of the proof that the view shows; NULL before the first
     "proven_at": "timestamp",
+    "relation": "string",  # name in `current` and `published` that it was proven under; the source may have another now
     "tag": "string",
     "snapshot_id": "bigint",
-    "batch_id": "bigint",  # newest of the log then
+    "batch_id": "bigint",  # newest of the log that was compared
     "rows": "bigint",  # at the last full proof
     "full_lsn": "bigint",  # the last time that every row was compared
     "full_at": "timestamp",
@@ -60,16 +61,13 @@ _RESULT_COLUMNS = {
     "remedy": "string",
     "causes": "string",  # JSON of the samples
 }
-_PROOFS_SQL = f"""
-CREATE OR REPLACE VIEW {_PROOFS} AS
-SELECT `table`, status,
+_PROOFS_SQL = f"""SELECT `table`, status,
        upper(concat(hex(shiftrightunsigned(lsn, 32)), '/', hex(lsn & 4294967295))) AS proven_lsn, proven_at,
        round((unix_micros(current_timestamp()) - unix_micros(proven_at)) / 1e6) AS age_seconds,
        upper(concat(hex(shiftrightunsigned(full_lsn, 32)), '/', hex(full_lsn & 4294967295))) AS full_lsn, full_at,
        round((unix_micros(current_timestamp()) - unix_micros(full_at)) / 1e6) AS full_age_seconds,
-       tag, reason, checked_at
-FROM {PUBLISHED}
-"""
+       relation, snapshot_id, tag, reason, checked_at
+FROM {PUBLISHED}"""
 
 
 def publish(
@@ -102,11 +100,11 @@ def publish(
         row |= {"status": result.status, "reason": result.reason, "checked_at": now}
         row["checked_lsn"] = None if report.lsn is None else int(report.lsn)
         if table is not None and report.lsn is not None and _proven(result):
-            tag = _tag(config, spark, table, result.snapshot_id, f"g{generation}_lsn_{report.lsn.tag}")
-            if (tag, result.snapshot_id, result.table) != tuple(known.get(k) for k in ("tag", "snapshot_id", "table")):
-                _create_view(spark, table, tag)
-            row |= {"lsn": int(report.lsn), "proven_at": now, "tag": tag, "snapshot_id": result.snapshot_id}
-            row |= {"full_lsn": result.full_lsn, "full_at": result.full_at, "batch_id": last and last.batch_id}
+            name = lake_table(table.schema, table.name)
+            tag = _keep(config, spark, name, result.snapshot_id, generation)
+            row |= {"lsn": int(report.lsn), "proven_at": now, "batch_id": report.batch_id}
+            row |= {"relation": name, "tag": tag, "snapshot_id": result.snapshot_id}
+            row |= {"full_lsn": result.full_lsn, "full_at": result.full_at}
             if result.proof == "full":
                 row["rows"] = result.rows
             moved.append(table.identifier)
@@ -114,9 +112,8 @@ def publish(
     kept = before
     if complete and report.lsn is not None:
         kept = {relid: row for relid, row in before.items() if relid in tables or relid in after}
-        versions = (v.table for relid, v in ledger.latest_versions().items() if relid in tables or relid in after)
-        _drop_others(config, spark, tables, {lake_table(t.schema, t.name) for t in versions})
     _write(config, PUBLISHED, _LEDGER_COLUMNS, (kept | after).values(), overwrite=True)
+    _follow(config, spark)
     results = [_result(report, result, after[result.relid], result.table in moved, now) for result in report.tables]
     _write(config, RESULTS, _RESULT_COLUMNS, results, overwrite=False)
     return tuple(moved)
@@ -149,52 +146,59 @@ def published_lsn(config: Config) -> Lsn | None:
 
 
 def _make_tables(config: Config, spark: SparkSession) -> None:
-    from toolkit.lake.reads import metadata_location
+    from toolkit.lake import reads
 
     for name, columns in ((PUBLISHED, _LEDGER_COLUMNS), (RESULTS, _RESULT_COLUMNS)):
-        if metadata_location(config, name) is None:
+        if reads.metadata_location(config, name) is None:
             for namespace in ("published", "ops"):
                 spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
             shape = ", ".join(f"{quote_spark(column)} {kind}" for column, kind in columns.items())
             # Format 2: pyiceberg, which writes them, cannot write 3.
             spark.sql(f"CREATE TABLE {name} ({shape}) USING iceberg TBLPROPERTIES ('format-version' = '2')")
-            if name == PUBLISHED:
-                spark.sql(_PROOFS_SQL)
+        elif missing := columns.keys() - reads.columns(config, name):
+            added = ", ".join(f"{quote_spark(column)} {columns[column]}" for column in columns if column in missing)
+            spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({added})")
+    if reads.view_sql(config, _PROOFS) != _PROOFS_SQL:
+        spark.sql(f"CREATE OR REPLACE VIEW {_PROOFS} AS {_PROOFS_SQL}")
 
 
-def _tag(config: Config, spark: SparkSession, table: TableVersion, snapshot_id: int | None, name: str) -> str:
-    """A tag of that table snapshot: the build's own if it made one, else `name`."""
-    from toolkit.lake.reads import tags
-
-    current = f"current.{lake_table(table.schema, table.name)}"
-    refs = tags(config, current)
-    own = sorted(tag for tag, snapshot in refs.items() if snapshot == snapshot_id)
-    if own:
-        return own[-1]
-    if name in refs:
-        raise LakeError(f"publishing {table.identifier}: tag {name} already names another table snapshot")
-    spark.sql(f"ALTER TABLE {current} CREATE TAG {quote_spark(name)} AS OF VERSION {snapshot_id}")
-    return name
-
-
-def _create_view(spark: SparkSession, table: TableVersion, tag: str) -> None:
-    name = lake_table(table.schema, table.name)
-    # A view keeps the column names it was created with, whatever `current` becomes later.
-    spark.sql(f"CREATE OR REPLACE VIEW published.{name} AS {shown_sql(spark, name, tag)}")
-
-
-def _drop_others(config: Config, spark: SparkSession, tables: Mapping[int, TableVersion], keep: set[str]) -> None:
-    """Drop the views of tables that are gone, and of renamed ones that are proven under their new names."""
+def _keep(config: Config, spark: SparkSession, name: str, snapshot_id: int | None, generation: int) -> str:
+    """The check's own tag of a table snapshot of `current.<name>`: as long as a view shows it, it stays."""
     from toolkit.lake import reads
 
-    views = set(reads.tables(config, "published", "VIEW"))
-    for name in sorted(views - keep):
-        relid = reads.properties(config, f"current.{name}").get("cdc.relid")
-        if relid is None:
-            continue  # somebody else's view
-        table = tables.get(int(relid))
-        if table is None or lake_table(table.schema, table.name) in views:
+    tag = f"{PROVEN}g{generation}_{snapshot_id}"
+    if reads.tags(config, f"current.{name}").get(tag) != snapshot_id:
+        made = f"CREATE OR REPLACE TAG {quote_spark(tag)} AS OF VERSION {snapshot_id}"
+        spark.sql(f"ALTER TABLE current.{name} {made}")
+    return tag
+
+
+def _follow(config: Config, spark: SparkSession) -> None:
+    """Make the views show what `ops.published` says, and drop those of tables that it knows no more or elsewhere."""
+    from toolkit.lake import reads
+
+    # Of two proofs under one name, that of a table which has left it is the older one.
+    rows = (row for row in proofs(config).values() if row["relation"] is not None)
+    wanted = {row["relation"]: row for row in sorted(rows, key=lambda row: (row["proven_at"], row["relation"]))}
+    for name, row in wanted.items():
+        told = reads.properties(config, f"published.{name}")
+        if told.get("cdc.relid") == str(row["relid"]) and told.get("cdc.tag") == row["tag"]:
+            continue
+        if reads.tags(config, f"current.{name}").get(row["tag"]) == row["snapshot_id"]:  # else nobody can show it
+            _create_view(spark, row)
+    for name in set(reads.tables(config, "published", "VIEW")) - wanted.keys():
+        if "cdc.relid" in reads.properties(config, f"published.{name}"):  # else somebody else's view
             spark.sql(f"DROP VIEW published.{quote_spark(name)}")
+
+
+def _create_view(spark: SparkSession, row: Mapping[str, Any]) -> None:
+    name = row["relation"]
+    # A view keeps the column names it was created with, whatever `current` becomes later.
+    spark.sql(
+        f"CREATE OR REPLACE VIEW published.{name}"
+        f" TBLPROPERTIES ('cdc.relid' = '{row['relid']}', 'cdc.tag' = '{row['tag']}')"
+        f" AS {shown_sql(spark, name, row['snapshot_id'])}"
+    )
 
 
 def _result(

@@ -139,6 +139,7 @@ class CheckReport:
     published: tuple[str, ...] = ()  # tables whose published view was moved to `lsn`
     reports: tuple[str, ...] = ()  # files written
     references: tuple[tuple[str, int, int], ...] = ()  # foreign keys of the source: name, from relid, to relid
+    batch_id: int | None = None  # newest of the log that was compared; what is drained later is not proven
 
     @property
     def green(self) -> bool:
