@@ -7,20 +7,28 @@ import threading
 import time
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import psycopg
 import pytest
 
+from tests.support_lake import plain_lake
 from tests.support_postgres import inserted, stream
+from toolkit import drain as draining
+from toolkit import initialise
 from toolkit.config import Config
 from toolkit.embedded import EmbeddedServer
 from toolkit.errors import SlotError
+from toolkit.lake.evidence import unseen_xids
+from toolkit.lake.ledger import Ledger
 from toolkit.lsn import Lsn
 from toolkit.source import cut, install, slot
 from toolkit.source.connection import Connection, connect
 from toolkit.visibility import Visibility
 
+__all__ = ["plain_lake"]
 pytestmark = pytest.mark.postgres
 
 
@@ -177,6 +185,33 @@ def test_trap_029_a_commit_that_nobody_sees_yet_is_in_no_cut(source: Config, con
             pass
     with _cut(source) as (lsn, seen):
         assert seen == set().union(*(ids for commit, ids in _ids(stream(conn, source)) if commit < lsn))
+
+
+@pytest.mark.parametrize("pg", ["pg16"], indirect=True)
+def test_a_commit_that_waits_over_many_drains_is_not_forgotten(database: str, plain_lake: Config) -> None:
+    source = plain_lake.source.model_copy(update={"conninfo": database, "slot": "cdc_waits"})
+    config = plain_lake.model_copy(update={"source": source})
+    with psycopg.connect(database, autocommit=True) as session:
+        session.execute("create table public.t (id bigserial primary key, who text)")
+    initialise.init(config)
+    with connect(config) as conn, _waiting_for_a_standby(config, conn) as (_, xid):
+        draining.drain(config)
+        last = Ledger(config).last()
+        assert last is not None
+        Ledger(config).append_empty(replace(last, batch_id=last.batch_id + 60, beacon=None))
+        since = cut.oldest_writer(conn)
+        row = conn.execute("select pg_current_snapshot()::text").fetchone()
+        assert row is not None
+        assert since is not None
+        found = [unseen_xids(config, Ledger(config), Visibility.parse(row[0]), since=t) for t in (since, None)]
+        assert found == [frozenset([xid])] * 2
+        late = since + timedelta(days=1)  # whatever was running then is not this one
+        assert not unseen_xids(config, Ledger(config), Visibility.parse(row[0]), since=late)
+    with psycopg.connect(database) as session:
+        row = session.execute("select pg_current_snapshot()::text").fetchone()
+    assert row is not None
+    assert not unseen_xids(config, Ledger(config), Visibility.parse(row[0]), since=None)
+    initialise.uninstall(config)
 
 
 def test_the_holder_of_a_lock_is_named(source: Config, conn: Connection) -> None:

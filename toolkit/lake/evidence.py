@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from toolkit.lake.applied import CHANGING
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from toolkit.lake.ledger import Ledger
 
 Row = tuple[str | None, ...]
-#: Batches in which a transaction may be that has just committed and is not visible yet.
-_RECENT = 50
+#: How far the source's clock may have been set back meanwhile.
+_CLOCK = timedelta(hours=1)
 _EPOCH, _EDGE = 1 << 32, 1 << 24
 
 
@@ -107,13 +108,18 @@ def touched_keys(
     return tuple(tuple(key) for _, key in rows)
 
 
-def unseen_xids(config: Config, ledger: Ledger, seen: Visibility) -> frozenset[int]:
-    """Transactions (the low 32 bits of their ids) of the last batches that a snapshot does not show. No JVM."""
-    last = ledger.last()
-    assert last is not None
+def unseen_xids(config: Config, ledger: Ledger, seen: Visibility, *, since: datetime | None) -> frozenset[int]:
+    """Transactions of the log (the low 32 bits of their ids) that a snapshot does not show. No JVM.
+
+    Args:
+        since: when the oldest transaction began that was running before the snapshot was taken; None looks at all of
+            the log. Ids come again in a log of many years, and each scan of it takes its time.
+    """
     from toolkit.lake import reads
 
-    where = f"batch_id > {last.batch_id - _RECENT}"
+    where = "xid is not null"
+    if since is not None:
+        where += f" and committed_at >= '{(since - _CLOCK).isoformat()}'"
     highest = seen.xmax % _EPOCH
     if _EDGE < highest < _EPOCH - _EDGE:  # near the turn of the epoch lower numbers may be later ones
         listed = "".join(f" or xid = {xid % _EPOCH}" for xid in sorted(seen.running))

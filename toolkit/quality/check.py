@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from toolkit.errors import CdcError
@@ -137,15 +138,15 @@ def _cut(config: Config, conn: psycopg.Connection[Any], stack: ExitStack, drain:
             return Lsn(made.lsn)
     with connection.connect(config) as other:
         drain(config, upto=slot.flush_lsn(other))  # so that little is left to be looked up
+        since = cut.oldest_writer(other)
     from toolkit.lake.evidence import unseen_xids
     from toolkit.lake.ledger import Ledger
 
     ledger = Ledger(config)
     last = ledger.last()
     assert last is not None
-    return cut.without_slot(
-        config, conn, stack, drained=Lsn(last.complete_to), unseen=lambda seen: unseen_xids(config, ledger, seen)
-    )
+    unseen = partial(unseen_xids, config, ledger, since=since)
+    return cut.without_slot(config, conn, stack, drained=Lsn(last.complete_to), unseen=unseen)
 
 
 def _take_source(

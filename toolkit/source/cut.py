@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import datetime
 
 from toolkit import queries
 from toolkit.config import Config
@@ -88,6 +89,12 @@ def without_slot(
             if time.monotonic() > deadline:
                 raise SlotError(f"no exact snapshot in {config.check.cut_seconds:g} s: {why}")
             time.sleep(_BETWEEN)
+
+
+def oldest_writer(conn: Connection) -> datetime | None:
+    """When the oldest running transaction with an id began; now if there is none, None if it cannot be told."""
+    row = conn.execute(queries.load("introspect/oldest_writer")).fetchone()
+    return None if row is None else row[0]
 
 
 def position(seen: Visibility, stream: Collection[Commit], drained: Lsn) -> Lsn | None:
