@@ -9,7 +9,7 @@ import pytest
 
 from tests.support_history import column, snapshot
 from toolkit.catalog import TableVersion
-from toolkit.lake.applied import Applied, Commit, _commits
+from toolkit.lake.applied import Applied, Commit, Foreign, _commits
 from toolkit.lake.evidence import Row, RowEvent
 from toolkit.lsn import Lsn
 from toolkit.parity import Comparison, comparison
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.unit
 TABLE = snapshot("t", [column(1, "id", "bigint"), column(2, "name", "text"), column(3, "body", "text")])
 KEYED = comparison(TableVersion.from_json(TABLE), 1)
 BAG = comparison(TableVersion.from_json(TABLE | {"replica_identity": "f"}), 1)
-BUILT = Applied(True, (Commit(10, 3, Lsn(90), ("g1_lsn_5a",), False),))
-TAMPERED = Applied(True, (Commit(11, None, None, (), False), *BUILT.commits))
+BUILD = Commit(10, 3, Lsn(90), ("a_tag", "g1_lsn_5a"), False)
+FOREIGN = Foreign(BUILD, (Commit(11, None, None, (), False),))
 
 
 def _event(op: str, new: Row | None = None, old: Row | None = None, n: int = 1, **given: Any) -> RowEvent:
@@ -38,15 +38,18 @@ def _kind(
     source: Row | None = None,
     lake: Row | None = None,
     copies: tuple[int, int] | None = None,
-    applied: Applied = BUILT,
     built: list[Row] | None = None,
 ) -> str:
     row = source or lake or ()
     name = tuple(row[i] for i in plan.key) if plan.key else row
     kind: Any = "modified" if source and lake else "removed" if source else "added"
     sample = Sample(kind, tuple((str(i), cell) for i, cell in enumerate(name)), (), copies, source, lake)
-    told = None if built is None else Counter(built)
-    return _cause(plan, name, sample, Account(plan, events), told, applied).kind
+    now = [] if lake is None else [lake]
+    if copies is not None:
+        now = [row] * copies[1]
+    # Somebody else found what the build had left, and left what is there now.
+    written = [] if built is None else [(FOREIGN, Counter(built), Counter(now))]
+    return _cause(plan, name, sample, Account(plan, events), written).kind
 
 
 OLD: Row = ("1", "old", "b")
@@ -82,12 +85,12 @@ def test_a_keyed_row(events: list[RowEvent], source: Row | None, lake: Row | Non
 
 def test_a_row_that_was_right_at_the_build_was_tampered_with() -> None:
     events = [_event("R", NEW)]
-    assert _kind(KEYED, events, source=NEW, lake=OLD, applied=TAMPERED, built=[NEW]) == "tampered"
-    assert _kind(KEYED, events, source=NEW, lake=OLD, applied=TAMPERED, built=[OLD]) == "build"
-    assert _kind(KEYED, events, source=NEW, applied=TAMPERED, built=[NEW]) == "tampered"
-    assert _kind(KEYED, [], lake=NEW, applied=TAMPERED, built=[]) == "tampered"
-    assert _kind(KEYED, events, lake=NEW, copies=(1, 2), applied=TAMPERED, built=[NEW]) == "tampered"
-    assert _kind(KEYED, events, lake=NEW, copies=(1, 2), applied=TAMPERED, built=[NEW, NEW]) == "build"
+    assert _kind(KEYED, events, source=NEW, lake=OLD, built=[NEW]) == "tampered"
+    assert _kind(KEYED, events, source=NEW, lake=OLD, built=[OLD]) == "build"
+    assert _kind(KEYED, events, source=NEW, built=[NEW]) == "tampered"
+    assert _kind(KEYED, [], lake=NEW, built=[]) == "tampered"
+    assert _kind(KEYED, events, lake=NEW, copies=(1, 2), built=[NEW]) == "tampered"
+    assert _kind(KEYED, events, lake=NEW, copies=(1, 2), built=[NEW, NEW]) == "build"
 
 
 def test_a_bag_counts_copies() -> None:
@@ -98,7 +101,7 @@ def test_a_bag_counts_copies() -> None:
     moved = [*twice, _event("U", ("1", "new", None), OLD, n=3, whole=True, unchanged=frozenset([2]))]
     assert _kind(BAG, moved, source=NEW, copies=(1, 0)) == "build"
     assert _kind(BAG, [*twice, _event("T", n=3)], source=OLD, copies=(2, 0)) == "capture"
-    assert _kind(BAG, twice, source=OLD, copies=(2, 0), applied=TAMPERED, built=[OLD, OLD]) == "tampered"
+    assert _kind(BAG, twice, source=OLD, copies=(2, 0), built=[OLD, OLD]) == "tampered"
 
 
 def test_commits_are_told_apart_by_who_made_them() -> None:
@@ -120,10 +123,29 @@ def test_commits_are_told_apart_by_who_made_them() -> None:
     found = Applied(True, tuple(_commits(metadata)))
     assert [c.snapshot_id for c in found.commits] == [4, 3, 2, 1]
     assert found.build == Commit(2, 3, Lsn(90), ("g1",), False)
-    assert [c.snapshot_id for c in found.foreign] == [4]
+    assert [(f.before.snapshot_id, [c.snapshot_id for c in f.commits]) for f in found.foreign(None)] == [(3, [4])]
     assert [c.snapshot_id for c in found.since(2) or ()] == [4, 3]
     assert found.since(99) is None
     assert Applied(True, tuple(_commits({"current-snapshot-id": None}))).snapshot_id is None
+
+
+def test_whatever_somebody_else_wrote_since_the_proof_is_known() -> None:
+    def made(number: int, batch: int | None = None, columns: tuple[tuple[int, str, str], ...] = ()) -> Commit:
+        return Commit(number, batch, None, (), rewrite=False, columns=columns)
+
+    def told(*commits: Commit, since: int | None = None) -> list[tuple[int, list[int]]]:
+        found = Applied(True, commits).foreign(since)
+        return [(f.before.snapshot_id, [c.snapshot_id for c in f.commits]) for f in found]
+
+    proven, two, build, four, five = made(1, 1), made(2), made(3, 2), made(4), made(5)
+    assert told(build, two, proven, since=1) == [(1, [2])]  # a build came on top
+    assert told(five, four, build, two, proven, since=1) == [(3, [4, 5]), (1, [2])]
+    assert told(five, four, build, two, proven, since=3) == [(3, [4, 5])]
+    assert told(build, proven, two, since=1) == []
+    assert told(four, two, proven, since=2) == [(2, [4])]  # what somebody else wrote was proven
+    assert told(four, two) == [(2, [4])]  # of the first nobody knows what it was written to
+    assert told(four, build, made(2, None, ((1, "old", "int"),))) == [(3, [4])]
+    assert told(proven) == told() == []
 
 
 def test_a_snapshot_shows_what_had_ended() -> None:

@@ -34,6 +34,15 @@ class Commit:
     lsn: Lsn | None
     tags: tuple[str, ...]
     rewrite: bool
+    columns: tuple[tuple[int, str, str], ...] = ()  # field id, name and type of then
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """Commits that somebody else made between two builds, oldest first, and the table snapshot that they found."""
+
+    before: Commit
+    commits: tuple[Commit, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +62,27 @@ class Applied:
         """The newest commit that a build made."""
         return next((c for c in self.commits if c.batch_id is not None), None)
 
-    @property
-    def foreign(self) -> tuple[Commit, ...]:
-        """Commits after the last build that were not only compactions: somebody else wrote to the table."""
-        found = []
-        for commit in self.commits:
-            if commit.rewrite:
-                continue  # also one that carries the position on
-            if commit.batch_id is not None:
+    def foreign(self, since: int | None) -> tuple[Foreign, ...]:
+        """Whatever somebody else wrote after a table snapshot, newest first: neither builds nor compactions.
+
+        Only what can be read in the table's present shape, and what it was written to is still known.
+        """
+        later = self.since(since)
+        if later is None:
+            later = self.commits
+        found: list[Foreign] = []
+        run: list[Commit] = []
+        known: Commit | None = None
+        for commit, before in zip(later, self.commits[1:], strict=False):
+            if before.columns != self.commits[0].columns:
                 break
-            found.append(commit)
-        return tuple(found)
+            if commit.batch_id is None and not commit.rewrite:
+                run.insert(0, commit)
+                known = before
+            elif run:
+                found.append(Foreign(commit, tuple(run)))
+                run = []
+        return (*found, Foreign(known, tuple(run))) if run and known else tuple(found)
 
     def since(self, snapshot_id: int | None) -> tuple[Commit, ...] | None:
         """Commits after a table snapshot, newest first; None if that is not an ancestor of the present one."""
@@ -85,6 +104,10 @@ def _commits(metadata: dict[str, Any]) -> Iterator[Commit]:
     for name, ref in (metadata.get("refs") or {}).items():
         if ref["type"] == "tag":
             tags.setdefault(ref["snapshot-id"], []).append(name)
+    shapes = {
+        s["schema-id"]: tuple((f["id"], f["name"], str(f["type"])) for f in s["fields"])
+        for s in metadata.get("schemas") or ()
+    }
     current = reads.current_snapshot(metadata)
     while current is not None:
         summary = current.get("summary") or {}
@@ -95,6 +118,7 @@ def _commits(metadata: dict[str, Any]) -> Iterator[Commit]:
             lsn=None if lsn is None else Lsn(lsn),
             tags=tuple(sorted(tags.get(current["snapshot-id"], ()))),
             rewrite=summary.get("operation") == _REWRITE,
+            columns=shapes.get(current.get("schema-id"), ()),
         )
         current = snapshots.get(current.get("parent-snapshot-id"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ from toolkit.quality.report import Cause, Row, Sample
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from toolkit.lake.applied import Applied
+    from toolkit.lake.applied import Applied, Commit, Foreign
     from toolkit.lake.evidence import RowEvent
     from toolkit.lake.ledger import Ledger
     from toolkit.lake.parity import Side
@@ -22,12 +23,25 @@ if TYPE_CHECKING:
 
 #: A cell that the events at hand do not tell.
 _UNKNOWN = "\0"
+_BUILT = re.compile(r"g\d+_lsn_")
+#: Times that somebody else wrote to a table which are looked at, newest first.
+_TIMES = 20
+
+#: What somebody else wrote, with the named rows before and after.
+Written = Sequence[tuple["Foreign", Counter[Row], Counter[Row]]]
 
 
 def explain(
-    spark: SparkSession, ledger: Ledger, side: Side, applied: Applied, samples: Sequence[Sample], *, upto: Lsn
+    spark: SparkSession,
+    ledger: Ledger,
+    side: Side,
+    applied: Applied,
+    samples: Sequence[Sample],
+    *,
+    upto: Lsn,
+    proven: int | None,
 ) -> tuple[Sample, ...]:
-    """The samples with their causes."""
+    """The samples with their causes. `proven` is the table snapshot of the last proof: it was right there."""
     from toolkit.lake import evidence
 
     if not samples:
@@ -35,12 +49,14 @@ def explain(
     plan = side.plan
     named = [tuple(value for _, value in sample.key) for sample in samples]
     account = Account(plan, evidence.events(spark, ledger, plan, set(named), upto=upto))
-    built: Counter[Row] | None = None
-    if applied.foreign and applied.build is not None:
-        lines = evidence.lines_at(spark, side, applied.build.snapshot_id, set(named))
-        built = Counter({fields(line, plan.stamps): copies for line, copies in lines.items()})
+
+    def rows_at(commit: Commit) -> Counter[Row]:
+        lines = evidence.lines_at(spark, side, commit.snapshot_id, set(named))
+        return Counter({fields(line, plan.stamps): copies for line, copies in lines.items()})
+
+    written = [(one, rows_at(one.before), rows_at(one.commits[-1])) for one in applied.foreign(proven)[:_TIMES]]
     return tuple(
-        replace(sample, cause=_cause(plan, name, sample, account, built, applied))
+        replace(sample, cause=_cause(plan, name, sample, account, written))
         for name, sample in zip(named, samples, strict=True)
     )
 
@@ -103,9 +119,7 @@ class Account:
         return tuple(row[i] for i in self._key)
 
 
-def _cause(
-    plan: Comparison, name: Row, sample: Sample, account: Account, built: Counter[Row] | None, applied: Applied
-) -> Cause:
+def _cause(plan: Comparison, name: Row, sample: Sample, account: Account, written: Written) -> Cause:
     table = plan.table
     lake = lake_table(table.schema, table.name)
     rebuild = f"cdc build -- --full-refresh --select current__{lake} history__{lake}"
@@ -116,21 +130,20 @@ def _cause(
         text = "the log does not hold what the source shows"
         text += f": its newest change of this row is {at}" if event is not None else ": it has no change of this row"
         return Cause("capture", text, f"cdc repair {table.identifier}", *where)
-    if built is not None and applied.build is not None and _was_right(plan, name, sample, built):
-        tag = applied.build.tags[-1] if applied.build.tags else f"table snapshot {applied.build.snapshot_id}"
-        by = ", ".join(str(c.snapshot_id) for c in reversed(applied.foreign))
-        text = f"current.{lake} was changed after its build (tag {tag}) by table snapshot {by}"
-        return Cause("tampered", text, rebuild, *where)
+    for foreign, before, after in written:
+        if _of(plan, name, before) != _of(plan, name, after):
+            known = foreign.before
+            tag = next((f"tag {t}" for t in known.tags if _BUILT.match(t)), f"table snapshot {known.snapshot_id}")
+            by = ", ".join(str(c.snapshot_id) for c in foreign.commits)
+            text = f"current.{lake} was changed after its build ({tag}) by table snapshot {by}"
+            return Cause("tampered", text, rebuild, *where)
     text = "the log holds what the source shows" + (f", {at}" if at else "") + "; the table does not"
     return Cause("build", text, rebuild, *where)
 
 
-def _was_right(plan: Comparison, name: Row, sample: Sample, built: Counter[Row]) -> bool:
-    """Whether the table showed at its last build what the source shows."""
-    ours, theirs = _copies(sample)
-    if not plan.key:
-        return built[name] == ours
-    return built[sample.lake] < theirs if sample.source is None and sample.lake else sample.source in built
+def _of(plan: Comparison, name: Row, rows: Counter[Row]) -> Counter[Row]:
+    """The rows of one key, or the row itself, with their copies."""
+    return Counter({r: n for r, n in rows.items() if (tuple(r[i] for i in plan.key) if plan.key else r) == name})
 
 
 def _copies(sample: Sample) -> tuple[int, int]:

@@ -401,11 +401,13 @@ class _Comparing:
 
     def _explained(self, side: Side, samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
         """The samples with their causes; without them the difference is still one."""
-        from toolkit.quality import cause
+        from toolkit.quality import cause, publish
 
         try:
-            made = self.made[side.plan.table.relid]
-            return cause.explain(self.spark, self.ledger, side, made, samples, upto=self.lsn)
+            relid = side.plan.table.relid
+            proven = publish.proofs(self.config).get(relid, {}).get("snapshot_id")
+            made = self.made[relid]
+            return cause.explain(self.spark, self.ledger, side, made, samples, upto=self.lsn, proven=proven)
         except Exception as error:
             _log.warning("no cause found", extra={"table": side.plan.table.identifier, "error": repr(error)[:500]})
             return samples
