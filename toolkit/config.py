@@ -160,6 +160,7 @@ class CheckConfig(_Section):
     # that the log touched.
     full_rows: int = Field(default=1_000_000, ge=0)
     full_hours: float = Field(default=0.0, ge=0)
+    fresh_hours: float = Field(default=24.0, gt=0)  # a published table whose proof is older fails its suite
 
 
 class DbtConfig(_Section):

@@ -6,11 +6,12 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from toolkit.config import Config
+from toolkit.config import CheckConfig, Config
 from toolkit.errors import CdcError
 from toolkit.lsn import Lsn
 from toolkit.quality import expectations, standing
@@ -80,7 +81,7 @@ def test_a_disagreement_is_refused(tmp_path: Path) -> None:
 def test_published_tables_that_reference_each_other_stand_at_one_lsn(tmp_path: Path) -> None:
     """Planted fault: one of them is red and stays at its last proof."""
     key = ("b_a_fkey", 2, 1)
-    proofs = {2: {"table": "public.b", "status": "identical", "lsn": 0x800, "full_at": None}}
+    proofs = {2: {"table": "public.b", "status": "identical", "lsn": 0x800, "full_at": None, "proven_at": None}}
     report = CheckReport(Lsn(0x1000), (OK, RED["different"]), references=(key, ("other", 2, 99)))
     stands = standing.after(proofs, report)
     assert stands.references == (
@@ -103,3 +104,16 @@ def test_published_tables_that_reference_each_other_stand_at_one_lsn(tmp_path: P
     }
     assert "b_a_fkey" not in pages["references"]
     assert "Succeeded" in pages["references"]
+
+
+def test_a_proof_that_has_grown_old_fails_its_suite(tmp_path: Path) -> None:
+    """Of a table that this check was not asked for; and by nothing but its age."""
+    at = datetime.now(UTC) - timedelta(hours=30)
+    proofs = {2: {"table": "public.b", "status": "identical", "lsn": 0x800, "full_at": None, "proven_at": at}}
+    report = CheckReport(Lsn(0x1000), (OK,))
+    stands = standing.after(proofs, report)
+    assert [t["age_hours"] for t in stands.tables] == [0.0, pytest.approx(30, abs=0.1)]
+    for hours in (24.0, 48.0):
+        expectations.run(report, tmp_path)  # imports the library
+        met = expectations._run(report, tmp_path, stands, CheckConfig(fresh_hours=hours))
+        assert met == {"parity": True, "published": hours == 48.0, "references": True}

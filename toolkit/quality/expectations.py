@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from toolkit.config import CheckConfig
 from toolkit.errors import CdcError
 from toolkit.quality import docs as docs_pages
 from toolkit.quality.report import CheckReport, as_text
@@ -53,8 +54,7 @@ def validate(config: Config, report: CheckReport) -> None:
     Raises:
         CdcError: Great Expectations and the report disagree on whether parity is proven.
     """
-    full_hours = config.check.full_hours
-    success = run(report, directory(config) / "data_docs", standing(config, report), full_hours=full_hours)
+    success = run(report, directory(config) / "data_docs", standing(config, report), config.check)
     if success != report.green:
         found = f"Great Expectations says {success}, the comparison says {report.green}"
         raise CdcError(f"validating the parity result: {found}; nothing is published")
@@ -81,7 +81,7 @@ def _library() -> Any:
         return gx
 
 
-def run(report: CheckReport, docs: Path, standing: Standing | None = None, *, full_hours: float = 24.0) -> bool:
+def run(report: CheckReport, docs: Path, standing: Standing | None = None, limits: CheckConfig | None = None) -> bool:
     """Whether the result meets the suite of parity; the Data Docs of all suites are in `docs` afterwards.
 
     `standing` is ruled on too. What it breaks shows in the docs: a red table has made the result red already.
@@ -93,10 +93,11 @@ def run(report: CheckReport, docs: Path, standing: Standing | None = None, *, fu
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the library's own deprecations, not ours to mend
         logging.getLogger("great_expectations").setLevel(logging.ERROR)
-        return _run(report, docs, standing or after({}, report), full_hours)
+        return _run(report, docs, standing or after({}, report), limits or CheckConfig())[SUITE]
 
 
-def _run(report: CheckReport, docs: Path, standing: Standing, full_hours: float) -> bool:
+def _run(report: CheckReport, docs: Path, standing: Standing, limits: CheckConfig) -> dict[str, bool]:
+    """Whether each suite is met."""
     import great_expectations as gx
     import pandas as pd
     from great_expectations.data_context.types.base import (
@@ -120,14 +121,15 @@ def _run(report: CheckReport, docs: Path, standing: Standing, full_hours: float)
     )
     source = context.data_sources.add_pandas("source_and_lake")
     where = "no LSN" if report.lsn is None else f"LSN {report.lsn}"
-    tables = pd.DataFrame(columns(standing.tables, ("table", "status", "lsn", "full_age_hours")))
+    ages = ("age_hours", "full_age_hours")
+    tables = pd.DataFrame(columns(standing.tables, ("table", "status", "lsn", *ages)))
     references = pd.DataFrame(
         columns(standing.references, ("name", "table", "references", "lsn", "references_lsn")), dtype=object
     )
     success = {}
     for suite, data, name in (
         (parity_suite(), frame(report), "table"),
-        (published_suite(full_hours), tables.astype({"full_age_hours": "Float64"}), "table"),
+        (published_suite(limits), tables.astype(dict.fromkeys(ages, "Float64")), "table"),
         (references_suite(), references, "name"),
     ):
         asset = source.add_dataframe_asset(suite.name)
@@ -151,7 +153,7 @@ def _run(report: CheckReport, docs: Path, standing: Standing, full_hours: float)
         success[suite.name] = bool(result.success)
     context.build_data_docs(site_names=["parity"])
     docs_pages.finish(docs, report)
-    return success[SUITE]
+    return success
 
 
 def parity_suite() -> Any:
@@ -171,18 +173,18 @@ def parity_suite() -> Any:
     return found
 
 
-def published_suite(full_hours: float) -> Any:
-    """What readers may rely on: no red table, each at a proven LSN, and every row compared not too long ago."""
+def published_suite(limits: CheckConfig) -> Any:
+    """What readers may rely on: no red table, each at an LSN proven lately, and every row compared not too long ago."""
     import great_expectations as gx
 
     expect = gx.expectations
     found = gx.ExpectationSuite(name="published")
     found.add_expectation(expect.ExpectColumnValuesToBeInSet(column="status", value_set=["identical"]))
     found.add_expectation(expect.ExpectColumnValuesToNotBeNull(column="lsn"))
-    # Due after that many hours; twice as long means that the schedule does not run.
-    found.add_expectation(
-        expect.ExpectColumnValuesToBeBetween(column="full_age_hours", min_value=0, max_value=max(1.0, 2 * full_hours))
-    )
+    # Due after `full_hours`; twice as long means that the schedule does not run.
+    most = {"age_hours": limits.fresh_hours, "full_age_hours": max(1.0, 2 * limits.full_hours)}
+    for column, hours in most.items():
+        found.add_expectation(expect.ExpectColumnValuesToBeBetween(column=column, min_value=0, max_value=hours))
     return found
 
 

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 class Standing:
     """Rows for the expectations, as they will be once the check has published.
 
-    `tables`: table, status, lsn, hours since the last full proof. `references`: one row a foreign key of the source
-    between two published tables, with the LSN of both; rows that reference each other are only whole at one LSN.
+    `tables`: table, status, lsn, hours since that was proven and since the last full proof. `references`: one row a
+    foreign key of the source between two published tables, with the LSN of both; rows that reference each other are
+    only whole at one LSN.
     """
 
     tables: tuple[dict[str, Any], ...]
@@ -42,7 +43,7 @@ def after(proofs: Mapping[int, Mapping[str, Any]], report: CheckReport) -> Stand
     now = datetime.now(UTC)
     tables: dict[int, dict[str, Any]] = {}
     for relid, row in proofs.items():
-        tables[relid] = _row(row["table"], row["status"], row["lsn"], row["full_at"], now)
+        tables[relid] = _row(row["table"], row["status"], row["lsn"], row["proven_at"], row["full_at"], now)
     for result in report.tables:
         known = proofs.get(result.relid, {})
         proven = result.status == "identical"
@@ -50,6 +51,7 @@ def after(proofs: Mapping[int, Mapping[str, Any]], report: CheckReport) -> Stand
             result.table,
             result.status,
             report.lsn if proven else known.get("lsn"),
+            now if proven else known.get("proven_at"),
             result.full_at if proven else known.get("full_at"),
             now,
         )
@@ -62,9 +64,12 @@ def after(proofs: Mapping[int, Mapping[str, Any]], report: CheckReport) -> Stand
     return Standing(tuple(sorted(tables.values(), key=lambda t: str(t["table"]))), tuple(references))
 
 
-def _row(table: str, status: str, lsn: int | None, full_at: datetime | None, now: datetime) -> dict[str, Any]:
-    hours = None if full_at is None else round((now - full_at).total_seconds() / 3600, 3)
-    return {"table": table, "status": status, "lsn": None if lsn is None else str(Lsn(lsn)), "full_age_hours": hours}
+def _row(
+    table: str, status: str, lsn: int | None, proven_at: datetime | None, full_at: datetime | None, now: datetime
+) -> dict[str, Any]:
+    ages = {"age_hours": proven_at, "full_age_hours": full_at}
+    hours = {name: None if at is None else round((now - at).total_seconds() / 3600, 3) for name, at in ages.items()}
+    return {"table": table, "status": status, "lsn": None if lsn is None else str(Lsn(lsn))} | hours
 
 
 def columns(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, list[Any]]:
