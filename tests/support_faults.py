@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from toolkit.quality.report import TableCheck
 
 COLUMNS = "id bigint, name text, amount numeric(12,2), note text, body text, code char(6), at timestamptz"
-#: `note` is NULL for even ids and '' for those divisible by 3 else; `body` is long enough to be TOASTed.
+#: `note` is NULL for even ids and '' for those divisible by 3 else; `body` is long enough to be TOASTed; `at` is
+#: infinite for ids divisible by 10, which no Spark type carries.
 ROWS = (
     "select i, 'name ' || i, i * 1.25, case when i % 2 = 0 then null when i % 3 = 0 then '' else 'n' || i end,"
     " (select string_agg(md5((i * 1000 + k)::text), '') from generate_series(1, 90) k), 'c' || i % 9,"
-    " '2026-01-01'::timestamptz + i * interval '1.000001 s' from generate_series({first}, {last}) i"
+    " case when i % 10 = 0 then 'infinity' else '2026-01-01'::timestamptz + i * interval '1.000001 s' end"
+    " from generate_series({first}, {last}) i"
 )
 NAMES = ("id", "name", "amount", "note", "body", "code", "at")
 
@@ -67,7 +69,7 @@ def smallest_number(spark: SparkSession, table: str, ids: Iterator[int]) -> Faul
 
 def microsecond(spark: SparkSession, table: str, ids: Iterator[int]) -> Fault:
     """A time is off by a microsecond."""
-    one = next(ids)
+    one = next(i for i in ids if i % 10)
     return _update(spark, table, "microsecond", {one: "timestampadd(MICROSECOND, 1, at)"}, "at")
 
 
@@ -116,6 +118,12 @@ def stale_toast(spark: SparkSession, table: str, ids: Iterator[int]) -> Fault:
     )
 
 
+def invented(spark: SparkSession, table: str, ids: Iterator[int]) -> Fault:
+    """A value in place of the NULL whose text is kept beside it."""
+    one = next(i for i in ids if i % 10 == 0)
+    return _update(spark, table, "invented", {one: "timestamp'2026-01-01 00:00:00Z'"}, "at")
+
+
 def doubled_batch(spark: SparkSession, table: str, ids: Iterator[int]) -> Fault:
     """The rows of a batch were applied twice."""
     some = [next(ids) for _ in range(3)]
@@ -143,7 +151,8 @@ def resurrected_delete(spark: SparkSession, table: str, ids: Iterator[int]) -> F
 #: Each takes ids off the iterator and alters only their rows, so that many faults fit into one table.
 FAULTS: tuple[Callable[[SparkSession, str, Iterator[int]], Fault], ...] = (
     drop, duplicate, one_character, smallest_number, microsecond, swapped_values, swapped_keys, empty_for_null,
-    null_for_empty, trailing_blank, unpadded, stale_toast, doubled_batch, lost_batch, resurrected_delete,
+    null_for_empty, trailing_blank, unpadded, stale_toast, invented, doubled_batch, lost_batch,
+    resurrected_delete,
 )  # fmt: skip
 
 

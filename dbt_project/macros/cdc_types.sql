@@ -156,10 +156,11 @@ case when {{ cdc_canonical(value, column) }} = {{ text }} then {{ value }} end
 {%- endif -%}
 {%- endmacro -%}
 
-{#- Exactly the source's text of a column of `current.*` or `history.*`. With `canonical` that stands for a typed value. -#}
+{#- Exactly the source's text of a column of `current.*` or `history.*`. With `canonical` that stands for a typed value.
+A cell that has both was written by somebody else: no PostgreSQL text holds the character that it is marked with. -#}
 {%- macro cdc_text_of(lake_name, column, prefix='', canonical=none) -%}
 {%- set value = prefix ~ cdc_quote(lake_name) -%}
 {%- if (cdc_kind(column) | trim) == 'string' -%}{{ value }}
-{%- else -%}coalesce(try_element_at({{ prefix }}_cdc_text, {{ cdc_literal(lake_name) }}), {{ canonical or cdc_canonical(value, column) }})
+{%- else -%}coalesce(concat(try_element_at({{ prefix }}_cdc_text, {{ cdc_literal(lake_name) }}), if({{ value }} is null, '', '\u0000 beside a typed value')), {{ canonical or cdc_canonical(value, column) }})
 {%- endif -%}
 {%- endmacro -%}

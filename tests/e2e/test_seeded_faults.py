@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,11 +13,13 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
+from click.testing import CliRunner
 
 from tests.support_faults import COLUMNS, FAULTS, ROWS, Fault, missed
 from tests.support_postgres import fresh_database
-from toolkit import build, initialise, snapshot
+from toolkit import build, initialise
 from toolkit import drain as draining
+from toolkit.cli import frame, main
 from toolkit.config import CheckConfig, Config, SourceConfig
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake import session
@@ -47,6 +51,25 @@ class Scene:
 
     def report(self) -> CheckReport:
         return checking.check(self.config, drain=draining.drain, build=build.build)
+
+
+def _sql(scene: Scene, *statements: str) -> None:
+    with psycopg.connect(scene.config.source.conninfo, autocommit=True) as conn:
+        for statement in statements:
+            conn.execute(statement)
+
+
+def _run(scene: Scene, remedy: str | None) -> None:
+    """The command as the report prints it."""
+    command, *arguments = shlex.split(remedy or "")
+    assert command == "cdc"
+    file = scene.config.root / "cdc.toml"
+    source = scene.config.source
+    file.write_text(f"[source]\nconninfo = {json.dumps(source.conninfo)}\nslot = {json.dumps(source.slot)}\n", "utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(frame, "_stop_spark", lambda: None)
+        done = CliRunner().invoke(main, arguments, env={"CDC_CONFIG": str(file)})
+    assert done.exit_code == 0, (remedy, done.output)
 
 
 @contextmanager
@@ -112,6 +135,10 @@ def test_every_fault_is_found_and_classed(scene: Scene) -> None:
         for table in ("keyed_whole", "bag_whole"):
             spark.sql(f"DELETE FROM current.public__{table} WHERE length(name) > 0")  # by rows, as a build writes
             planted[table] = [Fault("truncate", {i: ("removed", frozenset()) for i in range(1, COUNT + 1)})]
+    # A build comes on top before anybody looks.
+    _sql(scene, "update public.keyed set note = 'later' where id = 90")
+    draining.drain(scene.config)
+    build.build(scene.config)
     found = scene.check()
     for table, faults in planted.items():
         assert found[table].status == "different"
@@ -130,14 +157,22 @@ def test_every_fault_is_found_and_classed(scene: Scene) -> None:
     assert proofs["public.keyed"]["status"] == "different"
     assert proofs["public.keyed"]["proven_lsn"] == str(publish.published(scene.config)["public.keyed"])
     assert spark.table("ops.parity_results").where("not published").count() == 4
+    for result in found.values():
+        _run(scene, result.remedy)
+    healed = scene.report()
+    assert healed.green, healed.to_dict()
 
 
 def test_a_batch_lost_from_the_log_is_traced_to_capture(scene: Scene) -> None:
-    """Also heals the faults above the way that their causes say: by building again from the log."""
+    """And no rebuild shows readers what was not proven, also not one at the LSN of the last proof."""
     spark = session.own_session(scene.config)
     spark.sql(f"DELETE FROM raw.events WHERE batch_id = {scene.last_batch} AND kind = 'row' AND op IN ('I', 'U')")
+    proven = {table: spark.table(f"published.public__{table}").collect() for table in (*KEYED, *BAGS)}
     build.build(scene.config, dbt_args=("--full-refresh",))
+    assert spark.table("current.public__keyed").count() < len(proven["keyed"])
+    assert {table: spark.table(f"published.public__{table}").collect() for table in proven} == proven
     found = scene.check()
+    assert {table: spark.table(f"published.public__{table}").collect() for table in proven} == proven
     inserted = {i: ("removed", frozenset[str]()) for i in range(COUNT - 19, COUNT + 1)}
     updated = {i: ("modified", frozenset(["amount"])) for i in range(COUNT - 29, COUNT - 19)}
     for table in (*KEYED, *BAGS):
@@ -151,7 +186,8 @@ def test_a_batch_lost_from_the_log_is_traced_to_capture(scene: Scene) -> None:
 
 
 def test_the_named_command_heals(scene: Scene) -> None:
-    snapshot.repair(scene.config, tuple(f"public.{t}" for t in (*KEYED, *BAGS)))
+    for result in scene.check().values():
+        _run(scene, result.remedy)
     assert scene.report().green
 
 
@@ -163,10 +199,12 @@ def test_large_tables_are_proved_by_what_the_log_touched(scene: Scene) -> None:
     spark = session.own_session(config)
     assert scene.report().green
     before = publish.published(config)["public.keyed"]
-    with psycopg.connect(config.source.conninfo, autocommit=True) as conn:
-        conn.execute("update public.keyed set name = 'new', id = id + 1000 where id in (1, 2)")
-        conn.execute("delete from public.keyed where id = 3")
-        conn.execute("insert into public.bag (id) values (1)")
+    _sql(
+        scene,
+        "update public.keyed set name = 'new', id = id + 1000 where id in (1, 2)",
+        "delete from public.keyed where id = 3",
+        "insert into public.bag (id) values (1)",
+    )
     found = large.check()
     assert {t.status for t in found.values()} == {"identical"}
     told = {name: (t.proof, t.rows, t.full_lsn == before) for name, t in found.items()}
@@ -175,8 +213,7 @@ def test_large_tables_are_proved_by_what_the_log_touched(scene: Scene) -> None:
     assert told["bag"] == ("full", COUNT + 1, False)
     assert told["bag_whole"] == ("full", COUNT, False)
     # Among the touched keys a fault is found without reading the others.
-    with psycopg.connect(config.source.conninfo, autocommit=True) as conn:
-        conn.execute("update public.keyed set name = 'newer' where id = 1001")
+    _sql(scene, "update public.keyed set name = 'newer' where id = 1001")
     draining.drain(config)
     build.build(config, select=("public__keyed",))
     with _as_a_build(scene):
