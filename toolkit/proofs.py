@@ -52,7 +52,8 @@ def at_one_lsn(config: Config, spark: SparkSession, tables: Sequence[str] = ()) 
     from toolkit.states import live_tables
 
     versions = [history.resolve(config, name) for name in tables] or list(live_tables(Ledger(config)))
-    rows = {row["relid"]: row for row in scan(config, PUBLISHED)}  # one table snapshot: of one check
+    # One table snapshot: of one check. Rows of a lake that no check has written to since an upgrade have no relation.
+    rows = {row["relid"]: row for row in scan(config, PUBLISHED) if row.get("relation")}
     stands = {v.identifier: (rows.get(v.relid) or {}).get("lsn") for v in versions}
     lsns = {lsn for lsn in stands.values() if lsn is not None}
     newest = max(lsns, default=None)
