@@ -125,7 +125,10 @@ def _silent(tried: Tried) -> Iterator[tuple[int, list[str]]]:
             named=None,
             error=None,
         )
-        for owner, reason in ddl.classify(old, new, message, rewrite=rewrite, empty=_empty(tried, relid)):
+        silent = list(ddl.classify(old, new, message, rewrite=rewrite, empty=_empty(tried, relid)))
+        if strayed := ddl.strayed(old, new):
+            silent.append((relid, strayed))
+        for owner, reason in silent:
             table = after.tables.get(owner)
             if table is not None and (table.published or owner == relid) and reason not in found.setdefault(owner, []):
                 found[owner].append(reason)

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from tests.trap_world import ROOT, World
+from toolkit import lint
 from toolkit.errors import PreflightFailed
 from toolkit.source import install, preflight, slot
 from toolkit.source.connection import connect
@@ -90,8 +91,12 @@ def test_trap_057_a_partition_with_another_identity_than_its_root(
 
 
 def test_trap_057_a_root_whose_partition_does_not_come_like_it_is_refused(world: World) -> None:
-    world.sql(*KEYS, "alter table r replica identity full")
+    world.sql(*KEYS)
     with connect(world.config) as conn:
+        install.install(conn, world.config)
+        (told,) = lint.lint(world.config, "alter table r replica identity full")
+        assert told.effect == "silent" and "partition public.r1 has REPLICA IDENTITY by id" in told.detail
+        world.sql("alter table r replica identity full")
         with pytest.raises(
             PreflightFailed, match=r"r1 has REPLICA IDENTITY by id.*alter table public\.r1 replica identity"
         ):

@@ -227,6 +227,14 @@ def _hierarchy(old: TableVersion, new: TableVersion, message: DdlMessage) -> Ite
         yield parent, f"{new.identifier} was attached or detached"
 
 
+def strayed(old: TableVersion, new: TableVersion) -> str | None:
+    """What became of the partitions of a root that do not come as it does; None where nothing did."""
+    if old.strays == new.strays:
+        return None
+    stray = (new.strays or old.strays)[0]
+    return f"{'' if new.strays else 'until now '}partition {stray.name} {stray.fault[0]}"
+
+
 def _tells_apart(table: TableVersion, column: Column) -> bool:
     """Whether rows of the table are found again by the text of this column."""
     return column.attnum in table.key_attnums or not table.keyed

@@ -265,9 +265,9 @@ class Transaction:
             empty = born and old.table.published and not self.planner.has_rows(relid, self.begin, index)
             for stale, reason in ddl.classify(old.table, table, message, rewrite=rewrite, empty=empty):
                 self._stale(index, stale, reason, message, table)
-            if old.table.strays != table.strays:
-                first, _, before, reason = self.strayed.get(relid, (index, index, old.table, _stray(table, old.table)))
-                self.strayed[relid] = (first, index, before, reason)
+            if strayed := ddl.strayed(old.table, table):
+                first, _, was, reason = self.strayed.get(relid, (index, index, old.table, strayed))
+                self.strayed[relid] = (first, index, was, reason)
             if table.published and ddl.detached_before(old.table, table, message):
                 self._gap_since_known(relid, "a partition was detached in two transactions, the first of them not told")
             if json.loads(old.payload) == snapshot:
@@ -400,8 +400,3 @@ class Transaction:
         mine = self.planner.relations.get(relid, [])
         at = bisect_right(mine, index)
         return mine[at] if at < len(mine) else len(self.stream)
-
-
-def _stray(table: TableVersion, before: TableVersion) -> str:
-    strays = table.strays or before.strays
-    return f"{'' if table.strays else 'until now '}partition {strays[0].name} {strays[0].fault[0]}"
