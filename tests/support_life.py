@@ -20,6 +20,7 @@ from psycopg.pq import TransactionStatus as Status
 SCHEMA = """
 create schema life;
 create type life.mood as enum ('a', 'b', 'c');
+create type life.pair as (x int, y text);
 create table life.t1 (id int primary key, n numeric(8, 2), v text, m life.mood, big text);
 create table life.t2 (a int, b text default 'd', primary key (b, a));
 create table life.t3 (a int, v text);
@@ -33,11 +34,14 @@ insert into life.t2 select i, 'k' from generate_series(1, 5) as i;
 insert into life.t3 values (1, 'x'), (1, 'x'), (2, null);
 insert into life.p select i, i, 'p' from generate_series(1, 9) as i;
 """
+#: The same, with the rows of partitions sent under their root.
+BY_ROOT = f"{SCHEMA}create publication theirs for tables in schema life with (publish_via_partition_root = true);\n"
 _COLUMNS = """
 select c.relname, c.relkind::text, c.oid::int8,
   array_agg(a.attname::text order by a.attnum), array_agg(format_type(a.atttypid, a.atttypmod) order by a.attnum),
   coalesce((select array_agg(k.attname::text) from pg_index as i join pg_attribute as k
-    on k.attrelid = c.oid and k.attnum = any (i.indkey) where i.indrelid = c.oid and i.indisprimary), '{}')
+    on k.attrelid = c.oid and k.attnum = any (i.indkey) where i.indrelid = c.oid and i.indisprimary), '{}'),
+  coalesce((select conname::text from pg_constraint where conrelid = c.oid and contype = 'p'), '')
 from pg_class as c join pg_attribute as a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
 where c.relnamespace = 'life'::regnamespace and c.relkind in ('r', 'p')
 group by c.oid order by c.oid
@@ -55,6 +59,7 @@ class Table:
     relid: int
     columns: tuple[tuple[str, str], ...]
     key: tuple[str, ...]
+    key_name: str  # of the constraint; '' without one
 
 
 class Life:
@@ -113,7 +118,7 @@ class Life:
 
     def tables(self) -> list[Table]:
         found = self.admin.execute(_COLUMNS).fetchall()
-        return [Table(n, k, r, tuple(zip(c, t, strict=True)), tuple(key)) for n, k, r, c, t, key in found]
+        return [Table(n, k, r, tuple(zip(c, t, strict=True)), tuple(key), name) for n, k, r, c, t, key, name in found]
 
     def follow(self, word: str, rest: str) -> None:
         """Do what a line of `said` tells."""
@@ -157,6 +162,9 @@ class Life:
             return dice.choice(("0", "'-0'", "1e10", "'NaN'"))
         if "mood" in kind:
             return f"'{dice.choice(self._labels())}'"
+        if "pair" in kind:
+            more = self.admin.execute("select count(*) from pg_attribute where attrelid = 'life.pair'::regclass")
+            return f"'({dice.randint(0, 9)},x{',' * (more.fetchall()[0][0] - 2)})'"
         return dice.choice(
             ("''", "'x'", "E'a\\tb\\\\'", f"'{dice.randint(0, 99)}'", "repeat(md5(random()::text), 200)")
         )
@@ -230,6 +238,21 @@ class Life:
             f"alter table {name} alter column {column} type numeric(12, 1) using 7",
         ]
         chance = dice.random()
+        if chance < 0.06:
+            self._doubt([table])
+            return self._identity(table, column)
+        if chance < 0.09:
+            others = [t.name for t in tables if t.kind == "r" and not t.name.startswith("p")]
+            one, two, between = dice.choice(others), dice.choice(others), self._new("t")
+            pairs = ((one, between), (two, one), (between, two))
+            swap = " ".join(f"alter table {old} rename to {new};" for old, new in pairs)
+            return [f"do $$ begin {swap} end $$"]
+        if chance < 0.11:
+            if not any("pair" in kind for _, kind in table.columns):
+                return [f"alter table {name} add column {self._new('c')} pair default '(1,a)'"]
+            self._doubt(other for other in tables if any("pair" in k for _, k in other.columns))
+            return [f"alter type pair add attribute {self._new('z')} int"]
+        chance = dice.random()
         if chance < 0.08:
             self._doubt([table])
             return [dice.choice(silent)]
@@ -249,6 +272,13 @@ class Life:
                 (
                     [f"create table {new} partition of p for values from ({low}) to ({low + 100})"],
                     ["truncate p1"],
+                    [  # it waits for all older transactions, and nobody ends them meanwhile
+                        "set statement_timeout = '200ms'",
+                        "alter table p detach partition p2 concurrently",
+                        "reset statement_timeout",
+                    ],
+                    ["alter table p detach partition p2 finalize"],
+                    ["alter table p attach partition p2 for values from (5) to (100)"],
                     [
                         "alter table p detach partition p1",
                         "alter table p attach partition p1 for values from (0) to (5)",
@@ -260,5 +290,26 @@ class Life:
             self._doubt([table])  # numeric to bigint rounds
         return [statement]
 
+    def _identity(self, table: Table, column: str) -> list[str]:
+        """Another key, or another row identity."""
+        dice, name, new = self.dice, table.name, self._new("c")
+        wider = ", ".join(dict.fromkeys((*table.key, column)))
+        found = [
+            [
+                f"alter table {name} alter column {column} set not null",
+                f"create unique index {new} on {name} ({wider})",
+                f"alter table {name} replica identity using index {new}",
+            ],
+            [f"alter table {name} add primary key ({column})"],
+        ]
+        if table.key:
+            drop, old = f"drop constraint {table.key_name}", ", ".join(table.key)
+            found += [
+                [f"alter table {name} {drop}, add primary key ({wider})"],
+                [f"alter table {name} add {new} int not null default 1, {drop}, add primary key ({new}, {old})"],
+                [f"alter table {name} {drop}, replica identity full"],
+            ]
+        return dice.choice(found)
 
-__all__ = ["SCHEMA", "Life", "Table"]
+
+__all__ = ["BY_ROOT", "SCHEMA", "Life", "Table"]

@@ -250,18 +250,23 @@ class Log:
         """What SELECT shows now of the published columns and rows."""
         table = self.version(relid, Lsn(self.complete_to))
         assert table is not None
-        columns = [c for c in table.columns if c.published]
-        cells = ", ".join(quote_postgres(c.name) for c in columns)
-        condition = f" where {table.row_filter}" if table.row_filter else ""
-        only = "" if table.kind == "p" else "only "
-        statement = f"select {cells} from {only}{quote_postgres(table.schema)}.{quote_postgres(table.name)}{condition}"
-        result = self.conn.pgconn.exec_(statement.encode())  # text format: what the output functions print
-        assert not result.error_message, result.error_message
-        rows: Counter[Image] = Counter()
-        for row in range(result.ntuples):
-            values = [result.get_value(row, column) for column in range(result.nfields)]
-            rows[tuple(None if v is None else v.decode() for v in values)] += 1
-        return tuple(c.attnum for c in columns), rows
+        return shown(self.conn, table)
+
+
+def shown(conn: psycopg.Connection[Any], table: TableVersion) -> Shown:
+    """What SELECT shows now of the published columns and rows."""
+    columns = [c for c in table.columns if c.published]
+    cells = ", ".join(quote_postgres(c.name) for c in columns)
+    condition = f" where {table.row_filter}" if table.row_filter else ""
+    only = "" if table.kind == "p" else "only "
+    statement = f"select {cells} from {only}{quote_postgres(table.schema)}.{quote_postgres(table.name)}{condition}"
+    result = conn.pgconn.exec_(statement.encode())  # text format: what the output functions print
+    assert not result.error_message, result.error_message
+    rows: Counter[Image] = Counter()
+    for row in range(result.ntuples):
+        values = [result.get_value(row, column) for column in range(result.nfields)]
+        rows[tuple(None if v is None else v.decode() for v in values)] += 1
+    return tuple(c.attnum for c in columns), rows
 
 
 class _Fold:
@@ -353,4 +358,4 @@ class _Fold:
         return tuple(c.attnum for c in columns), rows
 
 
-__all__ = ["Log", "Noted"]
+__all__ = ["Log", "Noted", "Shown", "shown"]

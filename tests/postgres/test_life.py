@@ -20,7 +20,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.support_life import SCHEMA, Life
+from tests.support_life import BY_ROOT, SCHEMA, Life
 from tests.support_log import Log, Shown
 from tests.support_postgres import fresh_database, has_postgres_15
 from toolkit.config import CheckConfig, Config, SourceConfig
@@ -55,6 +55,8 @@ class Round:
         dice = random.Random(seed)
         with fresh_database(server) as conninfo, Life.lived(conninfo, dice, setup) as life:
             source = SourceConfig(conninfo=conninfo, slot="cdc_life", new_tables="publish", tables=("life.*",))
+            if "create publication theirs" in setup:
+                source = SourceConfig(conninfo=conninfo, slot="cdc_life", publication="theirs", scope="published")
             config = Config(source=source, check=CheckConfig(cut_seconds=20.0))
             with Log.started(config, directory) as log:
                 yield cls(life, log)
@@ -134,14 +136,17 @@ class Round:
 
 
 def _play(server: EmbeddedServer, directory: Path, seed: str, steps: int = _STEPS) -> Counter[str]:
-    with Round.ready(server, directory, seed) as round_:
+    setup = random.Random(f"setup {seed}").choice((SCHEMA, BY_ROOT))
+    with Round.ready(server, directory, seed, setup) as round_:
         try:
             round_.live(steps)
             round_.again()
         except Exception as error:
             kept = directory / f"life-{server.major}-{seed}.sql"
-            setup = [_SETUP + line for line in SCHEMA.strip().splitlines()]
-            kept.write_text("\n".join([*setup, *round_.life.said]) + "\n", encoding="utf-8")
+            kept.write_text(
+                "\n".join([*(_SETUP + line for line in setup.strip().splitlines()), *round_.life.said]) + "\n",
+                encoding="utf-8",
+            )
             raise AssertionError(
                 f"life {seed} on {server.major}: {str(error)[:2000]}; {kept} tells it line by line: put it into {LIVES}"
             ) from error

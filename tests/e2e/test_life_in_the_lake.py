@@ -1,0 +1,121 @@
+"""Random life through the whole path: what dbt built, now and as of then, is what SELECT showed at each LSN."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support_life import Life
+from tests.support_log import Shown, shown
+from tests.support_postgres import fresh_database
+from toolkit import build, initialise, snapshot
+from toolkit import drain as draining
+from toolkit.catalog import TableVersion
+from toolkit.config import CheckConfig, Config, SourceConfig
+from toolkit.embedded import EmbeddedServer
+from toolkit.lake import session
+from toolkit.lake.ledger import Ledger
+from toolkit.lake.parity import current_fields
+from toolkit.lsn import Lsn
+from toolkit.names import lake_table
+from toolkit.parity import comparison
+from toolkit.queries import ROOT
+from toolkit.source import connection
+from toolkit.states import states_at, table_states
+
+pytestmark = [pytest.mark.e2e, pytest.mark.postgres, pytest.mark.spark, pytest.mark.dbt, pytest.mark.wide]
+
+_STEPS, _LOOKS = 60, 3
+
+
+def _built(config: Config, schema: str, table: TableVersion) -> Shown:
+    """The rows of a built table, as PostgreSQL's texts."""
+    plan = comparison(table, 1)
+    relation = f"{schema}.{lake_table(table.schema, table.name)}"
+    fields = ", ".join(f"{field} AS f{n}" for n, field in enumerate(current_fields(plan))) or "1 AS f0"
+    rows = session.own_session(config).sql(f"SELECT {fields} FROM {relation}").collect()
+    width = len(plan.columns)
+    return tuple(c.attnum for c in plan.columns), Counter(tuple(row)[:width] for row in rows)
+
+
+class Lake:
+    """A life, and the lake that follows it. `points` are what SELECT showed at each look."""
+
+    def __init__(self, life: Life, config: Config) -> None:
+        self.life, self.config = life, config
+        self.points: dict[Lsn, dict[int, Shown]] = {}
+        self.counts: Counter[str] = Counter()
+
+    def look(self) -> None:
+        """Drain and build with nothing open, and compare all that can be known."""
+        self.life.settle()
+        draining.drain(self.config)
+        ledger = Ledger(self.config)
+        last = ledger.last()
+        assert last is not None
+        at = Lsn(last.complete_to)
+        with connection.connect(self.config) as conn:
+            versions = [v.table for v in ledger.latest_versions().values()]
+            live = [t for t in versions if t.published and not t.dropped]
+            self.points[at] = {table.relid: shown(conn, table) for table in live}
+        build.build(self.config)
+        known = {s.relid for s in table_states(ledger) if s.comparable}
+        self.compare("current", at, {t.relid: t for t in live if t.relid in known})
+
+    def compare(self, schema: str, at: Lsn, known: dict[int, TableVersion]) -> None:
+        for relid, truth in self.points[at].items():
+            if relid not in known:
+                self.counts["stale"] += 1
+                continue
+            table = known[relid]
+            attnums, rows = _built(self.config, schema, table)
+            assert attnums == truth[0], f"{schema}, {table.identifier} at {at}: columns"
+            assert rows == truth[1], (
+                f"{schema}, {table.identifier} at {at}: {rows - truth[1]} too many, {truth[1] - rows} missing"
+            )
+            self.counts["exact"] += 1
+
+    def heal(self) -> None:
+        stale = [s.table for s in table_states(Ledger(self.config)) if not s.comparable]
+        if stale:
+            self.life.said.append(f"repair: {', '.join(stale)}")
+            snapshot.repair(self.config, stale)
+
+    def again(self) -> None:
+        """As of an LSN that is long past."""
+        at = sorted(self.points)[1]
+        result = build.build(self.config, as_of=at)
+        then = {v.table.relid: v.table for v, state in states_at(Ledger(self.config), at) if state.state == "ok"}
+        self.compare(result.schema, at, then)
+
+
+def test_what_dbt_built_is_what_select_showed(
+    pg16: EmbeddedServer, lake: Config, seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(ROOT / "dbt_project", lake.project_dir, ignore=shutil.ignore_patterns("target", "logs"))
+    with fresh_database(pg16) as conninfo, Life.lived(conninfo, random.Random(seed)) as life:
+        source = SourceConfig(conninfo=conninfo, slot="cdc_life", new_tables="publish", tables=("life.*",))
+        config = lake.model_copy(update={"source": source, "check": CheckConfig(cut_seconds=20.0)})
+        initialise.init(config)
+        follower = Lake(life, config)
+        try:
+            for _ in range(_LOOKS):
+                for _ in range(_STEPS):
+                    life.step()
+                follower.look()
+                follower.heal()
+            follower.look()
+            follower.again()
+        except Exception as error:
+            said = "\n".join(life.said)
+            raise AssertionError(f"life {seed}: {str(error)[:2000]}\n{said}") from error
+    counts: dict[str, Any] = dict(follower.counts) | {"statements": life.done}
+    with capsys.disabled():
+        print(f"\nlife in the lake: {json.dumps(counts)}")
+    assert counts["exact"] > 10
