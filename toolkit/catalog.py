@@ -110,7 +110,7 @@ class TableVersion:
         return qualified(self.schema, self.name)
 
     def unsent(self, publications: Sequence[str]) -> tuple[str, str] | None:
-        """Why the publications do not send every change of what they publish of it, and what to do; None if they do."""
+        """Why what the publications send of it does not keep it right, and what to do; None if it does."""
         names = " or ".join(quote_postgres(name) for name in publications)
         if self.conflict is not None:
             remedy = (
@@ -126,7 +126,18 @@ class TableVersion:
             fault, remedy = self.strays[0].fault
             more = f" (and {len(self.strays) - 1} more partitions)" if self.strays[1:] else ""
             return f"partition {self.strays[0].name} {fault}{more}", f"{remedy}, then cdc repair {self.identifier}"
+        if self.borrowed_key is not None:
+            reason = (
+                f"rows are told apart by column {self.borrowed_key}, whose text changes with names of other objects"
+            )
+            remedy = f"give it a replica identity by other columns, then cdc repair {self.identifier}; or exclude it"
+            return reason, remedy
         return None
+
+    @property
+    def borrowed_key(self) -> str | None:
+        """A column of the key that prints the name of something else."""
+        return next((c.name for c in self.columns if c.attnum in self.key_attnums and c.borrowed_text), None)
 
     @property
     def keyed(self) -> bool:

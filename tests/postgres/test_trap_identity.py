@@ -215,3 +215,26 @@ def test_trap_096_a_plain_detach_is_doubtful_from_there(world: World) -> None:
     log.drain()
     assert log.doubtful(world.relid("r"), at) is None
     assert "detached" in world.stale()["public.r"]
+
+
+def test_trap_078_a_key_that_names_other_objects(world: World) -> None:
+    """A row is logged under the name of then: after a rename its UPDATE and DELETE find nothing."""
+    log = world.start("create table other (id int primary key)", "create publication cdc for tables in schema public")
+    world.sql(
+        "create table t (r regclass primary key, v int)", "insert into t values ('other', 0)",
+        "alter table other rename to another", "update t set v = 9",
+    )  # fmt: skip
+    log.drain()
+    assert "names of other objects" in world.stale()["public.t"]
+    assert log.doubtful(world.relid("t"), log.complete_to)
+    log.repair("public.t")
+    assert "names of other objects" in world.stale()["public.t"]
+    world.sql(
+        "alter table t add column id int not null default 1", "alter table t add unique (id)",
+        "alter table t replica identity using index t_id_key",
+    )  # fmt: skip
+    log.drain()
+    log.repair("public.t")
+    world.sql("update t set v = 10")
+    log.drain()
+    world.exact("t")

@@ -197,6 +197,9 @@ def classify(
         yield new.relid, f"the publication now sends {', '.join(sorted(new.publishes)) or 'nothing'} only"
     if old.conflict != new.conflict:
         yield new.relid, new.conflict or f"until now {old.conflict}"
+    if old.borrowed_key != new.borrowed_key:
+        told = "" if new.borrowed_key else "until now "
+        yield new.relid, f"{told}rows are told apart by names of other objects"
     if old.row_filter != new.row_filter:
         yield new.relid, "row filter of the publication changed"
     before = {c.attnum: c for c in old.columns}
