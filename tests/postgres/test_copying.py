@@ -269,6 +269,25 @@ def test_partitions_are_those_of_the_cut(config: Config, conn: Connection, tmp_p
 
 
 @one_server
+def test_a_table_of_another_access_method_is_copied_to_its_end(
+    config: Config, conn: Connection, tmp_path: Path
+) -> None:
+    """Only heap tables are cut by pages; of others nobody knows what their row addresses mean."""
+    prepare(
+        conn,
+        config,
+        "create access method h2 type table handler heap_tableam_handler",
+        "create table public.t (id int primary key, a text) using h2",
+        "insert into public.t select i, repeat('x', 200) from generate_series(1, 1000) i",
+    )
+    with cut_of(config) as cut:
+        done, refused = run(config, cut, tasks_of(config, cut, tmp_path, parts=8), workers=0)
+    assert not refused
+    assert len(done) == 1
+    assert images(done) == Counter({(str(i), "x" * 200): 1 for i in range(1, 1001)})
+
+
+@one_server
 def test_a_lock_is_waited_for_within_bounds_and_its_holder_is_named(
     config: Config, conn: Connection, tmp_path: Path
 ) -> None:

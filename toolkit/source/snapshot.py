@@ -131,7 +131,7 @@ def pieces(conn: Connection, table: TableVersion, cutting: Cutting) -> tuple[tup
         step = max(1, piece_bytes // file["page"])
         starts = range(0, pages, step) if file["heap"] and pages > step else range(1)
         for first in starts:
-            end = first + step if first + step < pages else None  # rows may be behind today's last page
+            end = first + step if first != starts[-1] else None  # rows may be behind today's last page
             found.append(
                 Piece(
                     number=len(found),
