@@ -22,7 +22,7 @@ from toolkit.catalog import SchemaVersion, TableVersion
 from toolkit.config import Config
 from toolkit.decode import plan as planning
 from toolkit.decode.rows import decode_rows
-from toolkit.events import Event
+from toolkit.events import BASELINE_ORDINAL, Event
 from toolkit.ledger_row import BatchRecord
 from toolkit.lsn import Lsn
 from toolkit.names import quote_postgres
@@ -31,7 +31,6 @@ from toolkit.source import catalog, connection, guard, install, peek, slot, snap
 Image = tuple[str | None, ...]
 #: What SELECT shows of a table: the attnums of its columns, and its rows as text.
 Shown = tuple[tuple[int, ...], Counter[Image]]
-BASELINE_ORDINAL = (1 << 40) - 1
 
 
 @dataclass(frozen=True)
@@ -45,6 +44,10 @@ class Noted:
     end_lsn: Lsn
     payload: dict[str, Any]
     generation: int = 1
+
+    @property
+    def scope(self) -> str:
+        return str(self.payload["scope"])
 
 
 class Log:
@@ -281,8 +284,7 @@ class _Fold:
         assert table is not None
         self.table = table
         baseline = max((e for e in mine if e["kind"] == "baseline"), key=lambda e: (e["commit_lsn"], e["ordinal"]))
-        # A baseline read from the source stands after all before L; one of a birth stands at its CREATE.
-        low = (baseline["commit_lsn"], baseline["ordinal"] if baseline["origin"] == "slot" else BASELINE_ORDINAL)
+        low = (baseline["commit_lsn"], baseline["ordinal"])
         self.since = [
             TableVersion.from_json(json.loads(e["payload"]))
             for e in sorted((e for e in mine if e["kind"] == "schema"), key=lambda e: (e["commit_lsn"], e["ordinal"]))

@@ -135,11 +135,7 @@ def folded_rows(config: Config) -> dict[str, Counter[tuple[Any, ...]]]:
     versions = Ledger(config).latest_versions()
     columns = ("commit_lsn", "ordinal", "relid", "kind", "op", "new", "old")
     found = reads.scan_arrow(config, EVENTS, columns, where="kind in ('row', 'truncate', 'baseline')")
-    rank = {"baseline": 1, "R": 2}  # at one position: what happened, then the copy
-    events = sorted(
-        found.to_pylist(),
-        key=lambda e: (e["commit_lsn"], rank.get(e["kind"], rank.get(e["op"], 0)), e["ordinal"]),
-    )
+    events = sorted(found.to_pylist(), key=lambda e: (e["commit_lsn"], e["ordinal"]))
     positions = Counter((e["commit_lsn"], e["ordinal"], e["relid"]) for e in events)
     assert max(positions.values()) == 1, "two events at one position"
     tables: dict[int, Any] = {relid: {} for relid in versions}

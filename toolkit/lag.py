@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 def batches_frame(config: Config) -> pd.DataFrame:
     """One row a batch of the newest generation, oldest first.
 
-    Columns: `batch_id`; `origin` (slot, change_log, snapshot); `from_lsn`, `complete_to` as `X/Y`; `wal_bytes` that it
-    moved on by; `changes`; `committed_at` in UTC; `waited_seconds` since the batch before it (NaN for the first): no
-    change in it was older when it could be read, but for what the drain itself took.
+    Columns: `batch_id`; `origin` (slot, change_log, snapshot, check); `from_lsn`, `complete_to` as `X/Y`; `wal_bytes`
+    that it moved on by; `changes`; `committed_at` in UTC; `waited_seconds` since the batch before it (NaN for the
+    first): no change in it was older when it could be read, but for what the drain itself took.
 
     Raises:
         LakeError: there is no ledger yet.

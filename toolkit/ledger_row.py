@@ -31,7 +31,7 @@ class BatchRecord:
     from_lsn: Lsn
     upto_lsn: Lsn
     complete_to: Lsn
-    origin: str  # slot | change_log | snapshot
+    origin: str  # slot | change_log | snapshot | check
     slot: str
     identity: SourceIdentity
     changes: int  # rows and truncates

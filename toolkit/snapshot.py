@@ -19,7 +19,7 @@ from toolkit.catalog import SchemaVersion, TableVersion
 from toolkit.copying import Copiers, Item, Task
 from toolkit.drain import drain, ledger_of
 from toolkit.errors import ConfigError, LakeError, UnknownTable
-from toolkit.events import Event
+from toolkit.events import BASELINE_ORDINAL, Event
 from toolkit.log import logger
 from toolkit.lsn import Lsn
 from toolkit.progress import Progress
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from toolkit.source.snapshot import Images, Piece, Size
 
 _log = logger(__name__)
-BASELINE_ORDINAL = (1 << 40) - 1
 _GROUP_BYTES = 256 << 20  # of table files: small tables share a commit
 _WORKERS_FROM = 64 << 20  # less than this is read sooner than a worker starts
 _LEAST_PIECE = 16 << 20
@@ -225,6 +224,9 @@ def _plans(
         cutting = snapshot.Cutting(4 * max(1, config.snapshot.workers), min(_LEAST_PIECE, most), most)
         for table in sorted(chosen, key=lambda t: t.relid):
             images = _images(table, scope)
+            if unsent := table.unsent(config.source.publications):  # the copy would be wrong with the next change
+                outcome.refused[table.relid] = (f"{table.identifier}: {unsent[0]}; {unsent[1]}", False)
+                continue
             try:
                 found, size = snapshot.pieces(conn, table, cutting)
             except snapshot.TableRefused as error:

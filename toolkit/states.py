@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from toolkit.lake.ledger import Ledger, TableEvent
 
 
+#: Scopes of the baselines behind which every row is known: all was read, or a check has found the rest to be right too.
+WHOLE = ("all", "check")
+
+
 @dataclass(frozen=True, slots=True)
 class TableState:
     """One captured table. `from_lsn` is the first end LSN at which the table is doubtful; None when it is `ok`."""
@@ -43,10 +47,14 @@ def _live(versions: Iterable[SchemaVersion]) -> tuple[TableVersion, ...]:
 
 
 def known_at(ledger: Ledger, at: Lsn) -> dict[int, TableEvent]:
-    """By relid, the last baseline or gap before an LSN, where there is a baseline: a gap means that nobody knows."""
+    """By relid, the last baseline or gap before an LSN, where there is a baseline: a gap means that nobody knows.
+
+    The copy of a part heals nothing by itself: what it left out is right from the check on that says so.
+    """
     last = ledger.last()
     generation = last.generation if last is not None else None
-    events = (e for e in (*ledger.baselines(), *ledger.gaps()) if e.generation == generation and e.commit_lsn < at)
+    whole = (b for b in ledger.baselines() if b.scope in WHOLE)
+    events = (e for e in (*whole, *ledger.gaps()) if e.generation == generation and e.commit_lsn < at)
     found: dict[int, TableEvent] = {}
     for event in sorted(events, key=_position):
         if event.relid is not None and (event.kind == "baseline" or event.relid in found):
@@ -64,14 +72,29 @@ def states_at(ledger: Ledger, at: Lsn) -> tuple[tuple[SchemaVersion, TableState]
             continue
         state = TableState(table.identifier, table.relid, "ok", None, None, None)
         if event.kind == "gap":
-            later = (b.end_lsn for b in ledger.baselines() if b.relid == table.relid and b.end_lsn > at)
-            healed = min(later, default=None)
+            whole = (b for b in ledger.baselines() if b.relid == table.relid and b.scope in WHOLE)
+            healed = min((b.end_lsn for b in whole if b.end_lsn > at), default=None)
             remedy = f"an LSN below {event.end_lsn}" + (f", or from {healed} on" if healed else "")
             state = replace(
                 state, state="stale", reason=str(event.payload.get("reason")), from_lsn=event.end_lsn, remedy=remedy
             )
-        found.append((versions[table.relid], state))
+        found.append((versions[table.relid], _whole(ledger, versions[table.relid], state)))
     return tuple(found)
+
+
+def unproven(ledger: Ledger, proven: Mapping[int, Lsn]) -> dict[int, Lsn]:
+    """Tables of which a part was copied, and since then neither all nor compared, with the LSN that has proven them."""
+    last = ledger.last()
+    found: dict[int, Lsn] = {}
+    for baseline in sorted(ledger.baselines(), key=_position):
+        relid = baseline.relid
+        if relid is None or last is None or baseline.generation != last.generation:
+            continue
+        if baseline.scope in WHOLE:
+            found.pop(relid, None)
+        elif baseline.end_lsn <= proven.get(relid, Lsn(0)):
+            found[relid] = proven[relid]
+    return found
 
 
 def table_states(ledger: Ledger, proven: Mapping[int, Lsn] | None = None) -> tuple[TableState, ...]:
@@ -80,7 +103,8 @@ def table_states(ledger: Ledger, proven: Mapping[int, Lsn] | None = None) -> tup
     A table is stale from the first gap that no later baseline covers. One that was repaired stays stale until parity
     was proven at or behind its baseline: `proven` holds the newest such LSN by relid (`toolkit.proofs`).
     """
-    generations = {relid: version.generation for relid, version in ledger.latest_versions().items()}
+    latest = ledger.latest_versions()
+    generations = {relid: version.generation for relid, version in latest.items()}
     baselines: dict[int, list[TableEvent]] = {}
     gaps: dict[int, list[TableEvent]] = {}
     for kept, events in ((baselines, ledger.baselines()), (gaps, ledger.gaps())):
@@ -89,21 +113,25 @@ def table_states(ledger: Ledger, proven: Mapping[int, Lsn] | None = None) -> tup
                 kept.setdefault(event.relid, []).append(event)
     proven = proven or {}
     states = [
-        _whole(ledger, t, _state(t, baselines.get(t.relid, []), gaps.get(t.relid, []), proven.get(t.relid, Lsn(0))))
+        _whole(
+            ledger, latest[t.relid],
+            _state(t, baselines.get(t.relid, []), gaps.get(t.relid, []), proven.get(t.relid, Lsn(0))),
+        )
         for t in live_tables(ledger)
-    ]
+    ]  # fmt: skip
     return (*states, *_silenced(ledger, set(baselines)))
 
 
 def _state(table: TableVersion, baselines: Sequence[TableEvent], gaps: Sequence[TableEvent], proven: Lsn) -> TableState:
     """The state of one table; baselines and gaps are in log order."""
     remedy = f"cdc repair {table.identifier}"
-    first = next((b for b in baselines if b.payload.get("scope", "all") == "all"), None)
+    first = next((b for b in baselines if b.scope == "all"), None)
     if first is None:
         reason = "no complete snapshot of it is in the log"
         return TableState(table.identifier, table.relid, "stale", reason, Lsn(0), remedy)
     # Nothing before the first baseline counts. A later one heals, and only a check can say whether it healed all of it.
-    known = max(_position(b) for b in baselines if b is first or Lsn(b.end_lsn) <= proven)
+    healing = (b for b in baselines if b is first or b.scope == "check" or Lsn(b.end_lsn) <= proven)
+    known = max(map(_position, healing))
     open_gaps = [g for g in gaps if _position(g) > known]
     if not open_gaps:
         return TableState(table.identifier, table.relid, "ok", None, None, None)
@@ -121,9 +149,9 @@ def _position(event: TableEvent) -> tuple[int, int]:
     return int(event.commit_lsn), event.ordinal
 
 
-def _whole(ledger: Ledger, table: TableVersion, state: TableState) -> TableState:
+def _whole(ledger: Ledger, version: SchemaVersion, state: TableState) -> TableState:
     """The state, but stale as long as the publications do not send everything: a repair would not last."""
-    unsent = table.unsent(ledger.config.source.publications)
+    unsent = version.table.unsent(ledger.config.source.publications)
     if unsent is None:
         return state
     reason, remedy = unsent
@@ -131,7 +159,7 @@ def _whole(ledger: Ledger, table: TableVersion, state: TableState) -> TableState
         state,
         state="stale",
         reason=f"{state.reason}; {reason}" if state.reason else reason,
-        from_lsn=state.from_lsn or ledger.latest_versions()[table.relid].end_lsn,
+        from_lsn=state.from_lsn or version.end_lsn,
         remedy=remedy,
         repaired_lsn=None,
     )

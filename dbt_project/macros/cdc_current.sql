@@ -42,7 +42,7 @@ select 1
   {%- do ctes.append('i0 as (select array(' ~ cells | join(', ') ~ ') as new, t._cdc_from_lsn as end_lsn from ' ~ this
       ~ ' version as of ' ~ target.snapshot ~ ' t left semi join (' ~ cdc_window_keys(plan, window, facts) ~ ') x on ' ~ texts | join(' and ') ~ ')') -%}
 {%- endif -%}
-{%- do ctes.append(cdc_keyed(plan, 0, window, plan.columns, facts, 'i0' if facts.toast else none, false)) -%}
+{%- do ctes.append(cdc_keyed(plan, 0, window, plan.columns, facts, 'i0' if facts.toast else none)) -%}
 {%- if facts.chained -%}
   {%- do ctes.append(cdc_resolved(plan, 0, cdc_links(plan, 0, ctes | join(',\n'), plan.columns, facts), plan.columns, facts)) -%}
 {%- endif -%}
@@ -75,7 +75,7 @@ when not matched and s._cdc_put then insert ({% for name in names %}{{ cdc_quote
 select distinct x.* from {{ cdc_events_at(plan.position) }} lateral view inline(array(
   named_struct({% for k in window.key %}'k{{ loop.index }}', new[{{ k - 1 }}]{{ ', ' if not loop.last }}{% endfor %}),
   named_struct({% for k in window.key %}'k{{ loop.index }}', old[{{ k - 1 }}]{{ ', ' if not loop.last }}{% endfor %}))) x
-where {{ cdc_segment_filter(plan, window, false) }}
+where {{ cdc_segment_filter(plan, window) }}
 {%- endmacro %}
 
 {% materialization cdc_current, adapter='spark' %}

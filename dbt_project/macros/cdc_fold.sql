@@ -22,29 +22,22 @@ case when size({{ image }}) >= {{ column.attnum }} then {{ image }}[{{ column.at
 {{ cdc_literal(column.missing if column.get('has_missing') else none) }}
 {%- endmacro -%}
 
-{#- Row events of a segment: those after its low position and below its high one, and R rows of the baselines it starts from. -#}
-{% macro cdc_segment_filter(plan, segment, whole) -%}
+{#- Row events of a segment: those after its low position and below its high one. -#}
+{% macro cdc_segment_filter(plan, segment) -%}
 {%- set p = plan.position -%}
 relid = {{ plan.relid }} and kind = 'row' and generation = {{ p.generation }} and batch_id <= {{ p.batch }} and commit_lsn < {{ p.upto }}
-{%- if segment.low.commit is not none %}
-    and commit_lsn >= {{ segment.low.commit }}
-    and ((op <> 'R' and (commit_lsn > {{ segment.low.commit }} or ordinal > {{ segment.low.ordinal }}))
-    {%- for clear in plan.clears if clear.kind == 'baseline' and clear.rows
-            and (clear.commit, clear.ordinal) >= (segment.low.commit, segment.low.ordinal) %}
-      or (op = 'R' and commit_lsn = {{ clear.commit }} and batch_id = {{ clear.batch }})
-    {%- endfor %})
-{%- endif %}
+    and (commit_lsn > {{ segment.low.commit }} or (commit_lsn = {{ segment.low.commit }} and ordinal > {{ segment.low.ordinal }}))
 {%- if segment.high is defined %}
     and (commit_lsn < {{ segment.high.commit }} or (commit_lsn = {{ segment.high.commit }} and ordinal < {{ segment.high.ordinal }}))
 {%- endif %}
 {%- endmacro %}
 
 {#- Facts about a segment's rows that decide how much work the fold has to do: one scan of small columns. -#}
-{% macro cdc_segment_facts(plan, segment, whole) %}
+{% macro cdc_segment_facts(plan, segment) %}
   {% set row = cdc_rows("select array_join(array_sort(array_distinct(flatten(collect_set(unchanged)))), ','),"
       ~ " count_if(op = 'U' and old_kind is not null),"
       ~ " count_if(op = 'U' and old_kind is not null and size(unchanged) > 0)"
-      ~ " from " ~ cdc_events_at(plan.position) ~ " where " ~ cdc_segment_filter(plan, segment, whole))[0] %}
+      ~ " from " ~ cdc_events_at(plan.position) ~ " where " ~ cdc_segment_filter(plan, segment))[0] %}
   {% do return(cdc_facts(row[0], row[1], row[2])) %}
 {% endmacro %}
 
@@ -73,14 +66,14 @@ relid = {{ plan.relid }} and kind = 'row' and generation = {{ p.generation }} an
 {#- CTEs of a keyed segment. `w<i>` has one row an effect, in its key's order: put, end_lsn, next_commit, next_end, the
 image `new`, and for every column that was ever left out as unchanged TOAST its carried value `c<attnum>`.
 `initial` names a relation (image array `new`, end_lsn) of the rows that exist before the segment. -#}
-{% macro cdc_keyed(plan, i, segment, columns, facts, initial, whole) -%}
+{% macro cdc_keyed(plan, i, segment, columns, facts, initial) -%}
 {%- set key = segment.key -%}
 {%- set toast = [] -%}
 {%- for column in columns if column.attnum in facts.toast -%}{%- do toast.append(column) -%}{%- endfor -%}
 e{{ i }} as (
   select commit_lsn, ordinal, end_lsn, op, old_kind, new, old, unchanged
   from {{ cdc_events_at(plan.position) }}
-  where {{ cdc_segment_filter(plan, segment, whole) }}
+  where {{ cdc_segment_filter(plan, segment) }}
 ),
 f{{ i }} as (
   select e.commit_lsn, e.ordinal, e.end_lsn, x.*, e.new, e.old, e.unchanged, e.old_kind
@@ -197,7 +190,7 @@ e{{ i }} as (
     case when x.delta < 0 or coalesce(array_contains(unchanged, {{ column.attnum }}), false) then {{ cdc_cell('old', column) }} else {{ cdc_cell('new', column) }} end as s{{ column.attnum }}{% endfor %}
   from (
     select commit_lsn, ordinal, end_lsn, op, new, old, unchanged from {{ cdc_events_at(plan.position) }}
-    where {{ cdc_segment_filter(plan, segment, whole) }}
+    where {{ cdc_segment_filter(plan, segment) }}
   ) lateral view explode(case when op = 'U' then array(-1, 1) when op = 'D' then array(-1) else array(1) end) x as delta
   {%- if initial %}
   union all
@@ -249,8 +242,8 @@ rows (s<attnum>.., from_lsn, to_lsn). `whole`: all versions since the first base
     {% set i = loop.index0 %}
     {% set columns = cdc_or_none(plan.columns if loop.last else segment.version.table.columns) %}
     {% if segment.keyed %}
-      {% set facts = cdc_segment_facts(plan, segment, whole) %}
-      {% do ctes.append(cdc_keyed(plan, i, segment, columns, facts, state.initial, whole)) %}
+      {% set facts = cdc_segment_facts(plan, segment) %}
+      {% do ctes.append(cdc_keyed(plan, i, segment, columns, facts, state.initial)) %}
       {% if facts.chained %}
         {% do ctes.append(cdc_resolved(plan, i, cdc_links(plan, i, ctes | join(',\n'), columns, facts), columns, facts)) %}
       {% endif %}

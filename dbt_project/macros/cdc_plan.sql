@@ -2,6 +2,9 @@
 
 {#- The plan of one table: version, columns, baseline, clears, segments, gaps.
 
+A baseline covers what stands before its (commit_lsn, ordinal), and its rows stand behind it: one of a birth is at its
+CREATE, one read from the source behind all that the log may hold at L - 1.
+
 A segment is a stretch of the log in which rows are told apart in the same way: by the same key columns, or not at all
 (bags). Key columns of an event are therefore those of the schema version valid at the event.
 -#}
@@ -17,9 +20,9 @@ A segment is a stretch of the log in which rows are told apart in the same way: 
       {% do versions.append(dict(at, schema_id=schema_id | int, table=fromjson(payload))) %}
     {% elif kind == 'baseline' %}
       {% set fact = fromjson(payload) %}
-      {% do healings.append(at) %}
+      {% do healings.append(dict(at, scope=fact.get('scope', 'all'))) %}
       {# A narrower one's rows are updates like any other: they put what was read again, and nothing else. #}
-      {% if fact.get('scope', 'all') == 'all' %}{% do baselines.append(dict(at, rows=fact.get('rows', 0))) %}{% endif %}
+      {% if fact.get('scope', 'all') == 'all' %}{% do baselines.append(at) %}{% endif %}
     {% elif kind == 'truncate' %}
       {% do truncates.append(at) %}
     {% else %}
@@ -39,11 +42,7 @@ A segment is a stretch of the log in which rows are told apart in the same way: 
   {% set start = baselines | first if whole else baselines | last %}
   {% set clears = [] %}
   {% for clear in baselines + truncates %}
-    {# R rows stand at their baseline's commit position, before it: the clearing comes first. #}
-    {% set ordinal = -1 if clear.kind == 'baseline' and clear.rows else clear.ordinal %}
-    {% if (clear.commit, clear.ordinal) >= (start.commit, start.ordinal) %}
-      {% do clears.append(dict(clear, ordinal=ordinal)) %}
-    {% endif %}
+    {% if (clear.commit, clear.ordinal) >= (start.commit, start.ordinal) %}{% do clears.append(clear) %}{% endif %}
   {% endfor %}
   {% set clears = cdc_sorted(clears) %}
   {% set base = clears | first if whole else clears | last %}
@@ -52,10 +51,7 @@ A segment is a stretch of the log in which rows are told apart in the same way: 
     {% set table = version.table %}
     {% set keyed = table.replica_identity in ['d', 'i'] and (table.key_attnums or []) | length > 0 %}
     {% set key = table.key_attnums if keyed else [] %}
-    {# A baseline read from the source stands at L - 1, after everything before L; one of a birth at its own CREATE. #}
-    {% set before = (version.commit, version.ordinal) <= (base.commit, base.ordinal)
-                    or (base.kind == 'baseline' and base.end == base.commit + 1 and version.commit <= base.commit) %}
-    {% if before or not segments %}
+    {% if (version.commit, version.ordinal) <= (base.commit, base.ordinal) or not segments %}
       {% do segments.clear() %}
       {% do segments.append({'low': {'commit': base.commit, 'ordinal': base.ordinal, 'end': base.end}, 'keyed': keyed, 'key': key, 'version': version}) %}
     {% elif segments[-1].key == key and segments[-1].keyed == keyed %}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from toolkit.events import Event
+from toolkit.events import BASELINE_ORDINAL, Event
 from toolkit.ledger_row import BatchRecord, SourceIdentity
 from toolkit.lsn import Lsn
 
@@ -72,6 +72,11 @@ class Source:
         self.end_lsn = self.lsn + 0x40
         self.ordinal = 0
         self.touched: set[int] = set()
+
+    def tick(self) -> None:
+        """Begin a tick of the change log, at the position of the baseline that comes next."""
+        self.commit_lsn, self.end_lsn, self.ordinal = self.lsn - 1, self.lsn, -1
+        self.touched = set()
 
     def commit(self) -> None:
         self.lsn = self.end_lsn + 8
@@ -179,14 +184,37 @@ class Source:
             self.touched = set()
             self.tables[table.relid] = table
             self.end_lsn = cut
-            self.ordinal = 0
+            self.ordinal = BASELINE_ORDINAL - 2
             self.schema(table)
-        self.ordinal = 0
+        self.ordinal = BASELINE_ORDINAL
         for row in table.rows:
             self._event(kind="row", op="R", schema_id=table.schema_id, new=self.image(table, row), **more)
         payload = json.dumps({"rows": len(table.rows), "scope": "all", "lsn": str(Lsn(cut))})
-        self._event(kind="baseline", schema_id=table.schema_id, payload=payload, **(more | {"ordinal": (1 << 40) - 1}))
+        self._event(
+            kind="baseline", schema_id=table.schema_id, payload=payload, **(more | {"ordinal": BASELINE_ORDINAL})
+        )
         self.remember(table.relid, cut)
+
+    def part(self, table: Table, attnums: list[int]) -> None:
+        """These columns of every row read again: updates behind a baseline that is of them alone."""
+        cut = self._after_all("columns", table)
+        for row in table.rows:
+            unchanged = [c["attnum"] for c in table.columns if c["attnum"] not in (*attnums, *table.key)]
+            new = self.image(table, row, [*attnums, *table.key])
+            self._row(table, "U", new=new, unchanged=unchanged, origin="snapshot")
+        self.remember(table.relid, cut)
+
+    def checked(self, table: Table) -> None:
+        """A check found every row right."""
+        self._after_all("check", table)
+
+    def _after_all(self, scope: str, table: Table) -> int:
+        cut = self.lsn
+        self.lsn += 8
+        self.commit_lsn, self.end_lsn, self.ordinal, self.touched = cut - 1, cut, BASELINE_ORDINAL - 1, set()
+        payload = json.dumps({"rows": len(table.rows), "scope": scope, "lsn": str(Lsn(cut))})
+        self._event(kind="baseline", relid=table.relid, schema_id=table.schema_id, payload=payload)
+        return cut
 
     def gap(self, table: Table) -> None:
         payload = json.dumps({"reason": "test gap", "remedy": f"cdc repair public.{table.name}"})

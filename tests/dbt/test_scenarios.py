@@ -37,7 +37,9 @@ def test_cases(built: Lake) -> None:
     }
     odd.name = "Odd Näme"
     odd.columns = [column(1, "A", "integer"), column(2, "a", "integer"), column(3, "_cdc_from_lsn")]
-    tables = [switched, labels, healed, stale, odd, gone, widened]
+    ticked, bag = two_keys(207), Table(208, "t208", [column(1, "a")], [], identity="f", rows=[{1: "old"}])
+    partly = two_keys(209)
+    tables = [switched, labels, healed, stale, odd, gone, widened, ticked, bag, partly]
     for table in tables:
         source.baseline(table, first=True)
 
@@ -76,18 +78,34 @@ def test_cases(built: Lake) -> None:
     labels.rows[0][3] = "ecks"
     source.commit()
 
-    for table in (healed, stale):
+    for table in (healed, stale, partly):
         source.begin()
         source.gap(table)
         source.commit()
     doubtful_from = source.end_lsn
     healed.rows[0][3] = "what the log never said"
     source.baseline(healed)
+
+    partly.rows[0][3] = "nor this"
+    source.part(partly, [3])
+    source.begin()
+    source.update(partly, partly.rows[1], {3: "later"}, [])
+    source.commit()
+
+    # copied at a tick: the rows of that very tick are in the copy already, also those that it truncates
+    source.tick()
+    source.insert(bag, {1: "new"})
+    source.baseline(bag)
+    source.tick()
+    source.insert(ticked, {1: "3", 2: "30", 3: "truncated with the others"})
+    source.truncate(ticked)
+    source.insert(ticked, {1: "4", 2: "40", 3: "there"})
+    source.baseline(ticked)
     built.append(source)
     built.build()
     check_current(built, source, tables)
-    check_history(built, source, switched)
-    check_history(built, source, widened)
+    for table in (switched, widened, ticked, bag):
+        check_history(built, source, table)
 
     states = {
         row[0]: tuple(row)[1:]
@@ -95,9 +113,20 @@ def test_cases(built: Lake) -> None:
     }
     assert states[stale.relid] == ("stale", "test gap", "cdc repair public.t203")
     assert states[healed.relid][0] == "ok"
+    assert states[partly.relid][0] == "stale"
     doubtful = built.spark.sql("select a, _cdc_doubtful, _cdc_to_lsn from history.public__t202 order by 1, 2").collect()
     assert [row[1] for row in doubtful] == [False, True, False, True]
     assert doubtful_from
+
+    def doubts() -> list[tuple[int, bool]]:
+        return [
+            tuple(row)
+            for row in built.spark.sql(
+                "select a, _cdc_doubtful from history.public__t209 order by a, _cdc_from_lsn"
+            ).collect()
+        ]
+
+    assert doubts() == [(1, True), (1, True), (2, True), (2, True), (2, True)]
 
     # planted by hand: a build leaves it for the check to find, a full refresh heals it
     built.spark.sql("update current.public__t203 set v = 'planted' where a = 1")
@@ -119,8 +148,11 @@ def test_cases(built: Lake) -> None:
     source.insert(again, {1: "new"})
     source.commit()
     # and a repair that lands late, below the applied position
+    source.checked(partly)
     built.append(source)
-    built.build(select=["public__t205"])
+    built.build(select=["public__t205", "public__t209"])
+    # What was there at the check is exact since the part was read; what had ended by then nobody knows.
+    assert doubts() == [(1, True), (1, False), (2, True), (2, True), (2, False)]
     assert built.rows("current.public__t205", again.snapshot()) == Counter({("new",): 1})
 
     # a table whose log cannot be right is refused by name, in one line

@@ -23,6 +23,7 @@ from toolkit.lake.ledger import Ledger
 from toolkit.lsn import Lsn
 from toolkit.output import plain
 from toolkit.quality import check as checking
+from toolkit.source import tick
 
 pytestmark = [pytest.mark.e2e, pytest.mark.wide]
 
@@ -155,6 +156,40 @@ def test_the_whole_path(database: str, lake: Config, by: str):
     between = Lsn(int(middle.complete_to) - 8)
     assert Ledger(config).exact_at(between) == (start.complete_to if by == "tick" else between)
     assert Ledger(config).exact_at(middle.complete_to) == middle.complete_to
+
+
+@pytest.mark.parametrize("pg", ["pg18"], indirect=True)
+def test_trap_036_copies_and_ticks_meet_without_a_seam_under_writers(
+    database: str, lake: Config, seed: int, monkeypatch: pytest.MonkeyPatch
+):
+    """First copies and a repair: changes between the last tick and that of the copy were there twice, or came back."""
+    config = _config(lake, database, "tick")
+    _sql(config, TABLES, "create table public.emptied (id int primary key)")
+    cut_of = tick.tick_cut
+
+    def late(config: Config):
+        _sql(
+            config,
+            "insert into bag values (7, 'late'), (7, 'late'); delete from bag where a = 6",
+            "insert into emptied values (1); truncate emptied; insert into emptied values (2)",
+        )
+        return cut_of(config)
+
+    with writing(database, seed=seed) as writers:
+        initialise.init(config)
+        draining.drain(config)
+        monkeypatch.setattr(tick, "tick_cut", late)
+        snapshot.repair(config, ["public.item", "public.bag", "public.emptied"])
+        monkeypatch.undo()
+        draining.drain(config)
+    report = _check(config)
+    assert {t.table: t.status for t in report.tables} == dict.fromkeys(
+        ("public.bag", "public.emptied", "public.item", "public.journal"), "identical"
+    )
+    folded = folded_rows(config)
+    for table in folded:
+        assert folded[table] == source_rows(database, table), table
+    assert not writers.errors
 
 
 @pytest.mark.parametrize("pg", ["pg15"], indirect=True)

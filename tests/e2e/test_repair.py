@@ -8,11 +8,14 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
-from toolkit import build, initialise, snapshot, status
+from toolkit import build, initialise, rows, snapshot, states, status
 from toolkit import drain as draining
 from toolkit.cli import frame, main
 from toolkit.config import Config
+from toolkit.errors import NotProven
 from toolkit.lake import session
+from toolkit.lake.ledger import Ledger
+from toolkit.lsn import Lsn
 from toolkit.quality import check as checking
 from toolkit.source import slot
 
@@ -47,6 +50,10 @@ def _states(config: Config) -> dict[str, str]:
     return {t.table.removeprefix("public."): t.state for t in status.status(config).tables}
 
 
+def _as_of(config: Config, lsn: Lsn) -> dict[str, str]:
+    return {v.table.name: s.state for v, s in states.states_at(Ledger(config), lsn)}
+
+
 def _check(config: Config) -> dict[str, str]:
     report = checking.check(config, (), drain=draining.drain, build=build.build)
     return {t.table.removeprefix("public."): t.status for t in report.tables}
@@ -70,8 +77,19 @@ def test_a_part_heals_what_it_covers_and_only_a_check_says_so(
     healed = snapshot.repair(config, ["public.root"], scope=part(partition="public.loose")).lsn
     _sql(config, "update public.enough set price = 'new' where id = 3; update public.enough set id = 100 where id = 4")
     assert set(_states(config).values()) == {"stale"}  # repaired is not proven
+    assert set(_as_of(config, healed).values()) == {"stale"}
     assert _check(config) == {"enough": "identical", "short": "different", "root": "identical"}
     assert _states(config) == {"enough": "ok", "short": "stale", "root": "ok"}
+    # As of an LSN only the check can say it: `short` was answered with wrong rows there, and exit code 0.
+    proven = Ledger(config).baselines()[-1].end_lsn
+    assert set(_as_of(config, healed).values()) == {"stale"}
+    assert _as_of(config, proven) == {"enough": "ok", "short": "stale", "root": "ok"}
+    refused = build.build(config, as_of=proven)
+    assert [s.table for s in refused.stale] == ["public.short"]
+    with pytest.raises(NotProven, match=r"rows of public\.short"):
+        rows.rows(config, "short", as_of=proven)
+    assert len(rows.rows(config, "root", as_of=proven)) == 6
+    build.build(config)
 
     spark = session.own_session(config)
     history = spark.sql("select * from history.public__enough where id = 1 order by _cdc_from_lsn").collect()

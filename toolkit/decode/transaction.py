@@ -276,7 +276,7 @@ class Transaction:
             self._gap(index, relid, "joined the publication", tag=message.tag)
         first = old is None and born
         version = self._version(index, BORN if first else self._ordinal(index), snapshot, table)
-        if first and table.published and table.persistence == "p":
+        if first and table.published and table.persistence == "p" and table.unsent(()) is None:
             # Baseline of no rows at the position of birth: every event of the table counts, this transaction's too.
             at = str(Lsn(int(self.stream.commit_lsns[self.number])))
             payload = {"rows": 0, "scope": "all", "lsn": at}

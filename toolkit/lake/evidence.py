@@ -47,11 +47,8 @@ def events(
 ) -> tuple[RowEvent, ...]:
     """Changes at `upto` of the rows with these keys (these rows themselves for a bag) since the last baseline."""
     relid = plan.table.relid
-    last = max(
-        (b for b in ledger.baselines() if b.relid == relid and b.commit_lsn < upto),
-        key=lambda b: (int(b.commit_lsn), b.ordinal),
-        default=None,
-    )
+    whole = [b for b in ledger.baselines() if b.relid == relid and b.commit_lsn < upto and b.scope == "all"]
+    last = max(whole, key=lambda b: (int(b.commit_lsn), b.ordinal), default=None)
     if last is None:
         return ()
     shown = plan.key or range(len(plan.columns))
@@ -60,17 +57,14 @@ def events(
     # A bag's row is known by all of its cells, also by those that an update did not send again.
     images = ([_cell("old", c) if image == "old" else _sent(c) for c in names] for image in ("new", "old"))
     match = " OR ".join(f"{_array(cells)} IN ({wanted})" for cells in images)
-    copied = f"op = 'R' AND batch_id = {last.batch_id} AND commit_lsn = {int(last.commit_lsn)}"
-    later = (
-        f"coalesce(op, '') <> 'R' AND (commit_lsn > {int(last.commit_lsn)}"
-        f" OR commit_lsn = {int(last.commit_lsn)} AND ordinal > {last.ordinal})"
-    )
+    at = int(last.commit_lsn)
+    behind = f"commit_lsn > {at} OR commit_lsn = {at} AND ordinal > {last.ordinal}"
     found = spark.sql(
         f"SELECT coalesce(op, 'T'), end_lsn, batch_id, xid, new, old,"
         f" coalesce(old_kind, '') = 'O', coalesce(unchanged, array())"
         f" FROM {EVENTS} VERSION AS OF {ledger.snapshot_id()}"
         f" WHERE generation = {last.generation} AND relid = {relid} AND commit_lsn < {int(upto)}"
-        f" AND ({copied} OR {later}) AND (kind = 'truncate' OR kind = 'row' AND ({match}))"
+        f" AND ({behind}) AND (kind = 'truncate' OR kind = 'row' AND ({match}))"
         " ORDER BY commit_lsn, ordinal, batch_id"
     ).collect()
     index = {column.attnum: i for i, column in enumerate(plan.columns)}

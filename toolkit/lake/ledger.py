@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _log = logger(__name__)
 #: Snapshot summary property with the record of the batch that the snapshot committed: a cache of its `batch` event.
 SUMMARY_KEY = "cdc.batch"
-#: Ordinal of the `batch` event: after every other event at its position.
+#: Ordinal of the `batch` event: after every event at its position but the rows of a copy.
 BATCH_ORDINAL = 1 << 40
 
 
@@ -53,6 +53,11 @@ class TableEvent:
     schema_id: int | None
     xid: int | None
     committed_at: datetime | None
+
+    @property
+    def scope(self) -> str:
+        """What a baseline is of: `all` of the table, a part (`columns`, `partition`), or a `check` behind a part."""
+        return str(self.payload.get("scope", "all"))
 
 
 def batch_event(record: BatchRecord) -> Event:

@@ -8,10 +8,13 @@ keeps it. `ops.proofs` is a view of it with the ages. `ops.parity_results` keeps
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from toolkit.events import BASELINE_ORDINAL, Event
 from toolkit.lsn import Lsn
 from toolkit.names import lake_table, quote_spark
 from toolkit.proofs import PROVEN, PUBLISHED, shown_sql
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from toolkit.config import Config
+    from toolkit.lake.ledger import Ledger
 
 RESULTS = "ops.parity_results"
 _PROOFS = "ops.proofs"
@@ -87,6 +91,7 @@ def publish(
     spark = own_session(config)
     _make_tables(config, spark)
     ledger = Ledger(config)
+    _note(ledger, report)
     tables = {t.relid: t for t in live_tables(ledger)}
     last = ledger.last()
     generation = last.generation if last is not None else 1
@@ -117,6 +122,31 @@ def publish(
     results = [_result(report, result, after[result.relid], result.table in moved, now) for result in report.tables]
     _write(config, RESULTS, _RESULT_COLUMNS, results, overwrite=False)
     return tuple(moved)
+
+
+def _note(ledger: Ledger, report: CheckReport) -> None:
+    """Put into the log what this check has found of tables of which a part was copied: from here on all is known."""
+    from toolkit.states import unproven
+
+    last = ledger.last()
+    rows = {r.relid: r for r in report.tables if _proven(r) and r.full_lsn is not None}
+    found = unproven(ledger, {relid: r.full_lsn for relid, r in rows.items() if r.full_lsn is not None})
+    if last is None or not found:
+        return
+    batch_id, versions = last.batch_id + 1, ledger.latest_versions()
+    events = [
+        Event(
+            batch_id=batch_id, generation=last.generation, commit_lsn=int(lsn) - 1, ordinal=BASELINE_ORDINAL,
+            end_lsn=int(lsn), origin="check", kind="baseline", relid=relid, schema_id=versions[relid].schema_id,
+            payload=json.dumps({"rows": rows[relid].rows, "scope": "check", "lsn": str(lsn)}),
+        )
+        for relid, lsn in found.items()
+    ]  # fmt: skip
+    record = replace(
+        last, batch_id=batch_id, from_lsn=last.complete_to, origin="check", changes=0,
+        counts={"baseline": len(events)}, committed_at=datetime.now(UTC).isoformat(),
+    )  # fmt: skip
+    ledger.append_empty(record, events)
 
 
 def _proven(result: TableCheck) -> bool:
@@ -204,8 +234,6 @@ def _create_view(spark: SparkSession, row: Mapping[str, Any]) -> None:
 def _result(
     report: CheckReport, result: TableCheck, row: Mapping[str, Any], published: bool, now: datetime
 ) -> dict[str, Any]:
-    import json
-
     counts = {name: getattr(result, name) for name in ("rows", "identical", "modified", "added", "removed")}
     found = {"checked_at": now, "lsn": report.lsn, "table": result.table, "relid": result.relid}
     found |= {"status": result.status, "proof": result.proof, "full_lsn": result.full_lsn, "published": published}

@@ -24,7 +24,7 @@ from toolkit import queries
 from toolkit.catalog import TableVersion
 from toolkit.config import Config
 from toolkit.errors import CdcError, SourceUnavailable
-from toolkit.events import EVENT_SCHEMA
+from toolkit.events import BASELINE_ORDINAL, EVENT_SCHEMA
 from toolkit.lsn import Lsn
 from toolkit.names import qualified, quote_postgres
 from toolkit.source import locks
@@ -198,7 +198,7 @@ def snapshot_batches(
         "unchanged": [c.attnum for c in table.columns if c.published and c.attnum not in shown],
         "absent": [c.attnum for c in table.columns if not c.published],
     }
-    ordinal = piece.number << 32
+    ordinal = BASELINE_ORDINAL + 1 + (piece.number << 32)
     try:
         with _held(conn, table, piece, shown, lock_seconds):
             for lines in copy_blocks(conn, copy_statement(table, piece, shown), _BLOCK_BYTES):

@@ -6,14 +6,18 @@ with newest as (
     from raw.events where kind = 'schema'
   ) where n = 1
 ),
+-- The copy of a part heals nothing before a check that says so.
 baselines as (
-  select generation, relid, max(end_lsn) as baseline_lsn from raw.events where kind = 'baseline' group by generation, relid
+  select generation, relid, max(end_lsn) as baseline_lsn, max(struct(commit_lsn, ordinal)) as position
+  from raw.events
+  where kind = 'baseline' and coalesce(get_json_object(payload, '$.scope'), 'all') in ('all', 'check')
+  group by generation, relid
 ),
 gaps as (
   select g.generation, g.relid, min_by(g.payload, g.end_lsn) as payload, min(g.end_lsn) as from_lsn
   from raw.events g
   left join baselines b on b.generation = g.generation and b.relid = g.relid
-  where g.kind = 'gap' and (b.baseline_lsn is null or g.end_lsn > b.baseline_lsn)
+  where g.kind = 'gap' and (b.position is null or struct(g.commit_lsn, g.ordinal) > b.position)
   group by g.generation, g.relid
 )
 select n.relid, n.generation,
