@@ -48,6 +48,9 @@ def _source(config: Config) -> list[Diagnosis]:
             found += [Diagnosis(f.level, f.what, f.found, f.remedy) for f in findings]
             if not findings:
                 found.append(Diagnosis("ok", "source", "nothing stands against capture", None))
+            outside = ", ".join(f"{count} {kind}" for kind, count in preflight.outside(conn).items())
+            if outside:
+                found.append(Diagnosis("ok", "out of scope", f"{outside}: they give no events", None))
             state = slot.read_slot(conn, config.source.slot)
             if changelog.by_ticks(conn, config):
                 found.append(Diagnosis("ok", "change log", "drained by ticks: exact at ticks only", None))

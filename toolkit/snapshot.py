@@ -224,9 +224,6 @@ def _plans(
         cutting = snapshot.Cutting(4 * max(1, config.snapshot.workers), min(_LEAST_PIECE, most), most)
         for table in sorted(chosen, key=lambda t: t.relid):
             images = _images(table, scope)
-            if unsent := table.unsent(config.source.publications):  # the copy would be wrong with the next change
-                outcome.refused[table.relid] = (f"{table.identifier}: {unsent[0]}; {unsent[1]}", False)
-                continue
             try:
                 found, size = snapshot.pieces(conn, table, cutting)
             except snapshot.TableRefused as error:

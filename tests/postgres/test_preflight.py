@@ -12,7 +12,7 @@ from toolkit.embedded import EmbeddedServer
 from toolkit.errors import PreflightFailed, SlotError, UnknownTable
 from toolkit.source import install, slot
 from toolkit.source.connection import Connection, connect
-from toolkit.source.preflight import fills_with_null, preflight, require
+from toolkit.source.preflight import fills_with_null, outside, preflight, require
 
 pytestmark = pytest.mark.postgres
 
@@ -66,11 +66,30 @@ def test_51_52_replica_identity(source: Config, conn: Connection, ddl: str, mess
 
 
 def test_trap_040_what_is_not_in_the_wal(source: Config, conn: Connection) -> None:
-    conn.execute("create unlogged table public.u (id int primary key); create view public.v as select 1 as a")
-    (finding,) = preflight(conn, source)
-    assert (finding.level, finding.what) == ("warning", "table public.u")
+    before = outside(conn)
+    conn.execute(
+        """
+        create unlogged table public.u (id int primary key);
+        create view public.v as select 1 as a; create materialized view public.m as select 1 as a;
+        create sequence public.s; create temporary table t (id int); select lo_create(0);
+        create foreign data wrapper w; create server far foreign data wrapper w;
+        create foreign table public.f (id int) server far;
+        """
+    )
+    counts = outside(conn)
+    assert {kind: count - before.get(kind, 0) for kind, count in counts.items()} == {
+        "foreign tables": 1, "large objects": 1, "materialized views": 1, "sequences": 1, "temporary tables": 1,
+        "unlogged tables": 1, "views": 1,
+    }  # fmt: skip
+    findings = preflight(conn, source)
+    assert {(f.level, f.what) for f in findings} == {("warning", "table public.u"), ("warning", "table public.f")}
     require(conn, source)
-    for name, message in (("public.u", "is unlogged"), ("public.v", "is a view")):
+    for name, message in (
+        ("public.u", "is unlogged"),
+        ("public.v", "is a view"),
+        ("public.m", "is a materialized view"),
+        ("public.f", "is a foreign table"),
+    ):
         with pytest.raises(PreflightFailed, match=rf"table {name}: {message}"):
             require(conn, _changed(source, tables=(name,)))
 

@@ -56,6 +56,11 @@ def require(conn: Connection, config: Config) -> None:
             raise finding.refusal(str(finding))
 
 
+def outside(conn: Connection) -> dict[str, int]:
+    """How many things of each kind this database has that give no event."""
+    return {kind: count for kind, count in conn.execute(queries.load("introspect/outside")).fetchall()}
+
+
 def _one(conn: Connection, name: str) -> dict[str, Any]:
     with conn.cursor(row_factory=dict_row) as cursor:
         row = cursor.execute(queries.load(name)).fetchone()

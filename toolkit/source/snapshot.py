@@ -198,7 +198,7 @@ def snapshot_batches(
         "unchanged": [c.attnum for c in table.columns if c.published and c.attnum not in shown],
         "absent": [c.attnum for c in table.columns if not c.published],
     }
-    ordinal = BASELINE_ORDINAL + 1 + (piece.number << 32)
+    ordinal = BASELINE_ORDINAL + ((piece.number + 1) << 32)
     try:
         with _held(conn, table, piece, shown, lock_seconds):
             for lines in copy_blocks(conn, copy_statement(table, piece, shown), _BLOCK_BYTES):
