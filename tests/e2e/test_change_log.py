@@ -148,8 +148,8 @@ def test_the_whole_path(database: str, lake: Config, by: str):
     assert {t.table: t.status for t in report.tables} == dict.fromkeys(_ROWS, "identical")
     assert {s.state for s in states.table_states(Ledger(config))} == {"ok"}
     # What is in the lake is purged on the source, and nothing was counted twice on the way.
-    again = draining.drain(config)
-    assert again.changes == 0
+    for _ in range(2):
+        assert draining.drain(config).changes == 0
     with psycopg.connect(database) as conn:
         assert conn.execute("select count(*) from cdc.change_log").fetchone() == (0,)
     # As of a position between two ticks is as of the tick below it, and says so.
