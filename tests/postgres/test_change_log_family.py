@@ -119,3 +119,53 @@ def test_statement_triggers_do_not_see_what_comes_through_a_family(log: Log):
     assert [op for op, _, _ in rows] == ["I", "I", "U", "U"]
     log.conn.execute("alter table public.bulk no inherit public.base")
     assert {"public.bulk", "public.base"} <= _logged(log)
+
+
+@_ONE
+@pytest.mark.parametrize("triggers", ["row", "statement"])
+def test_copy_savepoints_and_the_replica_role_by_an_unprivileged_role(log: Log, database: str, triggers: str):
+    app = "app_" + psycopg.conninfo.conninfo_to_dict(database)["dbname"]
+    log.conn.execute("create table public.t (id int primary key, v text); create table public.bag (v text)")
+    log = with_table(log, "public.*", triggers=triggers)
+    log.install()
+    log.conn.execute(f"create role {app}; grant all on all tables in schema public to {app}")
+    log.conn.execute(f"grant set on parameter session_replication_role to {app}")
+    try:
+        since = log.tick()
+        with psycopg.connect(database, autocommit=True) as session:
+            session.execute(f"set role {app}")
+            for table, line in (("t", "1\ta\n2\tb\n"), ("bag", "x\nx\n")):
+                with session.cursor().copy(f"copy {table} from stdin") as copy:
+                    copy.write(line)
+            session.execute("begin; insert into t values (3, 'c'); savepoint s; delete from t; rollback to s; commit")
+            session.execute("begin; savepoint s; insert into bag values ('y'); release s; commit")
+            session.execute("set session_replication_role = replica")
+            session.execute("update t set v = 'd' where id = 3")
+            session.execute("delete from bag where v = 'y'")
+        rows = log.ops(since, log.tick())
+    finally:
+        log.conn.execute(f"drop owned by {app}; drop role {app}")
+    update = [("U", "(3,c)", "(3,d)")] if triggers == "row" else [("D", "(3,c)", None), ("I", None, "(3,d)")]
+    assert rows == [
+        ("I", None, "(1,a)"), ("I", None, "(2,b)"), ("I", None, "(x)"), ("I", None, "(x)"), ("I", None, "(3,c)"),
+        ("I", None, "(y)"), *update, ("D", "(y)", None),
+    ]  # fmt: skip
+
+
+@_ONE
+def test_trap_128_truncate_cascades_to_sub_partitions(log: Log):
+    log.conn.execute(
+        "create table public.p (id int primary key); insert into public.p values (1);"
+        "create table public.m (id int references public.p, d int) partition by range (d);"
+        "create table public.m1 partition of public.m for values from (0) to (10) partition by range (d);"
+        "create table public.m11 partition of public.m1 for values from (0) to (5);"
+        "create table public.m12 partition of public.m1 for values from (5) to (10);"
+        "insert into public.m values (1, 1), (1, 6)"
+    )
+    log.install()
+    since = log.tick()
+    log.conn.execute("truncate public.p cascade")
+    rows = log.rows(since, log.tick())
+    names = {row[0]: row[1] for row in log.conn.execute("select oid::int, relname from pg_class").fetchall()}
+    assert {row.op for row in rows} == {"T"}
+    assert Counter(names[row.relid] for row in rows) == Counter(["p", "m", "m1", "m11", "m12"])
