@@ -301,6 +301,8 @@ def test_trap_129_a_partition_that_comes_or_goes_is_logged_or_stale_until_it_is_
     folded = folded_rows(config)
     for table in (*whole, "public.m4"):
         assert folded[table] == source_rows(database, table), table
+    tables = dict.fromkeys((*whole, "public.m4"), "identical")
+    assert {t.table: t.status for t in _check(config).tables} == tables
 
 
 def _states(config: Config) -> dict[str, str]:
