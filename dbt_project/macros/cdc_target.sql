@@ -45,10 +45,14 @@ change made by hand, which stays for `cdc check` to find. After a rollback it is
   {% if target is none %}{% do return({'action': 'rebuild', 'reason': 'no table with a position'}) %}{% endif %}
   {% if (target.relid, target.generation) != (plan.relid, p.generation) %}
     {% do return({'action': 'rebuild', 'reason': 'another table had this name'}) %}
+  {% elif target.lsn > p.upto or target.batch > p.batch %}
+    {# Another run got further meanwhile: what stands is right. A table beyond the log is not: one of them was put back. #}
+    {% if target.batch <= (cdc_rows("select coalesce(max(batch_id), -1) from raw.events where kind = 'batch'")[0][0] | int) %}
+      {% do return({'action': 'skip', 'reason': 'built further by another run'}) %}
+    {% endif %}
+    {% do return({'action': 'rebuild', 'reason': 'the table is ahead of the log'}) %}
   {% elif target.schema_id != plan.version.schema_id %}
     {% do return({'action': 'rebuild', 'reason': 'schema version ' ~ plan.version.schema_id}) %}
-  {% elif target.lsn > p.upto or target.batch > p.batch %}
-    {% do return({'action': 'rebuild', 'reason': 'the table is ahead of this position'}) %}
   {% endif %}
   {% set news = cdc_news(plan, target) %}
   {% if news.n == 0 %}

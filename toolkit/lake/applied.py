@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -123,6 +123,45 @@ def _commits(metadata: dict[str, Any]) -> Iterator[Commit]:
         current = snapshots.get(current.get("parent-snapshot-id"))
 
 
+@dataclass(frozen=True, slots=True)
+class News:
+    """What the log holds for tables since they were built. Of batches up to `floor` it tells nothing."""
+
+    floor: int
+    ends: Mapping[int, Lsn]  # by batch
+    inside: Collection[int]  # tables that stood inside a batch
+    newest: Mapping[int, tuple[int, int]]  # batch and commit LSN of a table's newest event
+
+    def late(self, relid: int, build: Commit | None) -> bool:
+        """Whether a build that stands there has anything to do."""
+        if build is None or build.batch_id is None or build.lsn is None or build.batch_id < self.floor:
+            return True
+        batch, highest = self.newest.get(relid, (-1, -1))
+        if batch > build.batch_id:
+            return True
+        within = build.lsn < self.ends.get(build.batch_id, 0)
+        return within and (relid not in self.inside or highest >= build.lsn)
+
+
+def news(spark: SparkSession, ledger: Ledger, built: Mapping[int, Commit | None]) -> News:
+    """What the log holds beyond the builds of tables, by relid."""
+    ends = {record.batch_id: record.complete_to for record in ledger.batches()}
+    stands = {r: (b.batch_id, b.lsn) for r, b in built.items() if b is not None and b.batch_id is not None}
+    inside = {r: lsn for r, (batch, lsn) in stands.items() if lsn is not None and lsn < ends.get(batch, 0)}
+    newest: dict[int, tuple[int, int]] = {}
+    last = ledger.last()
+    floor = min((batch for batch, _ in stands.values()), default=0 if last is None else last.batch_id)
+    if last is not None and stands and (inside or last.batch_id > floor):
+        relids, low = ", ".join(map(str, inside)) or "NULL", int(min(inside.values(), default=Lsn(0)))
+        rows = spark.sql(
+            f"SELECT relid, max(batch_id), max(commit_lsn) FROM {EVENTS} VERSION AS OF {ledger.snapshot_id()}"
+            f" WHERE (batch_id > {floor} OR relid IN ({relids}) AND commit_lsn >= {low})"
+            f" AND kind IN {_BUILT_FROM} GROUP BY relid"
+        ).collect()
+        newest = {relid: (batch, commit) for relid, batch, commit in rows}
+    return News(floor, ends, frozenset(inside), newest)
+
+
 def behind(
     config: Config, spark: SparkSession, ledger: Ledger, tables: Sequence[TableVersion], layer: str = "current"
 ) -> tuple[str, ...]:
@@ -131,25 +170,5 @@ def behind(
     They are not built yet, or have newer events, or stand inside a batch: a build was killed between two DDL commands.
     """
     built = {table.relid: applied(config, table, layer).build for table in tables}
-    names = {table.relid: lake_table(table.schema, table.name) for table in tables}
-    ends = {record.batch_id: record.complete_to for record in ledger.batches()}
-    known = [b.batch_id for b in built.values() if b is not None and b.batch_id is not None]
-    inside = {r: b.lsn for r, b in built.items() if b and b.lsn is not None and b.lsn < ends.get(b.batch_id or 0, 0)}
-    newest: dict[int, tuple[int, int]] = {}
-    last = ledger.last()
-    if last is not None and known and (inside or last.batch_id > min(known)):
-        relids, low = ", ".join(map(str, inside)) or "NULL", int(min(inside.values(), default=Lsn(0)))
-        rows = spark.sql(
-            f"SELECT relid, max(batch_id), max(commit_lsn) FROM {EVENTS} VERSION AS OF {ledger.snapshot_id()}"
-            f" WHERE (batch_id > {min(known)} OR relid IN ({relids}) AND commit_lsn >= {low})"
-            f" AND kind IN {_BUILT_FROM} GROUP BY relid"
-        ).collect()
-        newest = {relid: (batch, commit) for relid, batch, commit in rows}
-
-    def late(relid: int, commit: Commit | None) -> bool:
-        batch, highest = newest.get(relid, (-1, -1))
-        if commit is None or commit.batch_id is None or batch > commit.batch_id:
-            return True
-        return relid in inside and highest >= inside[relid]
-
-    return tuple(sorted(names[relid] for relid, commit in built.items() if late(relid, commit)))
+    since = news(spark, ledger, built)
+    return tuple(sorted(lake_table(t.schema, t.name) for t in tables if since.late(t.relid, built[t.relid])))

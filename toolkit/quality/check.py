@@ -7,7 +7,7 @@ different, stale, or was not taken.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from toolkit.errors import CdcError
 from toolkit.log import logger
 from toolkit.lsn import Lsn
+from toolkit.names import lake_table
 from toolkit.parity import Comparison, Figures, Sums, chosen, comparison, differing, effective, total
 from toolkit.quality import reading
 from toolkit.quality.classify import classify
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from toolkit.catalog import TableVersion
     from toolkit.config import Config
-    from toolkit.lake.applied import Applied
+    from toolkit.lake.applied import Applied, News
     from toolkit.lake.parity import Side
     from toolkit.quality.differing import DifferingRows
     from toolkit.quality.incremental import Proof
@@ -55,6 +56,8 @@ class _Taken:
     plan: Comparison
     figures: Figures | None
     reason: str | None = None
+    fingerprint: str | None = None  # of the source's catalogs at the cut
+    proof: Proof | None = None  # the one to rest on: the table is read once the log tells by which keys
 
 
 def check(config: Config, tables: Sequence[str] = (), *, drain: Drain, build: Build, full: bool = False) -> CheckReport:
@@ -96,17 +99,16 @@ def compare(
         conn = stack.enter_context(connection.connect(config))
         try:
             lsn = _cut(config, conn, stack, drain)
-            later = {} if full else incremental.candidates(config)
-            taken = _take_source(config, conn, wanted, later)
+            taken = _take_source(config, conn, wanted, {} if full else incremental.candidates(config))
         except (CdcError, _psycopg_error()) as error:
             return _nothing_taken(config, wanted, f"no exact cut could be made: {connection.one_line(error)}")
         references = catalog.foreign_keys(conn)
         _log.info("parity cut", extra={"lsn": str(lsn), "tables": len(taken)})
         drain(config, upto=lsn)
-        standing = _build(config, wanted, build)
+        standing, since = _build(config, wanted, build)
         if standing != lsn:
             return _nothing_taken(config, wanted, f"the lake stands at {standing}, the source was read at {lsn}")
-        comparing = _Comparing(config, conn, lsn, taken, wanted, later, rows)
+        comparing = _Comparing(config, conn, lsn, taken, wanted, since, rows)
         results = comparing.results()  # while the snapshot is open
     results = tuple(sorted(results, key=lambda t: t.table))
     return CheckReport(lsn, results, references=references, batch_id=comparing.batch_id)
@@ -150,31 +152,36 @@ def _cut(config: Config, conn: psycopg.Connection[Any], stack: ExitStack, drain:
 
 
 def _take_source(
-    config: Config, conn: psycopg.Connection[Any], wanted: set[int], later: Collection[int]
+    config: Config, conn: psycopg.Connection[Any], wanted: set[int], proofs: Mapping[int, Proof]
 ) -> dict[int, _Taken]:
     """Figures of every published table, read inside the snapshot, by relid.
 
-    Those of `later` are left out: what is to be read of them shows only when the log is drained.
+    Not of those that may rest on one of `proofs`: what is to be read of them shows only when the log is drained.
     """
-    from toolkit.source import catalog, connection
+    from toolkit.source import catalog, connection, parity
 
     taken = {}
     with connection.connect(config) as other:
         other.execute(f"set lock_timeout = {int(config.check.cut_seconds * 1000)}".encode())
-        for table in catalog.published_tables(other, config):
-            if wanted and table.relid not in wanted:
-                continue
-            plan = comparison(table, config.check.buckets)
-            taken[table.relid] = _Taken(plan, None) if table.relid in later else _read(conn, other, plan)
+        tables = [t for t in catalog.published_tables(other, config) if not wanted or t.relid in wanted]
+        fingerprints = parity.fingerprints(conn, config, [t.relid for t in tables])
+        for table in tables:
+            found = _Taken(comparison(table, config.check.buckets), None, None, fingerprints.get(table.relid))
+            proof = proofs.get(table.relid)
+            if proof is not None and proof.fingerprint == found.fingerprint:
+                taken[table.relid] = replace(found, proof=proof)
+            else:
+                taken[table.relid] = _read(conn, other, found)
     return taken
 
 
-def _read(conn: psycopg.Connection[Any], other: psycopg.Connection[Any], plan: Comparison) -> _Taken:
-    """One table's figures inside the snapshot of `conn`. `other` is asked who stands in the way."""
+def _read(conn: psycopg.Connection[Any], other: psycopg.Connection[Any], table: _Taken) -> _Taken:
+    """With the figures of all rows inside the snapshot of `conn`. `other` is asked who stands in the way."""
     import psycopg
 
     from toolkit.source import connection, cut, parity
 
+    plan = table.plan
     sums = Sums(plan.buckets)
     try:
         with reading.lines(conn, other, plan) as blocks:
@@ -182,13 +189,14 @@ def _read(conn: psycopg.Connection[Any], other: psycopg.Connection[Any], plan: C
                 sums.add(lines)
     except (parity.TableMoved, psycopg.Error) as error:
         by = cut.holders(other, plan.table.relid)
-        return _Taken(plan, None, connection.unread(error) + (f" by {by}" if by else ""))
-    return _Taken(*effective(plan, sums.figures()))
+        return replace(table, reason=connection.unread(error) + (f" by {by}" if by else ""), proof=None)
+    plan, figures = effective(plan, sums.figures())
+    return replace(table, plan=plan, figures=figures, proof=None)
 
 
-def _build(config: Config, wanted: set[int], build: Build) -> Lsn:
-    """Bring the tables that have anything new to the ledger's position; returns that position."""
-    from toolkit.lake.applied import behind
+def _build(config: Config, wanted: set[int], build: Build) -> tuple[Lsn, News]:
+    """Bring the tables that have anything new to the ledger's position; returns that, and what was new."""
+    from toolkit.lake.applied import applied, news
     from toolkit.lake.ledger import Ledger
     from toolkit.lake.session import own_session
     from toolkit.states import live_tables, table_states
@@ -198,11 +206,14 @@ def _build(config: Config, wanted: set[int], build: Build) -> Lsn:
     assert last is not None
     able = {s.relid for s in table_states(ledger) if s.comparable}
     live = [t for t in live_tables(ledger) if t.relid in able]
-    late = behind(config, own_session(config), ledger, [t for t in live if not wanted or t.relid in wanted])
+    asked = [t for t in live if not wanted or t.relid in wanted]
+    built = {table.relid: applied(config, table).build for table in asked}
+    since = news(own_session(config), ledger, built)
+    late = [lake_table(t.schema, t.name) for t in asked if since.late(t.relid, built[t.relid])]
     if late:
         # All of them at once makes the views over the log and the states too, which a first build has to.
         build(config, select=late if len(late) < len(live) else None)
-    return Lsn(last.complete_to)
+    return Lsn(last.complete_to), since
 
 
 class _Comparing:
@@ -215,7 +226,7 @@ class _Comparing:
         lsn: Lsn,
         taken: Mapping[int, _Taken],
         wanted: set[int],
-        later: Mapping[int, Proof],
+        since: News,
         rows: DifferingRows | None,
     ) -> None:
         from toolkit.lake.ledger import Ledger
@@ -231,7 +242,7 @@ class _Comparing:
         self.conn = conn
         self.lsn = lsn
         self.taken = dict(taken)
-        self.later = later
+        self.since = since
         self.rows = rows
         self.spark = own_session(config)  # ANSI mode, whatever dbt did to the shared one
         self.live = {t.relid: t for t in live_tables(ledger) if not wanted or t.relid in wanted}
@@ -252,8 +263,12 @@ class _Comparing:
                 found.append(refused)
                 continue
             made[relid] = applied(self.config, self.live[relid])
+            if made[relid].exists and self.since.late(relid, made[relid].build):
+                reason = "it was built to an earlier LSN while the check was taken, by another run of dbt"
+                found.append(replace(self._named(self.live[relid]), reason=reason, remedy="cdc check again"))
+                continue
             side = Side(comparison(self.live[relid], self.config.check.buckets), made[relid].snapshot_id)
-            if relid in self.later:
+            if self.taken[relid].proof is not None:
                 done = self._incremental(side)
                 if done is not None:
                     found.append(done)
@@ -277,9 +292,10 @@ class _Comparing:
                 found.append(replace(result, reason=f"the comparison failed: {_first_line(error)}"))
         return tuple(found)
 
-    @staticmethod
-    def _named(table: TableVersion) -> TableCheck:
-        return TableCheck(table.identifier, table.relid, "not_taken")
+    def _named(self, table: TableVersion) -> TableCheck:
+        taken = self.taken.get(table.relid)
+        fingerprint = None if taken is None else taken.fingerprint
+        return TableCheck(table.identifier, table.relid, "not_taken", fingerprint=fingerprint)
 
     def _refused(self, relid: int) -> TableCheck | None:
         """Why this table cannot be compared; None if it can."""
@@ -294,7 +310,7 @@ class _Comparing:
             return _stale(result, state)
         if taken is None:
             return replace(result, reason="the source no longer publishes it", remedy="cdc check again")
-        if taken.figures is None and relid not in self.later:
+        if taken.figures is None and taken.proof is None:
             return replace(result, reason=taken.reason, remedy="cdc check again")
         if not reading.alike(comparison(table, 1), taken.plan):
             reason = "the source's columns are not those of the log at this LSN: altered while the check was taken"
@@ -307,7 +323,8 @@ class _Comparing:
         from toolkit.source import connection
 
         relid = side.plan.table.relid
-        result, made, proof = self._named(side.plan.table), self.made[relid], self.later[relid]
+        result, made, proof = self._named(side.plan.table), self.made[relid], self.taken[relid].proof
+        assert proof is not None
         try:
             keys = incremental.touched(self.spark, self.ledger, side, made, proof)
             if keys is not None:
@@ -325,7 +342,7 @@ class _Comparing:
         except (CdcError, _psycopg_error()) as error:
             return replace(result, reason=connection.unread(error), remedy="cdc check again")
         with connection.connect(self.config) as other:
-            self.taken[relid] = _read(self.conn, other, self.taken[relid].plan)
+            self.taken[relid] = _read(self.conn, other, self.taken[relid])
         taken = self.taken[relid]
         return None if taken.figures is not None else replace(result, reason=taken.reason, remedy="cdc check again")
 

@@ -1,7 +1,9 @@
 """Parity of the keys that the log touched since the last proof, for tables too large to compare whole every time.
 
 What such a proof rests on, and a full one does not: that nothing changed on the source without a change in the log, nor
-in the lake without a table snapshot. So a full pass comes due by age, and the report says how old the last one is.
+in the lake without a table snapshot. What does so on the source (a rewrite, a partition, the publication, past capture)
+leaves a trace in the catalogs, so a table with another fingerprint than at its last proof is compared whole. For the
+rest a full pass comes due by age, and the report says how old the last one is.
 """
 
 from __future__ import annotations
@@ -37,16 +39,16 @@ class Proof:
     rows: int
     full_lsn: Lsn
     full_at: datetime
+    fingerprint: str  # of the source's catalogs then
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Proof | None:
         """Read a row of `ops.published`; None unless the last check of the table was green."""
-        names = ("lsn", "snapshot_id", "batch_id", "rows", "full_lsn", "full_at")
+        names = ("lsn", "snapshot_id", "batch_id", "rows", "full_lsn", "full_at", "fingerprint")
         if row.get("status") != "identical" or any(row.get(name) is None for name in names):
             return None
-        return cls(
-            Lsn(row["lsn"]), row["snapshot_id"], row["batch_id"], row["rows"], Lsn(row["full_lsn"]), row["full_at"]
-        )
+        at: dict[str, Any] = {name: Lsn(row[name]) if name in ("lsn", "full_lsn") else row[name] for name in names}
+        return cls(**at)
 
 
 def candidates(config: Config) -> dict[int, Proof]:

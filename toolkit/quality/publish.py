@@ -41,6 +41,7 @@ _LEDGER_COLUMNS = {
     "rows": "bigint",  # at the last full proof
     "full_lsn": "bigint",  # the last time that every row was compared
     "full_at": "timestamp",
+    "fingerprint": "string",  # of the source's catalogs at the proof
     "status": "string",  # what the last check said, and when
     "reason": "string",
     "checked_lsn": "bigint",
@@ -109,7 +110,7 @@ def publish(
             tag = _keep(config, spark, name, result.snapshot_id, generation)
             row |= {"lsn": int(report.lsn), "proven_at": now, "batch_id": report.batch_id}
             row |= {"relation": name, "tag": tag, "snapshot_id": result.snapshot_id}
-            row |= {"full_lsn": result.full_lsn, "full_at": result.full_at}
+            row |= {"full_lsn": result.full_lsn, "full_at": result.full_at, "fingerprint": result.fingerprint}
             if result.proof == "full":
                 row["rows"] = result.rows
             moved.append(table.identifier)

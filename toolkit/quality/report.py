@@ -110,6 +110,7 @@ class TableCheck:
     proof: ProofKind = "full"
     full_lsn: Lsn | None = None  # the last full proof: this check's LSN, or an older one
     full_at: datetime | None = None
+    fingerprint: str | None = None  # of the source's catalogs at the cut; not in the reports
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""

@@ -10,6 +10,7 @@ import psycopg
 from psycopg import sql
 
 from toolkit.catalog import Column
+from toolkit.config import Config
 from toolkit.errors import CdcError
 from toolkit.names import quote_postgres
 from toolkit.parity import Comparison
@@ -40,6 +41,12 @@ def inside_snapshot(conn: psycopg.Connection[Any], name: str | None, *, seconds:
         conn.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
         conn.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(int(seconds * 1000))))
         yield
+
+
+def fingerprints(conn: psycopg.Connection[Any], config: Config, relids: Sequence[int]) -> dict[int, str]:
+    """By relid, what two snapshots show alike unless somebody may have changed the table past its log."""
+    parameters = {"relids": list(relids), "publications": list(config.source.publications)}
+    return dict(conn.execute(load("parity/fingerprints"), parameters).fetchall())
 
 
 @contextmanager

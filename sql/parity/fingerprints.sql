@@ -1,0 +1,53 @@
+-- What must stay as it was for a log to have told every change of a table since another snapshot: the files of the table
+-- and of its partitions, how they hang together, and the catalog's rows by which they are published and logged. The xmin
+-- of a row changes with the row, so what was altered and put back is another too. As the transaction's snapshot shows it.
+with recursive tree (root, relid) as (
+  select r.relid, r.relid
+  from pg_catalog.unnest(%(relids)s::pg_catalog.oid[]) as r (relid)
+  union all
+  select t.root, i.inhrelid
+  from tree as t
+  join pg_catalog.pg_class as c on c.oid = t.relid and c.relkind = 'p'
+  join pg_catalog.pg_inherits as i on i.inhparent = t.relid and not i.inhdetachpending
+),
+
+kin (root, relid) as (
+  select t.root, t.relid from tree as t
+  union
+  select r.relid, a.relid
+  from pg_catalog.unnest(%(relids)s::pg_catalog.oid[]) as r (relid)
+  cross join lateral pg_catalog.pg_partition_ancestors(r.relid) as a (relid)
+),
+
+facts (root, fact) as (
+  select k.root, pg_catalog.concat_ws(' ', 'class', c.oid, c.relnamespace, c.relfilenode)
+  from kin as k
+  join pg_catalog.pg_class as c on c.oid = k.relid
+  union all
+  select k.root, pg_catalog.concat_ws(' ', 'inherits', i.inhrelid, i.inhparent, i.xmin)
+  from kin as k
+  join pg_catalog.pg_inherits as i on i.inhrelid = k.relid
+  union all
+  select k.root, pg_catalog.concat_ws(' ', 'trigger', t.oid, t.xmin)
+  from kin as k
+  join pg_catalog.pg_trigger as t on t.tgrelid = k.relid
+  join pg_catalog.pg_proc as f on f.oid = t.tgfoid
+  join pg_catalog.pg_namespace as n on n.oid = f.pronamespace and n.nspname = 'cdc'
+  union all
+  select k.root, pg_catalog.concat_ws(' ', 'publication', p.oid, p.xmin, r.oid, r.xmin, s.oid, s.xmin)
+  from kin as k
+  join pg_catalog.pg_class as c on c.oid = k.relid
+  cross join pg_catalog.pg_publication as p
+  left join pg_catalog.pg_publication_rel as r on r.prpubid = p.oid and r.prrelid = k.relid
+  left join pg_catalog.pg_publication_namespace as s on s.pnpubid = p.oid and s.pnnspid = c.relnamespace
+  where p.pubname = any (%(publications)s)
+)
+
+select
+  f.root::int8,
+  pg_catalog.encode(
+    pg_catalog.sha256(pg_catalog.convert_to(pg_catalog.string_agg(f.fact, ',' order by f.fact collate "C"), 'UTF8')),
+    'hex'
+  )
+from facts as f
+group by f.root

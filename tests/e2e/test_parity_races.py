@@ -1,0 +1,192 @@
+"""A check beside what others do meanwhile: DDL past capture, another run of dbt, no free slot, a lock. One lake."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.support_postgres import fresh_database
+from toolkit import build as building
+from toolkit import drain as draining
+from toolkit import initialise, snapshot
+from toolkit.config import CheckConfig, Config, SourceConfig
+from toolkit.embedded import EmbeddedServer
+from toolkit.lake import session
+from toolkit.lake.ledger import Ledger
+from toolkit.quality import check as checking
+from toolkit.quality import publish
+from toolkit.quality.report import CheckReport, TableCheck
+from toolkit.queries import ROOT
+
+pytestmark = [pytest.mark.e2e, pytest.mark.postgres, pytest.mark.spark, pytest.mark.dbt, pytest.mark.wide]
+
+TABLES = """
+create table public.item (id int primary key, v int);
+insert into public.item select i, i from generate_series(1, 50) i;
+create table public.quiet (id int primary key, v int);
+insert into public.quiet select i, i from generate_series(1, 50) i;
+create table public.root (id int primary key, v text) partition by range (id);
+create table public.low partition of public.root for values from (0) to (100) partition by range (id);
+create table public.low_1 partition of public.low for values from (0) to (50);
+create table public.low_2 partition of public.low for values from (50) to (100);
+insert into public.root select i, 'v' from generate_series(10, 90, 10) i;
+create table public.filled (id int primary key, v text);
+insert into public.filled values (150, 'v');
+create publication cdc with (publish_via_partition_root);
+"""
+
+
+@pytest.fixture(scope="module")
+def source(pg16: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory, _jvm: None) -> Iterator[Config]:
+    with fresh_database(pg16) as conninfo:
+        config = Config(
+            root=tmp_path_factory.mktemp("races"),
+            source=SourceConfig(conninfo=conninfo, slot="cdc_races", exclude=("public.filled",)),
+            check=CheckConfig(full_rows=0, full_hours=24, cut_seconds=2.0),
+        )
+        shutil.copytree(ROOT / "dbt_project", config.project_dir, ignore=shutil.ignore_patterns("target", "logs"))
+        _sql(config, TABLES)
+        initialise.init(config)
+        assert _check(config).green
+        yield config
+
+
+def _sql(config: Config, *statements: str) -> None:
+    with psycopg.connect(config.source.conninfo, autocommit=True) as conn:
+        for statement in statements:
+            conn.execute(statement.encode())
+
+
+def _check(config: Config, *tables: str, **given: Any) -> CheckReport:
+    return checking.check(config, tables, **({"drain": draining.drain, "build": building.build} | given))
+
+
+def _by_name(report: CheckReport) -> dict[str, TableCheck]:
+    return {t.table.removeprefix("public."): t for t in report.tables}
+
+
+@contextmanager
+def _unheard(config: Config) -> Iterator[None]:
+    """As on a server where nobody tells of DDL."""
+    triggers = "select evtname from pg_event_trigger where evtname like '\\_cdc\\_%'"
+    with psycopg.connect(config.source.conninfo, autocommit=True) as conn:
+        names = [name for (name,) in conn.execute(triggers).fetchall()]
+        for how in ("disable", "enable always"):
+            for name in names:
+                conn.execute(f"alter event trigger {name} {how}".encode())
+            if how == "disable":
+                yield
+
+
+def test_what_changed_unheard_is_never_carried(source: Config) -> None:
+    """No key is touched by it, no drain of a check compares the catalog: only the table itself can tell."""
+    told = {name: t.proof for name, t in _by_name(_check(source)).items()}
+    assert told == {"item": "carried", "quiet": "carried", "root": "carried"}
+    # Due: a full pass, whatever the log says.
+    due = source.model_copy(update={"check": source.check.model_copy(update={"full_hours": 1e-6})})
+    assert {t.proof for t in _check(due).tables} == {"full"}
+    for ddl, undo, table, counts in (
+        ("alter table public.item alter v type int using v + 1", "", "item", (50, 0, 0)),
+        (
+            "alter table public.root attach partition public.filled for values from (100) to (200)",
+            "alter table public.root detach partition public.filled",
+            "root",
+            (0, 0, 1),
+        ),
+        (
+            "begin; alter table public.low detach partition public.low_2; update public.low_2 set v = 'w';"
+            " alter table public.low attach partition public.low_2 for values from (50) to (100); commit",
+            "",
+            "root",
+            (5, 0, 0),
+        ),
+        ("alter table public.low_1 disable trigger user; truncate public.low_1", "", "root", (5, 4, 0)),
+        (
+            "alter publication cdc set (publish = 'insert'); delete from public.item where id = 7;"
+            " alter publication cdc set (publish = 'insert, update, delete, truncate')",
+            "",
+            "item",
+            (49, 1, 0),
+        ),
+    ):
+        with _unheard(source):
+            _sql(source, *ddl.split("; "))
+        red = _by_name(_check(source))
+        found = red[table]
+        assert (found.proof, found.status) == ("full", "different"), ddl
+        assert (found.modified, found.added, found.removed) == counts, ddl
+        if undo:
+            with _unheard(source):
+                _sql(source, undo)
+    # VACUUM FULL makes another file too, and then all is read and found equal.
+    _sql(source, "vacuum full public.quiet")
+    quiet = _by_name(_check(source, "quiet"))["quiet"]
+    assert (quiet.proof, quiet.status) == ("full", "identical")
+    assert _by_name(_check(source, "quiet"))["quiet"].proof == "carried"
+    draining.drain(source)  # compares the catalog
+    snapshot.repair(source)
+    assert _check(source).green
+
+
+def test_a_run_of_dbt_from_before_the_cut_is_no_difference(source: Config) -> None:
+    """`dbt run` takes no lease: it fixes its position, and reaches a table when a check has built it further."""
+    ledger = Ledger(source)
+    last = ledger.last()
+    assert last is not None
+    then = {"CDC_RUN_SNAPSHOT": str(ledger.snapshot_id()), "CDC_RUN_BATCH": str(last.batch_id)}
+    _sql(source, "insert into public.item values (1000, 1)")
+
+    def late(*arguments: str) -> Any:
+        def build(config: Config, *, select: Sequence[str] | None = None) -> None:
+            building.build(config, select=select)
+            building._invoke(config, ["run", "--select", "current__public__item", *arguments], {}, then)
+
+        return build
+
+    item = _by_name(_check(source, "item", build=late()))["item"]
+    assert item.status == "identical"  # it found the table ahead, and left it
+    _sql(source, "insert into public.item values (1001, 1)")
+    item = _by_name(_check(source, "item", build=late("--full-refresh")))["item"]
+    assert (item.status, item.remedy) == ("not_taken", "cdc check again")
+    assert "built to an earlier LSN" in (item.reason or "")
+    assert _by_name(_check(source, "item"))["item"].status == "identical"
+    assert session.own_session(source).table("published.public__item").where("id >= 1000").count() == 2
+
+
+def test_without_a_free_slot_a_whole_check_is_green(source: Config) -> None:
+    with psycopg.connect(source.source.conninfo, autocommit=True) as conn:
+        names = []
+        try:
+            with pytest.raises(psycopg.errors.ConfigurationLimitExceeded):
+                for n in range(100):
+                    conn.execute("select pg_create_physical_replication_slot(%s)", [f"full_{n}"])
+                    names.append(f"full_{n}")
+            # A transaction of DDL alone comes last: the snapshot of the cut shows what it did.
+            conn.execute("insert into public.item values (2000, 1)")
+            conn.execute("alter table public.quiet alter v type int using v + 1")
+            found = _by_name(_check(source))
+        finally:
+            for name in names:
+                conn.execute("select pg_drop_replication_slot(%s)", [name])
+    assert (found["item"].status, found["root"].status) == ("identical", "identical")
+    assert found["quiet"].status == "stale"
+    snapshot.repair(source)
+    assert _check(source).green
+
+
+def test_the_report_names_who_holds_a_lock(source: Config) -> None:
+    with psycopg.connect(source.source.conninfo, application_name="migration") as holder:
+        holder.execute("lock table public.item")
+        report = _check(source.model_copy(update={"check": CheckConfig(cut_seconds=0.5)}))
+        pid = holder.info.backend_pid
+    found = _by_name(report)
+    assert found["item"].status == "not_taken"
+    assert f"pid {pid} (migration" in (found["item"].reason or "")
+    assert f"pid {pid} (migration" in report.text
+    assert {found[name].status for name in ("quiet", "root")} == {"identical"}
+    assert publish.proofs(source)[found["item"].relid]["status"] == "not_taken"
