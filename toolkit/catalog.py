@@ -215,6 +215,18 @@ def _labels(column: dict[str, Any], key: str) -> tuple[tuple[int, str], ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class ForeignKey:
+    """A foreign key of the source. Columns are attnums, those of both sides in one order."""
+
+    name: str
+    relid: int
+    references: int  # relid
+    columns: tuple[int, ...]
+    referenced: tuple[int, ...]
+    exempt: str | None = None  # why its tables need not meet it
+
+
+@dataclass(frozen=True, slots=True)
 class SchemaVersion:
     """A table version with its place in the log, valid from there until the next of the same relid."""
 

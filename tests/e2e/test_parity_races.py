@@ -9,11 +9,13 @@ from typing import Any
 
 import psycopg
 import pytest
+from click.testing import CliRunner
 
 from tests.support_postgres import fresh_database
 from toolkit import build as building
 from toolkit import drain as draining
 from toolkit import initialise, snapshot
+from toolkit.cli import main
 from toolkit.config import CheckConfig, Config, SourceConfig
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake import session
@@ -37,6 +39,15 @@ create table public.low_2 partition of public.low for values from (50) to (100);
 insert into public.root select i, 'v' from generate_series(10, 90, 10) i;
 create table public.filled (id int primary key, v text);
 insert into public.filled values (150, 'v');
+create table public.parent (id bigint, code varchar(8), v numeric, primary key (id, code));
+create unique index on public.parent (v);
+insert into public.parent values (1, 'a', 1.0), (2, 'b', 2.0);
+create table public.child (
+  id int primary key, up int references public.child, p int, code text, v numeric references public.parent (v),
+  constraint both_of_it foreign key (p, code) references public.parent
+);
+insert into public.child values (1, null, 1, 'a', 1), (2, 1, 2, 'b', 2.00), (3, 1, null, 'zz', null);
+alter table public.child add constraint loose foreign key (up) references public.item not valid;
 create publication cdc with (publish_via_partition_root);
 """
 
@@ -62,8 +73,8 @@ def _sql(config: Config, *statements: str) -> None:
             conn.execute(statement.encode())
 
 
-def _check(config: Config, *tables: str, **given: Any) -> CheckReport:
-    return checking.check(config, tables, **({"drain": draining.drain, "build": building.build} | given))
+def _check(config: Config, *tables: str, build: checking.Build = building.build, full: bool = False) -> CheckReport:
+    return checking.check(config, tables, drain=draining.drain, build=build, full=full)
 
 
 def _by_name(report: CheckReport) -> dict[str, TableCheck]:
@@ -81,56 +92,6 @@ def _unheard(config: Config) -> Iterator[None]:
                 conn.execute(f"alter event trigger {name} {how}".encode())
             if how == "disable":
                 yield
-
-
-def test_what_changed_unheard_is_never_carried(source: Config) -> None:
-    """No key is touched by it, no drain of a check compares the catalog: only the table itself can tell."""
-    told = {name: t.proof for name, t in _by_name(_check(source)).items()}
-    assert told == {"item": "carried", "quiet": "carried", "root": "carried"}
-    # Due: a full pass, whatever the log says.
-    due = source.model_copy(update={"check": source.check.model_copy(update={"full_hours": 1e-6})})
-    assert {t.proof for t in _check(due).tables} == {"full"}
-    for ddl, undo, table, counts in (
-        ("alter table public.item alter v type int using v + 1", "", "item", (50, 0, 0)),
-        (
-            "alter table public.root attach partition public.filled for values from (100) to (200)",
-            "alter table public.root detach partition public.filled",
-            "root",
-            (0, 0, 1),
-        ),
-        (
-            "begin; alter table public.low detach partition public.low_2; update public.low_2 set v = 'w';"
-            " alter table public.low attach partition public.low_2 for values from (50) to (100); commit",
-            "",
-            "root",
-            (5, 0, 0),
-        ),
-        ("alter table public.low_1 disable trigger user; truncate public.low_1", "", "root", (5, 4, 0)),
-        (
-            "alter publication cdc set (publish = 'insert'); delete from public.item where id = 7;"
-            " alter publication cdc set (publish = 'insert, update, delete, truncate')",
-            "",
-            "item",
-            (49, 1, 0),
-        ),
-    ):
-        with _unheard(source):
-            _sql(source, *ddl.split("; "))
-        red = _by_name(_check(source))
-        found = red[table]
-        assert (found.proof, found.status) == ("full", "different"), ddl
-        assert (found.modified, found.added, found.removed) == counts, ddl
-        if undo:
-            with _unheard(source):
-                _sql(source, undo)
-    # VACUUM FULL makes another file too, and then all is read and found equal.
-    _sql(source, "vacuum full public.quiet")
-    quiet = _by_name(_check(source, "quiet"))["quiet"]
-    assert (quiet.proof, quiet.status) == ("full", "identical")
-    assert _by_name(_check(source, "quiet"))["quiet"].proof == "carried"
-    draining.drain(source)  # compares the catalog
-    snapshot.repair(source)
-    assert _check(source).green
 
 
 def test_a_run_of_dbt_from_before_the_cut_is_no_difference(source: Config) -> None:
@@ -188,5 +149,80 @@ def test_the_report_names_who_holds_a_lock(source: Config) -> None:
     assert found["item"].status == "not_taken"
     assert f"pid {pid} (migration" in (found["item"].reason or "")
     assert f"pid {pid} (migration" in report.text
-    assert {found[name].status for name in ("quiet", "root")} == {"identical"}
+    assert {t.status for name, t in found.items() if name != "item"} == {"identical"}
     assert publish.proofs(source)[found["item"].relid]["status"] == "not_taken"
+
+
+def test_rows_without_what_they_reference_are_red(source: Config) -> None:
+    whole = _check(source, "child", "parent", "item", full=True)
+    assert whole.green
+    looked = {r.key.name: (r.orphans, r.reason) for r in whole.references if r.orphans is not None or r.reason}
+    assert looked == {
+        "both_of_it": (0, None),
+        "child_up_fkey": (0, None),
+        "child_v_fkey": (None, "equal values of numeric and numeric may have other texts"),
+        "loose": (None, "it is NOT VALID"),
+    }
+    _sql(source, "set session_replication_role = replica", "insert into public.child values (4, 9, 1, 'b', 1)")
+    settings = f'[source]\nconninfo = "{source.source.conninfo}"\nslot = "cdc_races"\nexclude = ["public.filled"]\n'
+    (source.root / "cdc.toml").write_text(settings, encoding="utf-8")
+    arguments = ["check", "child", "parent", "--full", "--config", str(source.root / "cdc.toml")]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 3, done.output
+    assert "all identical, but rows lack what they reference" in done.output
+    assert "both_of_it of public.child: 1 rows without their row in public.parent, on the source too: (1, b)" in (
+        done.output
+    )
+    assert "child_up_fkey of public.child: 1 rows without their row in public.child, on" in done.output
+    _sql(source, "delete from public.child where id = 4")
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+
+
+def test_what_changed_unheard_is_never_carried(source: Config) -> None:
+    """No key is touched by it, no drain of a check compares the catalog: only the table itself can tell."""
+    told = {name: t.proof for name, t in _by_name(_check(source)).items()}
+    assert set(told.values()) == {"carried"}
+    # Due: a full pass, whatever the log says.
+    due = source.model_copy(update={"check": source.check.model_copy(update={"full_hours": 1e-6})})
+    assert {t.proof for t in _check(due).tables} == {"full"}
+    for ddl, undo, table, counts in (
+        ("alter table public.item alter v type int using v + 1", "", "item", (50, 0, 0)),
+        (
+            "alter table public.root attach partition public.filled for values from (100) to (200)",
+            "alter table public.root detach partition public.filled",
+            "root",
+            (0, 0, 1),
+        ),
+        (
+            "begin; alter table public.low detach partition public.low_2; update public.low_2 set v = 'w';"
+            " alter table public.low attach partition public.low_2 for values from (50) to (100); commit",
+            "",
+            "root",
+            (5, 0, 0),
+        ),
+        ("alter table public.low_1 disable trigger user; truncate public.low_1", "", "root", (5, 4, 0)),
+        (
+            "alter publication cdc set (publish = 'insert'); delete from public.item where id = 7;"
+            " alter publication cdc set (publish = 'insert, update, delete, truncate')",
+            "",
+            "item",
+            (49, 1, 0),
+        ),
+    ):
+        with _unheard(source):
+            _sql(source, *ddl.split("; "))
+        red = _by_name(_check(source))
+        found = red[table]
+        assert (found.proof, found.status) == ("full", "different"), ddl
+        assert (found.modified, found.added, found.removed) == counts, ddl
+        if undo:
+            with _unheard(source):
+                _sql(source, undo)
+    # VACUUM FULL makes another file too, and then all is read and found equal.
+    _sql(source, "vacuum full public.quiet")
+    quiet = _by_name(_check(source, "quiet"))["quiet"]
+    assert (quiet.proof, quiet.status) == ("full", "identical")
+    assert _by_name(_check(source, "quiet"))["quiet"].proof == "carried"
+    draining.drain(source)  # compares the catalog
+    snapshot.repair(source)
+    assert _check(source).green

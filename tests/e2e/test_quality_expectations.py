@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from toolkit.catalog import ForeignKey
 from toolkit.config import CheckConfig, Config
 from toolkit.errors import CdcError
 from toolkit.lsn import Lsn
 from toolkit.quality import expectations, standing
-from toolkit.quality.report import Cause, CheckReport, Difference, Sample, TableCheck
+from toolkit.quality.report import Cause, CheckReport, Difference, Reference, Sample, TableCheck
 
 pytestmark = pytest.mark.e2e
 
@@ -80,12 +81,21 @@ def test_a_disagreement_is_refused(tmp_path: Path) -> None:
 
 def test_published_tables_that_reference_each_other_stand_at_one_lsn(tmp_path: Path) -> None:
     """Planted fault: one of them is red and stays at its last proof."""
-    key = ("b_a_fkey", 2, 1)
+    key = ForeignKey("b_a_fkey", 2, 1, (1,), (1,))
     proofs = {2: {"table": "public.b", "status": "identical", "lsn": 0x800, "full_at": None, "proven_at": None}}
-    report = CheckReport(Lsn(0x1000), (OK, RED["different"]), references=(key, ("other", 2, 99)))
+    report = CheckReport(
+        Lsn(0x1000), (OK, RED["different"]), references=(Reference(key), Reference(replace(key, references=99)))
+    )
     stands = standing.after(proofs, report)
     assert stands.references == (
-        {"name": "b_a_fkey", "table": "public.b", "references": "public.a", "lsn": "0/800", "references_lsn": "0/1000"},
+        {
+            "name": "b_a_fkey",
+            "table": "public.b",
+            "references": "public.a",
+            "lsn": "0/800",
+            "references_lsn": "0/1000",
+            "orphans": None,
+        },
     )
     assert [(t["table"], t["status"], t["lsn"]) for t in stands.tables] == [
         ("public.a", "identical", "0/1000"),
@@ -95,8 +105,10 @@ def test_published_tables_that_reference_each_other_stand_at_one_lsn(tmp_path: P
     pages = {
         p.parent.parent.parent.name: p.read_text(encoding="utf-8") for p in tmp_path.rglob("validations/**/*.html")
     }
-    assert set(pages) == {"parity", "published", "references"}
-    assert all("Failed" in text for text in pages.values())
+    assert set(pages) == {"parity", "published", "references", "orphans"}
+    status = re.compile(r"Status:\s+(\w+)")
+    told = {(n, said) for n, text in pages.items() for said in status.findall(re.sub(r"<[^>]+>", " ", text))}
+    assert told == {(n, "Succeeded" if n == "orphans" else "Failed") for n in pages}
     whole = replace(report, tables=(OK, replace(OK, table="public.b", relid=2)))
     expectations.run(whole, tmp_path, standing.after(proofs, whole))
     pages = {
@@ -116,4 +128,23 @@ def test_a_proof_that_has_grown_old_fails_its_suite(tmp_path: Path) -> None:
     for hours in (24.0, 48.0):
         expectations.run(report, tmp_path)  # imports the library
         met = expectations._run(report, tmp_path, stands, CheckConfig(fresh_hours=hours))
-        assert met == {"parity": True, "published": hours == 48.0, "references": True}
+        assert met == {"parity": True, "published": hours == 48.0, "references": True, "orphans": True}
+
+
+def test_rows_without_what_they_reference_are_red_with_a_sample(tmp_path: Path) -> None:
+    """Both tables are proven: the source has such rows too, and still nobody may rely on the key."""
+    key = ForeignKey("b_a_fkey", 2, 1, (1,), (1,))
+    tables = (OK, replace(OK, table="public.b", relid=2))
+    loose = Reference(replace(key, name="loose"), reason="it is NOT VALID")
+    whole = CheckReport(Lsn(0x1000), tables, references=(Reference(key, 0), loose))
+    assert whole.green
+    assert "foreign key loose of public.b was not looked at: it is NOT VALID" in whole.text
+    assert expectations.run(whole, tmp_path)
+    red = CheckReport(Lsn(0x1000), tables, references=(Reference(key, 2, (("7",), ("9",))),))
+    assert not red.green
+    assert (
+        "foreign key b_a_fkey of public.b: 2 rows without their row in public.a, on the source too: (7), (9)"
+        in red.text
+    )
+    expectations.validate(Config(root=tmp_path), red)
+    assert "b_a_fkey" in (expectations.directory(Config(root=tmp_path)) / "data_docs" / "index.html").read_text("utf-8")

@@ -8,10 +8,13 @@ from contextlib import ExitStack
 import psycopg
 import pytest
 
+from tests.support_postgres import fresh_database, mostly_one_server
 from toolkit.catalog import TableVersion
 from toolkit.config import Config, SourceConfig
+from toolkit.embedded import EmbeddedServer
 from toolkit.parity import Comparison, comparison, line
 from toolkit.quality import reading
+from toolkit.quality.classify import classify
 from toolkit.queries import load
 from toolkit.source import catalog, cut, guard, install, parity, slot
 from toolkit.source.connection import Connection, connect
@@ -97,6 +100,7 @@ TREE = (
 )
 
 
+@mostly_one_server
 @pytest.mark.parametrize(
     "ddl",
     [
@@ -127,6 +131,7 @@ def test_partitions_of_another_day_are_refused(database: str, ddl: str) -> None:
                 read()
 
 
+@mostly_one_server
 def test_a_partition_attached_between_look_and_read_is_refused(database: str) -> None:
     """ATTACH does not wait for readers of the root, nor they for it."""
     config = Config(source=SourceConfig(conninfo=database))
@@ -143,6 +148,7 @@ def test_a_partition_attached_between_look_and_read_is_refused(database: str) ->
             assert sum(len(block) for block in blocks) == 20
 
 
+@mostly_one_server
 def test_children_by_inheritance_are_no_part_of_their_parent(database: str) -> None:
     config = Config(source=SourceConfig(conninfo=database))
     with connect(config) as conn, connect(config) as other:
@@ -160,6 +166,7 @@ def test_children_by_inheritance_are_no_part_of_their_parent(database: str) -> N
                     assert [one for block in blocks for one in block] == [line(("1",))]
 
 
+@mostly_one_server
 def test_another_row_filter_is_another_table(source: Config) -> None:
     with connect(source) as conn:
         conn.execute("create table public.t (id int primary key, v int)")
@@ -178,6 +185,7 @@ def test_another_row_filter_is_another_table(source: Config) -> None:
         assert not reading.alike(before, plan())
 
 
+@mostly_one_server
 @pytest.mark.parametrize("ddl", ["alter table public.t alter v type int using v + 1", "truncate public.leaf"])
 def test_a_cut_without_a_slot_is_behind_ddl_that_wrote_no_row(source: Config, ddl: str) -> None:
     """Its snapshot shows what the DDL did; an L before it would have the lake built without."""
@@ -197,3 +205,25 @@ def test_a_cut_without_a_slot_is_behind_ddl_that_wrote_no_row(source: Config, dd
         assert drained < lsn <= committed
         (last,) = cut.commits(conn, source, committed)
         assert last.end_lsn == lsn
+
+
+@pytest.mark.parametrize("kind", ["text collate public.same", "public.citext"])
+def test_keys_that_are_equal_in_other_letters_are_read_once(pg15: EmbeddedServer, kind: str) -> None:
+    """The log names the old and the new spelling; both are the same key to the server, and two keys to the lake."""
+    with fresh_database(pg15) as conninfo, connect(Config(source=SourceConfig(conninfo=conninfo))) as conn:
+        conn.execute("create collation public.same (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
+        conn.execute("create extension citext schema public")
+        conn.execute(f"create table public.t (code {kind} primary key, v int)".encode())
+        conn.execute("insert into public.t values ('ABC', 1), ('b', 2), ('ß', 3)")
+        with pytest.raises(psycopg.errors.UniqueViolation):
+            conn.execute("insert into public.t values ('abc', 1)")
+        plan = _plan(conn, "t")
+        with (
+            parity.inside_snapshot(conn, None, seconds=5),
+            parity.lines(conn, plan, keys=[("abc",), ("ABC",), ("gone",), ("ß",)]) as blocks,
+        ):
+            lines = [one for block in blocks for one in block]
+        assert sorted(lines) == [line(("ABC", "1")), line(("ß", "3"))]
+        lake = [line(("abc", "1")), line(("ß", "3"))]  # planted fault: one letter
+        found = classify(lines, lake, columns=["code", "v"], key=plan.key, stamps=plan.stamps, samples=5)
+        assert (found.identical, found.modified, found.added, found.removed) == (1, 0, 1, 1)

@@ -21,12 +21,12 @@ from toolkit.names import lake_table
 from toolkit.parity import Comparison, Figures, Sums, chosen, comparison, differing, effective, total
 from toolkit.quality import reading
 from toolkit.quality.classify import classify
-from toolkit.quality.report import CheckReport, Classes, Sample, Status, TableCheck
+from toolkit.quality.report import CheckReport, Classes, Reference, Sample, Status, TableCheck
 
 if TYPE_CHECKING:
     import psycopg
 
-    from toolkit.catalog import TableVersion
+    from toolkit.catalog import ForeignKey, TableVersion
     from toolkit.config import Config
     from toolkit.lake.applied import Applied, News
     from toolkit.lake.parity import Side
@@ -102,7 +102,7 @@ def compare(
             taken = _take_source(config, conn, wanted, {} if full else incremental.candidates(config))
         except (CdcError, _psycopg_error()) as error:
             return _nothing_taken(config, wanted, f"no exact cut could be made: {connection.one_line(error)}")
-        references = catalog.foreign_keys(conn)
+        keys = catalog.foreign_keys(conn)
         _log.info("parity cut", extra={"lsn": str(lsn), "tables": len(taken)})
         drain(config, upto=lsn)
         standing, since = _build(config, wanted, build)
@@ -110,6 +110,7 @@ def compare(
             return _nothing_taken(config, wanted, f"the lake stands at {standing}, the source was read at {lsn}")
         comparing = _Comparing(config, conn, lsn, taken, wanted, since, rows)
         results = comparing.results()  # while the snapshot is open
+        references = comparing.references(keys, results)
     results = tuple(sorted(results, key=lambda t: t.table))
     return CheckReport(lsn, results, references=references, batch_id=comparing.batch_id)
 
@@ -290,6 +291,32 @@ class _Comparing:
                 # Whatever it was, this table was not proven; the others still can be.
                 _log.warning("parity not taken", extra={"table": result.table, "error": repr(error)[:500]})
                 found.append(replace(result, reason=f"the comparison failed: {_first_line(error)}"))
+        return tuple(found)
+
+    def references(self, keys: Sequence[ForeignKey], results: Sequence[TableCheck]) -> tuple[Reference, ...]:
+        """The foreign keys, with the rows that do not meet them in what was proven whole here: both tables at one LSN.
+
+        A table that is proven by touched keys is too large to be joined each time.
+        """
+        from toolkit.lake import references as lake
+        from toolkit.lake.parity import Side
+
+        whole = {r.relid for r in results if r.status == "identical" and r.proof == "full"}
+        found = []
+        for key in keys:
+            if not {key.relid, key.references} <= whole:
+                found.append(Reference(key))
+                continue
+            child, parent = (
+                Side(comparison(self.live[relid], 1), self.made[relid].snapshot_id)
+                for relid in (key.relid, key.references)
+            )
+            reason = lake.untold(key, child, parent)
+            if reason is not None:
+                found.append(Reference(key, reason=reason))
+                continue
+            count, samples = lake.orphans(self.spark, key, child, parent, samples=self.config.check.samples)
+            found.append(Reference(key, count, samples))
         return tuple(found)
 
     def _named(self, table: TableVersion) -> TableCheck:

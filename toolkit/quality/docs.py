@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
 
-from toolkit.quality.report import CheckReport, TableCheck, cut, shown
+from toolkit.quality.report import CheckReport, TableCheck, cut, headline, shown
 
 #: Stylesheets, scripts and pictures of other hosts, and the scripts that need them.
 _FETCHED = re.compile(
@@ -44,7 +44,7 @@ def finish(docs: Path, report: CheckReport) -> None:
 
 def _index(report: CheckReport, pages: Iterable[Path]) -> str:
     where = f"at LSN {report.lsn}" if report.lsn is not None else "not taken"
-    title = html.escape(f"Parity {where}: {'all identical' if report.green else 'NOT proven'}")
+    title = html.escape(f"Parity {where}: {headline(report)}")
     head = "".join(
         f"<th>{name}</th>"
         for name in ("table", "status", "rows", "identical", "modified", "added", "removed", "proof", "last full proof")
@@ -58,6 +58,7 @@ def _index(report: CheckReport, pages: Iterable[Path]) -> str:
         " <b>added</b> (in the lake only) or <b>removed</b> (in the source only).</p>"
         f"<table><tr>{head}</tr>{''.join(map(_row, report.tables))}</table>"
         f"{''.join(map(_details, report.tables))}"
+        f"{''.join(f'<p>{html.escape(said)}</p>' for said in map(report.told, report.references) if said)}"
         f"<h2>Expectations</h2><ul>{links}</ul><p>Rules inside one table (not null, unique keys, enum labels, ranges of"
         " types) are dbt tests of the models: <code>dbt test</code> in <code>dbt_project</code>.</p></body></html>\n"
     )

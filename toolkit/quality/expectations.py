@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from toolkit.config import Config
 
-SUITE = "parity"
+SUITE, ORPHANS = "parity", "orphans"
 _importing = threading.Lock()
 _COUNTS = ("rows", "identical", "modified", "added", "removed")
 
@@ -82,7 +82,7 @@ def _library() -> Any:
 
 
 def run(report: CheckReport, docs: Path, standing: Standing | None = None, limits: CheckConfig | None = None) -> bool:
-    """Whether the result meets the suite of parity; the Data Docs of all suites are in `docs` afterwards.
+    """Whether the result meets the suites of parity and orphans; the Data Docs of all suites are in `docs` afterwards.
 
     `standing` is ruled on too. What it breaks shows in the docs: a red table has made the result red already.
 
@@ -93,7 +93,8 @@ def run(report: CheckReport, docs: Path, standing: Standing | None = None, limit
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the library's own deprecations, not ours to mend
         logging.getLogger("great_expectations").setLevel(logging.ERROR)
-        return _run(report, docs, standing or after({}, report), limits or CheckConfig())[SUITE]
+        met = _run(report, docs, standing or after({}, report), limits or CheckConfig())
+    return met[SUITE] and met[ORPHANS]
 
 
 def _run(report: CheckReport, docs: Path, standing: Standing, limits: CheckConfig) -> dict[str, bool]:
@@ -124,13 +125,14 @@ def _run(report: CheckReport, docs: Path, standing: Standing, limits: CheckConfi
     ages = ("age_hours", "full_age_hours")
     tables = pd.DataFrame(columns(standing.tables, ("table", "status", "lsn", *ages)))
     references = pd.DataFrame(
-        columns(standing.references, ("name", "table", "references", "lsn", "references_lsn")), dtype=object
-    )
+        columns(standing.references, ("name", "table", "references", "lsn", "references_lsn", "orphans")), dtype=object
+    ).astype({"orphans": "Int64"})
     success = {}
     for suite, data, name in (
         (parity_suite(), frame(report), "table"),
         (published_suite(limits), tables.astype(dict.fromkeys(ages, "Float64")), "table"),
         (references_suite(), references, "name"),
+        (orphans_suite(), references, "name"),
     ):
         asset = source.add_dataframe_asset(suite.name)
         definition = context.validation_definitions.add(
@@ -198,6 +200,15 @@ def references_suite() -> Any:
             column_A="lsn", column_B="references_lsn", ignore_row_if="neither"
         )
     )
+    return found
+
+
+def orphans_suite() -> Any:
+    """Referential integrity of what is proven: no row lacks the one that a foreign key of the source says it has."""
+    import great_expectations as gx
+
+    found = gx.ExpectationSuite(name=ORPHANS)
+    found.add_expectation(gx.expectations.ExpectColumnValuesToBeBetween(column="orphans", min_value=0, max_value=0))
     return found
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from toolkit.catalog import ForeignKey
 from toolkit.lsn import Lsn
 
 Status = Literal["identical", "different", "stale", "not_taken"]
@@ -132,6 +133,17 @@ class TableCheck:
 
 
 @dataclass(frozen=True, slots=True)
+class Reference:
+    """A foreign key of the source between two tables. `orphans` are rows of the first without their row of the second,
+    None where they were not looked for: not both tables were proven whole by this check, or for the `reason`."""
+
+    key: ForeignKey
+    orphans: int | None = None
+    samples: tuple[tuple[str, ...], ...] = ()  # values that are not there
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CheckReport:
     """All tables at one LSN. `lsn` is None when no cut could be taken."""
 
@@ -139,13 +151,37 @@ class CheckReport:
     tables: tuple[TableCheck, ...]
     published: tuple[str, ...] = ()  # tables whose published view was moved to `lsn`
     reports: tuple[str, ...] = ()  # files written
-    references: tuple[tuple[str, int, int], ...] = ()  # foreign keys of the source: name, from relid, to relid
+    references: tuple[Reference, ...] = ()
     batch_id: int | None = None  # newest of the log that was compared; what is drained later is not proven
 
     @property
     def green(self) -> bool:
-        """Whether every table was compared and found identical. Nothing compared is not green."""
-        return self.lsn is not None and bool(self.tables) and all(t.status == "identical" for t in self.tables)
+        """Whether every table was compared and found identical, and no row lacks the one that it references.
+
+        Nothing compared is not green.
+        """
+        proven = self.lsn is not None and bool(self.tables) and all(t.status == "identical" for t in self.tables)
+        return proven and not self.orphaned
+
+    @property
+    def orphaned(self) -> tuple[Reference, ...]:
+        """Foreign keys that rows do not meet."""
+        return tuple(r for r in self.references if r.orphans)
+
+    def told(self, reference: Reference) -> str | None:
+        """What is to say of a foreign key, in words."""
+        names = {t.relid: t.table for t in self.tables}
+        one, two = (names.get(relid) for relid in (reference.key.relid, reference.key.references))
+        if one is None or two is None:
+            return None
+        what = f"foreign key {reference.key.name} of {one}"
+        if reference.orphans:
+            shown_ = ", ".join(f"({', '.join(map(str, values))})" for values in reference.samples)
+            return (
+                f"{what}: {reference.orphans} rows without their row in {two}, on the source too: {shown_}"
+                " (written past the constraint: mend them at the source)"
+            )
+        return None if reference.reason is None else f"{what} was not looked at: {reference.reason}"
 
     @property
     def text(self) -> str:
@@ -158,6 +194,7 @@ class CheckReport:
             "lsn": None if self.lsn is None else str(self.lsn),
             "green": self.green,
             "tables": [t.to_dict() for t in self.tables],
+            "references": [said for said in map(self.told, self.references) if said],
             "published": list(self.published),
             "reports": list(self.reports),
         }
@@ -166,7 +203,7 @@ class CheckReport:
 def as_text(report: CheckReport) -> str:
     """The report as a plain table, with the samples of each table that differs below it."""
     where = f"at LSN {report.lsn}" if report.lsn is not None else "not taken"
-    lines = [f"parity {where}: {'all identical' if report.green else 'NOT proven'}", ""]
+    lines = [f"parity {where}: {headline(report)}", ""]
     head = ("table", "status", "rows", "identical", "modified", "added", "removed", "last full proof")
     body = [
         (
@@ -186,7 +223,17 @@ def as_text(report: CheckReport) -> str:
         if table.samples:
             lines += ["", f"{table.table}:"]
             lines += [_sample_line(s) for s in table.samples]
+    for said in map(report.told, report.references):
+        lines += ["", said] if said else []
     return "\n".join(lines) + "\n"
+
+
+def headline(report: CheckReport) -> str:
+    """The result in a few words."""
+    if report.green:
+        return "all identical"
+    proven = replace(report, references=()).green
+    return "all identical, but rows lack what they reference" if proven else "NOT proven"
 
 
 def _last_full(report: CheckReport, table: TableCheck) -> str:

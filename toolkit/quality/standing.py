@@ -23,8 +23,8 @@ class Standing:
     """Rows for the expectations, as they will be once the check has published.
 
     `tables`: table, status, lsn, hours since that was proven and since the last full proof. `references`: one row a
-    foreign key of the source between two published tables, with the LSN of both; rows that reference each other are
-    only whole at one LSN.
+    foreign key of the source between two published tables, with the LSN of both (rows that reference each other are
+    only whole at one LSN) and how many rows lack the one they reference.
     """
 
     tables: tuple[dict[str, Any], ...]
@@ -56,9 +56,10 @@ def after(proofs: Mapping[int, Mapping[str, Any]], report: CheckReport) -> Stand
             now,
         )
     references = [
-        {"name": name, "table": tables[one]["table"], "references": tables[two]["table"]}
-        | {"lsn": tables[one]["lsn"], "references_lsn": tables[two]["lsn"]}
-        for name, one, two in report.references
+        {"name": r.key.name, "table": tables[one]["table"], "references": tables[two]["table"]}
+        | {"lsn": tables[one]["lsn"], "references_lsn": tables[two]["lsn"], "orphans": r.orphans}
+        for r in report.references
+        for one, two in [(r.key.relid, r.key.references)]
         if one in tables and two in tables and tables[one]["lsn"] and tables[two]["lsn"]
     ]
     return Standing(tuple(sorted(tables.values(), key=lambda t: str(t["table"]))), tuple(references))

@@ -11,7 +11,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from toolkit import queries
-from toolkit.catalog import TableVersion
+from toolkit.catalog import ForeignKey, TableVersion
 from toolkit.config import Config
 from toolkit.errors import HistoryDiverged, PreflightFailed
 from toolkit.ledger_row import SourceIdentity
@@ -211,9 +211,13 @@ def read_identity(conn: Connection, config: Config) -> SourceIdentity:
     return SourceIdentity(**row)
 
 
-def foreign_keys(conn: Connection) -> tuple[tuple[str, int, int], ...]:
-    """Foreign keys as (name, relid of the referencing table, relid of the referenced one)."""
-    return tuple(conn.execute(queries.load("introspect/foreign_keys")).fetchall())
+def foreign_keys(conn: Connection) -> tuple[ForeignKey, ...]:
+    """Foreign keys between tables, as the transaction's snapshot shows them."""
+    found = conn.execute(queries.load("introspect/foreign_keys")).fetchall()
+    return tuple(
+        ForeignKey(name, relid, references, tuple(columns), tuple(referenced), exempt)
+        for name, relid, references, columns, referenced, exempt in found
+    )
 
 
 def hmac_key(conn: Connection) -> bytes:
