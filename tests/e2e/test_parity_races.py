@@ -21,7 +21,7 @@ from toolkit.embedded import EmbeddedServer
 from toolkit.lake import session
 from toolkit.lake.ledger import Ledger
 from toolkit.quality import check as checking
-from toolkit.quality import publish
+from toolkit.quality import classify, publish
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.queries import ROOT
 
@@ -48,6 +48,8 @@ create table public.child (
 );
 insert into public.child values (1, null, 1, 'a', 1), (2, 1, 2, 'b', 2.00), (3, 1, null, 'zz', null);
 alter table public.child add constraint loose foreign key (up) references public.item not valid;
+create table public.many (id bigint primary key, v text, price numeric(10,2));
+insert into public.many select i, 'v' || i, i from generate_series(1, 120000) i;
 create publication cdc with (publish_via_partition_root);
 """
 
@@ -178,8 +180,44 @@ def test_rows_without_what_they_reference_are_red(source: Config) -> None:
     assert CliRunner().invoke(main, arguments).exit_code == 0
 
 
+def test_faults_in_a_table_of_many_buckets_are_classed(source: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Enough rows for thousands of buckets, of which some hundred differ; their lines are spooled in parts."""
+    monkeypatch.setattr(classify, "_PART", 2_000)
+    spark = session.own_session(source)
+
+    def many() -> TableCheck:
+        return _by_name(_check(source, "many", full=True))["many"]
+
+    green = many()
+    assert (green.status, green.identical, green.proof) == ("identical", 120_000, "full")
+    snapshot_id = spark.table("current.public__many.refs").where("name = 'main'").collect()[0]["snapshot_id"]
+    for fault, counts in (
+        ("UPDATE current.public__many SET v = concat(v, ' ') WHERE id % 1000 = 7", (120, 0, 0)),
+        ("UPDATE current.public__many SET price = price + 0.01, _cdc_text = NULL WHERE id = 77777", (121, 0, 0)),
+        ("DELETE FROM current.public__many WHERE id % 1000 = 8", (121, 0, 120)),
+        (
+            "INSERT INTO current.public__many SELECT id + 1000000, v, price, _cdc_from_lsn, _cdc_text"
+            " FROM current.public__many WHERE id % 1000 = 9",
+            (121, 120, 120),
+        ),
+    ):
+        spark.sql(fault)
+        found = many()
+        assert (found.status, found.rows) == ("different", 120_000), fault
+        assert (found.modified, found.added, found.removed) == counts, fault
+    assert found.identical == 120_000 - 241
+    told = {(s.kind, d.column) for s in found.samples for d in s.differences}
+    assert told <= {("modified", "v"), ("modified", "price")}
+    assert {s.cause.kind for s in found.samples if s.cause} == {"tampered"}
+    catalog = source.lake.catalog
+    spark.sql(f"CALL {catalog}.system.set_current_snapshot('current.public__many', {snapshot_id}L)")
+    assert many().status == "identical"
+
+
 def test_what_changed_unheard_is_never_carried(source: Config) -> None:
     """No key is touched by it, no drain of a check compares the catalog: only the table itself can tell."""
+    _sql(source, "delete from public.item where id > 50")  # of the tests above
+    assert _check(source, "item").green
     told = {name: t.proof for name, t in _by_name(_check(source)).items()}
     assert set(told.values()) == {"carried"}
     # Due: a full pass, whatever the log says.
