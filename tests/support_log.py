@@ -90,10 +90,7 @@ class Log:
             seen = compare.observe(self.conn, self.config, live)
         target = upto or slot.flush_lsn(self.conn)
         spool = peek.peek(self.conn, self.config, upto=target, max_changes=None, directory=self.directory)
-        last = BatchRecord(
-            self.batch_id, 1, self.complete_to, self.complete_to, self.complete_to, "slot", "", self.identity, 0,
-            compared_to=self.compared_to, capture=self.capture,
-        )  # fmt: skip
+        last = self._last()
         context = planning.PlanContext(
             generation=1, batch_id=self.batch_id, next_schema_id=self.next_schema_id, versions=self.versions,
             key=self.key, system_id=self.identity.system_id, batch_changes=batch_changes, now=datetime.now(UTC),
@@ -101,7 +98,6 @@ class Log:
             known_good=lambda relid: compare.known_good(self, last, relid),  # type: ignore[arg-type]
         )  # fmt: skip
         ddl_xids: dict[int, int] = {}
-        truncated: set[int] = set()
         for batch in planning.plan(spool, context=context).batches:
             self._add(batch.events)
             for task in batch.tasks(2):
@@ -109,8 +105,6 @@ class Log:
                     part.validate(full=True)
                     self.events += part.to_pylist()
             for event in batch.events:
-                if event.kind == "truncate" and event.relid is not None:
-                    truncated.add(event.relid)
                 if event.kind == "schema" and event.relid is not None and event.xid is not None:
                     ddl_xids[event.relid] = event.xid
             self.versions, self.next_schema_id = dict(batch.versions), batch.next_schema_id
@@ -123,12 +117,18 @@ class Log:
         if seen is not None:
             found = compare.against(
                 self, last, seen, versions=self.versions, ddl_xids=ddl_xids, batch_id=self.batch_id,  # type: ignore[arg-type]
-                next_schema_id=self.next_schema_id, at=self.complete_to, truncated=truncated,
+                next_schema_id=self.next_schema_id, at=self.complete_to,
             )  # fmt: skip
             self._add(found)
             self._learn(found)
             self.compared_to, self.capture = seen.lsn, seen.capture.state
         return self.complete_to
+
+    def _last(self) -> BatchRecord:
+        return BatchRecord(
+            self.batch_id, 1, self.complete_to, self.complete_to, self.complete_to, "slot", "", self.identity, 0,
+            compared_to=self.compared_to, capture=self.capture,
+        )  # fmt: skip
 
     def repair(self, *tables: str) -> Lsn:
         """As `cdc repair`: copy the tables at a new cut."""
@@ -186,7 +186,7 @@ class Log:
                 assert event.relid is not None and event.schema_id is not None and event.payload is not None
                 self.versions[event.relid] = SchemaVersion(
                     event.schema_id, 1, Lsn(event.commit_lsn), Lsn(event.end_lsn), event.ordinal,
-                    TableVersion.from_json(json.loads(event.payload)), event.payload,
+                    TableVersion.from_json(json.loads(event.payload)), event.payload, event.xid,
                 )  # fmt: skip
                 self.next_schema_id = max(self.next_schema_id, event.schema_id + 1)
 

@@ -237,6 +237,7 @@ class SchemaVersion:
     ordinal: int
     table: TableVersion
     payload: str  # the JSON as captured
+    xid: int | None = None  # of the transaction whose DDL made it; None: read from the catalog
 
     @property
     def history_name(self) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from toolkit.catalog import SchemaVersion, TableVersion
+from toolkit.decode import ddl
 from toolkit.events import Event
 from toolkit.log import logger
 from toolkit.lsn import Lsn
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 _log = logger(__name__)
 _LOCK_SECONDS = 2  # to wait for DDL that has not committed
-#: What a snapshot has only where no event trigger tells of it.
-_WITHOUT_EVENT_TRIGGERS = ("file", "triggers")
 #: Behind everything that the stream, or a baseline, may hold at the same position.
 _VERSION_ORDINAL, _GAP_ORDINAL = 1 << 39, 1 << 41
 
@@ -101,7 +100,6 @@ class Known:
     capture: str | None  # how the event triggers stood then
     baselines: Mapping[int, Lsn]  # end LSN of each table's latest
     stale: frozenset[int]  # tables that are stale already
-    truncated: frozenset[int] = frozenset()  # tables whose TRUNCATE this drain brought
 
 
 def known_good(ledger: Ledger, last: BatchRecord, relid: int) -> Lsn:
@@ -120,7 +118,6 @@ def against(
     batch_id: int,
     next_schema_id: int,
     at: Lsn,
-    truncated: Collection[int] = (),
 ) -> list[Event]:
     """What the catalog shows beyond the DDL events, for the batch that completes a drain to `at`.
 
@@ -129,7 +126,6 @@ def against(
         last: its newest row.
         versions: as the batch leaves them; further schema ids start at `next_schema_id`.
         ddl_xids: xid of each table's newest DDL in this drain, by relid.
-        truncated: tables whose TRUNCATE it brought.
     """
     known = Known(
         versions=versions,
@@ -142,7 +138,6 @@ def against(
         capture=last.capture,
         baselines={},
         stale=frozenset(),
-        truncated=frozenset(truncated),
     )
     if not unexplained(seen, known):
         return []  # what baselines and gaps there are is read only when it matters
@@ -179,14 +174,17 @@ class _Comparison:
                 continue
             was, now = json.loads(version.payload), json.loads(text)
             differ = _differences(was, now)
-            changed = [key for key in differ if key not in _WITHOUT_EVENT_TRIGGERS or (key in was and key in now)]
-            if changed == ["file"] and relid in known.truncated:
-                changed = []
-            reason = f"the catalog differs from the captured DDL in {', '.join(changed)}: it was changed past capture"
-            if changed == ["file"]:
-                reason = "the table has another file: it was rewritten, and without event triggers nobody tells by what"
-            if differ:
-                self._differs(relid, reason if changed else None, text)
+            # A snapshot has triggers only where no event trigger tells of them.
+            changed = [key for key in differ if key != "triggers" or (key in was and key in now)]
+            if changed:
+                reason = (
+                    f"the catalog differs from the captured DDL in {', '.join(changed)}: it was changed past capture"
+                )
+                self._differs(relid, reason, text)
+            elif unheard := "; ".join(ddl.past_capture(was, now)):
+                self._differs(relid, unheard, text)
+            elif differ or ("stamps" in now and "stamps" not in was):
+                self._differs(relid, None, text)
         for relid, version in sorted(known.versions.items()):
             last = version.table
             if relid in seen.tables or relid in hidden or last.dropped:
@@ -232,7 +230,7 @@ class _Comparison:
         since = max(self.known.since, self.known.baselines.get(relid, self.known.since))
         at = {"commit_lsn": int(since) - 1, "end_lsn": int(since)}
         name = TableVersion.from_json(json.loads(table)).identifier
-        payload = json.dumps({"reason": reason, "remedy": f"cdc repair {name}"})
+        payload = json.dumps({"reason": reason, "remedy": f"cdc repair {name}", "until": str(self.known.at)})
         self._event(relid, "gap", payload, at, _GAP_ORDINAL)
 
     def _event(self, relid: int, kind: str, payload: str, at: dict[str, int], ordinal: int, **more: Any) -> None:
@@ -248,7 +246,7 @@ def _differences(was: dict[str, object], now: dict[str, object]) -> list[str]:
         a, b = was.get(key), now.get(key)
         if key == "columns":
             a, b = _plain_columns(a), _plain_columns(b)
-        if key != "dropped" and a != b:
+        if key not in ("dropped", "stamps", "storage") and a != b:
             names.append(key)
     return names
 
@@ -256,6 +254,4 @@ def _differences(was: dict[str, object], now: dict[str, object]) -> list[str]:
 def _plain_columns(columns: object) -> object:
     if not isinstance(columns, list):
         return columns
-    # Any rewrite clears missing values (VACUUM FULL); former labels are carried by the log alone.
-    carried = ("missing", "has_missing", "former_labels")
-    return [{k: v for k, v in column.items() if k not in carried} for column in columns]
+    return [ddl.plain_column(column) for column in columns]

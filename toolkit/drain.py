@@ -178,7 +178,6 @@ class _Run:
         self.next_schema_id = max((v.schema_id for v in self.versions.values()), default=0) + 1
         self.batches = 0
         self.changes = 0
-        self.truncated: set[int] = set()
         self.ddl_xids: dict[int, int] = {}  # relid -> xid of its newest DDL in this drain
 
     def to(self, target: Lsn, max_changes: int | None) -> DrainResult:
@@ -256,15 +255,12 @@ class _Run:
         for event in events:
             if event.kind == "schema" and event.relid is not None and event.xid is not None:
                 self.ddl_xids[event.relid] = event.xid
-            elif event.kind == "truncate" and event.relid is not None:
-                self.truncated.add(event.relid)
         compared_to, capture = self.last.compared_to, self.last.capture
         if self.seen is not None and batch.complete_to >= max(target, self.seen.upto):
             compared_to, capture = self.seen.lsn, self.seen.capture.state
             found = compare.against(
                 Ledger(self.config), self.last, self.seen, versions=batch.versions, ddl_xids=self.ddl_xids,
                 batch_id=batch.batch_id, next_schema_id=batch.next_schema_id, at=Lsn(batch.complete_to),
-                truncated=self.truncated,
             )  # fmt: skip
             for event in found:
                 events.append(event)

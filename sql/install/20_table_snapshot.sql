@@ -389,6 +389,18 @@ select
       select o.description
       from pg_description as o
       where o.objoid = w.oid and o.classoid = 'pg_class'::regclass and o.objsubid = 0
+    ),
+    'stamps', ( -- who wrote the catalog's rows of each column, dropped ones too: its own, and that of its default
+      select coalesce(jsonb_agg(jsonb_build_array(a.xmin::text::int8, d.xmin::text::int8) order by a.attnum), '[]')
+      from pg_attribute as a
+      left join pg_attrdef as d on d.adrelid = a.attrelid and d.adnum = a.attnum
+      where a.attrelid = w.oid and a.attnum > 0
+    ),
+    'storage', ( -- of itself or of its partitions: file and TOAST table
+      select coalesce(jsonb_agg(jsonb_build_array(f.oid::int8, f.relfilenode::int8, f.reltoastrelid::int8) order by f.oid), '[]')
+      from pg_class as f
+      where f.relkind = 'r'
+        and f.oid in (select w.oid union all select d.relid from descendants as d where d.root = w.oid)
     )
   )
   || case
@@ -401,32 +413,16 @@ select
   || case when i.conflict is null then '{}' else jsonb_build_object('conflict', i.conflict) end
   || case when s.list is null then '{}' else jsonb_build_object('strays', s.list) end
   || case
-    -- Nobody tells of a rewrite then, but the table has another file after it. Nor that a trigger of the change log was
-    -- off for a while, or another one: its row version tells.
-    when exists (select from pg_event_trigger as t where t.evtname like '\_cdc\_0\_%') then '{}'
+    -- Nobody tells then that a trigger of the change log was off for a while, or another one: its row version tells.
+    when l.relid is null or exists (select from pg_event_trigger as t where t.evtname like '\_cdc\_0\_%') then '{}'
     else jsonb_build_object(
-      'file',
-      case
-        when w.relkind = 'r' then to_jsonb(w.relfilenode::int8)
-        else (
-          select coalesce(jsonb_agg(f.relfilenode::int8 order by f.oid), '[]')
-          from descendants as d
-          join pg_class as f on f.oid = d.relid
-          where d.root = w.oid
-        )
-      end
-    )
-    || case
-      when l.relid is null then '{}'
-      else jsonb_build_object(
-        'triggers',
-        (
-          select jsonb_agg(jsonb_build_array(t.oid::int8, t.xmin::text) order by t.oid)
-          from pg_trigger as t
-          where t.tgrelid = w.oid and t.tgname like '!cdc\_%'
-        )
+      'triggers',
+      (
+        select jsonb_agg(jsonb_build_array(t.oid::int8, t.xmin::text) order by t.oid)
+        from pg_trigger as t
+        where t.tgrelid = w.oid and t.tgname like '!cdc\_%'
       )
-    end
+    )
   end
 from wanted as w
 join pg_namespace as n on n.oid = w.relnamespace

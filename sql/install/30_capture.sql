@@ -21,6 +21,27 @@ begin
 end
 $function$;
 
+-- Of the transactions that wrote the catalog rows of some table snapshots, those that are this one, or parts of it.
+create or replace function cdc.own(tables jsonb)
+returns jsonb
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $function$
+declare
+  top int8 := pg_current_xact_id()::text::int8;
+begin
+  return (
+    select coalesce(jsonb_agg(w.writer), '[]')
+    from (
+      select distinct s.writer::int8 as writer, (s.writer::int8 - top % (1::int8 << 32) + (1::int8 << 32)) % (1::int8 << 32) as since
+      from jsonb_path_query(tables, 'strict $[*].stamps[*][*] ? (@ != null)') as s (writer)
+    ) as w
+    where w.since < 1::int8 << 31 and pg_xact_status((top + w.since)::text::xid8) = 'in progress'
+  );
+end
+$function$;
+
 -- Sign and write one event. System id, xid and insert LSN make a replay of an old message fail too. Only the toolkit's own
 -- tables are locked here, by others for a moment at most.
 create or replace function cdc.emit(event text, fields jsonb)
@@ -57,6 +78,7 @@ begin
         'tables', '[]'::jsonb,
         'rewrites', '[]'::jsonb,
         'unguarded', '[]'::jsonb,
+        'own', cdc.own(fields -> 'tables'),
         'error', null
       )
       || fields
@@ -108,7 +130,7 @@ with recursive affected (typ) as (
   select case when d.classid = 'pg_type'::regclass then d.objid else c.reltype end
   from affected as a
   join pg_depend as d on d.refclassid = 'pg_type'::regclass and d.refobjid = a.typ
-  left join pg_class as c on d.classid = 'pg_class'::regclass and c.oid = d.objid and d.objsubid > 0
+  left join pg_class as c on d.classid = 'pg_class'::regclass and c.oid = d.objid
   where d.classid = 'pg_type'::regclass or c.reltype <> 0
 ),
 
@@ -195,7 +217,9 @@ declare
   types oid[];
   touched oid[];
   unguarded oid[] := '{}';
+  context text;
 begin
+  get diagnostics context = pg_context;
   begin
     if coalesce(current_setting('cdc.guarding', true), '') <> '' and current_setting('cdc.guarding') = cdc.guarding() then
       return;
@@ -285,6 +309,8 @@ begin
     end if;
     perform cdc.emit('ddl_command_end', jsonb_build_object(
       'tag', tg_tag,
+      'nested', strpos(context, chr(10)) > 0, -- run by somebody's code, and not by the text that the client sent
+      'seen', pg_current_snapshot()::text,
       'objects', objects,
       'unguarded', to_jsonb(unguarded::int8[]),
       'created', (select coalesce(jsonb_agg(r::int8), '[]') from unnest(created) as r where r = any (tables)),
@@ -317,6 +343,7 @@ declare
   objects jsonb;
   dropped oid[];
   tables oid[];
+  types oid[];
   touched oid[];
 begin
   begin
@@ -357,20 +384,25 @@ begin
         from pg_class as c
         where c.relreplident = 'i'
           and not exists (select from pg_index as i where i.indrelid = c.oid and i.indisreplident)
-      ), '{}') else '{}' end
-    into objects, dropped, tables
+      ), '{}') else '{}' end,
+      (
+        select array_agg(c.reltype)
+        from pg_class as c
+        where c.oid = any (array_agg(d.objid) filter (where d.object_type = 'composite type column'))
+      )
+    into objects, dropped, tables, types
     from pg_event_trigger_dropped_objects() as d
     where not d.is_temporary
       and coalesce(d.schema_name, '') <> 'cdc'
       and d.object_type in (
-        'table', 'table column', 'table constraint', 'default value', 'index', 'type', 'schema',
+        'table', 'table column', 'table constraint', 'default value', 'composite type column', 'index', 'type', 'schema',
         'publication', 'publication relation', 'publication namespace'
       );
 
     if objects is null then
       return;
     end if;
-    tables := cdc.touched(array_remove(tables, null), '{}');
+    tables := cdc.touched(array_remove(tables, null), types);
     touched := tables || dropped;
     if tables = '{}' and dropped = '{}' and not objects @> '[{"type": "publication"}]' then
       return;
@@ -379,6 +411,7 @@ begin
       'tag', tg_tag,
       'objects', objects,
       'dropped', to_jsonb(dropped::int8[]),
+      'seen', pg_current_snapshot()::text,
       'tables', (
         select coalesce(jsonb_agg(s.snapshot order by s.relid), '[]') from cdc.table_snapshots(tables) as s
       )
@@ -475,6 +508,7 @@ begin
 end
 $function$;
 
+revoke all on function cdc.own(jsonb) from public;
 revoke all on function cdc.sign(bytea) from public;
 revoke all on function cdc.emit(text, jsonb) from public;
 revoke all on function cdc.touched(oid[], oid[]) from public;

@@ -900,3 +900,157 @@ b: insert into t values (4, 'b');
 b: commit;
 -- drain
 update t set m = 'b' where id = 1;
+
+-- trap test_trap_076_rewritten_with_event_triggers_off
+-- needs current_setting('event_triggers', true) is not null
+-- stale t: rewritten past capture
+-- stale n: rewritten past capture
+-- stale heard: rewritten past capture
+-- stale later: rewritten past capture
+-- stale r1: rewritten past capture
+-- stale trip: rewritten past capture
+create table t (id int primary key, v text);
+create table n (id int primary key, n int);
+create table heard (id int primary key, v text, n int);
+create table later (id int primary key, n int);
+create table r (id int, v int, primary key (id)) partition by range (id);
+create table r1 partition of r for values from (0) to (10);
+create table trip (id int primary key, v text);
+create table full_of_it (id int primary key, n int);
+create table emptied (id int primary key, n int);
+create table granted (id int primary key, v text);
+insert into t values (1, 'x');
+insert into n values (1, 1);
+insert into heard values (1, 'x', 1);
+insert into later values (1, 1);
+insert into r values (1, 1);
+insert into trip values (1, 'x');
+insert into full_of_it values (1, 1);
+insert into emptied values (1, 1);
+insert into granted values (1, 'x');
+-- steps
+set event_triggers = off;
+alter table t alter v type text using upper(v);
+alter table n alter n type int using n + 1;
+alter table heard alter v type text using upper(v);
+alter table later alter n type int using n + 1;
+alter table r alter v type int using v + 1;
+alter table trip set unlogged;
+insert into trip values (2, 'lost');
+alter table trip set logged;
+reset event_triggers;
+alter table heard alter n type bigint;
+alter table later add column c int;
+alter table full_of_it add column m int default 5;
+truncate emptied;
+alter table emptied alter n type bigint;
+insert into emptied values (2, 5000000000);
+grant select (v) on granted to public;
+vacuum full granted;
+-- drain
+vacuum full full_of_it;
+-- drain
+vacuum full full_of_it;
+begin;
+savepoint s;
+alter table full_of_it rename n to o;
+alter table full_of_it alter o type bigint;
+release s;
+alter table full_of_it add column p int default 6;
+commit;
+insert into full_of_it values (2, 5000000000, 1, 2);
+
+-- trap test_trap_076_columns_changed_with_event_triggers_off
+-- needs current_setting('event_triggers', true) is not null
+-- stale t: column w: changed past capture
+-- stale g: column v: dropped past capture
+create table t (id int primary key, v text);
+create table g (id int primary key, v text);
+insert into t values (1, 'x');
+insert into g values (1, 'x');
+-- steps
+set event_triggers = off;
+alter table t rename v to w;
+alter table g drop column v;
+reset event_triggers;
+alter table t add column c int;
+alter table g add column c int;
+
+-- trap test_trap_079_an_attribute_dropped_by_cascade
+-- stale t: type
+-- stale d: type
+create type inner_type as enum ('a');
+create type pair as (x int, m inner_type);
+create domain dom as int;
+create type dompair as (x int, m dom);
+create table t (id int primary key, p pair);
+create table d (id int primary key, p dompair);
+insert into t values (1, '(1,a)');
+insert into d values (1, '(1,2)');
+-- steps
+drop type inner_type cascade;
+drop domain dom cascade;
+
+-- trap test_trap_078_typed_table
+create type pair as (x int, y int);
+create table t of pair (primary key (x));
+insert into t values (1, 2);
+-- steps
+alter type pair add attribute z int cascade;
+insert into t values (2, 3, 4);
+-- drain
+alter type pair drop attribute y cascade;
+insert into t values (3, 4);
+
+-- trap test_trap_085_a_snapshot_older_than_the_log
+-- stale t: older than
+create type mood as enum ('a');
+create table t (id int primary key, m mood);
+create table u (id int primary key, m mood);
+insert into t values (1, 'a');
+insert into u values (1, 'a');
+-- steps
+b: begin;
+b: alter type mood add value 'z';
+alter table t add column c int default 5;
+b: commit;
+vacuum full t;
+alter table t add column d int;
+alter table u add column d int;
+
+-- trap test_trap_085_a_snapshot_that_says_nothing_new
+create table r (id int primary key, v text) partition by range (id);
+create table r1 partition of r for values from (0) to (10);
+create table r2 partition of r for values from (10) to (20);
+insert into r values (1, 'a'), (11, 'b');
+-- steps
+b: begin;
+b: alter table r1 set (fillfactor = 70);
+create table r3 partition of r for values from (20) to (30);
+insert into r values (21, 'c');
+b: commit;
+alter table r2 set (fillfactor = 70);
+
+-- trap test_trap_085_a_transaction_that_reads_an_older_catalog
+-- stale t: DDL capture failed|changed past capture
+create table t (id int primary key);
+insert into t values (1);
+-- steps
+b: begin isolation level repeatable read;
+b: select 1;
+alter table t add column c int default 5;
+b: alter table t add column d int;
+b: commit;
+alter table t add column e int;
+
+-- trap test_trap_068_inside_another_alter_table
+-- stale t: rewritten by
+create table t (id int primary key, n int);
+create schema trap_068_inside;
+create table trap_068_inside.t (id int primary key);
+insert into t values (1, 10);
+insert into trap_068_inside.t values (1);
+create function hidden() returns int language plpgsql as
+$$ begin alter table t alter n type bigint using n + 1; return 1; end $$;
+-- steps
+alter table trap_068_inside.t add column x int default hidden();

@@ -10,12 +10,15 @@ import hashlib
 import hmac
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
-from toolkit.catalog import Column, TableVersion
+from toolkit.catalog import Column, SchemaVersion, TableVersion
+from toolkit.lsn import Lsn
 from toolkit.sqltext import statements
+from toolkit.visibility import Visibility
 
 DDL_PREFIX, BEACON_PREFIX = "cdc.ddl", "cdc.beacon"
 #: Of the empty message that stands between a DDL message and the rows that follow it.
@@ -34,6 +37,8 @@ _DETACH = re.compile(rf"\bdetach\s+partition\s+(?:{_NAME}\s*\.\s*)?({_NAME})\s*(
 _USING = re.compile(r"\busing\b", re.IGNORECASE)
 _AROUND = ("begin", "start", "commit", "set")
 _MAY_RUN_CODE = re.compile(r"\b(default|check|generated|attach|validate)\b|\\", re.IGNORECASE)
+#: Of a column of a snapshot, what its own rows in the catalog say.
+_OF_ITS_ROW = ("name", "type_oid", "typmod", "not_null", "default", "generated", "identity")
 _INTEGERS = {"smallint": 2, "integer": 4, "bigint": 8}
 
 
@@ -55,6 +60,16 @@ class DdlMessage:
     identities: dict[int, str] = field(default_factory=dict)  # names of the tables that the message mentions
     unguarded: frozenset[int] = frozenset()  # partitions it locked whose TRUNCATE nobody would hear
     publications: frozenset[str] | None = None  # by which its snapshots say what is published
+    nested: bool = False  # run by code, and not by the text that the client sent
+    seen: Visibility | None = None  # what its snapshots show; None: everything before it
+    lsn: int = 0  # where it was written
+    own: frozenset[int] = frozenset()  # xids under which its transaction wrote catalog rows of its tables, low 32 bits
+
+    def shows(self, version: SchemaVersion) -> bool:
+        """Whether its snapshots were taken with that version's DDL, or copy, behind them."""
+        if self.seen is None or version.xid == self.xid:
+            return True
+        return self.lsn >= version.end_lsn if version.xid is None else self.seen.sees(version.xid)
 
 
 @dataclass(slots=True)
@@ -123,7 +138,52 @@ def read(data: dict[str, Any], text: str) -> DdlMessage:
         identities={int(o["relid"]): str(o.get("identity")) for o in tabular},
         unguarded=frozenset(int(relid) for relid in data.get("unguarded") or ()),
         publications=frozenset(map(str, data["publications"])) if data.get("publications") else None,
+        nested=bool(data.get("nested")),
+        seen=Visibility.parse(data["seen"]) if data.get("seen") else None,
+        lsn=Lsn.parse(data["lsn"]) if data.get("lsn") else 0,
+        own=frozenset(map(int, data.get("own") or ())),
     )
+
+
+def past_capture(
+    was: dict[str, Any], now: dict[str, Any], *, own: Collection[int] = (), heard: bool = False
+) -> Iterator[str]:
+    """What became of a table between two snapshots by DDL that no event told of.
+
+    A column's rows in the catalog tell who wrote them last. ALTER TABLE that rewrites a table gives it another TOAST
+    table, if it needs one, and writes the rows of the columns whose type, or values, it alters. VACUUM FULL, CLUSTER
+    and TRUNCATE give it another file alone; so does GRANT write the row of a column alone.
+
+    Args:
+        own: transactions that wrote what `now` shows, and were heard.
+        heard: a rewrite was heard in between.
+    """
+    if "stamps" not in was or "stamps" not in now:
+        return  # of a log that did not know them
+    before, after = ({c["attnum"]: c for c in snapshot["columns"]} for snapshot in (was, now))
+    unheard = False
+    for attnum, (stamps, old) in enumerate(zip_longest(now["stamps"], was["stamps"], fillvalue=[None, None]), 1):
+        if all(xid is None or xid == known or xid in own for xid, known in zip(stamps, old, strict=True)):
+            continue
+        one, two = before.get(attnum), after.get(attnum)
+        if two is None and one is not None:
+            yield f"column {one['name']}: dropped past capture"
+        elif two is not None and (one is None or any(one[key] != two[key] for key in _OF_ITS_ROW)):
+            yield f"column {two['name']}: changed past capture"
+        # VACUUM FULL writes the row of a column with a missing value; ALTER TYPE that of its default too.
+        unheard |= stamps[1] is None or stamps[1] not in (old[1], *own)
+    files = {relid: rest for relid, *rest in was["storage"]}
+    for relid, file, toast in now["storage"]:
+        old_file, old_toast = files.get(relid, (file, toast))
+        rewritten = toast != old_toast if old_toast else file != old_file
+        if rewritten and (unheard or (old_toast and not heard)):
+            yield "rewritten past capture"
+            return
+
+
+def plain_column(column: dict[str, Any]) -> dict[str, Any]:
+    """A column of a snapshot without what only the log remembers: any rewrite clears missing values (VACUUM FULL)."""
+    return {k: v for k, v in column.items() if k not in ("missing", "has_missing", "former_labels")}
 
 
 def carry(old: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
@@ -343,7 +403,7 @@ def plain_alter_table(message: DdlMessage, old: TableVersion, new: TableVersion)
     Inside DO or a function the captured text is the outer one, and then it does not begin with ALTER TABLE. Several
     commands in one string are told by what none of them does: run code of somebody, which could alter the table unseen.
     """
-    if message.tag != "ALTER TABLE" or len(message.sql) >= _SQL_CAP:
+    if message.nested or message.tag != "ALTER TABLE" or len(message.sql) >= _SQL_CAP:
         return False
     commands = [s for s in statements(message.sql) if s.words[0] not in _AROUND]
     found = [_ALTER_TABLE.fullmatch(command.text) for command in commands]

@@ -88,6 +88,7 @@ def _version(event: Event) -> SchemaVersion:
         ordinal=event.ordinal,
         table=TableVersion.from_json(json.loads(event.payload)),
         payload=event.payload,
+        xid=event.xid,
     )
 
 

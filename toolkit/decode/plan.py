@@ -12,6 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
+from toolkit.catalog import SchemaVersion
 from toolkit.decode.layout import Layouts, logged_layout, logs
 from toolkit.decode.planned import Plan, PlanContext, PlannedBatch
 from toolkit.decode.stream import ROW_BYTES, Ints, Stream, open_bytes, scan
@@ -38,6 +39,8 @@ class Planner:
     def __init__(self, stream: Stream, spool: Spool, context: PlanContext) -> None:
         self.stream, self.spool, self.context = stream, spool, context
         self.versions = dict(context.versions)
+        self.former: dict[int, list[SchemaVersion]] = {}  # by relid, versions that another has followed
+        self.born: dict[int, int] = {}  # by relid, where the log has all of a table from its CREATE on: an end LSN
         self.next_schema_id = context.next_schema_id
         self.layouts = Layouts()
         self.batch_id = context.batch_id

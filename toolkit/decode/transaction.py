@@ -135,13 +135,17 @@ class Transaction:
             payload["reason"] += "; " + reason
             payload["detail"] |= detail
 
-    def _gap_since_known(self, relid: int, reason: str) -> None:
+    def _gap_since_known(self, index: int, relid: int, reason: str) -> None:
         """A gap where the table was last known to be right: what is told now may have happened at any time since."""
-        if self.planner.context.known_good is None:
+        planner, until = self.planner, int(self.stream.end_lsns[self.number])
+        if planner.context.known_good is None:  # a tick, and the one before was compared too
+            self._gap(index, relid, reason)
             return
-        since = int(self.planner.context.known_good(relid))
-        remedy = f"cdc repair {self.planner.versions[relid].table.identifier}"
-        self._event("gap", _BEHIND, relid=relid, payload={"reason": reason, "remedy": remedy})
+        since = max(int(planner.context.known_good(relid)), planner.born.get(relid, 0))
+        remedy = f"cdc repair {planner.versions[relid].table.identifier}"
+        self._event(
+            "gap", _BEHIND, relid=relid, payload={"reason": reason, "remedy": remedy, "until": str(Lsn(until))}
+        )  # fmt: skip
         self.events[-1] = replace(self.events[-1], commit_lsn=since - 1, end_lsn=since)
 
     # -- TRUNCATE and logical messages
@@ -253,6 +257,9 @@ class Transaction:
         self.adopted.add((index, relid))
         self.born |= message.created
         last = self.planner.versions.get(relid)
+        if last is not None and not message.shows(last):
+            self._older(index, message, last)
+            return last
         old = None if last is None or last.table.dropped else last
         before = json.loads(old.payload) if old else None
         snapshot = ddl.carry(before, ddl.from_partitions(before, message.tables[relid], message.tables))
@@ -268,9 +275,13 @@ class Transaction:
             if strayed := ddl.strayed(old.table, table):
                 first, _, was, reason = self.strayed.get(relid, (index, index, old.table, strayed))
                 self.strayed[relid] = (first, index, was, reason)
-            if table.published and ddl.detached_before(old.table, table, message):
-                self._gap_since_known(relid, "a partition was detached in two transactions, the first of them not told")
-            if json.loads(old.payload) == snapshot:
+            if self.planner.context.known_good and table.published and ddl.detached_before(old.table, table, message):
+                unheard = "a partition was detached in two transactions, the first of them not told"
+                self._gap_since_known(index, relid, unheard)
+            if old.table.published and table.published:
+                for unheard in ddl.past_capture(before or {}, snapshot, own=message.own, heard=bool(rewrite)):
+                    self._gap_since_known(index, relid, unheard)
+            if before == snapshot:
                 return old
         elif not born and table.published:
             self._gap(index, relid, "joined the publication", tag=message.tag)
@@ -278,6 +289,7 @@ class Transaction:
         version = self._version(index, BORN if first else self._ordinal(index), snapshot, table)
         if first and table.published and table.persistence == "p" and table.unsent(()) is None:
             # Baseline of no rows at the position of birth: every event of the table counts, this transaction's too.
+            self.planner.born[relid] = int(self.stream.end_lsns[self.number])
             at = str(Lsn(int(self.stream.commit_lsns[self.number])))
             payload = {"rows": 0, "scope": "all", "lsn": at}
             self._event("baseline", BORN, index=index, relid=relid, schema_id=version.schema_id, payload=payload)
@@ -285,6 +297,19 @@ class Transaction:
                 self._gap(index, relid, unsent[0])
         self._rebind(index, version)
         return version
+
+    def _older(self, index: int, message: ddl.DdlMessage, last: SchemaVersion) -> None:
+        """A table that the message's transaction had not locked, and that another has altered since it was read.
+
+        Nothing is lost where the message says of it what was known then.
+        """
+        if last.table.dropped or not last.table.published:
+            return
+        relid, snapshot = last.table.relid, message.tables[last.table.relid]
+        known = [v for v in self.planner.former.get(relid, ()) if message.shows(v)]
+        then = json.loads((known[-1] if known else last).payload)
+        if ddl.carry(then, snapshot) != then:
+            self._gap(index, relid, f"{message.tag} tells of a catalog older than its last DDL", tag=message.tag)
 
     def _stale(self, index: int, relid: int, reason: str, message: ddl.DdlMessage, cause: TableVersion) -> None:
         """A gap of the table, and of the roots above it if it is another one: they publish its rows."""
@@ -335,8 +360,11 @@ class Transaction:
             ordinal=ordinal,
             table=table,
             payload=payload,
+            xid=self.xid,
         )
         planner.next_schema_id += 1
+        if table.relid in planner.versions:
+            planner.former.setdefault(table.relid, []).append(planner.versions[table.relid])
         planner.versions[table.relid] = version
         if logs(table):
             planner.images.append(logged_layout(index, version))
@@ -375,7 +403,10 @@ class Transaction:
 
     def _quarantine(self, index: int, message: Relation, reason: str) -> Binding:
         """Keep the rows as they come, by position, and say that nobody knows which columns they are."""
-        detail = {"name": f"{message.schema}.{message.name}", "columns": [c.name for c in message.columns]}
+        detail: dict[str, Any] = {
+            "name": f"{message.schema}.{message.name}",
+            "columns": [c.name for c in message.columns],
+        }
         known = message.relid in self.planner.versions
         if known or not self._roots(
             message.relid

@@ -158,6 +158,7 @@ class Ledger:
                 ordinal=row["ordinal"],
                 table=TableVersion.from_json(json.loads(row["payload"])),
                 payload=row["payload"],
+                xid=row["xid"],
             )
             for row in self._rows("schema")
         ]
