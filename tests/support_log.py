@@ -90,7 +90,7 @@ class Log:
             seen = compare.observe(self.conn, self.config, live)
         target = upto or slot.flush_lsn(self.conn)
         spool = peek.peek(self.conn, self.config, upto=target, max_changes=None, directory=self.directory)
-        last = self._last()
+        last = self.last()
         context = planning.PlanContext(
             generation=1, batch_id=self.batch_id, next_schema_id=self.next_schema_id, versions=self.versions,
             key=self.key, system_id=self.identity.system_id, batch_changes=batch_changes, now=datetime.now(UTC),
@@ -124,7 +124,8 @@ class Log:
             self.compared_to, self.capture = seen.lsn, seen.capture.state
         return self.complete_to
 
-    def _last(self) -> BatchRecord:
+    def last(self) -> BatchRecord:
+        """As the ledger's newest row."""
         return BatchRecord(
             self.batch_id, 1, self.complete_to, self.complete_to, self.complete_to, "slot", "", self.identity, 0,
             compared_to=self.compared_to, capture=self.capture,
@@ -210,8 +211,10 @@ class Log:
     def gaps(self) -> list[Noted]:
         return self._noted("gap")
 
-    def latest_versions(self) -> dict[int, SchemaVersion]:
-        return dict(self.versions)
+    def latest_versions(self, at: Lsn | None = None) -> dict[int, SchemaVersion]:
+        if at is None:
+            return dict(self.versions)
+        return {v.table.relid: v for v in self.schema_versions() if v.commit_lsn < at}
 
     def schema_versions(self) -> list[SchemaVersion]:
         return [

@@ -43,19 +43,7 @@ class Column:
     inner_labels: tuple[tuple[int, str], ...] = ()  # (pg_enum.oid, label) of enums inside arrays, composites, ranges
     inner_rows: tuple[tuple[int, ...], ...] = ()  # (type, attnum, type, typmod) of composites, its own or inside
     comment: str | None = None
-
-    @property
-    def borrowed_text(self) -> bool:
-        """Whether its text names other objects: it then changes with their names, and no event says so."""
-        type_ = (self.base_type or self.type) if self.type_kind == "d" else self.type
-        return type_.removesuffix("[]") in _BORROWED
-
-
-#: Types that print the name of what they point at.
-_BORROWED = frozenset(
-    {"regclass", "regcollation", "regconfig", "regdictionary", "regnamespace", "regoper", "regoperator", "regproc"}
-    | {"regprocedure", "regrole", "regtype", "aclitem"}
-)
+    borrowed: bool = False  # its text names other objects: it changes with their names, and no event says so
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +125,13 @@ class TableVersion:
     @property
     def borrowed_key(self) -> str | None:
         """A column of the key that prints the name of something else."""
-        return next((c.name for c in self.columns if c.attnum in self.key_attnums and c.borrowed_text), None)
+        return next((c.name for c in self.columns if c.attnum in self.key_attnums and c.borrowed), None)
+
+    @property
+    def borrowing(self) -> str | None:
+        """Why what it shows is known only where it was read or compared; None where the log tells."""
+        columns = ", ".join(f"{c.name} ({c.type})" for c in self.columns if c.published and c.borrowed)
+        return f"the text of {columns} changes with the objects it names, without an event" if columns else None
 
     @property
     def keyed(self) -> bool:
@@ -180,6 +174,7 @@ class TableVersion:
                 inner_labels=_labels(c, "inner_labels"),
                 inner_rows=tuple(tuple(map(int, row)) for row in c.get("inner_rows") or ()),
                 comment=c.get("comment"),
+                borrowed=c.get("borrowed", False),
             )
             for c in sorted(data["columns"], key=lambda c: c["attnum"])
         )

@@ -125,14 +125,9 @@ def _worn(config: Config) -> list[Diagnosis]:
 def _borrowed(ledger: Ledger) -> list[Diagnosis]:
     from toolkit.states import live_tables
 
+    remedy = "store it as oid or text, or leave it out by a column list; else it is green only where a check proves it"
     return [
-        Diagnosis(
-            "warning",
-            f"table {table.identifier}",
-            f"the text of column {column.name} ({column.type}) changes with the objects it names, without an event",
-            "store it as oid or text, or leave it out by a column list; cdc check finds a change, cdc repair heals",
-        )
+        Diagnosis("warning", f"table {table.identifier}", table.borrowing, remedy)
         for table in live_tables(ledger)
-        for column in table.columns
-        if column.published and column.borrowed_text
+        if table.borrowing
     ]

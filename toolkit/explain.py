@@ -44,6 +44,7 @@ class Span:
     ddl: DdlEvent | None
     schema_ids: tuple[int, ...]
     seen: Seen | None  # None: no image was read in this stretch
+    since: Lsn | None = None  # found late: it may have begun from here on
 
 
 def explain(config: Config, table: str, column: str | None = None) -> tuple[Span, ...]:
@@ -71,8 +72,9 @@ def explain(config: Config, table: str, column: str | None = None) -> tuple[Span
 def explain_frame(config: Config, table: str, column: str | None = None) -> pd.DataFrame:
     """`explain` as a frame, for notebooks.
 
-    Columns: attnum, column, type, valid_from, valid_to (LSN text, None while valid), dropped, changes (text, one line a
-    change), tag, role, at (UTC timestamp), sql, rows (images read in the stretch), first_row, last_row (LSN text).
+    Columns: attnum, column, type, valid_from, valid_to (LSN text, None while valid), since (LSN text; where a change
+    that was found late may have begun), dropped, changes (text, one line a change), tag, role, at (UTC timestamp), sql,
+    rows (images read in the stretch), first_row, last_row (LSN text).
     """
     import pandas as pd
 
@@ -83,6 +85,7 @@ def explain_frame(config: Config, table: str, column: str | None = None) -> pd.D
             "type": s.type,
             "valid_from": str(s.valid_from),
             "valid_to": None if s.valid_to is None else str(s.valid_to),
+            "since": None if s.since is None else str(s.since),
             "dropped": s.dropped,
             "changes": "\n".join(str(c) for c in s.changes),
             "tag": s.ddl.tag if s.ddl else None,
@@ -118,7 +121,9 @@ def _spans(found: list[VersionInfo]) -> list[Span]:
             assert shown is not None
             ids = (version.schema_id,) if now else ()
             begun, gone = version.valid_from, now is None
-            life.append(Span(attnum, shown.name, shown.type, begun, None, changes, gone, version.ddl, ids, None))
+            life.append(
+                Span(attnum, shown.name, shown.type, begun, None, changes, gone, version.ddl, ids, None, version.since)
+            )
         before = after
     return [span for attnum in sorted(lives) for span in lives[attnum]]
 

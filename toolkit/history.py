@@ -7,8 +7,8 @@ dropped and added again under its old name is two columns.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from toolkit.catalog import Column, SchemaVersion, TableVersion
@@ -72,6 +72,7 @@ class VersionInfo:
     table: TableVersion
     ddl: DdlEvent | None  # None: found in the catalog (first snapshot, or a change that no event explained)
     changes: tuple[Change, ...]
+    since: Lsn | None = None  # found late: it may have been so from here on, and was by `valid_from`
 
     @property
     def name(self) -> str:
@@ -134,8 +135,9 @@ def newest(config: Config, table: str, as_of: Lsn | None = None) -> SchemaVersio
 def versions_frame(config: Config, table: str) -> pd.DataFrame:
     """The versions as a frame, for notebooks.
 
-    Columns: schema_id, valid_from, valid_to (LSN text, None while valid), from_bytes, to_bytes (LSN as number), table,
-    tag, sql, role, at (UTC timestamp), changes (text, one line a change).
+    Columns: schema_id, valid_from, valid_to (LSN text, None while valid), from_bytes, to_bytes (LSN as number), since
+    (LSN text; of a change that was found late, where it may have begun), table, tag, sql, role, at (UTC timestamp),
+    changes (text, one line a change).
     """
     import pandas as pd
 
@@ -146,6 +148,7 @@ def versions_frame(config: Config, table: str) -> pd.DataFrame:
             "valid_to": None if v.valid_to is None else str(v.valid_to),
             "from_bytes": int(v.valid_from),
             "to_bytes": None if v.valid_to is None else int(v.valid_to),
+            "since": None if v.since is None else str(v.since),
             "table": v.name,
             "tag": v.ddl.tag if v.ddl else None,
             "sql": v.ddl.sql if v.ddl else None,
@@ -299,6 +302,9 @@ class _Log:
 
     schemas: tuple[SchemaVersion, ...]
     ddl: tuple[DdlEvent, ...]
+    late: Mapping[tuple[int, Lsn], Lsn] = field(
+        default_factory=dict
+    )  # by relid and where a change was found: from where on it may have been so
 
     @classmethod
     def read(cls, config: Config) -> _Log:
@@ -307,7 +313,12 @@ class _Log:
         ledger = Ledger(config)
         schemas = tuple(sorted(ledger.schema_versions(), key=_position))
         ddl = (_ddl_event(e) for e in ledger.ddl_events())
-        return cls(schemas, tuple(sorted(ddl, key=lambda e: (e.commit_lsn, e.ordinal))))
+        late: dict[tuple[int, Lsn], Lsn] = {}
+        for gap in ledger.gaps():
+            if gap.relid is not None and "until" in gap.payload:
+                found = (gap.relid, Lsn.parse(gap.payload["until"]))
+                late[found] = min(gap.end_lsn, late.get(found, gap.end_lsn))
+        return cls(schemas, tuple(sorted(ddl, key=lambda e: (e.commit_lsn, e.ordinal))), late)
 
 
 def _ddl_event(event: Any) -> DdlEvent:
@@ -349,6 +360,7 @@ def _versions(log: _Log, table: str, as_of: Lsn | None) -> list[VersionInfo]:
                 table=version.table,
                 ddl=ddl.get((Lsn(version.commit_lsn), version.ordinal)),
                 changes=changes(chain[i - 1].table if i else None, version.table),
+                since=log.late.get((relid, version.end_lsn)),
             )
         )
     return found

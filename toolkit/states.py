@@ -28,7 +28,7 @@ class TableState:
     reason: str | None
     from_lsn: Lsn | None
     remedy: str | None
-    repaired_lsn: Lsn | None = None  # it was copied again here, and no check has proven it since
+    repaired_lsn: Lsn | None = None  # it was right here, by a copy or a proof, and no check has proven it since
 
     @property
     def comparable(self) -> bool:
@@ -78,6 +78,10 @@ def states_at(ledger: Ledger, at: Lsn) -> tuple[tuple[SchemaVersion, TableState]
             state = replace(
                 state, state="stale", reason=str(event.payload.get("reason")), from_lsn=event.end_lsn, remedy=remedy
             )
+        elif table.borrowing and event.end_lsn < at:
+            state = replace(
+                state, state="stale", reason=table.borrowing, from_lsn=event.end_lsn, remedy="store it as oid or text"
+            )
         found.append((versions[table.relid], _whole(ledger, versions[table.relid], state)))
     return tuple(found)
 
@@ -112,13 +116,11 @@ def table_states(ledger: Ledger, proven: Mapping[int, Lsn] | None = None) -> tup
             if event.relid is not None and event.generation == generations.get(event.relid):
                 kept.setdefault(event.relid, []).append(event)
     proven = proven or {}
-    states = [
-        _whole(
-            ledger, latest[t.relid],
-            _state(t, baselines.get(t.relid, []), gaps.get(t.relid, []), proven.get(t.relid, Lsn(0))),
-        )
-        for t in live_tables(ledger)
-    ]  # fmt: skip
+    states = []
+    for table in live_tables(ledger):
+        read, at = baselines.get(table.relid, []), proven.get(table.relid, Lsn(0))
+        state = _shown(ledger, table, _state(table, read, gaps.get(table.relid, []), at), read, at)
+        states.append(_whole(ledger, latest[table.relid], state))
     return (*states, *_silenced(ledger, set(baselines)))
 
 
@@ -147,6 +149,20 @@ def _state(table: TableVersion, baselines: Sequence[TableEvent], gaps: Sequence[
 
 def _position(event: TableEvent) -> tuple[int, int]:
     return int(event.commit_lsn), event.ordinal
+
+
+def _shown(
+    ledger: Ledger, table: TableVersion, state: TableState, baselines: Sequence[TableEvent], proven: Lsn
+) -> TableState:
+    """The state, but stale behind the last copy or proof where the text of a column changes without an event."""
+    last, reason = ledger.last(), table.borrowing
+    if reason is None or state.state != "ok" or last is None:
+        return state
+    since = max(proven, Lsn(baselines[-1].end_lsn))
+    if since >= last.complete_to:
+        return state
+    remedy = f"cdc check {table.identifier}, which proves it as of now; or store it as oid or text"
+    return replace(state, state="stale", reason=reason, from_lsn=since, remedy=remedy, repaired_lsn=since)
 
 
 def _whole(ledger: Ledger, version: SchemaVersion, state: TableState) -> TableState:

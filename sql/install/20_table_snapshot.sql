@@ -26,6 +26,20 @@ begin
 end
 $function$;
 
+-- Types that print the names of what they point at: the text of a stored value changes with them, and no event says so.
+create or replace function cdc.naming_types()
+returns oid[]
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+begin atomic
+select '{
+  regclass,regclass[],regcollation,regcollation[],regconfig,regconfig[],regdictionary,regdictionary[],
+  regnamespace,regnamespace[],regoper,regoper[],regoperator,regoperator[],regproc,regproc[],
+  regprocedure,regprocedure[],regrole,regrole[],regtype,regtype[],aclitem,aclitem[]
+}'::regtype[]::oid[];
+end;
+
 create or replace function cdc.table_snapshots(relids oid[])
 returns table (relid oid, snapshot jsonb)
 language plpgsql
@@ -240,10 +254,10 @@ bases as materialized (
   join pg_type as t on t.oid = d.base and t.typtype <> 'd'
 ),
 
-inside (root, typ) as ( -- the user's types that a column's text is made of
+inside (root, typ) as ( -- the types that a column's text is made of: the user's, and those that print names
   select distinct a.atttypid, a.atttypid
   from attributes as a
-  where a.atttypid > 16383
+  where a.atttypid > 16383 or a.atttypid = any (cdc.naming_types())
   union
   select i.root, n.typ
   from inside as i
@@ -266,7 +280,7 @@ inside (root, typ) as ( -- the user's types that a column's text is made of
     from pg_attribute as f
     where f.attrelid = t.typrelid and t.typtype = 'c' and f.attnum > 0 and not f.attisdropped
   ) as n
-  where n.typ > 16383
+  where n.typ > 16383 or n.typ = any (cdc.naming_types())
 ),
 
 columns as (
@@ -327,6 +341,10 @@ columns as (
             or (a.attgenerated = 's' and coalesce(p.stored_generated, false))
         end
       )
+      || case
+        when exists (select from inside as i where i.root = t.oid and i.typ = any (cdc.naming_types())) then jsonb_build_object('borrowed', true)
+        else '{}'
+      end
       order by a.attnum
     ) as list
   from attributes as a
@@ -442,6 +460,7 @@ begin atomic
 select s.snapshot from cdc.table_snapshots(array[relid]) as s;
 end;
 
+revoke all on function cdc.naming_types() from public;
 revoke all on function cdc.key_index(oid) from public;
 revoke all on function cdc.table_snapshots(oid[]) from public;
 revoke all on function cdc.table_snapshot(oid) from public;

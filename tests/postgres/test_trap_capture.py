@@ -11,8 +11,8 @@ from tests.support_lake import plain_lake
 from tests.support_postgres import logical_messages, stream
 from tests.trap_world import PAIR, ROOT, World
 from toolkit import drain as draining
-from toolkit import initialise, switch, unhandled
-from toolkit.config import Config
+from toolkit import explain, history, initialise, switch, unhandled
+from toolkit.config import Config, DdlConfig
 from toolkit.embedded import EmbeddedServer
 from toolkit.errors import ConfigError
 from toolkit.lake.ledger import Ledger
@@ -343,6 +343,12 @@ def test_doctor_tells_how_capture_stands(world: World) -> None:
     assert "DDL is not heard" in _findings(world)
     install.install(log.conn, world.config)
     assert "DDL" not in _findings(world)
+    other = DdlConfig(ignore=("REINDEX",), sql="hash")
+    world.config = world.config.model_copy(update={"ddl": other})
+    assert "[ddl] ignore says REINDEX, and what `cdc init` put on the source nothing" in _findings(world)
+    assert "[ddl] sql says hash, and what `cdc init` put on the source keep" in _findings(world)
+    install.install(log.conn, world.config)
+    assert "DDL" not in _findings(world)
     name = log.conn.info.dbname
     world.sql(f"alter database {name} set cdc.capture = off")
     assert "cdc.capture=off" in _findings(world)
@@ -395,6 +401,12 @@ def test_a_comparison_goes_into_the_batch_that_completes_the_drain(world: World,
     assert after.compared_to > before.compared_to
     (state,) = table_states(Ledger(config))
     assert (state.state, state.from_lsn) == ("stale", before.compared_to)
+    # When it happened nobody knows: schema history has the interval.
+    found = history.versions(config, "t")[-1]
+    assert (found.since, found.valid_from, found.ddl) == (before.compared_to, result.committed_lsn, None)
+    assert [v.since for v in history.versions(config, "t")[:-1]] == [None]
+    assert [s.since for s in explain.explain(config, "t", "sneaked")] == [before.compared_to]
+    assert list(history.versions_frame(config, "t")["since"]) == [None, str(before.compared_to)]
 
 
 # -- without event triggers

@@ -14,6 +14,7 @@ from toolkit.parity import comparison
 from toolkit.quality import check as checking
 from toolkit.source import parity
 from toolkit.source.connection import connect
+from toolkit.states import states_at, table_states
 
 pytestmark = pytest.mark.postgres
 
@@ -123,3 +124,32 @@ def test_trap_151_a_type_without_a_send_function(world: World) -> None:
     log.drain()
     world.exact("t")
     assert log.rows(world.relid("t"), Lsn(log.complete_to))[1]
+
+
+@pytest.mark.parametrize("pg", ["pg16"], indirect=True)
+def test_trap_105_text_that_changes_with_another_object(world: World) -> None:
+    """No event says so, and roles have none at all: green only where the text was read, or a check has proven it."""
+    log = world.start(
+        "create table u (id int primary key)", "create domain class as regclass",
+        "create type pair as (x int, c class[])",
+        "create table t (id int primary key, c regclass)", "create table a (id int primary key, c class[])",
+        "create table p (id int primary key, c pair[])", "create table o (id int primary key, c oid, v text[])",
+        "insert into t values (1, 'u')", "insert into a values (1, '{u}')",
+        """insert into p values (1, '{"(1,{u})"}')""", "insert into o values (1, 'u'::regclass, '{u}')",
+    )  # fmt: skip
+    assert {s.state for s in log.states().values()} == {"ok"}
+    since = log.complete_to
+    world.sql("alter table u rename to w", "insert into o values (2, 0, '{}')")
+    log.drain()
+    doubt = "changes with the objects it names, without an event"
+    red = {name: s for name, s in log.states().items() if s.state != "ok"}
+    assert set(red) == {"public.t", "public.a", "public.p"}
+    for state in red.values():
+        assert state.reason is not None and doubt in state.reason
+        assert state.from_lsn == since
+        assert state.comparable and "cdc check" in (state.remedy or "")
+        assert log.rows(state.relid, log.complete_to) != log.select(state.relid)
+    proven = {s.relid: log.complete_to for s in red.values()}
+    assert {s.state for s in table_states(log, proven)} == {"ok"}  # type: ignore[arg-type]
+    known = {version.table.identifier: s.state for version, s in states_at(log, log.complete_to)}  # type: ignore[arg-type]
+    assert known == {name: "stale" if name in red else "ok" for name in known}

@@ -1054,3 +1054,78 @@ create function hidden() returns int language plpgsql as
 $$ begin alter table t alter n type bigint using n + 1; return 1; end $$;
 -- steps
 alter table trap_068_inside.t add column x int default hidden();
+
+-- trap test_trap_069_set_expression
+-- needs current_setting('server_version_num')::int >= 170000
+-- stale t: rewritten by ALTER TABLE
+create table t (id int primary key, a int, g int generated always as (a + 1) stored);
+insert into t (id, a) values (1, 1);
+-- steps
+alter table t alter g set expression as (a * 10);
+insert into t (id, a) values (2, 2);
+
+-- trap test_trap_069_drop_expression
+-- stale t: column g: joined the publication
+create table t (id int primary key, a int, g int generated always as (a + 1) stored);
+insert into t (id, a) values (1, 1);
+-- steps
+alter table t alter g drop expression;
+update t set g = 7 where id = 1;
+insert into t values (2, 2, 2);
+
+-- trap test_trap_071_set_access_method
+-- stale t: rewritten by ALTER TABLE
+create access method h2 type table handler heap_tableam_handler;
+create table t (id int primary key, v text);
+insert into t values (1, 'x');
+-- steps
+alter table t set access method h2;
+insert into t values (2, 'y');
+
+-- trap test_trap_078_composite_attribute_dropped
+-- stale t: the composite type
+create type pair as (x int, y int);
+create table t (id int primary key, p pair);
+insert into t values (1, '(1,2)');
+-- steps
+insert into t values (2, '(3,4)');
+alter type pair drop attribute x;
+insert into t values (3, '(5)');
+
+-- trap test_trap_068_precision
+-- stale shorter: rewritten by ALTER TABLE
+create table t (id int primary key, a timestamp(3), b timestamptz(2), c interval(1), d varbit(4), e varchar(4));
+create table shorter (id int primary key, a timestamp, b interval);
+insert into t values (1, '2026-01-02 03:04:05.678', '2026-01-02 03:04:05.67+00', '1 day 2.5', b'101', 'x');
+insert into t (id) values (2);
+insert into t values (3, '2026-01-02 03:04:05', '2026-01-02 03:04:05+00', '1.0', b'', '');
+insert into shorter values (1, '2026-01-02 03:04:05.678901', '1.234567');
+-- steps
+alter table t alter a type timestamp(5), alter b type timestamptz(6), alter c type interval(3), alter d type varbit(8);
+insert into t values (4, '2026-01-02 03:04:05.67891', '2026-01-02 03:04:05.678912+00', '2.345', b'10101010', 'y');
+alter table shorter alter a type timestamp(2), alter b type interval(0);
+-- drain
+alter table t alter a type timestamp, alter b type timestamptz, alter c type interval, alter d type varbit;
+alter table t alter e type varchar;
+update t set c = '9.876543', d = b'1010101010' where id = 1;
+delete from t where id = 2;
+
+-- trap test_trap_068_types_of_one_form
+-- stale o: column o: type changed from oid to integer
+-- stale i: column i: type changed from integer to oid
+-- stale j: rewritten by ALTER TABLE
+-- stale b: rewritten by ALTER TABLE
+create table o (id int primary key, o oid);
+create table i (id int primary key, i int);
+create table j (id int primary key, j json);
+create table b (id int primary key, b jsonb);
+insert into o values (1, 4294967295);
+insert into i values (1, -1);
+insert into j values (1, '{"b": 1.0, "a":2, "a":3}');
+insert into b values (1, '{"b": 1.0}');
+-- steps
+alter table o alter o type int;
+alter table i alter i type oid;
+alter table j alter j type jsonb;
+alter table b alter b type json;
+insert into o values (2, 5);

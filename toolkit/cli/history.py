@@ -21,13 +21,17 @@ def schema() -> None:
 @click.argument("table")
 @command
 def schema_history(ctx: Context, table: str) -> None:
-    """All versions of a table: from and to LSN, the DDL, who ran it, what it changed."""
+    """All versions of a table: from and to LSN, the DDL, who ran it, what it changed.
+
+    since_lsn: of a change that was found late, the LSN from which on it may have been so.
+    """
     from toolkit import history
 
     rows = [
         {
             "from_lsn": v.valid_from,
             "to_lsn": v.valid_to,
+            "since_lsn": v.since,
             "schema_id": v.schema_id,
             "tag": v.ddl and v.ddl.tag,
             "role": v.ddl and v.ddl.role,
@@ -37,7 +41,7 @@ def schema_history(ctx: Context, table: str) -> None:
         }
         for v in history.versions(ctx.config, table)
     ]
-    ctx.output.table(rows, ["from_lsn", "to_lsn", "schema_id", "tag", "role", "at", "changes"])
+    ctx.output.table(rows, ["from_lsn", "to_lsn", "since_lsn", "schema_id", "tag", "role", "at", "changes"])
 
 
 @schema.command("show")
@@ -50,7 +54,8 @@ def schema_show(ctx: Context, table: str, as_of: Lsn | None) -> None:
     from toolkit.names import lake_columns
     from toolkit.pgtypes import spark_type
 
-    version = history.show(ctx.config, table, as_of).table
+    found = history.show(ctx.config, table, as_of)
+    version = found.table
     names = lake_columns([(c.attnum, c.name) for c in version.columns])
     rows = [
         {
@@ -65,7 +70,8 @@ def schema_show(ctx: Context, table: str, as_of: Lsn | None) -> None:
         }
         for c in version.columns
     ]
-    ctx.output.text(version.identifier)
+    late = f" (found at {found.valid_from}; it may have been so from {found.since} on)" if found.since else ""
+    ctx.output.text(version.identifier + late)
     ctx.output.table(rows, list(rows[0]) if rows else ["attnum", "column"])
 
 
@@ -98,6 +104,7 @@ def schema_explain(ctx: Context, table: str, column: str | None) -> None:
             "type": s.type,
             "from_lsn": s.valid_from,
             "to_lsn": s.valid_to,
+            "since_lsn": s.since,
             "changes": [str(c) for c in s.changes],
             "role": s.ddl and s.ddl.role,
             "tag": s.ddl and s.ddl.tag,
@@ -109,7 +116,19 @@ def schema_explain(ctx: Context, table: str, column: str | None) -> None:
         }
         for s in explain.explain(ctx.config, table, column)
     ]
-    shown = ["attnum", "column", "type", "from_lsn", "to_lsn", "changes", "role", "rows", "first_row", "last_row"]
+    shown = [
+        "attnum",
+        "column",
+        "type",
+        "from_lsn",
+        "to_lsn",
+        "since_lsn",
+        "changes",
+        "role",
+        "rows",
+        "first_row",
+        "last_row",
+    ]
     ctx.output.table(rows, shown)
 
 

@@ -289,6 +289,17 @@ def _capture(conn: Connection, config: Config) -> Iterator[Finding]:
             "a function in schema cdc is not the one that `cdc init` has put there: what it tells cannot be relied on",
             "run `cdc init`, then `cdc repair`",
         )
+    for key, wanted in (("ignored", ",".join(config.ddl.ignore)), ("sql", config.ddl.sql)):
+        row = conn.execute("select convert_from(value, 'UTF8') from cdc.settings where name = %s", [key]).fetchone()
+        deployed = row[0] if row else None
+        if deployed != wanted:
+            yield Finding(
+                "warning",
+                "DDL capture",
+                f"[ddl] {'ignore' if key == 'ignored' else key} says {wanted or 'nothing'}, and what `cdc init` put on"
+                f" the source {deployed or 'nothing'}: that one counts",
+                "run `cdc init`, or take the change out of cdc.toml",
+            )
     if state.settings != "[]":
         yield Finding(
             "warning",
