@@ -209,3 +209,30 @@ def test_the_text_of_commands_is_kept_hashed_or_left_out(world: World, kept: Lit
     log.repair("public.t")
     log.drain()
     world.exact("t")
+
+
+@pytest.mark.parametrize("pg", ["pg16"], indirect=True)
+def test_a_table_moves_between_captured_schemas_and_a_schema_is_renamed(world: World) -> None:
+    log = world.start(
+        "create schema here", "create schema there", "create table here.t (id int primary key, v text)",
+        "insert into here.t values (1, 'x')", "create table there.u (id int primary key)",
+        "insert into there.u values (1)", tables=("here.*", "there.*"),
+    )  # fmt: skip
+    relids = {name: world.relid(name) for name in ("here.t", "there.u")}
+    at = log.drain()
+    world.sql(
+        "begin", "update here.t set v = 'y'", "alter table here.t set schema there", "insert into there.t values (2)"
+    )
+    world.sql("commit", "update there.t set v = 'z' where id = 2")
+    log.drain()
+    for relid in relids.values():
+        assert log.rows(relid, log.complete_to) == log.select(relid)
+    assert {name: s.state for name, s in log.states().items()} == {"there.t": "ok", "there.u": "ok"}
+    world.sql("alter schema there rename to over", "delete from over.t where id = 1", "insert into over.u values (2)")
+    log.drain()
+    for relid in relids.values():
+        assert log.rows(relid, log.complete_to) == log.select(relid)
+    assert {name: s.state for name, s in log.states().items()} == {"over.t": "ok", "over.u": "ok"}
+    names = [v.table.identifier for v in log.schema_versions() if v.table.relid == relids["here.t"]]
+    assert names == ["here.t", "there.t", "over.t"]
+    assert log.rows(relids["here.t"], at)[1] == {("1", "x"): 1}
