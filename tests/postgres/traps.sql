@@ -991,17 +991,6 @@ insert into d values (1, '(1,2)');
 drop type inner_type cascade;
 drop domain dom cascade;
 
--- trap test_trap_078_typed_table
-create type pair as (x int, y int);
-create table t of pair (primary key (x));
-insert into t values (1, 2);
--- steps
-alter type pair add attribute z int cascade;
-insert into t values (2, 3, 4);
--- drain
-alter type pair drop attribute y cascade;
-insert into t values (3, 4);
-
 -- trap test_trap_085_a_snapshot_older_than_the_log
 -- stale t: older than
 create type mood as enum ('a');
