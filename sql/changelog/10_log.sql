@@ -268,6 +268,49 @@ exception
 end
 $function$;
 
+-- What the triggers of a table lack: those to be made or enabled (`keep`), and what else would log, to be taken off.
+create or replace function cdc.log_lacks(relid oid, by_statement bool)
+returns table (name text, clause text, enabled "char", keep bool)
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $function$
+select coalesce(w.name, t.tgname), w.clause, t.tgenabled, coalesce(w.keep, false)
+from (
+  values
+    (
+      '!cdc_row', 29, 'after insert or update or delete on %s for each row execute function cdc.log_row()',
+      not by_statement and (select c.relkind <> 'p' from pg_class as c where c.oid = log_lacks.relid)
+    ),
+    (
+      '!cdc_insert', 4,
+      'after insert on %s referencing new table as new_rows for each statement execute function cdc.log_rows()',
+      by_statement
+    ),
+    (
+      '!cdc_update', 16,
+      'after update on %s referencing old table as old_rows new table as new_rows'
+      || ' for each statement execute function cdc.log_rows()',
+      by_statement
+    ),
+    (
+      '!cdc_delete', 8,
+      'after delete on %s referencing old table as old_rows for each statement execute function cdc.log_rows()',
+      by_statement
+    ),
+    ('!cdc_truncate', 32, 'after truncate on %s for each statement execute function cdc.log_truncate()', true)
+) as w (name, kind, clause, keep)
+full join (
+  select t.tgname, t.tgenabled, t.tgtype
+  from pg_trigger as t
+  join pg_proc as p on p.oid = t.tgfoid and p.proname in ('log_row', 'log_rows', 'log_truncate')
+  join pg_namespace as n on n.oid = p.pronamespace and n.nspname = 'cdc'
+  where t.tgrelid = log_lacks.relid
+) as t on t.tgname = w.name and t.tgtype = w.kind
+where case when coalesce(w.keep, false) then t.tgenabled is distinct from 'A' else t.tgenabled is not null end
+order by 4 -- whatever else would log comes off first
+$function$;
+
 -- Put the triggers on a table, or mend them; says what it did. Their names sort before all others, those of foreign keys
 -- too: a trigger that changes the same row again must be logged after the change that fired it. A partitioned table has
 -- none for rows: they are on each partition, and stay there when it comes or goes. That of its TRUNCATE says that it is
@@ -279,64 +322,25 @@ set search_path = pg_catalog, pg_temp
 as $function$
 declare
   target text;
-  by_row bool;
   wanted record;
   done text[] := '{}';
 begin
-  select format('%I.%I', n.nspname, c.relname), not by_statement and c.relkind <> 'p' into target, by_row
+  select format('%I.%I', n.nspname, c.relname) into target
   from pg_class as c
   join pg_namespace as n on n.oid = c.relnamespace
   where c.oid = relid;
-  for wanted in
-    select coalesce(w.name, t.tgname) as name, w.clause, t.tgenabled as enabled, coalesce(w.keep, false) as keep
-    from (
-      values
-        (
-          '!cdc_row', 29, 'after insert or update or delete on %s for each row execute function cdc.log_row()',
-          by_row
-        ),
-        (
-          '!cdc_insert', 4,
-          'after insert on %s referencing new table as new_rows for each statement execute function cdc.log_rows()',
-          by_statement
-        ),
-        (
-          '!cdc_update', 16,
-          'after update on %s referencing old table as old_rows new table as new_rows'
-          || ' for each statement execute function cdc.log_rows()',
-          by_statement
-        ),
-        (
-          '!cdc_delete', 8,
-          'after delete on %s referencing old table as old_rows for each statement execute function cdc.log_rows()',
-          by_statement
-        ),
-        ('!cdc_truncate', 32, 'after truncate on %s for each statement execute function cdc.log_truncate()', true)
-    ) as w (name, kind, clause, keep)
-    full join (
-      select t.tgname, t.tgenabled, t.tgtype
-      from pg_trigger as t
-      join pg_proc as p on p.oid = t.tgfoid and p.proname in ('log_row', 'log_rows', 'log_truncate')
-      join pg_namespace as n on n.oid = p.pronamespace and n.nspname = 'cdc'
-      where t.tgrelid = relid
-    ) as t on t.tgname = w.name and t.tgtype = w.kind
-    order by keep -- whatever else would log comes off first
-  loop
+  for wanted in select * from cdc.log_lacks(relid, by_statement) loop
     if not wanted.keep then
-      if wanted.enabled is not null then
-        execute format('drop trigger %I on %s', wanted.name, target);
-        done := done || format('dropped %s', wanted.name);
-      end if;
+      execute format('drop trigger %I on %s', wanted.name, target);
+      done := done || format('dropped %s', wanted.name);
       continue;
     end if;
     if wanted.enabled is null then
       execute format('create trigger %I ' || wanted.clause, wanted.name, target);
       done := done || format('created %s', wanted.name);
     end if;
-    if wanted.enabled is distinct from 'A' then
-      execute format('alter table %s enable always trigger %I', target, wanted.name);
-      done := done || format('enabled %s', wanted.name);
-    end if;
+    execute format('alter table %s enable always trigger %I', target, wanted.name);
+    done := done || format('enabled %s', wanted.name);
   end loop;
   return done;
 end
@@ -424,6 +428,7 @@ revoke all on function cdc.log_rows() from public;
 revoke all on function cdc.log_truncate() from public;
 revoke all on function cdc.log_part() from public;
 revoke all on function cdc.log_failed(oid, text) from public;
+revoke all on function cdc.log_lacks(oid, bool) from public;
 revoke all on function cdc.log_table(oid, bool) from public;
 revoke all on function cdc.unlog_table(oid) from public;
 revoke all on function cdc.purge_log(pg_snapshot) from public;

@@ -293,8 +293,6 @@ class Transaction:
             at = str(Lsn(int(self.stream.commit_lsns[self.number])))
             payload = {"rows": 0, "scope": "all", "lsn": at}
             self._event("baseline", BORN, index=index, relid=relid, schema_id=version.schema_id, payload=payload)
-            if unsent := table.unsent(sorted(self.planner.context.publications or ())):
-                self._gap(index, relid, unsent[0])
         self._rebind(index, version)
         return version
 

@@ -62,28 +62,35 @@ def install_sql(config: Config, tables: Sequence[TableVersion], *, ticks: bool) 
     return [
         queries.load("changelog/10_log"),
         *(flag if ticks else []),
-        locks.taking([f"{_quoted(t.schema)}.{_quoted(t.name)}" for t in chosen], "share row exclusive"),
+        *_locking(config, chosen),
         *(f"{_log_table(config, t)};\n" for t in chosen),
     ]
 
 
-def release_sql(conn: Connection) -> str:
+def _locking(config: Config, tables: Sequence[TableVersion]) -> Iterator[str]:
+    """Locks the tables whose triggers are not as they should be: nobody is waited for where all stands."""
+    if tables:
+        wanted = ", ".join(f"({_arguments(config, t)})" for t in tables)
+        yield locks.taking(
+            f"select v.relid::text from (values {wanted}) as v (relid, by_statement)"
+            " where exists (select from cdc.log_lacks(v.relid, v.by_statement))",
+            "share row exclusive",
+        )
+
+
+def release_sql() -> str:
     """What locks the tables with triggers of ours before schema `cdc` is dropped."""
-    found = conn.execute(
-        "select distinct pg_catalog.format('%I.%I', s.nspname, c.relname) from pg_catalog.pg_trigger as t"
-        " join pg_catalog.pg_class as c on c.oid = t.tgrelid"
-        " join pg_catalog.pg_namespace as s on s.oid = c.relnamespace"
-        " join pg_catalog.pg_proc as p on p.oid = t.tgfoid"
-        " join pg_catalog.pg_namespace as n on n.oid = p.pronamespace"
-        " where n.nspname = 'cdc' order by 1"
-    )
-    return locks.taking([row[0] for row in found.fetchall()], "access exclusive")
+    return locks.taking(queries.load("uninstall/05_locked"), "access exclusive")
 
 
 def _log_table(config: Config, table: TableVersion | catalog.Relation) -> str:
+    return f"select cdc.log_table({_arguments(config, table)})"
+
+
+def _arguments(config: Config, table: TableVersion | catalog.Relation) -> str:
     name = f"{_quoted(table.schema)}.{_quoted(table.name)}".replace("'", "''")
     by_statement = config.capture_of(table.schema, table.name).triggers == "statement"
-    return f"select cdc.log_table('{name}'::pg_catalog.regclass, {str(by_statement).lower()})"
+    return f"'{name}'::pg_catalog.regclass, {str(by_statement).lower()}"
 
 
 def _quoted(name: str) -> str:

@@ -102,7 +102,7 @@ def uninstall(conn: Connection, config: Config) -> None:
         slot.require_ours(conn, config, state)
         slot.drop_slot(conn, config.source.slot)
     # The triggers of the change log go with their functions.
-    script = changelog.release_sql(conn) + queries.load("uninstall/10_objects")
+    script = changelog.release_sql() + queries.load("uninstall/10_objects")
     own = catalog.own_publication(conn, config)
     if own is not None and own.oid == catalog.made_publication(conn):
         script += f";\ndrop publication {quote_postgres(own.name)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import psycopg
@@ -61,23 +61,20 @@ def insist(conn: Connection, what: str, change: Callable[[], object], *, seconds
                     _log.warning("lock not had, trying again", extra={"attempt": attempt, "holder": watch.seen})
 
 
-def taking(tables: Sequence[str], mode: str) -> str:
+def taking(tables: str, mode: str) -> str:
     """SQL that locks tables, all within one lock_timeout: a writer who waits for the first has a clock of its own.
 
     Args:
-        tables: quoted names.
+        tables: the query of their quoted names.
         mode: as in LOCK TABLE; what is done to the tables afterwards must not need more.
     """
-    if not tables:
-        return ""
-    names = ", ".join("'" + name.replace("'", "''") + "'" for name in tables)
     return f"""do $take$
 declare
   bound text := current_setting('lock_timeout');
   until timestamptz := clock_timestamp() + bound::interval;
   target text;
 begin
-  foreach target in array array[{names}] loop
+  for target in {tables} loop
     if bound <> '0' then
       perform set_config(
         'lock_timeout', greatest(1, extract(epoch from until - clock_timestamp()) * 1000)::int::text, true
