@@ -75,6 +75,7 @@ def build(
     last, snapshot = ledger.last(), ledger.snapshot_id()
     if last is None or snapshot is None:
         raise BuildFailed("raw.events has no batch yet; run cdc init, then cdc drain")
+    last.require_format()
     if as_of is not None and as_of > last.complete_to:
         raise BuildFailed(f"LSN {as_of} is not in the log yet: it is complete to {last.complete_to}; run cdc drain")
     as_of = None if as_of is None else ledger.exact_at(as_of)

@@ -62,6 +62,7 @@ def drain(config: Config, upto: Lsn | None = None, max_changes: int | None = Non
         last = ledger.last()
         if last is None:
             raise LakeError(f"draining slot {config.source.slot!r}: the lake has no ledger yet; run `cdc init` first")
+        last.require_format()
         slot.require_primary(conn)
         if changelog.by_ticks(conn, config):
             from toolkit import tick_drain

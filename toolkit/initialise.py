@@ -59,6 +59,8 @@ def init(config: Config, *, new_generation: bool = False) -> InitResult:
         ticks = changelog.by_ticks(conn, config)
         last = Ledger(config).last()
         existing = slot.read_slot(conn, config.source.slot)
+        if last is not None and not new_generation:
+            last.require_format()
         if last is not None and existing is None and not new_generation and not ticks and last.tick is None:
             raise HistoryDiverged(
                 f"slot {config.source.slot!r} is gone but the ledger goes on to {last.complete_to}: changes since then"

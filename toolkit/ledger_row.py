@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 
+from toolkit.errors import LakeError
 from toolkit.lsn import Lsn
+
+#: How events are ordered and told. 2: rows of a copy stand behind its baseline, which covers all before its position.
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,19 @@ class BatchRecord:
     tick: str | None = None  # pg_snapshot at complete_to, where the change log is drained by ticks
     compared_to: Lsn | None = None  # the catalog was last compared here: what it hid since began no earlier
     capture: str | None = None  # state of the event triggers then
+    format: int = FORMAT
+
+    def require_format(self) -> None:
+        """Refuse a log that this version would read wrongly.
+
+        Raises:
+            LakeError: an older version wrote it.
+        """
+        if self.format != FORMAT:
+            raise LakeError(
+                f"the log up to batch {self.batch_id} is of format {self.format}, and this version orders events by"
+                f" format {FORMAT}: start a new log with `cdc init --new-generation`"
+            )
 
     def to_json(self) -> str:
         """The payload text."""
@@ -56,5 +73,6 @@ class BatchRecord:
         for key in ("beacon_lsn", "compared_to"):
             if data.get(key) is not None:
                 data[key] = Lsn(data[key])
+        data.setdefault("format", 1)
         data["identity"] = SourceIdentity(**data["identity"])
         return cls(**data)
