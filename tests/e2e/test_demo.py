@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,10 @@ class Demo:
         return found
 
     def left_nothing(self) -> None:
+        # Python's tracker of shared memory reads the end of its pipe only when the process that made it is gone.
+        end = time.monotonic() + 10
+        while any("resource_tracker" in line for line in self.processes()) and time.monotonic() < end:
+            time.sleep(0.05)
         assert self.processes() == []
         kept = [path.name for path in self.temporary.iterdir() if not path.name.startswith(_SHARED)]
         assert kept == []

@@ -105,16 +105,17 @@ def test_trap_150_the_stream_needs_no_search_path_and_a_check_names_the_function
     log.drain()
     version = log.version(world.relid("t"), log.complete_to)
     assert version is not None
+    unread = checking._Taken(comparison(version, 16), None)
     with connect(world.config) as conn, connect(world.config) as other:
         with parity.inside_snapshot(conn, None, seconds=5):
-            taken = checking._read(conn, other, comparison(version, 16))
+            taken = checking._read(conn, other, unread)
         assert taken.figures is None
         assert re.fullmatch(
             r"function helper\(text\) does not exist; name its schema .* set search_path = .*", taken.reason
         )
         world.sql(_MENDED)
         with parity.inside_snapshot(conn, None, seconds=5):
-            assert checking._read(conn, other, comparison(version, 16)).figures is not None
+            assert checking._read(conn, other, unread).figures is not None
     world.exact("t")
 
 
