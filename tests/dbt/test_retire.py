@@ -31,8 +31,8 @@ def names(built: Lake) -> dict[str, set[str]]:
 def publish(built: Lake, name: str) -> None:
     """A view as a green check makes it."""
     built.spark.sql("create namespace if not exists published")
-    (tag,) = reads.tags(built.config, f"current.{name}")
-    built.spark.sql(f"create view published.{name} as {proofs.shown_sql(built.spark, name, tag)}")
+    (proven,) = reads.tags(built.config, f"current.{name}").values()
+    built.spark.sql(f"create view published.{name} as {proofs.shown_sql(built.spark, name, proven)}")
 
 
 def rename(source: Source, *pairs: tuple[Table, str]) -> None:
