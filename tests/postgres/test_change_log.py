@@ -72,7 +72,7 @@ def test_trap_035_a_writer_older_than_the_triggers(log: Log, database: str):
         with pytest.raises(LockTimeout, match=r"held by pid \d+.*insert into t"):
             install.install(log.conn, quick)
         left = log.conn.execute("select count(*) from pg_namespace where nspname = 'cdc'").fetchone()
-        assert left == (0,), "what was installed before the refusal is rolled back"
+        assert left == (0,), "what was installed before the refusal is taken back"
         old.rollback()
     with psycopg.connect(database) as old:
         old.execute("select 1")  # a snapshot and a transaction from before the triggers, which has not written yet

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
@@ -14,7 +13,7 @@ from tests.support_postgres import fresh_database
 from toolkit import initialise
 from toolkit.embedded import EmbeddedServer
 from toolkit.errors import PreflightFailed
-from toolkit.source import catalog, changelog, connection, install, preflight
+from toolkit.source import catalog, changelog, connection, install, locks, preflight
 
 pytestmark = pytest.mark.postgres
 _STATEMENT = {"triggers": "statement"}
@@ -153,36 +152,74 @@ def test_install_gives_way_before_a_writer_becomes_the_victim_of_a_deadlock(log:
 
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
 @pytest.mark.parametrize("change", ["install", "uninstall"])
-def test_no_writer_is_the_victim_of_waits_one_after_another(log: Log, database: str, change: str):
-    """One that waits for the first table looks for a deadlock while we wait for the third, its own."""
+def test_who_waits_for_a_table_holds_no_other(log: Log, database: str, change: str):
+    """With both locks in one transaction, writers that take the tables in another order kept it out for 30 s (CI)."""
     for table in "abc":
         log.conn.execute(f"create table public.{table} (id int primary key)")
     work = log.install
     if change == "uninstall":
         log.install()
         work = lambda: install.uninstall(log.conn, log.config)  # noqa: E731
-    waits = "select count(*) from pg_locks where relation = %s::regclass and mode ~ 'Exclusive' and not granted"
-
-    def until(table: str, count: int) -> None:
-        while other.execute(waits, [f"public.{table}"]).fetchone() != (count,) and not changing.done():
-            pass
-
+    awaited = "select count(*) from pg_locks where relation = 'public.b'::regclass and not granted"
     with (
-        psycopg.connect(database) as victim, psycopg.connect(database) as blocker, ThreadPoolExecutor(2) as pool,
-        psycopg.connect(database, autocommit=True) as other,
+        psycopg.connect(database) as holder, psycopg.connect(database, autocommit=True) as other,
+        ThreadPoolExecutor(1) as pool,
     ):  # fmt: skip
-        victim.execute("set deadlock_timeout = '700ms'")
-        victim.execute("insert into c values (1)")
-        blocker.execute("insert into b values (1)")
-        changing = pool.submit(work)  # has its lock on a, and waits for b
-        until("b", 1)
-        writing = pool.submit(victim.execute, "insert into a values (1)")
-        until("a", 1)
-        time.sleep(0.4)  # b is had late, and c would be waited for when the writer looks
-        blocker.commit()
-        writing.result()
-        victim.commit()
+        holder.execute("insert into b values (1)")
+        changing = pool.submit(work)
+        while other.execute(awaited).fetchone() != (1,):
+            assert not changing.done(), changing.result()
+        other.execute("set lock_timeout = '200ms'")  # less than one wait of ours
+        for table in "ac":
+            other.execute(f"insert into {table} values (1)")
+        holder.commit()
         changing.result()
+    whole = log.conn.execute("select count(*) from pg_trigger where tgname = '!cdc_row'").fetchone()
+    assert whole == (3 if change == "install" else 0,)
+
+
+@pytest.mark.parametrize("pg", ["pg16"], indirect=True)
+@pytest.mark.parametrize("before", ["nothing", "b"])
+def test_a_table_that_cannot_be_had_leaves_no_half_of_an_install(log: Log, database: str, before: str):
+    for table in "abc":
+        log.conn.execute(f"create table public.{table} (id int primary key)")
+    alone = log.config.source.model_copy(update={"tables": ("public.b",)})
+    if before == "b":
+        install.install(log.conn, log.config.model_copy(update={"source": alone}))
+    logged = "select coalesce(array_agg(tgrelid::regclass::text), '{}') from pg_trigger where tgname = '!cdc_row'"
+    quick = log.config.model_copy(update={"snapshot": log.config.snapshot.model_copy(update={"lock_seconds": 1})})
+    with psycopg.connect(database) as holder:
+        holder.execute("insert into c values (1)")
+        with pytest.raises(locks.LockTimeout, match=r"putting triggers on public\.c: waited 1 s"):
+            install.install(log.conn, quick)
+    assert log.conn.execute(logged).fetchone() == ([] if before == "nothing" else ["public.b"],)
+    assert catalog.begun(log.conn) == (before == "b")
+    log.install()
+    found = log.conn.execute(logged).fetchone()
+    assert found and sorted(found[0]) == ["public.a", "public.b", "public.c"]
+
+
+@pytest.mark.parametrize("pg", ["pg16"], indirect=True)
+def test_an_autovacuum_gives_way_to_install(log: Log, database: str):
+    """It does so only once a waiter has looked for deadlocks, which takes longer than one of our waits."""
+    log.conn.execute("create table public.t (id int primary key) with (autovacuum_enabled = off)")
+    log.conn.execute("insert into public.t select generate_series(1, 100000); delete from public.t where id % 2 = 0")
+    vacuums = "select count(*) from pg_stat_progress_vacuum where relid = 'public.t'::regclass"
+    log.conn.execute("alter system set autovacuum_naptime = 1")
+    log.conn.execute("select pg_reload_conf()")
+    try:
+        log.conn.execute(
+            "alter table public.t set (autovacuum_enabled, autovacuum_vacuum_threshold = 1,"
+            " autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_cost_delay = 100, autovacuum_vacuum_cost_limit = 1)"
+        )
+        while log.conn.execute(vacuums).fetchone() == (0,):
+            pass
+        quick = log.config.model_copy(update={"snapshot": log.config.snapshot.model_copy(update={"lock_seconds": 3})})
+        install.install(log.conn, quick)
+    finally:
+        log.conn.execute("alter system reset autovacuum_naptime")
+        log.conn.execute("select pg_reload_conf()")
+    assert log.conn.execute("select count(*) from cdc.logged_tables").fetchone() == (1,)
 
 
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)

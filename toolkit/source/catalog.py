@@ -143,6 +143,12 @@ def installed(conn: Connection) -> bool:
     return bool(row and row[0])
 
 
+def begun(conn: Connection) -> bool:
+    """Whether there is anything of the toolkit's on the source."""
+    row = conn.execute("select pg_catalog.to_regnamespace('cdc') is not null").fetchone()
+    return bool(row and row[0])
+
+
 def read_by(conn: Connection) -> set[str]:
     """The publications by which the functions on the source tell what is published."""
     row = conn.execute(

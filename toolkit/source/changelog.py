@@ -20,7 +20,6 @@ from toolkit.source.connection import Connection, one_line
 #: Name of the table, and of its parts, in schema `cdc`.
 LOG = "change_log"
 _LOCK_SECONDS = 1.0
-_BELOW_DEADLOCK_TIMEOUT = 0.5  # seconds
 _LARGE_LOG = 1 << 30  # bytes
 _LONG_SECONDS = 600
 #: Server CPU of one logged change in a bulk update, in microseconds (tests/benchmarks/capture.py); a single-row update
@@ -49,8 +48,8 @@ def by_ticks(conn: Connection, config: Config) -> bool:
     return not (row and row[0])
 
 
-def install_sql(config: Config, tables: Sequence[TableVersion], *, ticks: bool) -> list[str]:
-    """Statements that make the log and put the triggers on the tables that it captures; roots come first.
+def install_sql(config: Config, *, ticks: bool) -> list[str]:
+    """Statements that make the log, as yet without a table that is captured by it.
 
     DDL messages go into the log too where nobody can read them from the WAL.
     """
@@ -58,48 +57,27 @@ def install_sql(config: Config, tables: Sequence[TableVersion], *, ticks: bool) 
         return []
     # Never switched off here: a log that is still drained by ticks must have the messages until it is handed over.
     flag = ["insert into cdc.settings (name, value) values ('ddl_to_log', '') on conflict (name) do nothing;\n"]
+    return [queries.load("changelog/10_log"), *(flag if ticks else [])]
+
+
+def trigger_sql(config: Config, tables: Sequence[TableVersion]) -> dict[str, str]:
+    """By table, in the order to run them, what puts the triggers on those that the log captures; roots come first.
+
+    Each is for a transaction of its own: who waits for one table must not hold another, or writers that take them in
+    another order keep it from ever having both. A table whose triggers are as they should be is not locked at all.
+    """
     chosen = sorted((t for t in tables if logged(config, t)), key=lambda t: (t.kind != "p", t.schema, t.name))
-    return [
-        queries.load("changelog/10_log"),
-        *(flag if ticks else []),
-        *_locking(config, chosen),
-        *(f"{_log_table(config, t)};\n" for t in chosen),
-    ]
-
-
-def _locking(config: Config, tables: Sequence[TableVersion]) -> Iterator[str]:
-    """Locks the tables whose triggers are not as they should be: nobody is waited for where all stands."""
-    if tables:
-        wanted = ", ".join(f"({_arguments(config, t)})" for t in tables)
-        yield locks.taking(
-            f"select v.relid::text from (values {wanted}) as v (relid, by_statement)"
-            " where exists (select from cdc.log_lacks(v.relid, v.by_statement))",
-            "share row exclusive",
-        )
-
-
-def release_sql() -> str:
-    """What locks the tables with triggers of ours before schema `cdc` is dropped."""
-    return locks.taking(queries.load("uninstall/05_locked"), "access exclusive")
+    return {t.identifier: f"{_log_table(config, t)};\n" for t in chosen}
 
 
 def _log_table(config: Config, table: TableVersion | catalog.Relation) -> str:
-    return f"select cdc.log_table({_arguments(config, table)})"
-
-
-def _arguments(config: Config, table: TableVersion | catalog.Relation) -> str:
     name = f"{_quoted(table.schema)}.{_quoted(table.name)}".replace("'", "''")
     by_statement = config.capture_of(table.schema, table.name).triggers == "statement"
-    return f"'{name}'::pg_catalog.regclass, {str(by_statement).lower()}"
+    return f"select cdc.log_table('{name}'::pg_catalog.regclass, {str(by_statement).lower()})"
 
 
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
-
-
-def attempts(config: Config) -> int:
-    """In how many waits to ask for the locks of tables, so that each is shorter than the server's deadlock_timeout."""
-    return max(3, int(config.snapshot.lock_seconds / _BELOW_DEADLOCK_TIMEOUT))
 
 
 def moving(conn: Connection, config: Config) -> tuple[str, ...]:
@@ -120,17 +98,32 @@ def settle(conn: Connection, config: Config) -> None:
         conn.execute("delete from cdc.settings where name = 'ddl_to_log'")
     state = catalog.own_publication(conn, config)
     named = state.relids if state is not None and not by_ticks(conn, config) else frozenset()
-    found = conn.execute("select tgrelid::int8 from pg_catalog.pg_trigger where tgname like '!cdc\\_%'")
-    triggers = {row[0] for row in found.fetchall()}
+    triggers = triggered(conn)
     for relation in catalog.selected_relations(conn, config):
         name = f"{_quoted(relation.schema)}.{_quoted(relation.name)}"
         if relation.relid in named and not published(config, relation):
             assert state is not None
             conn.execute(f"alter publication {_quoted(state.name)} drop table {name}")
         if relation.relid in triggers and not logged(config, relation):
-            release = partial(conn.execute, "select cdc.unlog_table(%s::oid)", [relation.relid])
-            what, seconds = f"releasing {relation.identifier}", config.snapshot.lock_seconds
-            locks.insist(conn, what, release, seconds=seconds, attempts=attempts(config))
+            release(conn, config, relation.relid)
+
+
+def triggered(conn: Connection) -> set[int]:
+    """The tables with a trigger of the change log, whole or not, by relid."""
+    found = conn.execute("select tgrelid::int8 from pg_catalog.pg_trigger where tgname like '!cdc\\_%'")
+    return {row[0] for row in found.fetchall()}
+
+
+def release(conn: Connection, config: Config, relid: int) -> None:
+    """Take the triggers of the change log off a table.
+
+    Raises:
+        LockTimeout: another session held it for too long.
+    """
+    row = conn.execute("select %s::pg_catalog.regclass::text", [relid]).fetchone()
+    change = partial(conn.execute, "select cdc.unlog_table(%s::oid)", [relid])
+    what, seconds = f"releasing {row[0] if row else relid}", config.snapshot.lock_seconds
+    locks.insist(conn, what, change, seconds=seconds)
 
 
 def recheck(conn: Connection, config: Config) -> tuple[str, ...]:
@@ -263,7 +256,7 @@ def begin(conn: Connection, config: Config) -> None:
     if parts:
         clear = partial(conn.execute, f"truncate table {', '.join(parts)}")
         what, seconds = "emptying the change log of another server", config.snapshot.lock_seconds
-        locks.insist(conn, what, clear, seconds=seconds, attempts=attempts(config))
+        locks.insist(conn, what, clear, seconds=seconds)
     if found:
         conn.execute("delete from cdc.tick")
 
@@ -290,7 +283,6 @@ def purge(conn: Connection, snapshot: str) -> tuple[int, ...]:
 
 __all__ = [
     "LOG",
-    "attempts",
     "begin",
     "by_ticks",
     "health",
@@ -303,6 +295,8 @@ __all__ = [
     "purge",
     "recheck",
     "refusals",
-    "release_sql",
+    "release",
     "settle",
+    "trigger_sql",
+    "triggered",
 ]

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import psycopg
 
 from toolkit import queries
 from toolkit.catalog import TableVersion
 from toolkit.config import Config
-from toolkit.errors import ConfigError, PreflightFailed
+from toolkit.errors import CdcError, ConfigError, PreflightFailed
+from toolkit.log import logger
 from toolkit.names import quote_postgres
 from toolkit.source import catalog, changelog, guard, locks
 from toolkit.source.connection import Connection, one_line
 
-_LOCK_ATTEMPTS = 3
+_log = logger(__name__)
 _EVENT_TRIGGERS = "40_event_triggers"
 _FILES = ("10_schema", "20_table_snapshot", "30_capture", "32_partitions", "35_switch", _EVENT_TRIGGERS)
 
@@ -28,7 +29,7 @@ def install_sql(
     ticks: bool = False,
     event_triggers: bool = True,
 ) -> str:
-    """All that `cdc init` runs on the source, as one script.
+    """All that `cdc init` runs on the source, as one script: its objects, then the triggers, table by table.
 
     Args:
         config: names of publications and tables.
@@ -37,13 +38,27 @@ def install_sql(
         ticks: there is no slot, so no publication either; the change log holds the DDL messages too.
         event_triggers: whether the role may create them; without them DDL is found by the catalog comparison alone.
     """
+    triggers = changelog.trigger_sql(config, tables).values()
+    objects = objects_sql(config, tables, publication, ticks=ticks, event_triggers=event_triggers)
+    return "\n".join([objects, *triggers])
+
+
+def objects_sql(
+    config: Config,
+    tables: Sequence[TableVersion],
+    publication: catalog.PublicationState | None,
+    *,
+    ticks: bool,
+    event_triggers: bool,
+) -> str:
+    """What `install_sql` runs first, in one transaction: schema `cdc`, event triggers, publication."""
     names = "'" + json.dumps(config.source.publications).replace("'", "''") + "'"
     files = [file for file in _FILES if event_triggers or file != _EVENT_TRIGGERS]
     values = {"publications": names, "ignored": "'" + ",".join(config.ddl.ignore) + "'", "sql": f"'{config.ddl.sql}'"}
     parts = [queries.load(f"install/{file}") for file in files]
     for key, value in values.items():
         parts = [part.replace(f":'{key}'", value) for part in parts]
-    parts += changelog.install_sql(config, tables, ticks=ticks)
+    parts += changelog.install_sql(config, ticks=ticks)
     if not ticks:
         parts += [f"{statement};\n" for statement in _publication_sql(config, tables, publication)]
     parts.append(queries.load("install/45_seal"))  # of all functions, those of the change log too
@@ -51,17 +66,24 @@ def install_sql(
 
 
 def install(conn: Connection, config: Config) -> None:
-    """Create or update everything in one transaction. Idempotent: the key and other people's tables stay.
+    """Create or update everything. Idempotent: the key and other people's tables stay.
+
+    The objects are made in one transaction; triggers of the change log follow table by table, so that nobody waits for
+    two tables at once. Where one cannot have them, what this call has put on the source is taken away again.
 
     Raises:
-        PreflightFailed: the role may not do it, or the publications would not send all of a table; nothing was changed.
+        PreflightFailed: the role may not do it, or the publications would not send all of a table.
+        LockTimeout: another session held a table for too long.
     """
     tables = catalog.selected_tables(conn, config)
     ticks = changelog.by_ticks(conn, config)
     publication = catalog.own_publication(conn, config)
 
+    fresh = not catalog.begun(conn)
+    before = changelog.triggered(conn)
+
     def script(event_triggers: bool) -> str:
-        return install_sql(config, tables, publication, ticks=ticks, event_triggers=event_triggers)
+        return objects_sql(config, tables, publication, ticks=ticks, event_triggers=event_triggers)
 
     def whole() -> None:
         for table in () if ticks else catalog.published_tables(conn, config):
@@ -85,6 +107,16 @@ def install(conn: Connection, config: Config) -> None:
         ) from None
     except psycopg.Error as error:
         raise PreflightFailed(f"installing capture: {one_line(error)}; nothing was changed on the source") from None
+    try:
+        for table, statement in changelog.trigger_sql(config, tables).items():
+            _locked(conn, config, f"putting triggers on {table}", statement)
+    except (CdcError, psycopg.Error) as error:
+        _take_back(conn, config, (t.relid for t in tables if t.relid not in before), whole=fresh)
+        if isinstance(error, CdcError):
+            raise
+        raise PreflightFailed(
+            f"putting triggers on {table}: {one_line(error)}; those of other tables were taken back"
+        ) from None
 
 
 def uninstall(conn: Connection, config: Config) -> None:
@@ -101,16 +133,32 @@ def uninstall(conn: Connection, config: Config) -> None:
     if state is not None:
         slot.require_ours(conn, config, state)
         slot.drop_slot(conn, config.source.slot)
-    # The triggers of the change log go with their functions.
-    script = changelog.release_sql() + queries.load("uninstall/10_objects")
+    _remove(conn, config)
+
+
+def _remove(conn: Connection, config: Config) -> None:
+    for table, statement in conn.execute(queries.load("uninstall/05_triggers")).fetchall():
+        _locked(conn, config, f"taking the triggers off {table}", statement)
+    script = queries.load("uninstall/10_objects")
     own = catalog.own_publication(conn, config)
     if own is not None and own.oid == catalog.made_publication(conn):
         script += f";\ndrop publication {quote_postgres(own.name)}"
     _locked(conn, config, "removing capture", script)
 
 
+def _take_back(conn: Connection, config: Config, relids: Iterable[int], *, whole: bool) -> None:
+    """Take the triggers of these tables off again, and all else if it was not there before."""
+    try:
+        if whole:
+            _remove(conn, config)
+        for relid in () if whole else changelog.triggered(conn).intersection(relids):
+            changelog.release(conn, config, relid)
+    except (CdcError, psycopg.Error) as error:
+        _log.warning("not all was taken back; `cdc uninstall` does it", extra={"reason": one_line(error)})
+
+
 def _locked(conn: Connection, config: Config, what: str, script: str, then: Callable[[], None] | None = None) -> None:
-    """Run DDL, and a look at what it made, in one transaction; triggers of the change log lock each table in turn.
+    """Run DDL, and a look at what it made, in one transaction that asks for the locks of one table at most.
 
     Raises:
         LockTimeout: in all of `[snapshot] lock_seconds` the locks were not to be had; names who held them.
@@ -122,8 +170,7 @@ def _locked(conn: Connection, config: Config, what: str, script: str, then: Call
         if then is not None:
             then()
 
-    attempts = changelog.attempts(config) if config.uses_change_log else _LOCK_ATTEMPTS
-    locks.insist(conn, what, change, seconds=config.snapshot.lock_seconds, attempts=attempts)
+    locks.insist(conn, what, change, seconds=config.snapshot.lock_seconds)
 
 
 def _publication_sql(
@@ -191,4 +238,4 @@ def qualified_sql(schema: str, name: str) -> str:
     return f"{quote_postgres(schema)}.{quote_postgres(name)}"
 
 
-__all__ = ["install", "install_sql", "qualified_sql", "uninstall"]
+__all__ = ["install", "install_sql", "objects_sql", "qualified_sql", "uninstall"]

@@ -16,6 +16,11 @@ from toolkit.source.connection import Connection
 _log = logger(__name__)
 _LOOK_SECONDS = 0.1
 _SHOWN = 3
+_BELOW_DEADLOCK_TIMEOUT = 0.5  # seconds
+_LOOK_EARLY = """
+select pg_catalog.set_config('deadlock_timeout', %s::text, true)
+where pg_catalog.has_parameter_privilege('deadlock_timeout', 'SET')
+"""
 
 
 class LockTimeout(CdcError):
@@ -37,55 +42,31 @@ def waiting(conn: Connection, what: str, *, seconds: float) -> Iterator[None]:
             raise watch.refusal(what, seconds) from None
 
 
-def insist(conn: Connection, what: str, change: Callable[[], object], *, seconds: float, attempts: int) -> None:
-    """Make a change in a transaction, in `attempts` waits of `seconds` together: nobody queues behind it for long.
+def insist(conn: Connection, what: str, change: Callable[[], object], *, seconds: float) -> None:
+    """Change one table in a transaction, in short waits of `seconds` together: nobody queues behind it for long.
 
-    With waits of less than half a second each ends before the server looks for deadlocks, so that no transaction of
-    the application, which may take its locks in another order, is ever chosen as the victim. Whoever changes several
-    tables takes their locks first (`taking`).
+    Each wait ends before the server looks for deadlocks, so that no transaction of the application is ever chosen as
+    the victim. Of several tables, writers that take them in another order would keep one lock from whoever holds the
+    other, in every attempt. An autovacuum gives way only to a wait that has looked for deadlocks: ours do so early
+    where the role may.
 
     Raises:
-        LockTimeout: the locks were not to be had; names what was being done and the sessions waited for.
+        LockTimeout: the lock was not to be had; names what was being done and the sessions waited for.
     """
+    attempts = max(3, int(seconds / _BELOW_DEADLOCK_TIMEOUT))
     with _watching(conn) as watch:
         for attempt in range(1, attempts + 1):
             try:
                 with _bounded(conn, seconds / attempts), conn.transaction():
+                    conn.execute(_LOOK_EARLY, [int(seconds / attempts * 300)])
                     change()
                 return
-            except psycopg.errors.LockNotAvailable:
+            except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
                 if attempt == attempts:
                     raise watch.refusal(what, seconds) from None
                 watch.connected.wait(seconds)  # the next wait is looked at from its beginning
                 if attempt <= _SHOWN:
                     _log.warning("lock not had, trying again", extra={"attempt": attempt, "holder": watch.seen})
-
-
-def taking(tables: str, mode: str) -> str:
-    """SQL that locks tables, all within one lock_timeout: a writer who waits for the first has a clock of its own.
-
-    Args:
-        tables: the query of their quoted names.
-        mode: as in LOCK TABLE; what is done to the tables afterwards must not need more.
-    """
-    return f"""do $take$
-declare
-  bound text := current_setting('lock_timeout');
-  until timestamptz := clock_timestamp() + bound::interval;
-  target text;
-begin
-  for target in {tables} loop
-    if bound <> '0' then
-      perform set_config(
-        'lock_timeout', greatest(1, extract(epoch from until - clock_timestamp()) * 1000)::int::text, true
-      );
-    end if;
-    execute 'lock table only ' || target || ' in {mode} mode';
-  end loop;
-  perform set_config('lock_timeout', bound, true);
-end
-$take$;
-"""
 
 
 @contextmanager
@@ -157,4 +138,4 @@ class _Watch:
             self.connected.set()
 
 
-__all__ = ["LockTimeout", "insist", "taking", "waiting"]
+__all__ = ["LockTimeout", "insist", "waiting"]
