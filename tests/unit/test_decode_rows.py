@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit import wire
-from toolkit.decode import rows
+from toolkit.decode import rows, stream
 from toolkit.decode.plan import plan
 from toolkit.errors import DecodeError
 from toolkit.events import EVENT_SCHEMA
@@ -85,7 +85,7 @@ def test_batches_have_the_schema_and_order_of_the_log(tmp_path: Path) -> None:
         1, OTHER_RELATION, RELATION, wire.insert(60, ("1",)), wire.insert(50, ("1", None, "")), wire.insert(60, ("2",))
     )
     (batch,) = plan(wire.spool(tmp_path / "s", messages), context=wire.context(TABLE, OTHER)).batches
-    (task,) = batch.tasks(3)
+    (task,) = batch.tasks(1)
     task = copy.deepcopy(task)  # as a worker gets it
     parts = list(rows.decode_rows(task.path, task))
     assert all(part.schema.equals(EVENT_SCHEMA) for part in parts)
@@ -120,6 +120,34 @@ def test_chunks_are_bounded_by_bytes_and_span(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(rows, "CHUNK_BYTES", 10_000)
     monkeypatch.setattr(rows, "CHUNK_SPAN", 450)
     assert [c.tolist() for c in rows._chunks(offsets, everything)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+def test_a_chunk_looks_at_its_own_part_of_a_large_spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each went over the whole map in parts: 5 M rows of one transaction took 60 us each, 1 M of them 3."""
+    monkeypatch.setattr(stream, "_SPAN", 10_000)
+    monkeypatch.setattr(rows, "CHUNK_MESSAGES", 100)
+    let_go: list[int] = []
+    monkeypatch.setattr(stream, "release", lambda data: let_go.append(1))
+    needed = []
+    for count in (1000, 4000):
+        inserts = [wire.insert(60, ("x" * 20,)) for _ in range(count)]
+        made = plan(
+            wire.spool(tmp_path / "s", wire.transaction(1, OTHER_RELATION, *inserts)), context=wire.context(OTHER)
+        )
+        (task,) = made.batches[0].tasks(1)
+        let_go.clear()
+        assert sum(part.num_rows for part in rows.decode_rows(task.path, task)) == count
+        needed.append(len(let_go))
+    assert 0 < needed[1] < 5 * needed[0]
+
+
+def test_a_large_transaction_is_shared_by_all_tasks(tmp_path: Path) -> None:
+    messages = wire.transaction(1, OTHER_RELATION, *[wire.insert(60, (str(i),)) for i in range(1000)])
+    (batch,) = plan(wire.spool(tmp_path / "s", messages), context=wire.context(OTHER)).batches
+    found = [[r for p in rows.decode_rows(t.path, t) for r in p.to_pylist()] for t in batch.tasks(4)]
+    assert all(200 < len(part) < 300 for part in found)
+    assert [r["ordinal"] for part in found for r in part] == list(range(1000))
+    assert {(r["commit_lsn"], r["end_lsn"], r["xid"]) for part in found for r in part} == {(19_000, 19_100, 701)}
 
 
 def test_text_that_is_not_utf8_names_place_and_table(tmp_path: Path) -> None:

@@ -56,18 +56,20 @@ class PlannedBatch:
     images: tuple[Binding, ...] = field(repr=False, default=())  # of tables in the change log; start: as in bindings
 
     def tasks(self, count: int) -> list[DecodeTask]:
-        """At most `count` tasks of about equal bytes, split at transaction boundaries; none for an empty batch."""
+        """At most `count` tasks of about equal bytes, none for an empty batch. A large transaction is split too."""
         if not len(self.ends):
             return []
-        stops = self.offsets[self.ends]
-        low = int(self.offsets[self.first_msg])
-        wanted = low + (int(stops[-1]) - low) * np.arange(1, max(count, 1) + 1, dtype=float) / max(count, 1)
-        chosen = np.unique(np.minimum(np.searchsorted(stops, wanted - 0.5), len(stops) - 1))
-        edges = [self.first_msg, *self.ends[chosen].tolist()]
-        return [self._task(first, stop) for first, stop in pairwise(edges)]
+        stop = int(self.ends[-1])
+        low, high = self.offsets[[self.first_msg, stop]].tolist()
+        wanted = low + (high - low) * np.arange(1, max(count, 1), dtype=float) / max(count, 1)
+        edges = np.unique([self.first_msg, *np.searchsorted(self.offsets, wanted).tolist(), stop]).tolist()
+        return [self._task(low, high) for low, high in pairwise(edges)]
 
-    def _task(self, first: int, stop: int) -> DecodeTask:
-        """The layouts in force at `first`, and the changes before `stop`."""
+    def _task(self, low: int, high: int) -> DecodeTask:
+        """Of the rows of messages [low, high): with the whole transactions that they are in, and the layouts there."""
+        begun, ended = int(np.searchsorted(self.ends, low, "right")), int(np.searchsorted(self.ends, high))
+        first = int(self.ends[begun - 1]) if begun else self.first_msg
+        stop = int(self.ends[ended])
         in_force: dict[int, Binding] = {}
         later = []
         for binding in self.bindings:
@@ -79,8 +81,8 @@ class PlannedBatch:
         # Layouts of logged images are compared with the message index alone, so all of them may come along.
         images = tuple(replace(b, start=b.start - first) for b in self.images if b.start < stop)
         xids = tuple((begin - first, xid) for begin, xid in self.xids if first <= begin < stop)
-        offsets = self.offsets[first : stop + 1].copy()
-        return DecodeTask(self.path, offsets, moved, xids, self.batch_id, self.generation, images)
+        offsets, part = self.offsets[first : stop + 1].copy(), (low - first, high - first)
+        return DecodeTask(self.path, offsets, moved, xids, self.batch_id, self.generation, images, part)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from toolkit.decode.messages import POSTGRES_EPOCH_US
-from toolkit.decode.stream import Bytes, Ints, Stream, be32, be64, open_bytes, per_message, release, scan
+from toolkit.decode.stream import ROW_BYTES, Bytes, Ints, Stream, be32, be64, open_bytes, per_message, release, scan
 from toolkit.errors import DecodeError
 from toolkit.events import EVENT_SCHEMA, Event, to_arrow
 from toolkit.lsn import Lsn
@@ -51,7 +51,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodeTask:
-    """A run of whole transactions that one worker decodes. Holds everything but the bytes."""
+    """The part of a run of whole transactions that one worker decodes. Holds everything but the bytes."""
 
     path: str
     offsets: Ints  # n + 1, absolute
@@ -60,6 +60,7 @@ class DecodeTask:
     batch_id: int
     generation: int
     images: tuple[Binding, ...] = ()  # how the images inside rows of the change log read, `start` as in bindings
+    part: tuple[int, int] | None = None  # message indexes; None: all
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,7 +80,8 @@ def decode_rows(path: str, task: DecodeTask) -> Iterator[pa.RecordBatch]:
         DecodeError: a row before its RELATION, a tuple that does not fit it, or text that is not UTF-8.
     """
     stream = scan(open_bytes(path), task.offsets)
-    rows = np.flatnonzero((stream.types == ord("I")) | (stream.types == ord("U")) | (stream.types == ord("D")))
+    low, high = task.part or (0, len(stream))
+    rows = low + np.flatnonzero(np.isin(stream.types[low:high], ROW_BYTES))
     if not len(rows):
         return
     relids = stream.relids(rows)

@@ -47,28 +47,29 @@ def release(data: Bytes) -> None:
 
 
 def be32(data: Bytes, at: Ints) -> Ints:
-    """Unsigned big-endian 32-bit integers at byte positions."""
+    """Unsigned big-endian 32-bit integers at byte positions, which ascend."""
+    return _integers(data, at, 4)
+
+
+def be64(data: Bytes, at: Ints) -> Ints:
+    """Signed big-endian 64-bit integers at byte positions, which ascend."""
+    return _integers(data, at, 8)
+
+
+def _integers(data: Bytes, at: Ints, size: int) -> Ints:
     value = np.empty(at.shape, np.int64)
     for part in _parts(data, at):
         mine = at[part]
         taken = data[mine].astype(np.int64)
-        for step in (1, 2, 3):
+        for step in range(1, size):
             taken <<= 8
             taken |= data[mine + step]
         value[part] = taken
     return value
 
 
-def be64(data: Bytes, at: Ints) -> Ints:
-    """Signed big-endian 64-bit integers at byte positions."""
-    value = np.empty(at.shape, np.int64)
-    for part in _parts(data, at):
-        value[part] = (be32(data, at[part]) << 32) | be32(data, at[part] + 4)
-    return value
-
-
 def _bytes(data: Bytes, at: Ints) -> Bytes:
-    """Bytes at positions."""
+    """Bytes at positions, which ascend."""
     value = np.empty(at.shape, np.uint8)
     for part in _parts(data, at):
         value[part] = data[at[part]]
@@ -76,11 +77,15 @@ def _bytes(data: Bytes, at: Ints) -> Bytes:
 
 
 def _parts(data: Bytes, at: Ints) -> Iterator[slice]:
-    """Cut a pass over a whole spool so that only about `_SPAN` bytes of the map are in memory at once."""
-    if len(data) <= _SPAN or not len(at):
+    """Cut a pass over a spool so that only about `_SPAN` bytes of the map are in memory at once.
+
+    It is the reach of the positions that counts: each chunk of rows looks at its own part of a spool of any size.
+    """
+    span = int(at[-1] - at[0]) if len(at) else 0
+    if span <= _SPAN:
         yield slice(None)
         return
-    step = max(1, len(at) * _SPAN // len(data))
+    step = max(1, len(at) * _SPAN // span)
     for first in range(0, len(at), step):
         yield slice(first, first + step)
         release(data)
