@@ -183,7 +183,7 @@ class _Comparison:
                 self._differs(relid, reason, text)
             elif unheard := "; ".join(ddl.past_capture(was, now)):
                 self._differs(relid, unheard, text)
-            elif differ or ("stamps" in now and "stamps" not in was):
+            elif differ or was.get("entries") != now.get("entries"):
                 self._differs(relid, None, text)
         for relid, version in sorted(known.versions.items()):
             last = version.table
@@ -246,7 +246,7 @@ def _differences(was: dict[str, object], now: dict[str, object]) -> list[str]:
         a, b = was.get(key), now.get(key)
         if key == "columns":
             a, b = _plain_columns(a), _plain_columns(b)
-        if key not in ("dropped", "stamps", "storage") and a != b:
+        if key not in ("dropped", "entries", "stamps", "storage") and a != b:
             names.append(key)
     return names
 

@@ -105,6 +105,7 @@ membership as materialized ( -- which publications name a table's ancestors
 sending as materialized (
   select
     w.oid as relid,
+    p.oid as publication,
     p.pubname,
     p.publishes,
     p.stored_generated,
@@ -121,6 +122,46 @@ sending as materialized (
     and (w.relkind = 'r' or (w.relkind = 'p' and p.pubviaroot))
     and exists (select from membership as m where m.relid = w.oid and m.publication = p.oid)
     and not exists (select from membership as m where m.relid = w.oid and m.pubviaroot and m.depth > 0)
+),
+
+logged as materialized ( -- captured by triggers
+  select w.oid as relid
+  from wanted as w
+  join cdc.logged_tables as l on l.relid = w.oid
+  where w.relkind = 'r' and w.relpersistence = 'p'
+),
+
+entries as ( -- what has a table sent: publications, and what they name; one made anew has not sent all
+  select
+    e.relid,
+    jsonb_agg(
+      jsonb_build_array(e.publication::int8, e.object::int8, e.entry::int8, e.stamp::text::int8)
+      order by e.publication, e.object
+    ) as list
+  from (
+    select s.relid, p.oid as publication, 0::oid as object, p.oid as entry, p.xmin as stamp
+    from (
+      select s.relid, s.publication from sending as s
+      union
+      select l.relid, p.oid from logged as l cross join publications as p
+    ) as s
+    join pg_publication as p on p.oid = s.publication
+    union
+    select s.relid, r.prpubid, r.prrelid, r.oid, r.xmin
+    from (
+      select s.relid, s.publication, l.ancestor from sending as s join lineage as l on l.relid = s.relid
+      union
+      select l.relid, p.oid, g.relid from logged as l cross join publications as p cross join cdc.log_parts as g
+    ) as s
+    join pg_publication_rel as r on r.prpubid = s.publication and r.prrelid = s.ancestor
+    union
+    select s.relid, n.pnpubid, n.pnnspid, n.oid, n.xmin
+    from sending as s
+    join lineage as l on l.relid = s.relid
+    join pg_class as c on c.oid = l.ancestor
+    join pg_publication_namespace as n on n.pnpubid = s.publication and n.pnnspid = c.relnamespace
+  ) as e
+  group by e.relid
 ),
 
 filters as ( -- of one kind of change: any of the terms lets it through, none of them means that nothing is held back
@@ -211,13 +252,6 @@ strays as ( -- partitions whose changes are not in the WAL, or whose old images 
   -- One that is told apart as a whole has every old value, and one without identity has neither UPDATE nor DELETE.
   where c.relkind <> 'r' or c.relpersistence <> 'p' or not coalesce(k.names @> o.names, k.names is null)
   group by r.relid
-),
-
-logged as materialized ( -- captured by triggers
-  select w.oid as relid
-  from wanted as w
-  join cdc.logged_tables as l on l.relid = w.oid
-  where w.relkind = 'r' and w.relpersistence = 'p'
 ),
 
 published as materialized (
@@ -421,6 +455,7 @@ select
         and f.oid in (select w.oid union all select d.relid from descendants as d where d.root = w.oid)
     )
   )
+  || jsonb_build_object('entries', coalesce(e.list, '[]'))
   || case
     when l.relid is null then '{}'
     else jsonb_build_object(
@@ -448,7 +483,8 @@ left join columns as c on c.attrelid = w.oid
 left join in_publication as i on i.relid = w.oid
 left join published as p on p.relid = w.oid
 left join strays as s on s.root = w.oid
-left join logged as l on l.relid = w.oid;
+left join logged as l on l.relid = w.oid
+left join entries as e on e.relid = w.oid;
 end
 $function$;
 

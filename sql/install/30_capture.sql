@@ -35,7 +35,11 @@ begin
     select coalesce(jsonb_agg(w.writer), '[]')
     from (
       select distinct s.writer::int8 as writer, (s.writer::int8 - top % (1::int8 << 32) + (1::int8 << 32)) % (1::int8 << 32) as since
-      from jsonb_path_query(tables, 'strict $[*].stamps[*][*] ? (@ != null)') as s (writer)
+      from (
+        select jsonb_path_query(tables, 'strict $[*].stamps[*][*] ? (@ != null)') as writer
+        union all
+        select jsonb_path_query(tables, 'strict $[*].entries[*][3]')
+      ) as s
     ) as w
     where w.since < 1::int8 << 31 and pg_xact_status((top + w.since)::text::xid8) = 'in progress'
   );

@@ -9,7 +9,8 @@ set search_path = pg_catalog, pg_temp
 as $function$
 begin
   return (
-    select sha256(convert_to(string_agg(pg_get_functiondef(p.oid) || p.proowner, ';' order by p.proname), 'UTF8'))
+    -- By its row version too: one that was put back was another for a while.
+    select sha256(convert_to(string_agg(pg_get_functiondef(p.oid) || p.proowner || p.xmin, ';' order by p.proname), 'UTF8'))
     from pg_proc as p
     where p.pronamespace = 'cdc'::regnamespace
       and p.proname in (

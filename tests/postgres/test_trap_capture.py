@@ -26,6 +26,9 @@ pytestmark = pytest.mark.postgres
 # -- capture that was bypassed
 
 
+_UNSENT = "its place in a publication was altered past capture, if only for a while"
+
+
 def _catalog_edit(world: World) -> None:
     world.sql(
         "set allow_system_table_mods = on",
@@ -53,7 +56,27 @@ def _heard_later(world: World) -> None:
     world.sql("insert into t values (4, 'w')", "alter table t add column c int default 5")
 
 
-@pytest.mark.parametrize("bypass", [_catalog_edit, _disabled, _switched_off, _rewritten, _heard_later])
+def _unpublished_for_a_while(world: World) -> None:
+    world.sql(
+        "set event_triggers = off", "alter publication cdc drop table t", "insert into t values (5, 'unsent')",
+        "alter publication cdc add table t", "set event_triggers = on",
+    )  # fmt: skip
+
+
+def _published_less_for_a_while(world: World) -> None:
+    world.sql(
+        "set event_triggers = off", "alter publication cdc set (publish = 'insert')", "update t set v = 'unsent'",
+        "alter publication cdc set (publish = 'insert, update, delete, truncate')", "set event_triggers = on",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "bypass",
+    [
+        _catalog_edit, _disabled, _switched_off, _rewritten, _heard_later, _unpublished_for_a_while,
+        _published_less_for_a_while,
+    ],
+)  # fmt: skip
 def test_trap_076_a_bypass_is_found_by_comparison(
     world: World, bypass: Callable[[World], None], pg: EmbeddedServer
 ) -> None:
@@ -145,6 +168,21 @@ def test_trap_076_a_function_of_the_change_log_of_somebody_else(world: World) ->
         log.repair("public.t")
         log.drain()
         world.exact("t")
+    # It was another one for a while.
+    own = world.user.execute("select pg_get_functiondef('cdc.log_row()'::regprocedure)").fetchone()
+    assert own
+    world.sql(
+        "create or replace function cdc.log_row() returns trigger language plpgsql as $$ begin return null; end $$",
+        "insert into t values (5, 'unheard')", own[0],
+    )  # fmt: skip
+    log.drain()
+    assert world.stale() == {"public.t": "DDL capture is off"}
+    install.install(log.conn, world.config)
+    log.repair("public.t")
+    log.drain()
+    log.repair("public.t")
+    log.drain()
+    world.exact("t")
     # `cdc init` puts it right before a drain has seen it.
     world.sql(
         "create or replace function cdc.log_row() returns trigger language plpgsql as $$ begin return null; end $$",
@@ -451,9 +489,26 @@ def test_without_event_triggers_the_comparison_finds_ddl(world: World) -> None:
         world.sql("insert into t values (5, 'q', 1)")
         log.drain()
         world.exact("t", "other")
+        world.sql(
+            "alter publication cdc drop table t", "delete from t where id = 5", "alter publication cdc add table t"
+        )
+        log.drain()
+        assert world.stale() == {"public.t": _UNSENT}
+        log.repair("public.t")
+        log.drain()
+        world.exact("t", "other")
         install.uninstall(log.conn, world.config)
         log = world.start(conninfo=conninfo, capture="change_log")
         world.sql("create table m (id int primary key) partition by range (id)", "insert into t values (6, 'r', 1)")
+        log.drain()
+        world.exact("t", "other")
+        world.sql(
+            "alter publication cdc drop table cdc.change_log", "delete from t where id = 6",
+            "alter publication cdc add table cdc.change_log",
+        )  # fmt: skip
+        log.drain()
+        assert world.stale() == {"public.t": _UNSENT, "public.other": _UNSENT}
+        log.repair("public.t", "public.other")
         log.drain()
         world.exact("t", "other")
         # Nobody hears that a trigger was off for a while, or is another one.

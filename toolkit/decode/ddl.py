@@ -158,6 +158,11 @@ def past_capture(
         own: transactions that wrote what `now` shows, and were heard.
         heard: a rewrite was heard in between.
     """
+    entries = {(publication, named): rest for publication, named, *rest in was.get("entries", ())}
+    for publication, named, *rest in now.get("entries", ()):
+        if entries.get((publication, named), rest) != rest and rest[-1] not in own:
+            yield "its place in a publication was altered past capture, if only for a while"
+            break
     if "stamps" not in was or "stamps" not in now:
         return  # of a log that did not know them
     before, after = ({c["attnum"]: c for c in snapshot["columns"]} for snapshot in (was, now))
