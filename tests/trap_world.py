@@ -12,6 +12,8 @@ import pytest
 
 from tests.support_log import Log
 from toolkit.config import Config
+from toolkit.source import preflight
+from toolkit.source.connection import connect
 from toolkit.states import live_tables
 
 
@@ -56,6 +58,18 @@ class World:
             assert state.comparable, state.reason
             relid = self.relid(f"public.{name}")
             assert self.log.rows(relid, self.log.complete_to) == self.log.select(relid)
+
+    def findings(self) -> str:
+        """What `cdc doctor` says of the source."""
+        with connect(self.config) as conn:
+            return "\n".join(str(f) for f in preflight.preflight(conn, self.config))
+
+    def bypass(self) -> None:
+        """DDL while an event trigger is disabled."""
+        self.sql(
+            "alter event trigger _cdc_0_command disable", "alter table t add column sneaked int",
+            "alter event trigger _cdc_0_command enable always",
+        )  # fmt: skip
 
 
 @pytest.fixture

@@ -2,210 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import psycopg
 import pytest
 
 from tests.support_lake import plain_lake
 from tests.support_postgres import logical_messages, stream
-from tests.trap_world import PAIR, ROOT, World
+from tests.trap_world import PAIR, World
 from toolkit import drain as draining
 from toolkit import explain, history, initialise, switch, unhandled
 from toolkit.config import Config, DdlConfig
-from toolkit.embedded import EmbeddedServer
 from toolkit.errors import ConfigError
 from toolkit.lake.ledger import Ledger
-from toolkit.source import ddl_switch, install, preflight
-from toolkit.source.connection import connect
+from toolkit.source import ddl_switch, install
 from toolkit.states import table_states
 
 pytestmark = pytest.mark.postgres
-
-
-# -- capture that was bypassed
-
-
-_UNSENT = "its place in a publication was altered past capture, if only for a while"
-
-
-def _catalog_edit(world: World) -> None:
-    world.sql(
-        "set allow_system_table_mods = on",
-        "update pg_attribute set attname = 'w' where attrelid = 't'::regclass and attnum = 2",
-    )
-
-
-def _disabled(world: World) -> None:
-    world.sql(
-        "alter event trigger _cdc_0_command disable", "alter table t add column sneaked int",
-        "alter event trigger _cdc_0_command enable always",
-    )  # fmt: skip
-
-
-def _switched_off(world: World) -> None:
-    world.sql("set event_triggers = off", "alter table t drop column v", "set event_triggers = on")
-
-
-def _rewritten(world: World) -> None:
-    world.sql("set event_triggers = off", "alter table t alter v type text using upper(v)", "set event_triggers = on")
-
-
-def _heard_later(world: World) -> None:
-    _rewritten(world)
-    world.sql("insert into t values (4, 'w')", "alter table t add column c int default 5")
-
-
-def _unpublished_for_a_while(world: World) -> None:
-    world.sql(
-        "set event_triggers = off", "alter publication cdc drop table t", "insert into t values (5, 'unsent')",
-        "alter publication cdc add table t", "set event_triggers = on",
-    )  # fmt: skip
-
-
-def _published_less_for_a_while(world: World) -> None:
-    world.sql(
-        "set event_triggers = off", "alter publication cdc set (publish = 'insert')", "update t set v = 'unsent'",
-        "alter publication cdc set (publish = 'insert, update, delete, truncate')", "set event_triggers = on",
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "bypass",
-    [
-        _catalog_edit, _disabled, _switched_off, _rewritten, _heard_later, _unpublished_for_a_while,
-        _published_less_for_a_while,
-    ],
-)  # fmt: skip
-def test_trap_076_a_bypass_is_found_by_comparison(
-    world: World, bypass: Callable[[World], None], pg: EmbeddedServer
-) -> None:
-    if bypass not in (_catalog_edit, _disabled) and pg.major < 17:
-        pytest.skip("event_triggers came with PostgreSQL 17")
-    log = world.start(*PAIR)
-    log.drain()
-    before = log.complete_to
-    world.sql("insert into t values (3, 'z')")
-    bypass(world)
-    log.drain()
-    state = log.states()["public.t"]
-    assert state.state == "stale"
-    assert "past capture" in (state.reason or "")
-    assert state.from_lsn is not None and state.from_lsn <= before  # from the last comparison, not from this one
-    log.repair("public.t")
-    log.drain()
-    world.exact("t")
-
-
-def test_trap_076_a_silent_rewrite_behind_a_disabled_trigger(world: World) -> None:
-    """What else went unheard nobody can tell: every table is stale, by the event trigger's own row."""
-    log = world.start(*PAIR, "create table other (id int primary key)")
-    log.drain()
-    world.sql(
-        "alter event trigger _cdc_0_command disable", "alter event trigger _cdc_0_rewrite disable",
-        "alter table t alter v type text using v || '!'",
-        "alter event trigger _cdc_0_command enable always", "alter event trigger _cdc_0_rewrite enable always",
-    )  # fmt: skip
-    log.drain()
-    assert world.stale() == {"public.t": "rewritten past capture", "public.other": "DDL capture was altered"}
-    log.repair("public.t", "public.other")
-    log.drain()
-    world.exact("t", "other")
-    # As long as one is off nothing stays green, not even after a repair.
-    world.sql("alter event trigger _cdc_0_rewrite disable")
-    log.drain()
-    log.repair("public.t", "public.other")
-    log.drain()
-    assert set(world.stale()) == {"public.t", "public.other"}
-    install.install(log.conn, world.config)  # puts it right, and cannot know what went unheard
-    log.drain()
-    assert set(world.stale()) == {"public.t", "public.other"}
-    log.repair("public.t", "public.other")
-    log.drain()
-    world.exact("t", "other")
-
-
-def test_trap_076_a_capture_function_of_somebody_else(world: World) -> None:
-    """Nothing else tells of it: the event triggers stand, and are served by a function that keeps silent."""
-    log = world.start(*PAIR)
-    log.drain()
-    assert "DDL" not in _findings(world)
-    world.sql(
-        "create or replace function cdc.capture_rewrite() returns event_trigger language plpgsql as $$ begin end $$",
-        "alter table t alter v type text using v || '!'",
-    )
-    log.drain()
-    assert world.stale() == {"public.t": "rewritten past capture"}
-    assert "is not the one that `cdc init` has put there" in _findings(world)
-    log.repair("public.t")
-    log.drain()
-    assert "public.t" in world.stale()  # as long as it is there
-    install.install(log.conn, world.config)
-    assert "DDL" not in _findings(world)
-    log.drain()
-    log.repair("public.t")
-    log.drain()
-    world.exact("t")
-
-
-@pytest.mark.parametrize("pg", ["pg16"], indirect=True)
-def test_trap_076_a_function_of_the_change_log_of_somebody_else(world: World) -> None:
-    log = world.start(*PAIR, capture="change_log")
-    log.drain()
-    world.sql("insert into t values (3, 'heard')")
-    log.drain()
-    world.exact("t")
-    for sabotage in (
-        "create or replace function cdc.log_row() returns trigger language plpgsql as $$ begin return null; end $$",
-        "alter function cdc.is_gone(oid, tid) reset all",
-    ):
-        world.sql(sabotage)
-        log.drain()
-        assert world.stale() == {"public.t": "DDL capture is off"}, sabotage
-        install.install(log.conn, world.config)
-        log.repair("public.t")
-        log.drain()
-        log.repair("public.t")
-        log.drain()
-        world.exact("t")
-    # It was another one for a while.
-    own = world.user.execute("select pg_get_functiondef('cdc.log_row()'::regprocedure)").fetchone()
-    assert own
-    world.sql(
-        "create or replace function cdc.log_row() returns trigger language plpgsql as $$ begin return null; end $$",
-        "insert into t values (5, 'unheard')", own[0],
-    )  # fmt: skip
-    log.drain()
-    assert world.stale() == {"public.t": "DDL capture is off"}
-    install.install(log.conn, world.config)
-    log.repair("public.t")
-    log.drain()
-    log.repair("public.t")
-    log.drain()
-    world.exact("t")
-    # `cdc init` puts it right before a drain has seen it.
-    world.sql(
-        "create or replace function cdc.log_row() returns trigger language plpgsql as $$ begin return null; end $$",
-        "insert into t values (4, 'unheard')",
-    )
-    install.install(log.conn, world.config)
-    log.drain()
-    assert world.stale() == {"public.t": "DDL capture was altered"}
-
-
-@pytest.mark.parametrize("pg", ["pg18"], indirect=True)
-def test_trap_076_a_root_is_rewritten_with_event_triggers_off(world: World) -> None:
-    log = world.start(*ROOT)
-    log.drain()
-    world.sql("vacuum full r1", "analyze r")
-    log.drain()
-    world.exact("r")
-    world.sql("set event_triggers = off", "alter table r alter v type text using upper(v)", "reset event_triggers")
-    log.drain()
-    assert world.stale() == {"public.r": "rewritten past capture"}
-    log.repair("public.r")
-    log.drain()
-    world.exact("r")
 
 
 def test_installing_again_is_no_alteration(world: World) -> None:
@@ -364,32 +174,27 @@ def test_messages_of_no_transaction_cannot_hold_up_a_drain(world: World, plain_l
 # -- what people are told
 
 
-def _findings(world: World) -> str:
-    with connect(world.config) as conn:
-        return "\n".join(str(f) for f in preflight.preflight(conn, world.config))
-
-
 def test_doctor_tells_how_capture_stands(world: World) -> None:
     log = world.start("create table t (id int primary key, v text)", "create publication cdc for table t (id)")
-    assert "is published without v" in _findings(world)
+    assert "is published without v" in world.findings()
     world.sql("create table later (id int primary key)")
-    assert "later: is named by [source] tables and not in the publication" in _findings(world)
+    assert "later: is named by [source] tables and not in the publication" in world.findings()
     ddl_switch.pause(log.conn)
-    assert "run: cdc ddl resume" in _findings(world)
+    assert "run: cdc ddl resume" in world.findings()
     ddl_switch.resume(log.conn)
     world.sql("alter event trigger _cdc_0_drop disable")
-    assert "DDL is not heard" in _findings(world)
+    assert "DDL is not heard" in world.findings()
     install.install(log.conn, world.config)
-    assert "DDL" not in _findings(world)
+    assert "DDL" not in world.findings()
     other = DdlConfig(ignore=("REINDEX",), sql="hash")
     world.config = world.config.model_copy(update={"ddl": other})
-    assert "[ddl] ignore says REINDEX, and what `cdc init` put on the source nothing" in _findings(world)
-    assert "[ddl] sql says hash, and what `cdc init` put on the source keep" in _findings(world)
+    assert "[ddl] ignore says REINDEX, and what `cdc init` put on the source nothing" in world.findings()
+    assert "[ddl] sql says hash, and what `cdc init` put on the source keep" in world.findings()
     install.install(log.conn, world.config)
-    assert "DDL" not in _findings(world)
+    assert "DDL" not in world.findings()
     name = log.conn.info.dbname
     world.sql(f"alter database {name} set cdc.capture = off")
-    assert "cdc.capture=off" in _findings(world)
+    assert "cdc.capture=off" in world.findings()
 
 
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
@@ -430,7 +235,7 @@ def test_a_comparison_goes_into_the_batch_that_completes_the_drain(world: World,
     assert first is not None and first.compared_to is not None and first.capture is not None
     draining.drain(config)
     world.sql("insert into t values (8, 'z')")
-    _disabled(world)
+    world.bypass()
     before = Ledger(config).last()
     result = draining.drain(config)
     after = Ledger(config).last()
@@ -445,90 +250,6 @@ def test_a_comparison_goes_into_the_batch_that_completes_the_drain(world: World,
     assert [v.since for v in history.versions(config, "t")[:-1]] == [None]
     assert [s.since for s in explain.explain(config, "t", "sneaked")] == [before.compared_to]
     assert list(history.versions_frame(config, "t")["since"]) == [None, str(before.compared_to)]
-
-
-# -- without event triggers
-
-
-def test_without_event_triggers_the_comparison_finds_ddl(world: World) -> None:
-    """The ladder: a role that owns the tables and may not create event triggers."""
-    name = world.user.info.dbname
-    keeper = f"keeper_{name}"
-    world.sql(
-        f"create role {keeper} login replication", f"grant create on database {name} to {keeper}",
-        f"grant all on schema public to {keeper}", f"set role {keeper}", *PAIR,
-        "create table other (id int primary key, v text)", "insert into other values (1, 'o')",
-    )  # fmt: skip
-    try:
-        conninfo = psycopg.conninfo.make_conninfo(world.config.source.conninfo, user=keeper)
-        log = world.start(conninfo=conninfo)
-        assert "the catalog comparison finds DDL" in _findings(world)
-        log.drain()
-        before = log.complete_to
-        world.sql("insert into t values (3, 'z')", "truncate other", "insert into other values (2, 'p')")
-        log.drain()
-        world.exact("t", "other")  # the TRUNCATE told of the new file
-        since = log.compared_to
-        world.sql(
-            "alter table t add column c int default 7",
-            "insert into t values (4, 'w', 1)",
-            "update t set c = 2 where id = 1",
-        )
-        log.drain()
-        state = log.states()["public.t"]
-        assert "columns" in (state.reason or "") or "schema version" in (state.reason or "")
-        assert state.from_lsn is not None and before < state.from_lsn <= log.complete_to
-        assert min(g["end_lsn"] for g in log.of("gap", world.relid("t"))) <= since
-        log.repair("public.t")
-        log.drain()
-        world.exact("t", "other")
-        world.sql("alter table t alter v type text using v || '!'")  # the catalog shows nothing else than a file
-        log.drain()
-        assert world.stale() == {"public.t": "rewritten past capture"}
-        log.repair("public.t")
-        world.sql("insert into t values (5, 'q', 1)")
-        log.drain()
-        world.exact("t", "other")
-        world.sql(
-            "alter publication cdc drop table t", "delete from t where id = 5", "alter publication cdc add table t"
-        )
-        log.drain()
-        assert world.stale() == {"public.t": _UNSENT}
-        log.repair("public.t")
-        log.drain()
-        world.exact("t", "other")
-        install.uninstall(log.conn, world.config)
-        log = world.start(conninfo=conninfo, capture="change_log")
-        world.sql("create table m (id int primary key) partition by range (id)", "insert into t values (6, 'r', 1)")
-        log.drain()
-        world.exact("t", "other")
-        world.sql(
-            "alter publication cdc drop table cdc.change_log", "delete from t where id = 6",
-            "alter publication cdc add table cdc.change_log",
-        )  # fmt: skip
-        log.drain()
-        assert world.stale() == {"public.t": _UNSENT, "public.other": _UNSENT}
-        log.repair("public.t", "public.other")
-        log.drain()
-        world.exact("t", "other")
-        # Nobody hears that a trigger was off for a while, or is another one.
-        world.sql(
-            'alter table t disable trigger "!cdc_row"', "insert into t values (7, 's', 1)",
-            'alter table t enable always trigger "!cdc_row"', 'drop trigger "!cdc_truncate" on other',
-            "truncate other",
-            "create trigger \"!cdc_truncate\" after truncate on other execute function cdc.log_truncate()",
-            'alter table other enable always trigger "!cdc_truncate"',
-        )  # fmt: skip
-        log.drain()
-        assert {name: "triggers" in reason for name, reason in world.stale().items()} == {
-            "public.t": True, "public.other": True
-        }  # fmt: skip
-        install.uninstall(log.conn, world.config)
-    finally:
-        world.sql("reset role")
-        world.stack.close()
-        with psycopg.connect(world.config.source.conninfo.replace(keeper, "postgres"), autocommit=True) as admin:
-            admin.execute(f"drop owned by {keeper} cascade; drop role {keeper}")
 
 
 __all__ = ["plain_lake"]
