@@ -1,0 +1,108 @@
+"""A check that is killed anywhere: readers see proofs only, and the next check is green and leaves nothing behind."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from toolkit import build, initialise, proofs
+from toolkit import drain as draining
+from toolkit.config import Config
+from toolkit.lake import session
+from toolkit.lake.reads import scan
+from toolkit.quality import check as checking
+from toolkit.queries import ROOT
+
+pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.dbt, pytest.mark.wide]
+
+TABLES = ("one", "two")
+#: Where it ends (the n-th call of a function), and the number that each view shows then.
+KILLS = {
+    ("toolkit.lake.parity", "figures", 1): (1, 1),
+    ("toolkit.quality.expectations", "validate", 1): (1, 1),
+    ("toolkit.quality.publish", "_keep", 2): (1, 1),
+    ("toolkit.quality.publish", "_create_view", 2): (4, 1),
+    ("toolkit.quality.publish", "_write", 2): (5, 5),
+}
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL where it strikes."""
+
+
+def _raised(config: Config, file: Path, module: str, step: str, call: int) -> None:
+    owner, calls = importlib.import_module(module), [0]
+    real = getattr(owner, step)
+
+    def killed(*arguments: Any, **named: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == call:
+            raise Killed
+        return real(*arguments, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, step, killed)
+        with pytest.raises(Killed):
+            checking.check(config, drain=draining.drain, build=build.build)
+
+
+def _killed(config: Config, file: Path, module: str, step: str, call: int) -> None:
+    command = [sys.executable, "-m", "tests.e2e.check_process", str(file), module, step, str(call)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == -signal.SIGKILL, (step, ended.stdout, ended.stderr)
+
+
+@pytest.mark.parametrize("pg", ["pg16"], indirect=True)
+@pytest.mark.parametrize(
+    "end", [pytest.param(_raised, id="raised"), pytest.param(_killed, id="SIGKILL", marks=pytest.mark.long)]
+)
+def test_a_check_killed_anywhere(database: str, lake: Config, end: Any) -> None:
+    config = lake.model_copy(update={"source": lake.source.model_copy(update={"conninfo": database})})
+    shutil.copytree(ROOT / "dbt_project", config.project_dir, ignore=shutil.ignore_patterns("target", "logs"))
+    file = config.root / "cdc.toml"
+    file.write_text(f"[source]\nconninfo = {json.dumps(database)}\n", encoding="utf-8")
+
+    def source(n: int) -> None:
+        with psycopg.connect(database, autocommit=True) as conn:
+            for name in TABLES:
+                conn.execute(f"update public.{name} set n = {n}".encode())
+
+    def seen() -> tuple[int, ...]:
+        reader = session.own_session(config)
+        return tuple(reader.sql(f"select n from published.public__{name}").collect()[0][0] for name in TABLES)
+
+    def seen_at_one_lsn() -> set[int]:
+        reader = session.own_session(config)
+        proofs.at_one_lsn(config, reader)
+        return {reader.sql(f"select n from public__{name}").collect()[0][0] for name in TABLES}
+
+    with psycopg.connect(database, autocommit=True) as conn:
+        for name in TABLES:
+            conn.execute(f"create table public.{name} (id int primary key, n int)".encode())
+            conn.execute(f"insert into public.{name} values (1, 1)".encode())
+    initialise.init(config)
+    assert checking.check(config, drain=draining.drain, build=build.build).green
+    assert seen() == (1, 1)
+    for number, ((module, step, call), shown) in enumerate(KILLS.items(), 1):
+        source(number)
+        end(config, file, module, step, call)
+        assert seen() == shown, step
+        assert len(seen_at_one_lsn()) == 1, step
+    source(6)
+    assert checking.check(config, drain=draining.drain, build=build.build).green
+    assert seen() == (6, 6)
+    assert seen_at_one_lsn() == {6}
+    assert {row["status"] for row in scan(config, proofs.PUBLISHED)} == {"identical"}
+    assert not list((config.work_dir / "spool").glob("run-*"))
+    with psycopg.connect(database, autocommit=True) as conn:
+        slots = conn.execute("select slot_name, active from pg_replication_slots").fetchall()
+        assert slots == [(config.source.slot, False)]
