@@ -298,6 +298,7 @@ def _plain(task: Task) -> dict[str, Any]:
             "piece": asdict(i.piece),
             "op": i.images.op,
             "columns": None if i.images.columns is None else sorted(i.images.columns),
+            "keys": i.images.keys,
         }
         for i in task.items
     ]
@@ -313,7 +314,9 @@ def _task(data: dict[str, Any]) -> Task:
             payload=i["payload"],
             schema_id=i["schema_id"],
             piece=Piece(**i["piece"]),
-            images=Images(i["op"], None if i["columns"] is None else frozenset(i["columns"])),
+            images=Images(
+                i["op"], None if i["columns"] is None else frozenset(i["columns"]), tuple(map(tuple, i["keys"]))
+            ),
         )
         for i in data["items"]
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -43,17 +43,20 @@ _CUTS = 3  # a table that moved during its copy is tried again under another cut
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a repair reads again: all of a table, some columns of every row, or the rows of one partition.
+    """What a repair reads again: all of a table, some columns of every row, or the rows of one partition or some keys.
 
     Rows that a narrower scope does not read stay as the log has them, and only parity can tell whether they are right.
     """
 
     columns: tuple[str, ...] = ()
     partition: str | None = None  # schema.table of a leaf
+    rows: tuple[Mapping[str, str], ...] | None = None  # keys: texts, as PostgreSQL prints them, by column name
 
     @property
     def name(self) -> str:
         """As in the payload of the baseline."""
+        if self.rows is not None:
+            return "rows"
         return "columns" if self.columns else "partition" if self.partition else "all"
 
 
@@ -118,7 +121,7 @@ def repair(config: Config, tables: Sequence[str] = (), *, scope: Scope = WHOLE) 
     if not tables:
         tables = tuple(state.table for state in _stale(config))
     if scope.name != "all" and len(tables) != 1:
-        raise ConfigError("repairing a scope: name exactly one table with --columns or --partition")
+        raise ConfigError("repairing a part: name exactly one table")
     drain(config)  # the bulk of a backlog, while no snapshot is held open
     rows: dict[str, int] = {}
     left_out: dict[str, str] = {}
@@ -261,11 +264,14 @@ def _images(table: TableVersion, scope: Scope) -> Images:
 
     if scope.name == "all":
         return Images()
-    if not table.keyed:
+    published = {c.attnum for c in table.columns if c.published}
+    if not table.keyed or not published >= set(table.key_attnums):
         raise ConfigError(
             f"repairing {table.identifier}: its rows have no key, so a part of it cannot be told from the rest; run"
             f" `cdc repair {table.identifier}`"
         )
+    if scope.rows is not None:
+        return Images("U", keys=_keys(table, scope.rows))
     if scope.partition:
         if table.kind != "p":
             raise ConfigError(f"repairing {table.identifier}: it is not partitioned, or its partitions are captured")
@@ -277,6 +283,19 @@ def _images(table: TableVersion, scope: Scope) -> Images:
             raise ConfigError(f"repairing {table.identifier}: it has no published column {name!r}")
         chosen.add(column.attnum)
     return Images("U", frozenset(chosen))
+
+
+def _keys(table: TableVersion, rows: Sequence[Mapping[str, str]]) -> tuple[tuple[str, ...], ...]:
+    """The named keys, each once, as texts in the order of the key's columns."""
+    names = {c.attnum: c.name for c in table.columns}
+    key = [names[attnum] for attnum in table.key_attnums]
+    for row in rows:
+        if sorted(row) != sorted(key):
+            raise ConfigError(
+                f"repairing {table.identifier}: its rows are named by {', '.join(key)}, not by"
+                f" {', '.join(row) or 'nothing'}"
+            )
+    return tuple(dict.fromkeys(tuple(row[name] for name in key) for row in rows))
 
 
 def _groups(plans: Sequence[_Plan]) -> Iterator[list[_Plan]]:
@@ -341,19 +360,26 @@ def _copy_group(
         proof = {"rows": rows[plan.table.relid], "scope": scope.name, "lsn": str(cut.lsn)}
         proof |= {"columns": list(scope.columns)} if scope.columns else {}
         proof |= {"partition": scope.partition} if scope.partition else {}
+        proof |= {"keys": len(plan.images.keys)} if plan.images.keys else {}
         events.append(Event(**at, **of, ordinal=BASELINE_ORDINAL, kind="baseline", payload=json.dumps(proof)))
         if unsent := plan.table.unsent(config.source.publications):
             # It is right at the cut, and what is written from there on need not come.
             doubt = {"reason": unsent[0], "remedy": unsent[1]}
             events.append(Event(**at, **of, ordinal=BASELINE_ORDINAL + 1, kind="gap", payload=json.dumps(doubt)))
-    counts = {"row": sum(rows.values()), **Counter(event.kind for event in events)}
+        # Each named key goes, and what was read of them comes behind it: a row that is not there any more stays away.
+        events += [
+            Event(**at, **of, ordinal=BASELINE_ORDINAL + 2 + number, kind="row", op="D", **_old_image(plan.table, key))
+            for number, key in enumerate(plan.images.keys)
+        ]
+    counts = Counter(event.kind for event in events)
+    counts["row"] += sum(rows.values())
     record = replace(
         last,
         batch_id=batch_id,
         from_lsn=last.complete_to,
         origin="snapshot",
         changes=0,
-        counts=counts,
+        counts=dict(counts),
         committed_at=datetime.now(UTC).isoformat(),
     )
     # Against the reading from which the batch was planned: another runner's commit since then makes it fail.
@@ -362,6 +388,14 @@ def _copy_group(
     for plan in whole:
         copied_rows = rows[plan.table.relid]
         _log.info("copied", extra={"table": plan.table.identifier, "rows": copied_rows, "lsn": str(cut.lsn)})
+
+
+def _old_image(table: TableVersion, key: Sequence[str]) -> dict[str, Any]:
+    """What a delete says of its row: the key."""
+    cells = dict(zip(table.key_attnums, key, strict=True))
+    absent = [c.attnum for c in table.columns if not c.published]
+    old = [cells.get(attnum) for attnum in range(1, table.width + 1)]
+    return {"old_kind": "K", "old": old, "unchanged": [], "absent": absent}
 
 
 def _relabelled(config: Config, plans: Sequence[_Plan], then: dict[int, str]) -> dict[int, tuple[str, bool]]:

@@ -158,7 +158,7 @@ def _shown(
     last, reason = ledger.last(), table.borrowing
     if reason is None or state.state != "ok" or last is None:
         return state
-    since = max(proven, Lsn(baselines[-1].end_lsn))
+    since = max([proven, *(Lsn(b.end_lsn) for b in baselines if b.scope in WHOLE)])
     if since >= last.complete_to:
         return state
     remedy = f"cdc check {table.identifier}, which proves it as of now; or store it as oid or text"

@@ -74,6 +74,16 @@ def test_a_repair_takes_one_scope_of_one_table(tmp_path: Path):
     _configure(tmp_path, "")
     _refused(_cdc(tmp_path, "repair", "public.t", "--columns", "a", "--partition", "public.p"), 2, "exclude each other")
     _refused(_cdc(tmp_path, "repair", "--columns", "a"), 1, "cdc init")
+    _refused(_cdc(tmp_path, "repair", "public.t", "--rows", '{"id": "1"}', "--differing"), 2, "exclude each other")
+    _refused(_cdc(tmp_path, "repair", "--differing"), 2, "exactly one table")
+    _refused(_cdc(tmp_path, "repair", "public.t", "--differing"), 2, "public.t", "cdc check public.t")
+    for text, word in (
+        ("id=1", "no JSON"),
+        ("[]", "expected"),
+        ('[{"id": 1}]', "expected"),
+        ('{"a": "\\ud800"}', "JSON"),
+    ):
+        _refused(_cdc(tmp_path, "repair", "public.t", "--rows", text), 2, "--rows", word)
 
 
 def test_without_a_ledger_status_says_what_to_run(tmp_path: Path):

@@ -179,7 +179,7 @@ def test_a_batch_lost_from_the_log_is_traced_to_capture(scene: Scene) -> None:
         assert missed(found[table], [Fault("lost", inserted | updated)], keyed=table in KEYED) == [], table
         causes = {s.cause.kind if s.cause else None for s in found[table].samples if s.kind != "added"}
         assert causes == {"capture"}, table
-        assert found[table].remedy == f"cdc repair public.{table}"
+        assert found[table].remedy == f"cdc repair public.{table}" + " --differing" * (table in KEYED)
     first = next(s.cause for s in found["keyed"].samples if s.kind == "modified")
     assert first is not None
     assert "its newest change of this row is at" in first.text

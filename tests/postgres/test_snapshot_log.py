@@ -316,6 +316,8 @@ def test_a_scope_that_cannot_be_is_refused_before_anything_is_copied(config: Con
         ("public.bag", snapshot.Scope(columns=("v",)), r"public\.bag: its rows have no key"),
         ("public.a", snapshot.Scope(columns=("nope",)), r"public\.a: it has no published column 'nope'"),
         ("public.a", snapshot.Scope(partition="public.b"), r"public\.a: it is not partitioned"),
+        ("public.bag", snapshot.Scope(rows=({"v": "1"},)), r"its rows have no key.* `cdc repair public\.bag`"),
+        ("public.a", snapshot.Scope(rows=({"id": "1"}, {"x": "1"})), r"public\.a: its rows are named by id, not by x"),
     ):
         with pytest.raises(ConfigError, match=message):
             snapshot.repair(config, [table], scope=scope)

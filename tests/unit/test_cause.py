@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections import Counter
 from typing import Any
 
@@ -13,8 +15,9 @@ from toolkit.lake.applied import Applied, Commit, Foreign, _commits
 from toolkit.lake.evidence import Row, RowEvent
 from toolkit.lsn import Lsn
 from toolkit.parity import Comparison, comparison
-from toolkit.quality.cause import Account, _cause
-from toolkit.quality.report import Sample
+from toolkit.quality.cause import Account, _cause, remedy
+from toolkit.quality.differing import FEW
+from toolkit.quality.report import Cause, Sample, TableCheck
 from toolkit.visibility import Visibility
 
 pytestmark = pytest.mark.unit
@@ -91,6 +94,21 @@ def test_a_row_that_was_right_at_the_build_was_tampered_with() -> None:
     assert _kind(KEYED, [], lake=NEW, built=[]) == "tampered"
     assert _kind(KEYED, events, lake=NEW, copies=(1, 2), built=[NEW]) == "tampered"
     assert _kind(KEYED, events, lake=NEW, copies=(1, 2), built=[NEW, NEW]) == "build"
+
+
+def test_what_heals_a_table_is_the_rows_that_differ_or_all_of_it() -> None:
+    lost, built = (Sample("removed", (), cause=Cause(kind, "", "this one", None)) for kind in ("capture", "build"))
+
+    def told(plan: Comparison, *samples: Sample, rows: int = 2) -> str | None:
+        return remedy(plan, TableCheck("public.t", 1, "different", modified=0, added=0, removed=rows, samples=samples))
+
+    assert told(KEYED, built, lost) == "cdc repair public.t --differing"  # which builds it again as well
+    assert told(KEYED, lost, rows=FEW + 1) == told(BAG, lost) == "cdc repair public.t"
+    assert told(KEYED, built, built) == "this one"
+    assert told(KEYED, Sample("removed", ())) is None
+    sample = Sample("removed", (("id", "it's \n"), ("k", "2")), source=("it's \n", "2", "b"))
+    one = _cause(KEYED, ("it's \n",), sample, Account(KEYED, []), [])
+    assert shlex.split(one.remedy)[3:] == ["--rows", json.dumps({"id": "it's \n", "k": "2"})]
 
 
 def test_a_bag_counts_copies() -> None:

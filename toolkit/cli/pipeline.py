@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +13,25 @@ if TYPE_CHECKING:
     from toolkit.config import Config
     from toolkit.lsn import Lsn
     from toolkit.quality.report import CheckReport
+
+Keys = tuple[dict[str, str], ...]
+
+
+class _KeysType(click.ParamType[Keys]):
+    name = "json"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Keys:
+        try:
+            found = json.loads(value)
+            json.dumps(found, ensure_ascii=False).encode()  # half a character is none
+        except ValueError as error:
+            self.fail(f"{value!r} is no JSON: {error}", param, ctx)
+        keys = found if isinstance(found, list) else [found]
+        if not keys or not all(isinstance(k, dict) and all(isinstance(v, str) for v in k.values()) for k in keys):
+            self.fail(
+                f'{value!r}: expected {{"COLUMN": "VALUE"}} of each column of the key, or a list of such', param, ctx
+            )
+        return tuple(keys)
 
 
 @main.command()
@@ -170,17 +190,39 @@ def run(ctx: Context, heal: bool) -> int:
 @click.argument("tables", nargs=-1)
 @click.option("--columns", metavar="A,B", help="Only these columns, of every row.")
 @click.option("--partition", metavar="SCHEMA.TABLE", help="Only the rows of this partition.")
+@click.option(
+    "--rows",
+    metavar="JSON",
+    type=_KeysType(),
+    help="""Only the rows of these keys, also where they are gone: '{"id": "7"}', or a list of such.""",
+)
+@click.option("--differing", is_flag=True, help="Only the rows that the last check found to differ.")
 @command
-def repair(ctx: Context, tables: tuple[str, ...], columns: str | None, partition: str | None) -> int:
+def repair(
+    ctx: Context,
+    tables: tuple[str, ...],
+    columns: str | None,
+    partition: str | None,
+    rows: Keys | None,
+    differing: bool,
+) -> int:
     """Copy stale tables again at a new exact LSN; all of them if none is named."""
     from toolkit import snapshot
     from toolkit.lake.lease import lease
+    from toolkit.quality import differing as found
 
-    if columns and partition:
-        raise click.UsageError("--columns and --partition exclude each other")
-    scope = snapshot.Scope(tuple(c.strip() for c in columns.split(",")) if columns else (), partition)
+    parts = {"--columns": columns, "--partition": partition, "--rows": rows, "--differing": differing}
+    if sum(map(bool, parts.values())) > 1:
+        raise click.UsageError(f"{', '.join(parts)} exclude each other")
+    if differing and len(tables) != 1:
+        raise click.UsageError("--differing is of exactly one table")
     config = ctx.config
     with lease(config):
+        scope = snapshot.Scope(
+            tuple(c.strip() for c in columns.split(",")) if columns else (),
+            partition,
+            found.keys(config, tables[0]) if differing else rows,
+        )
         done = snapshot.repair(config, tables, scope=scope)
     ctx.output.record(done)
     return RED if done.left_out else 0

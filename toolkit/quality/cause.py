@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from toolkit.names import lake_table
 from toolkit.parity import Comparison, fields
-from toolkit.quality.report import Cause, Row, Sample
+from toolkit.quality.differing import FEW
+from toolkit.quality.report import Cause, Row, Sample, TableCheck
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,6 +62,15 @@ def explain(
         replace(sample, cause=_cause(plan, name, sample, account, written))
         for name, sample in zip(named, samples, strict=True)
     )
+
+
+def remedy(plan: Comparison, result: TableCheck) -> str | None:
+    """The one command for all rows that differ; None without a cause. A repair builds the table again, too."""
+    causes = [s.cause for s in result.samples if s.cause is not None]
+    if all(cause.kind != "capture" for cause in causes):
+        return causes[0].remedy if causes else None
+    few = plan.key and sum(n or 0 for n in (result.modified, result.added, result.removed)) <= FEW
+    return shlex.join(["cdc", "repair", plan.table.identifier, *(["--differing"] if few else [])])
 
 
 class Account:
@@ -129,7 +141,8 @@ def _cause(plan: Comparison, name: Row, sample: Sample, account: Account, writte
     if not account.agrees(name, sample):
         text = "the log does not hold what the source shows"
         text += f": its newest change of this row is {at}" if event is not None else ": it has no change of this row"
-        return Cause("capture", text, f"cdc repair {table.identifier}", *where)
+        row = ["--rows", json.dumps(dict(sample.key))] if plan.key else []
+        return Cause("capture", text, shlex.join(["cdc", "repair", table.identifier, *row]), *where)
     for foreign, before, after in written:
         if _of(plan, name, before) != _of(plan, name, after):
             known = foreign.before

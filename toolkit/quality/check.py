@@ -365,7 +365,7 @@ class _Comparing:
                     every=None if self.rows is None else self.rows.of(plan, self.lsn),
                 )  # fmt: skip
                 samples = self._explained(side, done.samples)
-                return _blamed(replace(done, samples=samples))
+                return _blamed(replace(done, samples=samples), plan)
         except (CdcError, _psycopg_error()) as error:
             return replace(result, reason=connection.unread(error), remedy="cdc check again")
         with connection.connect(self.config) as other:
@@ -416,7 +416,8 @@ class _Comparing:
                 added=found.added,
                 removed=found.removed,
                 samples=self._explained(side, found.samples),
-            )
+            ),
+            side.plan,
         )
 
     def _descend(self, side: Side, buckets: Sequence[int], expected: int) -> Classes:
@@ -457,13 +458,14 @@ class _Comparing:
             return samples
 
 
-def _blamed(result: TableCheck) -> TableCheck:
-    """With the counts in words, and the remedy of the first row."""
+def _blamed(result: TableCheck, plan: Comparison) -> TableCheck:
+    """With the counts in words, and what heals it."""
+    from toolkit.quality import cause
+
     if result.status != "different":
         return result
     reason = f"{result.modified} rows modified, {result.added} added, {result.removed} removed"
-    causes = [s.cause for s in result.samples if s.cause is not None]
-    return replace(result, reason=reason, remedy=causes[0].remedy if causes else None)
+    return replace(result, reason=reason, remedy=cause.remedy(plan, result))
 
 
 def _stale(result: TableCheck, state: TableState) -> TableCheck:

@@ -1,6 +1,7 @@
 """Every row that a check found to differ, in `ops.parity_rows`: what the reports show only the first of.
 
 The table is made by the first difference. Its rows have the `checked_at` of the check in `ops.parity_results`.
+`cdc repair --differing` reads them: it copies these rows again, and no others.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from toolkit.errors import ConfigError
 from toolkit.lsn import Lsn
 from toolkit.parity import Comparison
 from toolkit.quality.classify import Every
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from toolkit.config import Config
 
 ROWS = "ops.parity_rows"
+#: Rows that are healed one by one, at most: with more of them all of the table is as quick.
+FEW = 10_000
 #: Cells are PostgreSQL text, whole. A modified row has the cells that differ, the others have all of theirs; `key` is
 #: NULL for a table without one.
 _COLUMNS = {
@@ -36,6 +40,28 @@ _COLUMNS = {
 }
 #: What is held before it is written to a file: rows, and characters of their cells.
 _HELD, _HELD_CHARACTERS = 50_000, 32 << 20
+
+
+def keys(config: Config, table: str) -> tuple[dict[str, str], ...]:
+    """Keys of the rows that the last check of a table found to differ: their texts by column name. No JVM.
+
+    Raises:
+        ConfigError: that check found none, or more than `FEW`, or the table has no key.
+    """
+    from toolkit.lake.reads import scan
+    from toolkit.quality import publish
+
+    row = next((row for row in publish.proofs(config).values() if row["table"] == table), None)
+    what = f"repairing what differs of {table}"
+    if row is None or row["status"] != "different":
+        found = "no check has compared it yet" if row is None else f"its last check says {row['status']}"
+        raise ConfigError(f"{what}: {found}; run `cdc check {table}`")
+    at = f"relid = {row['relid']} and checked_at = '{row['checked_at'].isoformat()}'"
+    rows = [r["key"] for r in scan(config, ROWS, ("key",), where=at)]
+    if not rows or len(rows) > FEW or None in rows:
+        told = "its rows have no key" if None in rows else f"its last check lists {len(rows) or 'no'} rows"
+        raise ConfigError(f"{what}: {told}; run `cdc repair {table}`")
+    return tuple(dict(key) for key in rows)
 
 
 class DifferingRows:

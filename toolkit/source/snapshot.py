@@ -19,6 +19,7 @@ import numpy as np
 import psycopg
 import pyarrow as pa
 from psycopg.rows import dict_row
+from psycopg.sql import Literal
 
 from toolkit import queries
 from toolkit.catalog import TableVersion
@@ -64,10 +65,12 @@ class Images:
     """What the rows become: `R` rows of a whole table, or for a scoped repair `U` rows that put `columns` (attnums).
 
     A `U` row leaves every other column unchanged, as an update with unchanged TOAST does; None puts all of them.
+    `keys` are the rows to read, each by the texts of its key's columns; without any, all of them.
     """
 
     op: str = "R"
     columns: frozenset[int] | None = None
+    keys: tuple[tuple[str, ...], ...] = ()
 
 
 @contextmanager
@@ -201,7 +204,7 @@ def snapshot_batches(
     ordinal = BASELINE_ORDINAL + ((piece.number + 1) << 32)
     try:
         with _held(conn, table, piece, shown, lock_seconds):
-            for lines in copy_blocks(conn, copy_statement(table, piece, shown), _BLOCK_BYTES):
+            for lines in copy_blocks(conn, copy_statement(table, piece, shown, images.keys), _BLOCK_BYTES):
                 rows = len(lines)
                 found = cells(lines) if width else pa.nulls(0, pa.string())
                 if len(found) != rows * width:
@@ -269,8 +272,8 @@ def _moved(table: TableVersion, how: str) -> TableRefused:
     return TableRefused(f"{table.identifier} {how} after the snapshot was taken", moved=True)
 
 
-def copy_statement(table: TableVersion, piece: Piece, shown: dict[int, str]) -> str:
-    """COPY of a piece's published rows; one cell for each attnum up to the last live one."""
+def copy_statement(table: TableVersion, piece: Piece, shown: dict[int, str], keys: Sequence[Sequence[str]] = ()) -> str:
+    """COPY of a piece's published rows, of `keys` alone if any; one cell for each attnum up to the last live one."""
     listed = ", ".join(
         quote_postgres(shown[attnum]) if attnum in shown else "null" for attnum in range(1, table.width + 1)
     )
@@ -279,10 +282,20 @@ def copy_statement(table: TableVersion, piece: Piece, shown: dict[int, str]) -> 
         *((f"({table.row_filter})",) if table.row_filter else ()),
         *(() if piece.whole else (f"ctid >= '({piece.first},0)'",)),
         *(() if piece.last is None else (f"ctid < '({piece.last},0)'",)),
+        *((_named(table, shown, keys),) if keys else ()),
     )
     where = f" where {' and '.join(conditions)}" if conditions else ""
     source = f"{quote_postgres(piece.schema)}.{quote_postgres(piece.name)}"
     return f"copy (select {listed} from only {source}{where}) to stdout"
+
+
+def _named(table: TableVersion, shown: dict[int, str], keys: Sequence[Sequence[str]]) -> str:
+    """The rows whose keys print these texts: so the log tells them apart. What a cast makes of a text may be another
+    key (it is cut to the type's length), or none at all."""
+    # format() prints by the type's output function, as COPY does.
+    texts = (f"pg_catalog.format('%s', {quote_postgres(shown[attnum])}) collate \"C\"" for attnum in table.key_attnums)
+    wanted = (f"pg_catalog.unnest({Literal(list(column)).as_string()}::text[])" for column in zip(*keys, strict=True))
+    return f"({', '.join(texts)}) in (select * from rows from ({', '.join(wanted)}) as k)"
 
 
 def estimate(config: Config, tables: Sequence[TableVersion]) -> dict[int, Size]:

@@ -1,0 +1,176 @@
+"""A repair of single rows as it stands in the log: found by the texts of their keys, no other touched."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.postgres.test_snapshot_log import at, by, config, current, either_way, of, on_source, sql
+from tests.support_corpus import HOSTILE, SETUP, available, cells, columns
+from tests.support_lake import plain_lake, rows_in_log
+from toolkit import copying, initialise, snapshot, states
+from toolkit import drain as draining
+from toolkit.config import Config
+from toolkit.lake.ledger import Ledger
+from toolkit.lsn import Lsn
+from toolkit.source import catalog, connection, install, slot
+from toolkit.source import snapshot as source_snapshot
+
+__all__ = ["by", "config", "plain_lake"]
+pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("pg", ["pg18"], indirect=True)]
+
+
+def _put(config: Config, name: str) -> list[tuple[str, list[str | None]]]:
+    """What repairs have put into the log of a table: operation and image, in order."""
+    where = f"relid = {of(config, name).relid} and kind = 'row' and origin = 'snapshot' and op <> 'R'"
+    return [(e["op"], e["old"] if e["op"] == "D" else e["new"]) for e in rows_in_log(config, where)]
+
+
+def test_rows_are_found_by_keys_of_every_built_in_type(source: Config) -> None:
+    """By the texts that the log has, whatever the database is set to; what is no value of the type finds nothing."""
+    with connection.connect(source) as conn:
+        conn.execute(SETUP)
+        kinds = available(conn)
+        names = [name for name, _ in columns(kinds)]
+        listed = ", ".join(f"{name} {kind}" for name, kind in columns(kinds))
+        conn.execute(f"create table public.corpus (id int primary key, {listed})")
+        for cell in cells(kinds):
+            conn.execute(f"insert into public.corpus (id, {cell.column}) values ({cell.row}, {cell.value})")
+        for setting, value in HOSTILE.items():
+            conn.execute(f"alter role postgres in database {conn.info.dbname} set {setting} = '{value}'")
+        install.install(conn, source)
+    with (
+        slot.create_slot(source, slot.temporary_name(source), temporary=True) as cut,
+        source_snapshot.reader(source, cut) as reader,
+    ):
+        table = next(t for t in catalog.published_tables(reader, source) if t.name == "corpus")
+
+        def read(images: source_snapshot.Images, key: tuple[int, ...]) -> list[list[str | None]]:
+            told = replace(table, key_attnums=key)
+            batches = source_snapshot.snapshot_batches(reader, told, cut.lsn, generation=1, images=images)
+            return [row["new"] for batch in batches for row in batch.to_pylist()]
+
+        rows = read(source_snapshot.Images(), (1,))
+        for n, name in enumerate(names, 1):
+            texts = sorted({row[n] for row in rows if row[n] is not None})
+            assert texts, name
+            keys = texts[::2]
+            found = read(source_snapshot.Images("U", keys=(*((k,) for k in keys), ("'\\ no value\n",))), (n + 1,))
+            # NULL prints as '' there; a column of a key has none.
+            assert [row for row in found if row[n] is not None] == [row for row in rows if row[n] in keys], name
+        both = tuple((row[0] or "", row[1] or "") for row in rows[:3])
+        assert read(source_snapshot.Images("U", keys=((both[0][0], "other"), *both[1:])), (1, 2)) == [
+            row for row in rows if (row[0], row[1]) in both[1:]
+        ]
+
+
+def test_a_text_that_a_cast_would_cut_is_another_key(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And keys of the user's own types, and of several columns, in another order than the table's; read by workers."""
+    sql(
+        config,
+        "create domain public.code as varchar(4) check (value <> 'none')",
+        "create type public.mood as enum ('sad, ''but'' ok', 'ok')",
+        "create table public.c (m public.mood, v text, c public.code, primary key (c, m))",
+        "insert into public.c values ('ok', 'v', 'abcd'), ('ok', 'v', 'b'), ('sad, ''but'' ok', 'v', 'b')",
+    )
+    initialise.init(config)
+    monkeypatch.setattr(snapshot, "_WORKERS_FROM", 0)
+    keys = [("ok", "abcdef"), ("none", "none"), ("sad, 'but' ok", "b")]
+    scope = snapshot.Scope(rows=tuple({"m": m, "c": c} for m, c in keys * 2))
+    assert snapshot.repair(config, ["public.c"], scope=scope).rows == {"public.c": 1}
+    deleted = [("D", [m, None, c]) for m, c in keys]
+    assert _put(config, "c") == [*deleted, ("U", ["sad, 'but' ok", "v", "b"])]
+
+
+@either_way
+def test_named_rows_are_as_at_the_cut_and_what_came_later_stands_behind(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    initialise.init(config)
+    sql(config, "alter table public.a alter x type varchar using x || '!'")  # tells nothing of its rows
+    sql(config, "delete from public.a where id = 3", "update public.a set y = 'before' where id = 4")
+    draining.drain(config)
+    others = {key: row for key, row in current(config, "a").items() if key not in ("2", "4", "5", "6")}
+    whole = copying.Copiers.run
+
+    def run(self: copying.Copiers, tasks: Any) -> Any:
+        sql(
+            config,
+            "update public.a set y = 'after' where id = 4",
+            "delete from public.a where id = 5",
+            "update public.a set id = 60 where id = 6",
+            "insert into public.a values (3, 'back', null)",
+        )
+        return whole(self, tasks)
+
+    monkeypatch.setattr(copying.Copiers, "run", run)
+    keys = tuple({"id": str(n)} for n in (2, 3, 4, 5, 6))
+    done = snapshot.repair(config, ["public.a"], scope=snapshot.Scope(rows=keys))
+    assert done.rows == {"public.a": 4}
+    assert sorted(image[:3] for op, image in _put(config, "a") if op == "U") == [
+        ["2", "x2!", "y"], ["4", "x4!", "before"], ["5", "x5!", "y"], ["6", "x6!", "y"],
+    ]  # fmt: skip
+    draining.drain(config)
+    wanted, found = on_source(config, "a"), current(config, "a")
+    assert {k: found.pop(k) for k in ("2", "3", "4", "60")} == {k: wanted[k] for k in ("2", "3", "4", "60")}
+    assert found == {k: row for k, row in others.items() if k != "3"}  # as the log had them: not right, and not touched
+    # Only a check can say whether these rows were enough.
+    (proof,) = [e for e in Ledger(config).baselines() if e.scope == "rows"]
+    assert proof.payload == {"rows": 4, "scope": "rows", "lsn": str(done.lsn), "keys": 5}
+    state = of(config, "a")
+    assert (state.state, state.repaired_lsn, state.remedy) == ("stale", done.lsn, "cdc check public.a")
+    assert at(config, "a", done.lsn) == "stale"
+    for proven, expected in ((Lsn(done.lsn - 8), "stale"), (done.lsn, "ok")):
+        states_ = states.table_states(Ledger(config), {state.relid: proven})
+        assert next(s.state for s in states_ if s.relid == state.relid) == expected
+
+
+def test_rows_of_partitions_filters_and_column_lists(config: Config) -> None:
+    sql(
+        config,
+        "create table public.r (id int primary key, x text) partition by range (id)",
+        "create table public.r1 partition of public.r for values from (0) to (10)",
+        "create table public.r2 (x text, gone int, id int not null)",  # numbers its columns in its own way
+        "alter table public.r2 drop column gone",
+        "alter table public.r attach partition public.r2 for values from (10) to (20)",
+        "insert into public.r values (1, 'one'), (2, 'two'), (11, 'eleven'), (12, 'twelve')",
+        "create table public.f (id int primary key, x text)",
+        "insert into public.f values (1, 'in'), (2, 'in'), (30, 'out')",
+        "create table public.l (secret text, id int primary key, x text)",
+        "insert into public.l values ('s', 1, 'one'), ('s', 2, 'two')",
+        "create publication cdc for table public.r, public.a, public.b, public.f where (id < 10), public.l (id, x)"
+        " with (publish_via_partition_root)",
+    )
+    initialise.init(config)
+    for table, keys, wanted in (
+        ("r", ("1", "11", "15"), [["1", "one"], ["11", "eleven"]]),
+        ("f", ("1", "30"), [["1", "in"]]),  # the other one is not there, as far as the filter tells
+        ("l", ("2",), [[None, "2", "two"]]),
+    ):
+        rows = tuple({"id": key} for key in keys)
+        snapshot.repair(config, [f"public.{table}"], scope=snapshot.Scope(rows=rows))
+        told = _put(config, table)
+        assert [image for op, image in told if op == "U"] == wanted
+        assert [image[table == "l"] for op, image in told if op == "D"] == list(keys)
+    assert current(config, "r") == on_source(config, "r")
+    assert set(current(config, "f")) == {"1", "2"}
+
+
+def test_a_part_does_not_vouch_for_the_names_of_objects(config: Config) -> None:
+    """The text of regclass changes without an event: what a part did not read is known no better by it."""
+    sql(
+        config,
+        "create table public.g (id int primary key, o regclass)",
+        "insert into public.g values (1, 'public.a'), (2, 'public.b')",
+    )
+    initialise.init(config)
+    sql(config, "alter table public.b rename to c", "insert into public.g values (3, null)")
+    draining.drain(config)
+    before = of(config, "g")
+    assert before.state == "stale"
+    snapshot.repair(config, ["public.g"], scope=snapshot.Scope(rows=({"id": "1"},)))
+    assert (of(config, "g").state, of(config, "g").from_lsn) == ("stale", before.from_lsn)
+    snapshot.repair(config, ["public.g"])
+    assert of(config, "g").state == "ok"
