@@ -118,8 +118,6 @@ def repair(config: Config, tables: Sequence[str] = (), *, scope: Scope = WHOLE) 
     """
     from toolkit.source import tick
 
-    if not tables:
-        tables = tuple(state.table for state in _stale(config))
     if scope.name != "all" and len(tables) != 1:
         raise ConfigError("repairing a part: name exactly one table")
     drain(config)  # the bulk of a backlog, while no snapshot is held open
@@ -128,7 +126,8 @@ def repair(config: Config, tables: Sequence[str] = (), *, scope: Scope = WHOLE) 
     last = ledger_of(config).last()
     assert last is not None
     lsn = last.complete_to
-    wanted: Sequence[str] | frozenset[int] = tuple(tables)
+    # One that is not published any more has nothing to be copied, and keeps no other from its copy.
+    wanted: Sequence[str] | frozenset[int] = tuple(tables) or frozenset(state.relid for state in _stale(config))
     for _ in range(_CUTS):
         if not wanted:
             break
@@ -153,7 +152,8 @@ def heal(config: Config) -> SnapshotResult | None:
 
     stale = {state.relid for state in _stale(config)}
     ledger = ledger_of(config)
-    tables = [version.table for relid, version in ledger.latest_versions().items() if relid in stale]
+    latest = ledger.latest_versions().items()
+    tables = [version.table for relid, version in latest if relid in stale and version.table.published]
     sizes = snapshot.estimate(config, tables)
     chosen, left = [], config.snapshot.heal_mb * (1 << 20)
     for table in sorted(tables, key=lambda t: sizes[t.relid].bytes):

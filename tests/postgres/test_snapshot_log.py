@@ -365,6 +365,20 @@ def test_healing_takes_the_small_tables_within_its_limit(config: Config) -> None
     assert list(healed.rows) == ["public.b"]
 
 
+def test_a_table_that_left_the_publication_does_not_keep_the_others_from_their_repair(config: Config) -> None:
+    initialise.init(config)
+    sql(config, "alter publication cdc drop table public.a", "alter table public.b alter id type text")
+    draining.drain(config)
+    assert (of(config, "a").state, of(config, "b").state) == ("stale", "stale")
+    assert list(snapshot.repair(config).rows) == ["public.b"]
+    sql(config, "alter table public.b alter id type varchar using id || '!'")
+    draining.drain(config)
+    healed = snapshot.heal(config)
+    assert healed is not None
+    assert list(healed.rows) == ["public.b"]
+    assert of(config, "a").state == "stale"
+
+
 def test_a_copy_above_the_log_is_refused(config: Config) -> None:
     initialise.init(config)
     sql(config, "insert into public.b values (77)")
