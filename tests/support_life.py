@@ -5,6 +5,9 @@ steps nothing commits, so a SELECT there shows exactly what is committed below t
 
 What a life did is told in `said`, a line each: `a: STATEMENT;` of session a, `doubtful: TABLE, ...` (tables that may be
 stale from there on), and whatever its keeper adds. `Life.follow` does such a line again.
+
+`KINDS` are how a life may be captured. Tables move between `life`, `near` and `far`, of which the last is not captured;
+their names are their own in all of them, so that statements need no schema.
 """
 
 from __future__ import annotations
@@ -12,13 +15,18 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import psycopg
 from psycopg.pq import TransactionStatus as Status
 
+from toolkit.config import CheckConfig, Config, SourceConfig, TableConfig
+
 SCHEMA = """
 create schema life;
+create schema near;
+create schema far;
 create type life.mood as enum ('a', 'b', 'c');
 create type life.pair as (x int, y text);
 create table life.t1 (id int primary key, n numeric(8, 2), v text, m life.mood, big text);
@@ -34,17 +42,73 @@ insert into life.t2 select i, 'k' from generate_series(1, 5) as i;
 insert into life.t3 values (1, 'x'), (1, 'x'), (2, null);
 insert into life.p select i, i, 'p' from generate_series(1, 9) as i;
 """
-#: The same, with the rows of partitions sent under their root.
-BY_ROOT = f"{SCHEMA}create publication theirs for tables in schema life with (publish_via_partition_root = true);\n"
+_PARTS = "life.t1 (id, n, v) where (id > 3), life.t2 (b, a) where (b <> 'k'), life.t3 where (a = 1)"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a life is captured. `more` follows SCHEMA; `parts`: its publication names tables, some of them in part."""
+
+    more: str = ""
+    parts: bool = False
+    source: dict[str, Any] = field(default_factory=dict)
+    tables: dict[str, TableConfig] = field(default_factory=dict)
+
+    @property
+    def by_schema(self) -> bool:
+        """Whether a table is captured for the schema that it is in."""
+        return not self.parts and not self.logged
+
+    @property
+    def logged(self) -> bool:
+        """Whether triggers capture, which a new table gets at the next drain."""
+        return "capture" in self.source
+
+    def config(self, conninfo: str) -> Config:
+        """The configuration of a toolkit that captures `conninfo` in this way."""
+        source = SourceConfig(conninfo=conninfo, slot="cdc_life", **self.source)
+        return Config(source=source, table=self.tables, check=CheckConfig(cut_seconds=20.0))
+
+
+_THEIRS: dict[str, Any] = {"publication": "theirs", "scope": "published"}
+_LOGGED: dict[str, Any] = {"capture": "change_log", "tables": ("life.*", "near.*")}
+_STATEMENT = {"life.t2": TableConfig(triggers="statement"), "life.t3": TableConfig(triggers="statement")}
+KINDS = {
+    "plain": Kind(source={"new_tables": "publish", "tables": ("life.*", "near.*")}),
+    # Rows of partitions are sent under their root.
+    "roots": Kind(
+        "create publication theirs for tables in schema life, near with (publish_via_partition_root = true);",
+        source=_THEIRS,
+    ),
+    # Row filters and column lists.
+    "parts": Kind(
+        f"create publication theirs for table {_PARTS}, life.p1 where (id < 4), life.p2;", parts=True, source=_THEIRS
+    ),
+    "parts_of_roots": Kind(
+        f"create publication theirs for table {_PARTS}, life.p where (id > 2)"
+        " with (publish_via_partition_root = true);",
+        parts=True,
+        source=_THEIRS,
+    ),
+    "log": Kind(source=_LOGGED | {"change_log_drain": "slot"}, tables=_STATEMENT),
+    "ticks": Kind(source=_LOGGED | {"change_log_drain": "tick"}, tables=_STATEMENT),
+}
 _COLUMNS = """
-select c.relname, c.relkind::text, c.oid::int8,
+select c.relname, n.nspname, c.relkind::text, c.oid::int8,
   array_agg(a.attname::text order by a.attnum), array_agg(format_type(a.atttypid, a.atttypmod) order by a.attnum),
   coalesce((select array_agg(k.attname::text) from pg_index as i join pg_attribute as k
     on k.attrelid = c.oid and k.attnum = any (i.indkey) where i.indrelid = c.oid and i.indisprimary), '{}'),
   coalesce((select conname::text from pg_constraint where conrelid = c.oid and contype = 'p'), '')
 from pg_class as c join pg_attribute as a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
-where c.relnamespace = 'life'::regnamespace and c.relkind in ('r', 'p')
-group by c.oid order by c.oid
+join pg_namespace as n on n.oid = c.relnamespace and n.nspname in ('life', 'near', 'near2', 'far')
+where c.relkind in ('r', 'p')
+group by c.oid, n.nspname order by c.oid
+"""
+_PUBLISHED = """
+select c.relname, coalesce(
+  (select array_agg(a.attname::text order by a.attnum) from pg_attribute as a
+    where a.attrelid = c.oid and a.attnum = any (r.prattrs::int2[])), '{}'), pg_get_expr(r.prqual, r.prrelid)
+from pg_publication_rel as r join pg_class as c on c.oid = r.prrelid order by c.oid
 """
 _OUT = (Status.INERROR, Status.INTRANS)
 _LETTERS = "abcdefgh"
@@ -55,6 +119,7 @@ class Table:
     """A table as it stands committed."""
 
     name: str
+    schema: str
     kind: str
     relid: int
     columns: tuple[tuple[str, str], ...]
@@ -65,14 +130,16 @@ class Table:
 class Life:
     """`doubtful` are tables that may be stale from now on: something was tried on them that sends no row events."""
 
-    def __init__(self, conninfo: str, dice: random.Random, sessions: int) -> None:
+    def __init__(self, conninfo: str, dice: random.Random, kind: Kind, sessions: int) -> None:
         self.dice = dice
+        self.kind = kind
         self.conninfo = conninfo
         self.admin = psycopg.connect(conninfo, autocommit=True)
         self.sessions = [psycopg.connect(conninfo, autocommit=True) for _ in range(sessions)]
-        for session in self.sessions:
+        for session in (self.admin, *self.sessions):
             session.execute("set lock_timeout = '40ms'")
-            session.execute("set search_path = life")
+        for session in self.sessions:
+            session.execute("set search_path = life, near, near2, far")
         self.said: list[str] = []
         self.doubtful: set[int] = set()
         self.done = 0
@@ -80,16 +147,21 @@ class Life:
 
     @classmethod
     @contextmanager
-    def lived(cls, conninfo: str, dice: random.Random, setup: str = SCHEMA, sessions: int = 3) -> Iterator[Life]:
-        """Make the schema; close all sessions at the end."""
+    def lived(
+        cls, conninfo: str, dice: random.Random, kind: Kind, setup: str | None = None, sessions: int = 3
+    ) -> Iterator[Life]:
+        """Make the schema; end prepared transactions and close all sessions at the end."""
         with psycopg.connect(conninfo, autocommit=True) as conn:
-            conn.execute(setup.encode())
-        life = cls(conninfo, dice, sessions)
+            conn.execute((SCHEMA + kind.more if setup is None else setup).encode())
+        life = cls(conninfo, dice, kind, sessions)
         try:
             yield life
         finally:
-            for session in (*life.sessions, life.admin):
+            for session in life.sessions:
                 session.close()
+            for name in life.prepared():
+                life.admin.execute(f"rollback prepared '{name}'".encode())
+            life.admin.close()
 
     def step(self) -> None:
         """One statement of one session, begin, commit and rollback included."""
@@ -99,9 +171,13 @@ class Life:
         if status == Status.INERROR:
             self._say(letter, "rollback")
         elif status == Status.INTRANS and chance < 0.3:
-            self._say(letter, "commit" if self.dice.random() < 0.8 else "rollback")
+            ends = ("commit", "rollback", f"prepare transaction '{self._new('g')}'")
+            self._say(letter, self.dice.choices(ends, (70, 15, 15))[0])
         elif status == Status.IDLE and chance < 0.25:
             self._say(letter, "begin")
+        elif status == Status.IDLE and chance < 0.33 and (prepared := self.prepared()):
+            end = "commit" if self.dice.random() < 0.8 else "rollback"
+            self._say(letter, f"{end} prepared '{self.dice.choice(prepared)}'")
         elif status == Status.INTRANS and chance < 0.4:
             self._say(letter, self.dice.choice(("savepoint s", "rollback to s", "release s")))
         else:
@@ -115,10 +191,17 @@ class Life:
         for letter, session in enumerate(self.sessions):
             if session.info.transaction_status in _OUT:
                 self._say(letter, "commit")
+        for name in self.prepared():
+            self._say(0, f"commit prepared '{name}'")
+
+    def prepared(self) -> list[str]:
+        """The transactions that wait for their COMMIT PREPARED."""
+        found = self.admin.execute("select gid from pg_prepared_xacts where database = current_database() order by gid")
+        return [row[0] for row in found]
 
     def tables(self) -> list[Table]:
         found = self.admin.execute(_COLUMNS).fetchall()
-        return [Table(n, k, r, tuple(zip(c, t, strict=True)), tuple(key), name) for n, k, r, c, t, key, name in found]
+        return [Table(*of, tuple(zip(c, t, strict=True)), tuple(key), name) for *of, c, t, key, name in found]
 
     def follow(self, word: str, rest: str) -> None:
         """Do what a line of `said` tells."""
@@ -238,6 +321,11 @@ class Life:
             f"alter table {name} alter column {column} type numeric(12, 1) using 7",
         ]
         chance = dice.random()
+        if self.kind.parts and chance < 0.15 and (told := self._published(table, column)):
+            return [told]
+        if chance < 0.1 or (table.schema == "far" and chance < 0.5):
+            return [self._moved(table)]
+        chance = dice.random()
         if chance < 0.06:
             self._doubt([table])
             return self._identity(table, column)
@@ -290,6 +378,40 @@ class Life:
             self._doubt([table])  # numeric to bigint rounds
         return [statement]
 
+    def _moved(self, table: Table) -> str:
+        """A table into another schema, or a schema under another name."""
+        if self.dice.random() < 0.15:
+            return self.dice.choice(("alter schema near rename to near2", "alter schema near2 rename to near"))
+        there = self.dice.choice(("life", "life", "near", "far"))
+        if self.kind.by_schema and "far" in (table.schema, there):
+            self._doubt([table])
+        return f"alter table {table.name} set schema {there}"
+
+    def _published(self, table: Table, column: str) -> str | None:
+        """What the publication holds, told again: one table in or out, or another part of it, or the same.
+
+        None while DDL of a session is open: to print a filter the server opens the table.
+        """
+        dice = self.dice
+        try:
+            named = {name: (columns, where) for name, columns, where in self.admin.execute(_PUBLISHED)}
+        except psycopg.errors.LockNotAvailable:
+            return None
+        if dice.random() < 0.8:
+            self._doubt([table])
+            gone = named.pop(table.name, None)
+            if gone is None or dice.random() < 0.8:
+                told = dice.choice((column, *table.key))
+                value = self._value(dict(table.columns)[told])
+                where = f"{told} {dice.choice(('=', '<>', '<', 'is distinct from'))} {value}"
+                listed = [c for c, _ in table.columns if c in table.key or dice.random() < 0.7]
+                named[table.name] = (dice.choice(([], listed)), dice.choice((None, where, f"{told} is not null")))
+        items = (
+            name + (f" ({', '.join(columns)})" if columns else "") + (f" where ({where})" if where else "")
+            for name, (columns, where) in named.items()
+        )
+        return f"alter publication theirs set table {', '.join(items)}"
+
     def _identity(self, table: Table, column: str) -> list[str]:
         """Another key, or another row identity."""
         dice, name, new = self.dice, table.name, self._new("c")
@@ -312,4 +434,4 @@ class Life:
         return dice.choice(found)
 
 
-__all__ = ["BY_ROOT", "SCHEMA", "Life", "Table"]
+__all__ = ["KINDS", "SCHEMA", "Kind", "Life", "Table"]

@@ -16,17 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 
-from toolkit import compare, states
+from toolkit import compare, states, tick_drain
 from toolkit.catalog import SchemaVersion, TableVersion
 from toolkit.config import Config
 from toolkit.decode import plan as planning
 from toolkit.decode.rows import decode_rows
+from toolkit.errors import CdcError
 from toolkit.events import BASELINE_ORDINAL, Event
 from toolkit.ledger_row import BatchRecord
 from toolkit.lsn import Lsn
 from toolkit.names import quote_postgres
-from toolkit.source import catalog, connection, guard, install, peek, slot, snapshot
+from toolkit.source import catalog, changelog, connection, guard, install, peek, slot, snapshot, tick
 
 Image = tuple[str | None, ...]
 #: What SELECT shows of a table: the attnums of its columns, and its rows as text.
@@ -61,6 +63,7 @@ class Log:
         self.batch_id = 1
         self.complete_to = self.compared_to = Lsn(0)
         self.capture: str | None = None
+        self.tick: str | None = None
         self.key = catalog.hmac_key(conn)
         self.identity = catalog.read_identity(conn, config)
         self.beacons: list[str] = []
@@ -74,10 +77,15 @@ class Log:
         """Install capture, create the slot, copy every published table."""
         with connection.connect(config) as conn:
             install.install(conn, config)
-            log = cls(conn, config, directory)
-            with slot.create_slot(config, config.source.slot, temporary=False) as cut:
+            ticks = changelog.by_ticks(conn, config)
+            log = (TickLog if ticks else cls)(conn, config, directory)
+            changelog.settle(conn, config)
+            changelog.begin(conn, config)
+            first = tick.tick_cut(config) if ticks else slot.create_slot(config, config.source.slot, temporary=False)
+            with first as cut:
                 copies = log._read(cut, None)
             log.complete_to = log.compared_to = cut.lsn
+            log.tick = cut.tick
             log.capture = guard.capture_state(conn).state
             log._keep(copies, cut.lsn)
             yield log
@@ -114,26 +122,34 @@ class Log:
             self.changes += batch.changes
         spool.path.unlink()
         slot.advance(self.conn, self.config.source.slot, self.complete_to)
-        if seen is not None:
-            found = compare.against(
-                self, last, seen, versions=self.versions, ddl_xids=ddl_xids, batch_id=self.batch_id,  # type: ignore[arg-type]
-                next_schema_id=self.next_schema_id, at=self.complete_to,
-            )  # fmt: skip
-            self._add(found)
-            self._learn(found)
-            self.compared_to, self.capture = seen.lsn, seen.capture.state
+        self._compare(last, seen, ddl_xids)
+        if self.config.uses_change_log and seen is not None:
+            if seen.log_is_read:
+                changelog.purge(self.conn, seen.snapshot)
+            changelog.recheck(self.conn, self.config)
         return self.complete_to
+
+    def _compare(self, last: BatchRecord, seen: compare.Observation | None, ddl_xids: dict[int, int]) -> None:
+        if seen is None:
+            return
+        found = compare.against(
+            self, last, seen, versions=self.versions, ddl_xids=ddl_xids, batch_id=self.batch_id,  # type: ignore[arg-type]
+            next_schema_id=self.next_schema_id, at=self.complete_to,
+        )  # fmt: skip
+        self._add(found)
+        self._learn(found)
+        self.compared_to, self.capture = seen.lsn, seen.capture.state
 
     def last(self) -> BatchRecord:
         """As the ledger's newest row."""
         return BatchRecord(
             self.batch_id, 1, self.complete_to, self.complete_to, self.complete_to, "slot", "", self.identity, 0,
-            compared_to=self.compared_to, capture=self.capture,
+            compared_to=self.compared_to, capture=self.capture, tick=self.tick,
         )  # fmt: skip
 
     def repair(self, *tables: str) -> Lsn:
         """As `cdc repair`: copy the tables at a new cut."""
-        with slot.create_slot(self.config, slot.temporary_name(self.config), temporary=True) as cut:
+        with tick.exact_cut(self.config) as cut:
             copies = self._read(cut, tables)
         self.drain(upto=max(cut.lsn, self.complete_to))
         self._keep(copies, cut.lsn)
@@ -257,6 +273,41 @@ class Log:
         table = self.version(relid, Lsn(self.complete_to))
         assert table is not None
         return shown(self.conn, table)
+
+
+class TickLog(Log):
+    """The log of a source whose change log is drained by ticks."""
+
+    def drain(self, *, upto: Lsn | None = None, batch_changes: int = 10**9) -> Lsn:
+        """As `toolkit.tick_drain`: a tick is one batch."""
+        last = self.last()
+        since, seen = tick_drain.last_tick(self.config, self.conn, last), None
+        if upto is None:
+            live = [relid for relid, version in self.versions.items() if not version.table.dropped]
+            seen = compare.observe(self.conn, self.config, live)
+            if seen is None:
+                raise CdcError("draining a tick: DDL that has not committed locks a table")
+            target = tick.record(self.conn, seen.snapshot)
+        else:
+            known = tick.known(self.conn, upto)
+            assert known is not None
+            target = known
+        run = tick_drain._Run(self.config, self.conn, self, last, since, target, self.directory)  # type: ignore[arg-type]
+        ddl = run.ddl()
+        spooled = run.rows(ddl)
+        self._add([*ddl.events, *run.overtaken()])
+        for file in spooled.files:
+            with pa.ipc.open_stream(str(file)) as rows:
+                self.events += rows.read_all().to_pylist()
+            file.unlink()
+        self.versions, self.next_schema_id = dict(ddl.versions), ddl.next_schema_id
+        self.complete_to, self.tick, self.batch_id = target.lsn, target.snapshot, self.batch_id + 1
+        self.changes += spooled.counts["row"] + spooled.counts["truncate"]
+        self._compare(last, seen, {})
+        changelog.purge(self.conn, target.snapshot)
+        tick.forget_before(self.conn, target.lsn)
+        changelog.recheck(self.conn, self.config)
+        return self.complete_to
 
 
 def shown(conn: psycopg.Connection[Any], table: TableVersion) -> Shown:

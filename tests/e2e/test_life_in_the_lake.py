@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from tests.support_life import Life
+from tests.support_life import KINDS, Life
 from tests.support_log import Shown, shown
 from tests.support_postgres import fresh_database
 from toolkit import build, initialise, snapshot
 from toolkit import drain as draining
 from toolkit.catalog import TableVersion
-from toolkit.config import CheckConfig, Config, SourceConfig
+from toolkit.config import Config
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake import session
 from toolkit.lake.ledger import Ledger
@@ -99,9 +99,9 @@ def test_what_dbt_built_is_what_select_showed(
     pg16: EmbeddedServer, lake: Config, seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(ROOT / "dbt_project", lake.project_dir, ignore=shutil.ignore_patterns("target", "logs"))
-    with fresh_database(pg16) as conninfo, Life.lived(conninfo, random.Random(seed)) as life:
-        source = SourceConfig(conninfo=conninfo, slot="cdc_life", new_tables="publish", tables=("life.*",))
-        config = lake.model_copy(update={"source": source, "check": CheckConfig(cut_seconds=20.0)})
+    with fresh_database(pg16) as conninfo, Life.lived(conninfo, random.Random(seed), KINDS["plain"]) as life:
+        lived = life.kind.config(conninfo)
+        config = lake.model_copy(update={"source": lived.source, "check": lived.check})
         initialise.init(config)
         follower = Lake(life, config)
         try:

@@ -1,5 +1,6 @@
 -- Session a is the older transaction and commits last: by the order of xids its update came before that of b.
 setup: create schema life;
+setup: create schema near;
 setup: create table life.t (id int primary key, v text);
 setup: insert into life.t values (1, 'x'), (2, 'x');
 a: begin;

@@ -1,5 +1,6 @@
 -- Found with the fold made to take an update's unchanged TOAST for NULL; 75 lines of a seed, trimmed to those that show it.
 setup: create schema life;
+setup: create schema near;
 setup: create type life.mood as enum ('a', 'b', 'c');
 setup: create table life.t1 (id int primary key, n numeric(8, 2), v text, m life.mood, big text);
 setup: create table life.t2 (a int, b text default 'd', primary key (b, a));
