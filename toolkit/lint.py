@@ -6,8 +6,8 @@ goes through the very rules that a drain applies to captured DDL.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from toolkit.catalog import TableVersion
@@ -28,7 +28,8 @@ class Effect:
     """What one statement does to one captured table (`table` None: to none).
 
     `effect`: exact (rows stay right at every LSN), silent (values change without row events: the table turns stale and
-    `remedy` heals it), history only (the table is not captured; its schema history is), no effect, fails, or skipped.
+    `remedy` heals it), history only (the table is not captured; its schema history is), no effect, fails, skipped, or
+    differs (of line 0: the copy is not what the source is, so what is said of the table need not hold there).
     """
 
     line: int
@@ -43,22 +44,62 @@ class Effect:
     @property
     def red(self) -> bool:
         """Whether somebody should look before the script is run."""
-        return self.effect in ("silent", "fails") or self.breaks is not None
+        return self.effect in ("silent", "fails", "differs") or self.breaks is not None
 
 
 def lint(config: Config, script: str, *, conninfo: str | None = None) -> tuple[Effect, ...]:
     """The effects of every statement of a script, in order. Nothing of it stays.
 
     Locks are taken as the statements take them, for as long as the script runs: give the `conninfo` of a copy where
-    that matters, or where a rewrite would take long.
+    that matters, or where a rewrite would take long. Of the source only the catalog is read then, to tell where the
+    copy is another.
 
     Raises:
         SourceUnavailable, PreflightFailed, ConfigError: it could not be tried; the message says why.
     """
     from toolkit.source import trial
 
-    return tuple(
-        effect for tried in trial.attempt(config, statements(script), conninfo=conninfo) for effect in of(tried)
+    tried = tuple(trial.attempt(config, statements(script), conninfo=conninfo))
+    effects = tuple(effect for one in tried for effect in of(one))
+    if conninfo is None or not tried:
+        return effects
+    return (*differences(trial.captured(config), tried[0].before.tables.values(), config), *effects)
+
+
+def differences(source: Iterable[TableVersion], copy: Iterable[TableVersion], config: Config) -> Iterator[Effect]:
+    """Where a copy is not what the source is, in the tables that are captured. OIDs and attnums are each one's own."""
+    remedy = "make the copy anew"
+
+    def effect(table: TableVersion, detail: str) -> Effect:
+        return Effect(0, "", "", table.identifier, "differs", detail, remedy=remedy)
+
+    here = tuple(source)
+    there = {t.identifier: t for t in copy}
+    relids = {there[t.identifier].relid: t.relid for t in here if t.identifier in there}
+    for table in here:
+        found = there.pop(table.identifier, None)
+        if found is None:
+            yield effect(table, "the copy has no such table")
+        elif table.columns or table.published:  # else capture is not installed, and only names are known
+            apart = changes(table, _numbered(found, table, relids))
+            if told := "; ".join(str(change) for change in apart if change.kind != "comment"):
+                yield effect(table, f"from the source to the copy: {told}")
+    for table in there.values():
+        if table.published and config.source.asks_for(table.schema, table.name):
+            yield effect(table, "the source has no such table, or does not capture it")
+
+
+def _numbered(copy: TableVersion, source: TableVersion, relids: Mapping[int, int]) -> TableVersion:
+    """A table of a copy with the OIDs and attnums of the source, by name."""
+    attnums = {c.name: c.attnum for c in source.columns}
+    known = {c.attnum: attnums.get(c.name, -c.attnum) for c in copy.columns}
+    return replace(
+        copy,
+        columns=tuple(replace(c, attnum=known[c.attnum]) for c in copy.columns),
+        key_attnums=tuple(known[a] for a in copy.key_attnums),
+        primary_key=tuple(known[a] for a in copy.primary_key),
+        parents=tuple(relids.get(r, -r) for r in copy.parents),
+        children=tuple(sorted(relids.get(r, -r) for r in copy.children)),
     )
 
 

@@ -6,14 +6,18 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
-from tests.support_postgres import ddl_messages
+from tests.support_postgres import ddl_messages, drop_database, fresh_database, mostly_one_server
 from toolkit import lint
-from toolkit.config import Config
+from toolkit.config import Config, SourceConfig
+from toolkit.embedded import EmbeddedServer
 from toolkit.errors import SourceUnavailable
 from toolkit.source import catalog, install, slot
 from toolkit.source.connection import Connection, connect
@@ -154,6 +158,118 @@ def test_the_command_line_exits_with_3_where_somebody_should_look(
         assert done.returncode == code, done.stderr
         (told,) = json.loads(done.stdout)
         assert (told["table"], told["line"]) == ("public.item", 1)
+
+
+@contextmanager
+def _copied(server: EmbeddedServer, conninfo: str, directory: Path, how: str) -> Iterator[str]:
+    """A second database with what the first holds: as its template, or from a dump of all or of these schemas."""
+    name = f"{conninfo_to_dict(conninfo)['dbname']}_copy"
+    copy = server.conninfo(name)
+    with psycopg.connect(server.conninfo(), autocommit=True) as admin:
+        if how == "template":
+            admin.execute(f"create database {name} template {conninfo_to_dict(conninfo)['dbname']}".encode())
+        else:
+            admin.execute(f"create database {name}".encode())
+            file = str(directory / "dump.sql")
+            only = [f"--schema={schema}" for schema in how.split()[1:]]
+            for command in (["pg_dump", "-f", file, *only], ["psql", "-qf", file]):
+                program = server.program(command[0])
+                subprocess.run(
+                    [program, "-d", copy if command[0] == "psql" else conninfo, *command[1:]], check=True, timeout=60
+                )
+        try:
+            yield copy
+        finally:
+            drop_database(admin, name)
+
+
+def _everything(conninfo: str) -> list[Any]:
+    """All that a script could change: catalog rows with their writers and files, and the rows."""
+    with psycopg.connect(conninfo) as conn:
+        found = conn.execute("select xmin::text, c.* from pg_class as c order by c.oid").fetchall()
+        found += conn.execute("select xmin::text, a.* from pg_attribute as a order by a.attrelid, a.attnum").fetchall()
+        return found + conn.execute("select * from public.item order by id").fetchall()
+
+
+@mostly_one_server
+@pytest.mark.parametrize("how", ["template", "dump", "dump public elsewhere"])
+def test_a_copy_tells_what_the_source_would_and_leaves_it_alone(
+    pg: EmbeddedServer, source: Config, conn: Connection, tmp_path: Path, how: str
+) -> None:
+    """The last copy has neither capture nor publication: both are put there for the trial."""
+    conn.execute(
+        """
+        create table public.torn (id int primary key, gone int, kept int);
+        alter table public.torn drop column gone;
+        create table public.p (id int primary key) partition by range (id);
+        create table public.p1 partition of public.p for values from (0) to (9);
+        create type public.mood as enum ('a', 'b');
+        alter table public.other add m public.mood default 'b';
+        comment on table public.other is 'not the same in the copy'
+        """
+    )
+    config = _install(conn, source)
+    conn.close()
+    script = f"{SCRIPT} alter table torn alter kept type text; alter type mood add value 'c'; truncate p1;"
+    told, before = lint.lint(config, script), _everything(source.source.conninfo)
+    with _copied(pg, source.source.conninfo, tmp_path, how) as copy:
+        with psycopg.connect(copy, autocommit=True) as there:
+            there.execute("comment on table public.other is null")
+        then = _everything(copy)
+        assert lint.lint(config, script, conninfo=copy) == told
+        assert _everything(copy) == then
+    assert _everything(source.source.conninfo) == before
+
+
+@mostly_one_server
+def test_where_a_copy_is_another_it_is_said_by_name(
+    pg: EmbeddedServer, source: Config, conn: Connection, tmp_path: Path
+) -> None:
+    config = _install(conn, source)
+    conn.close()
+    differs = """
+    drop table public.other;
+    create table public.more (id int primary key);
+    alter table public.item drop column name;
+    alter table public.item alter price type text;
+    alter table public.item add extra int;
+    alter table elsewhere.t add far int
+    """
+    with psycopg.connect(source.source.conninfo, autocommit=True) as here:
+        here.execute("create table elsewhere.t (id int primary key)")
+    with _copied(pg, source.source.conninfo, tmp_path, "template") as copy:
+        with psycopg.connect(copy, autocommit=True) as there:
+            there.execute(differs)
+        found = lint.lint(config, "alter table item rename column name to title", conninfo=copy)
+        assert [(e.line, e.table, e.effect, e.red) for e in found] == [
+            (0, "public.item", "differs", True),
+            (0, "public.other", "differs", True),
+            (0, "public.more", "differs", True),
+            (1, None, "fails", True),
+        ]
+        item, other, more, _ = (e.detail for e in found)
+        assert "dropped name: text -> none" in item
+        assert "type price: numeric(12,2) -> text" in item
+        assert "added extra: integer" in item
+        assert other == "the copy has no such table"
+        assert more == "the source has no such table, or does not capture it"
+
+
+def test_a_copy_without_the_publication_of_somebody_else_is_told(pg18: EmbeddedServer, tmp_path: Path) -> None:
+    """Nothing is published there, and a silent statement would only be history."""
+    with fresh_database(pg18) as conninfo:
+        with psycopg.connect(conninfo, autocommit=True) as conn:
+            conn.execute(
+                "create table public.item (id int primary key, v text); create publication theirs for table item"
+            )
+        chosen = SourceConfig(conninfo=conninfo, publication="theirs", scope="published")
+        config = Config(source=chosen)
+        with connect(config) as conn:
+            install.install(conn, config)
+        with _copied(pg18, conninfo, tmp_path, "dump public") as copy:
+            found = lint.lint(config, "alter table item alter v type int using 1", conninfo=copy)
+            assert (found[0].table, found[0].effect) == ("public.item", "differs")
+            assert "published: yes -> no" in found[0].detail
 
 
 def test_statements_that_cannot_be_tried(source: Config, conn: Connection) -> None:

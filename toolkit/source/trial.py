@@ -15,7 +15,7 @@ from toolkit.catalog import TableVersion
 from toolkit.config import Config
 from toolkit.errors import ConfigError, SourceUnavailable
 from toolkit.source import catalog, install
-from toolkit.source.connection import one_line
+from toolkit.source.connection import connect, one_line
 from toolkit.sqltext import Statement
 
 _LOCK_TIMEOUT = "2s"
@@ -82,6 +82,12 @@ def attempt(config: Config, statements: Iterable[Statement], *, conninfo: str | 
         finally:
             if conn.info.transaction_status != pq.TransactionStatus.UNKNOWN:
                 conn.execute("rollback")
+
+
+def captured(config: Config) -> tuple[TableVersion, ...]:
+    """The tables of the source that are captured, or asked for; nothing but its catalog is read."""
+    with connect(config) as conn:
+        return catalog.selected_tables(conn, config)
 
 
 def _each(config: Config, conn: psycopg.Connection, statements: Iterable[Statement]) -> Iterator[Tried]:
