@@ -379,7 +379,7 @@ class _Fold:
             self.live.append(self._image(event, event["new"]))
             return
         unchanged = event["unchanged"] or []
-        if event["old"] is not None and (event["old_kind"] == "O" or not version.keyed):
+        if event["old"] is not None and not version.keyed:
             old = self._image(event, event["old"])
             matches = [row for row in self.live if self._filled(row, version) == old]
         else:
