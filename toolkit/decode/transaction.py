@@ -323,13 +323,23 @@ class Transaction:
         return {t.relid for t in tables if t.kind == "p" and (t.relid == relid or relid in t.children)}
 
     def _dropped_partitions(self, index: int, message: ddl.DdlMessage) -> None:
-        """Partitions take their rows along, and their parents, which the message cannot tell of, lose them."""
+        """Partitions take their rows along, and their parents, which the message cannot tell of, lose them.
+
+        Nor can it tell whether they had lost them before, by a DETACH CONCURRENTLY that was cancelled.
+        """
         gone = set(message.dropped)
+        bereft: dict[int, str] = {}
         for relid in message.dropped:
             known = self.planner.versions.get(relid)
             name = known.table.identifier if known else message.identities.get(relid, str(relid))
-            for root in self._roots(relid) - gone:
-                self._gap(index, root, f"partition {name} was dropped")
+            for root in self._roots(relid) - {relid}:
+                if root not in gone:
+                    self._gap(index, root, f"partition {name} was dropped")
+                if relid not in self.born:
+                    bereft.setdefault(root, name)
+        if self.planner.context.known_good:
+            for root, name in sorted(bereft.items()):
+                self._gap_since_known(index, root, f"partition {name} was dropped, and may have been detached before")
         for version in list(self.planner.versions.values()):
             table = version.table
             if gone.isdisjoint(table.children) or table.relid in gone or table.relid in message.tables:
