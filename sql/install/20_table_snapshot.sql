@@ -47,6 +47,7 @@ stable
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off -- by index, however large the catalogs are
+set jit = off -- what that makes of the costs would have every call compiled, for a second
 set datestyle = 'ISO'
 set intervalstyle = 'postgres'
 set timezone = 'UTC'

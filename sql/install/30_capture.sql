@@ -116,6 +116,7 @@ set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_hashjoin = off -- by index alone, however many tables there are
 set enable_mergejoin = off
+set jit = off
 as $function$
 #variable_conflict use_column
 begin
@@ -212,6 +213,7 @@ set search_path = pg_catalog, pg_temp
 set timezone = 'UTC'
 set row_security = off
 set plan_cache_mode = force_generic_plan -- planning costs more than running
+set jit = off
 set lock_timeout = '500ms' -- below deadlock_timeout: this gives way before anybody's transaction is chosen as victim
 as $function$
 declare
@@ -341,6 +343,7 @@ set search_path = pg_catalog, pg_temp
 set timezone = 'UTC'
 set row_security = off
 set plan_cache_mode = force_generic_plan
+set jit = off
 set lock_timeout = '500ms'
 as $function$
 declare
@@ -439,6 +442,7 @@ set search_path = pg_catalog, pg_temp
 set timezone = 'UTC'
 set row_security = off
 set plan_cache_mode = force_generic_plan
+set jit = off
 set lock_timeout = '500ms'
 as $function$
 declare

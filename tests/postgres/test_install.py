@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import psycopg
 import pytest
 
@@ -44,6 +46,21 @@ def test_uninstall_leaves_nothing(source: Config) -> None:
         assert _objects(conn) == before
         install.uninstall(conn, source)
         conn.execute("alter table public.t add a int")
+
+
+@pytest.mark.parametrize("pg", ["pg15"], indirect=True)  # the only one here that is built with a compiler
+def test_capture_is_not_compiled(source: Config) -> None:
+    """By the costs of its plans the server would: a second for each DDL of the user, under its locks."""
+    with connect(source) as conn:
+        if conn.execute("select pg_jit_available()").fetchone() != (True,):
+            pytest.skip("this server has no JIT compiler")
+        conn.execute("create table public.t (id int primary key)")
+        install.install(conn, source)
+    with psycopg.connect(source.source.conninfo, autocommit=True) as user:
+        user.execute("alter table t add column c int")
+        user.execute("alter table t drop column c")
+        user.execute("drop table t")
+        assert "llvmjit" not in Path(f"/proc/{user.info.backend_pid}/maps").read_text()
 
 
 def test_install_is_idempotent(source: Config) -> None:
