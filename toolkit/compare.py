@@ -160,6 +160,8 @@ class _Comparison:
         self.seen, self.known = seen, known
         self.made: list[Event] = []
         self.next_schema_id = known.next_schema_id
+        there = seen.capture.standing or seen.capture.absent  # the role may make none: comparing is all there is then
+        self.standing = there and seen.capture.intact and not seen.capture.paused
 
     def events(self) -> list[Event]:
         seen, known = self.seen, self.known
@@ -205,9 +207,7 @@ class _Comparison:
         """While an event trigger was off, DDL that leaves no trace in the catalog went unheard."""
         seen, known = self.seen, self.known
         altered = known.capture is not None and known.capture != seen.capture.state
-        wanting = seen.capture.absent  # the role may not make any: then the catalog comparison is all there is
-        standing = (seen.capture.standing or wanting) and seen.capture.intact and not seen.capture.paused
-        if standing and not altered:
+        if self.standing and not altered:
             return
         reason = "DDL capture was altered" if altered else "DDL capture is off"
         reason = "DDL capture is paused" if seen.capture.paused else reason
@@ -230,8 +230,10 @@ class _Comparison:
         since = max(self.known.since, self.known.baselines.get(relid, self.known.since))
         at = {"commit_lsn": int(since) - 1, "end_lsn": int(since)}
         name = TableVersion.from_json(json.loads(table)).identifier
-        payload = json.dumps({"reason": reason, "remedy": f"cdc repair {name}", "until": str(self.known.at)})
-        self._event(relid, "gap", payload, at, _GAP_ORDINAL)
+        payload = {"reason": reason, "remedy": f"cdc repair {name}", "until": str(self.known.at)}
+        if not self.standing and not self.seen.capture.paused:  # and until it stands no repair lasts
+            payload["first"] = "cdc init"
+        self._event(relid, "gap", json.dumps(payload), at, _GAP_ORDINAL)
 
     def _event(self, relid: int, kind: str, payload: str, at: dict[str, int], ordinal: int, **more: Any) -> None:
         place = ordinal + len(self.made)

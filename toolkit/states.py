@@ -119,12 +119,14 @@ def table_states(ledger: Ledger, proven: Mapping[int, Lsn] | None = None) -> tup
     states = []
     for table in live_tables(ledger):
         read, at = baselines.get(table.relid, []), proven.get(table.relid, Lsn(0))
-        state = _shown(ledger, table, _state(table, read, gaps.get(table.relid, []), at), read, at)
+        state = _shown(ledger, table, _state(ledger, table, read, gaps.get(table.relid, []), at), read, at)
         states.append(_whole(ledger, latest[table.relid], state))
     return (*states, *_silenced(ledger, set(baselines)))
 
 
-def _state(table: TableVersion, baselines: Sequence[TableEvent], gaps: Sequence[TableEvent], proven: Lsn) -> TableState:
+def _state(
+    ledger: Ledger, table: TableVersion, baselines: Sequence[TableEvent], gaps: Sequence[TableEvent], proven: Lsn
+) -> TableState:
     """The state of one table; baselines and gaps are in log order."""
     remedy = f"cdc repair {table.identifier}"
     first = next((b for b in baselines if b.scope == "all"), None)
@@ -144,7 +146,20 @@ def _state(table: TableVersion, baselines: Sequence[TableEvent], gaps: Sequence[
         return TableState(
             table.identifier, table.relid, "stale", reason, since, f"cdc check {table.identifier}", repaired_lsn=at
         )
-    return TableState(table.identifier, table.relid, "stale", reason, since, remedy)
+    needed = _needed(ledger, open_gaps)
+    return TableState(table.identifier, table.relid, "stale", reason, since, f"{needed}{remedy}")
+
+
+def _needed(ledger: Ledger, gaps: Sequence[TableEvent]) -> str:
+    """What capture itself needs before a repair of a table with these gaps lasts."""
+    if any("paused" in str(gap.payload.get("reason")) for gap in gaps):
+        switches = [e.payload["event"] for e in ledger.ddl_events()]
+        switches = [event for event in switches if event in ("capture_paused", "capture_resumed")]
+        if switches and switches[-1] == "capture_paused":
+            return "cdc ddl resume, then "
+    compared = [gap.payload for gap in gaps if "until" in gap.payload]
+    newest = max(compared, key=lambda found: Lsn.parse(found["until"]), default={})
+    return f"{newest['first']}, then " if "first" in newest else ""
 
 
 def _position(event: TableEvent) -> tuple[int, int]:
@@ -201,7 +216,10 @@ def _silenced(ledger: Ledger, captured: set[int]) -> Iterator[TableState]:
             back = f"name it in [source] exclude, or alter publication {others} add table {table.identifier}"
         if relid in captured:
             reason, remedy = "it left the publication", f"{back}, then cdc repair {table.identifier}"
-            if ledger.config.capture_of(table.schema, table.name).capture == "change_log":
+            if table.persistence == "u":
+                reason = "it is unlogged: its changes are not in the WAL"
+                remedy = f"alter table {table.identifier} set logged, then cdc repair {table.identifier}"
+            elif ledger.config.capture_of(table.schema, table.name).capture == "change_log":
                 reason = "its triggers are not all on it, or the change log is not published"
         else:
             reason, remedy = "a new table under the name of a captured one, not in the publication", back
