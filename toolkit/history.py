@@ -7,12 +7,14 @@ dropped and added again under its old name is two columns.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from toolkit import effects
 from toolkit.catalog import Column, SchemaVersion, TableVersion
 from toolkit.errors import ConfigError, UnknownTable
+from toolkit.events import BORN
 from toolkit.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -59,6 +61,8 @@ class DdlEvent:
     event: str  # ddl_command_end, sql_drop, table_rewrite or capture_failed
     relids: tuple[int, ...]
     error: str | None
+    created: tuple[int, ...] = ()  # of the relids, tables that it made
+    effect: str = effects.NONE  # its class, by `toolkit.effects`: the worst of all tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,13 +316,24 @@ class _Log:
 
         ledger = Ledger(config)
         schemas = tuple(sorted(ledger.schema_versions(), key=_position))
-        ddl = (_ddl_event(e) for e in ledger.ddl_events())
+        ddl = _classed((_ddl_event(e) for e in ledger.ddl_events()), effects.by_position(ledger))
         late: dict[tuple[int, Lsn], Lsn] = {}
         for gap in ledger.gaps():
             if gap.relid is not None and "until" in gap.payload:
                 found = (gap.relid, Lsn.parse(gap.payload["until"]))
                 late[found] = min(gap.end_lsn, late.get(found, gap.end_lsn))
         return cls(schemas, tuple(sorted(ddl, key=lambda e: (e.commit_lsn, e.ordinal))), late)
+
+
+def _classed(events: Iterable[DdlEvent], found: Mapping[tuple[int, int, int], str]) -> Iterator[DdlEvent]:
+    """A table that is born stands before all rows of its transaction; all else stands where its event does."""
+    there: dict[tuple[int, int], list[str]] = {}
+    for (commit, ordinal, _), one in found.items():
+        there.setdefault((commit, ordinal), []).append(one)
+    for event in events:
+        commit = int(event.commit_lsn)
+        born = [found[commit, BORN, relid] for relid in event.created if (commit, BORN, relid) in found]
+        yield replace(event, effect=effects.worst([*born, *there.get((commit, event.ordinal), ())]))
 
 
 def _ddl_event(event: Any) -> DdlEvent:
@@ -337,6 +352,7 @@ def _ddl_event(event: Any) -> DdlEvent:
         event=payload.get("event") or "",
         relids=tuple(sorted(relids)),
         error=payload.get("error"),
+        created=tuple(int(relid) for relid in payload.get("created") or ()),
     )
 
 

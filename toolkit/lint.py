@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from toolkit import effects
 from toolkit.catalog import TableVersion
 from toolkit.decode import ddl
 from toolkit.evolve import step
@@ -27,9 +28,8 @@ _ROW_TAGS = ("INSERT", "UPDATE", "DELETE", "MERGE", "COPY")
 class Effect:
     """What one statement does to one captured table (`table` None: to none).
 
-    `effect`: exact (rows stay right at every LSN), silent (values change without row events: the table turns stale and
-    `remedy` heals it), history only (the table is not captured; its schema history is), no effect, fails, skipped, or
-    differs (of line 0: the copy is not what the source is, so what is said of the table need not hold there).
+    `effect`: a class of `toolkit.effects` (silent: the table turns stale and `remedy` heals it), fails, skipped, or differs
+    (of line 0: the copy is not what the source is, so what is said of the table need not hold there).
     """
 
     line: int
@@ -44,7 +44,7 @@ class Effect:
     @property
     def red(self) -> bool:
         """Whether somebody should look before the script is run."""
-        return self.effect in ("silent", "fails", "differs") or self.breaks is not None
+        return self.effect in (effects.SILENT, "fails", "differs") or self.breaks is not None
 
 
 def lint(config: Config, script: str, *, conninfo: str | None = None) -> tuple[Effect, ...]:
@@ -129,17 +129,16 @@ def of(tried: Tried) -> Iterator[Effect]:
         assert shown is not None
         detail = _detail(tried, old, new)
         breaks = _breaks(tried, relid)
-        if not (shown.published or (old is not None and old.published)):
-            yield effect(shown, "history only", detail, breaks=breaks)
-        elif relid in silent:
+        kind = effects.EXACT if _emptied(tried, relid) else effects.effect(old, new, silent=relid in silent)
+        if kind == effects.SILENT:
             told = "; ".join((*([detail] if detail else []), *silent[relid]))
-            yield effect(shown, "silent", told, breaks=breaks, remedy=f"cdc repair {shown.identifier}")
+            yield effect(shown, kind, told, breaks=breaks, remedy=f"cdc repair {shown.identifier}")
         else:
-            yield effect(shown, "exact", f"{detail}{_destination(old, new)}", breaks=breaks)
+            yield effect(shown, kind, f"{detail}{_destination(old, new)}", breaks=breaks)
     if not found:
         rows = tried.tag.startswith(_ROW_TAGS)
         yield effect(
-            None, "exact" if rows else "no effect", "row events" if rows else "nothing that is captured changes"
+            None, effects.EXACT if rows else effects.NONE, "row events" if rows else "nothing that is captured changes"
         )
 
 

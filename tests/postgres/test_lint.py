@@ -14,8 +14,11 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from tests.support_lake import plain_lake
 from tests.support_postgres import ddl_messages, drop_database, fresh_database, mostly_one_server
-from toolkit import lint
+from tests.trap_world import PAIR, World
+from toolkit import drain as draining
+from toolkit import effects, history, initialise, lint
 from toolkit.config import Config, SourceConfig
 from toolkit.embedded import EmbeddedServer
 from toolkit.errors import SourceUnavailable
@@ -85,12 +88,12 @@ def test_each_statement_says_what_it_does(source: Config, conn: Connection, inst
     assert _short(effects) == [
         (2, None, "skipped"),
         (4, "public.item", "exact"),
-        (5, "public.item", "exact"),
+        (5, "public.item", "applied by rule"),
         (6, "public.item", "silent"),
-        (7, "public.item", "exact"),
+        (7, "public.item", "applied by rule"),
         (8, "public.item", "silent"),
-        (9, "public.item", "exact"),
-        (10, "public.item", "exact"),
+        (9, "public.item", "history only"),
+        (10, "public.item", "history only"),
         (11, None, "exact"),
         (12, "public.item", "exact"),
         (13, "public.born", "exact"),
@@ -302,3 +305,27 @@ alter publication b add table item (id, name);
     ]
     assert "left the publication" in effects[1].detail
     assert "column lists differ between publications a, b" in effects[2].detail
+
+
+@pytest.mark.parametrize("pg", ["pg16"], indirect=True)
+def test_each_ddl_has_its_class(world: World, plain_lake: Config) -> None:
+    world.sql(*PAIR)
+    config = plain_lake.model_copy(update={"source": world.config.source})
+    initialise.init(config)
+    draining.drain(config)
+    classes = {
+        "comment on table t is 'c'": "history only",
+        "create index on t (v)": "no effect",
+        "alter table t add column c int default 5": "applied by rule",
+        "alter table t rename c to d": "exact",
+        "alter table t alter d type text using d || '!'": "silent",
+        "create table beside (id int primary key)": "history only",
+        "alter publication cdc add table beside": "silent",
+        "drop table beside": "exact",
+    }
+    world.sql(*classes)
+    draining.drain(config)
+    told: dict[str | None, str] = {}
+    for event in history.events(config):
+        told[event.sql] = effects.worst([event.effect, told.get(event.sql, effects.NONE)])
+    assert {sql: kind for sql, kind in told.items() if sql in classes} == classes

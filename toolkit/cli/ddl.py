@@ -32,8 +32,11 @@ def ddl_list(ctx: Context, unhandled: bool, resolved: bool) -> None:
         return
 
     events = history.events(ctx.config)
-    rows = [{"lsn": e.end_lsn, "tag": e.tag, "role": e.role, "event": e.event, "sql": e.sql} for e in events]
-    ctx.output.table(rows, ["lsn", "tag", "role", "event", "sql"])
+    rows = [
+        {"lsn": e.end_lsn, "tag": e.tag, "effect": e.effect, "role": e.role, "event": e.event, "sql": e.sql}
+        for e in events
+    ]
+    ctx.output.table(rows, ["lsn", "tag", "effect", "role", "event", "sql"])
 
 
 @ddl.command("resolve")

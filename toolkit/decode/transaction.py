@@ -14,7 +14,7 @@ from toolkit.decode import ddl
 from toolkit.decode.layout import LOG_COLUMNS, LOG_NAME, LOG_SCHEMA, bind, log_binding, logged_layout, logs
 from toolkit.decode.messages import LogicalMessage, Relation, Truncate, parse, timestamp
 from toolkit.decode.rows import Binding
-from toolkit.events import Event
+from toolkit.events import BORN, Event
 from toolkit.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 MESSAGE_CAP = 64 * 1024
 #: What is kept of one that claims to be ours and is not, in characters.
 FORGED_CAP = 1000
-#: Ordinal of what must sort before every row of its transaction.
-BORN = -1
 #: Ordinal of what must sort behind everything at its position, a baseline too.
 _BEHIND = (1 << 41) - 1
 

@@ -1,0 +1,95 @@
+"""What a change of a table means for its rows in the log: the class of a DDL, in `cdc ddl list` and `cdc ddl lint`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from toolkit.catalog import Column, SchemaVersion, TableVersion
+from toolkit.events import BASELINE_ORDINAL
+from toolkit.lsn import Lsn
+
+if TYPE_CHECKING:
+    from toolkit.lake.ledger import Ledger
+
+SILENT = "silent"  # values change and no row event tells: the table is stale, and has to be copied again
+BY_RULE = "applied by rule"  # older rows are shown by what the DDL's event tells: a default, a label, a wider type
+EXACT = "exact"  # another shape, name or key, or the table comes or goes; rows are as they came
+HISTORY = "history only"  # the declaration alone, or a table whose rows are not captured
+NONE = "no effect"
+
+_WORST_FIRST = (SILENT, BY_RULE, EXACT, HISTORY, NONE)
+
+
+def effect(old: TableVersion | None, new: TableVersion | None, *, silent: bool) -> str:
+    """The class of a change from one version of a table to the next; None: it is not there.
+
+    Args:
+        silent: the rules of the drain found that the log cannot tell what became of the rows.
+    """
+    if not any(table is not None and table.published for table in (old, new)):
+        return NONE if old == new else HISTORY
+    if silent and new is not None:
+        return SILENT
+    if old == new:
+        return NONE
+    if old is None or new is None:
+        return EXACT
+    if any(_ruled(column, new) for column in old.columns) or _filled(old, new):
+        return BY_RULE
+    return HISTORY if _shown(old) == _shown(new) else EXACT
+
+
+def worst(effects: Iterable[str]) -> str:
+    """The class of several changes together."""
+    return min(effects, key=_WORST_FIRST.index, default=NONE)
+
+
+def by_position(ledger: Ledger) -> Mapping[tuple[int, int, int], str]:
+    """Classes of all changes in the log, by commit LSN, ordinal and relid. Copies are no changes."""
+    found: dict[tuple[int, int, int], str] = {}
+    late: set[tuple[Lsn, int]] = set()  # where a change was found of which only the end is known
+    for gap in ledger.gaps():
+        if gap.relid is not None and gap.ordinal != BASELINE_ORDINAL + 1:
+            found[int(gap.commit_lsn), gap.ordinal, gap.relid] = SILENT
+            if "until" in gap.payload:
+                late.add((Lsn.parse(gap.payload["until"]), gap.relid))
+    before: dict[tuple[int, int], SchemaVersion] = {}
+    for version in sorted(ledger.schema_versions(), key=lambda v: (int(v.commit_lsn), v.ordinal, v.schema_id)):
+        relid = version.table.relid
+        old = before.get((version.generation, relid))
+        before[version.generation, relid] = version
+        if version.ordinal == BASELINE_ORDINAL - 1:
+            continue
+        was = None if old is None or old.table.dropped else old.table
+        now = None if version.table.dropped else version.table
+        at = (int(version.commit_lsn), version.ordinal, relid)
+        silent = at in found or (Lsn(version.end_lsn), relid) in late
+        found[at] = effect(was, now, silent=silent)
+    return found
+
+
+def _ruled(old: Column, table: TableVersion) -> bool:
+    """Whether stored values of a column are shown otherwise than they came."""
+    new = next((c for c in table.columns if c.attnum == old.attnum), None)
+    if new is None or not new.published:
+        return False
+    now = dict(new.enum_labels)
+    renamed = old.type_oid == new.type_oid and any(now.get(oid) != label for oid, label in old.enum_labels)
+    return renamed or (old.type_oid, old.typmod) != (new.type_oid, new.typmod)
+
+
+def _filled(old: TableVersion, new: TableVersion) -> bool:
+    """Whether rows that are older than a column show its default."""
+    known = {c.attnum for c in old.columns}
+    return any(c.attnum not in known and c.published and c.missing is not None for c in new.columns)
+
+
+def _shown(table: TableVersion) -> tuple[object, ...]:
+    """What of a version makes its rows what they are."""
+    columns = tuple((c.attnum, c.name, c.generated, c.published) for c in table.columns)
+    whole = (table.schema, table.name, table.kind, table.persistence, table.published, table.row_filter)
+    return (*whole, table.replica_identity, table.key_attnums, columns)
+
+
+__all__ = ["BY_RULE", "EXACT", "HISTORY", "NONE", "SILENT", "by_position", "effect", "worst"]
