@@ -227,6 +227,9 @@ class Log:
     def gaps(self) -> list[Noted]:
         return self._noted("gap")
 
+    def ddl_events(self) -> list[Noted]:
+        return self._noted("ddl")
+
     def latest_versions(self, at: Lsn | None = None) -> dict[int, SchemaVersion]:
         if at is None:
             return dict(self.versions)

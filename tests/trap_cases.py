@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,10 @@ FILE = Path(__file__).parent / "postgres" / "traps.sql"
 
 @dataclass(frozen=True)
 class Trap:
-    """One trap. `phases` are its steps between drains; `stale` has a pattern of the reason by table."""
+    """One trap. `phases` are its steps between drains; `stale` has a pattern of the reason by table.
+
+    One that is `alone` concerns all tables or the publication itself, and has a database of its own.
+    """
 
     name: str
     setup: tuple[str, ...]
@@ -24,10 +27,15 @@ class Trap:
     stale: dict[str, str]
     gone: tuple[str, ...]
     needs: str | None
+    alone: bool
 
     @property
     def schema(self) -> str:
         return self.name.removeprefix("test_")
+
+    def owns(self, schema: str) -> bool:
+        """Whether a schema is the trap's, or another one of it."""
+        return schema == self.schema or schema.startswith(self.schema + "__")
 
 
 def read(text: str) -> dict[str, Trap]:
@@ -43,6 +51,7 @@ def read(text: str) -> dict[str, Trap]:
             {m[1]: m[2] for m in re.finditer(r"(?m)^-- stale (\w+): (.*)$", body)},
             tuple(" ".join(re.findall(r"(?m)^-- gone (.*)$", body)).split()),
             next(iter(re.findall(r"(?m)^-- needs (.*)$", body)), None),
+            re.search(r"(?m)^-- alone$", body) is not None,
         )
     return found
 
@@ -54,6 +63,8 @@ def _statements(text: str) -> tuple[str, ...]:
 
 
 TRAPS = read(FILE.read_text(encoding="utf-8"))
+TOGETHER = {name: trap for name, trap in TRAPS.items() if not trap.alone}
+ALONE = {name: trap for name, trap in TRAPS.items() if trap.alone}
 
 
 class Players:
@@ -65,12 +76,16 @@ class Players:
         self.skipped: set[str] = set()
         self.sessions: dict[tuple[str, str], psycopg.Connection[Any]] = {}
         self.failed: dict[str, str] = {}
+        self.look: Callable[[], None] = lambda: None  # what SELECT shows between two drains is wanted
 
     def play(self, trap: Trap, steps: tuple[str, ...]) -> None:
         """Run steps; the first that does not go as said ends the trap, and its test tells."""
         for step in steps:
             if trap.schema in self.failed:
                 return
+            if step == "look":
+                self.look()
+                continue
             letter, text = ("b", step[2:].strip()) if step.startswith("b:") else ("a", step)
             wanted = not text.startswith("!")
             try:

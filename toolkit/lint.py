@@ -28,8 +28,8 @@ _ROW_TAGS = ("INSERT", "UPDATE", "DELETE", "MERGE", "COPY")
 class Effect:
     """What one statement does to one captured table (`table` None: to none).
 
-    `effect`: a class of `toolkit.effects` (silent: the table turns stale and `remedy` heals it), fails, skipped, or differs
-    (of line 0: the copy is not what the source is, so what is said of the table need not hold there).
+    `effect`: a class of `toolkit.effects` (silent: the table turns stale and `remedy` heals it), fails, skipped, or
+    differs (of line 0: the copy is not what the source is, so what is said of the table need not hold there).
     """
 
     line: int
@@ -129,7 +129,8 @@ def of(tried: Tried) -> Iterator[Effect]:
         assert shown is not None
         detail = _detail(tried, old, new)
         breaks = _breaks(tried, relid)
-        kind = effects.EXACT if _emptied(tried, relid) else effects.effect(old, new, silent=relid in silent)
+        emptied = shown.published and _emptied(tried, relid)
+        kind = effects.EXACT if emptied else effects.effect(old, new, silent=relid in silent)
         if kind == effects.SILENT:
             told = "; ".join((*([detail] if detail else []), *silent[relid]))
             yield effect(shown, kind, told, breaks=breaks, remedy=f"cdc repair {shown.identifier}")

@@ -329,3 +329,6 @@ def test_each_ddl_has_its_class(world: World, plain_lake: Config) -> None:
     for event in history.events(config):
         told[event.sql] = effects.worst([event.effect, told.get(event.sql, effects.NONE)])
     assert {sql: kind for sql, kind in told.items() if sql in classes} == classes
+
+
+__all__ = ["plain_lake"]

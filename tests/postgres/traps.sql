@@ -4,7 +4,9 @@
 -- A step is one statement, committed on its own unless steps say begin and commit. `b: ...` runs in a second session,
 -- `! ...` must fail, `-- drain` drains. Tables must be exact at every drain, but for those that `-- stale` names: they
 -- must be stale in the end, for a reason that the pattern finds, and exact again after the remedy. `-- gone` names
--- tables that are dropped in the end, `-- needs` a condition that not every server meets.
+-- tables that are dropped in the end, `-- needs` a condition that not every server meets. `-- alone` has a database of
+-- its own, with an explicit publication where the setup makes none; `look;` takes what SELECT shows between two drains,
+-- which the log must show as of there. Schemas NAME__x are the trap's too.
 
 
 -- trap test_trap_041_unchanged_toast
@@ -1118,3 +1120,621 @@ alter table i alter i type oid;
 alter table j alter j type jsonb;
 alter table b alter b type json;
 insert into o values (2, 5);
+
+-- trap test_trap_080_column_renamed
+create table t (id int primary key, v text);
+insert into t values (1, 'x');
+-- steps
+alter table t rename v to w;
+insert into t (id, w) values (2, 'y');
+
+-- trap test_trap_081_column_dropped
+create table t (id int primary key, v text, w int);
+insert into t values (1, 'x', 1);
+-- steps
+alter table t drop column v;
+insert into t values (2, 2);
+update t set w = 3 where id = 1;
+
+-- trap test_trap_083_table_renamed
+create table t (id int primary key, v text);
+insert into t values (1, 'x');
+-- steps
+alter table t rename to u;
+insert into u values (2, 'y');
+
+-- trap test_trap_083_moved_to_another_schema
+-- alone
+create table t (id int primary key, v text);
+create schema trap_083_moved_to_another_schema__there;
+insert into t values (1, 'x');
+-- steps
+alter table t set schema trap_083_moved_to_another_schema__there;
+insert into trap_083_moved_to_another_schema__there.t values (2, 'y');
+
+-- trap test_trap_083_schema_renamed
+-- alone
+create schema trap_083_schema_renamed__here;
+create table trap_083_schema_renamed__here.t (id int primary key, v text);
+create type trap_083_schema_renamed__here.mood as enum ('a');
+create table u (id int primary key, m trap_083_schema_renamed__here.mood);
+insert into trap_083_schema_renamed__here.t values (1, 'x');
+insert into u values (1, 'a');
+-- steps
+alter schema trap_083_schema_renamed__here rename to trap_083_schema_renamed__there;
+insert into trap_083_schema_renamed__there.t values (2, 'y');
+insert into u values (2, 'a');
+
+-- trap test_trap_083_swapped_under_an_explicit_publication
+-- alone
+-- stale t: a new table under the name of a captured one
+create table t (id int primary key, v text);
+insert into t values (1, 'x');
+-- steps
+create table shadow (id bigint primary key, v text);
+insert into shadow select * from t;
+begin;
+alter table t rename to t_old;
+alter table shadow rename to t;
+commit;
+insert into t values (9, 'unheard');
+insert into t_old values (10, 'heard');
+
+-- trap test_trap_082_made_again_under_an_explicit_publication
+-- alone
+-- stale t: a new table under the name of a captured one
+create table t (id int primary key, v text);
+insert into t values (1, 'x');
+-- steps
+drop table t;
+create table t (id int primary key, v text);
+insert into t values (9, 'unheard');
+
+-- trap test_trap_072_select_into
+create table t (id int primary key, v text);
+insert into t values (1, 'x'), (2, 'y');
+-- steps
+select id, v into s from t;
+insert into s values (3, 'z');
+
+-- trap test_trap_072_create_table_of_a_query
+create table t (id int primary key, v text);
+insert into t values (1, 'x'), (2, 'y');
+-- steps
+create table c as select * from t;
+insert into c values (3, 'z');
+
+-- trap test_trap_072_create_table_like
+create table t (id int primary key, v text default 'd', g int generated always as identity);
+-- steps
+create table l (like t including all);
+insert into l (id) values (1);
+create table p (a int references l) partition by list (a);
+create table p1 partition of p for values in (1) partition by list (a);
+create table p11 partition of p1 for values in (1);
+insert into p values (1);
+
+-- trap test_trap_073_drop_owned
+-- gone t
+do $$ begin create role trap_073_owner; exception when duplicate_object then null; end $$;
+create table t (id int primary key);
+alter table t owner to trap_073_owner;
+insert into t values (1);
+create table kept (id int primary key);
+insert into kept values (1);
+-- steps
+alter table kept owner to trap_073_owner;
+alter table kept owner to current_user;
+drop owned by trap_073_owner cascade;
+insert into kept values (2);
+drop role trap_073_owner;
+
+-- trap test_trap_074_extension_dropped
+-- needs exists (select from pg_available_extensions where name in ('citext', 'vector'))
+do $$ begin execute 'create extension ' || (select min(name) from pg_available_extensions where name in ('citext', 'vector')); end $$;
+do $$ begin execute 'create table t (id int primary key, e ' || (select extname from pg_extension where extname in ('citext', 'vector')) || ', v text)'; end $$;
+insert into t values (1, '[1,2]', 'x');
+-- steps
+insert into t values (2, '[3,4]', 'y');
+do $$ begin execute 'drop extension ' || (select extname from pg_extension where extname in ('citext', 'vector')) || ' cascade'; end $$;
+insert into t values (3, 'z');
+update t set v = 'w' where id = 1;
+
+-- trap test_trap_077_enum_value_added
+create type mood as enum ('a', 'b');
+create table t (id int primary key, m mood);
+insert into t values (1, 'a');
+-- steps
+alter type mood add value 'c' before 'b';
+insert into t values (2, 'c');
+
+-- trap test_trap_077_enum_value_renamed
+create type mood as enum ('a', 'b');
+create table t (id int primary key, m mood);
+insert into t values (1, 'a');
+-- steps
+alter type mood rename value 'a' to 'x';
+insert into t values (2, 'x');
+
+-- trap test_trap_078_type_renamed
+create type mood as enum ('a', 'b');
+create type pair as (x int, y int);
+create domain dom as text;
+create table t (id int primary key, m mood, p pair, d dom);
+insert into t values (1, 'a', '(1,2)', 'x');
+-- steps
+alter type mood rename to feeling;
+alter type pair rename to couple;
+alter domain dom rename to other;
+insert into t values (2, 'b', '(3,4)', 'y');
+
+-- trap test_trap_069_generated_column_added
+-- stale t: rewritten by
+create table t (id int primary key, a int);
+insert into t values (1, 1);
+-- steps
+alter table t add column g int generated always as (a * 2) stored;
+insert into t (id, a) values (2, 2);
+
+-- trap test_trap_069_virtual_column_added
+-- needs current_setting('server_version_num')::int >= 180000
+create table t (id int primary key, a int);
+insert into t values (1, 1);
+-- steps
+alter table t add column g int generated always as (a * 2) virtual;
+insert into t (id, a) values (2, 2);
+
+-- trap test_trap_069_generated_columns_that_are_published
+-- needs current_setting('server_version_num')::int >= 180000
+-- alone
+-- stale t: column g
+create table t (id int primary key, a int);
+insert into t values (1, 1);
+create publication cdc for table t with (publish_generated_columns = stored);
+-- steps
+alter table t add column g int generated always as (a * 2) stored;
+insert into t (id, a) values (2, 2);
+
+-- trap test_trap_069_identity_of_a_column
+create table t (id int primary key, n int not null);
+insert into t values (1, 1);
+-- steps
+alter table t alter n add generated by default as identity (start with 10);
+insert into t (id) values (2);
+alter table t alter n set generated always;
+alter table t alter n restart with 20;
+insert into t (id) values (3);
+alter table t alter n drop identity;
+insert into t values (4, 4);
+
+-- trap test_trap_088_sequence_owned
+create table t (id int primary key, n int);
+create sequence s;
+insert into t values (1, 1);
+-- steps
+alter sequence s owned by t.n;
+alter table t alter n set default nextval('s');
+insert into t (id) values (2);
+alter sequence s owned by none;
+alter table t alter n drop default;
+drop sequence s;
+
+-- trap test_trap_088_comments
+create type mood as enum ('a');
+create table t (id int primary key, v text, constraint positive check (id > 0));
+insert into t values (1, 'x');
+-- steps
+comment on table t is 'a table';
+comment on column t.v is 'a column';
+comment on constraint positive on t is 'a constraint';
+comment on type mood is 'a type';
+comment on schema trap_088_comments is 'a schema';
+insert into t values (2, 'y');
+
+-- trap test_trap_088_constraint_validated
+create table p (id int primary key);
+create table t (id int primary key, p int, v text);
+insert into p values (1);
+insert into t values (1, 1, 'x');
+-- steps
+alter table t add constraint positive check (id > 0) not valid;
+alter table t validate constraint positive;
+alter table t add constraint fk foreign key (p) references p not valid;
+alter table t validate constraint fk;
+alter table t alter constraint fk deferrable initially deferred;
+alter table t rename constraint fk to fk2;
+insert into t values (2, 1, 'y');
+alter table t drop constraint positive, drop constraint fk2;
+
+-- trap test_trap_088_not_null_and_default
+create table t (id int primary key, v text);
+insert into t values (1, 'x');
+-- steps
+alter table t alter v set not null, alter v set default 'd';
+insert into t (id) values (2);
+alter table t alter v drop not null, alter v drop default;
+insert into t (id) values (3);
+
+-- trap test_trap_088_collation
+create table t (id int primary key, v text);
+insert into t values (1, 'x');
+-- steps
+alter table t alter v type text collate "C";
+insert into t values (2, 'y');
+
+-- trap test_trap_088_what_stands_beside_a_table
+create table t (id int primary key, v text);
+create function touch() returns trigger language plpgsql as $$ begin new.v := new.v || '!'; return new; end $$;
+insert into t values (1, 'x');
+-- steps
+create index on t (v);
+create trigger touch before update on t for each row execute function touch();
+create rule quiet as on delete to t where old.id = 1 do instead nothing;
+create policy mine on t using (true);
+alter table t enable row level security, force row level security;
+create statistics st on id, v from t;
+create view w as select * from t;
+grant select on t to public;
+alter table t set (fillfactor = 70), alter v set statistics 10, alter v set storage external, cluster on t_pkey;
+update t set v = 'y';
+delete from t;
+drop rule quiet on t;
+drop trigger touch on t;
+drop policy mine on t;
+revoke select on t from public;
+drop view w;
+
+-- trap test_trap_071_commands_without_an_event
+create table t (id int primary key, v text);
+insert into t values (1, 'x');
+-- steps
+vacuum full t;
+cluster t using t_pkey;
+analyze t;
+reindex table t;
+begin;
+lock table t;
+commit;
+checkpoint;
+insert into t values (2, 'y');
+
+-- trap test_trap_068_other_rewrites
+-- stale a: rewritten by
+-- stale b: rewritten by
+-- stale c: rewritten by
+-- stale d: rewritten by
+-- stale e: rewritten by
+create table a (id int primary key, v text);
+create table b (id int primary key, v text);
+create table c (id int primary key, v timestamptz);
+create table d (id int primary key, v int[]);
+create table e (id int primary key, v bit(4));
+insert into a values (1, 'x');
+insert into b values (1, 'abc');
+insert into c values (1, '2026-01-02 03:04:05+00');
+insert into d values (1, '{1,2}');
+insert into e values (1, '1010');
+-- steps
+alter table a alter v type char(5);
+alter table b alter v type varchar(2) using left(v, 2);
+set timezone = 'Asia/Tokyo';
+alter table c alter v type timestamp;
+reset timezone;
+alter table d alter v type text[];
+alter table e alter v type bit(8) using v::bit(8);
+insert into a values (2, 'y');
+
+-- trap test_trap_051_identity_nothing
+create table t (id int primary key, v text);
+insert into t values (1, 'x');
+-- steps
+alter table t replica identity nothing;
+insert into t values (2, 'y');
+! update t set v = 'z';
+-- drain
+alter table t replica identity full;
+update t set v = 'z' where id = 1;
+
+-- trap test_trap_086_unlogged
+-- alone
+-- stale t: it is unlogged
+create table t (id int primary key, v text);
+insert into t values (1, 'x');
+create publication cdc for tables in schema trap_086_unlogged;
+-- steps
+alter table t set unlogged;
+insert into t values (2, 'lost');
+
+-- trap test_trap_076_catalog_edited_by_a_superuser
+-- stale t: past capture
+create table t (id int primary key, v text);
+insert into t values (1, 'x');
+-- steps
+set allow_system_table_mods = on;
+update pg_attribute set attname = 'w' where attrelid = 't'::regclass and attnum = 2;
+reset allow_system_table_mods;
+insert into t values (2, 'y');
+
+-- trap test_trap_076_event_trigger_disabled
+-- alone
+-- stale t: past capture|altered
+-- stale u: altered
+create table t (id int primary key, v text);
+create table u (id int primary key);
+insert into t values (1, 'x');
+-- steps
+alter event trigger _cdc_0_command disable;
+alter table t add column c int default 5;
+alter event trigger _cdc_0_command enable always;
+insert into t values (2, 'y', 6);
+insert into u values (1);
+
+-- trap test_trap_076_event_trigger_left_disabled
+-- alone
+-- stale t: DDL capture
+create table t (id int primary key, v text);
+insert into t values (1, 'x');
+-- steps
+alter event trigger _cdc_0_rewrite disable;
+insert into t values (2, 'y');
+
+-- trap test_trap_089_paused_and_resumed
+-- alone
+-- stale t: DDL capture was paused
+create table t (id int primary key, v text);
+insert into t values (1, 'x');
+-- steps
+select cdc.pause();
+alter table t alter v type text using upper(v);
+insert into t values (2, 'y');
+-- drain
+select cdc.resume();
+insert into t values (3, 'z');
+
+-- trap test_trap_089_left_paused
+-- alone
+-- stale t: DDL capture
+create table t (id int primary key, v text);
+insert into t values (1, 'x');
+-- steps
+select cdc.pause();
+insert into t values (2, 'y');
+
+-- trap test_trap_089_switched_off_in_a_session
+-- alone
+-- stale t: DDL capture was paused
+create table t (id int primary key, v text);
+insert into t values (1, 'x');
+-- steps
+set cdc.capture = off;
+alter table t add column c int default 5;
+reset cdc.capture;
+insert into t values (2, 'y', 6);
+
+-- trap test_trap_092_table_removed
+-- alone
+-- stale t: left the publication
+create table t (id int primary key, v text);
+create table u (id int primary key);
+insert into t values (1, 'x');
+-- steps
+alter publication cdc drop table t;
+insert into t values (2, 'unheard');
+insert into u values (1);
+
+-- trap test_trap_092_table_removed_and_added_again
+-- alone
+-- stale t: the publication
+create table t (id int primary key, v text);
+create table u (id int primary key);
+insert into t values (1, 'x');
+-- steps
+alter publication cdc drop table t;
+insert into t values (2, 'unheard');
+alter publication cdc add table t;
+insert into t values (3, 'heard');
+
+-- trap test_trap_092_table_added
+-- alone
+-- stale n: no complete snapshot
+create table t (id int primary key);
+-- steps
+create table n (id int primary key, v text);
+insert into n values (1, 'unheard');
+-- drain
+alter publication cdc add table n;
+insert into n values (2, 'heard');
+
+-- trap test_trap_092_publish_list_cut
+-- alone
+-- stale t: sends insert only
+create table t (id int primary key, v text);
+insert into t values (1, 'x');
+-- steps
+alter publication cdc set (publish = 'insert');
+update t set v = 'unheard';
+
+-- trap test_trap_092_publish_list_cut_and_put_back
+-- alone
+-- stale t: the publication now sends
+create table t (id int primary key, v text);
+insert into t values (1, 'x');
+-- steps
+alter publication cdc set (publish = 'insert');
+update t set v = 'unheard';
+alter publication cdc set (publish = 'insert, update, delete, truncate');
+update t set v = 'heard';
+
+-- trap test_trap_093_column_list_changed
+-- alone
+-- stale t: column w: joined the publication
+create table t (id int primary key, v text, w text);
+insert into t values (1, 'x', 's');
+create publication cdc for table t (id, v);
+-- steps
+insert into t values (2, 'y', 's');
+-- drain
+alter publication cdc set table t (id, w);
+insert into t values (3, 'z', 'shown');
+
+-- trap test_trap_094_row_filter_changed
+-- alone
+-- stale t: row filter of the publication changed
+create table t (id int primary key, n int);
+alter table t replica identity full;
+insert into t values (1, 1), (2, 20), (3, 30);
+create publication cdc for table t where (n > 10);
+-- steps
+update t set n = 100 where id = 1;
+update t set n = 5 where id = 2;
+-- drain
+alter publication cdc set table t where (n > 50);
+insert into t values (4, 40), (5, 60);
+
+-- trap test_trap_095_root_altered
+-- alone
+-- stale q: column c: added with a default
+create table r (id int primary key, v text) partition by range (id);
+create table r1 partition of r for values from (0) to (10);
+create table q (id int primary key) partition by range (id);
+create table q1 partition of q for values from (0) to (10);
+insert into r values (1, 'a');
+insert into q values (1);
+create publication cdc for tables in schema trap_095_root_altered with (publish_via_partition_root = true);
+-- steps
+alter table r add column c int;
+create table r2 partition of r for values from (10) to (20);
+insert into r values (11, 'b', 1);
+-- drain
+update r set id = 12 where id = 1;
+alter table r rename v to w;
+alter table r drop column c;
+alter table r1 rename to r_first;
+insert into r values (2, 'd');
+alter table q add column c int default random() * 10;
+truncate r;
+insert into r values (3, 'e');
+
+-- trap test_trap_096_partition_attached_to_a_root
+-- alone
+-- stale r: attached or detached
+create table r (id int primary key, v text) partition by range (id);
+create table r1 partition of r for values from (0) to (10);
+create table alone (id int primary key, v text);
+insert into r values (1, 'a');
+insert into alone values (11, 'b');
+create publication cdc for tables in schema trap_096_partition_attached_to_a_root with (publish_via_partition_root = true);
+-- steps
+insert into r values (2, 'c');
+look;
+alter table r attach partition alone for values from (10) to (20);
+insert into r values (12, 'd');
+
+-- trap test_trap_096_partition_detached_from_a_root
+-- alone
+-- stale r2: no complete snapshot
+-- stale r: attached or detached
+create table r (id int primary key, v text) partition by range (id);
+create table r1 partition of r for values from (0) to (10);
+create table r2 partition of r for values from (10) to (20);
+insert into r values (1, 'a'), (11, 'b');
+create publication cdc for tables in schema trap_096_partition_detached_from_a_root with (publish_via_partition_root = true);
+-- steps
+insert into r values (2, 'c');
+look;
+alter table r detach partition r2;
+insert into r values (3, 'd');
+
+-- trap test_trap_096_partition_detached_concurrently
+-- alone
+-- stale r2: no complete snapshot
+-- stale r: detached
+create table r (id int primary key, v text) partition by range (id);
+create table r1 partition of r for values from (0) to (10);
+create table r2 partition of r for values from (10) to (20);
+insert into r values (1, 'a'), (11, 'b');
+create publication cdc for tables in schema trap_096_partition_detached_concurrently with (publish_via_partition_root = true);
+-- steps
+alter table r detach partition r2 concurrently;
+insert into r values (3, 'd');
+
+-- trap test_trap_096_detach_cancelled_then_finalized
+-- alone
+-- stale r2: no complete snapshot
+-- stale r: detached
+create table r (id int primary key, v text) partition by range (id);
+create table r1 partition of r for values from (0) to (10);
+create table r2 partition of r for values from (10) to (20);
+insert into r values (1, 'a'), (11, 'b');
+create publication cdc for tables in schema trap_096_detach_cancelled_then_finalized with (publish_via_partition_root = true);
+-- steps
+b: begin;
+b: select from r;
+set statement_timeout = '300ms';
+! alter table r detach partition r2 concurrently;
+reset statement_timeout;
+b: commit;
+insert into r values (2, 'c');
+look;
+alter table r detach partition r2 finalize;
+insert into r values (3, 'd');
+
+-- trap test_trap_096_detach_cancelled_then_dropped
+-- alone
+-- stale r: dropped
+create table r (id int primary key, v text) partition by range (id);
+create table r1 partition of r for values from (0) to (10);
+create table r2 partition of r for values from (10) to (20);
+insert into r values (1, 'a'), (11, 'b');
+create publication cdc for tables in schema trap_096_detach_cancelled_then_dropped with (publish_via_partition_root = true);
+-- steps
+b: begin;
+b: select from r;
+set statement_timeout = '300ms';
+! alter table r detach partition r2 concurrently;
+reset statement_timeout;
+b: commit;
+insert into r values (2, 'c');
+look;
+drop table r2;
+insert into r values (3, 'd');
+
+-- trap test_trap_096_partition_dropped
+-- alone
+-- stale r: r2 was dropped
+create table r (id int primary key, v text) partition by range (id);
+create table r1 partition of r for values from (0) to (10);
+create table r2 partition of r for values from (10) to (20);
+insert into r values (1, 'a'), (11, 'b');
+create publication cdc for tables in schema trap_096_partition_dropped with (publish_via_partition_root = true);
+-- steps
+insert into r values (2, 'c');
+drop table r2;
+insert into r values (3, 'd');
+
+-- trap test_trap_097_partition_truncated
+-- alone
+-- stale r: r2 was truncated
+create table r (id int primary key, v text) partition by range (id);
+create table r1 partition of r for values from (0) to (10);
+create table r2 partition of r for values from (10) to (20);
+insert into r values (1, 'a'), (11, 'b');
+create publication cdc for tables in schema trap_097_partition_truncated with (publish_via_partition_root = true);
+-- steps
+insert into r values (12, 'c');
+look;
+truncate r2;
+insert into r values (13, 'd');
+
+-- trap test_trap_095_partitions_sent_as_their_root_from_now_on
+-- alone
+-- stale r: no complete snapshot
+create table r (id int primary key, v text) partition by range (id);
+create table r1 partition of r for values from (0) to (10);
+insert into r values (1, 'a');
+create publication cdc for tables in schema trap_095_partitions_sent_as_their_root_from_now_on;
+-- steps
+insert into r values (2, 'b');
+-- drain
+alter publication cdc set (publish_via_partition_root = true);
+insert into r values (3, 'c');
