@@ -34,6 +34,7 @@ _ALTER_TABLE = re.compile(
     rf"\s*alter\s+table\s+(?:if\s+exists\s+)?(?:only\s+)?(?:{_NAME}\s*\.\s*)?({_NAME})\s[^;]*;?\s*", re.IGNORECASE
 )
 _DETACH = re.compile(rf"\bdetach\s+partition\s+(?:{_NAME}\s*\.\s*)?({_NAME})\s*(concurrently|finalize)?", re.IGNORECASE)
+_WORD = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")+"|[^\W\d][\w$]*""")  # of an expression as the server prints it
 _USING = re.compile(r"\busing\b", re.IGNORECASE)
 _AROUND = ("begin", "start", "commit", "set")
 _MAY_RUN_CODE = re.compile(r"\b(default|check|generated|attach|validate)\b|\\", re.IGNORECASE)
@@ -265,7 +266,7 @@ def classify(
     if old.borrowed_key != new.borrowed_key:
         told = "" if new.borrowed_key else "until now "
         yield new.relid, f"{told}rows are told apart by names of other objects"
-    if old.row_filter != new.row_filter:
+    if _filter(old, old) != _filter(old, new):
         yield new.relid, "row filter of the publication changed"
     before = {c.attnum: c for c in old.columns}
     for column in new.columns:
@@ -281,6 +282,19 @@ def classify(
             yield new.relid, f"column {column.name}: {reason}"
     if rewrite and not empty and not _provable(old, new, message, rewrite):
         yield new.relid, f"rewritten by {message.tag or 'DDL'} (reason {rewrite})"
+
+
+def _filter(old: TableVersion, new: TableVersion) -> str | None:
+    """The row filter of `new` with the columns as `old` names them: a rename changes its text, and what it lets through
+    is the same.
+    """
+    was = {c.attnum: c.name for c in old.columns}
+    names = {c.name: was.get(c.attnum, c.name) for c in new.columns}
+
+    def named(match: re.Match[str]) -> str:
+        return match[0] if match[0].startswith("'") else f'"{names.get(_unquoted(match[0]), _unquoted(match[0]))}"'
+
+    return None if new.row_filter is None else _WORD.sub(named, new.row_filter)
 
 
 def _hierarchy(old: TableVersion, new: TableVersion, message: DdlMessage) -> Iterator[tuple[int, str]]:
