@@ -14,6 +14,14 @@ begin
         ('_cdc_0_rewrite', 'table_rewrite', 'capture_rewrite')
     ) as w (name, event, function)
   loop
+    if exists (
+      select from pg_event_trigger as t
+      where t.evtname = wanted.name
+        and (t.evtevent <> wanted.event or t.evttags is not null
+          or t.evtfoid <> to_regprocedure(format('cdc.%I()', wanted.function)))
+    ) then
+      execute format('drop event trigger %I', wanted.name); -- somebody has made another under its name
+    end if;
     if not exists (select from pg_event_trigger as t where t.evtname = wanted.name) then
       execute format(
         'create event trigger %I on %s execute function cdc.%I()', wanted.name, wanted.event, wanted.function

@@ -10,7 +10,12 @@ as $function$
 begin
   return (
     -- By its row version too: one that was put back was another for a while.
-    select sha256(convert_to(string_agg(pg_get_functiondef(p.oid) || p.proowner || p.xmin, ';' order by p.proname), 'UTF8'))
+    select convert_to(
+      jsonb_object_agg(
+        p.oid::regprocedure, encode(sha256(convert_to(pg_get_functiondef(p.oid) || p.proowner || p.xmin, 'UTF8')), 'hex')
+      )::text,
+      'UTF8'
+    )
     from pg_proc as p
     where p.pronamespace = 'cdc'::regnamespace
       and p.proname in (

@@ -33,7 +33,13 @@ select
   (
     select pg_catalog.count(*) = 3
     from pg_catalog.pg_event_trigger as t
-    where t.evtname in ('_cdc_0_command', '_cdc_0_drop', '_cdc_0_rewrite') and t.evtenabled = 'A'
+    where t.evtenabled = 'A'
+      and t.evttags is null
+      and (t.evtname, t.evtevent, t.evtfoid) in (
+        ('_cdc_0_command', 'ddl_command_end', pg_catalog.to_regprocedure('cdc.capture_command()')),
+        ('_cdc_0_drop', 'sql_drop', pg_catalog.to_regprocedure('cdc.capture_drop()')),
+        ('_cdc_0_rewrite', 'table_rewrite', pg_catalog.to_regprocedure('cdc.capture_rewrite()'))
+      )
   )
   and coalesce(pg_catalog.current_setting('event_triggers', true), 'on') = 'on' as standing,
   not exists (select from pg_catalog.pg_event_trigger as t where t.evtname ~ '^_cdc_0_') as absent,

@@ -129,6 +129,34 @@ def test_trap_076_a_capture_function_of_somebody_else(world: World) -> None:
 
 
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
+@pytest.mark.parametrize(
+    "made",
+    [
+        "create event trigger _cdc_0_command on ddl_command_end execute function silent()",
+        "create event trigger _cdc_0_command on ddl_command_end when tag in ('GRANT') execute function"
+        " cdc.capture_command()",
+    ],
+)
+def test_trap_076_an_event_trigger_of_our_name_that_is_another(world: World, made: str) -> None:
+    """It stands and is enabled, and nobody hears: it was told once, and green from the next repair on."""
+    log = world.start(*PAIR)
+    world.sql(
+        "create function silent() returns event_trigger language plpgsql as $$ begin end $$",
+        "drop event trigger _cdc_0_command", made, "alter event trigger _cdc_0_command enable always",
+    )  # fmt: skip
+    log.drain()
+    log.repair("public.t")
+    log.drain()
+    assert set(world.stale()) == {"public.t"}  # as long as it is there
+    install.install(log.conn, world.config)
+    log.drain()
+    log.repair("public.t")
+    world.sql("alter table t add column heard int")
+    log.drain()
+    world.exact("t")
+
+
+@pytest.mark.parametrize("pg", ["pg16"], indirect=True)
 def test_trap_076_a_function_of_the_change_log_of_somebody_else(world: World) -> None:
     log = world.start(*PAIR, capture="change_log")
     log.drain()

@@ -11,7 +11,11 @@ from toolkit.cli.frame import RED, Context, command, main
 
 @main.group()
 def ddl() -> None:
-    """Captured DDL."""
+    """Captured DDL.
+
+    To leave a table out: [source] exclude, then what `cdc doctor` says. To keep its structure only: capture = "schema".
+    To try again: `cdc drain`, and `cdc repair` for what is red. Drift on the source: `cdc doctor`.
+    """
 
 
 @ddl.command("list")

@@ -150,6 +150,31 @@ def recheck(conn: Connection, config: Config) -> tuple[str, ...]:
     return tuple(mended)
 
 
+def faults(conn: Connection, config: Config) -> Iterator[tuple[str, str]]:
+    """`(table, what was found)` for each table whose triggers are not those that the configuration asks for."""
+    if not config.uses_change_log:
+        return
+    if conn.execute("select pg_catalog.to_regclass('cdc.change_log')").fetchone() == (None,):
+        yield "change log", "is configured and not on the source"
+        return
+    whole = {row[0] for row in conn.execute("select relid::int8 from cdc.logged_tables").fetchall()}
+    for relation in catalog.selected_relations(conn, config):
+        if not logged(config, relation):
+            continue
+        by_statement = config.capture_of(relation.schema, relation.name).triggers == "statement"
+        lacks = conn.execute(
+            "select name, enabled::text, keep from cdc.log_lacks(%s::oid, %s)", [relation.relid, by_statement]
+        ).fetchall()
+        told = [
+            f"trigger {name} {'is not asked for' if not keep else 'is disabled' if enabled else 'is missing'}"
+            for name, enabled, keep in lacks
+        ]
+        if not told and relation.relid not in whole:
+            told = ["a trigger of the change log has a condition"] if is_read(conn) else ["the change log is not read"]
+        if told:
+            yield f"table {relation.identifier}", "; ".join(told)
+
+
 def refusals(conn: Connection, config: Config) -> Iterator[tuple[str, str, str]]:
     """`(table, what was found, what to do)` for each table that triggers cannot capture."""
     if not config.uses_change_log:
@@ -286,6 +311,7 @@ __all__ = [
     "LOG",
     "begin",
     "by_ticks",
+    "faults",
     "health",
     "install_sql",
     "is_read",

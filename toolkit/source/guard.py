@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -45,6 +46,30 @@ def capture_state(conn: Connection) -> CaptureState:
         row = cursor.execute(queries.load("introspect/capture")).fetchone()
     assert row is not None
     return CaptureState(**row)
+
+
+def faults(conn: Connection) -> tuple[tuple[str, str], ...]:
+    """The event triggers and functions that are not as `cdc init` has put them there, each with what was found."""
+    found = conn.execute(queries.load("introspect/event_triggers")).fetchall()
+    told = [(f"event trigger {name}", what) for name, what in found]
+    row = conn.execute(
+        "select (select s.value from cdc.settings as s where s.name = 'functions'), cdc.fingerprint()"
+    ).fetchone()
+    assert row is not None
+    put, now = map(_functions, row)
+    for name in sorted(put.keys() | now.keys()):
+        if put.get(name) != now.get(name):
+            told.append((f"function {name}", "is another" if name in put and name in now else "is missing or new"))
+    return tuple(told)
+
+
+def _functions(value: bytes | None) -> dict[str, str]:
+    """What `cdc.fingerprint` tells of each function; nothing where an older version or somebody else wrote it."""
+    try:
+        told = json.loads(value or b"{}")
+    except ValueError:
+        return {}
+    return told if isinstance(told, dict) else {}
 
 
 def unguarded(conn: Connection, also: Iterable[int] = ()) -> tuple[Partition, ...]:

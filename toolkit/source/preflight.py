@@ -9,7 +9,7 @@ from typing import Any, Literal
 from psycopg.rows import dict_row
 
 from toolkit import queries
-from toolkit.catalog import OPERATIONS
+from toolkit.catalog import OPERATIONS, TableVersion
 from toolkit.config import Config
 from toolkit.errors import CdcError, PreflightFailed, SlotError, UnknownTable
 from toolkit.names import qualified, quote_postgres, selects
@@ -228,6 +228,7 @@ def _publications(conn: Connection, config: Config) -> Iterator[Finding]:
     for table in published:
         if unsent := table.unsent(source.publications):
             yield Finding("error", f"table {table.identifier}", *unsent)
+    yield from _own(conn, config, published)
     chosen = {r.relid: r for r in catalog.selected_relations(conn, config)}
     tables = catalog.selected_tables(conn, config)
     below = {child for table in tables if table.published for child in table.children}
@@ -248,12 +249,40 @@ def _publications(conn: Connection, config: Config) -> Iterator[Finding]:
                     'has capture = "schema" and is in the publication: its rows are captured all the same',
                     f"run `cdc init`, or take it out of publication {source.publication_names}",
                 )
-        elif not table.published and table.kind == "r" and table.relid not in below and table.relid in chosen:
+        elif (
+            not table.published
+            and table.kind == "r"
+            and table.relid not in below
+            and table.relid in chosen
+            and changelog.published(config, table)
+        ):
             yield Finding(
                 "warning",
                 f"table {table.identifier}",
                 "is named by [source] tables and not in the publication: nothing of it is captured",
                 "run `cdc init` to add it, or name it in [source] exclude",
+            )
+
+
+def _own(conn: Connection, config: Config, published: tuple[TableVersion, ...]) -> Iterator[Finding]:
+    """What somebody has put into the toolkit's own publication that `cdc init` would not."""
+    own = catalog.own_publication(conn, config)
+    for table in published if own is not None else ():
+        assert own is not None
+        if table.relid in own.relids and not config.source.asks_for(table.schema, table.name):
+            yield Finding(
+                "warning",
+                f"table {table.identifier}",
+                f"is in publication {own.name!r}, and [source] does not name it: it is captured all the same",
+                f"run: alter publication {quote_postgres(own.name)} drop table {table.identifier}, or name it in"
+                " [source] tables",
+            )
+        if table.row_filter is not None and not config.source.others:
+            yield Finding(
+                "warning",
+                f"table {table.identifier}",
+                f"is published where {table.row_filter} only: the lake does not have its other rows",
+                f"take the filter out of publication {own.name!r}, or leave it so",
             )
 
 
@@ -272,23 +301,35 @@ def _capture(conn: Connection, config: Config) -> Iterator[Finding]:
     """How DDL capture stands."""
     if not _readable(conn):
         return
-    state = guard.capture_state(conn)
+    state, faults = guard.capture_state(conn), guard.faults(conn)
     if state.paused:
         yield Finding("warning", "DDL capture", "is paused: every table is stale meanwhile", "run: cdc ddl resume")
     if not state.standing and not (state.absent and not catalog.is_superuser(conn)):
-        yield Finding(
-            "warning",
-            "DDL capture",
-            "an event trigger is missing or off, or event_triggers is off: DDL is not heard",
-            "run `cdc init`, then `cdc repair`",
-        )
+        told = [(name, found) for name, found in faults if name.startswith("event trigger")]
+        for name, found in told or [("event_triggers", "is off for this session")]:
+            yield Finding("warning", name, f"{found}: DDL is not heard", "run `cdc init`, then `cdc repair`")
     if not state.intact:
+        told = [(name, found) for name, found in faults if name.startswith("function")]
+        for name, found in told or [("a function in schema cdc", "is another")]:
+            yield Finding(
+                "warning",
+                name,
+                f"{found}: it is not the one that `cdc init` has put there, and what it tells cannot be relied on",
+                "run `cdc init`, then `cdc repair`",
+            )
+    moving = changelog.moving(conn, config)
+    for table in moving:
         yield Finding(
             "warning",
-            "DDL capture",
-            "a function in schema cdc is not the one that `cdc init` has put there: what it tells cannot be relied on",
-            "run `cdc init`, then `cdc repair`",
+            f"table {table}",
+            "is captured in another way than [source] capture or [table] says: that one counts",
+            "run `cdc init`, which moves it, or take the change out of cdc.toml",
         )
+    for name, found in changelog.faults(conn, config):
+        if name.removeprefix("table ") not in moving:
+            yield Finding(
+                "warning", name, f"{found}: changes may be missed", "run `cdc init`, then `cdc repair` for what is red"
+            )
     for key, wanted in (("ignored", ",".join(config.ddl.ignore)), ("sql", config.ddl.sql)):
         row = conn.execute("select convert_from(value, 'UTF8') from cdc.settings where name = %s", [key]).fetchone()
         deployed = row[0] if row else None
