@@ -52,7 +52,8 @@ _TAIL = """
   `tests/postgres/test_trap_publications.py`.
 - Databases, roles, tablespaces, ALTER SYSTEM, event triggers of others, LISTEN, COPY, subscriptions, functions, foreign
   servers: nothing that is captured changes. What they do to rows comes as row events.
-- pg_repack and its like: a swap of two tables (the rows of 083).
+- CREATE SCHEMA with elements: as CREATE TABLE for each of them; `tests/postgres/test_capture.py`.
+- pg_repack swaps files past DDL: red by name, without need. Tools that swap two tables by name: the rows of 083.
 - DDL of an extension's script: its tables are found by the next drain's comparison.
 """
 
