@@ -69,9 +69,10 @@ NEW: Row = ("1", "new", "b")
         ([_event("R", NEW), _event("T", n=2)], NEW, None, "capture"),
         ([_event("R", OLD), _event("D", old=("1", None, None), n=2)], None, OLD, "build"),
         ([_event("R", OLD)], None, OLD, "capture"),
-        # An unchanged TOASTed value comes from the row before, wherever that row is known.
+        # An unchanged TOASTed value comes from the row before; where the log has lost that, a build has nothing either.
         ([_event("R", OLD), _event("U", ("1", "new", None), n=2, unchanged=frozenset([2]))], NEW, OLD, "build"),
-        ([_event("U", ("1", "new", None), unchanged=frozenset([2]))], NEW, OLD, "build"),
+        ([_event("U", ("1", "new", None), unchanged=frozenset([2]))], NEW, ("1", "new", None), "capture"),
+        ([_event("U", NEW, ("9", None, None), unchanged=frozenset([2]))], NEW, OLD, "build"),  # under another key
         (
             [_event("U", ("1", "new", None), ("1", "old", "x"), whole=True, unchanged=frozenset([2]))],
             NEW,

@@ -107,8 +107,11 @@ class Account:
         if event.new is not None:
             source = event.old if event.whole else previous
             row = list(event.new)
+            # Of a row that came from another key the events at hand do not tell; of one that the log has lost a build
+            # knows no more than they do.
+            lost = _UNKNOWN if event.old is not None else None
             for i in event.unchanged:
-                row[i] = _UNKNOWN if source is None else source[i]
+                row[i] = lost if source is None else source[i]
             self.rows[self._name(event.new)] = tuple(row)
             self.newest[self._name(event.new)] = event
 
