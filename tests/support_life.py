@@ -51,6 +51,7 @@ class Kind:
 
     more: str = ""
     parts: bool = False
+    moves: bool = True  # tables go from one schema to another
     source: dict[str, Any] = field(default_factory=dict)
     tables: dict[str, TableConfig] = field(default_factory=dict)
 
@@ -323,7 +324,7 @@ class Life:
         chance = dice.random()
         if self.kind.parts and chance < 0.15 and (told := self._published(table, column)):
             return [told]
-        if chance < 0.1 or (table.schema == "far" and chance < 0.5):
+        if self.kind.moves and (chance < 0.1 or (table.schema == "far" and chance < 0.5)):
             return [self._moved(table)]
         chance = dice.random()
         if chance < 0.06:

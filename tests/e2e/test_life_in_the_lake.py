@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from toolkit.states import states_at, table_states
 pytestmark = [pytest.mark.e2e, pytest.mark.postgres, pytest.mark.spark, pytest.mark.dbt, pytest.mark.wide]
 
 _STEPS, _LOOKS = 60, 3
+_KIND = replace(KINDS["plain"], moves=False, source={"new_tables": "publish", "tables": ("life.*",)})
 
 
 def _built(config: Config, schema: str, table: TableVersion) -> Shown:
@@ -99,7 +101,7 @@ def test_what_dbt_built_is_what_select_showed(
     pg16: EmbeddedServer, lake: Config, seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(ROOT / "dbt_project", lake.project_dir, ignore=shutil.ignore_patterns("target", "logs"))
-    with fresh_database(pg16) as conninfo, Life.lived(conninfo, random.Random(seed), KINDS["plain"]) as life:
+    with fresh_database(pg16) as conninfo, Life.lived(conninfo, random.Random(seed), _KIND) as life:
         lived = life.kind.config(conninfo)
         config = lake.model_copy(update={"source": lived.source, "check": lived.check})
         initialise.init(config)
