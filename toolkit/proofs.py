@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from toolkit.errors import NotProven
 from toolkit.lsn import Lsn
 from toolkit.names import lake_table, quote_spark
+from toolkit.states import WHOLE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,6 +34,26 @@ def proven(config: Config, ledger: Ledger) -> dict[int, Lsn]:
         lsn, tag = row.get("full_lsn", row.get("lsn")), re.match(rf"(?:{PROVEN})?g(\d+)_", row.get("tag") or "")
         if lsn is not None and tag is not None and int(tag[1]) == last.generation:
             found[row["relid"]] = max(Lsn(lsn), found.get(row["relid"], Lsn(0)))
+    return found
+
+
+def found_wrong(config: Config, ledger: Ledger) -> dict[int, tuple[Lsn, Lsn]]:
+    """Tables that the last check found to differ, and that nobody has copied since, by relid.
+
+    Each with the LSN at which its rows were last known to be right, and that of the check.
+    """
+    from toolkit.lake.reads import scan
+
+    last, right = ledger.last(), proven(config, ledger)
+    found: dict[int, tuple[Lsn, Lsn]] = {}
+    for row in scan(config, PUBLISHED):
+        if last is None or row["status"] != "different" or row["checked_lsn"] is None:
+            continue
+        relid, checked = row["relid"], Lsn(row["checked_lsn"])
+        mine = [b for b in ledger.baselines() if b.relid == relid and b.generation == last.generation]
+        if mine and all(b.end_lsn <= checked for b in mine):
+            copied = (Lsn(b.end_lsn) for b in mine if b.scope in WHOLE)
+            found[relid] = max([right.get(relid, Lsn(0)), *copied]), checked
     return found
 
 

@@ -23,7 +23,7 @@ from toolkit.events import BASELINE_ORDINAL, Event
 from toolkit.log import logger
 from toolkit.lsn import Lsn
 from toolkit.progress import Progress
-from toolkit.proofs import proven
+from toolkit.proofs import found_wrong, proven
 from toolkit.spooling import spool_directory
 from toolkit.states import TableState, table_states
 
@@ -353,8 +353,16 @@ def _copy_group(
     at: dict[str, Any] = {"batch_id": batch_id, "generation": last.generation, "origin": "snapshot"}
     at |= {"commit_lsn": int(cut.lsn) - 1, "end_lsn": int(cut.lsn)}
     events: list[Event] = []
+    wrong = found_wrong(config, ledger)
     for plan in whole:
         of: dict[str, Any] = {"relid": plan.table.relid, "schema_id": schema_ids[plan.table.relid]}
+        if plan.table.relid in wrong:
+            # When its rows went wrong nobody knows: from the proof, or copy, behind which they were right.
+            right, checked = wrong[plan.table.relid]
+            doubt = {"reason": f"a check at {checked} found rows that differ", "until": str(checked)}
+            doubt |= {"remedy": f"cdc repair {plan.table.identifier}"}
+            place = {"commit_lsn": int(right), "end_lsn": int(right) + 1, "ordinal": BASELINE_ORDINAL + 1}
+            events.append(Event(**{**at, **place}, **of, kind="gap", payload=json.dumps(doubt)))
         if plan.table.relid in changed:
             events.append(Event(**at, **of, ordinal=BASELINE_ORDINAL - 1, kind="schema", payload=plan.payload))
         proof = {"rows": rows[plan.table.relid], "scope": scope.name, "lsn": str(cut.lsn)}
