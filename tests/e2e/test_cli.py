@@ -73,7 +73,7 @@ def test_a_malformed_lsn_is_a_usage_error(tmp_path: Path):
 def test_a_repair_takes_one_scope_of_one_table(tmp_path: Path):
     _configure(tmp_path, "")
     _refused(_cdc(tmp_path, "repair", "public.t", "--columns", "a", "--partition", "public.p"), 2, "exclude each other")
-    _refused(_cdc(tmp_path, "repair", "--columns", "a"), 1, "cdc init")
+    _refused(_cdc(tmp_path, "repair", "--columns", "a"), 2, "exactly one table")
     _refused(_cdc(tmp_path, "repair", "public.t", "--rows", '{"id": "1"}', "--differing"), 2, "exclude each other")
     _refused(_cdc(tmp_path, "repair", "--differing"), 2, "exactly one table")
     _refused(_cdc(tmp_path, "repair", "public.t", "--differing"), 2, "public.t", "cdc check public.t")
