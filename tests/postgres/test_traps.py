@@ -108,9 +108,10 @@ def play(config: Config, directory: Path, traps: dict[str, Trap]) -> Iterator[Pl
 def configured(conninfo: str, major: int, *traps: Trap) -> Config:
     """Capture of the traps' schemas: of many, whole; of one alone, as its publication says."""
     schemas = tuple(f"{trap.schema}{more}.*" for trap in traps for more in (("", "__*") if trap.alone else ("",)))
+    alone = traps[0].alone
     source = SourceConfig(
-        conninfo=conninfo, slot=f"cdc_traps_{major}", tables=schemas,
-        new_tables="propose" if traps[0].alone else "publish",
+        conninfo=conninfo, slot="cdc_trap" if alone else f"cdc_traps_{major}", tables=schemas,
+        new_tables="propose" if alone else "publish",
     )  # fmt: skip
     return Config(source=source, check=CheckConfig(cut_seconds=20.0))
 
