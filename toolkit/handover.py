@@ -78,7 +78,9 @@ def to_publications(config: Config, conn: psycopg.Connection[Any]) -> None:
     with slot.create_slot(config, slot.temporary_name(config), temporary=True) as cut:
         pass
     drain(as_read(config, last), upto=cut.lsn)
-    _row(config, identity=catalog.read_identity(conn, config))
+    # With a beacon behind the cut the next drain has something to read, and compares the catalog, in any case.
+    beacon, at = slot.emit_beacon(conn, catalog.hmac_key(conn))
+    _row(config, identity=catalog.read_identity(conn, config), beacon=beacon, beacon_lsn=at)
     _log.info("handed over to other publications", extra={"lsn": str(cut.lsn), "now": config.source.publication_names})
 
 
@@ -104,10 +106,8 @@ def _row(config: Config, **changes: Any) -> None:
         upto_lsn=last.complete_to,
         changes=0,
         counts={},
-        beacon=None,
-        beacon_lsn=None,
         committed_at=datetime.now(UTC).isoformat(),
-        **changes,
+        **({"beacon": None, "beacon_lsn": None} | changes),
     )
     ledger.append_empty(record, [])
 
