@@ -21,6 +21,7 @@ from typing import Any
 import psycopg
 from psycopg.pq import TransactionStatus as Status
 
+from toolkit.catalog import OPERATIONS
 from toolkit.config import CheckConfig, Config, SourceConfig, TableConfig
 
 SCHEMA = """
@@ -62,7 +63,7 @@ class Kind:
 
     @property
     def logged(self) -> bool:
-        """Whether triggers capture, which a new table gets at the next drain."""
+        """Whether triggers alone capture, which a new table gets at the next drain."""
         return "capture" in self.source
 
     def config(self, conninfo: str) -> Config:
@@ -71,11 +72,12 @@ class Kind:
         return Config(source=source, table=self.tables, check=CheckConfig(cut_seconds=20.0))
 
 
+_OURS: dict[str, Any] = {"new_tables": "publish", "tables": ("life.*", "near.*")}
 _THEIRS: dict[str, Any] = {"publication": "theirs", "scope": "published"}
 _LOGGED: dict[str, Any] = {"capture": "change_log", "tables": ("life.*", "near.*")}
 _STATEMENT = {"life.t2": TableConfig(triggers="statement"), "life.t3": TableConfig(triggers="statement")}
 KINDS = {
-    "plain": Kind(source={"new_tables": "publish", "tables": ("life.*", "near.*")}),
+    "plain": Kind(source=_OURS),
     # Rows of partitions are sent under their root.
     "roots": Kind(
         "create publication theirs for tables in schema life, near with (publish_via_partition_root = true);",
@@ -91,6 +93,8 @@ KINDS = {
         parts=True,
         source=_THEIRS,
     ),
+    # The slot's rows count, and those of triggers are evidence.
+    "both": Kind(source=_OURS | {"change_log_drain": "slot"}, tables={"*.*": TableConfig(capture="both")}),
     "log": Kind(source=_LOGGED | {"change_log_drain": "slot"}, tables=_STATEMENT),
     "ticks": Kind(source=_LOGGED | {"change_log_drain": "tick"}, tables=_STATEMENT),
 }
@@ -100,7 +104,8 @@ select c.relname, n.nspname, c.relkind::text, c.oid::int8,
   coalesce((select array_agg(k.attname::text) from pg_index as i join pg_attribute as k
     on k.attrelid = c.oid and k.attnum = any (i.indkey) where i.indrelid = c.oid and i.indisprimary), '{}'),
   coalesce((select conname::text from pg_constraint where conrelid = c.oid and contype = 'p'), '')
-from pg_class as c join pg_attribute as a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+from pg_class as c
+join pg_attribute as a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped and a.attgenerated = ''
 join pg_namespace as n on n.oid = c.relnamespace and n.nspname in ('life', 'near', 'near2', 'far')
 where c.relkind in ('r', 'p')
 group by c.oid, n.nspname order by c.oid
@@ -110,6 +115,11 @@ select c.relname, coalesce(
   (select array_agg(a.attname::text order by a.attnum) from pg_attribute as a
     where a.attrelid = c.oid and a.attnum = any (r.prattrs::int2[])), '{}'), pg_get_expr(r.prqual, r.prrelid)
 from pg_publication_rel as r join pg_class as c on c.oid = r.prrelid order by c.oid
+"""
+_SENT = """
+select pubname, array_remove(array[case when pubinsert then 'insert' end, case when pubupdate then 'update' end,
+  case when pubdelete then 'delete' end, case when pubtruncate then 'truncate' end], null)
+from pg_publication
 """
 _OUT = (Status.INERROR, Status.INTRANS)
 _LETTERS = "abcdefgh"
@@ -143,6 +153,7 @@ class Life:
             session.execute("set search_path = life, near, near2, far")
         self.said: list[str] = []
         self.doubtful: set[int] = set()
+        self.partial = False  # the publication sent less than everything for a while
         self.done = 0
         self.number = 0
 
@@ -218,6 +229,7 @@ class Life:
 
     def _say(self, letter: int, statement: str) -> None:
         self.said.append(f"{_LETTERS[letter]}: {statement};")
+        self.partial |= " set (publish = " in statement
         try:
             self.sessions[letter].execute(statement.encode())
         except psycopg.Error as error:
@@ -236,8 +248,8 @@ class Life:
         dice = self.dice
         if dice.random() < 0.1:
             return "null"
-        if kind in ("integer", "bigint", "smallint"):
-            return str(dice.randint(0, 9))
+        if kind in ("integer", "bigint", "smallint", "oid"):
+            return str(dice.randint(-1, 9))
         if kind.startswith("numeric"):
             return dice.choice(("0", "1.50", "-3.25", "'NaN'"))
         if kind == "boolean":
@@ -287,6 +299,8 @@ class Life:
 
     def _ddl(self, tables: list[Table]) -> list[str]:
         dice = self.dice
+        if told := self._operations(tables):
+            return [told]
         if not tables or dice.random() < 0.12:
             name = self._new("t")
             return dice.choice(
@@ -299,6 +313,7 @@ class Life:
         table = dice.choice(tables)
         column, kind = dice.choice(table.columns)
         name = table.name
+        computed = f"case when {column} is null then 1 else 2 end"
         exact = [
             f"alter table {name} add column {self._new('c')} int default {dice.randint(0, 9)}",
             f"alter table {name} add column {self._new('c')} text default 'it''s', add column {self._new('c')} boolean",
@@ -312,14 +327,20 @@ class Life:
             f"alter table {name} alter column {column} type bigint",
             f"alter table {name} drop column {column}, add column {column} text default 'again'",
             f"alter table {name} alter column {column} drop not null",
+            f"alter table {name} add column {self._new('c')} int generated always as ({computed}) stored",
         ]
         if not name.startswith("p"):
             exact.append(f"alter table {name} rename to {self._new('t')}")
             exact += [f"drop table {name}"] if len(tables) > 8 else []
+            again = f"drop table {name}; create table {name} (id bigint primary key, v text default 'again')"
+            exact += [f"do $$ begin {again}; end $$"] if len(tables) > 6 else []
         silent = [
             f"alter table {name} add column {self._new('c')} float8 default random()",
             f"alter table {name} alter column {column} type text using {column}::text || '!'",
             f"alter table {name} alter column {column} type numeric(12, 1) using 7",
+            # -1 is the greatest oid, and nothing is rewritten for that.
+            f"alter table {name} add column {self._new('c')} int generated always as (1) stored,"
+            f" alter column {column} type {'oid' if kind == 'integer' else 'integer'}",
         ]
         chance = dice.random()
         if self.kind.parts and chance < 0.15 and (told := self._published(table, column)):
@@ -387,6 +408,16 @@ class Life:
         if self.kind.by_schema and "far" in (table.schema, there):
             self._doubt([table])
         return f"alter table {table.name} set schema {there}"
+
+    def _operations(self, tables: list[Table]) -> str | None:
+        """Now and then the publication sends less than everything, and soon everything again."""
+        found = self.admin.execute(_SENT).fetchone()
+        whole = found is None or len(found[1]) == len(OPERATIONS)
+        if found is None or self.dice.random() > (0.012 if whole else 0.4):
+            return None
+        self._doubt(tables)
+        some = [operation for operation in sorted(OPERATIONS) if not whole or self.dice.random() < 0.5]
+        return f"alter publication {found[0]} set (publish = '{', '.join(some)}')"
 
     def _published(self, table: Table, column: str) -> str | None:
         """What the publication holds, told again: one table in or out, or another part of it, or the same.

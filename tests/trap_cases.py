@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psycopg
+
+from toolkit.config import CheckConfig, Config, SourceConfig
 
 FILE = Path(__file__).parent / "postgres" / "traps.sql"
 
@@ -18,7 +20,7 @@ FILE = Path(__file__).parent / "postgres" / "traps.sql"
 class Trap:
     """One trap. `phases` are its steps between drains; `stale` has a pattern of the reason by table.
 
-    One that is `alone` concerns all tables or the publication itself, and has a database of its own.
+    Those of a `group` are played together; one that is alone is its own.
     """
 
     name: str
@@ -27,7 +29,7 @@ class Trap:
     stale: dict[str, str]
     gone: tuple[str, ...]
     needs: str | None
-    alone: bool
+    group: str
 
     @property
     def schema(self) -> str:
@@ -51,7 +53,7 @@ def read(text: str) -> dict[str, Trap]:
             {m[1]: m[2] for m in re.finditer(r"(?m)^-- stale (\w+): (.*)$", body)},
             tuple(" ".join(re.findall(r"(?m)^-- gone (.*)$", body)).split()),
             next(iter(re.findall(r"(?m)^-- needs (.*)$", body)), None),
-            re.search(r"(?m)^-- alone$", body) is not None,
+            name if "\n-- alone\n" in part else next(iter(re.findall(r"(?m)^-- group (.*)$", body)), "schemas"),
         )
     return found
 
@@ -63,8 +65,25 @@ def _statements(text: str) -> tuple[str, ...]:
 
 
 TRAPS = read(FILE.read_text(encoding="utf-8"))
-TOGETHER = {name: trap for name, trap in TRAPS.items() if not trap.alone}
-ALONE = {name: trap for name, trap in TRAPS.items() if trap.alone}
+#: What is played together, by the name of the group.
+GROUPS = {
+    group: {n: t for n, t in TRAPS.items() if t.group == group} for group in {t.group: None for t in TRAPS.values()}
+}
+
+
+def configured(conninfo: str, traps: Sequence[Trap]) -> Config:
+    """Capture of the schemas of traps of one group, as its publication says."""
+    whole = traps[0].group == "schemas"  # schemas can be published whole by name, not by a pattern
+    names = [trap.schema + (".*" if whole else "*.*") for trap in traps]
+    source = SourceConfig(
+        conninfo=conninfo, slot="cdc_traps", tables=tuple(names), new_tables="publish" if whole else "propose"
+    )
+    return Config(source=source, check=CheckConfig(cut_seconds=20.0))
+
+
+def steps(remedy: str) -> list[str]:
+    """The commands of a remedy as it is printed."""
+    return re.split(r"[,;] then ", remedy)
 
 
 class Players:
@@ -76,7 +95,7 @@ class Players:
         self.skipped: set[str] = set()
         self.sessions: dict[tuple[str, str], psycopg.Connection[Any]] = {}
         self.failed: dict[str, str] = {}
-        self.look: Callable[[], None] = lambda: None  # what SELECT shows between two drains is wanted
+        self.look: Callable[[Trap], None] = lambda trap: None  # what SELECT shows between two drains is wanted
 
     def play(self, trap: Trap, steps: tuple[str, ...]) -> None:
         """Run steps; the first that does not go as said ends the trap, and its test tells."""
@@ -84,7 +103,7 @@ class Players:
             if trap.schema in self.failed:
                 return
             if step == "look":
-                self.look()
+                self.look(trap)
                 continue
             letter, text = ("b", step[2:].strip()) if step.startswith("b:") else ("a", step)
             wanted = not text.startswith("!")
@@ -122,6 +141,11 @@ class Players:
                         players.skipped.add(trap.schema)
             for trap in players.traps:
                 players.play(trap, trap.setup)
+            if players.traps and players.traps[0].group == "roots":
+                schemas = ", ".join(trap.schema for trap in players.traps)
+                made = f"create publication cdc for tables in schema {schemas} with (publish_via_partition_root = true)"
+                with psycopg.connect(conninfo, autocommit=True) as admin:
+                    admin.execute(made.encode())
             yield players
         finally:
             for session in players.sessions.values():

@@ -84,13 +84,13 @@ def audit(config: Config, tables: Sequence[str] = ()) -> AuditReport:
     from toolkit.lake import session
 
     ledger = ledger_of(config)
-    windows = list(_windows(ledger))
+    spans = list(windows(ledger))
     names = {version.table.relid: version.table.identifier for version in ledger.latest_versions().values()}
-    known = {names[relid] for relid, _, _ in windows}
+    known = {names[relid] for relid, _, _ in spans}
     for name in tables:
         if name not in known:
             raise UnknownTable(f'auditing {name}: it was never captured twice; set capture = "both" for it')
-    chosen = [w for w in windows if not tables or names[w[0]] in tables]
+    chosen = [w for w in spans if not tables or names[w[0]] in tables]
     if not chosen:
         return AuditReport((), ())
     where = " or ".join(
@@ -120,7 +120,7 @@ def audit(config: Config, tables: Sequence[str] = ()) -> AuditReport:
     )  # fmt: skip
 
 
-def _windows(ledger: Ledger) -> Iterator[tuple[int, int, int | None]]:
+def windows(ledger: Ledger) -> Iterator[tuple[int, int, int | None]]:
     """`(relid, low, high)`: both captures were in force for commits between, bounds excluded.
 
     A table that joins the slot while triggers capture it may miss what was under way: its window begins at the next
@@ -141,4 +141,4 @@ def _windows(ledger: Ledger) -> Iterator[tuple[int, int, int | None]]:
             yield version.table.relid, low, None if after is None else int(after.commit_lsn)
 
 
-__all__ = ["AuditDifference", "AuditReport", "AuditTable", "audit"]
+__all__ = ["AuditDifference", "AuditReport", "AuditTable", "audit", "windows"]

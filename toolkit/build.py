@@ -14,6 +14,7 @@ from toolkit.environment import environment
 from toolkit.errors import BuildFailed, UnknownTable
 from toolkit.lsn import Lsn
 from toolkit.names import lake_table
+from toolkit.proofs import found_wrong
 from toolkit.states import TableState, live_tables, states_at
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def build(
         replaced = [model.name.partition(".")[2] for model in models if model.action == "rebuild"]
         evolve.describe(config, ledger, replaced)
         retire.retire(config, ledger)
-    stale = _stale(ledger, as_of, select)
+    stale = _stale(config, ledger, as_of, select)
     if select and not models and not stale:
         raise UnknownTable(f"no model matches {' '.join(select)}; see dbt_project/models/current")
     return BuildResult(
@@ -114,10 +115,11 @@ def build(
     )
 
 
-def _stale(ledger: Ledger, as_of: Lsn | None, select: Sequence[str] | None) -> tuple[TableState, ...]:
+def _stale(config: Config, ledger: Ledger, as_of: Lsn | None, select: Sequence[str] | None) -> tuple[TableState, ...]:
     if as_of is None:
         return ()
-    found = ((version.table, state) for version, state in states_at(ledger, as_of) if state.state != "ok")
+    then = states_at(ledger, as_of, found_wrong(config, ledger))
+    found = ((version.table, state) for version, state in then if state.state != "ok")
     named = set(select or ())
     return tuple(state for table, state in found if not named or lake_table(table.schema, table.name) in named)
 

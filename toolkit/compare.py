@@ -1,7 +1,8 @@
 """The catalog comparison: what the source's catalog shows against what the captured DDL events say.
 
 Without a race: the catalog was read in one snapshot before `upto` was taken, and tables whose newest DDL that snapshot
-could not see yet are left to the next drain. A drain to an earlier LSN compares nothing.
+could not see yet are left to the next drain. A drain to an exact cut compares the cut's own snapshot; one to any other
+earlier LSN compares nothing.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from toolkit.lake.ledger import Ledger
     from toolkit.ledger_row import BatchRecord
     from toolkit.source.guard import CaptureState
+    from toolkit.source.slot import Cut
 
 _log = logger(__name__)
 _LOCK_SECONDS = 2  # to wait for DDL that has not committed
@@ -60,8 +62,7 @@ def observe(conn: psycopg.Connection, config: Config, known: Collection[int]) ->
     """
     from psycopg import IsolationLevel, errors
 
-    from toolkit.names import qualified
-    from toolkit.source import catalog, changelog, guard, slot
+    from toolkit.source import guard, slot
 
     fresh = guard.guard(conn)
     lsn = slot.flush_lsn(conn)
@@ -69,21 +70,46 @@ def observe(conn: psycopg.Connection, config: Config, known: Collection[int]) ->
     try:
         with conn.transaction():
             conn.execute(f"set local lock_timeout = '{_LOCK_SECONDS}s'".encode())
-            row = conn.execute("select pg_catalog.pg_current_snapshot()::text").fetchone()
-            assert row is not None
-            moved = [p for p in guard.unguarded(conn, fresh) if p.moved]
-            tables = catalog.snapshot_json(conn, config)
-            also = {*known, *catalog.schema_only(conn, config)}
-            tables |= catalog.snapshots_of(conn, [relid for relid in also if relid not in tables])
-            capture, log_is_read = guard.capture_state(conn), changelog.is_read(conn)
+            seen = _read(conn, config, known, lsn, fresh)
     except errors.LockNotAvailable:
         _log.warning("the catalog is not compared", extra={"reason": "DDL that has not committed locks a table"})
         return None
     finally:
         conn.isolation_level = None
+    return replace(seen, upto=slot.wait_flush(conn))
+
+
+def observe_at(config: Config, cut: Cut, known: Collection[int]) -> Observation:
+    """Read the catalog as `observe`, in the snapshot of an exact cut: it shows what ends at the cut or before.
+
+    Raises:
+        LockTimeout: DDL that has not committed locks a table; names the session.
+        SourceUnavailable: the cut is gone.
+    """
+    from toolkit.source import locks, snapshot
+
+    what, seconds = f"reading the catalog at {cut.lsn}", config.snapshot.lock_seconds
+    with snapshot.reader(config, cut) as conn, locks.waiting(conn, what, seconds=seconds):
+        return _read(conn, config, known, cut.lsn)
+
+
+def _read(
+    conn: psycopg.Connection, config: Config, known: Collection[int], lsn: Lsn, fresh: Collection[int] = ()
+) -> Observation:
+    """The catalog in the snapshot of `conn`, of which nothing ends behind `lsn`; `fresh` got their trigger before."""
+    from toolkit.names import qualified
+    from toolkit.source import catalog, changelog, guard
+
+    row = conn.execute("select pg_catalog.pg_current_snapshot()::text").fetchone()
+    assert row is not None
+    moved = [p for p in guard.unguarded(conn, fresh) if p.moved]
+    tables = catalog.snapshot_json(conn, config)
+    also = {*known, *catalog.schema_only(conn, config)}
+    tables |= catalog.snapshots_of(conn, [relid for relid in also if relid not in tables])
     asked = frozenset(known) | tables.keys()
     truncated = {root: qualified(p.schema, p.name) for p in moved for root in p.roots}
-    return Observation(tables, asked, row[0], lsn, slot.wait_flush(conn), capture, truncated, log_is_read)
+    capture, log_is_read = guard.capture_state(conn), changelog.is_read(conn)
+    return Observation(tables, asked, row[0], lsn, lsn, capture, truncated, log_is_read)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from toolkit.decode.plan import Plan
     from toolkit.events import Event
     from toolkit.lake.ledger import Ledger
+    from toolkit.source.slot import Cut
     from toolkit.spool import Spool
 
 _log = logger(__name__)
@@ -44,11 +45,13 @@ class DrainResult:
     committed_lsn: Lsn
 
 
-def drain(config: Config, upto: Lsn | None = None, max_changes: int | None = None) -> DrainResult:
-    """Drain to `upto`, else to the WAL flush position at the start.
+def drain(
+    config: Config, upto: Lsn | None = None, max_changes: int | None = None, *, cut: Cut | None = None
+) -> DrainResult:
+    """Drain to `upto` or to an exact cut, else to the WAL flush position at the start.
 
-    `max_changes` bounds the messages taken, in whole transactions; the drain then stops early and says so by its
-    `committed_lsn`.
+    The last two compare the catalog: one of now says nothing of an LSN that is behind. `max_changes` bounds the
+    messages taken, in whole transactions; the drain then stops early and says so by its `committed_lsn`.
 
     Raises:
         SlotError, HistoryDiverged, SourceUnavailable, LakeError, CommitConflict: nothing was lost; see the message.
@@ -67,7 +70,7 @@ def drain(config: Config, upto: Lsn | None = None, max_changes: int | None = Non
         if changelog.by_ticks(conn, config):
             from toolkit import tick_drain
 
-            return tick_drain.drain(config, conn, ledger, last, upto)
+            return tick_drain.drain(config, conn, ledger, last, upto, cut=cut)
         state = slot.require_slot(conn, config)
         if last.tick is not None:
             raise HistoryDiverged(
@@ -80,9 +83,13 @@ def drain(config: Config, upto: Lsn | None = None, max_changes: int | None = Non
             # Killed between commit and advance, or the server fell back to its last saved position: both are normal.
             slot.advance(conn, config.source.slot, last.complete_to)
         versions = ledger.latest_versions()
+        live = [relid for relid, version in versions.items() if not version.table.dropped]
         seen = None  # read before upto, so that it shows nothing beyond
-        if upto is None:
-            seen = compare.observe(conn, config, [r for r, version in versions.items() if not version.table.dropped])
+        if cut is not None:
+            seen = compare.observe_at(config, cut, live)
+            upto = cut.lsn
+        elif upto is None:
+            seen = compare.observe(conn, config, live)
         target = upto if upto is not None else slot.flush_lsn(conn)
         if upto is not None and upto > slot.flush_lsn(conn):
             raise ConfigError(f"draining to {upto}: the source has flushed its WAL only to {slot.flush_lsn(conn)}")

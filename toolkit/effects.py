@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from toolkit.catalog import Column, SchemaVersion, TableVersion
 from toolkit.events import BASELINE_ORDINAL
 from toolkit.lsn import Lsn
+from toolkit.states import left_out
 
 if TYPE_CHECKING:
+    from toolkit.config import Config
     from toolkit.lake.ledger import Ledger
 
 SILENT = "silent"  # values change and no row event tells: the table is stale, and has to be copied again
@@ -40,6 +42,11 @@ def effect(old: TableVersion | None, new: TableVersion | None, *, silent: bool) 
     return HISTORY if _shown(old) == _shown(new) else EXACT
 
 
+def takes_over(config: Config, old: TableVersion | None, new: TableVersion, others: Mapping[int, TableVersion]) -> bool:
+    """Whether a table that comes by the name of a captured one is asked for there, and nothing sends it."""
+    return (old is None or old.identifier != new.identifier) and left_out(config, new, others)
+
+
 def worst(effects: Iterable[str]) -> str:
     """The class of several changes together."""
     return min(effects, key=_WORST_FIRST.index, default=NONE)
@@ -55,15 +62,23 @@ def by_position(ledger: Ledger) -> Mapping[tuple[int, int, int], str]:
             if "until" in gap.payload:
                 late.add((Lsn.parse(gap.payload["until"]), gap.relid))
     before: dict[tuple[int, int], SchemaVersion] = {}
+    names: set[tuple[int, str]] = set()  # of captured tables, by generation
     for version in sorted(ledger.schema_versions(), key=lambda v: (int(v.commit_lsn), v.ordinal, v.schema_id)):
         relid = version.table.relid
         old = before.get((version.generation, relid))
         before[version.generation, relid] = version
+        if version.table.published:
+            names.add((version.generation, version.table.identifier))
         if version.ordinal == BASELINE_ORDINAL - 1:
             continue
         was = None if old is None or old.table.dropped else old.table
         now = None if version.table.dropped else version.table
         at = (int(version.commit_lsn), version.ordinal, relid)
+        if now is not None and not now.published and (version.generation, now.identifier) in names:
+            others = {r: v.table for (generation, r), v in before.items() if generation == version.generation}
+            if takes_over(ledger.config, was, now, others):
+                found[at] = SILENT
+                continue
         silent = at in found or (Lsn(version.end_lsn), relid) in late
         found[at] = effect(was, now, silent=silent)
     return found
@@ -92,4 +107,4 @@ def _shown(table: TableVersion) -> tuple[object, ...]:
     return (*whole, table.replica_identity, table.key_attnums, columns)
 
 
-__all__ = ["BY_RULE", "EXACT", "HISTORY", "NONE", "SILENT", "by_position", "effect", "worst"]
+__all__ = ["BY_RULE", "EXACT", "HISTORY", "NONE", "SILENT", "by_position", "effect", "takes_over", "worst"]

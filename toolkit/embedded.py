@@ -39,7 +39,8 @@ _SETTINGS: Mapping[str, str] = {
 _START_SECONDS = 60.0
 _STOP_SECONDS = 60.0
 _OWNER = "pgserver"  # the wheel's own choice of user when it runs as root
-# $1 data folder, $2 socket folder, the rest is the server's command line. Descriptor 0 is the pipe from the owner.
+# $1 data folder, $2 socket folder, the rest is the server's command line. Descriptor 0 is the pipe from the owner. The
+# watcher is ended for certain: where the server fails at once, it may not have got to hear SIGTERM again yet.
 _SUPERVISOR = """
 trap '' INT HUP TERM
 exec 3<&0 </dev/null
@@ -52,7 +53,7 @@ watcher=$!
 wait "$server"
 code=$?
 exec 3<&-
-kill "$watcher" 2>/dev/null
+kill -KILL "$watcher" 2>/dev/null
 wait "$watcher" 2>/dev/null
 if [ -e "$sockets/abandoned" ]; then rm -rf "$data" "$sockets" 2>/dev/null; fi
 exit "$code"

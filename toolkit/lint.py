@@ -6,11 +6,11 @@ goes through the very rules that a drain applies to captured DDL.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from toolkit import effects
+from toolkit import effects, states
 from toolkit.catalog import TableVersion
 from toolkit.decode import ddl
 from toolkit.evolve import step
@@ -60,7 +60,7 @@ def lint(config: Config, script: str, *, conninfo: str | None = None) -> tuple[E
     from toolkit.source import trial
 
     tried = tuple(trial.attempt(config, statements(script), conninfo=conninfo))
-    effects = tuple(effect for one in tried for effect in of(one))
+    effects = tuple(_effects(config, tried))
     if conninfo is None or not tried:
         return effects
     return (*differences(trial.captured(config), tried[0].before.tables.values(), config), *effects)
@@ -103,8 +103,15 @@ def _numbered(copy: TableVersion, source: TableVersion, relids: Mapping[int, int
     )
 
 
-def of(tried: Tried) -> Iterator[Effect]:
-    """The effects of one statement."""
+def _effects(config: Config, script: Iterable[Tried]) -> Iterator[Effect]:
+    captured: set[str] = set()
+    for tried in script:
+        captured |= {t.identifier for t in tried.before.tables.values() if t.published}
+        yield from of(config, tried, captured)
+
+
+def of(config: Config, tried: Tried, captured: Collection[str]) -> Iterator[Effect]:
+    """The effects of one statement. `captured`: names that captured tables have or had."""
     statement = tried.statement
 
     def effect(table: TableVersion | None, kind: str, detail: str, **more: str | None) -> Effect:
@@ -131,7 +138,10 @@ def of(tried: Tried) -> Iterator[Effect]:
         breaks = _breaks(tried, relid)
         emptied = shown.published and _emptied(tried, relid)
         kind = effects.EXACT if emptied else effects.effect(old, new, silent=relid in silent)
-        if kind == effects.SILENT:
+        if new and new.identifier in captured and effects.takes_over(config, old, new, after.tables):
+            told = "; ".join(([detail] if detail else []) + [states.UNDER_ITS_NAME])
+            yield effect(new, effects.SILENT, told, breaks=breaks, remedy=states.way_back(config, new))
+        elif kind == effects.SILENT:
             told = "; ".join((*([detail] if detail else []), *silent[relid]))
             yield effect(shown, kind, told, breaks=breaks, remedy=f"cdc repair {shown.identifier}")
         else:
@@ -189,7 +199,7 @@ def _rewrite(tried: Tried, relid: int) -> int:
     old, new = before.tables[relid], after.tables[relid]
     was = {c.attnum: c for c in old.columns}
     bits = ddl.REWRITE_PERSISTENCE if old.persistence != new.persistence else 0
-    if any(c.attnum not in was for c in new.columns):
+    if any(c.attnum not in was or (c.generated and c.default != was[c.attnum].default) for c in new.columns):
         bits |= ddl.REWRITE_DEFAULT
     if any(
         c.attnum in was and (was[c.attnum].type_oid, was[c.attnum].typmod) != (c.type_oid, c.typmod)

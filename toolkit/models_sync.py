@@ -14,6 +14,7 @@ from toolkit.catalog import Column, SchemaVersion, TableVersion
 from toolkit.errors import LakeError
 from toolkit.names import lake_columns, quote_spark, renamed
 from toolkit.pgtypes import literal, spark_type
+from toolkit.proofs import found_wrong
 from toolkit.states import states_at
 
 if TYPE_CHECKING:
@@ -56,7 +57,8 @@ def sync(config: Config, *, as_of: Lsn | None = None) -> SyncResult:
 
     ledger = Ledger(config)
     if as_of is not None:
-        return write(config, [version for version, state in states_at(ledger, as_of) if state.state == "ok"])
+        then = states_at(ledger, as_of, found_wrong(config, ledger))
+        return write(config, [version for version, state in then if state.state == "ok"])
     last = ledger.last()
     generation = last.generation if last else None
     based = {event.relid for event in ledger.baselines() if event.generation == generation}

@@ -1,11 +1,10 @@
 """What the source and the lake compute alike: a row's line, its hash, and the figures of a bucket.
 
-A row is one line: the texts of the compared columns in attnum order as the server prints them, `SEPARATOR` between,
-`NULL` for NULL. Both begin with the one character that no text of PostgreSQL holds, so two rows have the same line
-exactly when every cell has the same text. Of a timestamp the line has the 16 hex digits of its eight bytes, where the
-lake has it as one too: its text would take Spark a third of all the time. XXH64 of the line under two keys gives two
-60-bit numbers; a bucket is chosen by the first, and both are summed. The keys are drawn anew in each process, so no two
-rows are taken for equal twice but by chance, nor once by somebody's intent.
+A row is one line: the compared columns in attnum order as COPY sends them in binary form, which is their number, and
+of each its length and bytes, -1 for NULL. Of a whole number, a boolean and a timestamp these are the type's own bytes
+where the lake has it as one too, else and of every other type they are the text that the server prints: it would take
+both sides longer. XXH64 of the line under two keys gives two 60-bit numbers; a bucket is chosen by the first, and both
+are summed. The keys are drawn anew in each process, so no two rows are taken for equal twice but by chance.
 """
 
 from __future__ import annotations
@@ -21,15 +20,17 @@ from toolkit.catalog import Column, TableVersion
 if TYPE_CHECKING:
     import numpy as np
 
-SEPARATOR, NULL = b"\0,", b"\0N"
+_NULL = b"\xff" * 4
 #: What Spark's `xxhash64` is to hash before the line; the result of each argument is the seed of the next.
 KEYS = (secrets.randbits(63), secrets.randbits(63))
 _SPARK_SEED = 42
 #: Tables below this many rows are one bucket: reading them again costs less than telling their buckets apart.
 _ONE_BUCKET = 100_000
-_STAMP_DIGITS = 16
 #: What PostgreSQL counts a timestamp's microseconds from.
 _EPOCH = datetime(2000, 1, 1)
+#: The years that a timestamp of the lake holds, in those microseconds.
+_STAMPS = range(-63_082_281_600_000_000, 252_455_616_000_000_000)
+_WIDTHS = {"boolean": 1, "smallint": 2, "integer": 4, "bigint": 8, "timestamp": 8, "timestamptz": 8}
 _HALF = 30  # bits; sums of halves stay exact in a double and in a bigint
 
 
@@ -47,6 +48,26 @@ Figures = Mapping[int, BucketFigures]
 
 
 @dataclass(frozen=True, slots=True)
+class Native:
+    """A type of which a line has the bytes that the server sends: `smallint`, `timestamp with time zone` ..."""
+
+    kind: str
+    width: int
+
+    def text(self, value: bytes) -> str | None:
+        """The text that the server prints; None if these are not bytes of the type, but a text."""
+        number = int.from_bytes(value, "big", signed=True)
+        if len(value) != self.width or (self.kind.startswith("timestamp") and number not in _STAMPS):
+            return None
+        if self.kind == "boolean":
+            return "t" if number else "f"
+        if not self.kind.startswith("timestamp"):
+            return str(number)
+        text = (_EPOCH + timedelta(microseconds=number)).isoformat(" ")
+        return (text.rstrip("0") if "." in text else text) + ("+00" if self.kind == "timestamptz" else "")
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """How one table is compared."""
 
@@ -54,8 +75,8 @@ class Comparison:
     columns: tuple[Column, ...]  # in attnum order
     key: tuple[int, ...]  # indexes into `columns`; empty for a bag
     buckets: int
-    #: Indexes into `columns` of the timestamps, with what their texts end in.
-    stamps: Mapping[int, str] = field(default_factory=dict, compare=False)
+    #: Indexes into `columns` of those that a line has in the type's own bytes.
+    natives: Mapping[int, Native] = field(default_factory=dict, compare=False)
 
 
 def comparison(table: TableVersion, buckets: int) -> Comparison:
@@ -64,15 +85,20 @@ def comparison(table: TableVersion, buckets: int) -> Comparison:
     position = {c.attnum: i for i, c in enumerate(columns)}
     attnums = table.key_attnums if table.keyed else ()
     key = tuple(position[a] for a in attnums) if all(a in position for a in attnums) else ()
-    return Comparison(table, columns, key, buckets, stamps(columns))
+    return Comparison(table, columns, key, buckets, natives(columns))
 
 
-def stamps(columns: Sequence[Column]) -> dict[int, str]:
-    """Indexes of the columns that are compared as the bytes of a timestamp, with what their texts end in."""
+def natives(columns: Sequence[Column]) -> dict[int, Native]:
+    """Indexes of the columns that a line has in the type's own bytes."""
     from toolkit.pgtypes import kind
 
-    ends = {"timestamp": "", "timestamptz": "+00"}
-    return {i: ends[kind(c)] for i, c in enumerate(columns) if kind(c) in ends}
+    found = {}
+    for i, column in enumerate(columns):
+        base = (column.base_type or column.type) if column.type_kind == "d" else column.type
+        name = kind(column) if kind(column).startswith("timestamp") else base
+        if kind(column) != "string" and name in _WIDTHS:
+            found[i] = Native(name, _WIDTHS[name])
+    return found
 
 
 class Sums:
@@ -155,21 +181,28 @@ def total(figures: Figures) -> int:
 
 
 def line(row: Iterable[str | None]) -> bytes:
-    """The line of a row's texts."""
-    return SEPARATOR.join(NULL if cell is None else cell.encode() for cell in row)
+    """The line of a row's texts, none of them in a type's own bytes."""
+    cells = [None if cell is None else cell.encode() for cell in row]
+    sized = (_NULL if cell is None else len(cell).to_bytes(4, "big") + cell for cell in cells)
+    return len(cells).to_bytes(2, "big") + b"".join(sized)
 
 
-def fields(line: bytes, stamps: Mapping[int, str]) -> tuple[str | None, ...]:
-    """The texts of a line, by the `stamps` of its comparison; NULL is None."""
-    cells = [None if cell == NULL else cell.decode() for cell in line.split(SEPARATOR)]
-    for i, end in stamps.items():
-        cell = cells[i]
-        if cell is not None and len(cell) == _STAMP_DIGITS and "-" not in cell:  # else it is the text
-            cells[i] = _stamp_text(cell) + end
-    return tuple(cells)
+def cells(line: bytes) -> list[bytes | None]:
+    """The bytes of a line's cells."""
+    found: list[bytes | None] = []
+    at = 2
+    while at < len(line):
+        size = int.from_bytes(line[at : at + 4], "big", signed=True)
+        at += 4
+        found.append(None if size < 0 else line[at : at + size])
+        at += max(size, 0)
+    return found
 
 
-def _stamp_text(digits: str) -> str:
-    micros = int.from_bytes(bytes.fromhex(digits), "big", signed=True)
-    text = (_EPOCH + timedelta(microseconds=micros)).isoformat(" ")
-    return text.rstrip("0") if "." in text else text
+def fields(line: bytes, natives: Mapping[int, Native]) -> tuple[str | None, ...]:
+    """The texts of a line, by the `natives` of its comparison; NULL is None."""
+    found: list[str | None] = []
+    for i, cell in enumerate(cells(line)):
+        text = natives[i].text(cell) if cell is not None and i in natives else None
+        found.append(cell.decode() if text is None and cell is not None else text)
+    return tuple(found)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from toolkit.errors import ConfigError, NotProven
 from toolkit.lsn import Lsn
-from toolkit.states import known_at
+from toolkit.proofs import found_wrong
+from toolkit.states import known_at, states_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -141,3 +142,6 @@ def _require_known(config: Config, version: TableVersion, as_of: Lsn | None) -> 
     then = ledger.latest_versions(as_of)[version.relid]
     if then.table.dropped:
         raise ConfigError(f"{doing}: it was dropped at {then.end_lsn}; give an LSN below")
+    for found, state in states_at(ledger, as_of, found_wrong(config, ledger)):
+        if found.table.relid == version.relid and state.state != "ok":
+            raise NotProven(f"{doing}: stale since {state.from_lsn}: {state.reason}; {state.remedy}")

@@ -132,7 +132,7 @@ def repair(config: Config, tables: Sequence[str] = (), *, scope: Scope = WHOLE) 
         if not wanted:
             break
         with tick.exact_cut(config) as cut:
-            drain(config, upto=cut.lsn)
+            drain(config, cut=cut)  # what passed capture since the first drain is told by nobody after the copy
             found = _copy(config, cut, wanted, scope)
         lsn = cut.lsn
         rows |= {found.names[relid]: count for relid, count in found.rows.items()}
@@ -214,12 +214,13 @@ def _plans(
     config: Config, cut: Cut, tables: Sequence[str] | frozenset[int] | None, scope: Scope, outcome: _Outcome
 ) -> list[_Plan]:
     """What to read, ordered by relid."""
-    from toolkit.source import catalog, snapshot
+    from toolkit.source import catalog, locks, snapshot
 
     plans = []
     with snapshot.reader(config, cut) as conn:
         outcome.labels = catalog.enum_labels(conn)
-        payloads = catalog.snapshot_json(conn, config)
+        with locks.waiting(conn, f"reading the catalog at {cut.lsn}", seconds=config.snapshot.lock_seconds):
+            payloads = catalog.snapshot_json(conn, config)
         versions = {r: TableVersion.from_json(json.loads(text)) for r, text in payloads.items()}
         chosen = _chosen(versions, tables)
         outcome.names |= {t.relid: t.identifier for t in chosen}

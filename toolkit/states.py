@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from toolkit.lsn import Lsn
@@ -11,11 +12,17 @@ from toolkit.names import quote_postgres
 
 if TYPE_CHECKING:
     from toolkit.catalog import SchemaVersion, TableVersion
+    from toolkit.config import Config
     from toolkit.lake.ledger import Ledger, TableEvent
 
 
 #: Scopes of the baselines behind which every row is known: all was read, or a check has found the rest to be right too.
 WHOLE = ("all", "check")
+#: Why a table is stale that never was captured itself.
+UNDER_ITS_NAME = "a new table under the name of a captured one, not in the publication"
+
+
+NOTHING_WRONG: Mapping[int, tuple[Lsn, Lsn]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +69,13 @@ def known_at(ledger: Ledger, at: Lsn) -> dict[int, TableEvent]:
     return found
 
 
-def states_at(ledger: Ledger, at: Lsn) -> tuple[tuple[SchemaVersion, TableState], ...]:
-    """The tables that were there and captured at an LSN, as they were then, and whether their rows can be known."""
+def states_at(
+    ledger: Ledger, at: Lsn, wrong: Mapping[int, tuple[Lsn, Lsn]] = NOTHING_WRONG
+) -> tuple[tuple[SchemaVersion, TableState], ...]:
+    """The tables that were there and captured at an LSN, as they were then, and whether their rows can be known.
+
+    `wrong` are those that a check has found to differ, as `toolkit.proofs.found_wrong` gives them.
+    """
     versions, known = ledger.latest_versions(at), known_at(ledger, at)
     found = []
     for table in _live(versions.values()):
@@ -78,6 +90,11 @@ def states_at(ledger: Ledger, at: Lsn) -> tuple[tuple[SchemaVersion, TableState]
             state = replace(
                 state, state="stale", reason=str(event.payload.get("reason")), from_lsn=event.end_lsn, remedy=remedy
             )
+        elif at > (doubtful := wrong.get(table.relid, (at, at)))[0]:
+            right, checked = doubtful
+            reason = f"a check found at {checked} that rows differ, and they were last known to be right at {right}"
+            remedy = f"an LSN up to {right}, or heal what the check names and check again"
+            state = replace(state, state="stale", reason=reason, from_lsn=right, remedy=remedy)
         elif table.borrowing and event.end_lsn < at:
             state = replace(
                 state, state="stale", reason=table.borrowing, from_lsn=event.end_lsn, remedy="store it as oid or text"
@@ -196,37 +213,45 @@ def _whole(ledger: Ledger, version: SchemaVersion, state: TableState) -> TableSt
     )
 
 
+def left_out(config: Config, table: TableVersion, others: Mapping[int, TableVersion]) -> bool:
+    """Whether `[source]` asks for the rows of a table and nothing sends them. `others`: the tables of then by relid."""
+    if table.dropped or table.published or table.kind not in "rp" or table.persistence == "t":
+        return False
+    if not config.source.asks_for(table.schema, table.name) or _under_root(table, others):
+        return False
+    return config.capture_of(table.schema, table.name).capture != "schema"
+
+
+def way_back(config: Config, table: TableVersion) -> str:
+    """What brings a table (back) into the publication."""
+    if config.source.names(table.schema, table.name):
+        return "cdc init"
+    others = " or ".join(quote_postgres(name) for name in config.source.others)
+    return f"name it in [source] exclude, or alter publication {others} add table {table.identifier}"
+
+
 def _silenced(ledger: Ledger, captured: set[int]) -> Iterator[TableState]:
     """Tables that left the publication, and new tables under the name of a captured one: no change of theirs comes."""
-    latest = ledger.latest_versions()
+    latest, config = ledger.latest_versions(), ledger.config
+    tables = {relid: version.table for relid, version in latest.items()}
     names = {v.table.identifier for v in ledger.schema_versions() if v.table.relid in captured}
-    for relid, version in sorted(latest.items()):
-        table, source = version.table, ledger.config.source
-        if table.dropped or table.published or table.kind not in "rp" or table.persistence == "t":
+    for relid, table in sorted(tables.items()):
+        if (relid not in captured and table.identifier not in names) or not left_out(config, table, tables):
             continue
-        if relid not in captured and table.identifier not in names:
-            continue
-        if not source.asks_for(table.schema, table.name) or _under_root(table, latest):
-            continue
-        if ledger.config.capture_of(table.schema, table.name).capture == "schema":
-            continue  # its rows are not asked for
-        back = "cdc init"
-        if not source.names(table.schema, table.name):
-            others = " or ".join(quote_postgres(name) for name in source.others)
-            back = f"name it in [source] exclude, or alter publication {others} add table {table.identifier}"
+        back = way_back(config, table)
         if relid in captured:
             reason, remedy = "it left the publication", f"{back}, then cdc repair {table.identifier}"
             if table.persistence == "u":
                 reason = "it is unlogged: its changes are not in the WAL"
                 remedy = f"alter table {table.identifier} set logged, then cdc repair {table.identifier}"
-            elif ledger.config.capture_of(table.schema, table.name).capture == "change_log":
-                reason = "its triggers are not all on it, or the change log is not published"
+            elif config.capture_of(table.schema, table.name).capture == "change_log":
+                reason = "its triggers are not all on it, or the change log is not whole or not published"
         else:
-            reason, remedy = "a new table under the name of a captured one, not in the publication", back
-        yield TableState(table.identifier, relid, "stale", reason, version.end_lsn, remedy)
+            reason, remedy = UNDER_ITS_NAME, back
+        yield TableState(table.identifier, relid, "stale", reason, latest[relid].end_lsn, remedy)
 
 
-def _under_root(table: TableVersion, latest: Mapping[int, SchemaVersion]) -> bool:
+def _under_root(table: TableVersion, tables: Mapping[int, TableVersion]) -> bool:
     """Whether a published root sends the rows of this partition."""
-    above = [latest[parent].table for parent in table.parents if parent in latest]
-    return any(parent.published or _under_root(parent, latest) for parent in above)
+    above = [tables[parent] for parent in table.parents if parent in tables]
+    return any(parent.published or _under_root(parent, tables) for parent in above)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from toolkit.lake.ledger import Ledger
     from toolkit.ledger_row import BatchRecord
     from toolkit.lsn import Lsn
+    from toolkit.source.slot import Cut
     from toolkit.source.tick import Tick
 
 _log = logger(__name__)
@@ -52,9 +53,15 @@ class _Spooled:
 
 
 def drain(
-    config: Config, conn: psycopg.Connection[Any], ledger: Ledger, last: BatchRecord, upto: Lsn | None
+    config: Config,
+    conn: psycopg.Connection[Any],
+    ledger: Ledger,
+    last: BatchRecord,
+    upto: Lsn | None,
+    *,
+    cut: Cut | None = None,
 ) -> DrainResult:
-    """Drain to the tick at `upto`, else to a new one.
+    """Drain to the tick at `upto` or of a cut, else to a new one.
 
     Raises:
         ConfigError: no tick stands at `upto`.
@@ -64,11 +71,12 @@ def drain(
     from toolkit.source import changelog, tick
 
     since = last_tick(config, conn, last)
+    upto = cut.lsn if cut is not None else upto
     if upto is not None and upto <= last.complete_to:
         return DrainResult(0, 0, last.complete_to, last.complete_to)
+    live = [relid for relid, version in ledger.latest_versions().items() if not version.table.dropped]
     seen = None
     if upto is None:
-        live = [relid for relid, version in ledger.latest_versions().items() if not version.table.dropped]
         seen = compare.observe(conn, config, live)  # catalog and tick are of one snapshot
         if seen is None:  # without the catalog of the same snapshot nobody could read the rows
             raise CdcError("draining a tick: DDL that has not committed locks a table; run it again when it has ended")
@@ -80,6 +88,8 @@ def drain(
                 f"draining to {upto}: no tick stands there; without logical decoding the log ends at ticks"
             )
         target = found
+        if cut is not None:
+            seen = compare.observe_at(config, cut, live)
     started = time.monotonic()
     with spool_directory(config) as directory:
         run = _Run(config, conn, ledger, last, since, target, directory)

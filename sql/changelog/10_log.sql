@@ -41,7 +41,8 @@ revoke all on cdc.change_log_current, cdc.tick from public;
 -- One row. Any value can be too large for its text, a small one too: a number of 10 bytes prints 131,073 digits. So all
 -- that is read is read in a block that writes nothing, and takes no transaction id: one a row would make every snapshot of
 -- the server slower. Only large rows are inserted in a block too. What cannot be logged becomes an F row: the user's
--- statement goes on, and the drain turns the table stale.
+-- statement goes on, and the drain turns the table stale. So the first row of a table in a transaction tries, in a block,
+-- whether the log can be written to: from then on it is locked, and nobody drops it before the transaction ends.
 --
 -- Rows of a statement are logged after all of them were changed. A trigger or function of the application that changed
 -- the table meanwhile was logged before them, though its changes came later: it ran as a later command, and the newest
@@ -73,6 +74,12 @@ declare
 begin
   begin
     before := coalesce(nullif(current_setting(latest, true), '')::int8, -1);
+    if before < 0 then
+      insert into cdc.change_log (part, lsn, relid, op) -- nothing, or there is no such part
+      select c.part, '0/0', 0, 'F'
+      from cdc.change_log_current as c
+      where pg_partition_root(to_regclass('cdc.change_log_' || c.part)) is null;
+    end if;
     command := case tg_op when 'DELETE' then old.cmax else new.cmin end::text;
     if command > before then
       perform set_config(latest, command::text, true);
@@ -141,10 +148,12 @@ exception
 end
 $function$;
 
--- All rows of a statement: the old images, and then what every key of old and new rows holds now. One command may be
--- several statements (MERGE, a WITH that writes, cascades of foreign keys, triggers of the application), whose triggers
--- run in another order than their changes; what a key holds is right in any order, and the last one leaves it so. Rows
--- without a key are counted, which has no order.
+-- All rows of a statement: the old images and the new ones. What a client sends at once may be several statements (MERGE,
+-- a WITH that writes, cascades of foreign keys, triggers and functions of the application), whose triggers run in another
+-- order than their changes. So behind the first one that has logged the table meanwhile goes, instead of the new images,
+-- what every key of old and new rows holds now: that is right in any order, and the last one leaves it so. A key that the
+-- first alone has touched is as it has logged it, unless cascades may have changed a row twice: the changes of all of them
+-- are those of one statement to the trigger. Rows without a key are counted, which has no order.
 create or replace function cdc.log_rows()
 returns trigger
 language plpgsql
@@ -161,19 +170,39 @@ set lock_timeout = 0
 as $function$
 #variable_conflict use_variable
 declare
-  current_part smallint := cdc.log_part();
-  touched text := case tg_op
-    when 'INSERT' then 'table new_rows'
-    when 'DELETE' then 'table old_rows'
-    else 'table old_rows union all table new_rows'
-  end;
-  present text := cdc.log_present(tg_relid, touched);
+  latest text := 'cdc_toolkit.latest_' || tg_relid;
+  message text := statement_timestamp();
+  current_part smallint;
+  cascaded bool;
+  present text;
 begin
   begin
-    if tg_op <> 'INSERT' then
+    select
+      coalesce(min(c.part), 0),
+      exists (
+        select from pg_constraint as k
+        where k.conrelid = tg_relid and k.contype = 'f' and not (k.confupdtype in ('a', 'r') and k.confdeltype in ('a', 'r'))
+      )
+    into current_part, cascaded
+    from cdc.change_log_current as c;
+    if tg_op = 'INSERT' then
+      perform from new_rows limit 1;
+    else
       insert into cdc.change_log (part, lsn, relid, op, old)
       select current_part, pg_current_wal_insert_lsn(), tg_relid, 'D', (r.*)::text
       from old_rows as r;
+    end if;
+    if not found then
+      return null;
+    end if;
+    if cascaded or current_setting(latest, true) = message then
+      present := cdc.log_present(tg_relid, case tg_op
+        when 'INSERT' then 'table new_rows'
+        when 'DELETE' then 'table old_rows'
+        else 'table old_rows union all table new_rows'
+      end);
+    else
+      perform set_config(latest, message, true);
     end if;
     if present is not null then
       execute present using current_part;
@@ -264,7 +293,7 @@ begin
 exception
   when others then
     raise warning 'cdc-toolkit: a change of % is not in the change log: %', relid::regclass, failure
-      using hint = 'run: cdc repair ' || relid::regclass;
+      using hint = 'run: cdc init, then cdc repair ' || relid::regclass;
 end
 $function$;
 

@@ -87,40 +87,46 @@ revoke all on cdc.log_parts from public;
 -- Whether every row of the change log gets to the lake: it is drained by ticks, or the slot is sent all of it.
 create or replace function cdc.log_is_read()
 returns boolean
-language sql
+language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
-begin atomic
-select
-  exists (select from cdc.log_parts as l where l.relkind = 'p')
-  and not exists (select from cdc.log_parts as l where l.relpersistence <> 'p')
-  and (
-    exists (select from cdc.settings as s where s.name = 'ddl_to_log')
-    or (
-      exists (
-        select from cdc.publications as p
-        where 'insert' = any (p.publishes)
-          and (
-            p.puballtables
-            or exists (
-              select from pg_publication_namespace as n where n.pnpubid = p.oid and n.pnnspid = 'cdc'::regnamespace
-            )
-            or exists (
-              select from pg_publication_rel as r
-              join cdc.log_parts as l on l.relid = r.prrelid and l.relkind = 'p'
-              where r.prpubid = p.oid
-            )
+as $function$
+begin
+  return (
+    select
+      3 = (
+        select count(*) from pg_inherits as i join cdc.log_parts as l on l.relid = i.inhparent and l.relkind = 'p'
+      )
+      and not exists (select from cdc.log_parts as l where l.relpersistence <> 'p')
+      and (
+        exists (select from cdc.settings as s where s.name = 'ddl_to_log')
+        or (
+          exists (
+            select from cdc.publications as p
+            where 'insert' = any (p.publishes)
+              and (
+                p.puballtables
+                or exists (
+                  select from pg_publication_namespace as n where n.pnpubid = p.oid and n.pnnspid = 'cdc'::regnamespace
+                )
+                or exists (
+                  select from pg_publication_rel as r
+                  join cdc.log_parts as l on l.relid = r.prrelid and l.relkind = 'p'
+                  where r.prpubid = p.oid
+                )
+              )
           )
+          and not exists (
+            select from pg_publication_rel as r
+            join cdc.publications as p on p.oid = r.prpubid
+            join cdc.log_parts as l on l.relid = r.prrelid
+            where r.prqual is not null or r.prattrs is not null
+          )
+        )
       )
-      and not exists (
-        select from pg_publication_rel as r
-        join cdc.publications as p on p.oid = r.prpubid
-        join cdc.log_parts as l on l.relid = r.prrelid
-        where r.prqual is not null or r.prattrs is not null
-      )
-    )
   );
-end;
+end
+$function$;
 revoke all on function cdc.log_is_read() from public;
 
 -- The tables whose rows come by the change log: they have its triggers, each of them once, for every row and enabled

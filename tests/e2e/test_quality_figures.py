@@ -128,7 +128,7 @@ def test_the_engines_agree_and_every_fault_shows(
     _current(spark, conn, plan).writeTo("current.public__corpus").createOrReplace()
     side = lake_side.Side(plan, None)
     source = _source(conn, plan)
-    assert Counter(fields(line, plan.stamps) for line in source) == Counter(_texts(conn, plan))
+    assert Counter(fields(line, plan.natives) for line in source) == Counter(_texts(conn, plan))
     assert sorted(lake_side.lines(spark, side, range(16))) == sorted(source)
     sums = Sums(16)
     sums.add(source)
@@ -150,7 +150,7 @@ def test_the_engines_agree_and_every_fault_shows(
         assert differing(figures, broken), name
         found = classify(
             source, lake_side.lines(spark, side, range(16)), columns=[c.name for c in plan.columns], key=plan.key,
-            samples=5, stamps=plan.stamps,
+            samples=5, natives=plan.natives,
         )  # fmt: skip
         assert found.samples, name
         _current(spark, conn, plan).writeTo("current.public__corpus").createOrReplace()

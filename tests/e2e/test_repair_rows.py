@@ -13,11 +13,12 @@ import pytest
 from click.testing import CliRunner
 
 from tests.support_postgres import fresh_database
-from toolkit import build, initialise, status
+from toolkit import build, initialise, rows, status
 from toolkit import drain as draining
 from toolkit.cli import frame, main
 from toolkit.config import Config
 from toolkit.embedded import EmbeddedServer
+from toolkit.errors import NotProven
 from toolkit.lake import session
 from toolkit.lake.ledger import Ledger
 from toolkit.quality import check as checking
@@ -108,6 +109,14 @@ def test_the_printed_commands_heal_the_named_rows_and_no_others(config: Config) 
         n: (kind, f'cdc repair public.item --rows \'{{"id": "{n}"}}\'')
         for n, kind in {"5": "removed", "7": "added", **dict.fromkeys(("6", "8", "9", "10", "11"), "modified")}.items()
     }
+    # Not by its changes alone: what they make of it is what the check has found to be wrong.
+    assert first.lsn and red.lsn
+    assert {s.reason and s.reason.partition(" that ")[0] for s in build.build(config, as_of=red.lsn).stale} == {
+        f"a check found at {red.lsn}"
+    }
+    with pytest.raises(NotProven, match="last known to be right at"):
+        rows.rows(config, "public.item", red.lsn, {"id": "6"})
+    assert rows.rows(config, "public.item", first.lsn, {"id": "6"})
     current = "SELECT id, _cdc_from_lsn AS lsn, name FROM current.public__item"
     before = {row["id"]: row for row in spark.sql(current).collect()}
 

@@ -121,8 +121,8 @@ def _begin(log: Log, setup: str, triggers: str) -> None:
     )
 
 
-def _ends(log: Log, statement: str) -> tuple[dict[str, Counter[Any]], dict[str, Counter[Any]]]:
-    """The tables as folding the log leaves them, and as they are."""
+def _ends(log: Log, *statements: str) -> tuple[dict[str, Counter[Any]], dict[str, Counter[Any]]]:
+    """The tables as folding the log of a transaction leaves them, and as they are; its statements are sent apart."""
     shapes = log.conn.execute(
         "select c.relname, c.oid::int, array(select a.attnum::int from pg_attribute a where a.attrelid = c.oid"
         " and a.attnum > 0 and not a.attisdropped order by a.attnum), array(select k::int from pg_index i,"
@@ -132,8 +132,9 @@ def _ends(log: Log, statement: str) -> tuple[dict[str, Counter[Any]], dict[str, 
     names = {name: '"' + name.replace('"', '""') + '"' for name, *_ in shapes}
     before = {name: _rows(log, quoted) for name, quoted in names.items()}
     since = log.tick()
-    with psycopg.connect(log.config.source.conninfo, autocommit=True) as app:
-        app.execute(statement)
+    with psycopg.connect(log.config.source.conninfo) as app:
+        for statement in statements:
+            app.execute(statement)
     rows = log.rows(since, log.tick())
     ended = {}
     for name, relid, attnums, key in shapes:
@@ -168,13 +169,24 @@ def _rows(log: Log, table: str) -> Counter[Any]:
 @pytest.mark.wide
 @pytest.mark.parametrize("triggers", ["row", "statement"])
 def test_the_log_ends_where_the_table_does_whatever_the_order(log: Log, triggers: str):
+    _all_cases(log, triggers)
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("pg", ["pg18"], indirect=True)
+def test_statements_of_a_transaction_do_not_hide_each_others_order(log: Log):
+    """A statement trigger logs its own images until another has logged the table behind the same message."""
+    _all_cases(log, "statement", "update t set at = at + 1 where id in (5, 9)", "delete from t where id = 1")
+
+
+def _all_cases(log: Log, triggers: str, before: str = "", after: str = "") -> None:
     log = with_table(log, "public.*", triggers=triggers)
     log.conn.execute("create table public.first (id int primary key)")
     log.install()
     log.conn.execute("select cdc.pause()")  # DDL is not what is told here, and there is much of it
     for name, (setup, statement) in CASES.items():
         _begin(log, _TABLE + setup, triggers)
-        ended, there = _ends(log, statement)
+        ended, there = _ends(log, *(text for text in (before, statement, after) if text))
         assert ended == there, name
 
 

@@ -6,12 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
 import psycopg
 import pytest
 
+from toolkit import embedded
 from toolkit.embedded import EmbeddedServer
 from toolkit.errors import ConfigError, SourceUnavailable
 
@@ -96,6 +98,18 @@ def test_start_failure_names_the_cause() -> None:
         EmbeddedServer(None, 16, {"shared_buffers": "plenty"}),
     ):
         pass
+
+
+def test_the_supervisor_of_a_server_that_ends_at_once_ends_too(tmp_path: Path) -> None:
+    shells = []
+    for n in range(40):
+        (tmp_path / str(n)).mkdir()
+        command = ["/bin/sh", "-c", embedded._SUPERVISOR, "sh", str(tmp_path / "data"), str(tmp_path / str(n)), "true"]
+        shells.append(subprocess.Popen(command, stdin=subprocess.PIPE))  # the pipe stays open
+    with ExitStack() as stack:
+        for shell in shells:
+            stack.enter_context(shell)  # closes the pipe, by which one that still runs ends
+        assert [shell.wait(20) for shell in shells] == [0] * 40
 
 
 def test_unknown_major_is_refused() -> None:

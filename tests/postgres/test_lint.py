@@ -50,6 +50,7 @@ alter table nowhere add column x int;
 select 1;
 alter table item rename to thing;
 drop table other;
+alter table thing add column twice bigint generated always as (id * 2) stored;
 commit;
 """
 
@@ -107,7 +108,8 @@ def test_each_statement_says_what_it_does(source: Config, conn: Connection, inst
         (21, None, "no effect"),
         (22, "public.thing", "exact"),
         (23, "public.other", "exact"),
-        (24, None, "skipped"),
+        (24, "public.thing", "exact"),
+        (25, None, "skipped"),
     ]
     told = {e.line: e for e in effects}
     assert told[4].detail == "renamed title: name -> title (current: one schema change)"
@@ -296,15 +298,24 @@ def test_what_a_statement_does_to_one_of_several_publications(source: Config, co
     script = """alter publication b drop table item;
 alter publication b drop table mine;
 alter publication b add table item (id, name);
+alter table item rename to item_old;
+create table item (id int primary key);
+create table unasked (id int primary key);
 """
     effects = lint.lint(config, script)
     assert [(e.line, e.table, e.effect) for e in effects] == [
         (1, None, "no effect"),
         (2, "public.mine", "silent"),
         (3, "public.item", "silent"),
+        (4, "public.item_old", "exact"),
+        (5, "public.item", "silent"),
+        (6, "public.unasked", "history only"),
     ]
     assert "left the publication" in effects[1].detail
     assert "column lists differ between publications a, b" in effects[2].detail
+    assert "new table under the name of a captured one" in effects[4].detail
+    assert effects[4].remedy is not None
+    assert "alter publication" in effects[4].remedy
 
 
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
@@ -322,6 +333,11 @@ def test_each_ddl_has_its_class(world: World, plain_lake: Config) -> None:
         "create table beside (id int primary key)": "history only",
         "alter publication cdc add table beside": "silent",
         "drop table beside": "exact",
+        "create table beside (id bigint primary key)": "silent",
+        "create table shadow (id int primary key, v text)": "history only",
+        "alter table t rename to t_old": "exact",
+        "alter table shadow rename to t": "silent",
+        "alter table t add column e int": "history only",
     }
     world.sql(*classes)
     draining.drain(config)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ import pytest
 from tests import conformance
 from tests.support_log import Log, Shown, shown
 from tests.support_postgres import fresh_database
-from tests.trap_cases import TOGETHER, TRAPS, Players, Trap
+from tests.trap_cases import GROUPS, TRAPS, Players, Trap, configured, steps
+from toolkit import effects
 from toolkit.catalog import TableVersion
-from toolkit.config import CheckConfig, Config, SourceConfig
+from toolkit.config import Config
 from toolkit.embedded import EmbeddedServer
 from toolkit.lsn import Lsn
 from toolkit.source import ddl_switch, install, slot
@@ -39,10 +41,16 @@ class Played:
     remedies: dict[str, list[str]] = field(default_factory=dict)  # as the states printed them, by table
     healed: dict[str, str] = field(default_factory=dict)  # table -> what was wrong after its repair
 
-    def look(self) -> None:
-        """Keep what SELECT shows of the tables that the log knows."""
+    @cached_property
+    def classes(self) -> Mapping[tuple[int, int, int], str]:
+        """Of every change, as `cdc ddl list` tells them."""
+        return effects.by_position(self.log)  # type: ignore[arg-type]
+
+    def look(self, trap: Trap) -> None:
+        """Keep what SELECT shows of the trap's tables that the log knows."""
         at = slot.wait_flush(self.log.conn)
-        self.looked.append((at, {t.relid: shown(self.log.conn, t) for t in self._live()}))
+        mine = (table for table in self._live() if trap.owns(table.schema))
+        self.looked.append((at, {t.relid: shown(self.log.conn, t) for t in mine}))
 
     def drain(self) -> None:
         at = self.log.drain()
@@ -78,7 +86,7 @@ class Played:
     def _done(self, remedy: str) -> list[str]:
         """Run a remedy up to its repairs, which are returned."""
         repairs = []
-        for step in re.split(r"[,;] then ", remedy):
+        for step in steps(remedy):
             if repair := re.fullmatch("cdc repair (.*)", step):
                 repairs.append(repair[1])
             elif step == "cdc init":
@@ -105,17 +113,6 @@ def play(config: Config, directory: Path, traps: dict[str, Trap]) -> Iterator[Pl
             yield played
 
 
-def configured(conninfo: str, major: int, *traps: Trap) -> Config:
-    """Capture of the traps' schemas: of many, whole; of one alone, as its publication says."""
-    schemas = tuple(f"{trap.schema}{more}.*" for trap in traps for more in (("", "__*") if trap.alone else ("",)))
-    alone = traps[0].alone
-    source = SourceConfig(
-        conninfo=conninfo, slot="cdc_trap" if alone else f"cdc_traps_{major}", tables=schemas,
-        new_tables="propose" if alone else "publish",
-    )  # fmt: skip
-    return Config(source=source, check=CheckConfig(cut_seconds=20.0))
-
-
 @pytest.fixture(scope="session", params=["pg15", "pg16", "pg18"])
 def server(request: pytest.FixtureRequest) -> EmbeddedServer:
     """Each server in turn."""
@@ -123,18 +120,19 @@ def server(request: pytest.FixtureRequest) -> EmbeddedServer:
     return found
 
 
+def together(server: EmbeddedServer, directory: Path, traps: dict[str, Trap]) -> Played | None:
+    """Traps of a group in a database of their own; None where the server meets none. Its connection is closed."""
+    with fresh_database(server) as conninfo:
+        return next(iter(list(play(configured(conninfo, list(traps.values())), directory, traps))), None)
+
+
+Plays = Callable[[str], Played | None]
+
+
 @pytest.fixture(scope="session")
-def played(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
-    """The traps that go together, played once on each server."""
-    with fresh_database(server) as conninfo:
-        config = configured(conninfo, server.major, *TOGETHER.values())
-        yield from play(config, tmp_path_factory.mktemp("traps"), TOGETHER)
-
-
-def alone(server: EmbeddedServer, directory: Path, trap: Trap) -> Played | None:
-    """A trap in a database of its own; None where the server does not meet it. Its connection is closed."""
-    with fresh_database(server) as conninfo:
-        return next(iter(list(play(configured(conninfo, server.major, trap), directory, {trap.name: trap}))), None)
+def plays(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Plays:
+    """What the traps of a group leave, played once on each server."""
+    return cache(lambda group: together(server, tmp_path_factory.mktemp("traps"), GROUPS[group]))
 
 
 def verdict(played: Played, trap: Trap) -> None:
@@ -174,18 +172,13 @@ def verdict(played: Played, trap: Trap) -> None:
 
 
 def _test(trap: Trap) -> Callable[..., None]:
-    def test(played: Played) -> None:
-        verdict(played, trap)
-
-    def test_alone(server: EmbeddedServer, tmp_path: Path) -> None:
-        played = alone(server, tmp_path, trap)
+    def test(plays: Plays) -> None:
+        played = plays(trap.group)
         if played is None:
             pytest.skip(f"this server answers no to: {trap.needs}")
         verdict(played, trap)
-        written = conformance.written()[trap.name, played.major]
-        assert conformance.found(played, trap).of_the_log == written.of_the_log, "run python -m tests.conformance"
 
-    return test_alone if trap.alone else test
+    return test
 
 
 for _name, _trap in TRAPS.items():
@@ -201,8 +194,10 @@ for _name, _trap in TRAPS.items():
         ("test_trap_081_drop_and_add_again", lambda e: e["kind"] == "schema" and e["xid"] is not None),
     ],
 )
-def test_a_planted_loss_is_found(played: Played, name: str, planted: Callable[[dict[str, Any]], bool]) -> None:
-    trap, events = TRAPS[name], played.log.events
+def test_a_planted_loss_is_found(plays: Plays, name: str, planted: Callable[[dict[str, Any]], bool]) -> None:
+    trap, played = TRAPS[name], plays(TRAPS[name].group)
+    assert played is not None
+    events = played.log.events
     mine = {relid for _, shown in played.shown for relid in shown if _in(played, relid, trap)}
     lost = [e for e in events if e["relid"] in mine and planted(e)][-1]
     played.log.events = [e for e in events if e is not lost]
@@ -218,8 +213,9 @@ def _in(played: Played, relid: int, trap: Trap) -> bool:
     return table is not None and trap.owns(table.schema)
 
 
-def test_the_conformance_table_says_what_is_found(played: Played) -> None:
+@pytest.mark.parametrize("group", GROUPS)
+def test_the_conformance_table_says_what_is_found(server: EmbeddedServer, plays: Plays, group: str) -> None:
     written = conformance.written()
-    for name, trap in TOGETHER.items():
-        found = conformance.found(played, trap)
-        assert found.of_the_log == written[name, played.major].of_the_log, "run python -m tests.conformance"
+    for name, trap in GROUPS[group].items():
+        found = conformance.found(plays(group), trap)
+        assert found.of_the_log == written[name, server.major].of_the_log, "run python -m tests.conformance"

@@ -4,9 +4,12 @@
 -- A step is one statement, committed on its own unless steps say begin and commit. `b: ...` runs in a second session,
 -- `! ...` must fail, `-- drain` drains. Tables must be exact at every drain, but for those that `-- stale` names: they
 -- must be stale in the end, for a reason that the pattern finds, and exact again after the remedy. `-- gone` names
--- tables that are dropped in the end, `-- needs` a condition that not every server meets. `-- alone` has a database of
--- its own, with an explicit publication where the setup makes none; `look;` takes what SELECT shows between two drains,
--- which the log must show as of there. Schemas NAME__x are the trap's too.
+-- tables that are dropped in the end, `-- needs` a condition that not every server meets. `look;` takes what SELECT
+-- shows between two drains, which the log must show as of there. Schemas NAME__x are the trap's too.
+--
+-- Traps are played together in a database whose publication holds their schemas; those of `-- group tables` where it
+-- names tables, those of `-- group roots` where it sends partitions as their root. One that is `-- alone` concerns the
+-- whole database or the publication: it has its own, with a publication of tables where the setup makes none.
 
 
 -- trap test_trap_041_unchanged_toast
@@ -368,6 +371,7 @@ do $$ begin alter table t alter n type bigint; alter table t alter n type bigint
 -- stale s: column n: added with
 -- stale i: column n: added with
 -- stale w: column a: added with a default in a rewrite
+-- stale x: column a: added with a default in a rewrite
 create table v (id int primary key);
 insert into v values (1), (2);
 create table s (id int primary key);
@@ -380,12 +384,19 @@ create table u (id int primary key);
 insert into u values (1);
 create table w (id int primary key);
 insert into w values (1);
+create type word;
+create function word_in(cstring) returns word language internal immutable strict as 'textin';
+create function word_out(word) returns cstring language internal immutable strict as 'textout';
+create type word (input = word_in, output = word_out, like = text, default = 'said');
+create table x (id int primary key);
+insert into x values (1);
 -- steps
 alter table v add column r float8 default random();
 alter table s add column n serial;
 alter table i add column n int generated always as identity;
 alter table u add column a d;
 alter table w add column a dc;
+alter table x add column a word, add column g int generated always as (id + 1) stored;
 insert into v (id) values (3);
 insert into s (id) values (3);
 insert into i (id) values (3);
@@ -1048,7 +1059,6 @@ alter table trap_068_inside.t add column x int default hidden();
 
 -- trap test_trap_069_set_expression
 -- needs current_setting('server_version_num')::int >= 170000
--- stale t: rewritten by ALTER TABLE
 create table t (id int primary key, a int, g int generated always as (a + 1) stored);
 insert into t (id, a) values (1, 1);
 -- steps
@@ -1144,7 +1154,7 @@ alter table t rename to u;
 insert into u values (2, 'y');
 
 -- trap test_trap_083_moved_to_another_schema
--- alone
+-- group tables
 create table t (id int primary key, v text);
 create schema trap_083_moved_to_another_schema__there;
 insert into t values (1, 'x');
@@ -1153,7 +1163,7 @@ alter table t set schema trap_083_moved_to_another_schema__there;
 insert into trap_083_moved_to_another_schema__there.t values (2, 'y');
 
 -- trap test_trap_083_schema_renamed
--- alone
+-- group tables
 create schema trap_083_schema_renamed__here;
 create table trap_083_schema_renamed__here.t (id int primary key, v text);
 create type trap_083_schema_renamed__here.mood as enum ('a');
@@ -1166,7 +1176,7 @@ insert into trap_083_schema_renamed__there.t values (2, 'y');
 insert into u values (2, 'a');
 
 -- trap test_trap_083_swapped_under_an_explicit_publication
--- alone
+-- group tables
 -- stale t: a new table under the name of a captured one
 create table t (id int primary key, v text);
 insert into t values (1, 'x');
@@ -1181,7 +1191,7 @@ insert into t values (9, 'unheard');
 insert into t_old values (10, 'heard');
 
 -- trap test_trap_082_made_again_under_an_explicit_publication
--- alone
+-- group tables
 -- stale t: a new table under the name of a captured one
 create table t (id int primary key, v text);
 insert into t values (1, 'x');
@@ -1269,12 +1279,23 @@ alter domain dom rename to other;
 insert into t values (2, 'b', '(3,4)', 'y');
 
 -- trap test_trap_069_generated_column_added
--- stale t: rewritten by
+-- stale many: rewritten by
+-- stale coerced: rewritten by
 create table t (id int primary key, a int);
 insert into t values (1, 1);
+create table many (id int primary key, a int);
+insert into many values (1, 1);
+create table coerced (id int primary key, o oid);
+insert into coerced values (1, 4294967295);
 -- steps
 alter table t add column g int generated always as (a * 2) stored;
 insert into t (id, a) values (2, 2);
+update t set a = 3 where id = 1;
+-- drain
+alter table t add column h int generated always as (a * 3) stored, alter id type bigint, add column n int;
+insert into t (id, a, n) values (3, 3, 3);
+do $$ begin alter table many add column g int generated always as (a * 2) stored; end $$;
+alter table coerced add column g int generated always as (id * 2) stored, alter o type int;
 
 -- trap test_trap_069_virtual_column_added
 -- needs current_setting('server_version_num')::int >= 180000
@@ -1293,6 +1314,17 @@ insert into t values (1, 1);
 create publication cdc for table t with (publish_generated_columns = stored);
 -- steps
 alter table t add column g int generated always as (a * 2) stored;
+insert into t (id, a) values (2, 2);
+
+-- trap test_trap_069_set_expression_of_a_published_column
+-- needs current_setting('server_version_num')::int >= 180000
+-- alone
+-- stale t: rewritten by ALTER TABLE
+create table t (id int primary key, a int, g int generated always as (a + 1) stored);
+insert into t (id, a) values (1, 1);
+create publication cdc for table t with (publish_generated_columns = stored);
+-- steps
+alter table t alter g set expression as (a * 10);
 insert into t (id, a) values (2, 2);
 
 -- trap test_trap_069_identity_of_a_column
@@ -1436,11 +1468,9 @@ alter table t replica identity full;
 update t set v = 'z' where id = 1;
 
 -- trap test_trap_086_unlogged
--- alone
 -- stale t: it is unlogged
 create table t (id int primary key, v text);
 insert into t values (1, 'x');
-create publication cdc for tables in schema trap_086_unlogged;
 -- steps
 alter table t set unlogged;
 insert into t values (2, 'lost');
@@ -1512,7 +1542,7 @@ reset cdc.capture;
 insert into t values (2, 'y', 6);
 
 -- trap test_trap_092_table_removed
--- alone
+-- group tables
 -- stale t: left the publication
 create table t (id int primary key, v text);
 create table u (id int primary key);
@@ -1523,7 +1553,7 @@ insert into t values (2, 'unheard');
 insert into u values (1);
 
 -- trap test_trap_092_table_removed_and_added_again
--- alone
+-- group tables
 -- stale t: the publication
 create table t (id int primary key, v text);
 create table u (id int primary key);
@@ -1535,7 +1565,7 @@ alter publication cdc add table t;
 insert into t values (3, 'heard');
 
 -- trap test_trap_092_table_added
--- alone
+-- group tables
 -- stale n: no complete snapshot
 create table t (id int primary key);
 -- steps
@@ -1592,7 +1622,7 @@ alter publication cdc set table t where (n > 50);
 insert into t values (4, 40), (5, 60);
 
 -- trap test_trap_095_root_altered
--- alone
+-- group roots
 -- stale q: column c: added with a default
 create table r (id int primary key, v text) partition by range (id);
 create table r1 partition of r for values from (0) to (10);
@@ -1600,7 +1630,6 @@ create table q (id int primary key) partition by range (id);
 create table q1 partition of q for values from (0) to (10);
 insert into r values (1, 'a');
 insert into q values (1);
-create publication cdc for tables in schema trap_095_root_altered with (publish_via_partition_root = true);
 -- steps
 alter table r add column c int;
 create table r2 partition of r for values from (10) to (20);
@@ -1616,14 +1645,13 @@ truncate r;
 insert into r values (3, 'e');
 
 -- trap test_trap_096_partition_attached_to_a_root
--- alone
+-- group roots
 -- stale r: attached or detached
 create table r (id int primary key, v text) partition by range (id);
 create table r1 partition of r for values from (0) to (10);
 create table alone (id int primary key, v text);
 insert into r values (1, 'a');
 insert into alone values (11, 'b');
-create publication cdc for tables in schema trap_096_partition_attached_to_a_root with (publish_via_partition_root = true);
 -- steps
 insert into r values (2, 'c');
 look;
@@ -1631,14 +1659,13 @@ alter table r attach partition alone for values from (10) to (20);
 insert into r values (12, 'd');
 
 -- trap test_trap_096_partition_detached_from_a_root
--- alone
+-- group roots
 -- stale r2: no complete snapshot
 -- stale r: attached or detached
 create table r (id int primary key, v text) partition by range (id);
 create table r1 partition of r for values from (0) to (10);
 create table r2 partition of r for values from (10) to (20);
 insert into r values (1, 'a'), (11, 'b');
-create publication cdc for tables in schema trap_096_partition_detached_from_a_root with (publish_via_partition_root = true);
 -- steps
 insert into r values (2, 'c');
 look;
@@ -1646,27 +1673,25 @@ alter table r detach partition r2;
 insert into r values (3, 'd');
 
 -- trap test_trap_096_partition_detached_concurrently
--- alone
+-- group roots
 -- stale r2: no complete snapshot
 -- stale r: detached
 create table r (id int primary key, v text) partition by range (id);
 create table r1 partition of r for values from (0) to (10);
 create table r2 partition of r for values from (10) to (20);
 insert into r values (1, 'a'), (11, 'b');
-create publication cdc for tables in schema trap_096_partition_detached_concurrently with (publish_via_partition_root = true);
 -- steps
 alter table r detach partition r2 concurrently;
 insert into r values (3, 'd');
 
 -- trap test_trap_096_detach_cancelled_then_finalized
--- alone
+-- group roots
 -- stale r2: no complete snapshot
 -- stale r: detached
 create table r (id int primary key, v text) partition by range (id);
 create table r1 partition of r for values from (0) to (10);
 create table r2 partition of r for values from (10) to (20);
 insert into r values (1, 'a'), (11, 'b');
-create publication cdc for tables in schema trap_096_detach_cancelled_then_finalized with (publish_via_partition_root = true);
 -- steps
 b: begin;
 b: select from r;
@@ -1680,13 +1705,12 @@ alter table r detach partition r2 finalize;
 insert into r values (3, 'd');
 
 -- trap test_trap_096_detach_cancelled_then_dropped
--- alone
+-- group roots
 -- stale r: dropped
 create table r (id int primary key, v text) partition by range (id);
 create table r1 partition of r for values from (0) to (10);
 create table r2 partition of r for values from (10) to (20);
 insert into r values (1, 'a'), (11, 'b');
-create publication cdc for tables in schema trap_096_detach_cancelled_then_dropped with (publish_via_partition_root = true);
 -- steps
 b: begin;
 b: select from r;
@@ -1700,26 +1724,24 @@ drop table r2;
 insert into r values (3, 'd');
 
 -- trap test_trap_096_partition_dropped
--- alone
+-- group roots
 -- stale r: r2 was dropped
 create table r (id int primary key, v text) partition by range (id);
 create table r1 partition of r for values from (0) to (10);
 create table r2 partition of r for values from (10) to (20);
 insert into r values (1, 'a'), (11, 'b');
-create publication cdc for tables in schema trap_096_partition_dropped with (publish_via_partition_root = true);
 -- steps
 insert into r values (2, 'c');
 drop table r2;
 insert into r values (3, 'd');
 
 -- trap test_trap_097_partition_truncated
--- alone
+-- group roots
 -- stale r: r2 was truncated
 create table r (id int primary key, v text) partition by range (id);
 create table r1 partition of r for values from (0) to (10);
 create table r2 partition of r for values from (10) to (20);
 insert into r values (1, 'a'), (11, 'b');
-create publication cdc for tables in schema trap_097_partition_truncated with (publish_via_partition_root = true);
 -- steps
 insert into r values (12, 'c');
 look;

@@ -144,7 +144,9 @@ def test_a_chunk_looks_at_its_own_part_of_a_large_spool(tmp_path: Path, monkeypa
 def test_a_large_transaction_is_shared_by_all_tasks(tmp_path: Path) -> None:
     messages = wire.transaction(1, OTHER_RELATION, *[wire.insert(60, (str(i),)) for i in range(1000)])
     (batch,) = plan(wire.spool(tmp_path / "s", messages), context=wire.context(OTHER)).batches
-    found = [[r for p in rows.decode_rows(t.path, t) for r in p.to_pylist()] for t in batch.tasks(4)]
+    tasks = batch.tasks(4)
+    assert sum(len(t.run.offsets) - 1 for t in tasks) == len(messages), "a task knows its own part alone"
+    found = [[r for p in rows.decode_rows(t.path, t) for r in p.to_pylist()] for t in tasks]
     assert all(200 < len(part) < 300 for part in found)
     assert [r["ordinal"] for part in found for r in part] == list(range(1000))
     assert {(r["commit_lsn"], r["end_lsn"], r["xid"]) for part in found for r in part} == {(19_000, 19_100, 701)}

@@ -154,7 +154,7 @@ def test_each_of_many_faults_is_found_and_classed(
             columns=COLUMNS,
             key=(0,) if keyed else (),
             samples=5,
-            stamps={},
+            natives={},
         )
         if not keyed:
             modified, added, removed = 0, added + modified, removed + modified

@@ -6,6 +6,7 @@ Exit codes: 0 fine, 1 failed, 2 usage, 3 red, 4 lease, 130 interrupted.
 from __future__ import annotations
 
 import functools
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -80,11 +81,31 @@ def command(function: Callable[..., int | None]) -> Callable[..., None]:
         except KeyboardInterrupt:
             click.echo("cdc: interrupted; nothing half-done remains, run the command again", err=True)
             code = 130
+        except Exception as error:
+            missing = _missing(error)
+            if missing is None or verbose:
+                raise
+            click.echo(f"cdc: {missing}", err=True)
+            code = 1
         finally:
             _stop_spark()
         sys.exit(code or 0)
 
     return run
+
+
+def _missing(error: Exception) -> str | None:
+    """What to do about an object of `cdc init` that somebody has dropped from the source; None for any other error."""
+    if "psycopg" not in sys.modules:
+        return None
+    from psycopg import errors
+
+    from toolkit.source.connection import one_line
+
+    gone = isinstance(error, errors.UndefinedTable | errors.UndefinedFunction | errors.InvalidSchemaName)
+    if not gone or not re.search(r"\bcdc\b", one_line(error)):
+        return None
+    return f"what was put on the source is not whole: {one_line(error)}; run `cdc init`"
 
 
 def _stop_spark() -> None:

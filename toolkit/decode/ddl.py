@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
-from toolkit.catalog import Column, SchemaVersion, TableVersion
+from toolkit.catalog import OPERATIONS, Column, SchemaVersion, TableVersion
 from toolkit.lsn import Lsn
 from toolkit.sqltext import statements
 from toolkit.visibility import Visibility
@@ -40,6 +40,7 @@ _AROUND = ("begin", "start", "commit", "set")
 _MAY_RUN_CODE = re.compile(r"\b(default|check|generated|attach|validate)\b|\\", re.IGNORECASE)
 #: Of a column of a snapshot, what its own rows in the catalog say.
 _OF_ITS_ROW = ("name", "type_oid", "typmod", "not_null", "default", "generated", "identity")
+_LAST_BUILT_IN = 16383  # OID
 _INTEGERS = {"smallint": 2, "integer": 4, "bigint": 8}
 
 
@@ -260,7 +261,8 @@ def classify(
     if old.persistence != new.persistence:
         yield new.relid, f"persistence changed from {old.persistence} to {new.persistence}"
     if old.publishes != new.publishes:
-        yield new.relid, f"the publication now sends {', '.join(sorted(new.publishes)) or 'nothing'} only"
+        part, told = (old, "until now sent") if new.publishes == OPERATIONS else (new, "now sends")
+        yield new.relid, f"the publication {told} {', '.join(sorted(part.publishes)) or 'nothing'} only"
     if old.conflict != new.conflict:
         yield new.relid, new.conflict or f"until now {old.conflict}"
     if old.borrowed_key != new.borrowed_key:
@@ -398,22 +400,27 @@ def _added(column: Column, new: TableVersion, rewrite: int) -> str | None:
         return "added with values computed for the rows that were there"
     if column.default is not None and new.kind == "p" and new.children:
         return "added with a default to a partitioned table"
-    if rewrite and (column.default is not None or column.type_kind == "d"):
-        return "added with a default in a rewrite"
+    if rewrite and (column.default is not None or column.type_kind == "d" or column.type_oid > _LAST_BUILT_IN):
+        return "added with a default in a rewrite"  # its own or, for all we know, that of its type
     return None
 
 
 def _provable(old: TableVersion, new: TableVersion, message: DdlMessage, rewrite: int) -> bool:
-    """Whether a rewrite has kept the text of every value: nothing but widening casts in a plain ALTER TABLE."""
-    if rewrite & ~REWRITE_TYPE or not plain_alter_table(message, old, new):
+    """Whether a rewrite has kept the text of every value that was there: a plain ALTER TABLE that added columns, or has
+    widened some.
+    """
+    if rewrite & ~(REWRITE_TYPE | REWRITE_DEFAULT) or not plain_alter_table(message, old, new):
         return False
     before = {c.attnum: c for c in old.columns}
+    if rewrite & REWRITE_DEFAULT and any(c.generated == "s" and c.published for c in before.values()):
+        return False  # SET EXPRESSION computes them anew
     changed = [
         (before[c.attnum], c)
         for c in new.columns
         if c.attnum in before and (before[c.attnum].type_oid, before[c.attnum].typmod) != (c.type_oid, c.typmod)
     ]
-    return bool(changed) and all(_widened(was, now) or _relabelled(was, now) for was, now in changed)
+    told = bool(changed) or not rewrite & REWRITE_TYPE
+    return told and all(_widened(was, now) or _relabelled(was, now) for was, now in changed)
 
 
 def plain_alter_table(message: DdlMessage, old: TableVersion, new: TableVersion) -> bool:

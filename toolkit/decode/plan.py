@@ -63,12 +63,12 @@ class Planner:
                 # The upto LSN may lie inside the last commit record, which is then read to its end.
                 complete_to = max(complete_to, self.spool.upto_lsn)
             mine = special[np.searchsorted(special, first) : np.searchsorted(special, stop)]
-            yield self._batch(first, stop, ends[first_transaction:stop_transaction], complete_to, mine)
+            yield self._batch(first, stop, complete_to, mine)
             first_transaction, first = stop_transaction, stop
         if not len(ends) and self.spool.complete:
-            yield self._batch(0, len(stream), ends, self.spool.upto_lsn, special)
+            yield self._batch(0, len(stream), self.spool.upto_lsn, special)
 
-    def _batch(self, first: int, stop: int, ends: Ints, complete_to: int, special: Ints) -> PlannedBatch:
+    def _batch(self, first: int, stop: int, complete_to: int, special: Ints) -> PlannedBatch:
         events: list[Event] = []
         beacons: list[str] = []
         owner = np.searchsorted(self.stream.begins, special, "right") - 1
@@ -91,7 +91,7 @@ class Planner:
             batch_id=self.batch_id, first_msg=first, stop_msg=stop, complete_to=complete_to,
             changes=rows + counts["truncate"], counts=dict(counts), events=tuple(events), beacons=tuple(beacons),
             versions=dict(self.versions), next_schema_id=self.next_schema_id, skipped=skipped,
-            generation=self.context.generation, path=str(self.spool.path), offsets=self.stream.offsets, ends=ends,
+            generation=self.context.generation, path=str(self.spool.path), stream=self.stream,
             bindings=self.layouts.before(stop), xids=tuple(x for x in self.xids if x[0] >= first),
             images=tuple(self.images) if self.logs else (),
         )  # fmt: skip

@@ -11,7 +11,7 @@ import numpy as np
 
 from toolkit.catalog import SchemaVersion
 from toolkit.decode.rows import Binding, DecodeTask
-from toolkit.decode.stream import Ints
+from toolkit.decode.stream import Stream, run_of
 from toolkit.events import Event
 from toolkit.lsn import Lsn
 
@@ -49,27 +49,23 @@ class PlannedBatch:
     skipped: int  # non-transactional messages: they have no place in the order of effects
     generation: int
     path: str
-    offsets: Ints = field(repr=False)  # of the whole spool
-    ends: Ints = field(repr=False)  # message index after each transaction of the batch
+    stream: Stream = field(repr=False)  # of the whole spool
     bindings: tuple[Binding, ...] = field(repr=False)  # start: index into the spool
-    xids: tuple[tuple[int, int], ...] = field(repr=False)
+    xids: tuple[tuple[int, int], ...] = field(repr=False)  # (index of BEGIN, 64-bit xid) where it is known
     images: tuple[Binding, ...] = field(repr=False, default=())  # of tables in the change log; start: as in bindings
 
     def tasks(self, count: int) -> list[DecodeTask]:
         """At most `count` tasks of about equal bytes, none for an empty batch. A large transaction is split too."""
-        if not len(self.ends):
+        first, stop, offsets = self.first_msg, self.stop_msg, self.stream.offsets
+        if not self.changes:
             return []
-        stop = int(self.ends[-1])
-        low, high = self.offsets[[self.first_msg, stop]].tolist()
+        low, high = offsets[[first, stop]].tolist()
         wanted = low + (high - low) * np.arange(1, max(count, 1), dtype=float) / max(count, 1)
-        edges = np.unique([self.first_msg, *np.searchsorted(self.offsets, wanted).tolist(), stop]).tolist()
+        edges = np.unique([first, *np.searchsorted(offsets, wanted).tolist(), stop]).tolist()
         return [self._task(low, high) for low, high in pairwise(edges)]
 
-    def _task(self, low: int, high: int) -> DecodeTask:
-        """Of the rows of messages [low, high): with the whole transactions that they are in, and the layouts there."""
-        begun, ended = int(np.searchsorted(self.ends, low, "right")), int(np.searchsorted(self.ends, high))
-        first = int(self.ends[begun - 1]) if begun else self.first_msg
-        stop = int(self.ends[ended])
+    def _task(self, first: int, stop: int) -> DecodeTask:
+        """Of the rows of messages [first, stop), with the layouts there."""
         in_force: dict[int, Binding] = {}
         later = []
         for binding in self.bindings:
@@ -80,9 +76,13 @@ class PlannedBatch:
         moved = tuple(replace(b, start=max(b.start - first, 0)) for b in [*in_force.values(), *later])
         # Layouts of logged images are compared with the message index alone, so all of them may come along.
         images = tuple(replace(b, start=b.start - first) for b in self.images if b.start < stop)
-        xids = tuple((begin - first, xid) for begin, xid in self.xids if first <= begin < stop)
-        offsets, part = self.offsets[first : stop + 1].copy(), (low - first, high - first)
-        return DecodeTask(self.path, offsets, moved, xids, self.batch_id, self.generation, images, part)
+        run = run_of(self.stream, first, stop)
+        xids = run.xids.copy()
+        for begin, xid in self.xids:
+            xids[run.begins == begin - first] = xid
+        return DecodeTask(
+            self.path, replace(run, xids=xids), moved, self.batch_id, self.generation, images
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

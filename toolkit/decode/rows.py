@@ -18,7 +18,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from toolkit.decode.messages import POSTGRES_EPOCH_US
-from toolkit.decode.stream import ROW_BYTES, Bytes, Ints, Stream, be32, be64, open_bytes, per_message, release, scan
+from toolkit.decode.stream import (
+    ROW_BYTES,
+    Bytes,
+    Ints,
+    Run,
+    Stream,
+    be32,
+    be64,
+    open_bytes,
+    per_message,
+    release,
+    scan_run,
+)  # fmt: skip
 from toolkit.errors import DecodeError
 from toolkit.events import EVENT_SCHEMA, Event, to_arrow
 from toolkit.lsn import Lsn
@@ -51,16 +63,14 @@ class Binding:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodeTask:
-    """The part of a run of whole transactions that one worker decodes. Holds everything but the bytes."""
+    """The messages that one worker decodes, a part of a large transaction too. Holds everything but the bytes."""
 
     path: str
-    offsets: Ints  # n + 1, absolute
+    run: Run  # its xids are of 64 bit where they are known
     bindings: tuple[Binding, ...]  # start: index into this task; those in force before it have 0
-    xids: tuple[tuple[int, int], ...]  # (index of BEGIN, 64-bit xid) where it is known
     batch_id: int
     generation: int
     images: tuple[Binding, ...] = ()  # how the images inside rows of the change log read, `start` as in bindings
-    part: tuple[int, int] | None = None  # message indexes; None: all
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,20 +89,16 @@ def decode_rows(path: str, task: DecodeTask) -> Iterator[pa.RecordBatch]:
     Raises:
         DecodeError: a row before its RELATION, a tuple that does not fit it, or text that is not UTF-8.
     """
-    stream = scan(open_bytes(path), task.offsets)
-    low, high = task.part or (0, len(stream))
-    rows = low + np.flatnonzero(np.isin(stream.types[low:high], ROW_BYTES))
+    stream = scan_run(open_bytes(path), task.run)
+    rows = np.flatnonzero(np.isin(stream.types, ROW_BYTES))
     if not len(rows):
         return
     relids = stream.relids(rows)
     order = np.argsort(relids, kind="stable")
     rows, relids = rows[order], relids[order]
-    xids = stream.xids.copy()
-    for begin, xid in task.xids:
-        xids[np.searchsorted(stream.begins, begin)] = xid
     columns = _Positions(
         per_message(stream, stream.commit_lsns), per_message(stream, stream.end_lsns),
-        per_message(stream, stream.times + POSTGRES_EPOCH_US), per_message(stream, xids),
+        per_message(stream, stream.times + POSTGRES_EPOCH_US), per_message(stream, stream.xids),
     )  # fmt: skip
     tables, firsts = np.unique(relids, return_index=True)
     for relid, mine in zip(tables.tolist(), np.split(rows, firsts[1:]), strict=True):

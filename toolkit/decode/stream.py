@@ -25,6 +25,7 @@ _ROW = np.zeros(256, np.int64)
 _ROW[np.frombuffer(b"IUD", np.uint8)] = 1
 ROW_BYTES = np.frombuffer(b"IUD", np.uint8)
 _SPAN = 16 << 20
+_SCANNED = 1 << 18  # messages whose xids are compared at once
 
 
 def open_bytes(path: str | Path) -> Bytes:
@@ -165,13 +166,59 @@ def scan(data: Bytes, offsets: Ints) -> Stream:
             f"message {begins[first]}: transaction at {Lsn(int(commit_lsns[first]))} comes after the one at"
             f" {Lsn(int(commit_lsns[first - 1]))}; pgoutput sends them in commit order"
         )
-    before = np.cumsum(weights) - weights
-    ordinals = before - _spread(before[begins], begins, len(types))
+    del starts, sizes  # a huge transaction is scanned as one: what is not needed any more makes room
+    ordinals = _ordinals(weights, begins, 0)
     stream = Stream(
         data, offsets, types, weights, ordinals, begins, commits, commit_lsns, ends, times, xids
     )  # fmt: skip
     _require_xids(stream)
     return stream
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """Any run of a stream's messages, inside of transactions too: all that is to be known of it but the bytes."""
+
+    offsets: Ints  # of its messages, n + 1, absolute
+    ordinal: int  # of the first
+    begins: Ints  # of its transactions, as message indexes of the run; of one that is under way: below 0
+    commit_lsns: Ints
+    end_lsns: Ints
+    times: Ints
+    xids: Ints
+
+
+def run_of(stream: Stream, first: int, stop: int) -> Run:
+    """The messages [first, stop) of a stream."""
+    low, high = np.searchsorted(stream.commits, first), np.searchsorted(stream.begins, stop)
+    mine = slice(low, high)
+    return Run(
+        stream.offsets[first : stop + 1].copy(), int(stream.ordinals[first]), stream.begins[mine] - first,
+        stream.commit_lsns[mine], stream.end_lsns[mine], stream.times[mine], stream.xids[mine],
+    )  # fmt: skip
+
+
+def scan_run(data: Bytes, run: Run) -> Stream:
+    """The stream of a run; `scan` has proven what it is a part of. It knows no commits."""
+    starts, sizes = run.offsets[:-1] + ROW_HEADER, np.diff(run.offsets) - ROW_HEADER
+    types = _bytes(data, starts)
+    weights = _weights(data, starts, sizes, types)
+    begins = np.maximum(run.begins, 0)
+    under_way = run.ordinal if len(begins) and run.begins[0] < 0 else 0
+    return Stream(
+        data, run.offsets, types, weights, _ordinals(weights, begins, under_way), begins, begins[:0],
+        run.commit_lsns, run.end_lsns, run.times, run.xids,
+    )  # fmt: skip
+
+
+def _ordinals(weights: Ints, begins: Ints, first: int) -> Ints:
+    """By message. `first` is that of message 0, if its transaction began before."""
+    ordinals = np.cumsum(weights)
+    ordinals -= weights
+    bases = ordinals[begins]
+    bases[:1] -= first
+    ordinals -= _spread(bases, begins, len(weights))
+    return ordinals
 
 
 def _weights(data: Bytes, starts: Ints, sizes: Ints, types: Bytes) -> Ints:
@@ -187,18 +234,25 @@ def _weights(data: Bytes, starts: Ints, sizes: Ints, types: Bytes) -> Ints:
 
 
 def _require_nesting(begins: Ints, commits: Ints, types: Bytes, weights: Ints) -> None:
-    depth = np.cumsum(types == ord("B")) - np.cumsum(types == ord("C"))
-    wrong = (depth < 0) | (depth > 1)
+    edges = np.sort(np.concatenate([begins, commits]), kind="stable")
+    wrong = types[edges] != np.where(np.arange(len(edges)) % 2, ord("C"), ord("B"))
     if wrong.any():
-        index = int(np.argmax(wrong))
+        index = int(edges[np.argmax(wrong)])
         raise DecodeError(f"message {index}: {chr(types[index])} does not match the transaction before it")
     if len(begins) != len(commits):
         raise DecodeError(f"the stream ends inside the transaction that begins at message {begins[-1]}")
-    # After a COMMIT the depth is 0 again, so the COMMIT itself has to be let through.
-    stray = (depth == 0) & (types != ord("C")) & ((types != ord("M")) | (weights != 0))
+    stray = ~_inside(begins, commits, len(types)) & ((types != ord("M")) | (weights != 0))
     if stray.any():
         index = int(np.argmax(stray))
         raise DecodeError(f"message {index}: {chr(types[index])} stands outside any transaction")
+
+
+def _inside(begins: Ints, commits: Ints, count: int) -> npt.NDArray[np.bool_]:
+    """By message, whether it is of a transaction, BEGIN and COMMIT too."""
+    steps = np.zeros(count + 1, np.int8)
+    steps[begins] += 1
+    steps[commits + 1] -= 1
+    return np.cumsum(steps[:count], dtype=np.int8).view(np.bool_)
 
 
 def _require_size(sizes: Ints, indexes: Ints, size: int, name: str, *, exact: bool = True) -> None:
@@ -210,17 +264,17 @@ def _require_size(sizes: Ints, indexes: Ints, size: int, name: str, *, exact: bo
 
 def _require_xids(stream: Stream) -> None:
     """Every row of the spool names its transaction a second time: a lost BEGIN/COMMIT pair shows here."""
-    inside = np.ones(len(stream), bool)
-    depth = np.cumsum(stream.types == ord("B")) - np.cumsum(stream.types == ord("C"))
-    inside &= (depth == 1) & ((stream.types != ord("M")) | (stream.weights != 0))
-    indexes = np.flatnonzero(inside)
-    wanted = _spread(stream.xids, stream.begins, len(stream))[indexes]
-    found = be32(stream.data, stream.offsets[indexes] + 18)
-    if (wanted != found).any():
-        first = int(np.argmax(wanted != found))
-        raise DecodeError(
-            f"message {indexes[first]} belongs to transaction {found[first]} but stands inside {wanted[first]}"
-        )
+    rows = _inside(stream.begins, stream.commits, len(stream)) & (stream.types != ord("C"))
+    rows &= (stream.types != ord("M")) | (stream.weights != 0)
+    for first in range(0, len(stream), _SCANNED):
+        indexes = first + np.flatnonzero(rows[first : first + _SCANNED])
+        wanted = stream.xids[np.searchsorted(stream.begins, indexes, "right") - 1]
+        found = be32(stream.data, stream.offsets[indexes] + 18)
+        if (wanted != found).any():
+            wrong = int(np.argmax(wanted != found))
+            raise DecodeError(
+                f"message {indexes[wrong]} belongs to transaction {found[wrong]} but stands inside {wanted[wrong]}"
+            )
 
 
 def _spread(values: Ints, begins: Ints, count: int) -> Ints:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from toolkit.lake.applied import CHANGING
-from toolkit.lake.parity import Side, current_fields, line_sql
+from toolkit.lake.parity import Side, current_fields, lines_sql, query
 from toolkit.lake.tables import EVENTS
 from toolkit.lsn import Lsn
 from toolkit.parity import Comparison
@@ -129,11 +129,9 @@ def lines_at(spark: SparkSession, side: Side, snapshot_id: int, rows: Collection
     texts = current_fields(plan)
     shown: Sequence[int] = plan.key or range(len(plan.columns))
     wanted = ", ".join(_array([_literal(cell) for cell in row]) for row in rows)
-    found = spark.sql(
-        f"SELECT {line_sql(plan)} FROM {replace(side, snapshot_id=snapshot_id).relation}"
-        f" WHERE {_array([texts[i] for i in shown])} IN ({wanted})"
-    ).collect()
-    return Counter(line.encode() for (line,) in found)
+    named = f"{_array([texts[i] for i in shown])} IN ({wanted})"
+    relation = f"(SELECT * FROM {replace(side, snapshot_id=snapshot_id).relation} WHERE {named})"
+    return Counter(bytes(line) for (line,) in query(spark, lines_sql(plan, relation)).collect())
 
 
 def _row(image: Sequence[str | None] | None, plan: Comparison) -> Row | None:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from toolkit.names import lake_columns, lake_table, quote_spark
-from toolkit.parity import KEYS, NULL, SEPARATOR, BucketFigures, Comparison, Figures, from_halves
+from toolkit.parity import KEYS, BucketFigures, Comparison, Figures, Native, from_halves
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 #: Tables and columns of one Spark job: it costs about the same for one table as for many, until its plan grows large.
@@ -45,36 +45,59 @@ def current_fields(plan: Comparison) -> list[str]:
     return [text_sql(names[c.attnum], c) for c in plan.columns]
 
 
-def line_sql(plan: Comparison, *, typed: bool = False) -> str:
-    """The expression that gives a row of `current` as its line; with `typed`, of rows whose `_cdc_text` is NULL.
+def lines_sql(plan: Comparison, relation: str, *, typed: bool = False) -> str:
+    """The query for the lines of the rows of `relation`; with `typed` of rows whose `_cdc_text` is NULL.
 
-    Nearly every row has nothing in `_cdc_text`: to ask once costs less than in each cell.
+    Nearly every row has nothing in `_cdc_text`: to ask first costs less than to look into it. Run it by `query`.
     """
     from toolkit.pgtypes import canonical_sql, kind, text_sql
 
     names = lake_columns([(c.attnum, c.name) for c in plan.table.columns])
-    stamps = {i: _stamp(names[plan.columns[i].attnum], end) for i, end in plan.stamps.items()}
-    bare = _joined([stamps.get(i) or canonical_sql(names[c.attnum], c) for i, c in enumerate(plan.columns)])
-    if typed or all(kind(c) == "string" for c in plan.columns):
-        return bare
-    line = _joined([text_sql(names[c.attnum], c, stamps.get(i)) for i, c in enumerate(plan.columns)])
-    return line if len(plan.columns) > _ASKED_COLUMNS else f"if(_cdc_text IS NULL, {bare}, {line})"
+    cells = []
+    for i, column in enumerate(plan.columns):
+        name, native = names[column.attnum], plan.natives.get(i)
+        bare = f"cast({canonical_sql(name, column)} as binary)" if native is None else _native(name, native)
+        if not typed and kind(column) != "string":
+            text = text_sql(name, column, "cast(null as string)")
+            if native is not None:  # nothing but a text, though it be as long as the type's own bytes
+                long = f"octet_length({text}) = {native.width} AND {text} <> 'infinity'"
+                mark = f"if({long}, '\\u0000', '')" if native.kind.startswith("timestamp") else "'\\u0000'"
+                text = f"concat({text}, {mark})"
+            whole = f"coalesce(cast({text} as binary), {bare})"
+            bare = whole if len(plan.columns) > _ASKED_COLUMNS else f"if(_cdc_text IS NULL, {bare}, {whole})"
+        cells.append(f"{bare} AS _cdc_c{i}")
+    sized = (
+        f", coalesce(cast(octet_length(_cdc_c{i}) as binary), X'FFFFFFFF'), coalesce(_cdc_c{i}, X'')"
+        for i in range(len(cells))
+    )
+    return (
+        f"SELECT concat(X'{len(cells):04X}'{''.join(sized)}) AS line"
+        f" FROM (SELECT {', '.join(cells) or '1'} FROM {relation})"
+    )
 
 
-def _stamp(lake_name: str, end: str) -> str:
-    """A timestamp's eight bytes on the source, as hex. One without a time zone is cast in the session's, UTC."""
-    value = quote_spark(lake_name) if end else f"cast({quote_spark(lake_name)} as timestamp)"
-    return f"lower(lpad(hex(unix_micros({value}) - {_EPOCH_MICROS}), 16, '0'))"
+def _native(lake_name: str, native: Native) -> str:
+    """The bytes that the server sends. A timestamp without a time zone is cast in the session's, UTC."""
+    value = quote_spark(lake_name)
+    if native.kind == "boolean":
+        return f"case when {value} then X'01' when not {value} then X'00' end"
+    if native.kind == "smallint":  # what is none has four bytes
+        short = f"cast({value} as smallint)"
+        return f"if({value} = {short}, cast({short} as binary), cast({value} as binary))"
+    if native.kind.startswith("timestamp"):
+        value = value if native.kind == "timestamptz" else f"cast({value} as timestamp)"
+        return f"cast(unix_micros({value}) - {_EPOCH_MICROS} as binary)"
+    return f"cast({value} as binary)"
 
 
-def _joined(fields: Sequence[str]) -> str:
-    if not fields:
-        return "''"
-    return f"concat_ws({_literal(SEPARATOR)}, {', '.join(f'coalesce({field}, {_literal(NULL)})' for field in fields)})"
-
-
-def _literal(text: bytes) -> str:
-    return "'" + "".join(f"\\u{code:04x}" for code in text) + "'"
+def query(spark: SparkSession, text: str) -> DataFrame:
+    """What `spark.sql` gives. Whole numbers are cast to their bytes, for which ANSI mode knows no cast."""
+    ansi = spark.conf.get("spark.sql.ansi.enabled", "true") or "true"
+    spark.conf.set("spark.sql.ansi.enabled", "false")
+    try:
+        return spark.sql(text)
+    finally:
+        spark.conf.set("spark.sql.ansi.enabled", ansi)
 
 
 def figures(spark: SparkSession, sides: Sequence[Side]) -> dict[int, Figures]:
@@ -83,11 +106,13 @@ def figures(spark: SparkSession, sides: Sequence[Side]) -> dict[int, Figures]:
     for job in _jobs(sides):
         typed = _typed(spark, job)
         lines = " UNION ALL ".join(
-            f"SELECT {side.plan.table.relid}L AS relid, {side.plan.buckets}L AS buckets,"
-            f" {line_sql(side.plan, typed=side in typed)} AS line FROM {side.relation}"
+            f"SELECT {side.plan.table.relid}L AS relid, {side.plan.buckets}L AS buckets, line"
+            f" FROM ({lines_sql(side.plan, side.relation, typed=side in typed)})"
             for side in job
         )
-        for relid, bucket, rows, *halves in spark.sql(_FIGURES.format(numbers=_NUMBERS.format(lines=lines))).collect():
+        for relid, bucket, rows, *halves in query(
+            spark, _FIGURES.format(numbers=_NUMBERS.format(lines=lines))
+        ).collect():
             found[relid][bucket] = BucketFigures(rows, *from_halves(*halves))
     return dict(found)
 
@@ -110,12 +135,13 @@ def _typed(spark: SparkSession, sides: Sequence[Side]) -> Collection[Side]:
 
 def lines(spark: SparkSession, side: Side, wanted: Collection[int]) -> Iterator[bytes]:
     """The lines of the buckets `wanted`, one partition at a time."""
-    select = f"SELECT {side.plan.buckets}L AS buckets, {line_sql(side.plan)} AS line FROM {side.relation}"
-    rows = spark.sql(
-        f"SELECT line FROM ({_NUMBERS.format(lines=select)}) WHERE high % buckets IN ({', '.join(map(str, wanted))})"
+    select = f"SELECT {side.plan.buckets}L AS buckets, line FROM ({lines_sql(side.plan, side.relation)})"
+    rows = query(
+        spark,
+        f"SELECT line FROM ({_NUMBERS.format(lines=select)}) WHERE high % buckets IN ({', '.join(map(str, wanted))})",
     )
     for (line,) in rows.toLocalIterator():
-        yield line.encode()
+        yield bytes(line)
 
 
 def lines_of_keys(spark: SparkSession, side: Side, keys: Sequence[Sequence[str]]) -> Iterator[bytes]:
@@ -126,13 +152,14 @@ def lines_of_keys(spark: SparkSession, side: Side, keys: Sequence[Sequence[str]]
     wanted.createOrReplaceTempView("cdc_parity_keys")
     same = " AND ".join(f"{texts[i]} = {n}" for i, n in zip(side.plan.key, names, strict=True))
     try:
-        rows = spark.sql(
-            f"SELECT {line_sql(side.plan)} FROM (SELECT * FROM {side.relation} WHERE {key_ranges_sql(side.plan, keys)})"
-            f" LEFT SEMI JOIN cdc_parity_keys ON {same}"
-        ).collect()
+        found = (
+            f"(SELECT * FROM (SELECT * FROM {side.relation} WHERE {key_ranges_sql(side.plan, keys)})"
+            f" LEFT SEMI JOIN cdc_parity_keys ON {same})"
+        )
+        rows = query(spark, lines_sql(side.plan, found)).collect()
     finally:
         spark.catalog.dropTempView("cdc_parity_keys")
-    return (line.encode() for (line,) in rows)
+    return (bytes(line) for (line,) in rows)
 
 
 def key_ranges_sql(plan: Comparison, keys: Sequence[Sequence[str]]) -> str:

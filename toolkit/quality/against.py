@@ -148,7 +148,7 @@ def _compared(
     # Attribute numbers differ after a restore: both sides print the columns in the order of the source.
     by_name = {c.name: c for c in other_plan.columns}
     other_plan = replace(
-        other_plan, columns=tuple(by_name[c.name] for c in plan.columns), key=plan.key, stamps=plan.stamps
+        other_plan, columns=tuple(by_name[c.name] for c in plan.columns), key=plan.key, natives=plan.natives
     )
     try:
         plan, source = effective(plan, _figures(ours, plan))
@@ -169,7 +169,7 @@ def _compared(
                 columns=[c.name for c in plan.columns],
                 key=plan.key,
                 samples=config.check.samples,
-                stamps=plan.stamps,
+                natives=plan.natives,
                 expected=sum(f[b].rows for f in (source, other_figures) for b in buckets if b in f),
                 directory=directory,
             )

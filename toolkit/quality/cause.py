@@ -55,7 +55,7 @@ def explain(
 
     def rows_at(commit: Commit) -> Counter[Row]:
         lines = evidence.lines_at(spark, side, commit.snapshot_id, set(named))
-        return Counter({fields(line, plan.stamps): copies for line, copies in lines.items()})
+        return Counter({fields(line, plan.natives): copies for line, copies in lines.items()})
 
     written = [(one, rows_at(one.before), rows_at(one.commits[-1])) for one in applied.foreign(proven)[:_TIMES]]
     return tuple(

@@ -438,7 +438,7 @@ class _Comparing:
                 columns=[c.name for c in plan.columns],
                 key=plan.key,
                 samples=self.config.check.samples,
-                stamps=plan.stamps,
+                natives=plan.natives,
                 expected=expected,
                 directory=directory,
                 every=None if self.rows is None else self.rows.of(side.plan, self.lsn),

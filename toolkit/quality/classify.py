@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from toolkit.parity import SEPARATOR, fields
+from toolkit.parity import Native, cells, fields
 from toolkit.quality.report import Classes, Difference, Row, Sample, SampleKind, cut
 
 #: Takes every row that is not identical: its class, and its cells in the source and in the lake.
@@ -17,7 +17,7 @@ Every = Callable[[SampleKind, Row | None, Row | None], None]
 #: Lines of one part, both sides together: what is held in memory at once.
 _PART = 200_000
 _PARTS_MOST = 128  # two files each are open at once
-_END = b"\0\n"  # never inside a line
+_SIZE = 4  # bytes of a line's length, before it
 
 
 def classify(
@@ -27,7 +27,7 @@ def classify(
     columns: Sequence[str],
     key: Sequence[int],
     samples: int,
-    stamps: Mapping[int, str],
+    natives: Mapping[int, Native],
     expected: int = 0,
     directory: Path | None = None,
     every: Every | None = None,
@@ -38,11 +38,11 @@ def classify(
     `columns`; a bag has none, so that its rows are only ever added or removed.
 
     Args:
-        stamps: of the comparison that the lines are of.
+        natives: of the comparison that the lines are of.
         expected: lines of both sides together; above what memory should hold they are spooled in `directory`.
         every: is handed the rows as they are found, in no order.
     """
-    found = _Found(tuple(columns), tuple(key), samples, stamps, every)
+    found = _Found(tuple(columns), tuple(key), samples, natives, every)
     parts = min(_PARTS_MOST, 1 + expected // _PART)
     if parts == 1 or directory is None:
         found.add(list(source), lake)
@@ -62,13 +62,22 @@ def _apart(
         with ExitStack() as stack:
             sinks = [stack.enter_context(path.open("wb")) for path in files[side]]
             for line in lines:
-                cells = line.split(SEPARATOR)
-                named = SEPARATOR.join([cells[i] for i in key]) if key else line
-                sinks[zlib.crc32(named) % parts].write(line + _END)
+                row = cells(line) if key else []
+                named = repr([row[i] for i in key]).encode() if key else line
+                sinks[zlib.crc32(named) % parts].write(len(line).to_bytes(_SIZE, "big") + line)
     for one, two in zip(files["source"], files["lake"], strict=True):
-        yield one.read_bytes().split(_END)[:-1], two.read_bytes().split(_END)[:-1]
+        yield _lines(one), _lines(two)
         one.unlink()
         two.unlink()
+
+
+def _lines(path: Path) -> list[bytes]:
+    data, at, found = path.read_bytes(), 0, []
+    while at < len(data):
+        start = at + _SIZE
+        at = start + int.from_bytes(data[at:start], "big")
+        found.append(data[start:at])
+    return found
 
 
 @dataclass
@@ -76,7 +85,7 @@ class _Found:
     columns: tuple[str, ...]
     key: tuple[int, ...]
     most: int
-    stamps: Mapping[int, str]
+    natives: Mapping[int, Native]
     every: Every | None
     counts: Counter[str] = field(default_factory=Counter)
     kept: dict[SampleKind, list[Sample]] = field(default_factory=lambda: {"modified": [], "added": [], "removed": []})
@@ -103,7 +112,7 @@ class _Found:
         return found
 
     def _fields(self, line: bytes) -> Row:
-        return fields(line, self.stamps)
+        return fields(line, self.natives)
 
     def _note(
         self, kind: SampleKind, source: Row | None, lake: Row | None, copies: tuple[int, int] | None = None

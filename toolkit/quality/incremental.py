@@ -101,7 +101,7 @@ def compared(
         columns=[c.name for c in plan.columns],
         key=plan.key,
         samples=config.check.samples,
-        stamps=plan.stamps,
+        natives=plan.natives,
         every=every,
     )
     alike = not (found.modified or found.added or found.removed)

@@ -1,8 +1,7 @@
-"""COPY's text form as cells or as lines of raw text, without a parser where there is nothing to parse."""
+"""COPY's text form as cells, without a parser where there is nothing to parse."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,12 +9,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from toolkit.parity import NULL, SEPARATOR
-
 _TAB, _NEWLINE, _BACKSLASH, _N = 9, 10, 92, 78
 #: What COPY writes for characters that it escapes; the backslash itself comes first and last.
 _ESCAPES = (("\\n", "\n"), ("\\t", "\t"), ("\\r", "\r"), ("\\b", "\b"), ("\\f", "\f"), ("\\v", "\v"))
 _HELD = "\0"  # stands for a backslash meanwhile; never inside a PostgreSQL text
+_NULL = b"\0N"  # never inside a PostgreSQL text
 _HELD_BYTE = b"\xff"  # the same among bytes; never inside UTF-8
 #: Above this a block is one huge row or a few: taken cell by cell, it needs a third of the memory.
 _LARGE_BYTES = 32 << 20
@@ -92,7 +90,7 @@ def _one_by_one(lines: list[bytes]) -> pa.StringArray:
         row.reverse()
         while row:
             cell = _plain(row.pop())
-            valid.append(cell != NULL)
+            valid.append(cell != _NULL)
             found.append(cell if valid[-1] else b"")
     lengths = np.fromiter(map(len, found), np.int64, len(found))
     return _strings(lengths, b"".join(found), np.array(valid, np.bool_))
@@ -102,19 +100,10 @@ def _plain(text: bytes) -> bytes:
     if b"\\" not in text:
         return text
     # A value's own backslash is written twice: once those are aside, a single one begins an escape or NULL.
-    text = text.replace(b"\\\\", _HELD_BYTE).replace(b"\\N", NULL)
+    text = text.replace(b"\\\\", _HELD_BYTE).replace(b"\\N", _NULL)
     for written, meant in _ESCAPES:
         text = text.replace(written.encode(), meant.encode())
     return text.replace(_HELD_BYTE, b"\\")
-
-
-def lines(rows: Sequence[bytes]) -> list[bytes]:
-    """Rows of COPY text as the lines that `toolkit.parity` compares."""
-    text = b"".join(rows).replace(b"\t", SEPARATOR)
-    plain = text.replace(b"\\N", NULL)
-    if b"\\" not in plain:  # nor had any value one: of `\\\\N` the first would be left
-        return plain.split(b"\n")[:-1]
-    return [_plain(line) for line in text.split(b"\n")[:-1]]
 
 
 def numbers(kind: pa.DataType, values: npt.NDArray[Any]) -> pa.Array:
@@ -136,4 +125,4 @@ def constant(kind: pa.DataType, value: int | str | list[int] | None, rows: int) 
     return pa.ListArray.from_arrays(numbers(pa.int32(), offsets), items)
 
 
-__all__ = ["cells", "constant", "lines", "numbers"]
+__all__ = ["cells", "constant", "numbers"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,14 +14,17 @@ from toolkit.catalog import Column
 from toolkit.config import Config
 from toolkit.errors import CdcError
 from toolkit.names import quote_postgres
-from toolkit.parity import Comparison
+from toolkit.parity import Comparison, Native
 from toolkit.queries import load
-from toolkit.source import copytext
 from toolkit.source.copyout import copy_blocks
 
 #: Less than a socket holds: while a block is hashed the server goes on, and is hardly ever waited for.
 _BLOCK_BYTES = 1 << 17
 _KEYS_AT_ONCE = 5_000
+#: Types whose binary form is their text.
+_SENT_AS_TEXT = re.compile(r"text|character( varying)?(\(\d+\))?")
+#: What COPY sends in binary form before its first row, in the same message, and behind its last one.
+_HEADER_BYTES, _TRAILER = 19, b"\xff\xff"
 
 
 class TableMoved(CdcError):
@@ -97,11 +101,19 @@ def lines(
         statements = [_statement(plan, part) for part in parts]
     with _table(conn, plan):
         try:
-            yield (
-                copytext.lines(rows) for s in statements for rows in copy_blocks(conn, s.as_string(conn), _BLOCK_BYTES)
-            )
+            yield (rows for s in statements for rows in _sent(conn, s.as_string(conn)))
         except (psycopg.errors.UndefinedColumn, psycopg.errors.SnapshotTooOld) as error:
             raise TableMoved(f"{table.identifier} was altered meanwhile: {error.diag.message_primary}") from None
+
+
+def _sent(conn: psycopg.Connection[Any], statement: str) -> Iterator[list[bytes]]:
+    """The rows of a COPY in binary form, each as it was sent."""
+    header = _HEADER_BYTES
+    for rows in copy_blocks(conn, statement, _BLOCK_BYTES):
+        rows[0], header = rows[0][header:], 0
+        if rows[-1] == _TRAILER:
+            rows.pop()
+        yield rows
 
 
 def _relation(plan: Comparison) -> sql.Composable:
@@ -127,17 +139,20 @@ def _statement(plan: Comparison, keys: Sequence[Sequence[str]] | None = None) ->
             sql.SQL(", ").join(sql.SQL(f"k{n}") for n in range(len(columns))),
         )
     return sql.SQL(load("parity/lines")).format(
-        columns=sql.SQL(", ").join(
-            _stamp(c, plan.stamps[i]) if i in plan.stamps else sql.Identifier(c.name)
-            for i, c in enumerate(plan.columns)
-        ),
+        columns=sql.SQL(", ").join(_sending(c, plan.natives.get(i)) for i, c in enumerate(plan.columns)),
         relation=_relation(plan),
         filter=condition,
     )
 
 
-def _stamp(column: Column, end: str) -> sql.Composable:
-    kind = "timestamptz" if end else "timestamp"
+def _sending(column: Column, native: Native | None) -> sql.Composable:
+    """The expression of which COPY sends what a line holds: a type that sends its text needs none."""
+    name = sql.Identifier(column.name)
+    if native is None:
+        base = (column.base_type or column.type) if column.type_kind == "d" else column.type
+        return name if _SENT_AS_TEXT.fullmatch(base) else sql.SQL(load("parity/text")).format(column=name)
+    if not native.kind.startswith("timestamp"):
+        return name
     return sql.SQL(load("parity/stamp")).format(
-        column=sql.Identifier(column.name), type=sql.Identifier(kind), send=sql.Identifier(f"{kind}_send")
+        column=name, type=sql.Identifier(native.kind), send=sql.Identifier(f"{native.kind}_send")
     )

@@ -1,0 +1,108 @@
+"""DDL between the install of the change log and its first cut, and between two drains: exact, or red by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from tests.trap_world import World, world
+from toolkit.config import TableConfig
+from toolkit.source import changelog
+
+__all__ = ["world"]
+pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("pg", ["pg18"], indirect=True)]
+
+_TABLE = """
+create table public.{0} (id int primary key, v text default 'd', n numeric(6, 2) default 1.5, k int default 7,
+  e varchar(9) default 'e');
+insert into public.{0} (id) values (1), (2), (3);
+"""
+_WRITES = "insert into {0} (id) values ({1}); update {0} set k = k where id = 1; update {0} set id = {2} where id = {1}"
+#: What is done to a table between two writes of it, and whether its rows are known afterwards.
+_DDL: dict[str, tuple[str, bool]] = {
+    "no_rewrite": ("alter table {0} alter e type text", True),
+    "wider": ("alter table {0} alter k type bigint", True),
+    "other_text": ("alter table {0} alter n type numeric(8, 3)", False),
+    "other_type": ("alter table {0} alter n type float8 using n / 3", False),
+    "using": ("alter table {0} alter v type varchar(3) using v || '!'", False),
+    "added": ("alter table {0} add column c int default 5", True),
+    "added_by_row": ("alter table {0} add column c float8 default random()", False),
+    "dropped": ("alter table {0} drop column v", True),
+    "dropped_and_added": ("alter table {0} drop column v, add column v int default 3", True),
+    "swapped": (
+        "alter table {0} rename v to x; alter table {0} rename e to v; alter table {0} rename x to e;"
+        "update {0} set v = 'v', e = 'e' where id = 2",
+        True,
+    ),
+    "another_key": ("alter table {0} drop constraint {0}_pkey, add unique (id), alter n set not null,"
+                    " add primary key (id, n)", True),
+    "rolled_back": (
+        "begin; insert into {0} (id) values (50); savepoint s; alter table {0} add c int default 4, drop column v;"
+        " insert into {0} (id, c) values (51, 6); rollback to s; update {0} set v = 'kept' where id = 50; commit",
+        True,
+    ),
+    "within": (
+        "begin; insert into {0} (id) values (60); alter table {0} add c int default 4, drop column v;"
+        " insert into {0} (id, c) values (61, 6); alter table {0} alter k type bigint;"
+        " update {0} set k = 9 where id = 60; commit",
+        True,
+    ),
+}  # fmt: skip
+
+
+def _begin(world: World) -> dict[str, bool]:
+    """A table for each case and kind of trigger, and whether its rows are known behind the DDL."""
+    names = {f"{case}_{how[0]}": known for case, (_, known) in _DDL.items() for how in ("row", "statement")}
+    for name in names:
+        world.sql(_TABLE.format(name))
+    by_statement = TableConfig(capture="change_log", triggers="statement")
+    table = {"public.*": TableConfig(capture="change_log"), "public.*_s": by_statement}
+    world.config = world.config.model_copy(update={"table": table})
+    return names
+
+
+def _live(world: World, names: Iterable[str], first: int) -> None:
+    for name in names:
+        ddl, _ = _DDL[name[:-2]]
+        world.sql(_WRITES.format(name, first, first + 1))
+        for statement in ddl.split(";"):
+            world.sql(statement.format(name))
+        world.sql(_WRITES.format(name, first + 2, first + 3))
+
+
+def _settings(ticks: bool) -> dict[str, Any]:
+    return {"capture": "change_log", "change_log_drain": "tick"} if ticks else {}
+
+
+@pytest.mark.parametrize("ticks", [False, True], ids=["slot", "ticks"])
+def test_ddl_between_the_install_and_the_first_cut(world: World, monkeypatch: pytest.MonkeyPatch, ticks: bool) -> None:
+    names = _begin(world)
+    begin = changelog.begin
+
+    def between(*arguments: Any) -> None:
+        begin(*arguments)
+        _live(world, names, 10)
+
+    monkeypatch.setattr(changelog, "begin", between)
+    log = world.start(**_settings(ticks))
+    for name in names:
+        world.sql(_WRITES.format(name, 30, 31))
+    log.drain()
+    assert world.stale() == {}
+    world.exact(*names)
+
+
+@pytest.mark.parametrize("ticks", [False, True], ids=["slot", "ticks"])
+def test_ddl_between_two_drains(world: World, ticks: bool) -> None:
+    names = _begin(world)
+    log = world.start(**_settings(ticks))
+    log.drain()
+    _live(world, names, 10)
+    log.drain()
+    assert {name: f"public.{name}" not in world.stale() for name in names} == names
+    world.exact(*(name for name, known in names.items() if known))
+    log.repair(*world.stale())
+    assert world.stale() == {}
+    world.exact(*names)

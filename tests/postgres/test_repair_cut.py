@@ -1,0 +1,88 @@
+"""What happens between a repair's first drain and its cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.postgres.test_snapshot_log import at, by, config, current, of, on_source, sql
+from tests.support_lake import plain_lake
+from toolkit import drain as draining
+from toolkit import initialise, snapshot
+from toolkit.config import Config
+from toolkit.lake.ledger import Ledger
+from toolkit.lsn import Lsn
+from toolkit.source import connection, slot, tick
+from toolkit.source.locks import LockTimeout
+
+__all__ = ["by", "config", "plain_lake"]
+pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("pg", ["pg18"], indirect=True)]
+
+
+@pytest.mark.parametrize(
+    ("by", "unheard"),
+    [
+        ("slot", "set event_triggers = off; alter table public.a alter x type text using x || '!'"),
+        ("tick", "set event_triggers = off; alter table public.a alter y type varchar using y || '!'"),
+        (
+            "slot",
+            "alter event trigger _cdc_0_rewrite disable; alter event trigger _cdc_0_rewrite enable always",
+        ),
+    ],
+    ids=["a rewrite", "a type, by ticks", "switched off and on"],
+    indirect=["by"],
+)
+def test_what_passes_capture_between_the_drain_of_a_repair_and_its_cut_leaves_a_gap(
+    config: Config, monkeypatch: pytest.MonkeyPatch, unheard: str
+) -> None:
+    """The copy is right, and the next comparison starts there: nobody else would tell of the time before."""
+    initialise.init(config)
+    before = draining.drain(config).committed_lsn
+    taken = tick.exact_cut
+    between: list[Lsn] = []
+
+    def exact_cut(config: Config) -> Any:
+        sql(config, unheard)
+        with connection.connect(config) as conn:
+            between.append(slot.wait_flush(conn))
+        sql(config, "update public.a set y = 'z' where id = 3")
+        return taken(config)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tick, "exact_cut", exact_cut)
+        done = snapshot.repair(config, ["public.a"])
+    assert [at(config, "a", lsn) for lsn in (before, between[0], done.lsn)] == ["ok", "stale", "ok"]
+    draining.drain(config)
+    last = Ledger(config).last()
+    assert last is not None
+    assert at(config, "a", last.complete_to) == "ok"  # nothing has happened since
+    assert of(config, "a").repaired_lsn == done.lsn
+    assert current(config, "a") == on_source(config, "a")
+
+
+def test_ddl_that_holds_a_table_at_the_cut_of_a_repair_is_waited_for_with_a_bound(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server opens a table to print its defaults: without a bound the cut's snapshot was held as long."""
+    sql(config, "alter table public.b add v int default 7")
+    initialise.init(config)
+    config = config.model_copy(update={"snapshot": config.snapshot.model_copy(update={"lock_seconds": 0.5})})
+    taken = tick.exact_cut
+    with psycopg.connect(config.source.conninfo, application_name="migration") as holder:
+
+        @contextmanager
+        def exact_cut(config: Config) -> Iterator[slot.Cut]:
+            with taken(config) as cut:
+                holder.execute("alter table public.b add w int")
+                yield cut
+
+        monkeypatch.setattr(tick, "exact_cut", exact_cut)
+        with pytest.raises(LockTimeout, match=r"reading the catalog at .*waited 0\.5 s .* migration"):
+            snapshot.repair(config, ["public.a"])
+        holder.rollback()
+    monkeypatch.undo()
+    assert snapshot.repair(config, ["public.a"]).rows == {"public.a": 20}
