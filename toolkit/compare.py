@@ -41,7 +41,7 @@ class Observation:
 
     tables: Mapping[int, str]
     asked: frozenset[int]  # tables that would be here if they were still there, published or not
-    snapshot: str  # pg_current_snapshot() as text: xmin:xmax:xip_list
+    snapshot: str  # of a pg_snapshot: xmin:xmax:xip_list (`slot.shown`)
     lsn: Lsn  # where the WAL ended before: what is not in the snapshot yet ends behind it
     upto: Lsn  # where the WAL ended after: all that the snapshot shows ends before it
     capture: CaptureState
@@ -98,10 +98,9 @@ def _read(
 ) -> Observation:
     """The catalog in the snapshot of `conn`, of which nothing ends behind `lsn`; `fresh` got their trigger before."""
     from toolkit.names import qualified
-    from toolkit.source import catalog, changelog, guard
+    from toolkit.source import catalog, changelog, guard, slot
 
-    row = conn.execute("select pg_catalog.pg_current_snapshot()::text").fetchone()
-    assert row is not None
+    shown = slot.shown(conn)
     moved = [p for p in guard.unguarded(conn, fresh) if p.moved]
     tables = catalog.snapshot_json(conn, config)
     also = {*known, *catalog.schema_only(conn, config)}
@@ -109,7 +108,7 @@ def _read(
     asked = frozenset(known) | tables.keys()
     truncated = {root: qualified(p.schema, p.name) for p in moved for root in p.roots}
     capture, log_is_read = guard.capture_state(conn), changelog.is_read(conn)
-    return Observation(tables, asked, row[0], lsn, lsn, capture, truncated, log_is_read)
+    return Observation(tables, asked, shown, lsn, lsn, capture, truncated, log_is_read)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,10 @@ import contextlib
 import json
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
 
 import psycopg
 import pytest
@@ -76,6 +79,62 @@ def test_trap_036_cut_is_exact_under_writers(
     lsn, seen = cuts[-1]  # planted fault: one commit later is not the same cut
     beyond = next(found for commit, found in commits if commit >= lsn)
     assert seen != set().union(*(found for commit, found in commits if commit < lsn), beyond)
+
+
+def test_a_slots_snapshot_is_a_text_that_the_server_reads_back(source: Config, conn: Connection) -> None:
+    """Those that roll back while a slot is made leave its xmin above its xmax; the server refuses such a text."""
+    conninfo = source.source.conninfo
+    ended = threading.Event()
+    texts: list[str] = []
+
+    def cut() -> None:
+        with (
+            slot.create_slot(source, slot.temporary_name(source), temporary=True) as taken,
+            snapshot.reader(source, taken) as reader,
+        ):
+            row = reader.execute("select pg_catalog.pg_current_snapshot()::text").fetchone()
+            assert row is not None
+            texts.extend((row[0], slot.shown(reader)))
+        ended.set()
+
+    with ExitStack() as stack:
+        first, second, third, last = (stack.enter_context(psycopg.connect(conninfo)) for _ in range(4))
+        waited_for = _write(first)
+        thread = threading.Thread(target=cut)
+        thread.start()
+        _wait_until_waiting(conn, waited_for)
+        _write(second)
+        second.rollback()
+        waited_for = _write(third)
+        first.rollback()
+        _wait_until_waiting(conn, waited_for)
+        _write(last)  # where nobody is running, both are taken from the next id
+        third.rollback()
+        thread.join(30)
+    assert ended.is_set()
+    printed, shown = texts
+    low, high, _ = printed.split(":")
+    assert int(low) > int(high), "the server prints another text now; this test shows nothing"
+    with pytest.raises(psycopg.errors.InvalidTextRepresentation):
+        conn.execute("select %s::pg_snapshot", [printed])
+    assert conn.execute("select %s::pg_snapshot::text", [shown]).fetchone() == (f"{low}:{low}:",)
+
+
+def _write(session: psycopg.Connection[Any]) -> str:
+    """Give the session's transaction an id, and return it."""
+    row = session.execute("select pg_current_xact_id()::xid::text").fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+def _wait_until_waiting(conn: Connection, xid: str) -> None:
+    """Until a session waits for the end of that transaction."""
+    waits = "select exists (select from pg_locks where transactionid = %s::xid and not granted)"
+    for _ in range(1500):
+        if conn.execute(waits, [xid]).fetchone() == (True,):
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"nobody waits for {xid}")
 
 
 def test_trap_025_blocked_creation_names_the_pid(source: Config, conn: Connection) -> None:

@@ -70,14 +70,10 @@ def without_slot(
             attempt = ExitStack()
             attempt.enter_context(parity.inside_snapshot(conn, None, seconds=config.check.cut_seconds))
             try:
-                row = conn.execute(
-                    "select pg_catalog.pg_current_snapshot()::text, pg_catalog.pg_current_wal_insert_lsn()::text"
-                ).fetchone()
-                assert row is not None
-                seen = Visibility.parse(row[0])
-                slot.wait_flush(other)  # everything visible is in the stream now
+                seen = Visibility.parse(slot.shown(conn))
+                upto = slot.wait_flush(other)  # everything visible is in the stream now
                 ahead = unseen(seen)
-                found = position(seen, commits(other, config, Lsn.parse(row[1])), drained)
+                found = position(seen, commits(other, config, upto), drained)
                 if found is not None and not ahead:
                     stack.push(attempt.pop_all())
                     return found

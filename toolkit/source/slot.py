@@ -283,6 +283,18 @@ def wait_flush(conn: Connection) -> Lsn:
     return target
 
 
+def shown(conn: Connection) -> str:
+    """What the snapshot of this session shows, as the text of a pg_snapshot that the server reads back.
+
+    A slot's snapshot may print an xmin above its xmax, for only commits move the latter, and the server refuses such a
+    text. All below xmin had ended and nothing from xmax on is shown unless it is below xmin, so xmin is both.
+    """
+    row = conn.execute("select pg_catalog.pg_current_snapshot()::text").fetchone()
+    assert row is not None
+    low, high, running = row[0].split(":")
+    return f"{low}:{max(int(low), int(high))}:{running}"
+
+
 def emit_beacon(conn: Connection, key: bytes) -> tuple[str, Lsn]:
     """Write a signed beacon; returns its nonce and an LSN at or behind the end of its transaction.
 

@@ -61,12 +61,10 @@ def tick_cut(config: Config) -> Iterator[Cut]:
         slot.require_server(other, server, "taking a tick")
         slot.require_primary(holder)
         holder.execute("begin isolation level repeatable read, read only")
-        row = holder.execute(
-            "select pg_catalog.pg_current_snapshot()::text, pg_catalog.pg_export_snapshot()"
-        ).fetchone()
+        tick = record(other, slot.shown(holder))
+        row = holder.execute("select pg_catalog.pg_export_snapshot()").fetchone()
         assert row is not None
-        tick = record(other, row[0])
-        yield Cut(lsn=tick.lsn, snapshot_name=row[1], slot="", server=server, tick=tick.snapshot)
+        yield Cut(lsn=tick.lsn, snapshot_name=row[0], slot="", server=server, tick=tick.snapshot)
 
 
 def record(conn: Connection, shown: str) -> Tick:
@@ -88,15 +86,14 @@ def at_cut(conn: Connection, config: Config, cut: Cut) -> Tick:
     """The tick that a slot's cut is: its snapshot shows exactly what was committed below the cut's LSN."""
     slot.require_server(conn, cut.server, f"making a tick of the cut at {cut.lsn}")
     with snapshot.reader(config, cut) as holder:
-        row = holder.execute("select pg_catalog.pg_current_snapshot()::text").fetchone()
-    assert row is not None
+        seen = slot.shown(holder)
     conn.execute(
         "insert into cdc.tick (lsn, snapshot) values (%s::pg_catalog.pg_lsn, %s::pg_catalog.pg_snapshot)"
         " on conflict (lsn) do update set snapshot = excluded.snapshot",
-        [str(cut.lsn), row[0]],
+        [str(cut.lsn), seen],
     )
     slot.wait_flush(conn)
-    return Tick(cut.lsn, row[0])
+    return Tick(cut.lsn, seen)
 
 
 def known(conn: Connection, lsn: Lsn) -> Tick | None:
