@@ -157,6 +157,7 @@ def _silent(tried: Tried) -> Iterator[tuple[int, list[str]]]:
     """Reasons by relid, from the rules that a drain applies."""
     before, after = tried.before, tried.after
     created = frozenset(after.tables.keys() - before.tables.keys())
+    outlines = {t.relid: {"name": t.name, "parents": t.parents} for t in after.tables.values()}
     found: dict[int, list[str]] = {}
     for relid, new in after.tables.items():
         old = before.tables.get(relid)
@@ -171,7 +172,7 @@ def _silent(tried: Tried) -> Iterator[tuple[int, list[str]]]:
             sql=tried.statement.text,
             created=created,
             dropped=(),
-            tables={},
+            tables=outlines,
             rewrites={relid: rewrite} if rewrite else {},
             named=None,
             error=None,

@@ -496,6 +496,34 @@ update r set c = 0 where id = 11;
 alter table r rename column c to d;
 insert into r values (22, 5);
 
+-- trap test_trap_075_partitions_rewritten_by_their_root
+-- stale told1: rewritten by
+-- stale told11: rewritten by
+create table r (id int primary key, n smallint, v varchar(9)) partition by range (id);
+create table r1 partition of r for values from (0) to (10);
+create table s partition of r for values from (10) to (20) partition by range (id);
+create table s1 partition of s for values from (10) to (20);
+create table up (id int primary key, n smallint);
+create table down (primary key (id)) inherits (up);
+create table told (id int primary key, n int) partition by range (id);
+create table told1 partition of told for values from (0) to (10);
+create table told2 partition of told for values from (10) to (20) partition by range (id);
+create table told11 partition of told2 for values from (10) to (20);
+insert into r values (1, 1, 'a'), (11, 11, 'b');
+insert into up values (1, 1);
+insert into down values (2, 2);
+insert into told values (1, 1), (11, 11);
+-- steps
+alter table r alter n type int;
+insert into r values (2, 70000, 'c'), (12, -70000, 'd');
+alter table up alter n type bigint;
+-- drain
+alter table r alter n type numeric, alter v type text, add column g int generated always as (n + 1) stored;
+update r set v = 'e' where id in (1, 11);
+alter table up alter n type numeric, add column g int generated always as (id) stored;
+-- drain
+alter table told alter n type bigint using n + 1;
+
 -- trap test_trap_076_replica_role
 create table t (id int primary key, v text);
 insert into t values (1, 'x'), (2, 'y'), (3, null);

@@ -67,6 +67,12 @@ class DdlMessage:
     lsn: int = 0  # where it was written
     own: frozenset[int] = frozenset()  # xids under which its transaction wrote catalog rows of its tables, low 32 bits
 
+    def above(self, parents: Collection[int]) -> Iterator[str]:
+        """Names of the tables whose ALTER TABLE alters their partitions, and their children, too."""
+        for parent in (self.tables[relid] for relid in parents if relid in self.tables):
+            yield parent["name"]
+            yield from self.above(parent["parents"])
+
     def shows(self, version: SchemaVersion) -> bool:
         """Whether its snapshots were taken with that version's DDL, or copy, behind them."""
         if self.seen is None or version.xid == self.xid:
@@ -424,7 +430,8 @@ def _provable(old: TableVersion, new: TableVersion, message: DdlMessage, rewrite
 
 
 def plain_alter_table(message: DdlMessage, old: TableVersion, new: TableVersion) -> bool:
-    """Whether the captured SQL is nothing but whole ALTER TABLE commands without USING, one of them of this table.
+    """Whether the captured SQL is nothing but whole ALTER TABLE commands without USING, one of them of this table or of
+    one above it.
 
     Inside DO or a function the captured text is the outer one, and then it does not begin with ALTER TABLE. Several
     commands in one string are told by what none of them does: run code of somebody, which could alter the table unseen.
@@ -438,7 +445,7 @@ def plain_alter_table(message: DdlMessage, old: TableVersion, new: TableVersion)
     if len(commands) > 1 and _MAY_RUN_CODE.search(message.sql):
         return False
     names = {_unquoted(m[1]) for m in found if m}
-    return not names.isdisjoint((old.name, new.name))
+    return not names.isdisjoint((old.name, new.name, *message.above(new.parents)))
 
 
 def _unquoted(name: str) -> str:
