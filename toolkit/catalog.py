@@ -45,6 +45,11 @@ class Column:
     comment: str | None = None
     borrowed: bool = False  # its text names other objects: it changes with their names, and no event says so
 
+    @property
+    def base(self) -> str:
+        """The type that decides what its values are: a domain's is its innermost base."""
+        return self.base_type or self.type
+
 
 @dataclass(frozen=True, slots=True)
 class Stray:

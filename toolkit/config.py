@@ -156,6 +156,7 @@ class CheckConfig(_Section):
     buckets: int = Field(default=4096, gt=0)
     samples: int = Field(default=20, ge=0)  # keys listed per class in the report
     cut_seconds: float = Field(default=30.0, gt=0)  # to wait for an exact cut before `not_taken`
+    sessions: int = Field(default_factory=lambda: min(4, os.cpu_count() or 1), gt=0)  # that read a large table at once
     # Tables of that many rows and more may be compared whole only this often (0: every time), and between by the keys
     # that the log touched.
     full_rows: int = Field(default=1_000_000, ge=0)

@@ -188,7 +188,7 @@ def _limits(column: Column) -> list[dict[str, Any]]:
     if column.type_kind == "e":
         labels = [_plain(literal(label)[1:-1]) for _, label in column.enum_labels]
         return [{"accepted_values": {"arguments": {"values": labels}}}]
-    type_ = (column.base_type or column.type) if column.type_kind == "d" else column.type
+    type_ = column.base
     if type_ in _RANGES and column.type_kind in "bd":
         low, high = _RANGES[type_]
         return [{"cdc_between": {"arguments": {"low": low, "high": high}}}]

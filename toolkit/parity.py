@@ -1,10 +1,10 @@
 """What the source and the lake compute alike: a row's line, its hash, and the figures of a bucket.
 
 A row is one line: the compared columns in attnum order as COPY sends them in binary form, which is their number, and
-of each its length and bytes, -1 for NULL. Of a whole number, a boolean and a timestamp these are the type's own bytes
-where the lake has it as one too, else and of every other type they are the text that the server prints: it would take
-both sides longer. XXH64 of the line under two keys gives two 60-bit numbers; a bucket is chosen by the first, and both
-are summed. The keys are drawn anew in each process, so no two rows are taken for equal twice but by chance.
+of each its length and bytes, -1 for NULL. A whole number, a boolean and a timestamp have the type's own bytes where the
+lake holds it as such too: neither side has to print it. All else has the text that the server prints. XXH64 of the line
+under two keys gives two 60-bit numbers; a bucket is chosen by the first, and both are summed. The keys are drawn anew
+in each process, so no two rows are taken for equal twice but by chance.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from toolkit.catalog import Column, TableVersion
 if TYPE_CHECKING:
     import numpy as np
 
-_NULL = b"\xff" * 4
 #: What Spark's `xxhash64` is to hash before the line; the result of each argument is the seed of the next.
 KEYS = (secrets.randbits(63), secrets.randbits(63))
 _SPARK_SEED = 42
@@ -94,8 +93,7 @@ def natives(columns: Sequence[Column]) -> dict[int, Native]:
 
     found = {}
     for i, column in enumerate(columns):
-        base = (column.base_type or column.type) if column.type_kind == "d" else column.type
-        name = kind(column) if kind(column).startswith("timestamp") else base
+        name = kind(column) if kind(column).startswith("timestamp") else column.base
         if kind(column) != "string" and name in _WIDTHS:
             found[i] = Native(name, _WIDTHS[name])
     return found
@@ -178,13 +176,6 @@ def differing(source: Figures, lake: Figures) -> tuple[int, ...]:
 def total(figures: Figures) -> int:
     """Rows in all buckets."""
     return sum(f.rows for f in figures.values())
-
-
-def line(row: Iterable[str | None]) -> bytes:
-    """The line of a row's texts, none of them in a type's own bytes."""
-    cells = [None if cell is None else cell.encode() for cell in row]
-    sized = (_NULL if cell is None else len(cell).to_bytes(4, "big") + cell for cell in cells)
-    return len(cells).to_bytes(2, "big") + b"".join(sized)
 
 
 def cells(line: bytes) -> list[bytes | None]:

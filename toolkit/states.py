@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from toolkit.lsn import Lsn
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
 WHOLE = ("all", "check")
 #: Why a table is stale that never was captured itself.
 UNDER_ITS_NAME = "a new table under the name of a captured one, not in the publication"
-
-
-NOTHING_WRONG: Mapping[int, tuple[Lsn, Lsn]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +66,7 @@ def known_at(ledger: Ledger, at: Lsn) -> dict[int, TableEvent]:
 
 
 def states_at(
-    ledger: Ledger, at: Lsn, wrong: Mapping[int, tuple[Lsn, Lsn]] = NOTHING_WRONG
+    ledger: Ledger, at: Lsn, wrong: Mapping[int, tuple[Lsn, Lsn]]
 ) -> tuple[tuple[SchemaVersion, TableState], ...]:
     """The tables that were there and captured at an LSN, as they were then, and whether their rows can be known.
 

@@ -51,7 +51,7 @@ def _states(config: Config) -> dict[str, str]:
 
 
 def _as_of(config: Config, lsn: Lsn) -> dict[str, str]:
-    return {v.table.name: s.state for v, s in states.states_at(Ledger(config), lsn)}
+    return {v.table.name: s.state for v, s in states.states_at(Ledger(config), lsn, {})}
 
 
 def _check(config: Config) -> dict[str, str]:

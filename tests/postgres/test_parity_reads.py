@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -69,7 +73,7 @@ def test_labels_renamed_after_the_snapshot_are_refused(source: Config) -> None:
 
         def read(of: Comparison) -> list[Any]:
             found = []
-            with reading.lines(conn, other, of) as blocks:
+            with reading.lines(conn, other, of, config=source) as blocks:
                 found += [fields(one, of.natives) for block in blocks for one in block]
             return found
 
@@ -89,6 +93,122 @@ def test_labels_renamed_after_the_snapshot_are_refused(source: Config) -> None:
             other.execute("alter type public.pair add attribute three int")
             with pytest.raises(parity.TableMoved, match="altered while it was read"):
                 read(renamed)
+
+
+class _Beside:
+    """Opens sessions for `parity.lines`, and knows them afterwards."""
+
+    def __init__(self, config: Config, first: Callable[[], None] = lambda: None) -> None:
+        self.config, self.first, self.opened = config, first, list[Connection]()
+
+    def __call__(self) -> Connection:
+        self.first()
+        self.opened.append(connect(self.config))
+        return self.opened[-1]
+
+
+@pytest.fixture
+def large(source: Config, monkeypatch: pytest.MonkeyPatch) -> Iterator[Comparison]:
+    """A table of some shares, of pages that are full, half empty and empty."""
+    monkeypatch.setattr(parity, "_SHARE_BYTES", 1 << 16)
+    with connect(source) as conn:
+        conn.execute("create table public.large (id int primary key, body text)")
+        conn.execute("insert into public.large select i, repeat('x', 100) from generate_series(1, 20000) i")
+        conn.execute("delete from public.large where id % 3 = 0 and id < 9000 or id between 12000 and 13000")
+        conn.execute("vacuum analyze public.large")
+        yield _plan(conn, "large")
+
+
+def _lines(conn: Connection, plan: Comparison, *others: _Beside) -> list[bytes]:
+    with parity.lines(conn, plan, others=others) as blocks:
+        return sorted(line for block in blocks for line in block)
+
+
+def test_several_sessions_read_each_row_of_the_snapshot_once(source: Config, large: Comparison) -> None:
+    with connect(source) as conn, connect(source) as writer, parity.inside_snapshot(conn, None, seconds=5):
+        alone = _lines(conn, large)
+        assert len(alone) == 20_000 - 2_999 - 1_001
+        writer.execute("update public.large set body = 'new' where id % 2 = 0")
+        writer.execute("insert into public.large values (30000, 'behind what was the last page')")
+        beside = [_Beside(source) for _ in range(3)]
+        assert _lines(conn, large, *beside) == alone
+        assert [len(b.opened) for b in beside] == [1, 1, 1]
+        assert all(b.opened[0].closed for b in beside)
+        keys = [("1",), ("2",)]
+        with parity.lines(conn, large, keys, others=[unused := _Beside(source)]) as blocks:
+            assert [len(block) for block in blocks] == [2]
+        assert not unused.opened, "a few keys are read by one"
+
+
+def test_several_sessions_read_partitions_through_a_row_filter(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parity, "_SHARE_BYTES", 1 << 15)
+    config = Config(source=SourceConfig(conninfo=database))
+    with connect(config) as conn:
+        conn.execute("create table public.root (id int primary key, v text) partition by range (id)")
+        for n, end in enumerate((100, 101, 20_000)):  # few rows, one, and by far the most
+            start = (0, 100, 101)[n]
+            conn.execute(
+                f"create table public.p{n} partition of public.root for values from ({start}) to ({end})".encode()
+            )
+        conn.execute("insert into public.root select i, repeat('v', 50) from generate_series(0, 19999) i")
+        plan = _plan(conn, "root")
+        plan = replace(plan, table=replace(plan.table, row_filter="id % 5 <> 0"))
+        with parity.inside_snapshot(conn, None, seconds=5):
+            alone = _lines(conn, plan)
+            assert len(alone) == 16_000
+            assert _lines(conn, plan, beside := _Beside(config)) == alone
+            assert beside.opened
+
+
+def test_a_session_that_has_to_wait_behind_the_users_ddl_is_left_out(source: Config, large: Comparison) -> None:
+    """The DDL waits for the first session, and who comes behind it for the DDL: nobody would ever go on."""
+    ddl = psycopg.connect(source.source.conninfo, autocommit=True)
+    waiting = threading.Thread(target=ddl.execute, args=["alter table public.large add n int"])
+
+    def alter() -> None:
+        waiting.start()
+        held = "select exists (select from pg_locks where relation = 'public.large'::regclass and not granted)"
+        with connect(source) as conn:
+            for _ in range(1500):
+                if conn.execute(held).fetchone() == (True,):
+                    return
+                time.sleep(0.02)
+        raise AssertionError("the DDL does not wait")
+
+    with ddl, connect(source) as conn, parity.inside_snapshot(conn, None, seconds=5):
+        assert len(_lines(conn, large, beside := _Beside(source, alter))) == 16_000
+        assert beside.opened
+        assert waiting.is_alive() or ddl.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+        waiting.join(10)
+        assert not waiting.is_alive(), "the lock is given back when all is read"
+
+
+def test_a_session_on_another_server_is_left_out(source: Config, large: Comparison, pg: EmbeddedServer) -> None:
+    with connect(source) as conn, connect(source) as other:
+        conn.execute("select 1")
+        with parity.inside_snapshot(conn, None, seconds=5):
+            strange = _Beside(source)
+            with pytest.MonkeyPatch.context() as patch:
+                identity = slot.server_identity
+                patch.setattr(slot, "server_identity", lambda c: identity(c) if c is conn else "another")
+                assert len(_lines(conn, large, strange)) == 16_000
+            assert strange.opened[0].closed
+        del other
+
+
+def test_a_session_that_breaks_off_ends_the_reading(source: Config, large: Comparison) -> None:
+    with connect(source) as conn, connect(source) as admin, parity.inside_snapshot(conn, None, seconds=5):
+        beside = _Beside(source)
+        with pytest.raises(psycopg.OperationalError), parity.lines(conn, large, others=[beside]) as blocks:
+            admin.execute("select pg_terminate_backend(%s, 5000)", [beside.opened[0].info.backend_pid])
+            for _ in blocks:
+                pass
+        assert len(_lines(conn, large)) == 16_000, "the first session is as it was"
+        with parity.lines(conn, large, others=[later := _Beside(source)]) as blocks:
+            assert next(blocks)  # and no more: whoever takes them may stop
+        assert later.opened[0].closed
+        assert threading.active_count() == 1
+        assert len(_lines(conn, large)) == 16_000
 
 
 TREE = (
@@ -212,7 +332,10 @@ def test_a_cut_without_a_slot_is_behind_ddl_that_wrote_no_row(source: Config, dd
 
 
 @pytest.mark.parametrize("kind", ["text collate public.same", "public.citext"])
-def test_keys_that_are_equal_in_other_letters_are_read_once(pg15: EmbeddedServer, kind: str) -> None:
+@pytest.mark.parametrize("at_once", [1, 5_000])
+def test_keys_that_are_equal_in_other_letters_are_read_once(
+    pg15: EmbeddedServer, kind: str, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The log names the old and the new spelling; both are the same key to the server, and two keys to the lake."""
     with fresh_database(pg15) as conninfo, connect(Config(source=SourceConfig(conninfo=conninfo))) as conn:
         conn.execute("create collation public.same (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
@@ -221,13 +344,16 @@ def test_keys_that_are_equal_in_other_letters_are_read_once(pg15: EmbeddedServer
         conn.execute("insert into public.t values ('ABC', 1), ('b', 2), ('ß', 3)")
         with pytest.raises(psycopg.errors.UniqueViolation):
             conn.execute("insert into public.t values ('abc', 1)")
+        monkeypatch.setattr(parity, "_KEYS_AT_ONCE", at_once)
         plan = _plan(conn, "t")
-        with (
-            parity.inside_snapshot(conn, None, seconds=5),
-            parity.lines(conn, plan, keys=[("abc",), ("ABC",), ("gone",), ("ß",)]) as blocks,
-        ):
-            lines = [one for block in blocks for one in block]
-        assert sorted(fields(one, plan.natives) for one in lines) == [("ABC", "1"), ("ß", "3")]
+        for way in ("on", "off"):  # the server joins the keys to the table by its index, or the table to the keys
+            conn.execute(f"set enable_nestloop = {way}; set enable_seqscan = {'off' if way == 'on' else 'on'}".encode())
+            with (
+                parity.inside_snapshot(conn, None, seconds=5),
+                parity.lines(conn, plan, keys=[("abc",), ("ABC",), ("gone",), ("ß",)]) as blocks,
+            ):
+                lines = [one for block in blocks for one in block]
+            assert sorted(fields(one, plan.natives) for one in lines) == [("ABC", "1"), ("ß", "3")]
         lake = [one.replace(b"ABC", b"abc") for one in lines]  # planted fault: one letter
         found = classify(lines, lake, columns=["code", "v"], key=plan.key, natives=plan.natives, samples=5)
         assert (found.identical, found.modified, found.added, found.removed) == (1, 0, 1, 1)

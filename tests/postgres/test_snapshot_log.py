@@ -91,7 +91,7 @@ def current(config: Config, name: str) -> dict[str | None, list[str | None]]:
 
 def at(config: Config, name: str, lsn: Lsn) -> str:
     """Whether the rows of a table can be known as of an LSN."""
-    return next(s.state for v, s in states.states_at(Ledger(config), lsn) if v.table.name == name)
+    return next(s.state for v, s in states.states_at(Ledger(config), lsn, {}) if v.table.name == name)
 
 
 def on_source(config: Config, name: str) -> dict[str | None, list[str | None]]:
@@ -341,7 +341,7 @@ def test_trap_092_a_table_of_which_not_everything_is_sent_is_not_known_by_a_copy
     )
     lsn = draining.drain(config).committed_lsn
     assert at(config, "a", lsn) == "stale"
-    assert [s.table for _, s in states.states_at(Ledger(config), lsn) if s.state == "ok"] == []
+    assert [s.table for _, s in states.states_at(Ledger(config), lsn, {}) if s.state == "ok"] == []
     sql(config, "alter publication cdc set (publish = 'insert, update, delete, truncate')")
     draining.drain(config)
     done = snapshot.repair(config, ["public.a"])

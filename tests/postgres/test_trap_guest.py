@@ -108,14 +108,14 @@ def test_trap_150_the_stream_needs_no_search_path_and_a_check_names_the_function
     unread = checking._Taken(comparison(version, 16), None)
     with connect(world.config) as conn, connect(world.config) as other:
         with parity.inside_snapshot(conn, None, seconds=5):
-            taken = checking._read(conn, other, unread)
+            taken = checking._read(world.config, conn, other, unread)
         assert taken.figures is None
         assert re.fullmatch(
             r"function helper\(text\) does not exist; name its schema .* set search_path = .*", taken.reason
         )
         world.sql(_MENDED)
         with parity.inside_snapshot(conn, None, seconds=5):
-            assert checking._read(conn, other, unread).figures is not None
+            assert checking._read(world.config, conn, other, unread).figures is not None
     world.exact("t")
 
 
@@ -152,5 +152,5 @@ def test_trap_105_text_that_changes_with_another_object(world: World) -> None:
         assert log.rows(state.relid, log.complete_to) != log.select(state.relid)
     proven = {s.relid: log.complete_to for s in red.values()}
     assert {s.state for s in table_states(log, proven)} == {"ok"}  # type: ignore[arg-type]
-    known = {version.table.identifier: s.state for version, s in states_at(log, log.complete_to)}  # type: ignore[arg-type]
+    known = {version.table.identifier: s.state for version, s in states_at(log, log.complete_to, {})}  # type: ignore[arg-type]
     assert known == {name: "stale" if name in red else "ok" for name in known}

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh64_intdigest
 
+from tests.unit.lines import line_of
 from toolkit.catalog import TableVersion
 from toolkit.lake.parity import key_ranges_sql
 from toolkit.lsn import Lsn
@@ -28,7 +29,6 @@ from toolkit.parity import (
     fields,
     total,
 )
-from toolkit.parity import line as line_of
 from toolkit.quality.classify import classify
 from toolkit.quality.report import CheckReport, Classes, TableCheck, as_text
 from toolkit.source import copytext

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.conftest import SEED
+from tests.unit.lines import line_of
 from toolkit.parity import Sums, chosen, differing, fields
-from toolkit.parity import line as line_of
 from toolkit.quality.classify import classify
 
 pytestmark = pytest.mark.unit

@@ -474,8 +474,7 @@ def _relabelled(old: Column, new: Column) -> bool:
 
 def _split(column: Column) -> tuple[str, tuple[int, ...]]:
     """`numeric(12,2)` as ('numeric', (12, 2)); a domain as its base type."""
-    text = column.base_type or column.type if column.type_kind == "d" else column.type
-    match = re.fullmatch(r"([^()]+?)\s*\(([0-9, -]+)\)(.*)", text)
+    match = re.fullmatch(r"([^()]+?)\s*\(([0-9, -]+)\)(.*)", column.base)
     if match is None:
-        return text, ()
+        return column.base, ()
     return match[1] + match[3], tuple(int(part) for part in match[2].split(","))

@@ -56,7 +56,7 @@ def orphans(
 
 
 def _comparable(one: Column, other: Column) -> bool:
-    types = [c.base_type or c.type for c in (one, other)]
+    types = [c.base for c in (one, other)]
     if types[0] == types[1] and (one.type_kind == "e" or types[0].startswith(("numeric(", "character(", "timestamp("))):
         return True
     plain = {name.partition("(")[0] if name.startswith("character varying") else name for name in types}

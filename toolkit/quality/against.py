@@ -47,7 +47,8 @@ def against(config: Config, conninfo: str, tables: Sequence[str] = ()) -> CheckR
         theirs = stack.enter_context(_reading(other_config))
         mine, other = _tables(ours), _tables(theirs)
         results = [
-            _compared(config, ours, theirs, mine[name], other.get(name)) for name in _wanted(config, mine, tables)
+            _compared(config, other_config, ours, theirs, mine[name], other.get(name))
+            for name in _wanted(config, mine, tables)
         ]
         found.append(_position(watched))
     doubt = _doubt(seen, found)
@@ -131,6 +132,7 @@ def _wanted(config: Config, mine: dict[str, TableVersion], tables: Sequence[str]
 
 def _compared(
     config: Config,
+    other_config: Config,
     ours: psycopg.Connection[Any],
     theirs: psycopg.Connection[Any],
     mine: TableVersion,
@@ -151,8 +153,8 @@ def _compared(
         other_plan, columns=tuple(by_name[c.name] for c in plan.columns), key=plan.key, natives=plan.natives
     )
     try:
-        plan, source = effective(plan, _figures(ours, plan))
-        other_figures = _figures(theirs, replace(other_plan, buckets=plan.buckets))
+        plan, source = effective(plan, _figures(config, ours, plan))
+        other_figures = _figures(other_config, theirs, replace(other_plan, buckets=plan.buckets))
         buckets = differing(source, other_figures)
         rows = total(source)
         result = replace(result, rows=rows, full_at=datetime.now(UTC))
@@ -188,11 +190,11 @@ def _compared(
     )
 
 
-def _figures(conn: psycopg.Connection[Any], plan: Comparison) -> Any:
+def _figures(config: Config, conn: psycopg.Connection[Any], plan: Comparison) -> Any:
     from toolkit.source import parity
 
     sums = Sums(plan.buckets)
-    with parity.lines(conn, plan) as blocks:
+    with parity.lines(conn, plan, others=parity.others(config)) as blocks:
         for lines in blocks:
             sums.add(lines)
     return sums.figures()

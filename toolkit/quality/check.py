@@ -172,11 +172,11 @@ def _take_source(
             if proof is not None and proof.fingerprint == found.fingerprint:
                 taken[table.relid] = replace(found, proof=proof)
             else:
-                taken[table.relid] = _read(conn, other, found)
+                taken[table.relid] = _read(config, conn, other, found)
     return taken
 
 
-def _read(conn: psycopg.Connection[Any], other: psycopg.Connection[Any], table: _Taken) -> _Taken:
+def _read(config: Config, conn: psycopg.Connection[Any], other: psycopg.Connection[Any], table: _Taken) -> _Taken:
     """With the figures of all rows inside the snapshot of `conn`. `other` is asked who stands in the way."""
     import psycopg
 
@@ -185,7 +185,7 @@ def _read(conn: psycopg.Connection[Any], other: psycopg.Connection[Any], table: 
     plan = table.plan
     sums = Sums(plan.buckets)
     try:
-        with reading.lines(conn, other, plan) as blocks:
+        with reading.lines(conn, other, plan, config=config) as blocks:
             for lines in blocks:
                 sums.add(lines)
     except (parity.TableMoved, psycopg.Error) as error:
@@ -358,7 +358,10 @@ class _Comparing:
                 plan = self.taken[relid].plan
                 ours: list[bytes] = []
                 if keys:
-                    with connection.connect(self.config) as other, reading.lines(self.conn, other, plan, keys) as read:
+                    with (
+                        connection.connect(self.config) as other,
+                        reading.lines(self.conn, other, plan, keys, config=self.config) as read,
+                    ):
                         ours = [line for block in read for line in block]
                 done = incremental.compared(
                     self.config, self.spark, side, ours, keys, proof, result,
@@ -369,7 +372,7 @@ class _Comparing:
         except (CdcError, _psycopg_error()) as error:
             return replace(result, reason=connection.unread(error), remedy="cdc check again")
         with connection.connect(self.config) as other:
-            self.taken[relid] = _read(self.conn, other, self.taken[relid])
+            self.taken[relid] = _read(self.config, self.conn, other, self.taken[relid])
         taken = self.taken[relid]
         return None if taken.figures is not None else replace(result, reason=taken.reason, remedy="cdc check again")
 
@@ -430,7 +433,7 @@ class _Comparing:
         with (
             spool_directory(self.config) as directory,
             connection.connect(self.config) as other,
-            reading.lines(self.conn, other, plan) as blocks,
+            reading.lines(self.conn, other, plan, config=self.config) as blocks,
         ):
             return classify(
                 chosen(blocks, plan.buckets, buckets),

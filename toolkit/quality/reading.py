@@ -13,6 +13,8 @@ from toolkit.parity import Comparison, comparison
 if TYPE_CHECKING:
     import psycopg
 
+    from toolkit.config import Config
+
 
 @contextmanager
 def lines(
@@ -20,6 +22,8 @@ def lines(
     other: psycopg.Connection[Any],
     plan: Comparison,
     keys: Sequence[Sequence[str]] | None = None,
+    *,
+    config: Config,
 ) -> Iterator[Iterator[Sequence[bytes]]]:
     """`toolkit.source.parity.lines` of the snapshot in `conn`; `other` is asked afterwards what the table is now.
 
@@ -31,7 +35,7 @@ def lines(
     """
     from toolkit.source import catalog, parity
 
-    with parity.lines(conn, plan, keys=keys) as blocks:
+    with parity.lines(conn, plan, keys=keys, others=parity.others(config)) as blocks:
         yield blocks
     table = plan.table
     now = catalog.snapshots_of(other, [table.relid]).get(table.relid)

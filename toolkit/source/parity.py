@@ -1,30 +1,53 @@
-"""The source's side of parity, read inside one snapshot."""
+"""The source's side of parity, read inside one snapshot.
+
+The server sends a table no faster than one of its processes prints it, so a large one is read by several sessions of
+one snapshot: shares of its pages, each taken by whoever is free.
+"""
 
 from __future__ import annotations
 
+import itertools
+import queue
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import psycopg
 from psycopg import sql
+from psycopg.rows import dict_row
 
 from toolkit.catalog import Column
 from toolkit.config import Config
 from toolkit.errors import CdcError
+from toolkit.log import logger
 from toolkit.names import quote_postgres
 from toolkit.parity import Comparison, Native
 from toolkit.queries import load
+from toolkit.source import slot
+from toolkit.source.connection import connect, one_line
 from toolkit.source.copyout import copy_blocks
 
+_log = logger(__name__)
 #: Less than a socket holds: while a block is hashed the server goes on, and is hardly ever waited for.
 _BLOCK_BYTES = 1 << 17
 _KEYS_AT_ONCE = 5_000
+#: A share of a table, and how many of them a session may get: few enough to plan, enough to end together.
+_SHARE_BYTES, _SHARES = 16 << 20, 16
+#: How long another session waits for a table that is locked for reading already: behind the user's DDL, not at all.
+_BESIDE_SECONDS = 0.1
+#: Blocks that are read and not yet taken, and how long a reader that has to stop may be in one.
+_AHEAD, _BLOCK_SECONDS = 4, 0.05
 #: Types whose binary form is their text.
 _SENT_AS_TEXT = re.compile(r"text|character( varying)?(\(\d+\))?")
 #: What COPY sends in binary form before its first row, in the same message, and behind its last one.
 _HEADER_BYTES, _TRAILER = 19, b"\xff\xff"
+
+
+Session = psycopg.Connection[Any]
+Others = Sequence[Callable[[], AbstractContextManager[Session]]]
 
 
 class TableMoved(CdcError):
@@ -32,7 +55,7 @@ class TableMoved(CdcError):
 
 
 @contextmanager
-def inside_snapshot(conn: psycopg.Connection[Any], name: str | None, *, seconds: float) -> Iterator[None]:
+def inside_snapshot(conn: Session, name: str | None, *, seconds: float) -> Iterator[None]:
     """A read-only transaction that sees exactly the exported snapshot `name` (None: its own); rolled back at the end.
 
     No table is waited for longer than `seconds`.
@@ -47,14 +70,14 @@ def inside_snapshot(conn: psycopg.Connection[Any], name: str | None, *, seconds:
         yield
 
 
-def fingerprints(conn: psycopg.Connection[Any], config: Config, relids: Sequence[int]) -> dict[int, str]:
+def fingerprints(conn: Session, config: Config, relids: Sequence[int]) -> dict[int, str]:
     """By relid, what two snapshots show alike unless somebody may have changed the table past its log."""
     parameters = {"relids": list(relids), "publications": list(config.source.publications)}
     return dict(conn.execute(load("parity/fingerprints"), parameters).fetchall())
 
 
 @contextmanager
-def _table(conn: psycopg.Connection[Any], plan: Comparison) -> Iterator[None]:
+def _table(conn: Session, plan: Comparison) -> Iterator[None]:
     """Read one table under a lock that ends with the block.
 
     The transaction stays open through drain and build. A lock held so long would make the user's DDL wait, and all
@@ -74,7 +97,7 @@ def _table(conn: psycopg.Connection[Any], plan: Comparison) -> Iterator[None]:
             _require_same(conn, plan)  # a partition may be attached in spite of the lock
 
 
-def _require_same(conn: psycopg.Connection[Any], plan: Comparison) -> None:
+def _require_same(conn: Session, plan: Comparison) -> None:
     table = plan.table
     name = f"{quote_postgres(table.schema)}.{quote_postgres(table.name)}"
     found = conn.execute(load("parity/identity"), {"name": name, "relid": table.relid}).fetchone()
@@ -87,26 +110,124 @@ def _require_same(conn: psycopg.Connection[Any], plan: Comparison) -> None:
 
 @contextmanager
 def lines(
-    conn: psycopg.Connection[Any], plan: Comparison, keys: Sequence[Sequence[str]] | None = None
+    conn: Session, plan: Comparison, keys: Sequence[Sequence[str]] | None = None, *, others: Others = ()
 ) -> Iterator[Iterator[Sequence[bytes]]]:
     """The table's rows as lines, a block at a time; with `keys` (as text) only the rows of those keys.
+
+    Args:
+        others: open sessions on the same server, which help to read a large table where they can. The order of its
+            rows is another each time.
 
     Raises:
         TableMoved: the snapshot's rows cannot be read any more.
     """
     table = plan.table
-    statements = [_statement(plan)]
+    conditions = [_whole()]
     if keys is not None:
-        parts = [keys[i : i + _KEYS_AT_ONCE] for i in range(0, len(keys), _KEYS_AT_ONCE)]
-        statements = [_statement(plan, part) for part in parts]
-    with _table(conn, plan):
+        conditions = [_named(plan, keys[i : i + _KEYS_AT_ONCE]) for i in range(0, len(keys), _KEYS_AT_ONCE)]
+    elif others:
+        conditions = _shares(conn, plan, 1 + len(others))
+    with ExitStack() as stack:
+        exported = _exported(conn) if keys is None and len(conditions) > 1 else None  # not inside a savepoint
+        stack.enter_context(_table(conn, plan))
+        sessions = [conn]
+        if exported is not None:
+            sessions += _beside(stack, plan, others, exported)
+        statements = [_statement(plan, condition).as_string(conn) for condition in conditions]
         try:
-            yield (rows for s in statements for rows in _sent(conn, s.as_string(conn)))
+            with closing(_read(sessions, statements)) as blocks:
+                yield blocks if keys is None else _once(blocks)
         except (psycopg.errors.UndefinedColumn, psycopg.errors.SnapshotTooOld) as error:
             raise TableMoved(f"{table.identifier} was altered meanwhile: {error.diag.message_primary}") from None
 
 
-def _sent(conn: psycopg.Connection[Any], statement: str) -> Iterator[list[bytes]]:
+def others(config: Config) -> Others:
+    """The sessions that may read beside the first one."""
+    return (partial(connect, config),) * (config.check.sessions - 1)
+
+
+def _exported(conn: Session) -> tuple[str, str]:
+    """The name of the session's snapshot for others to import, and the server that has it."""
+    row = conn.execute("SELECT pg_catalog.pg_export_snapshot()").fetchone()
+    assert row is not None
+    return str(row[0]), slot.server_identity(conn)
+
+
+def _beside(stack: ExitStack, plan: Comparison, others: Others, exported: tuple[str, str]) -> Iterator[Session]:
+    """Sessions in the same snapshot that hold the table too; those that cannot are left out.
+
+    The first session's lock keeps everybody from changing the table, so that it need not be looked at again.
+    """
+    name, server = exported
+    for opening in others:
+        with ExitStack() as attempt:
+            try:
+                conn = attempt.enter_context(opening())
+                slot.require_server(conn, server, f"reading {plan.table.identifier}")
+                attempt.enter_context(inside_snapshot(conn, name, seconds=_BESIDE_SECONDS))
+                conn.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(_relation(plan)))
+            except (CdcError, psycopg.Error) as error:
+                _log.info("read by fewer sessions", extra={"table": plan.table.identifier, "reason": one_line(error)})
+                return
+            stack.push(attempt.pop_all())
+        yield conn
+
+
+def _read(sessions: Sequence[Session], statements: Sequence[str]) -> Generator[Sequence[bytes]]:
+    """What all statements send, each read by the session that is free first."""
+    if len(sessions) == 1:
+        for statement in statements:
+            yield from _sent(sessions[0], statement)
+        return
+    left = queue.SimpleQueue[str]()
+    for statement in statements:
+        left.put(statement)
+    blocks = queue.Queue[Sequence[bytes] | BaseException | None](_AHEAD)
+    stopped = threading.Event()
+
+    def read(conn: Session) -> None:
+        try:
+            while not stopped.is_set():
+                with closing(_sent(conn, left.get_nowait())) as sent:
+                    for rows in sent:
+                        blocks.put(rows)
+                        if stopped.is_set():
+                            break
+        except queue.Empty:
+            blocks.put(None)
+        except BaseException as error:  # raised by whoever takes the blocks
+            blocks.put(error)
+
+    readers = [threading.Thread(target=read, args=(conn,), daemon=True) for conn in sessions]
+    try:
+        for reader in readers:
+            reader.start()
+        reading = len(readers)
+        while reading:
+            block = blocks.get()
+            if isinstance(block, BaseException):
+                raise block
+            if block is None:
+                reading -= 1
+            else:
+                yield block
+    finally:
+        stopped.set()
+        while any(reader.is_alive() for reader in readers):
+            with suppress(queue.Empty):
+                blocks.get(timeout=_BLOCK_SECONDS)  # so that nobody waits for a place
+
+
+def _once(blocks: Iterator[Sequence[bytes]]) -> Iterator[Sequence[bytes]]:
+    """Each row once: two texts may be one key to the server, and one statement may join the row to both."""
+    known: set[bytes] = set()
+    for lines in blocks:
+        fresh = [line for line in dict.fromkeys(lines) if line not in known]
+        known.update(fresh)
+        yield fresh
+
+
+def _sent(conn: Session, statement: str) -> Generator[list[bytes]]:
     """The rows of a COPY in binary form, each as it was sent."""
     header = _HEADER_BYTES
     for rows in copy_blocks(conn, statement, _BLOCK_BYTES):
@@ -122,35 +243,52 @@ def _relation(plan: Comparison) -> sql.Composable:
     return name if plan.table.kind == "p" else sql.SQL("ONLY {}").format(name)
 
 
-def _statement(plan: Comparison, keys: Sequence[Sequence[str]] | None = None) -> sql.Composable:
-    table = plan.table
-    # pg_get_expr() made this text on the source, with an empty search_path: it is an expression, not input.
-    condition: sql.Composable = sql.SQL(f"({table.row_filter})" if table.row_filter else "true")
-    if keys is not None:
-        columns = [plan.columns[i] for i in plan.key]
-        condition += sql.SQL(" AND ({}) IN (SELECT {} FROM ROWS FROM ({}) AS k({}))").format(
-            sql.SQL(", ").join(sql.Identifier(c.name) for c in columns),
-            # format_type() made the names of the types.
-            sql.SQL(", ").join(sql.SQL(f"CAST(k{n} AS {c.type})") for n, c in enumerate(columns)),
-            sql.SQL(", ").join(
-                sql.SQL("pg_catalog.unnest({}::text[])").format(sql.Literal([key[n] for key in keys]))
-                for n in range(len(columns))
-            ),
-            sql.SQL(", ").join(sql.SQL(f"k{n}") for n in range(len(columns))),
-        )
+def _statement(plan: Comparison, condition: sql.Composable) -> sql.Composable:
     return sql.SQL(load("parity/lines")).format(
         columns=sql.SQL(", ").join(_sending(c, plan.natives.get(i)) for i, c in enumerate(plan.columns)),
         relation=_relation(plan),
-        filter=condition,
+        # pg_get_expr() made this text on the source, with an empty search_path: it is an expression, not input.
+        filter=sql.SQL(f"({plan.table.row_filter}) AND " if plan.table.row_filter else "") + condition,
     )
+
+
+def _whole() -> sql.Composable:
+    return sql.SQL("true")
+
+
+def _named(plan: Comparison, keys: Sequence[Sequence[str]]) -> sql.Composable:
+    """The rows of these keys."""
+    columns = [plan.columns[i] for i in plan.key]
+    return sql.SQL("({}) IN (SELECT {} FROM ROWS FROM ({}) AS k({}))").format(
+        sql.SQL(", ").join(sql.Identifier(c.name) for c in columns),
+        # format_type() made the names of the types.
+        sql.SQL(", ").join(sql.SQL(f"CAST(k{n} AS {c.type})") for n, c in enumerate(columns)),
+        sql.SQL(", ").join(
+            sql.SQL("pg_catalog.unnest({}::text[])").format(sql.Literal([key[n] for key in keys]))
+            for n in range(len(columns))
+        ),
+        sql.SQL(", ").join(sql.SQL(f"k{n}") for n in range(len(columns))),
+    )
+
+
+def _shares(conn: Session, plan: Comparison, sessions: int) -> list[sql.Composable]:
+    """Ranges of pages that make up a large table, each as good for any of its files; else all of it."""
+    with conn.cursor(row_factory=dict_row) as cursor:
+        files = cursor.execute(load("introspect/pieces"), {"relid": plan.table.relid}).fetchall()
+    count = min(sum(file["bytes"] for file in files) // _SHARE_BYTES, _SHARES * sessions)
+    if count < 2 or not all(file["heap"] and file["kind"] == "r" for file in files):
+        return [_whole()]
+    pages = max(file["bytes"] // file["page"] for file in files)
+    starts = [pages * n // count for n in range(count)]
+    ranges = [f"ctid >= '({first},0)' AND ctid < '({end},0)'" for first, end in itertools.pairwise(starts)]
+    return [sql.SQL(part) for part in (*ranges, f"ctid >= '({starts[-1]},0)'")]  # rows may be behind today's last page
 
 
 def _sending(column: Column, native: Native | None) -> sql.Composable:
     """The expression of which COPY sends what a line holds: a type that sends its text needs none."""
     name = sql.Identifier(column.name)
     if native is None:
-        base = (column.base_type or column.type) if column.type_kind == "d" else column.type
-        return name if _SENT_AS_TEXT.fullmatch(base) else sql.SQL(load("parity/text")).format(column=name)
+        return name if _SENT_AS_TEXT.fullmatch(column.base) else sql.SQL(load("parity/text")).format(column=name)
     if not native.kind.startswith("timestamp"):
         return name
     return sql.SQL(load("parity/stamp")).format(
