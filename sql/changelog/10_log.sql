@@ -17,10 +17,39 @@ create table if not exists cdc.change_log (
   old text,
   new text
 ) partition by list (part);
-create table if not exists cdc.change_log_0 partition of cdc.change_log for values in (0);
-create table if not exists cdc.change_log_1 partition of cdc.change_log for values in (1);
-create table if not exists cdc.change_log_2 partition of cdc.change_log for values in (2);
 comment on table cdc.change_log is 'cdc-toolkit: changes of the tables that are captured by triggers';
+
+-- A part that somebody has detached comes back with its rows. What was written meanwhile is lost, and told by its tables.
+do $install$
+declare
+  part record;
+begin
+  for part in select * from cdc.log_lacking order by name loop
+    if part.relid is null then
+      execute format(
+        'create table cdc.%I partition of cdc.change_log %s %s',
+        part.name, case part.bound when 'DEFAULT' then '(check (false))' else '' end, part.bound
+      );
+      continue;
+    end if;
+    if part.attached then
+      execute format(
+        'alter table cdc.change_log detach partition cdc.%I %s',
+        part.name, case when part.detaching then 'finalize' else '' end
+      );
+    end if;
+    execute format('alter table cdc.change_log attach partition cdc.%I %s', part.name, part.bound);
+  end loop;
+exception
+  when others then
+    raise exception using
+      errcode = sqlstate,
+      message = format(
+        'cdc.%1$s cannot be a part of the change log: %2$s; run: alter table cdc.%1$s rename to %1$s_aside',
+        part.name, sqlerrm
+      );
+end
+$install$;
 
 create table if not exists cdc.change_log_current (part smallint not null);
 insert into cdc.change_log_current (part)
@@ -34,6 +63,7 @@ create table if not exists cdc.tick (
 );
 
 revoke all on cdc.change_log, cdc.change_log_0, cdc.change_log_1, cdc.change_log_2 from public;
+revoke all on cdc.change_log_none from public;
 revoke all on cdc.change_log_current, cdc.tick from public;
 
 -- The user's lock_timeout is for the user's own tables: the log is locked for the moment of a purge.

@@ -76,7 +76,7 @@ where p.pubname in (
 );
 revoke all on cdc.publications from public;
 
--- The change log (sql/changelog): the table and its parts.
+-- The change log (sql/changelog): the table and its parts, attached or not.
 create or replace view cdc.log_parts as
 select c.oid as relid, c.relkind, c.relpersistence
 from pg_class as c
@@ -84,7 +84,24 @@ join pg_namespace as n on n.oid = c.relnamespace and n.nspname = 'cdc'
 where c.relkind in ('r', 'p') and c.relname ~ '^change_log(_\d+)?$';
 revoke all on cdc.log_parts from public;
 
--- Whether every row of the change log gets to the lake: it is drained by ticks, or the slot is sent all of it.
+-- Parts that the change log must have and lacks: three to write to in turn, and one that takes no row. While that one is
+-- there, the server detaches no part CONCURRENTLY, which waits for no writer and would fail the next write of each.
+create or replace view cdc.log_lacking as
+select w.name, w.bound, c.oid as relid, c.relispartition as attached, i.inhdetachpending as detaching
+from (
+  values
+    ('change_log_0', 'FOR VALUES IN (''0'')'),
+    ('change_log_1', 'FOR VALUES IN (''1'')'),
+    ('change_log_2', 'FOR VALUES IN (''2'')'),
+    ('change_log_none', 'DEFAULT')
+) as w (name, bound)
+left join pg_namespace as n on n.nspname = 'cdc'
+left join pg_class as c on c.relnamespace = n.oid and c.relname = w.name
+left join pg_inherits as i on i.inhrelid = c.oid and i.inhparent = to_regclass('cdc.change_log')
+where i.inhdetachpending or pg_get_expr(c.relpartbound, 0) is distinct from w.bound or i.inhrelid is null;
+revoke all on cdc.log_lacking from public;
+
+-- Whether every row of the change log gets to the lake: it is whole, and drained by ticks, or the slot is sent all of it.
 create or replace function cdc.log_is_read()
 returns boolean
 language plpgsql
@@ -94,9 +111,7 @@ as $function$
 begin
   return (
     select
-      3 = (
-        select count(*) from pg_inherits as i join cdc.log_parts as l on l.relid = i.inhparent and l.relkind = 'p'
-      )
+      not exists (select from cdc.log_lacking)
       and not exists (select from cdc.log_parts as l where l.relpersistence <> 'p')
       and (
         exists (select from cdc.settings as s where s.name = 'ddl_to_log')

@@ -461,7 +461,12 @@ select
     when l.relid is null then '{}'
     else jsonb_build_object(
       'capture', case when i.relid is not null then 'both' else 'change_log' end,
-      'log', (select jsonb_agg(g.relid::int8 order by g.relid) from cdc.log_parts as g) -- one made anew has lost rows
+      'log', (select jsonb_agg(g.relid::int8 order by g.relid) from cdc.log_parts as g), -- one made anew has lost rows
+      'attached', ( -- and so has one that was detached for a while: by row versions
+        select jsonb_agg(g.xmin::text::int8 order by g.inhrelid)
+        from pg_inherits as g
+        where g.inhparent = to_regclass('cdc.change_log')
+      )
     )
   end
   || case when i.conflict is null then '{}' else jsonb_build_object('conflict', i.conflict) end

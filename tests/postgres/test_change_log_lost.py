@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import threading
+from itertools import product
 
 import psycopg
 import pytest
 from click.testing import CliRunner
 
-from tests.postgres.test_snapshot_log import current, of, on_source, sql
+from tests.postgres.test_snapshot_log import at, current, of, on_source, sql
 from tests.support_lake import plain_lake
 from toolkit import config as configuration
 from toolkit import drain as draining
 from toolkit import initialise, snapshot
 from toolkit.cli import frame, main
 from toolkit.config import Config, TableConfig
-from toolkit.errors import HistoryDiverged
+from toolkit.errors import HistoryDiverged, PreflightFailed
+from toolkit.source import changelog, connection, slot
 
 __all__ = ["plain_lake"]
 pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("pg", ["pg18"], indirect=True)]
@@ -25,6 +28,7 @@ _LOST = {
     "part": "drop table cdc.change_log_0",
     "which part": "drop table cdc.change_log_current cascade",
     "schema": "drop schema cdc cascade",
+    "attached": "alter table cdc.change_log detach partition cdc.change_log_0",
 }
 _WRITES = (
     "insert into {0} values ({1}, 'new')",
@@ -106,6 +110,99 @@ def test_a_log_that_is_dropped_fails_no_write_and_is_red(
     for name in "rs":
         assert of(config, name).comparable
         assert current(config, name) == on_source(config, name)
+
+
+_PART = "(select 'cdc.change_log_' || part from cdc.change_log_current)"
+_DETACH = f"do $$ begin execute 'alter table cdc.change_log detach partition ' || {_PART}; end $$"
+_ATTACH = (
+    f"do $$ begin execute format('alter table cdc.change_log attach partition %s for values in (%s)', {_PART},"
+    " (select part from cdc.change_log_current)); end $$"
+)
+#: What is done to the log, and what makes it whole again: `cdc init` where it says nothing.
+_REMADE = {
+    "by hand": (_DETACH, _ATTACH),
+    "by init": (_DETACH, None),
+    "dropped": ("drop table cdc.change_log", None),
+    "part dropped": ("drop table cdc.change_log_0, cdc.change_log_1, cdc.change_log_2", None),
+}
+
+
+_SHOWN = (("by hand", False, False), ("dropped", True, False), ("by init", True, True))
+
+
+@pytest.mark.parametrize(
+    ("remade", "told", "ticks"),
+    [
+        pytest.param(*case, marks=[] if case in _SHOWN else pytest.mark.wide)
+        for case in product(_REMADE, (False, True), (False, True))
+    ],
+)
+def test_a_log_that_was_not_whole_between_two_drains_is_red_from_the_first_on(
+    source: Config, plain_lake: Config, remade: str, told: bool, ticks: bool
+) -> None:
+    """Nobody hears of its DDL, so what tells of it later says nothing of when it was."""
+    config = _logged(source, plain_lake, ticks=ticks)
+    lose, bring = _REMADE[remade]
+    sql(config, lose, "insert into r values (70, 'lost')", "insert into s values (70, 'lost')")
+    with connection.connect(config) as conn:
+        between = slot.flush_lsn(conn)
+    if bring:
+        sql(config, bring)
+    else:
+        initialise.init(config)
+    if told:
+        sql(config, "alter table r add n int", "alter table s add n int")
+    sql(config, "insert into r values (71, 'logged')", "insert into s values (71, 'logged')")
+    draining.drain(config)
+    for name in "rs":
+        assert of(config, name).state == "stale", of(config, name)
+        assert ticks or at(config, name, between) == "stale"
+    snapshot.repair(config)
+    sql(config, "insert into r values (72, 'logged')", "insert into s values (72, 'logged')")
+    draining.drain(config)
+    for name in "rs":
+        assert of(config, name).comparable
+        assert current(config, name) == on_source(config, name)
+
+
+@pytest.mark.parametrize(
+    ("ticks", "drained"), [(True, True), *(pytest.param(t, False, marks=pytest.mark.wide) for t in (False, True))]
+)
+def test_init_attaches_a_part_again_with_its_rows(
+    source: Config, plain_lake: Config, ticks: bool, drained: bool
+) -> None:
+    """Nobody purges a part that is not attached: what is in it was perhaps never read."""
+    config = _logged(source, plain_lake, ticks=ticks)
+    sql(config, "insert into r values (70, 'logged')", _DETACH)
+    if drained:
+        draining.drain(config)
+        assert {of(config, name).state for name in "rs"} == {"stale"}
+    initialise.init(config)
+    with connection.connect(config) as conn:
+        assert changelog.is_read(conn)
+        assert conn.execute("select new from cdc.change_log where new like '(70,%'").fetchall() == [("(70,logged)",)]
+    draining.drain(config)
+    snapshot.repair(config)
+    draining.drain(config)
+    for name in "rs":
+        assert of(config, name).comparable
+        assert current(config, name) == on_source(config, name)
+
+
+def test_a_part_that_cannot_be_attached_is_named_with_what_to_run(source: Config, plain_lake: Config) -> None:
+    config = _logged(source, plain_lake, ticks=False)
+    detached = "alter table cdc.change_log detach partition cdc.change_log_0"
+    sql(config, detached, "alter table cdc.change_log_0 add note text")
+    with pytest.raises(
+        PreflightFailed, match=r"cdc\.change_log_0 cannot be .*\bnote\b.* nothing was changed"
+    ) as refused:
+        initialise.init(config)
+    remedy = re.search(r"run: (alter table [^;]*)", str(refused.value))
+    assert remedy
+    sql(config, remedy[1])
+    initialise.init(config)
+    with connection.connect(config) as conn:
+        assert changelog.is_read(conn)
 
 
 @pytest.mark.wide

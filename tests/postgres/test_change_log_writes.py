@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from tests.support_change_log import Log, image, with_table
+from toolkit.source import changelog
 
 pytestmark = pytest.mark.postgres
 
@@ -109,3 +110,32 @@ def test_trap_131_a_write_with_a_lock_timeout_outlives_a_purge(log: Log, databas
             purge.commit()
             written.result()
     assert [op for op, _, _ in log.ops(since, log.tick())] == ["I", "T", "I"]
+
+
+@pytest.mark.parametrize("triggers", ["row", "statement"])
+def test_a_part_is_not_detached_under_its_writers(log: Log, database: str, triggers: str):
+    """DETACH CONCURRENTLY waits for no writer, and the row that comes next would find no part: its write would fail."""
+    log = with_table(log, "public.t", triggers=triggers)
+    log.conn.execute("create table public.t (id int primary key)")
+    log.install()
+    since = log.tick()
+    log.conn.execute("set lock_timeout = 100")
+    detach = "alter table cdc.change_log detach partition cdc.change_log_0 concurrently"
+    with psycopg.connect(database) as app:
+        app.execute("insert into t values (1)")
+        with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="default partition"):
+            log.conn.execute(detach)
+        app.execute("insert into t values (2)")
+    assert [row.new for row in log.rows(since, log.tick())] == ["(1)", "(2)"]
+    log.conn.execute("drop table cdc.change_log_none")  # by somebody who insists
+    assert not changelog.is_read(log.conn), "its tables turn red"
+    with psycopg.connect(database) as reader:
+        reader.execute("select from t")
+        reader.execute("table cdc.change_log")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            log.conn.execute(detach)
+    log.conn.execute("set lock_timeout = 0")
+    assert not changelog.is_read(log.conn)
+    log.install()
+    assert changelog.is_read(log.conn)
+    assert log.during("insert into t values (3)") == [("I", None, "(3)")]

@@ -160,12 +160,19 @@ def past_capture(
 
     A column's rows in the catalog tell who wrote them last. ALTER TABLE that rewrites a table gives it another TOAST
     table, if it needs one, and writes the rows of the columns whose type, or values, it alters. VACUUM FULL, CLUSTER
-    and TRUNCATE give it another file alone; so does GRANT write the row of a column alone.
+    and TRUNCATE give it another file alone; so does GRANT write the row of a column alone. DDL of the change log is
+    never told.
 
     Args:
         own: transactions that wrote what `now` shows, and were heard.
         heard: a rewrite was heard in between.
     """
+    if "log" in was and not now.get("published", True):
+        yield "it is no longer captured by the change log"
+    elif "log" in was and "log" in now and was["log"] != now["log"]:
+        yield "the change log on the source was dropped and made again"
+    elif "attached" in was and "attached" in now and was["attached"] != now["attached"]:
+        yield "a part of the change log on the source was detached for a while"
     entries = {(publication, named): rest for publication, named, *rest in was.get("entries", ())}
     for publication, named, *rest in now.get("entries", ()):
         if entries.get((publication, named), rest) != rest and rest[-1] not in own:
@@ -262,8 +269,6 @@ def classify(
     elif (old.capture == "change_log") != (new.capture == "change_log"):
         # A transaction that was under way then may come by both ways, or by neither.
         yield new.relid, f"its capture moved from {old.capture} to {new.capture}"
-    elif old.log and new.log and old.log != new.log:
-        yield new.relid, "the change log on the source was dropped and made again"
     if old.persistence != new.persistence:
         yield new.relid, f"persistence changed from {old.persistence} to {new.persistence}"
     if old.publishes != new.publishes:

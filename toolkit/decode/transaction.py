@@ -276,7 +276,7 @@ class Transaction:
             if self.planner.context.known_good and table.published and ddl.detached_before(old.table, table, message):
                 unheard = "a partition was detached in two transactions, the first of them not told"
                 self._gap_since_known(index, relid, unheard)
-            if old.table.published and table.published:
+            if old.table.published and (table.published or old.table.log):
                 for unheard in ddl.past_capture(before or {}, snapshot, own=message.own, heard=bool(rewrite)):
                     self._gap_since_known(index, relid, unheard)
             if before == snapshot:

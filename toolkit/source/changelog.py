@@ -296,10 +296,12 @@ def is_read(conn: Connection) -> bool:
 def purge(conn: Connection, snapshot: str) -> tuple[int, ...]:
     """Empty the parts of the log whose rows are all visible in `snapshot`, whose changes are all in the lake.
 
-    The part that is written to is left for the next time. Waits for nobody.
+    The part that is written to is left for the next time, and all of a log that is not whole. Waits for nobody.
     """
     try:
-        row = conn.execute("select cdc.purge_log(%s::pg_catalog.pg_snapshot)", [snapshot]).fetchone()
+        row = conn.execute(
+            "select cdc.purge_log(%s::pg_catalog.pg_snapshot) where cdc.log_is_read()", [snapshot]
+        ).fetchone()
     except psycopg.errors.InsufficientPrivilege as error:
         raise PreflightFailed(
             f"purging the change log: {one_line(error)}; connect as the role that ran `cdc init`"
