@@ -195,5 +195,6 @@ def fields(line: bytes, natives: Mapping[int, Native]) -> tuple[str | None, ...]
     found: list[str | None] = []
     for i, cell in enumerate(cells(line)):
         text = natives[i].text(cell) if cell is not None and i in natives else None
-        found.append(cell.decode() if text is None and cell is not None else text)
+        # What no server sends need not be text: somebody has written it into the lake.
+        found.append(cell.decode(errors="backslashreplace") if text is None and cell is not None else text)
     return tuple(found)

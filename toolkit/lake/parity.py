@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,11 @@ _ASKED_COLUMNS = 200
 #: Ranges of keys that a scan is narrowed to.
 _RANGES = 50
 _EPOCH_MICROS = 946_684_800_000_000  # 2000-01-01, in Unix time
+#: The timestamp whose eight bytes are a text that the server sends. It is beyond all that it sends as timestamps.
+_INFINITY = int.from_bytes(b"infinity", "big")
+#: What the expressions of a line are made for, whatever `[spark]` says of people's sessions: whole numbers are cast to
+#: their bytes, for which ANSI mode knows no cast, and a timestamp without a time zone as if it were of UTC.
+_SETTINGS = {"spark.sql.ansi.enabled": "false", "spark.sql.session.timeZone": "UTC"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +75,37 @@ def lines_sql(plan: Comparison, relation: str, *, typed: bool = False) -> str:
         f", coalesce(cast(octet_length(_cdc_c{i}) as binary), X'FFFFFFFF'), coalesce(_cdc_c{i}, X'')"
         for i in range(len(cells))
     )
-    return (
-        f"SELECT concat(X'{len(cells):04X}'{''.join(sized)}) AS line"
-        f" FROM (SELECT {', '.join(cells) or '1'} FROM {relation})"
-    )
+    number = f"X'{len(cells):04X}'"
+    if not typed:
+        number = f"if(_cdc_text IS NOT NULL AND {_misplaced(plan, names)}, X'{0x8000 + len(cells):04X}', {number})"
+    cells.append(f"{number} AS _cdc_number")
+    return f"SELECT concat(_cdc_number{''.join(sized)}) AS line FROM (SELECT {', '.join(cells)} FROM {relation})"
+
+
+def _misplaced(plan: Comparison, names: Mapping[int, str]) -> str:
+    """Whether `_cdc_text` keeps a text that the column's type holds, and readers miss there, or one of no such column.
+
+    No build does. Of the types that a line has in their own bytes the cell tells; of floats nothing does, since what
+    Java prints depends on its version.
+    """
+    from toolkit.pgtypes import kind, literal, spark_type, typed_sql
+
+    columns: dict[str, list[int]] = {}
+    for i, column in enumerate(plan.columns):
+        if kind(column) != "string":
+            columns.setdefault("" if i in plan.natives else spark_type(column), []).append(i)
+    whens = []
+    for type_, found in columns.items():
+        held = f"{typed_sql('kept.value', plan.columns[found[0]])} IS NOT NULL"
+        known = "false" if not type_ or "float" in type_ or "double" in type_ else held
+        keys = ", ".join(literal(names[plan.columns[i].attnum]) for i in found)
+        whens.append(f"WHEN kept.key IN ({keys}) THEN {known}")
+    told = f"CASE {' '.join(whens)} ELSE true END" if whens else "true"
+    return f"exists(map_entries(_cdc_text), kept -> {told})"
 
 
 def _native(lake_name: str, native: Native) -> str:
-    """The bytes that the server sends. A timestamp without a time zone is cast in the session's, UTC."""
+    """The bytes that the server sends."""
     value = quote_spark(lake_name)
     if native.kind == "boolean":
         return f"case when {value} then X'01' when not {value} then X'00' end"
@@ -86,18 +114,21 @@ def _native(lake_name: str, native: Native) -> str:
         return f"if({value} = {short}, cast({short} as binary), cast({value} as binary))"
     if native.kind.startswith("timestamp"):
         value = value if native.kind == "timestamptz" else f"cast({value} as timestamp)"
-        return f"cast(unix_micros({value}) - {_EPOCH_MICROS} as binary)"
+        micros = f"unix_micros({value}) - {_EPOCH_MICROS}"
+        return f"if({micros} = {_INFINITY}, X'00', cast({micros} as binary))"
     return f"cast({value} as binary)"
 
 
 def query(spark: SparkSession, text: str) -> DataFrame:
-    """What `spark.sql` gives. Whole numbers are cast to their bytes, for which ANSI mode knows no cast."""
-    ansi = spark.conf.get("spark.sql.ansi.enabled", "true") or "true"
-    spark.conf.set("spark.sql.ansi.enabled", "false")
+    """What `spark.sql` gives under the settings of a line: they become part of the plan."""
+    before = {name: spark.conf.get(name, value) or value for name, value in _SETTINGS.items()}
     try:
+        for name, value in _SETTINGS.items():
+            spark.conf.set(name, value)
         return spark.sql(text)
     finally:
-        spark.conf.set("spark.sql.ansi.enabled", ansi)
+        for name, value in before.items():
+            spark.conf.set(name, value)
 
 
 def figures(spark: SparkSession, sides: Sequence[Side]) -> dict[int, Figures]:
