@@ -13,10 +13,10 @@ from click.testing import CliRunner
 from tests.postgres.test_snapshot_log import at, current, of, on_source, sql
 from tests.support_lake import plain_lake
 from toolkit import config as configuration
+from toolkit import doctor, initialise, snapshot
 from toolkit import drain as draining
-from toolkit import initialise, snapshot
 from toolkit.cli import frame, main
-from toolkit.config import Config, TableConfig
+from toolkit.config import Config, DrainConfig, TableConfig
 from toolkit.errors import HistoryDiverged, PreflightFailed
 from toolkit.source import changelog, connection, slot
 
@@ -203,6 +203,70 @@ def test_a_part_that_cannot_be_attached_is_named_with_what_to_run(source: Config
     initialise.init(config)
     with connection.connect(config) as conn:
         assert changelog.is_read(conn)
+
+
+@pytest.mark.parametrize(
+    ("lost", "by", "told"),
+    [
+        ("drop schema cdc cascade", "triggers, slot", "settings, were dropped"),
+        ("drop schema cdc cascade", "triggers, ticks", "ticks, were dropped"),
+        ("drop schema cdc cascade", "slot", "settings, were dropped"),
+        ("drop schema cdc cascade", "slot, beacon found", None),
+        pytest.param("delete from cdc.settings", "slot", "settings, were dropped", marks=pytest.mark.wide),
+        pytest.param("delete from cdc.settings", "triggers, ticks", None, marks=pytest.mark.wide),
+        pytest.param("delete from cdc.tick", "triggers, ticks", "ticks, were dropped", marks=pytest.mark.wide),
+    ],
+)
+def test_what_the_toolkit_has_on_the_source_is_dropped(
+    source: Config, plain_lake: Config, monkeypatch: pytest.MonkeyPatch, lost: str, by: str, told: str | None
+) -> None:
+    """No refusal takes it for a restored copy, and what it says to run, one after the other, makes the tables right."""
+    config = source.model_copy(update={"root": plain_lake.root, "drain": DrainConfig(beacon_minutes=0)})
+    if "triggers" in by:
+        config = _logged(config, plain_lake, ticks="ticks" in by)
+    else:
+        for name in "rs":
+            sql(config, f"create table public.{name} (id int primary key, x text)")
+        initialise.init(config)
+    sql(config, "insert into r values (2, 'told')", "insert into s values (2, 'told')")
+    draining.drain(config)
+    if by == "slot, beacon found":
+        settled = config.model_copy(update={"drain": DrainConfig(beacon_minutes=5)})
+        draining.drain(settled)
+    sql(config, lost, "insert into r values (3, 'unheard')", "alter table s add column n int default 5")
+    assert "schema" not in lost or "schema cdc" in [d.what for d in doctor.doctor(config) if d.level == "error"]
+    monkeypatch.setattr(configuration, "load", lambda _: config)
+    monkeypatch.setattr(frame, "_stop_spark", lambda: None)
+    said = ""
+
+    def run(command: str) -> str | None:
+        """Run it; the command that its refusal says to run."""
+        nonlocal said
+        done = CliRunner().invoke(main, command.split()[1:])
+        if done.exit_code == 0:
+            return None
+        said += done.output
+        remedies = re.findall(r"`(cdc [^`]*)`", done.output)
+        assert remedies and isinstance(done.exception, SystemExit), done.output
+        return str(remedies[-1])
+
+    for _ in range(4):
+        remedy = run("cdc drain")
+        if remedy is None:
+            break
+        run(remedy)
+    else:
+        pytest.fail(said)
+    assert "restored" not in said and (told or "") in said, said
+    assert told or {of(config, name).state for name in "rs"} == {"stale"}
+    for name in "rs":
+        if not of(config, name).comparable:
+            assert run(f"{of(config, name).remedy}") is None
+    sql(config, "insert into r values (60, 'told')", "insert into s values (60, 'told')")
+    draining.drain(config)
+    for name in "rs":
+        assert of(config, name).comparable
+        assert current(config, name) == on_source(config, name)
 
 
 @pytest.mark.wide

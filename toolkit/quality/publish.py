@@ -8,6 +8,7 @@ keeps it. `ops.proofs` is a view of it with the ages. `ops.parity_results` keeps
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -213,7 +214,8 @@ def _follow(config: Config, spark: SparkSession) -> None:
     wanted = {row["relation"]: row for row in sorted(rows, key=lambda row: (row["proven_at"], row["relation"]))}
     for name, row in wanted.items():
         told = reads.properties(config, f"published.{name}")
-        if told.get("cdc.relid") == str(row["relid"]) and told.get("cdc.tag") == row["tag"]:
+        ours = told.get("cdc.query") == _digest(reads.view_sql(config, f"published.{name}") or "")  # not replaced since
+        if ours and told.get("cdc.relid") == str(row["relid"]) and told.get("cdc.tag") == row["tag"]:
             continue
         if reads.tags(config, f"current.{name}").get(row["tag"]) == row["snapshot_id"]:  # else nobody can show it
             _create_view(spark, row)
@@ -224,12 +226,16 @@ def _follow(config: Config, spark: SparkSession) -> None:
 
 def _create_view(spark: SparkSession, row: Mapping[str, Any]) -> None:
     name = row["relation"]
-    # A view keeps the column names it was created with, whatever `current` becomes later.
-    spark.sql(
-        f"CREATE OR REPLACE VIEW published.{name}"
-        f" TBLPROPERTIES ('cdc.relid' = '{row['relid']}', 'cdc.tag' = '{row['tag']}')"
-        f" AS {shown_sql(spark, name, row['snapshot_id'])}"
-    )
+    # A view keeps the column names it was created with, whatever `current` becomes later. And its properties, whoever
+    # replaces it: they tell by which query it is ours.
+    query = shown_sql(spark, name, row["snapshot_id"])
+    told = {"cdc.relid": row["relid"], "cdc.tag": row["tag"], "cdc.query": _digest(query)}
+    properties = ", ".join(f"'{key}' = '{value}'" for key, value in told.items())
+    spark.sql(f"CREATE OR REPLACE VIEW published.{name} TBLPROPERTIES ({properties}) AS {query}")
+
+
+def _digest(query: str) -> str:
+    return hashlib.sha256(query.encode()).hexdigest()
 
 
 def _result(
