@@ -161,11 +161,11 @@ def test_what_cannot_be_compared_is_never_green(source: Config, monkeypatch: pyt
 
     @contextmanager
     def altered_meanwhile(
-        conn: psycopg.Connection[Any], plan: Comparison, keys: object = None
+        conn: psycopg.Connection[Any], plan: Comparison, **how: Any
     ) -> Iterator[Iterator[Sequence[bytes]]]:
         if plan.table.name == "felt":
             _sql(source, "alter type public.mood rename value 'sick' to 'unwell'")
-        with read(conn, plan) as blocks:
+        with read(conn, plan, **how) as blocks:
             yield blocks
 
     with monkeypatch.context() as patch:
