@@ -39,7 +39,7 @@ def _java() -> list[Diagnosis]:
 
 
 def _source(config: Config) -> list[Diagnosis]:
-    from toolkit.source import changelog, connection, preflight, slot
+    from toolkit.source import catalog, changelog, connection, preflight, slot
 
     found: list[Diagnosis] = []
     try:
@@ -48,6 +48,8 @@ def _source(config: Config) -> list[Diagnosis]:
             found += [Diagnosis(f.level, f.what, f.found, f.remedy) for f in findings]
             if not findings:
                 found.append(Diagnosis("ok", "source", "nothing stands against capture", None))
+            if not catalog.installed(conn):
+                found.append(Diagnosis("error", "schema cdc", "is not on the source: nothing is captured", "cdc init"))
             outside = ", ".join(f"{count} {kind}" for kind, count in preflight.outside(conn).items())
             if outside:
                 found.append(Diagnosis("ok", "out of scope", f"{outside}: they give no events", None))

@@ -247,11 +247,18 @@ class _Run:
         reached = plan.batches[-1].complete_to if plan.batches else target
         if expected is None or at is None or at <= self.last.complete_to or at > reached:
             return
-        if not any(expected in batch.beacons for batch in plan.batches):
+        if any(expected in batch.beacons for batch in plan.batches):
+            return
+        beacon = f"beacon {expected} written at {at} by batch {self.last.batch_id}"
+        refused = (e.payload for batch in plan.batches for e in batch.events if e.kind == "message")
+        if any(expected in (payload or "") for payload in refused):
             raise HistoryDiverged(
-                f"beacon {expected} written at {at} by batch {self.last.batch_id} is not in the stream: the source was"
-                " restored to an earlier copy and written again; start a new log with `cdc init --new-generation`"
+                f"{beacon} is not signed by the key in cdc.settings: schema cdc, or its settings, were dropped on the"
+                f" source and made anew, and what capture told before cannot be verified; {_ADVICE}"
             )
+        raise HistoryDiverged(
+            f"{beacon} is not in the stream: the source was restored to an earlier copy and written again; {_ADVICE}"
+        )
 
     def _commit(self, plan: Plan, index: int, target: Lsn) -> None:
         """Commit one planned batch with its ledger row; the last one with what the catalog comparison found."""

@@ -137,9 +137,9 @@ def last_tick(config: Config, conn: psycopg.Connection[Any], last: BatchRecord) 
     require_same_history(config, last, identity, None, slot.flush_lsn(conn))
     found = tick.known(conn, last.complete_to)
     if found is None or found.snapshot != last.tick:
+        why = "it was restored from an older copy" if tick.any_known(conn) else "schema cdc, or its ticks, were dropped"
         raise HistoryDiverged(
-            f"the source does not know the tick at {last.complete_to} of batch {last.batch_id}: it was restored from an"
-            f" older copy or its change log was made anew; {advice}"
+            f"the source does not know the tick at {last.complete_to} of batch {last.batch_id}: {why}; {advice}"
         )
     return found
 

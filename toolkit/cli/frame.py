@@ -105,7 +105,7 @@ def _missing(error: Exception) -> str | None:
     gone = isinstance(error, errors.UndefinedTable | errors.UndefinedFunction | errors.InvalidSchemaName)
     if not gone or not re.search(r"\bcdc\b", one_line(error)):
         return None
-    return f"what was put on the source is not whole: {one_line(error)}; run `cdc init`"
+    return f"schema cdc, or what `cdc init` has put there, is gone from the source: {one_line(error)}; run `cdc init`"
 
 
 def _stop_spark() -> None:

@@ -242,7 +242,7 @@ def hmac_key(conn: Connection) -> bytes:
             " connect as the role that ran `cdc init`"
         ) from None
     if row is None:
-        raise PreflightFailed("reading the signing key: cdc.settings is not on the source; run `cdc init`")
+        raise PreflightFailed("reading the signing key: cdc.settings holds none on the source; run `cdc init`")
     return bytes(row[0])
 
 

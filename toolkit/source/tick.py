@@ -102,6 +102,12 @@ def known(conn: Connection, lsn: Lsn) -> Tick | None:
     return Tick(lsn, row[0]) if row else None
 
 
+def any_known(conn: Connection) -> bool:
+    """Whether the source has a tick at all: one is there always, unless somebody has dropped them."""
+    row = conn.execute("select exists (select from cdc.tick)").fetchone()
+    return bool(row and row[0])
+
+
 def forget_before(conn: Connection, lsn: Lsn) -> None:
     """Drop the ticks below one that is in the lake."""
     conn.execute("delete from cdc.tick where lsn < %s::pg_catalog.pg_lsn", [str(lsn)])
@@ -141,4 +147,15 @@ def _literal(snapshot_text: str) -> str:
     return f"'{snapshot_text}'::pg_catalog.pg_snapshot"
 
 
-__all__ = ["Tick", "at_cut", "exact_cut", "forget_before", "has_messages", "known", "record", "rows", "tick_cut"]
+__all__ = [
+    "Tick",
+    "any_known",
+    "at_cut",
+    "exact_cut",
+    "forget_before",
+    "has_messages",
+    "known",
+    "record",
+    "rows",
+    "tick_cut",
+]
