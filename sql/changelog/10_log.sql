@@ -184,6 +184,9 @@ $function$;
 -- what every key of old and new rows holds now: that is right in any order, and the last one leaves it so. A key that the
 -- first alone has touched is as it has logged it, unless cascades may have changed a row twice: the changes of all of them
 -- are those of one statement to the trigger. Rows without a key are counted, which has no order.
+--
+-- The server follows a foreign key from when it is there, and a transaction that keeps its snapshot may be older. So there
+-- the rows tell: what a row was between two changes is among the old images and among the new ones.
 create or replace function cdc.log_rows()
 returns trigger
 language plpgsql
@@ -225,6 +228,11 @@ begin
     if not found then
       return null;
     end if;
+    if tg_op = 'UPDATE' and not cascaded
+      and current_setting('transaction_isolation') in ('repeatable read', 'serializable')
+    then
+      cascaded := exists (select from old_rows as o join new_rows as n on (n.*)::text = (o.*)::text);
+    end if;
     if cascaded or current_setting(latest, true) = message then
       present := cdc.log_present(tg_relid, case tg_op
         when 'INSERT' then 'table new_rows'
@@ -250,7 +258,8 @@ end
 $function$;
 
 -- The statement that logs, into part $1, what the keys of `touched` rows hold now; null for a table without a key. Keys
--- are equal as their index says: the operator may be in a schema that no search_path here names.
+-- are equal as their index says: the operator may be in a schema that no search_path here names. Names are those of now:
+-- the snapshot of the transaction may show others, which another table or column has taken over.
 create or replace function cdc.log_present(relid oid, touched text)
 returns text
 language plpgsql
@@ -261,23 +270,26 @@ begin
   return (
     select format(
       'insert into cdc.change_log (part, lsn, relid, op, new)'
-      ' select $1, pg_current_wal_insert_lsn(), %s, ''I'', (t.*)::text from only %I.%I as t'
+      ' select $1, pg_current_wal_insert_lsn(), %s, ''I'', (t.*)::text from only %s as t'
       ' where exists (select from (%s) as n where %s)',
-      c.oid, s.nspname, c.relname, touched,
-      string_agg(format('t.%1$I operator(%2$I.%3$s) n.%1$I', a.attname, m.nspname, o.oprname), ' and ' order by k.place)
+      c.oid, c.oid::regclass, touched,
+      string_agg(
+        format(
+          't.%1$s operator(%2$I.%3$s) n.%1$s', pg_get_indexdef(i.indexrelid, k.place::int, false), m.nspname, o.oprname
+        ),
+        ' and ' order by k.place
+      )
     )
     from pg_class as c
-    join pg_namespace as s on s.oid = c.relnamespace
     join pg_index as i on i.indexrelid = cdc.key_index(c.oid)
     cross join lateral unnest(i.indkey::int2[], i.indclass::oid[]) with ordinality as k (attnum, class, place)
-    join pg_attribute as a on a.attrelid = c.oid and a.attnum = k.attnum
     join pg_opclass as p on p.oid = k.class
     join pg_amop as e
       on e.amopfamily = p.opcfamily and e.amopstrategy = 3 and e.amoplefttype = p.opcintype and e.amoprighttype = p.opcintype
     join pg_operator as o on o.oid = e.amopopr
     join pg_namespace as m on m.oid = o.oprnamespace
     where c.oid = log_present.relid and k.place <= i.indnkeyatts
-    group by c.oid, s.nspname, c.relname
+    group by c.oid
   );
 end
 $function$;

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -121,8 +123,10 @@ def _begin(log: Log, setup: str, triggers: str) -> None:
     )
 
 
-def _ends(log: Log, *statements: str) -> tuple[dict[str, Counter[Any]], dict[str, Counter[Any]]]:
-    """The tables as folding the log of a transaction leaves them, and as they are; its statements are sent apart."""
+def _ends(log: Log, *statements: str | Callable[[], object]) -> tuple[dict[str, Counter[Any]], dict[str, Counter[Any]]]:
+    """The tables as folding the log of a transaction leaves them, and as they are; its statements are sent apart, and
+    others do something between them.
+    """
     shapes = log.conn.execute(
         "select c.relname, c.oid::int, array(select a.attnum::int from pg_attribute a where a.attrelid = c.oid"
         " and a.attnum > 0 and not a.attisdropped order by a.attnum), array(select k::int from pg_index i,"
@@ -134,7 +138,7 @@ def _ends(log: Log, *statements: str) -> tuple[dict[str, Counter[Any]], dict[str
     since = log.tick()
     with psycopg.connect(log.config.source.conninfo) as app:
         for statement in statements:
-            app.execute(statement)
+            app.execute(statement) if isinstance(statement, str) else statement()
     rows = log.rows(since, log.tick())
     ended = {}
     for name, relid, attnums, key in shapes:
@@ -201,6 +205,52 @@ def test_rows_without_a_key_are_counted_in_any_order(log: Log, triggers: str):
         _begin(log, _TABLE + setup + "alter table t replica identity full;", triggers)
         ended, there = _ends(log, statement)
         assert ended == there, name
+
+
+_KEYS = """
+set search_path = public;
+create table public.p (a int primary key, b int unique);
+insert into p values (1, 1), (2, 2);
+create table public.c (a int, b int, primary key (a, b));
+insert into c values (1, 1), (2, 1), (2, 2);
+"""
+_CASCADES = """
+alter table c add foreign key (a) references p (a) on update cascade;
+alter table c add foreign key (b) references p (b) on update cascade;
+"""
+
+
+@pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
+@pytest.mark.parametrize("triggers", ["row", "statement"])
+def test_cascades_that_the_snapshot_of_the_transaction_does_not_show(log: Log, triggers: str, level: str):
+    """The server follows a foreign key from when it is there, in a transaction too that began before."""
+    log = with_table(log, "public.*", triggers=triggers)
+    log.conn.execute(_KEYS)
+    log.install()
+    begin = f"set transaction isolation level {level}; select from pg_class limit 1"
+    add = partial(log.conn.execute, _CASCADES)
+    ended, there = _ends(log, begin, add, "update p set a = a + 10, b = b + 20")
+    assert ended == there
+
+
+@pytest.mark.parametrize("triggers", ["row", "statement"])
+def test_names_that_the_snapshot_of_the_transaction_does_not_show(log: Log, triggers: str):
+    log = with_table(log, "public.*", triggers=triggers)
+    log.conn.execute("set search_path = public;" + _TABLE)
+    log.install()
+    begin = "set transaction isolation level repeatable read; select from pg_class limit 1"
+    rename = partial(
+        log.conn.execute,
+        "alter table t rename to u; create table t (id int primary key);"
+        "alter table u rename id to x; alter table u rename at to id; alter table u rename x to at",
+    )
+    since = log.tick()
+    with psycopg.connect(log.config.source.conninfo) as app:
+        app.execute(begin)
+        rename()
+        app.execute("update u set v = 'a', id = null where at = 1; update u set at = 50 where at = 1")
+    rows = [row for row in log.rows(since, log.tick()) if row.op != "D"]
+    assert rows[-1].new == "(50,a,)", rows
 
 
 @pytest.mark.parametrize("triggers", ["row", "statement"])
