@@ -442,7 +442,8 @@ $function$;
 -- tick is committed in the lake), and then move on to an empty one: the part that is left now is emptied next time. So
 -- the part that everybody writes to is never locked, however long it takes to look through one. A part into which
 -- somebody has written who is not through yet is left alone: the lock is asked for without waiting. One whose snapshot is
--- older than the last rotation may write there still, and waits for a moment. Gives the parts emptied.
+-- older than the last rotation may write there still, and waits for a moment. All three parts are there and attached:
+-- cdc.log_is_read was asked before. Gives the parts emptied.
 create or replace function cdc.purge_log(drained pg_snapshot)
 returns smallint[]
 language plpgsql

@@ -84,8 +84,9 @@ join pg_namespace as n on n.oid = c.relnamespace and n.nspname = 'cdc'
 where c.relkind in ('r', 'p') and c.relname ~ '^change_log(_\d+)?$';
 revoke all on cdc.log_parts from public;
 
--- Parts that the change log must have and lacks: three to write to in turn, and one that takes no row. While that one is
--- there, the server detaches no part CONCURRENTLY, which waits for no writer and would fail the next write of each.
+-- Parts that the change log must have and lacks: three to write to in turn (cdc.purge_log goes through the same), and one
+-- that takes no row. While that one is there, the server detaches no part CONCURRENTLY, which waits for no writer and
+-- would fail the next write of each.
 create or replace view cdc.log_lacking as
 select w.name, w.bound, c.oid as relid, c.relispartition as attached, i.inhdetachpending as detaching
 from (

@@ -1,5 +1,5 @@
--- What `cdc init` has installed, so that drains and `cdc doctor` can tell when a function of capture is another one now: it
--- would keep silent about its own change too.
+-- What `cdc init` has installed, so that drains and `cdc doctor` can tell when a function of capture is another one now:
+-- it would keep silent about its own change too.
 
 create or replace function cdc.fingerprint()
 returns bytea
@@ -12,7 +12,8 @@ begin
     -- By its row version too: one that was put back was another for a while.
     select convert_to(
       jsonb_object_agg(
-        p.oid::regprocedure, encode(sha256(convert_to(pg_get_functiondef(p.oid) || p.proowner || p.xmin, 'UTF8')), 'hex')
+        p.oid::regprocedure,
+        encode(sha256(convert_to(pg_get_functiondef(p.oid) || p.proowner || p.xmin, 'UTF8')), 'hex')
       )::text,
       'UTF8'
     )
@@ -20,9 +21,9 @@ begin
     where p.pronamespace = 'cdc'::regnamespace
       and p.proname in (
         'capture_command', 'capture_drop', 'capture_failed', 'capture_rewrite', 'capture_truncate', 'emit', 'guard',
-        'guard_new', 'guarding', 'is_gone', 'key_index', 'log_failed', 'log_lacks', 'log_is_read', 'log_part', 'log_present', 'log_row',
-        'log_rows', 'log_table', 'log_truncate', 'naming_types', 'own', 'paused', 'publishable', 'sign',
-        'table_snapshots', 'touched', 'unheard'
+        'guard_new', 'guarding', 'is_gone', 'key_index', 'log_failed', 'log_is_read', 'log_lacks', 'log_part',
+        'log_present', 'log_row', 'log_rows', 'log_table', 'log_truncate', 'naming_types', 'own', 'paused',
+        'publishable', 'sign', 'table_snapshots', 'touched', 'unheard'
       )
   );
 end
