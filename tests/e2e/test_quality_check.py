@@ -134,6 +134,16 @@ def test_green_then_each_fault_is_found(source: Config) -> None:
     assert spark.table("published.public__item").where("id in (7, 8)").count() == 2
     assert publish.published(source)["public.item"] == green.lsn
 
+    # Its rows are those of the source, in every column that the source has.
+    spark.sql("ALTER TABLE current.public__felt ADD COLUMN margin int")
+    spark.sql("UPDATE current.public__felt SET margin = 7")
+    felt = _by_name(_check(source, "felt"))["public.felt"]
+    assert (felt.status, felt.reason) == (
+        "not_taken", "its columns in the lake are not those of the log: margin is of no column of the source",
+    )  # fmt: skip
+    assert felt.remedy == "cdc build -- --full-refresh --select current__public__felt history__public__felt"
+    assert "margin" not in spark.table("published.public__felt").columns
+
 
 def test_what_cannot_be_compared_is_never_green(source: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     def drain_behind_ddl(config: Config, *, upto: Lsn) -> object:

@@ -8,6 +8,8 @@ import pytest
 
 from tests.support_history import column, snapshot
 from toolkit.catalog import TableVersion
+from toolkit.config import Config
+from toolkit.lake.applied import applied, misshapen
 from toolkit.lake.parity import Side, lines
 from toolkit.parity import Comparison, comparison, fields
 from toolkit.pgtypes import spark_type
@@ -89,3 +91,29 @@ def test_no_two_cells_have_one_line(spark: SparkSession, zone: str) -> None:
     for i, line in bare.items():
         by_line.setdefault(line, []).append(int(i or 0))
     assert [sorted(same) for same in by_line.values() if len(same) > 1] == [nulls]
+
+
+def test_columns_that_are_not_the_source_s_are_told(spark: SparkSession, lake: Config) -> None:
+    """Rows compare equal in them: a comparison asks for the columns that it knows, and rounds to the scale it knows."""
+    plan = _plan()
+    side, table = Side(plan, None), plan.table
+    shape = ", ".join(f"{c.name} {spark_type(c)}" for c in plan.columns)
+    spark.sql("CREATE NAMESPACE IF NOT EXISTS current")
+    spark.sql(
+        f"CREATE TABLE {side.relation} ({shape}, _cdc_from_lsn bigint, _cdc_text map<string,string>) USING iceberg"
+    )
+    assert misshapen(table, applied(lake, table)) is None  # nobody has written it yet
+    row = f"INSERT INTO {side.relation} (id) VALUES (1)"
+    spark.sql(row)
+    assert misshapen(table, applied(lake, table)) is None
+    for ddl, told in {
+        "ADD COLUMN margin int": "margin is of no column of the source",
+        "DROP COLUMN margin": None,
+        "RENAME COLUMN c4 TO C4": "C4 is of no column of the source; c4 is missing",
+        "RENAME COLUMN C4 TO c4": None,
+        "DROP COLUMN c17": "c17 is missing",
+        "ALTER COLUMN c8 TYPE decimal(14,2)": "c8 is decimal(14,2), not decimal(12,2); c17 is missing",
+    }.items():
+        spark.sql(f"ALTER TABLE {side.relation} {ddl}")
+        spark.sql(row)
+        assert misshapen(table, applied(lake, table)) == told

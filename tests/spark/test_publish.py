@@ -248,3 +248,14 @@ def test_a_red_table_stays_and_one_lsn_is_refused_by_its_name(shop: Shop) -> Non
     assert [row[0] for row in shop.spark.table("public__b").collect()] == [1]
     told = {row["table"]: row["status"] for row in shop.spark.table("ops.proofs").collect()}
     assert told == {"public.a": "identical", "public.b": "different"}
+
+
+def test_a_view_that_somebody_replaced_is_put_right(shop: Shop) -> None:
+    """It keeps the properties by which the check knows it, and shows what nobody has proven."""
+    shop.build(0x1000)
+    shop.publish()
+    shop.spark.sql("CREATE OR REPLACE VIEW published.public__a AS SELECT n FROM current.public__a")
+    shop.build(0x2000)
+    assert shop.seen() == (0x2000, 0x1000)
+    shop.publish(a="different", b="different")
+    assert shop.seen() == (0x1000, 0x1000)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from toolkit.lake import reads
 from toolkit.lake.tables import EVENTS
 from toolkit.lsn import Lsn
-from toolkit.names import lake_table
+from toolkit.names import META_PREFIX, lake_columns, lake_table
+from toolkit.pgtypes import spark_type
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 CHANGING = "('row', 'truncate', 'schema', 'baseline')"
 #: And those that change what `history` says of its rows.
 _BUILT_FROM = "('row', 'truncate', 'schema', 'baseline', 'gap')"
+#: Spark's names of Iceberg's types, where they are others.
+_SPARK = {"long": "bigint", "timestamp": "timestamp_ntz", "timestamptz": "timestamp"}
 _REWRITE = "replace"  # operation of a compaction: other files, the same rows
 
 
@@ -34,7 +37,7 @@ class Commit:
     lsn: Lsn | None
     tags: tuple[str, ...]
     rewrite: bool
-    columns: tuple[tuple[int, str, str], ...] = ()  # field id, name and type of then
+    columns: tuple[tuple[int, str, str], ...] = ()  # field id, name and Spark type of then
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,7 @@ def _commits(metadata: dict[str, Any]) -> Iterator[Commit]:
         if ref["type"] == "tag":
             tags.setdefault(ref["snapshot-id"], []).append(name)
     shapes = {
-        s["schema-id"]: tuple((f["id"], f["name"], str(f["type"])) for f in s["fields"])
+        s["schema-id"]: tuple((f["id"], f["name"], _spark_type(f["type"])) for f in s["fields"])
         for s in metadata.get("schemas") or ()
     }
     current = reads.current_snapshot(metadata)
@@ -121,6 +124,36 @@ def _commits(metadata: dict[str, Any]) -> Iterator[Commit]:
             columns=shapes.get(current.get("schema-id"), ()),
         )
         current = snapshots.get(current.get("parent-snapshot-id"))
+
+
+def _spark_type(type_: Any) -> str:
+    """Spark's name of a type in a metadata file."""
+    if isinstance(type_, str):
+        return _SPARK.get(type_, type_.replace(" ", ""))
+    if type_["type"] == "list":
+        return f"array<{_spark_type(type_['element'])}>"
+    if type_["type"] == "map":
+        return f"map<{_spark_type(type_['key'])},{_spark_type(type_['value'])}>"
+    return str(type_)
+
+
+def misshapen(table: TableVersion, made: Applied) -> str | None:
+    """How the columns that readers find are not those of a version of the table; None if they are, or no row ever was.
+
+    Comparing rows asks of no more than the columns that it knows, and casts a wider type to the same text.
+    """
+    if not made.commits:
+        return None
+    names = lake_columns([(c.attnum, c.name) for c in table.columns])
+    wanted = {names[c.attnum]: spark_type(c) for c in table.columns if c.published}
+    found = {name: kind for _, name, kind in made.commits[0].columns if not name.startswith(META_PREFIX)}
+    wrong = [f"{name} is of no column of the source" for name in found if name not in wanted]
+    wrong += [
+        f"{name} is {found[name]}, not {kind}" if name in found else f"{name} is missing"
+        for name, kind in wanted.items()
+        if found.get(name) != kind
+    ]
+    return "; ".join(wrong[:3]) + f" (and {len(wrong) - 3} more)" * (len(wrong) > 3) if wrong else None
 
 
 @dataclass(frozen=True, slots=True)

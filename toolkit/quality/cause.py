@@ -18,6 +18,7 @@ from toolkit.quality.report import Cause, Row, Sample, TableCheck
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from toolkit.catalog import TableVersion
     from toolkit.lake.applied import Applied, Commit, Foreign
     from toolkit.lake.evidence import RowEvent
     from toolkit.lake.ledger import Ledger
@@ -71,6 +72,12 @@ def remedy(plan: Comparison, result: TableCheck) -> str | None:
         return causes[0].remedy if causes else None
     few = plan.key and sum(n or 0 for n in (result.modified, result.added, result.removed)) <= FEW
     return shlex.join(["cdc", "repair", plan.table.identifier, *(["--differing"] if few else [])])
+
+
+def rebuild(table: TableVersion) -> str:
+    """The command that makes the lake's table anew from the log."""
+    lake = lake_table(table.schema, table.name)
+    return f"cdc build -- --full-refresh --select current__{lake} history__{lake}"
 
 
 class Account:
@@ -137,7 +144,6 @@ class Account:
 def _cause(plan: Comparison, name: Row, sample: Sample, account: Account, written: Written) -> Cause:
     table = plan.table
     lake = lake_table(table.schema, table.name)
-    rebuild = f"cdc build -- --full-refresh --select current__{lake} history__{lake}"
     event = account.newest.get(name)
     at = f"at {event.end_lsn} (batch {event.batch_id}, xid {event.xid})" if event is not None else ""
     where = (None, None, None) if event is None else (event.end_lsn, event.batch_id, event.xid)
@@ -152,9 +158,9 @@ def _cause(plan: Comparison, name: Row, sample: Sample, account: Account, writte
             tag = next((f"tag {t}" for t in known.tags if _BUILT.match(t)), f"table snapshot {known.snapshot_id}")
             by = ", ".join(str(c.snapshot_id) for c in foreign.commits)
             text = f"current.{lake} was changed after its build ({tag}) by table snapshot {by}"
-            return Cause("tampered", text, rebuild, *where)
+            return Cause("tampered", text, rebuild(table), *where)
     text = "the log holds what the source shows" + (f", {at}" if at else "") + "; the table does not"
-    return Cause("build", text, rebuild, *where)
+    return Cause("build", text, rebuild(table), *where)
 
 
 def _of(plan: Comparison, name: Row, rows: Counter[Row]) -> Counter[Row]:

@@ -252,8 +252,9 @@ class _Comparing:
 
     def results(self) -> tuple[TableCheck, ...]:
         """One result a table; whatever keeps a table from being compared is its reason."""
-        from toolkit.lake.applied import applied
+        from toolkit.lake.applied import applied, misshapen
         from toolkit.lake.parity import Side
+        from toolkit.quality.cause import rebuild
 
         found: list[TableCheck] = []
         sides: list[Side] = []
@@ -267,6 +268,11 @@ class _Comparing:
             if made[relid].exists and self.since.late(relid, made[relid].build):
                 reason = "it was built to an earlier LSN while the check was taken, by another run of dbt"
                 found.append(replace(self._named(self.live[relid]), reason=reason, remedy="cdc check again"))
+                continue
+            shape = misshapen(self.live[relid], made[relid])
+            if shape is not None:
+                reason, remedy = f"its columns in the lake are not those of the log: {shape}", rebuild(self.live[relid])
+                found.append(replace(self._named(self.live[relid]), reason=reason, remedy=remedy))
                 continue
             side = Side(comparison(self.live[relid], self.config.check.buckets), made[relid].snapshot_id)
             if self.taken[relid].proof is not None:
