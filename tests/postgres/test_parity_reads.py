@@ -183,6 +183,17 @@ def test_a_session_that_has_to_wait_behind_the_users_ddl_is_left_out(source: Con
         assert not waiting.is_alive(), "the lock is given back when all is read"
 
 
+def test_a_table_that_ddl_holds_costs_this_table_alone(source: Config, large: Comparison) -> None:
+    """Asking for its size waited for the lock too, and took the whole snapshot along."""
+    with connect(source) as conn, psycopg.connect(source.source.conninfo) as ddl:
+        ddl.execute("lock table public.large in access exclusive mode")
+        with parity.inside_snapshot(conn, None, seconds=0.2):
+            with pytest.raises(parity.TableMoved, match="is locked by another session's DDL"):
+                _lines(conn, large, _Beside(source))
+            ddl.rollback()
+            assert len(_lines(conn, large, _Beside(source))) == 16_000
+
+
 def test_a_session_on_another_server_is_left_out(source: Config, large: Comparison, pg: EmbeddedServer) -> None:
     with connect(source) as conn, connect(source) as other:
         conn.execute("select 1")

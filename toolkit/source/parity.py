@@ -122,17 +122,16 @@ def lines(
         TableMoved: the snapshot's rows cannot be read any more.
     """
     table = plan.table
-    conditions = [_whole()]
-    if keys is not None:
-        conditions = [_named(plan, keys[i : i + _KEYS_AT_ONCE]) for i in range(0, len(keys), _KEYS_AT_ONCE)]
-    elif others:
-        conditions = _shares(conn, plan, 1 + len(others))
+    exported = _exported(conn) if others and keys is None else ""  # while the session is in no savepoint
     with ExitStack() as stack:
-        exported = _exported(conn) if keys is None and len(conditions) > 1 else None  # not inside a savepoint
         stack.enter_context(_table(conn, plan))
-        sessions = [conn]
-        if exported is not None:
-            sessions += _beside(stack, plan, others, exported)
+        sessions: list[Session] = [conn]
+        conditions: list[sql.Composable] = [sql.SQL("true")]
+        if keys is not None:
+            conditions = [_named(plan, keys[i : i + _KEYS_AT_ONCE]) for i in range(0, len(keys), _KEYS_AT_ONCE)]
+        elif others and (shares := _shares(conn, plan, 1 + len(others))):
+            conditions = shares
+            sessions += _beside(stack, conn, plan, others, exported)
         statements = [_statement(plan, condition).as_string(conn) for condition in conditions]
         try:
             with closing(_read(sessions, statements)) as blocks:
@@ -146,25 +145,25 @@ def others(config: Config) -> Others:
     return (partial(connect, config),) * (config.check.sessions - 1)
 
 
-def _exported(conn: Session) -> tuple[str, str]:
-    """The name of the session's snapshot for others to import, and the server that has it."""
+def _exported(conn: Session) -> str:
+    """The name by which other sessions import this one's snapshot."""
     row = conn.execute("SELECT pg_catalog.pg_export_snapshot()").fetchone()
     assert row is not None
-    return str(row[0]), slot.server_identity(conn)
+    return str(row[0])
 
 
-def _beside(stack: ExitStack, plan: Comparison, others: Others, exported: tuple[str, str]) -> Iterator[Session]:
+def _beside(stack: ExitStack, first: Session, plan: Comparison, others: Others, exported: str) -> Iterator[Session]:
     """Sessions in the same snapshot that hold the table too; those that cannot are left out.
 
     The first session's lock keeps everybody from changing the table, so that it need not be looked at again.
     """
-    name, server = exported
+    server = slot.server_identity(first)
     for opening in others:
         with ExitStack() as attempt:
             try:
                 conn = attempt.enter_context(opening())
                 slot.require_server(conn, server, f"reading {plan.table.identifier}")
-                attempt.enter_context(inside_snapshot(conn, name, seconds=_BESIDE_SECONDS))
+                attempt.enter_context(inside_snapshot(conn, exported, seconds=_BESIDE_SECONDS))
                 conn.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(_relation(plan)))
             except (CdcError, psycopg.Error) as error:
                 _log.info("read by fewer sessions", extra={"table": plan.table.identifier, "reason": one_line(error)})
@@ -252,10 +251,6 @@ def _statement(plan: Comparison, condition: sql.Composable) -> sql.Composable:
     )
 
 
-def _whole() -> sql.Composable:
-    return sql.SQL("true")
-
-
 def _named(plan: Comparison, keys: Sequence[Sequence[str]]) -> sql.Composable:
     """The rows of these keys."""
     columns = [plan.columns[i] for i in plan.key]
@@ -272,12 +267,12 @@ def _named(plan: Comparison, keys: Sequence[Sequence[str]]) -> sql.Composable:
 
 
 def _shares(conn: Session, plan: Comparison, sessions: int) -> list[sql.Composable]:
-    """Ranges of pages that make up a large table, each as good for any of its files; else all of it."""
+    """Ranges of pages that make up a large table, each as good for any of its files; none if it is read as a whole."""
     with conn.cursor(row_factory=dict_row) as cursor:
         files = cursor.execute(load("introspect/pieces"), {"relid": plan.table.relid}).fetchall()
     count = min(sum(file["bytes"] for file in files) // _SHARE_BYTES, _SHARES * sessions)
     if count < 2 or not all(file["heap"] and file["kind"] == "r" for file in files):
-        return [_whole()]
+        return []
     pages = max(file["bytes"] // file["page"] for file in files)
     starts = [pages * n // count for n in range(count)]
     ranges = [f"ctid >= '({first},0)' AND ctid < '({end},0)'" for first, end in itertools.pairwise(starts)]
