@@ -6,8 +6,8 @@ steps nothing commits, so a SELECT there shows exactly what is committed below t
 What a life did is told in `said`, a line each: `a: STATEMENT;` of session a, `doubtful: TABLE, ...` (tables that may be
 stale from there on), and whatever its keeper adds. `Life.follow` does such a line again.
 
-`KINDS` are how a life may be captured. Tables move between `life`, `near` and `far`, of which the last is not captured;
-their names are their own in all of them, so that statements need no schema.
+Tables move between `life`, `near` and `far`, of which the last is not captured; their names are their own in all of
+them, so that statements need no schema.
 """
 
 from __future__ import annotations
@@ -15,89 +15,14 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import psycopg
 from psycopg.pq import TransactionStatus as Status
 
+from tests.support_kinds import SCHEMA, Kind
 from toolkit.catalog import OPERATIONS
-from toolkit.config import CheckConfig, Config, SourceConfig, TableConfig
 
-SCHEMA = """
-create schema life;
-create schema near;
-create schema far;
-create type life.mood as enum ('a', 'b', 'c');
-create type life.pair as (x int, y text);
-create table life.t1 (id int primary key, n numeric(8, 2), v text, m life.mood, big text);
-create table life.t2 (a int, b text default 'd', primary key (b, a));
-create table life.t3 (a int, v text);
-alter table life.t3 replica identity full;
-alter table life.t1 alter big set storage external;
-create table life.p (id int, d int, v text, primary key (id, d)) partition by range (d);
-create table life.p1 partition of life.p for values from (0) to (5);
-create table life.p2 partition of life.p for values from (5) to (100);
-insert into life.t1 select i, i, 'v' || i, 'a', repeat(md5(i::text), 200) from generate_series(1, 9) as i;
-insert into life.t2 select i, 'k' from generate_series(1, 5) as i;
-insert into life.t3 values (1, 'x'), (1, 'x'), (2, null);
-insert into life.p select i, i, 'p' from generate_series(1, 9) as i;
-"""
-_PARTS = "life.t1 (id, n, v) where (id > 3), life.t2 (b, a) where (b <> 'k'), life.t3 where (a = 1)"
-
-
-@dataclass(frozen=True)
-class Kind:
-    """How a life is captured. `more` follows SCHEMA; `parts`: its publication names tables, some of them in part."""
-
-    more: str = ""
-    parts: bool = False
-    moves: bool = True  # tables go from one schema to another
-    source: dict[str, Any] = field(default_factory=dict)
-    tables: dict[str, TableConfig] = field(default_factory=dict)
-
-    @property
-    def by_schema(self) -> bool:
-        """Whether a table is captured for the schema that it is in."""
-        return not self.parts and not self.logged
-
-    @property
-    def logged(self) -> bool:
-        """Whether triggers alone capture, which a new table gets at the next drain."""
-        return "capture" in self.source
-
-    def config(self, conninfo: str) -> Config:
-        """The configuration of a toolkit that captures `conninfo` in this way."""
-        source = SourceConfig(conninfo=conninfo, slot="cdc_life", **self.source)
-        return Config(source=source, table=self.tables, check=CheckConfig(cut_seconds=20.0))
-
-
-_OURS: dict[str, Any] = {"new_tables": "publish", "tables": ("life.*", "near.*")}
-_THEIRS: dict[str, Any] = {"publication": "theirs", "scope": "published"}
-_LOGGED: dict[str, Any] = {"capture": "change_log", "tables": ("life.*", "near.*")}
-_STATEMENT = {"life.t2": TableConfig(triggers="statement"), "life.t3": TableConfig(triggers="statement")}
-KINDS = {
-    "plain": Kind(source=_OURS),
-    # Rows of partitions are sent under their root.
-    "roots": Kind(
-        "create publication theirs for tables in schema life, near with (publish_via_partition_root = true);",
-        source=_THEIRS,
-    ),
-    # Row filters and column lists.
-    "parts": Kind(
-        f"create publication theirs for table {_PARTS}, life.p1 where (id < 4), life.p2;", parts=True, source=_THEIRS
-    ),
-    "parts_of_roots": Kind(
-        f"create publication theirs for table {_PARTS}, life.p where (id > 2)"
-        " with (publish_via_partition_root = true);",
-        parts=True,
-        source=_THEIRS,
-    ),
-    # The slot's rows count, and those of triggers are evidence.
-    "both": Kind(source=_OURS | {"change_log_drain": "slot"}, tables={"*.*": TableConfig(capture="both")}),
-    "log": Kind(source=_LOGGED | {"change_log_drain": "slot"}, tables=_STATEMENT),
-    "ticks": Kind(source=_LOGGED | {"change_log_drain": "tick"}, tables=_STATEMENT),
-}
 _COLUMNS = """
 select c.relname, n.nspname, c.relkind::text, c.oid::int8,
   array_agg(a.attname::text order by a.attnum), array_agg(format_type(a.atttypid, a.atttypmod) order by a.attnum),
@@ -137,6 +62,11 @@ class Table:
     key: tuple[str, ...]
     key_name: str  # of the constraint; '' without one
 
+    @property
+    def family(self) -> str:
+        """What partitions, or children by inheritance, share with what they are below: names that stay; '' without."""
+        return self.name[0] if self.name[0] in "ph" else ""
+
 
 class Life:
     """`doubtful` are tables that may be stale from now on: something was tried on them that sends no row events."""
@@ -151,6 +81,8 @@ class Life:
             session.execute("set lock_timeout = '40ms'")
         for session in self.sessions:
             session.execute("set search_path = life, near, near2, far")
+            # Who waits for it without a bound, which is a fault, finds a table that nobody holds any more.
+            session.execute("set idle_in_transaction_session_timeout = '2min'")
         self.said: list[str] = []
         self.doubtful: set[int] = set()
         self.partial = False  # the publication sent less than everything for a while
@@ -224,6 +156,8 @@ class Life:
 
     def _doubt(self, tables: Iterable[Table]) -> None:
         found = list(tables)
+        # What is done to a root, or a parent, is done to all below.
+        found += [t for t in self.tables() if t not in found and t.family and t.family in {f.family for f in found}]
         self.doubtful |= {table.relid for table in found}
         self.said.append(f"doubtful: {', '.join(table.name for table in found)}")
 
@@ -278,7 +212,7 @@ class Life:
         column, kind = dice.choice(table.columns)
         settable = [c for c in table.columns if c[0] not in table.key] or [(column, kind)]
         one, its = dice.choice(settable)
-        match dice.randrange(9):
+        match dice.randrange(10):
             case 0 | 1 | 2:
                 what = dice.choice(("nothing", f"({', '.join(table.key)}) do update set {one} = excluded.{one}"))
                 upsert = " on conflict do nothing" if what == "nothing" else f" on conflict {what}"
@@ -292,10 +226,23 @@ class Life:
             case 7:
                 at = f"ctid = (select min(ctid) from {table.name})" if table.kind == "r" else self._where(table)
                 return [f"delete from {table.name} where {at}"]
-            case _:
+            case 8:
                 if dice.random() < 0.7:
                     return [f"update {table.name} set {one} = {one} where {self._where(table)}"]
-                return [f"truncate {table.name}"]
+                return [dice.choice((f"truncate {table.name}", f"truncate {table.name}, {dice.choice(tables).name}"))]
+            case _:
+                source = f"(values {rows}) as s ({names}) on t.{column} = s.{column}"
+                told = f"when matched then update set {one} = s.{one} when not matched then insert ({names})"
+                merged = ", ".join(f"s.{name}" for name, _ in table.columns)
+                return [
+                    dice.choice(
+                        (
+                            f"merge into {table.name} as t using {source} {told} values ({merged})",
+                            f"with gone as (delete from {table.name} where {self._where(table)} returning {names})"
+                            f" insert into {table.name} ({names}) select {names} from gone",
+                        )
+                    )
+                ]
 
     def _ddl(self, tables: list[Table]) -> list[str]:
         dice = self.dice
@@ -308,6 +255,7 @@ class Life:
                     [f"create table {name} (id bigint primary key, v text default 'new', ok boolean)"],
                     [f"create table {name} (a int, v text)", f"alter table {name} replica identity full"],
                     [f"create table {name} as select i as a, 'as' as v from generate_series(1, 3) as i"],
+                    [f"create table {name} (like {dice.choice(tables).name if tables else 't1'} including all)"],
                 )
             )
         table = dice.choice(tables)
@@ -328,8 +276,18 @@ class Life:
             f"alter table {name} drop column {column}, add column {column} text default 'again'",
             f"alter table {name} alter column {column} drop not null",
             f"alter table {name} add column {self._new('c')} int generated always as ({computed}) stored",
+            # What changes no value, and what a file is written anew by.
+            f"alter table {name} add constraint {self._new('k')} check ({column} is not null or true) not valid",
+            f"alter table {name} alter column {column} set statistics {dice.randint(0, 9)}, set (fillfactor = 80)",
+            f"alter table {name} alter column {column} drop default",
+            f"alter table {name} alter column {column} set storage external",
+            f"vacuum full {name}",
+            f"cluster {name} using {table.key_name or 'none'}",
+            f"reindex table {name}",
+            f"alter table h1 {dice.choice(('', 'no '))}inherit h",
+            f"set session_replication_role = {dice.choice(('origin', 'origin', 'replica'))}",
         ]
-        if not name.startswith("p"):
+        if not table.family:
             exact.append(f"alter table {name} rename to {self._new('t')}")
             exact += [f"drop table {name}"] if len(tables) > 8 else []
             again = f"drop table {name}; create table {name} (id bigint primary key, v text default 'again')"
@@ -338,6 +296,7 @@ class Life:
             f"alter table {name} add column {self._new('c')} float8 default random()",
             f"alter table {name} alter column {column} type text using {column}::text || '!'",
             f"alter table {name} alter column {column} type numeric(12, 1) using 7",
+            f"alter table {name} set {dice.choice(('unlogged', 'logged'))}",
             # -1 is the greatest oid, and nothing is rewritten for that.
             f"alter table {name} add column {self._new('c')} int generated always as (1) stored,"
             f" alter column {column} type {'oid' if kind == 'integer' else 'integer'}",
@@ -352,7 +311,7 @@ class Life:
             self._doubt([table])
             return self._identity(table, column)
         if chance < 0.09:
-            others = [t.name for t in tables if t.kind == "r" and not t.name.startswith("p")]
+            others = [t.name for t in tables if t.kind == "r" and not t.family]
             one, two, between = dice.choice(others), dice.choice(others), self._new("t")
             pairs = ((one, between), (two, one), (between, two))
             swap = " ".join(f"alter table {old} rename to {new};" for old, new in pairs)
@@ -466,4 +425,4 @@ class Life:
         return dice.choice(found)
 
 
-__all__ = ["KINDS", "SCHEMA", "Kind", "Life", "Table"]
+__all__ = ["Life", "Table"]

@@ -12,27 +12,40 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import psycopg
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from toolkit import compare, states, tick_drain
+from toolkit import compare, snapshot, states, tick_drain
 from toolkit.catalog import SchemaVersion, TableVersion
 from toolkit.config import Config
 from toolkit.decode import plan as planning
 from toolkit.decode.rows import decode_rows
 from toolkit.errors import CdcError
-from toolkit.events import BASELINE_ORDINAL, Event
+from toolkit.events import BASELINE_ORDINAL, EVENT_SCHEMA, Event
 from toolkit.ledger_row import BatchRecord
 from toolkit.lsn import Lsn
 from toolkit.names import quote_postgres
-from toolkit.source import catalog, changelog, connection, guard, install, peek, slot, snapshot, tick
+from toolkit.source import catalog, changelog, connection, guard, install, peek, slot, tick
 
 Image = tuple[str | None, ...]
 #: What SELECT shows of a table: the attnums of its columns, and its rows as text.
 Shown = tuple[tuple[int, ...], Counter[Image]]
+
+
+@lru_cache(maxsize=10_000)
+def _object(text: str) -> Any:
+    return json.loads(text)
+
+
+@lru_cache(maxsize=10_000)
+def _table(text: str) -> TableVersion:
+    return TableVersion.from_json(json.loads(text))
 
 
 @dataclass(frozen=True)
@@ -56,7 +69,8 @@ class Log:
     """Capture of one database into a list of events. Also stands for the ledger that `table_states` asks."""
 
     def __init__(self, conn: psycopg.Connection[Any], config: Config, directory: Path) -> None:
-        self.conn, self.config, self.directory = conn, config, directory
+        self.conn, self.directory = conn, directory
+        self.config = config.model_copy(update={"root": directory})
         self.events: list[dict[str, Any]] = []
         self.versions: dict[int, SchemaVersion] = {}
         self.next_schema_id = 1
@@ -83,20 +97,22 @@ class Log:
             changelog.begin(conn, config)
             first = tick.tick_cut(config) if ticks else slot.create_slot(config, config.source.slot, temporary=False)
             with first as cut:
-                copies = log._read(cut, None)
-            log.complete_to = log.compared_to = cut.lsn
-            log.tick = cut.tick
-            log.capture = guard.capture_state(conn).state
-            log._keep(copies, cut.lsn)
+                log.complete_to = log.compared_to = cut.lsn
+                log.tick = cut.tick
+                log.capture = guard.capture_state(conn).state
+                log.copy(cut)
             yield log
 
-    def drain(self, *, upto: Lsn | None = None, batch_changes: int = 10**9) -> Lsn:
+    def drain(self, *, upto: Lsn | None = None, cut: slot.Cut | None = None, batch_changes: int = 10**9) -> Lsn:
         """As `toolkit.drain`: returns the LSN that the log is complete to."""
         seen = None
-        if upto is None:
-            live = [relid for relid, version in self.versions.items() if not version.table.dropped]
-            seen = compare.observe(self.conn, self.config, live)
+        if cut is not None:
+            seen, upto = compare.observe_at(self.config, cut, self._live()), cut.lsn
+        elif upto is None:
+            seen = compare.observe(self.conn, self.config, self._live())
         target = upto or slot.flush_lsn(self.conn)
+        if target <= self.complete_to:
+            return self.complete_to
         spool = peek.peek(self.conn, self.config, upto=target, max_changes=None, directory=self.directory)
         last = self.last()
         context = planning.PlanContext(
@@ -150,49 +166,48 @@ class Log:
     def repair(self, *tables: str) -> Lsn:
         """As `cdc repair`: copy the tables at a new cut."""
         with tick.exact_cut(self.config) as cut:
-            copies = self._read(cut, tables)
-        self.drain(upto=max(cut.lsn, self.complete_to))
-        self._keep(copies, cut.lsn)
+            self.drain(cut=cut)
+            copied = self.copy(cut, tables)
+        assert not copied.left_out, copied.left_out
         return cut.lsn
 
-    def _read(
-        self, cut: slot.Cut, tables: Sequence[str] | None
-    ) -> list[tuple[TableVersion, str, list[dict[str, Any]]]]:
-        copies = []
-        with snapshot.reader(self.config, cut) as conn:
-            for text in catalog.snapshot_json(conn, self.config).values():
-                table = TableVersion.from_json(json.loads(text))
-                if tables is not None and table.identifier not in tables:
-                    continue
-                batches = snapshot.snapshot_batches(conn, table, cut.lsn, generation=1)
-                copies.append((table, text, [row for batch in batches for row in batch.to_pylist()]))
-        assert tables is None or len(copies) == len(tables), tables
-        return copies
+    def copy(
+        self, cut: slot.Cut, tables: Sequence[str] | None = None, scope: snapshot.Scope = snapshot.WHOLE
+    ) -> snapshot.SnapshotResult:
+        """The toolkit's own copying, with this log for its ledger."""
+        with patch.object(snapshot, "ledger_of", lambda config: self):
+            return snapshot.copy_tables(self.config, cut, tables, scope=scope)
 
-    def _keep(self, copies: list[tuple[TableVersion, str, list[dict[str, Any]]]], lsn: Lsn) -> None:
-        made = []
-        for table, text, rows in copies:
-            at: dict[str, Any] = {
-                "batch_id": self.batch_id, "generation": 1, "origin": "snapshot", "relid": table.relid,
-                "commit_lsn": int(lsn) - 1, "end_lsn": int(lsn),
-            }  # fmt: skip
-            known = self.versions.get(table.relid)
-            if known is None or json.loads(known.payload) != json.loads(text):
-                made.append(
-                    Event(
-                        **at, ordinal=BASELINE_ORDINAL - 1, kind="schema", schema_id=self.next_schema_id, payload=text
-                    )
+    def file_ids(self) -> dict[str, int]:
+        """As the ledger's: any numbers."""
+        names = [name for field in EVENT_SCHEMA for name in (field.name, f"{field.name}.element")]
+        return {name: number for number, name in enumerate(names, 1)}
+
+    def append(self, record: BatchRecord, events: Sequence[Event], files: Sequence[Path]) -> int:
+        """As the ledger's."""
+        self._add(events)
+        self._learn(events)
+        for file in files:
+            self.events += pq.read_table(file).to_pylist()
+        self.batch_id = record.batch_id + 1
+        return self.batch_id
+
+    def prove(self, relid: int, at: Lsn) -> None:
+        """What a check puts into the log that has found every row right, of a table of which a part was copied."""
+        payload = json.dumps({"scope": "check", "lsn": str(at)})
+        self._add(
+            [
+                Event(
+                    batch_id=self.batch_id, generation=1, commit_lsn=int(at) - 1, ordinal=BASELINE_ORDINAL,
+                    end_lsn=int(at), origin="check", kind="baseline", relid=relid,
+                    schema_id=self.versions[relid].schema_id, payload=payload,
                 )
-                self._learn(made[-1:])
-            schema_id = self.versions[table.relid].schema_id
-            self.events += [row | {"batch_id": self.batch_id, "schema_id": schema_id} for row in rows]
-            proof = json.dumps({"rows": len(rows), "scope": "all", "lsn": str(lsn)})
-            made.append(Event(**at, ordinal=BASELINE_ORDINAL, kind="baseline", schema_id=schema_id, payload=proof))
-            if unsent := table.unsent(self.config.source.publications):
-                doubt = json.dumps({"reason": unsent[0], "remedy": unsent[1]})
-                made.append(Event(**at, ordinal=BASELINE_ORDINAL + 1, kind="gap", payload=doubt))
-        self._add(made)
+            ]
+        )  # fmt: skip
         self.batch_id += 1
+
+    def _live(self) -> list[int]:
+        return [relid for relid, version in self.versions.items() if not version.table.dropped]
 
     def _add(self, events: Sequence[Event]) -> None:
         self.events += [{name: getattr(e, name) for name in e.__slots__} for e in events]
@@ -213,7 +228,7 @@ class Log:
         """Events of a kind, in the order of effects; their payload as an object."""
         found = [e for e in self.events if e["kind"] == kind and relid in (None, e["relid"])]
         found.sort(key=lambda e: (e["commit_lsn"], e["ordinal"]))
-        return [e | {"payload": json.loads(e["payload"])} if e["payload"] else e for e in found]
+        return [e | {"payload": _object(e["payload"])} if e["payload"] else e for e in found]
 
     def _noted(self, kind: str) -> list[Noted]:
         return [
@@ -250,7 +265,8 @@ class Log:
 
     def doubtful(self, relid: int, at: Lsn) -> str | None:
         """Why a table cannot be known at an LSN: a gap that no baseline had healed, or no baseline at all."""
-        baseline = max(((e["commit_lsn"], e["ordinal"]) for e in self._before("baseline", relid, at)), default=None)
+        whole = (e for e in self._before("baseline", relid, at) if e["payload"]["scope"] in states.WHOLE)
+        baseline = max(((e["commit_lsn"], e["ordinal"]) for e in whole), default=None)
         if baseline is None:
             return "no baseline"
         gaps = [e for e in self._before("gap", relid, at) if (e["commit_lsn"], e["ordinal"]) > baseline]
@@ -281,13 +297,16 @@ class Log:
 class TickLog(Log):
     """The log of a source whose change log is drained by ticks."""
 
-    def drain(self, *, upto: Lsn | None = None, batch_changes: int = 10**9) -> Lsn:
+    def drain(self, *, upto: Lsn | None = None, cut: slot.Cut | None = None, batch_changes: int = 10**9) -> Lsn:
         """As `toolkit.tick_drain`: a tick is one batch."""
         last = self.last()
         since, seen = tick_drain.last_tick(self.config, self.conn, last), None
+        if cut is not None:
+            upto = cut.lsn
+        if upto is not None and upto <= self.complete_to:
+            return self.complete_to
         if upto is None:
-            live = [relid for relid, version in self.versions.items() if not version.table.dropped]
-            seen = compare.observe(self.conn, self.config, live)
+            seen = compare.observe(self.conn, self.config, self._live())
             if seen is None:
                 raise CdcError("draining a tick: DDL that has not committed locks a table")
             target = tick.record(self.conn, seen.snapshot)
@@ -295,6 +314,8 @@ class TickLog(Log):
             known = tick.known(self.conn, upto)
             assert known is not None
             target = known
+            if cut is not None:
+                seen = compare.observe_at(self.config, cut, self._live())
         run = tick_drain._Run(self.config, self.conn, self, last, since, target, self.directory)  # type: ignore[arg-type]
         ddl = run.ddl()
         spooled = run.rows(ddl)
@@ -334,16 +355,15 @@ class _Fold:
 
     def __init__(self, log: Log, relid: int, at: Lsn) -> None:
         mine = [e for e in log.events if e["relid"] == relid and e["commit_lsn"] < at]
-        self.versions = {
-            e["schema_id"]: TableVersion.from_json(json.loads(e["payload"])) for e in mine if e["kind"] == "schema"
-        }
+        self.versions = {e["schema_id"]: _table(e["payload"]) for e in mine if e["kind"] == "schema"}
         table = log.version(relid, at)
         assert table is not None
         self.table = table
-        baseline = max((e for e in mine if e["kind"] == "baseline"), key=lambda e: (e["commit_lsn"], e["ordinal"]))
+        copied = (e for e in mine if e["kind"] == "baseline" and _object(e["payload"])["scope"] == "all")
+        baseline = max(copied, key=lambda e: (e["commit_lsn"], e["ordinal"]))
         low = (baseline["commit_lsn"], baseline["ordinal"])
         self.since = [
-            TableVersion.from_json(json.loads(e["payload"]))
+            _table(e["payload"])
             for e in sorted((e for e in mine if e["kind"] == "schema"), key=lambda e: (e["commit_lsn"], e["ordinal"]))
             if e["schema_id"] >= baseline["schema_id"]
         ]
@@ -390,6 +410,9 @@ class _Fold:
                 a: event["old"][a - 1] if event["old"] is not None else event["new"][a - 1] for a in version.key_attnums
             }
             matches = [row for row in self.live if all(self._filled(row, version)[a] == v for a, v in key.items())]
+            if not matches and event["origin"] == "snapshot":  # a part of a row that the log had lost
+                self.live.append(self._image(event, event["new"]))
+                return
             assert len(matches) == 1, f"{event['op']} of key {key} of {version.identifier}: {len(matches)} rows"
         assert matches, f"{event['op']} of {version.identifier}: no row {event['old']}"
         before = matches[0]

@@ -156,7 +156,7 @@ def heal(config: Config) -> SnapshotResult | None:
     tables = [version.table for relid, version in latest if relid in stale and version.table.published]
     sizes = snapshot.estimate(config, tables)
     chosen, left = [], config.snapshot.heal_mb * (1 << 20)
-    for table in sorted(tables, key=lambda t: sizes[t.relid].bytes):
+    for table in sorted((t for t in tables if t.relid in sizes), key=lambda t: sizes[t.relid].bytes):
         left -= sizes[table.relid].bytes
         if left < 0:
             _log.warning("too large to heal unasked", extra={"table": table.identifier})
@@ -229,7 +229,7 @@ def _plans(
         for table in sorted(chosen, key=lambda t: t.relid):
             images = _images(table, scope)
             try:
-                found, size = snapshot.pieces(conn, table, cutting)
+                found, size = snapshot.pieces(conn, table, cutting, lock_seconds=config.snapshot.lock_seconds)
             except snapshot.TableRefused as error:
                 outcome.refused[table.relid] = (str(error), error.moved)
                 continue

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.support_life import KINDS, Life
+from tests.support_kinds import KINDS
+from tests.support_life import Life
 from tests.support_log import Shown, shown
 from tests.support_postgres import fresh_database
 from toolkit import build, initialise, snapshot

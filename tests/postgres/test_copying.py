@@ -288,6 +288,29 @@ def test_a_table_of_another_access_method_is_copied_to_its_end(
 
 
 @one_server
+def test_an_index_that_is_made_anew_is_waited_for_within_bounds(
+    config: Config, conn: Connection, tmp_path: Path
+) -> None:
+    """The table's own lock is to be had; planning opens its indexes, and waited for a REINDEX without end."""
+    prepare(conn, config, "create table public.t (id int primary key)")
+    short = config.model_copy(update={"snapshot": SnapshotConfig(workers=0, lock_seconds=0.5)})
+    with (
+        cut_of(config) as cut,
+        psycopg.connect(
+            config.source.conninfo, application_name="nightly job", options="-c idle_in_transaction_session_timeout=5s"
+        ) as holder,
+    ):
+        tasks = tasks_of(config, cut, tmp_path)
+        holder.execute("reindex table public.t")
+        _, refused = run(short, cut, tasks, workers=0)
+        ((message, again),) = refused.values()
+        assert again and "nightly job" in message
+        holder.rollback()
+        _, refused = run(short, cut, tasks, workers=0)
+        assert not refused
+
+
+@one_server
 def test_a_lock_is_waited_for_within_bounds_and_its_holder_is_named(
     config: Config, conn: Connection, tmp_path: Path
 ) -> None:

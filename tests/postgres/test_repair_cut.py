@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +18,7 @@ from toolkit.config import Config
 from toolkit.lake.ledger import Ledger
 from toolkit.lsn import Lsn
 from toolkit.source import connection, slot, tick
+from toolkit.source import snapshot as source_snapshot
 from toolkit.source.locks import LockTimeout
 
 __all__ = ["by", "config", "plain_lake"]
@@ -86,3 +88,38 @@ def test_ddl_that_holds_a_table_at_the_cut_of_a_repair_is_waited_for_with_a_boun
         holder.rollback()
     monkeypatch.undo()
     assert snapshot.repair(config, ["public.a"]).rows == {"public.a": 20}
+
+
+def test_ddl_that_holds_a_table_when_it_is_sized_is_waited_for_with_a_bound(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a default to print, the first to open the table was pg_relation_size, and it waited without end."""
+    initialise.init(config)
+    config = config.model_copy(update={"snapshot": config.snapshot.model_copy(update={"lock_seconds": 0.5})})
+    taken, pieces, refusals = tick.exact_cut, source_snapshot.pieces, []
+    with psycopg.connect(
+        config.source.conninfo, application_name="migration", options="-c idle_in_transaction_session_timeout=5s"
+    ) as holder:
+
+        @contextmanager
+        def exact_cut(config: Config) -> Iterator[slot.Cut]:
+            holder.rollback()
+            with taken(config) as cut:
+                if not refusals:
+                    holder.execute("alter table public.a add w int")
+                yield cut
+
+        def told(*args: Any, **options: Any) -> Any:
+            try:
+                return pieces(*args, **options)
+            except source_snapshot.TableRefused as error:
+                refusals.append(str(error))
+                raise
+
+        monkeypatch.setattr(tick, "exact_cut", exact_cut)
+        monkeypatch.setattr(source_snapshot, "pieces", told)
+        assert snapshot.repair(config, ["public.a", "public.b"]).rows == {"public.a": 20, "public.b": 5}
+        assert len(refusals) == 1 and re.search(r"copying public\.a: waited 0\.5 s .* migration", refusals[0])
+        holder.execute("alter table public.a add w int")
+        tables = [v.table for v in Ledger(config).latest_versions().values()]
+        assert [t.name for t in tables if t.relid in source_snapshot.estimate(config, tables)] == ["b"]

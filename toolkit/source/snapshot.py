@@ -26,6 +26,7 @@ from toolkit.catalog import TableVersion
 from toolkit.config import Config
 from toolkit.errors import CdcError, SourceUnavailable
 from toolkit.events import BASELINE_ORDINAL, EVENT_SCHEMA
+from toolkit.log import logger
 from toolkit.lsn import Lsn
 from toolkit.names import qualified, quote_postgres
 from toolkit.source import locks
@@ -34,6 +35,7 @@ from toolkit.source.copyout import copy_blocks
 from toolkit.source.copytext import cells, constant, numbers
 from toolkit.source.slot import Cut, require_server
 
+_log = logger(__name__)
 _BLOCK_BYTES = 4 << 20
 
 
@@ -115,14 +117,19 @@ class Cutting:
         return min(self.most, max(self.least, total // self.parts))
 
 
-def pieces(conn: Connection, table: TableVersion, cutting: Cutting) -> tuple[tuple[Piece, ...], Size]:
+def pieces(
+    conn: Connection, table: TableVersion, cutting: Cutting, *, lock_seconds: float = 30.0
+) -> tuple[tuple[Piece, ...], Size]:
     """The pieces of a table as the snapshot of `conn` shows it.
 
     Raises:
-        TableRefused: a leaf is a foreign table.
+        TableRefused: a leaf is a foreign table, or a lock on the table or a leaf was not to be had.
     """
-    with conn.cursor(row_factory=dict_row) as cursor:
-        files = cursor.execute(queries.load("introspect/pieces"), {"relid": table.relid}).fetchall()
+    with conn.transaction(force_rollback=True):  # a savepoint: a wait that was in vain does not end the snapshot
+        try:
+            files = _files(conn, table, f"copying {table.identifier}", lock_seconds)
+        except locks.LockTimeout as error:
+            raise TableRefused(str(error), moved=True) from None
     found: list[Piece] = []
     piece_bytes = cutting.piece_bytes(sum(file["bytes"] for file in files))
     for file in files:
@@ -177,7 +184,7 @@ def snapshot_batches(
         SourceUnavailable: the session broke off.
     """
     if piece is None:
-        for one in pieces(conn, table, Cutting())[0]:
+        for one in pieces(conn, table, Cutting(), lock_seconds=lock_seconds)[0]:
             yield from snapshot_batches(
                 conn, table, lsn, generation=generation, batch_id=batch_id, schema_id=schema_id, piece=one,
                 images=images, lock_seconds=lock_seconds,
@@ -257,7 +264,11 @@ def _held(
             # A domain's column is told as its base type.
             types = {c.attnum: c.type_oid for c in table.columns if c.type_kind != "d"}
             try:
-                result = conn.execute(f"select {listed} from only {name} limit 0").pgresult
+                # Planning locks the indexes too, which a REINDEX that has not committed holds: after this they are had.
+                with locks.waiting(conn, what, seconds=lock_seconds):
+                    result = conn.execute(f"select {listed} from only {name} limit 0").pgresult
+            except locks.LockTimeout as error:
+                raise TableRefused(str(error), moved=True) from None
             except psycopg.errors.UndefinedColumn:
                 raise _moved(table, "lost or renamed a column") from None
             assert result is not None
@@ -299,16 +310,23 @@ def _named(table: TableVersion, shown: dict[int, str], keys: Sequence[Sequence[s
 
 
 def estimate(config: Config, tables: Sequence[TableVersion]) -> dict[int, Size]:
-    """How large tables are now, by relid. Nothing is locked."""
+    """How large tables are now, by relid; without those that DDL of another session holds."""
     found: dict[int, Size] = {}
     with connect(config) as conn:
         for table in tables:
-            with conn.cursor(row_factory=dict_row) as cursor:
-                files: list[dict[str, Any]] = cursor.execute(
-                    queries.load("introspect/pieces"), {"relid": table.relid}
-                ).fetchall()
+            try:
+                files = _files(conn, table, f"sizing {table.identifier}", config.snapshot.lock_seconds)
+            except locks.LockTimeout as error:
+                _log.warning("not sized", extra={"table": table.identifier, "reason": str(error)})
+                continue
             found[table.relid] = Size(sum(f["total_bytes"] for f in files), sum(f["estimate"] for f in files))
     return found
+
+
+def _files(conn: Connection, table: TableVersion, what: str, seconds: float) -> list[dict[str, Any]]:
+    """The files that the rows are in. To tell a size the server opens the table, and waits for DDL that holds it."""
+    with locks.waiting(conn, what, seconds=seconds), conn.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(queries.load("introspect/pieces"), {"relid": table.relid}).fetchall()
 
 
 __all__ = [
