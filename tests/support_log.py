@@ -100,7 +100,8 @@ class Log:
                 log.complete_to = log.compared_to = cut.lsn
                 log.tick = cut.tick
                 log.capture = guard.capture_state(conn).state
-                log.copy(cut)
+                if left_out := log.copy(cut).left_out:
+                    raise CdcError("; ".join(left_out.values()))
             yield log
 
     def drain(self, *, upto: Lsn | None = None, cut: slot.Cut | None = None, batch_changes: int = 10**9) -> Lsn:
@@ -111,7 +112,7 @@ class Log:
         elif upto is None:
             seen = compare.observe(self.conn, self.config, self._live())
         target = upto or slot.flush_lsn(self.conn)
-        if target <= self.complete_to:
+        if upto is not None and target <= self.complete_to:
             return self.complete_to
         spool = peek.peek(self.conn, self.config, upto=target, max_changes=None, directory=self.directory)
         last = self.last()
