@@ -339,6 +339,36 @@ exception
 end
 $function$;
 
+-- Somebody empties the log, for its size perhaps. What a slot sends it has sent; what waits for a tick is lost, and told
+-- as every change that could not be logged.
+create or replace function cdc.log_emptied()
+returns trigger
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $function$
+begin
+  if current_setting('cdc_toolkit.purging', true) is distinct from 'on' and exists (select from cdc.tick) then
+    perform cdc.log_failed(l.relid, 'somebody has removed rows of the change log') from cdc.logged_tables as l;
+  end if;
+  return null;
+end
+$function$;
+
+do $install$
+declare
+  part record;
+begin
+  for part in select l.relid::regclass as name from cdc.log_parts as l loop
+    execute format(
+      'create or replace trigger kept after update or delete or truncate on %s'
+      || ' for each statement execute function cdc.log_emptied()', part.name
+    );
+    execute format('alter table %s enable always trigger kept', part.name);
+  end loop;
+end
+$install$;
+
 -- What the triggers of a table lack: those to be made or enabled (`keep`), and what else would log, to be taken off.
 create or replace function cdc.log_lacks(relid oid, by_statement bool)
 returns table (name text, clause text, enabled "char", keep bool)
@@ -448,6 +478,7 @@ create or replace function cdc.purge_log(drained pg_snapshot)
 returns smallint[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
+set cdc_toolkit.purging = 'on'
 as $function$
 declare
   written smallint := cdc.log_part();
@@ -500,6 +531,7 @@ revoke all on function cdc.log_rows() from public;
 revoke all on function cdc.log_truncate() from public;
 revoke all on function cdc.log_part() from public;
 revoke all on function cdc.log_failed(oid, text) from public;
+revoke all on function cdc.log_emptied() from public;
 revoke all on function cdc.log_lacks(oid, bool) from public;
 revoke all on function cdc.log_table(oid, bool) from public;
 revoke all on function cdc.unlog_table(oid) from public;

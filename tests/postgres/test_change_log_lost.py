@@ -112,6 +112,39 @@ def test_a_log_that_is_dropped_fails_no_write_and_is_red(
         assert current(config, name) == on_source(config, name)
 
 
+@pytest.mark.parametrize(
+    ("ticks", "emptied"),
+    [
+        (True, "truncate cdc.change_log"),
+        (True, "truncate cdc.change_log_0, cdc.change_log_1, cdc.change_log_2"),
+        (True, "delete from cdc.change_log where op = 'U'"),
+        (False, "truncate cdc.change_log"),
+    ],
+)
+def test_a_log_that_somebody_empties_is_red_where_it_was_not_drained(
+    source: Config, plain_lake: Config, ticks: bool, emptied: str
+) -> None:
+    """A DBA does, for its size, when nobody has drained for long: it was green, with changes lost."""
+    config = _logged(source, plain_lake, ticks=ticks)
+    with psycopg.connect(config.source.conninfo, autocommit=True) as conn:
+        _write(conn, 10)
+        draining.drain(config)
+        draining.drain(config)  # purges, which is nobody's doing but ours
+        assert {of(config, name).state for name in "rs"} == {"ok"}
+        _write(conn, 20)
+        conn.execute(f"set session_replication_role = replica; {emptied}; reset session_replication_role".encode())
+        _write(conn, 30)
+    draining.drain(config)
+    if ticks:
+        assert {of(config, name).state for name in "rs"} == {"stale"}
+        assert "somebody has removed rows of the change log" in (of(config, "r").reason or "")
+        snapshot.repair(config)
+        draining.drain(config)
+    for name in "rs":
+        assert of(config, name).comparable
+        assert current(config, name) == on_source(config, name)
+
+
 _PART = "(select 'cdc.change_log_' || part from cdc.change_log_current)"
 _DETACH = f"do $$ begin execute 'alter table cdc.change_log detach partition ' || {_PART}; end $$"
 _ATTACH = (

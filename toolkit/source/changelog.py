@@ -279,12 +279,12 @@ def begin(conn: Connection, config: Config) -> None:
     found = conn.execute("select relid::pg_catalog.regclass::text from cdc.log_parts where relkind = 'r'").fetchall()
     alien = "select exists (select from {} where not pg_visible_in_snapshot(xid, pg_current_snapshot()))"
     parts = [part for (part,) in found if conn.execute(alien.format(part)).fetchone() == (True,)]
+    if found:
+        conn.execute("delete from cdc.tick")  # first: behind a tick, rows that go are told as lost
     if parts:
         clear = partial(conn.execute, f"truncate table {', '.join(parts)}")
         what, seconds = "emptying the change log of another server", config.snapshot.lock_seconds
         locks.insist(conn, what, clear, seconds=seconds)
-    if found:
-        conn.execute("delete from cdc.tick")
 
 
 def is_read(conn: Connection) -> bool:
