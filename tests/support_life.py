@@ -337,7 +337,7 @@ class Life:
         if chance < 0.2:
             low = self.number * 100 + 100
             new = self._new("p")
-            return dice.choice(
+            chosen = dice.choice(
                 (
                     [f"create table {new} partition of p for values from ({low}) to ({low + 100})"],
                     ["truncate p1"],
@@ -354,6 +354,10 @@ class Life:
                     ],
                 )
             )
+            if any(statement.endswith("concurrently") for statement in chosen):
+                # Broken off, it has half detached the partition, and no trigger has heard of that.
+                self._doubt(other for other in tables if other.name in ("p", "p2"))
+            return chosen
         statement = dice.choice(exact)
         if statement.endswith("type bigint") and kind != "integer":
             self._doubt([table])  # numeric to bigint rounds
