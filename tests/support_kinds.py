@@ -63,7 +63,7 @@ class Kind:
         source = SourceConfig(conninfo=conninfo, slot="cdc_life", **self.source)
         # One thread drives all sessions: what waits for a lock of theirs waits in vain.
         short = SnapshotConfig(workers=0, lock_seconds=0.05)
-        return Config(source=source, table=self.tables, check=CheckConfig(cut_seconds=20.0), snapshot=short)
+        return Config(source=source, table=self.tables, check=CheckConfig(cut_seconds=120.0), snapshot=short)
 
 
 _OURS: dict[str, Any] = {"new_tables": "publish", "tables": ("life.*", "near.*")}

@@ -327,6 +327,7 @@ def _play(server: EmbeddedServer, directory: Path, seed: str, kind: str = "plain
             kept = directory / f"life-{server.major}-{kind}-{seed}.sql"
             setup = (SCHEMA + KINDS[kind].more).strip().splitlines()
             lines = [_KIND + kind, *(_SETUP + line for line in setup), *round_.life.said]
+            lines += (f"-- {line}" for line in str(error).splitlines())
             kept.write_text("\n".join(lines) + "\n", encoding="utf-8")
             raise AssertionError(
                 f"life {seed} ({kind}) on {server.major}: {str(error)[:2000]}; {kept} tells it line by line: put it"
