@@ -65,6 +65,8 @@ def spark_settings(config: Config) -> dict[str, str]:
         f"{catalog}.cache-enabled": "false",
         "spark.sql.caseSensitive": "true",
         "spark.sql.session.timeZone": "UTC",
+        # Names come from the source as they are: a column `${spark} $1` was made as ` $1`.
+        "spark.sql.variable.substitute": "false",
         "spark.sql.shuffle.partitions": "4",
         # Filters inferred from what each expression implies: time by the square of the columns, and none helps here.
         "spark.sql.constraintPropagation.enabled": "false",
