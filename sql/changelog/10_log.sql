@@ -359,9 +359,13 @@ do $install$
 declare
   part record;
 begin
-  for part in select l.relid::regclass as name from cdc.log_parts as l loop
+  for part in
+    select l.relid::regclass as name
+    from cdc.log_parts as l
+    where not exists (select from pg_trigger as t where t.tgrelid = l.relid and t.tgname = 'kept')
+  loop -- it waits for whoever writes to the log
     execute format(
-      'create or replace trigger kept after update or delete or truncate on %s'
+      'create trigger kept after update or delete or truncate on %s'
       || ' for each statement execute function cdc.log_emptied()', part.name
     );
     execute format('alter table %s enable always trigger kept', part.name);
@@ -478,7 +482,6 @@ create or replace function cdc.purge_log(drained pg_snapshot)
 returns smallint[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set cdc_toolkit.purging = 'on'
 as $function$
 declare
   written smallint := cdc.log_part();
@@ -487,6 +490,7 @@ declare
   empty_part smallint;
   purged smallint[] := '{}';
 begin
+  perform set_config('cdc_toolkit.purging', 'on', true);
   foreach number in array array_remove(array[0, 1, 2]::smallint[], written) loop
     execute format('select exists (select from cdc.change_log_%s)', number) into rows_left;
     if not rows_left then

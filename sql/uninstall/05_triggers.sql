@@ -1,4 +1,4 @@
--- Each table with triggers of the toolkit, and what takes them off it.
+-- Each table with triggers of the toolkit, and what takes them off it. Those on its own tables go with them.
 select
   w.target,
   string_agg(pg_catalog.format('drop trigger %I on %s', w.tgname, w.target), '; ' order by w.tgname) as statements
@@ -9,7 +9,7 @@ from (
   join pg_catalog.pg_namespace as s on s.oid = c.relnamespace
   join pg_catalog.pg_proc as p on p.oid = t.tgfoid
   join pg_catalog.pg_namespace as n on n.oid = p.pronamespace
-  where n.nspname = 'cdc'
+  where n.nspname = 'cdc' and s.nspname <> 'cdc'
 ) as w
 group by w.target
 order by w.target

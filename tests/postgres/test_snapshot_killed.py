@@ -109,7 +109,7 @@ def test_killed_in_the_middle_of_a_table_the_next_init_copies_that_one_again(con
         _until("the copy of b", lambda: any((config.work_dir / "spool").glob(begun)))
     finally:
         family = _kill(process)
-    assert len(family) >= 3  # the command and its two workers
+    assert len(family) >= 2  # the command, and whichever of its two workers was there
     _nobody_left(config, family)
     assert of(config, "a").state == "ok"
     before = [b.batch_id for b in Ledger(config).batches()]
