@@ -398,6 +398,7 @@ class _Fold:
         if event["op"] == "T":
             self.live.clear()
             return
+        assert event["schema_id"] is not None, "a row that no schema version fits: nothing is known of it"
         version = self.versions[event["schema_id"]]
         if event["op"] == "I":
             self.live.append(self._image(event, event["new"]))
