@@ -58,6 +58,11 @@ class Kind:
         """Whether triggers alone capture, which a new table gets at the next drain."""
         return "capture" in self.source
 
+    @property
+    def twice(self) -> bool:
+        """Whether tables are captured by the slot and by triggers."""
+        return any(table.capture == "both" for table in self.tables.values())
+
     def config(self, conninfo: str) -> Config:
         """The configuration of a toolkit that captures `conninfo` in this way."""
         source = SourceConfig(conninfo=conninfo, slot="cdc_life", **self.source)

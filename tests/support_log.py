@@ -401,6 +401,11 @@ class _Fold:
         assert event["schema_id"] is not None, "a row that no schema version fits: nothing is known of it"
         version = self.versions[event["schema_id"]]
         if event["op"] == "I":
+            if event["origin"] == "change_log" and version.keyed:  # one more of a key is the same row
+                key = {a: event["new"][a - 1] for a in version.key_attnums}
+                self.live = [
+                    row for row in self.live if any(self._filled(row, version)[a] != v for a, v in key.items())
+                ]
             self.live.append(self._image(event, event["new"]))
             return
         unchanged = event["unchanged"] or []

@@ -24,7 +24,7 @@ _LARGE_LOG = 1 << 30  # bytes
 _LONG_SECONDS = 600
 #: Server CPU of one logged change, in microseconds: in a bulk update, and where each is a statement of its own
 #: (tests/benchmarks/capture.py). How many statements there were the server does not count.
-_MICROSECONDS = {"row": (12, 60), "statement": (5, 130)}
+_MICROSECONDS = {"row": (12, 60), "statement": (5, 75)}
 _log = logger(__name__)
 
 
