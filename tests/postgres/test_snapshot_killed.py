@@ -106,10 +106,13 @@ def test_killed_in_the_middle_of_a_table_the_next_init_copies_that_one_again(con
     process = _start(config)
     begun = "run-*/copy-3-*.parquet"  # batch 1 begins the ledger, 2 is table a, 3 is b
     try:
-        _until("the copy of b", lambda: any((config.work_dir / "spool").glob(begun)))
+        _until(
+            "the copy of b",
+            lambda: any((config.work_dir / "spool").glob(begun)) and len(_family(process.pid)) >= 3,
+        )
     finally:
         family = _kill(process)
-    assert len(family) >= 2  # the command, and whichever of its two workers was there
+    assert len(family) >= 3  # the command and its two workers
     _nobody_left(config, family)
     assert of(config, "a").state == "ok"
     before = [b.batch_id for b in Ledger(config).batches()]
