@@ -175,6 +175,7 @@ def test_trap_076_a_function_of_the_change_log_of_somebody_else(world: World) ->
     for sabotage in (
         "create or replace function cdc.log_row() returns trigger language plpgsql as $$ begin return null; end $$",
         "alter function cdc.is_gone(oid, tid) reset all",
+        "create or replace function cdc.log_emptied() returns trigger language plpgsql as $$ begin return null; end $$",
     ):
         world.sql(sabotage)
         log.drain()
