@@ -16,14 +16,18 @@ if TYPE_CHECKING:
     from toolkit.quality.report import TableCheck
 
 COLUMNS = "id bigint, name text, amount numeric(12,2), note text, body text, code char(6), at timestamptz"
-#: `note` is NULL for even ids and '' for those divisible by 3 else; `body` is long enough to be TOASTed; `at` is
-#: infinite for ids divisible by 10, which no Spark type carries.
-ROWS = (
+#: `note` is NULL for even ids and '' for those divisible by 3 else; `at` is infinite for ids divisible by 10, which no
+#: Spark type carries.
+_ROWS = (
     "select i, 'name ' || i, i * 1.25, case when i % 2 = 0 then null when i % 3 = 0 then '' else 'n' || i end,"
-    " (select string_agg(md5((i * 1000 + k)::text), '') from generate_series(1, 90) k), 'c' || i % 9,"
+    " {body}, 'c' || i % 9,"
     " case when i % 10 = 0 then 'infinity' else '2026-01-01'::timestamptz + i * interval '1.000001 s' end"
     " from generate_series({first}, {last}) i"
 )
+#: `body` is long enough to be TOASTed.
+ROWS = _ROWS.replace("{body}", "(select string_agg(md5((i * 1000 + k)::text), '') from generate_series(1, 90) k)")
+#: For millions of rows: a long `body` would fill the disk.
+LARGE_ROWS = _ROWS.replace("{body}", "md5(i::text) || md5((-i)::text)")
 NAMES = ("id", "name", "amount", "note", "body", "code", "at")
 
 

@@ -160,8 +160,8 @@ def past_capture(
 
     A column's rows in the catalog tell who wrote them last. ALTER TABLE that rewrites a table gives it another TOAST
     table, if it needs one, and writes the rows of the columns whose type, or values, it alters. VACUUM FULL, CLUSTER
-    and TRUNCATE give it another file alone; so does GRANT write the row of a column alone. DDL of the change log is
-    never told.
+    and TRUNCATE give it another file alone, but take away a TOAST table that it no longer needs; so does GRANT write
+    the row of a column alone. DDL of the change log is never told.
 
     Args:
         own: transactions that wrote what `now` shows, and were heard.
@@ -195,8 +195,9 @@ def past_capture(
     files = {relid: rest for relid, *rest in was["storage"]}
     for relid, file, toast in now["storage"]:
         old_file, old_toast = files.get(relid, (file, toast))
-        rewritten = toast != old_toast if old_toast else file != old_file
-        if rewritten and (unheard or (old_toast and not heard)):
+        by_toast = old_toast and toast
+        rewritten = toast != old_toast if by_toast else file != old_file
+        if rewritten and (unheard or (by_toast and not heard)):
             yield "rewritten past capture"
             return
 
