@@ -180,6 +180,8 @@ def _properties(table: TableVersion, layer: str, alias: str) -> dict[str, Any]:
     if layer == "current" and len(key) > 1 and set(key) <= {c.attnum for c in shown}:
         named = [_plain(quote_spark(names[attnum])) for attnum in key]
         model["data_tests"] = [{"cdc_unique": {"arguments": {"columns": named}}}]
+    if layer == "history" and not table.dropped:
+        model["data_tests"] = [{"cdc_as_proven": {"arguments": {"relid": table.relid}}}]
     return {"version": 2, "models": [model]}
 
 

@@ -16,3 +16,41 @@ select {{ column_name }}
 from {{ model }}
 where {{ value }} not between {{ low }} and {{ high }}
 {% endtest %}
+
+{#- The row versions of history that are valid at the last proven LSN are the rows that were proven there.
+
+A proof says nothing of a table whose schema has another version since, nor does a history that ends before it.
+-#}
+{% test cdc_as_proven(model, relid) %}
+{%- set proof = cdc_last_proof(model, relid) if execute else none %}
+{%- if proof is none %}
+select 1 as nothing where false
+{%- else %}
+{%- set names = [] %}
+{%- for column in adapter.get_columns_in_relation(model) if not column.name.startswith('_cdc_') %}
+  {%- do names.append(cdc_quote(column.name)) %}
+{%- endfor %}
+{%- set cells = (names + ['to_json(_cdc_text) as _cdc_text']) | join(', ') %}
+with history as (
+  select {{ cells }} from {{ model }}
+  where _cdc_from_lsn <= {{ proof.lsn }} and (_cdc_to_lsn is null or _cdc_to_lsn > {{ proof.lsn }})),
+proven as (select {{ cells }} from current.{{ proof.relation }} version as of {{ proof.snapshot }})
+select 'not in history' as found, * from (select * from proven except all select * from history)
+union all
+select 'not proven' as found, * from (select * from history except all select * from proven)
+{%- endif %}
+{% endtest %}
+
+{#- (relation, lsn, snapshot) of a table's last proof, if its history can be held against it; or none. -#}
+{% macro cdc_last_proof(history, relid) %}
+  {% if adapter.get_relation(database=none, schema='ops', identifier='published') is none %}{% do return(none) %}{% endif %}
+  {% set plan, target = cdc_plan(relid, whole=true), cdc_target_state(history) %}
+  {% set rows = cdc_rows("select relation, lsn, 's' || snapshot_id from ops.published where relid = " ~ relid
+      ~ " and startswith(tag, 'proven_g" ~ plan.position.generation ~ "_')") %}
+  {% if not rows or target is none or plan.state != 'ok' %}{% do return(none) %}{% endif %}
+  {% set lsn, news = rows[0][1] | int, cdc_news(plan, target) %}
+  {% set ours = (target.relid, target.generation) == (plan.relid, plan.position.generation) %}
+  {% set reached = target.lsn >= lsn or not news.n or news.low >= lsn %}
+  {% if not ours or not reached or plan.version.commit >= lsn %}{% do return(none) %}{% endif %}
+  {% do return({'relation': rows[0][0], 'lsn': lsn, 'snapshot': rows[0][2][1:]}) %}
+{% endmacro %}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import shutil
 from collections import Counter
@@ -15,6 +17,20 @@ from toolkit.events import to_arrow
 from toolkit.names import lake_columns, lake_table, quote_spark
 from toolkit.pgtypes import text_sql
 from toolkit.queries import ROOT
+
+
+def rules(config: Config) -> list[tuple[str, str, str | None]]:
+    """`dbt test`: the rules of the tables by name, each with its status and message."""
+    from dbt.cli.main import dbtRunner
+
+    project = str(config.project_dir)
+    with contextlib.redirect_stdout(io.StringIO()):
+        outcome = dbtRunner().invoke(
+            ["test", "--project-dir", project, "--profiles-dir", project, "--quiet", "--log-level-file", "none"]
+        )
+    assert outcome.result is not None, outcome.exception
+    results: list[Any] = outcome.result.results  # type: ignore[union-attr,assignment]
+    return [(r.node.name, str(r.status), r.message) for r in results if "__public__" in r.node.name]
 
 
 class Lake:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-
 import pytest
 
-from tests.dbt.harness import Lake
+from tests.dbt.harness import Lake, rules
 from tests.dbt.scenario import Source, Table, column
 
 pytestmark = [pytest.mark.dbt, pytest.mark.spark, pytest.mark.wide]
@@ -37,16 +34,8 @@ FAULTS = {
 
 def _failed(lake: Lake) -> list[str]:
     """Names of the tests that fail; every one of them has run."""
-    from dbt.cli.main import dbtRunner
-
-    project = str(lake.config.project_dir)
-    with contextlib.redirect_stdout(io.StringIO()):
-        outcome = dbtRunner().invoke(
-            ["test", "--project-dir", project, "--profiles-dir", project, "--quiet", "--log-level-file", "none"]
-        )
-    assert outcome.result is not None, outcome.exception
-    results = [(r.node.name, str(r.status), r.message) for r in outcome.result.results if "__public__" in r.node.name]  # type: ignore[union-attr]
-    assert len(results) == len(FAULTS) + 2, results  # `id` and `Number` are not null either
+    results = rules(lake.config)
+    assert len(results) == len(FAULTS) + 4, results  # `id` and `Number` are not null either, and two histories
     assert {status for _, status, _ in results} <= {"pass", "fail"}, results
     return [name for name, status, _ in results if status == "fail"]
 

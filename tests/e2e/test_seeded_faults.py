@@ -15,6 +15,7 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
+from tests.dbt.harness import rules
 from tests.support_faults import COLUMNS, FAULTS, ROWS, Fault, missed
 from tests.support_postgres import fresh_database
 from toolkit import build, initialise
@@ -122,6 +123,40 @@ def test_without_a_fault_it_is_green(scene: Scene) -> None:
     assert found.green, found.to_dict()
     assert {t.rows for t in found.tables} == {COUNT}
     assert {t.full_lsn for t in found.tables} == {found.lsn}
+
+
+def test_history_is_held_against_what_was_proven(scene: Scene) -> None:
+    """A rule of dbt: no check reads `history`, and what it says of a proven LSN is known."""
+    spark = session.own_session(scene.config)
+
+    def failed() -> list[str]:
+        found = {
+            name.partition("__public__")[2].rpartition("_")[0]: status  # the last part is the relid
+            for name, status, _ in rules(scene.config)
+            if name.startswith("cdc_as_proven")
+        }
+        assert found.keys() == {*KEYED, *BAGS} and set(found.values()) <= {"pass", "fail"}, found
+        return sorted(table for table, status in found.items() if status == "fail")
+
+    main = "SELECT snapshot_id FROM history.public__{}.refs WHERE name = 'main'"
+    good = {table: spark.sql(main.format(table)).first()[0] for table in (*KEYED, *BAGS)}
+    # A version ends too early, a cell is another, a row is there once less, and one began too late.
+    spark.sql("UPDATE history.public__keyed SET _cdc_to_lsn = _cdc_from_lsn WHERE id = 1 AND _cdc_to_lsn IS NULL")
+    spark.sql("UPDATE history.public__keyed_whole SET note = '' WHERE id = 2 AND _cdc_to_lsn IS NULL")
+    spark.sql("DELETE FROM history.public__bag WHERE id = 3")
+    spark.sql("UPDATE history.public__bag_whole SET _cdc_from_lsn = _cdc_from_lsn << 1 WHERE id = 4")
+    assert failed() == sorted((*KEYED, *BAGS))
+    for table, snapshot in good.items():
+        catalog = scene.config.lake.catalog
+        spark.sql(f"CALL {catalog}.system.set_current_snapshot('history.public__{table}', {snapshot}L)")
+    # What came since the proof is not held against it, and neither is a table that has another shape since.
+    _sql(scene, "update public.keyed set name = 'later' where id = 90")
+    _sql(scene, "alter table public.bag add column more int", "alter table public.bag drop column more")
+    draining.drain(scene.config)
+    build.build(scene.config)
+    assert failed() == []
+    spark.sql("UPDATE history.public__keyed SET name = 'wrong' WHERE id = 90 AND _cdc_to_lsn IS NOT NULL")
+    assert failed() == ["keyed"]
 
 
 def test_every_fault_is_found_and_classed(scene: Scene) -> None:
