@@ -362,14 +362,20 @@ begin
   for part in
     select l.relid::regclass as name
     from cdc.log_parts as l
-    where not exists (select from pg_trigger as t where t.tgrelid = l.relid and t.tgname = 'kept')
+    where not exists (
+      select from pg_trigger as t where t.tgrelid = l.relid and t.tgname = 'kept' and t.tgenabled = 'A'
+    )
   loop -- it waits for whoever writes to the log
     execute format(
-      'create trigger kept after update or delete or truncate on %s'
+      'create or replace trigger kept after update or delete or truncate on %s'
       || ' for each statement execute function cdc.log_emptied()', part.name
     );
     execute format('alter table %s enable always trigger kept', part.name);
   end loop;
+  if found and exists (select from cdc.tick) then
+    perform cdc.log_failed(l.relid, 'nothing told whether rows of the change log were removed')
+    from cdc.logged_tables as l;
+  end if;
 end
 $install$;
 

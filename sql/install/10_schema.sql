@@ -102,7 +102,8 @@ left join pg_inherits as i on i.inhrelid = c.oid and i.inhparent = to_regclass('
 where i.inhdetachpending or pg_get_expr(c.relpartbound, 0) is distinct from w.bound or i.inhrelid is null;
 revoke all on cdc.log_lacking from public;
 
--- Whether every row of the change log gets to the lake: it is whole, and drained by ticks, or the slot is sent all of it.
+-- Whether every row of the change log gets to the lake: it is whole, and drained by ticks, with the trigger that tells of
+-- rows removed before one, or the slot is sent all of it.
 create or replace function cdc.log_is_read()
 returns boolean
 language plpgsql
@@ -115,7 +116,15 @@ begin
       not exists (select from cdc.log_lacking)
       and not exists (select from cdc.log_parts as l where l.relpersistence <> 'p')
       and (
-        exists (select from cdc.settings as s where s.name = 'ddl_to_log')
+        (
+          exists (select from cdc.settings as s where s.name = 'ddl_to_log')
+          and not exists (
+            select from cdc.log_parts as l
+            where not exists (
+              select from pg_trigger as t where t.tgrelid = l.relid and t.tgname = 'kept' and t.tgenabled = 'A'
+            )
+          )
+        )
         or (
           exists (
             select from cdc.publications as p

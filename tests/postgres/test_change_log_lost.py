@@ -112,6 +112,27 @@ def test_a_log_that_is_dropped_fails_no_write_and_is_red(
         assert current(config, name) == on_source(config, name)
 
 
+@pytest.mark.parametrize("remade", [False, True])
+def test_a_log_that_is_emptied_unheard_is_red(source: Config, plain_lake: Config, remade: bool) -> None:
+    """Nothing tells of rows that are removed while the trigger of that is off: it was green, with changes lost."""
+    config = _logged(source, plain_lake, ticks=True)
+    sql(config, "insert into r values (70, 'lost')", "insert into s values (70, 'lost')")
+    sql(config, "drop trigger kept on cdc.change_log")
+    sql(config, *(f"alter table cdc.change_log_{part} disable trigger kept" for part in range(3)))
+    sql(config, "truncate cdc.change_log")
+    if remade:
+        initialise.init(config)
+    draining.drain(config)
+    assert {of(config, name).state for name in "rs"} == {"stale"}
+    initialise.init(config)
+    snapshot.repair(config)
+    sql(config, "insert into r values (71, 'logged')", "insert into s values (71, 'logged')")
+    draining.drain(config)
+    for name in "rs":
+        assert of(config, name).comparable
+        assert current(config, name) == on_source(config, name)
+
+
 @pytest.mark.parametrize(
     ("ticks", "emptied"),
     [
