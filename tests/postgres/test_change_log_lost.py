@@ -57,6 +57,16 @@ def _logged(source: Config, lake: Config, *, ticks: bool) -> Config:
     return config
 
 
+def _rows(key: int, text: str) -> tuple[str, ...]:
+    return tuple(f"insert into {name} values ({key}, '{text}')" for name in "rs")
+
+
+def _require_right(config: Config) -> None:
+    for name in "rs":
+        assert of(config, name).comparable
+        assert current(config, name) == on_source(config, name)
+
+
 def _write(conn: psycopg.Connection, key: int) -> None:
     for name in "rs":
         for statement in _WRITES:
@@ -105,18 +115,16 @@ def test_a_log_that_is_dropped_fails_no_write_and_is_red(
     else:
         assert {of(config, name).state for name in "rs"} == {"stale"}
         snapshot.repair(config)
-    sql(config, "insert into r values (60, 'logged')", "insert into s values (60, 'logged')")
+    sql(config, *_rows(60, "logged"))
     draining.drain(config)
-    for name in "rs":
-        assert of(config, name).comparable
-        assert current(config, name) == on_source(config, name)
+    _require_right(config)
 
 
 @pytest.mark.parametrize("remade", [False, True])
 def test_a_log_that_is_emptied_unheard_is_red(source: Config, plain_lake: Config, remade: bool) -> None:
     """Nothing tells of rows that are removed while the trigger of that is off: it was green, with changes lost."""
     config = _logged(source, plain_lake, ticks=True)
-    sql(config, "insert into r values (70, 'lost')", "insert into s values (70, 'lost')")
+    sql(config, *_rows(70, "lost"))
     sql(config, "drop trigger kept on cdc.change_log")
     sql(config, *(f"alter table cdc.change_log_{part} disable trigger kept" for part in range(3)))
     sql(config, "truncate cdc.change_log")
@@ -126,11 +134,9 @@ def test_a_log_that_is_emptied_unheard_is_red(source: Config, plain_lake: Config
     assert {of(config, name).state for name in "rs"} == {"stale"}
     initialise.init(config)
     snapshot.repair(config)
-    sql(config, "insert into r values (71, 'logged')", "insert into s values (71, 'logged')")
+    sql(config, *_rows(71, "logged"))
     draining.drain(config)
-    for name in "rs":
-        assert of(config, name).comparable
-        assert current(config, name) == on_source(config, name)
+    _require_right(config)
 
 
 @pytest.mark.parametrize(
@@ -161,9 +167,7 @@ def test_a_log_that_somebody_empties_is_red_where_it_was_not_drained(
         assert "somebody has removed rows of the change log" in (of(config, "r").reason or "")
         snapshot.repair(config)
         draining.drain(config)
-    for name in "rs":
-        assert of(config, name).comparable
-        assert current(config, name) == on_source(config, name)
+    _require_right(config)
 
 
 _PART = "(select 'cdc.change_log_' || part from cdc.change_log_current)"
@@ -197,7 +201,7 @@ def test_a_log_that_was_not_whole_between_two_drains_is_red_from_the_first_on(
     """Nobody hears of its DDL, so what tells of it later says nothing of when it was."""
     config = _logged(source, plain_lake, ticks=ticks)
     lose, bring = _REMADE[remade]
-    sql(config, lose, "insert into r values (70, 'lost')", "insert into s values (70, 'lost')")
+    sql(config, lose, *_rows(70, "lost"))
     with connection.connect(config) as conn:
         between = slot.flush_lsn(conn)
     if bring:
@@ -206,17 +210,15 @@ def test_a_log_that_was_not_whole_between_two_drains_is_red_from_the_first_on(
         initialise.init(config)
     if told:
         sql(config, "alter table r add n int", "alter table s add n int")
-    sql(config, "insert into r values (71, 'logged')", "insert into s values (71, 'logged')")
+    sql(config, *_rows(71, "logged"))
     draining.drain(config)
     for name in "rs":
         assert of(config, name).state == "stale", of(config, name)
         assert ticks or at(config, name, between) == "stale"
     snapshot.repair(config)
-    sql(config, "insert into r values (72, 'logged')", "insert into s values (72, 'logged')")
+    sql(config, *_rows(72, "logged"))
     draining.drain(config)
-    for name in "rs":
-        assert of(config, name).comparable
-        assert current(config, name) == on_source(config, name)
+    _require_right(config)
 
 
 @pytest.mark.parametrize(
@@ -238,9 +240,7 @@ def test_init_attaches_a_part_again_with_its_rows(
     draining.drain(config)
     snapshot.repair(config)
     draining.drain(config)
-    for name in "rs":
-        assert of(config, name).comparable
-        assert current(config, name) == on_source(config, name)
+    _require_right(config)
 
 
 def test_a_part_that_cannot_be_attached_is_named_with_what_to_run(source: Config, plain_lake: Config) -> None:
@@ -282,7 +282,7 @@ def test_what_the_toolkit_has_on_the_source_is_dropped(
         for name in "rs":
             sql(config, f"create table public.{name} (id int primary key, x text)")
         initialise.init(config)
-    sql(config, "insert into r values (2, 'told')", "insert into s values (2, 'told')")
+    sql(config, *_rows(2, "told"))
     draining.drain(config)
     if by == "slot, beacon found":
         settled = config.model_copy(update={"drain": DrainConfig(beacon_minutes=5)})
@@ -316,11 +316,9 @@ def test_what_the_toolkit_has_on_the_source_is_dropped(
     for name in "rs":
         if not of(config, name).comparable:
             assert run(f"{of(config, name).remedy}") is None
-    sql(config, "insert into r values (60, 'told')", "insert into s values (60, 'told')")
+    sql(config, *_rows(60, "told"))
     draining.drain(config)
-    for name in "rs":
-        assert of(config, name).comparable
-        assert current(config, name) == on_source(config, name)
+    _require_right(config)
 
 
 @pytest.mark.wide

@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from toolkit.decode.messages import POSTGRES_EPOCH_US
 from toolkit.names import lake_columns, lake_table, quote_spark
 from toolkit.parity import KEYS, BucketFigures, Comparison, Figures, Native, from_halves
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
 
 #: Tables and columns of one Spark job: it costs about the same for one table as for many, until its plan grows large.
 _JOB_TABLES, _JOB_COLUMNS = 50, 1000
@@ -19,7 +19,6 @@ _JOB_TABLES, _JOB_COLUMNS = 50, 1000
 _ASKED_COLUMNS = 200
 #: Ranges of keys that a scan is narrowed to.
 _RANGES = 50
-_EPOCH_MICROS = 946_684_800_000_000  # 2000-01-01, in Unix time
 #: The timestamp whose eight bytes are a text that the server sends. It is beyond all that it sends as timestamps.
 _INFINITY = int.from_bytes(b"infinity", "big")
 #: What the expressions of a line are made for, whatever `[spark]` says of people's sessions: whole numbers are cast to
@@ -114,7 +113,7 @@ def _native(lake_name: str, native: Native) -> str:
         return f"if({value} = {short}, cast({short} as binary), cast({value} as binary))"
     if native.kind.startswith("timestamp"):
         value = value if native.kind == "timestamptz" else f"cast({value} as timestamp)"
-        micros = f"unix_micros({value}) - {_EPOCH_MICROS}"
+        micros = f"unix_micros({value}) - {POSTGRES_EPOCH_US}"
         return f"if({micros} = {_INFINITY}, X'00', cast({micros} as binary))"
     return f"cast({value} as binary)"
 
