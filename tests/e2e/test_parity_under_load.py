@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -23,7 +24,7 @@ from toolkit.config import Config, SourceConfig
 from toolkit.embedded import EmbeddedServer
 from toolkit.quality import check as checking
 from toolkit.queries import ROOT
-from toolkit.source import cut
+from toolkit.source import cut, parity
 
 pytestmark = [pytest.mark.e2e, pytest.mark.postgres, pytest.mark.spark, pytest.mark.dbt, pytest.mark.long]
 
@@ -74,13 +75,24 @@ def test_zero_false_positives(
     with fresh_database(pg16) as conninfo:
         config = lake.model_copy(update={"source": SourceConfig(conninfo=conninfo, slot="cdc_load")})
         shutil.copytree(ROOT / "dbt_project", config.project_dir, ignore=shutil.ignore_patterns("target", "logs"))
-        workload.create_pgbench(pg16, psycopg.conninfo.conninfo_to_dict(conninfo)["dbname"])  # type: ignore[arg-type]
+        name = str(psycopg.conninfo.conninfo_to_dict(conninfo)["dbname"])
+        workload.create_pgbench(pg16, name, scale=4)  # several sessions read a table of this size
         initialise.init(config)
         bench = subprocess.Popen(
             [pg16.program("pgbench"), "-n", "-c", "4", "-R", "100", "-T", str(int(MINUTES * 60) + 600), conninfo],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
+        beside = 0
+        open_beside = parity._beside
+
+        def counted(*arguments: Any) -> Iterator[Any]:
+            nonlocal beside
+            for session in open_beside(*arguments):
+                beside += 1
+                yield session
+
+        monkeypatch.setattr(parity, "_beside", counted)
         statuses: Counter[str] = Counter()
         reasons: Counter[str] = Counter()
         cuts: Counter[str] = Counter()
@@ -104,8 +116,10 @@ def test_zero_false_positives(
         finally:
             bench.terminate()
             bench.wait()
-        figures = {"minutes": MINUTES, "cuts": cuts, "tables": statuses, "rows": rows, "ddl": ddl, "reasons": reasons}
+        figures = {"minutes": MINUTES, "cuts": cuts, "tables": statuses, "rows": rows, "ddl": ddl, "beside": beside}
+        figures["reasons"] = reasons
         print(json.dumps(figures, indent=1))
         (tmp_path / "load.json").write_text(json.dumps(figures), encoding="utf-8")
         assert statuses["identical"] > 0.5 * sum(statuses.values())
         assert sum(cuts.values()) - cuts["none"] > 1
+        assert beside
