@@ -211,7 +211,7 @@ class _Comparison:
                 self._differs(relid, reason, text)
             elif unheard := "; ".join(ddl.past_capture(was, now)):
                 self._differs(relid, unheard, text)
-            elif differ or was.get("entries") != now.get("entries"):
+            elif differ or was.get("entries") != now.get("entries") or ddl.toast_tables(was) != ddl.toast_tables(now):
                 self._differs(relid, None, text)
         for relid, version in sorted(known.versions.items()):
             last = version.table

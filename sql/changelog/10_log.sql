@@ -339,8 +339,25 @@ exception
 end
 $function$;
 
--- Somebody empties the log, for its size perhaps. What a slot sends it has sent; what waits for a tick is lost, and told
--- as every change that could not be logged.
+-- Rows of the log are lost, or may be, that wait for a tick (what a slot sends it has sent): told as every change that could
+-- not be logged, of each table that logs.
+create or replace function cdc.log_doubted(doubt text)
+returns void
+language sql
+set search_path = pg_catalog, pg_temp
+as $function$
+select cdc.log_failed(f.relid, doubt)
+from (
+  select distinct t.tgrelid as relid
+  from pg_trigger as t
+  join pg_proc as p on p.oid = t.tgfoid and p.pronamespace = 'cdc'::regnamespace
+  where p.proname in ('log_row', 'log_rows', 'log_truncate')
+) as f
+where exists (select from cdc.settings as s where s.name = 'ddl_to_log') and exists (select from cdc.tick)
+$function$;
+revoke all on function cdc.log_doubted(text) from public;
+
+-- Somebody empties the log, for its size perhaps.
 create or replace function cdc.log_emptied()
 returns trigger
 language plpgsql
@@ -348,8 +365,8 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $function$
 begin
-  if current_setting('cdc_toolkit.purging', true) is distinct from 'on' and exists (select from cdc.tick) then
-    perform cdc.log_failed(l.relid, 'somebody has removed rows of the change log') from cdc.logged_tables as l;
+  if current_setting('cdc_toolkit.purging', true) is distinct from 'on' then
+    perform cdc.log_doubted('somebody has removed rows of the change log');
   end if;
   return null;
 end
@@ -372,9 +389,8 @@ begin
     );
     execute format('alter table %s enable always trigger kept', part.name);
   end loop;
-  if found and exists (select from cdc.tick) then
-    perform cdc.log_failed(l.relid, 'nothing told whether rows of the change log were removed')
-    from cdc.logged_tables as l;
+  if found then
+    perform cdc.log_doubted('nothing told whether rows of the change log were removed');
   end if;
 end
 $install$;

@@ -115,17 +115,15 @@ begin
     select
       not exists (select from cdc.log_lacking)
       and not exists (select from cdc.log_parts as l where l.relpersistence <> 'p')
-      and (
-        (
-          exists (select from cdc.settings as s where s.name = 'ddl_to_log')
-          and not exists (
+      and case
+        when exists (select from cdc.settings as s where s.name = 'ddl_to_log')
+          then not exists (
             select from cdc.log_parts as l
             where not exists (
               select from pg_trigger as t where t.tgrelid = l.relid and t.tgname = 'kept' and t.tgenabled = 'A'
             )
           )
-        )
-        or (
+        else
           exists (
             select from cdc.publications as p
             where 'insert' = any (p.publishes)
@@ -147,8 +145,7 @@ begin
             join cdc.log_parts as l on l.relid = r.prrelid
             where r.prqual is not null or r.prattrs is not null
           )
-        )
-      )
+      end
   );
 end
 $function$;

@@ -113,6 +113,10 @@ CORPUS = [
 ]
 
 
+#: Names that variables of the expressions had.
+NAMED = {"real": "digits", "double precision": "n", "double precision[]": "e"}
+
+
 def a_column(type_: str, name: str = "x", attnum: int = 1) -> Column:
     kind = ("d", type_) if type_ == "smallint" else ("b", None)  # a domain over it is typed alike
     shown = "public.d" if kind[1] else type_
@@ -133,13 +137,13 @@ def test_corpus(lake: Config) -> None:
         parts = []
         for number, (type_, good, bad) in enumerate(CORPUS):
             spark.createDataFrame([(t,) for t in good + bad], "s string").createOrReplaceTempView(f"corpus{number}")
-            column = a_column(type_)
+            column, x = a_column(type_), NAMED.get(type_, "x")
             typed = spark.sql(f"select {pgtypes.typed_sql('s', column)} from corpus{number}").schema[0].dataType
             assert typed.simpleString() == pgtypes.spark_type(column)
             parts.append(
-                f"select {number} n, s, {pgtypes.text_sql('x', column)} back, x is not null carried from (select s, x,"
-                f" case when x is null then map('x', s) end _cdc_text from"
-                f" (select s, {pgtypes.typed_sql('s', column)} x from corpus{number}))"
+                f"select {number} n, s, {pgtypes.text_sql(x, column)} back, {x} is not null carried from"
+                f" (select s, {x}, case when {x} is null then map('{x}', s) end _cdc_text from"
+                f" (select s, {pgtypes.typed_sql('s', column)} {x} from corpus{number}))"
             )
         for row in spark.sql(" union all ".join(parts)).collect():
             type_, good, bad = CORPUS[row.n]

@@ -57,6 +57,15 @@ def _logged(source: Config, lake: Config, *, ticks: bool) -> Config:
     return config
 
 
+def _handed_over(config: Config, *, ticks: bool) -> Config:
+    """The same log drained the other way from here on."""
+    how = {"capture": "change_log" if ticks else "slot", "change_log_drain": "tick" if ticks else "slot"}
+    config = config.model_copy(update={"source": config.source.model_copy(update=how)})
+    initialise.init(config)
+    draining.drain(config)
+    return config
+
+
 def _rows(key: int, text: str) -> tuple[str, ...]:
     return tuple(f"insert into {name} values ({key}, '{text}')" for name in "rs")
 
@@ -120,14 +129,19 @@ def test_a_log_that_is_dropped_fails_no_write_and_is_red(
     _require_right(config)
 
 
+_UNKEPT = "drop trigger kept on cdc.change_log"
+_OFF = "alter table cdc.change_log_{} disable trigger kept"
+_ON = "alter table cdc.change_log_{} enable always trigger kept"
+
+
+@pytest.mark.parametrize("by", ["ticks from the start", "a handover to ticks"])
 @pytest.mark.parametrize("remade", [False, True])
-def test_a_log_that_is_emptied_unheard_is_red(source: Config, plain_lake: Config, remade: bool) -> None:
+def test_a_log_that_is_emptied_unheard_is_red(source: Config, plain_lake: Config, remade: bool, by: str) -> None:
     """Nothing tells of rows that are removed while the trigger of that is off: it was green, with changes lost."""
-    config = _logged(source, plain_lake, ticks=True)
-    sql(config, *_rows(70, "lost"))
-    sql(config, "drop trigger kept on cdc.change_log")
-    sql(config, *(f"alter table cdc.change_log_{part} disable trigger kept" for part in range(3)))
-    sql(config, "truncate cdc.change_log")
+    config = _logged(source, plain_lake, ticks=by == "ticks from the start")
+    if by == "a handover to ticks":
+        config = _handed_over(config, ticks=True)
+    sql(config, *_rows(70, "lost"), _UNKEPT, *map(_OFF.format, range(3)), "truncate cdc.change_log")
     if remade:
         initialise.init(config)
     draining.drain(config)
@@ -135,6 +149,26 @@ def test_a_log_that_is_emptied_unheard_is_red(source: Config, plain_lake: Config
     initialise.init(config)
     snapshot.repair(config)
     sql(config, *_rows(71, "logged"))
+    draining.drain(config)
+    _require_right(config)
+
+
+def test_a_part_that_is_emptied_while_another_is_unheard_is_red(source: Config, plain_lake: Config) -> None:
+    """Whoever still hears of it tells it of every table that logs."""
+    config = _logged(source, plain_lake, ticks=True)
+    sql(config, *_rows(70, "lost"))
+    sql(config, *map(_OFF.format, range(2)), "truncate cdc.change_log", *map(_ON.format, range(2)))
+    draining.drain(config)
+    assert {of(config, name).state for name in "rs"} == {"stale"}
+
+
+def test_a_log_that_a_slot_drains_is_emptied_without_loss(source: Config, plain_lake: Config) -> None:
+    """Also where it was drained by ticks before: it was red without need, and by the init that mends the trigger."""
+    config = _handed_over(_logged(source, plain_lake, ticks=True), ticks=False)
+    sql(config, *_rows(70, "sent"), "truncate cdc.change_log")
+    draining.drain(config)
+    sql(config, _UNKEPT)
+    initialise.init(config)
     draining.drain(config)
     _require_right(config)
 

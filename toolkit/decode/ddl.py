@@ -202,6 +202,11 @@ def past_capture(
             return
 
 
+def toast_tables(snapshot: dict[str, Any]) -> dict[int, int]:
+    """The TOAST tables of a table and its partitions. VACUUM FULL may take one away, and no event tells of it."""
+    return {relid: toast for relid, _, toast in snapshot.get("storage", ())}
+
+
 def plain_column(column: dict[str, Any]) -> dict[str, Any]:
     """A column of a snapshot without what only the log remembers: any rewrite clears missing values (VACUUM FULL)."""
     return {k: v for k, v in column.items() if k not in ("missing", "has_missing", "former_labels")}

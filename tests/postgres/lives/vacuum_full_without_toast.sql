@@ -8,3 +8,6 @@ drain: 10
 a: vacuum full t;
 a: insert into t values (3);
 drain: 10
+a: alter table t add column w text;
+a: insert into t values (4, 'd');
+drain: 10
