@@ -56,5 +56,5 @@ def canonical_sql(lake_name: str, column: Column) -> str:
 
 
 def lake_columns(columns: Sequence[Column]) -> dict[int, str]:
-    """Lake names as the dbt macros make them; equal to `toolkit.names.lake_columns` (a test holds them together)."""
+    """Lake names as the dbt macros make them; a test holds them equal to `toolkit.names.lake_columns`."""
     return {int(attnum): name for attnum, name in json.loads(str(_module().cdc_lake_columns(columns))).items()}
