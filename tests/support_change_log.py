@@ -10,11 +10,11 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from toolkit.config import Config, TableConfig
 from toolkit.decode import changelog as decoding
 from toolkit.source import connection, install, preflight, tick
 from toolkit.source.connection import Connection
 from toolkit.source.tick import Tick
+from toolkit.values.config import Config, TableConfig
 
 #: A partitioned table with two leaves, one row in each.
 PARTITIONED = """

@@ -14,8 +14,8 @@ from typing import Any
 
 import psycopg
 
-from toolkit.config import Config
 from toolkit.source import slot, tick
+from toolkit.values.config import Config
 
 _WAITING = """
 select count(*) from pg_stat_activity

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from toolkit.config import CheckConfig, Config, SnapshotConfig, SourceConfig, TableConfig
+from toolkit.values.config import CheckConfig, Config, SnapshotConfig, SourceConfig, TableConfig
 
 SCHEMA = """
 create schema life;

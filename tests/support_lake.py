@@ -16,13 +16,13 @@ import pyarrow.compute as pc
 import pytest
 
 from toolkit import drain as draining
-from toolkit.config import Config
 from toolkit.decode.rows import decode_rows
 from toolkit.events import EVENT_SCHEMA, Event
 from toolkit.lake import ledger as ledgers
 from toolkit.lake import reads, session, staging, tables
 from toolkit.lake.files import EventsFile
 from toolkit.ledger_row import BatchRecord
+from toolkit.values.config import Config
 
 
 def make_events(config: Config) -> None:

@@ -21,7 +21,7 @@ import psycopg
 from psycopg.pq import TransactionStatus as Status
 
 from tests.support_kinds import SCHEMA, Kind
-from toolkit.catalog import OPERATIONS
+from toolkit.values.table import OPERATIONS
 
 _COLUMNS = """
 select c.relname, n.nspname, c.relkind::text, c.oid::int8,

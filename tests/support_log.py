@@ -22,16 +22,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from toolkit import compare, snapshot, states, tick_drain
-from toolkit.catalog import SchemaVersion, TableVersion
-from toolkit.config import Config
 from toolkit.decode import plan as planning
 from toolkit.decode.rows import decode_rows
-from toolkit.errors import CdcError
 from toolkit.events import BASELINE_ORDINAL, EVENT_SCHEMA, Event
 from toolkit.ledger_row import BatchRecord
-from toolkit.lsn import Lsn
-from toolkit.names import quote_postgres
 from toolkit.source import catalog, changelog, connection, guard, install, peek, slot, tick
+from toolkit.values.config import Config
+from toolkit.values.errors import CdcError
+from toolkit.values.lsn import Lsn
+from toolkit.values.names import quote_postgres
+from toolkit.values.table import SchemaVersion, TableVersion
 
 Image = tuple[str | None, ...]
 #: What SELECT shows of a table: the attnums of its columns, and its rows as text.

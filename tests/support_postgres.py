@@ -23,8 +23,8 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
-from toolkit.config import CheckConfig, Config, SourceConfig
 from toolkit.embedded import EmbeddedServer
+from toolkit.values.config import CheckConfig, Config, SourceConfig
 
 _DEBIAN = Path("/usr/lib/postgresql")
 _numbers = itertools.count(1)

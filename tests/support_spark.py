@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from toolkit.config import Config
 from toolkit.events import EVENT_SCHEMA, Event, to_arrow
 from toolkit.ledger_row import BatchRecord, SourceIdentity
-from toolkit.lsn import Lsn
+from toolkit.values.config import Config
+from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,7 +63,7 @@ class StubTask:
 def decode_stub(path: str, task: StubTask) -> Iterator[pa.RecordBatch]:
     """What `toolkit.decode.rows.decode_rows` is to a decode task."""
     if task.fail:
-        from toolkit.errors import DecodeError
+        from toolkit.values.errors import DecodeError
 
         raise DecodeError(task.fail)
     yield from to_arrow([row_event(task.batch_id, task.first + n, task.relid) for n in range(task.rows)]).to_batches()

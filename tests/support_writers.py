@@ -16,10 +16,10 @@ from typing import Any
 
 import psycopg
 
-from toolkit.config import Config
 from toolkit.lake import reads
 from toolkit.lake.ledger import Ledger
 from toolkit.lake.tables import EVENTS
+from toolkit.values.config import Config
 
 TABLES = """
 create table public.item (id int primary key, v int not null, note text);

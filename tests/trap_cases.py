@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 
-from toolkit.config import CheckConfig, Config, SourceConfig
+from toolkit.values.config import CheckConfig, Config, SourceConfig
 
 FILE = Path(__file__).parent / "postgres" / "traps.sql"
 

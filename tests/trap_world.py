@@ -11,10 +11,10 @@ import psycopg
 import pytest
 
 from tests.support_log import Log
-from toolkit.config import Config
 from toolkit.source import preflight
 from toolkit.source.connection import connect
 from toolkit.states import live_tables
+from toolkit.values.config import Config
 
 
 class World:

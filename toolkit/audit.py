@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from toolkit.drain import ledger_of
-from toolkit.errors import UnknownTable
-from toolkit.lsn import Lsn
+from toolkit.values.errors import UnknownTable
+from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
-    from toolkit.config import Config
     from toolkit.lake.ledger import Ledger
+    from toolkit.values.config import Config
 
 _SHOWN = 100  # differences listed
 

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from toolkit.environment import environment
-from toolkit.errors import BuildFailed, UnknownTable
-from toolkit.lsn import Lsn
-from toolkit.names import lake_table
 from toolkit.proofs import found_wrong
 from toolkit.states import TableState, live_tables, states_at
+from toolkit.values.errors import BuildFailed, UnknownTable
+from toolkit.values.lsn import Lsn
+from toolkit.values.names import lake_table
+from toolkit.values.process_env import environment
 
 if TYPE_CHECKING:
-    from toolkit.config import Config
     from toolkit.lake.ledger import Ledger
+    from toolkit.values.config import Config
 
 
 #: Runs of dbt that a build may spend on bringing tables to the LSN of a DDL; what is left then is built anew.

@@ -12,22 +12,22 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from toolkit.catalog import SchemaVersion, TableVersion
 from toolkit.decode import ddl
 from toolkit.events import Event
-from toolkit.log import logger
-from toolkit.lsn import Lsn
 from toolkit.states import table_states
-from toolkit.visibility import Visibility
+from toolkit.values.log_setup import logger
+from toolkit.values.lsn import Lsn
+from toolkit.values.table import SchemaVersion, TableVersion
+from toolkit.values.visibility import Visibility
 
 if TYPE_CHECKING:
     import psycopg
 
-    from toolkit.config import Config
     from toolkit.lake.ledger import Ledger
     from toolkit.ledger_row import BatchRecord
     from toolkit.source.guard import CaptureState
     from toolkit.source.slot import Cut
+    from toolkit.values.config import Config
 
 _log = logger(__name__)
 _LOCK_SECONDS = 2  # to wait for DDL that has not committed
@@ -97,8 +97,8 @@ def _read(
     conn: psycopg.Connection, config: Config, known: Collection[int], lsn: Lsn, fresh: Collection[int] = ()
 ) -> Observation:
     """The catalog in the snapshot of `conn`, of which nothing ends behind `lsn`; `fresh` got their trigger before."""
-    from toolkit.names import qualified
     from toolkit.source import catalog, changelog, guard, slot
+    from toolkit.values.names import qualified
 
     shown = slot.shown(conn)
     moved = [p for p in guard.unguarded(conn, fresh) if p.moved]

@@ -20,15 +20,15 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.errors import CdcError, SourceUnavailable
-from toolkit.log import logger
-from toolkit.lsn import Lsn
+from toolkit.values.errors import CdcError, SourceUnavailable
+from toolkit.values.log_setup import logger
+from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
-    from toolkit.config import Config
     from toolkit.source.connection import Connection
     from toolkit.source.slot import Cut
     from toolkit.source.snapshot import Images, Piece
+    from toolkit.values.config import Config
 
 _log = logger(__name__)
 #: How often the same task may lose its worker.
@@ -77,9 +77,9 @@ def copy(conn: Connection, cut: Cut, task: Task, ids: dict[str, int], lock_secon
     Raises:
         SourceUnavailable: the session broke off.
     """
-    from toolkit.catalog import TableVersion
     from toolkit.lake.files import EventsFile
     from toolkit.source import snapshot
+    from toolkit.values.table import TableVersion
 
     file = EventsFile(task.path, ids)
     rows: dict[int, int] = {}
@@ -228,7 +228,7 @@ class _Worker:
         Raises:
             _WorkerDied: the process ended; the next call starts another one.
         """
-        from toolkit import errors
+        from toolkit.values import errors
 
         process = self._started()
         assert process.stdin is not None
@@ -330,9 +330,9 @@ def _lines() -> Iterator[dict[str, Any]]:
 
 def work() -> int:
     """The worker's life: one greeting, then task after task until the input ends."""
-    from toolkit.config import Config
     from toolkit.source import snapshot
     from toolkit.source.slot import Cut
+    from toolkit.values.config import Config
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the driver decides
     out = sys.stdout

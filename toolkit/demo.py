@@ -20,10 +20,10 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from toolkit import workload
-from toolkit.config import Config, load
-from toolkit.errors import CdcError, ConfigError, NotProven
-from toolkit.lsn import Lsn
-from toolkit.names import lake_columns, lake_table, quote_spark
+from toolkit.values.config import Config, load
+from toolkit.values.errors import CdcError, ConfigError, NotProven
+from toolkit.values.lsn import Lsn
+from toolkit.values.names import lake_columns, lake_table, quote_spark
 
 if TYPE_CHECKING:
     from toolkit.embedded import EmbeddedServer
@@ -262,7 +262,7 @@ class _Demo:
         """The rebuilt table in the source's text form, if it has the columns that it had then."""
         from toolkit import history
         from toolkit.lake.session import own_session
-        from toolkit.pgtypes import text_sql
+        from toolkit.values.lake_types import text_sql
 
         table = history.show(self.config, f"public.{_AS_OF_TABLE}", truth.lsn).table
         if tuple(c.name for c in table.columns) != truth.columns:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from toolkit.errors import CdcError
+from toolkit.values.errors import CdcError
 
 if TYPE_CHECKING:
-    from toolkit.config import Config
     from toolkit.lake.ledger import Ledger
+    from toolkit.values.config import Config
 
 _MANY_SNAPSHOTS = 300  # three days of drains every quarter of an hour; an empty one takes a second longer then
 

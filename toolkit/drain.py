@@ -11,23 +11,23 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from toolkit.errors import ConfigError, HistoryDiverged, LakeError
 from toolkit.ledger_row import BatchRecord, SourceIdentity
-from toolkit.log import logger
-from toolkit.lsn import Lsn
 from toolkit.spooling import spool_directory
+from toolkit.values.errors import ConfigError, HistoryDiverged, LakeError
+from toolkit.values.log_setup import logger
+from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
     import psycopg
 
-    from toolkit.catalog import SchemaVersion
     from toolkit.compare import Observation
-    from toolkit.config import Config
     from toolkit.decode.plan import Plan
     from toolkit.events import Event
     from toolkit.lake.ledger import Ledger
     from toolkit.source.slot import Cut
-    from toolkit.spool import Spool
+    from toolkit.values.config import Config
+    from toolkit.values.spool import Spool
+    from toolkit.values.table import SchemaVersion
 
 _log = logger(__name__)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from toolkit.catalog import Column, SchemaVersion, TableVersion
 from toolkit.events import BASELINE_ORDINAL
-from toolkit.lsn import Lsn
 from toolkit.states import left_out
+from toolkit.values.lsn import Lsn
+from toolkit.values.table import Column, SchemaVersion, TableVersion
 
 if TYPE_CHECKING:
-    from toolkit.config import Config
     from toolkit.lake.ledger import Ledger
+    from toolkit.values.config import Config
 
 SILENT = "silent"  # values change and no row event tells: the table is stale, and has to be copied again
 BY_RULE = "applied by rule"  # older rows are shown by what the DDL's event tells: a default, a label, a wider type

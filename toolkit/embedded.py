@@ -24,7 +24,7 @@ from typing import Any, Literal, Self
 
 from psycopg.conninfo import make_conninfo
 
-from toolkit.errors import ConfigError, SourceUnavailable
+from toolkit.values.errors import ConfigError, SourceUnavailable
 
 _SETTINGS: Mapping[str, str] = {
     "wal_level": "logical",

@@ -15,18 +15,18 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
-from toolkit.catalog import Column, SchemaVersion, TableVersion
 from toolkit.lake.evolve import Step
-from toolkit.log import logger
-from toolkit.lsn import Lsn
-from toolkit.names import lake_columns, lake_table
-from toolkit.pgtypes import spark_type
+from toolkit.values.lake_types import spark_type
+from toolkit.values.log_setup import logger
+from toolkit.values.lsn import Lsn
+from toolkit.values.names import lake_columns, lake_table
+from toolkit.values.table import Column, SchemaVersion, TableVersion
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from toolkit.config import Config
     from toolkit.lake.ledger import Ledger
+    from toolkit.values.config import Config
 
 _log = logger(__name__)
 

@@ -10,15 +10,15 @@ import difflib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from toolkit.catalog import Column
-from toolkit.errors import ConfigError
 from toolkit.history import Change, DdlEvent, VersionInfo, column_changes, versions
-from toolkit.lsn import Lsn
+from toolkit.values.errors import ConfigError
+from toolkit.values.lsn import Lsn
+from toolkit.values.table import Column
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from toolkit.config import Config
+    from toolkit.values.config import Config
 
 
 @dataclass(frozen=True, slots=True)

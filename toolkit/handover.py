@@ -12,13 +12,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from toolkit.drain import as_read, drain, ledger_of
-from toolkit.errors import HistoryDiverged
-from toolkit.log import logger
+from toolkit.values.errors import HistoryDiverged
+from toolkit.values.log_setup import logger
 
 if TYPE_CHECKING:
     import psycopg
 
-    from toolkit.config import Config
+    from toolkit.values.config import Config
 
 _log = logger(__name__)
 

@@ -12,15 +12,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from toolkit import effects
-from toolkit.catalog import Column, SchemaVersion, TableVersion
-from toolkit.errors import ConfigError, UnknownTable
 from toolkit.events import BORN
-from toolkit.lsn import Lsn
+from toolkit.values.errors import ConfigError, UnknownTable
+from toolkit.values.lsn import Lsn
+from toolkit.values.table import Column, SchemaVersion, TableVersion
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from toolkit.config import Config
+    from toolkit.values.config import Config
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +175,8 @@ def shape_frame(config: Config, table: str, as_of: Lsn | None = None) -> pd.Data
     """
     import pandas as pd
 
-    from toolkit.names import lake_columns
-    from toolkit.pgtypes import spark_type
+    from toolkit.values.lake_types import spark_type
+    from toolkit.values.names import lake_columns
 
     shape = show(config, table, as_of).table
     names = lake_columns([(c.attnum, c.name) for c in shape.columns])

@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from toolkit.drain import as_read, require_same_history, require_same_source
-from toolkit.errors import HistoryDiverged
 from toolkit.ledger_row import BatchRecord, SourceIdentity
-from toolkit.log import logger
-from toolkit.lsn import Lsn
 from toolkit.snapshot import copy_tables, missing_baselines, repair
+from toolkit.values.errors import HistoryDiverged
+from toolkit.values.log_setup import logger
+from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
-    from toolkit.config import Config
+    from toolkit.values.config import Config
 
 _log = logger(__name__)
 

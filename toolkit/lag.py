@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from toolkit.drain import ledger_of
-from toolkit.lsn import Lsn
+from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from toolkit.config import Config
+    from toolkit.values.config import Config
 
 
 def batches_frame(config: Config) -> pd.DataFrame:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 
-from toolkit.errors import LakeError
-from toolkit.lsn import Lsn
+from toolkit.values.errors import LakeError
+from toolkit.values.lsn import Lsn
 
 #: How events are ordered and told. 2: rows of a copy stand behind its baseline, which covers all before its position.
 FORMAT = 2

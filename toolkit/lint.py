@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from toolkit import effects, states
-from toolkit.catalog import TableVersion
 from toolkit.decode import ddl
 from toolkit.evolve import step
 from toolkit.history import changes
-from toolkit.sqltext import statements
+from toolkit.values.sql_script import statements
+from toolkit.values.table import TableVersion
 
 if TYPE_CHECKING:
-    from toolkit.config import Config
     from toolkit.source.trial import Tried
+    from toolkit.values.config import Config
 
 _ROW_TAGS = ("INSERT", "UPDATE", "DELETE", "MERGE", "COPY")
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from toolkit.errors import LakeError
+from toolkit.values.errors import LakeError
 
 if TYPE_CHECKING:
-    from toolkit.config import Config
     from toolkit.lake.upkeep import Upkeep
+    from toolkit.values.config import Config
 
 _NAMESPACES = ("raw", "current", "history", "ops")
 #: Nothing reads an older table snapshot of the log but a build that is under way, and each one costs every commit

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.catalog import Column, SchemaVersion, TableVersion
-from toolkit.errors import LakeError
-from toolkit.names import lake_columns, quote_spark, renamed
-from toolkit.pgtypes import literal, spark_type
 from toolkit.proofs import found_wrong
 from toolkit.states import states_at
+from toolkit.values.errors import LakeError
+from toolkit.values.lake_types import literal, spark_type
+from toolkit.values.names import lake_columns, quote_spark, renamed
+from toolkit.values.table import Column, SchemaVersion, TableVersion
 
 if TYPE_CHECKING:
-    from toolkit.config import Config
-    from toolkit.lsn import Lsn
+    from toolkit.values.config import Config
+    from toolkit.values.lsn import Lsn
 
 #: Types whose values are fewer than those of the lake's type.
 _RANGES = {

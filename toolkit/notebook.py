@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolkit.environment import environment
-from toolkit.errors import CdcError, ConfigError
-from toolkit.queries import ROOT
+from toolkit.values.errors import CdcError, ConfigError
+from toolkit.values.process_env import environment
+from toolkit.values.resources import ROOT
 
 if TYPE_CHECKING:
-    from toolkit.config import Config
+    from toolkit.values.config import Config
 
 NOTEBOOKS = ROOT / "notebooks"
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import click
 
-from toolkit.lsn import Lsn
+from toolkit.values.lsn import Lsn
 
 
 class Output(Protocol):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from toolkit.errors import LakeError
-from toolkit.queries import ROOT
+from toolkit.values.errors import LakeError
+from toolkit.values.resources import ROOT
 
 if TYPE_CHECKING:
-    from toolkit.config import Config
+    from toolkit.values.config import Config
 
 _TEMPLATE = ROOT / "dbt_project"
 #: What a run writes into a project; it belongs to one lake and is never copied.

@@ -6,16 +6,16 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from toolkit.errors import NotProven
-from toolkit.lsn import Lsn
-from toolkit.names import lake_table, quote_spark
 from toolkit.states import WHOLE
+from toolkit.values.errors import NotProven
+from toolkit.values.lsn import Lsn
+from toolkit.values.names import lake_table, quote_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from toolkit.config import Config
     from toolkit.lake.ledger import Ledger
+    from toolkit.values.config import Config
 
 PUBLISHED = "ops.published"
 #: How the tags begin that keep what is published; the generation follows.

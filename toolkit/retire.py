@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from toolkit.log import logger
-from toolkit.names import lake_table, quote_spark
+from toolkit.values.log_setup import logger
+from toolkit.values.names import lake_table, quote_spark
 
 if TYPE_CHECKING:
-    from toolkit.config import Config
     from toolkit.lake.ledger import Ledger
+    from toolkit.values.config import Config
 
 _log = logger(__name__)
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from toolkit.errors import ConfigError, NotProven
-from toolkit.lsn import Lsn
 from toolkit.proofs import found_wrong
 from toolkit.states import known_at, states_at
+from toolkit.values.errors import ConfigError, NotProven
+from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from toolkit.catalog import TableVersion
-    from toolkit.config import Config
+    from toolkit.values.config import Config
+    from toolkit.values.table import TableVersion
 
 #: Bounds of a row version, beside the table's own columns.
 FROM, TO = "_cdc_from_lsn", "_cdc_to_lsn"
@@ -37,7 +37,7 @@ def rows(
     from toolkit import history
     from toolkit.lake import parity as lake
     from toolkit.lake.session import own_session
-    from toolkit.parity import comparison
+    from toolkit.values.row_line import comparison
 
     last = history.newest(config, table, as_of)
     version = last.table

@@ -13,11 +13,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from toolkit.drain import DrainResult, drain, ledger_of
-from toolkit.errors import ConfigError, UnreadableChange
 from toolkit.events import Event
-from toolkit.log import logger
-from toolkit.lsn import Lsn
 from toolkit.spooling import spool_directory
+from toolkit.values.errors import ConfigError, UnreadableChange
+from toolkit.values.log_setup import logger
+from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from toolkit.catalog import SchemaVersion
-    from toolkit.config import Config
     from toolkit.decode.planned import PlanContext
     from toolkit.ledger_row import BatchRecord
+    from toolkit.values.config import Config
+    from toolkit.values.table import SchemaVersion
 
 _log = logger(__name__)
 _ALIGNED = 8  # bytes: where WAL records start

@@ -15,24 +15,24 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from toolkit.catalog import SchemaVersion, TableVersion
 from toolkit.copying import Copiers, Item, Task
 from toolkit.drain import drain, ledger_of
-from toolkit.errors import ConfigError, LakeError, UnknownTable
 from toolkit.events import BASELINE_ORDINAL, Event
-from toolkit.log import logger
-from toolkit.lsn import Lsn
-from toolkit.progress import Progress
 from toolkit.proofs import found_wrong, proven
 from toolkit.spooling import spool_directory
 from toolkit.states import TableState, table_states
+from toolkit.values.errors import ConfigError, LakeError, UnknownTable
+from toolkit.values.log_setup import logger
+from toolkit.values.lsn import Lsn
+from toolkit.values.progress import Progress
+from toolkit.values.table import SchemaVersion, TableVersion
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from toolkit.config import Config
     from toolkit.source.slot import Cut
     from toolkit.source.snapshot import Images, Piece, Size
+    from toolkit.values.config import Config
 
 _log = logger(__name__)
 _GROUP_BYTES = 256 << 20  # of table files: small tables share a commit
@@ -242,7 +242,7 @@ def _plans(
 
 
 def _named(piece: Piece, name: str) -> bool:
-    from toolkit.names import qualified
+    from toolkit.values.names import qualified
 
     return name in (qualified(piece.schema, piece.name), f"{piece.schema}.{piece.name}")
 

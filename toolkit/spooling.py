@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolkit.errors import LakeError
+from toolkit.values.errors import LakeError
 
 if TYPE_CHECKING:
-    from toolkit.config import Config
+    from toolkit.values.config import Config
 
 _LOCK = ".held"
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from toolkit.config import Config
     from toolkit.ledger_row import BatchRecord
     from toolkit.source.connection import Connection
+    from toolkit.values.config import Config
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from toolkit.lsn import Lsn
-from toolkit.names import quote_postgres
+from toolkit.values.lsn import Lsn
+from toolkit.values.names import quote_postgres
 
 if TYPE_CHECKING:
-    from toolkit.catalog import SchemaVersion, TableVersion
-    from toolkit.config import Config
     from toolkit.lake.ledger import Ledger, TableEvent
+    from toolkit.values.config import Config
+    from toolkit.values.table import SchemaVersion, TableVersion
 
 
 #: Scopes of the baselines behind which every row is known: all was read, or a check has found the rest to be right too.

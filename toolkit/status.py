@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from toolkit.drain import ledger_of
-from toolkit.errors import CdcError, LakeError
-from toolkit.lsn import Lsn
 from toolkit.proofs import proven
 from toolkit.states import TableState, live_tables, table_states
+from toolkit.values.errors import CdcError, LakeError
+from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
-    from toolkit.config import Config
     from toolkit.lake.ledger import Ledger
     from toolkit.source.slot import SlotState
+    from toolkit.values.config import Config
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def _begun(config: Config) -> str:
 def _applied(config: Config) -> Lsn | None:
     """The position of the newest build that finished, over all tables."""
     from toolkit.lake import reads
-    from toolkit.names import lake_table
+    from toolkit.values.names import lake_table
 
     newest = 0
     for table in live_tables(ledger_of(config)):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from toolkit.config import Config
+    from toolkit.values.config import Config
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from toolkit.drain import DrainResult, require_same_history
-from toolkit.errors import CdcError, ConfigError, HistoryDiverged
-from toolkit.log import logger
 from toolkit.spooling import spool_directory
+from toolkit.values.errors import CdcError, ConfigError, HistoryDiverged
+from toolkit.values.log_setup import logger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     import psycopg
     import pyarrow as pa
 
-    from toolkit.catalog import SchemaVersion
     from toolkit.compare import Observation
-    from toolkit.config import Config
     from toolkit.decode.changelog import LogRows
     from toolkit.decode.logged_ddl import LoggedDdl
     from toolkit.decode.rows import Binding
     from toolkit.events import Event
     from toolkit.lake.ledger import Ledger
     from toolkit.ledger_row import BatchRecord
-    from toolkit.lsn import Lsn
     from toolkit.source.slot import Cut
     from toolkit.source.tick import Tick
+    from toolkit.values.config import Config
+    from toolkit.values.lsn import Lsn
+    from toolkit.values.table import SchemaVersion
 
 _log = logger(__name__)
 _FILE_ROWS = 500_000  # rows of one Spark partition

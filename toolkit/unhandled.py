@@ -12,13 +12,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from toolkit.drain import ledger_of
-from toolkit.errors import ConfigError
 from toolkit.events import Event
-from toolkit.lsn import Lsn
+from toolkit.values.errors import ConfigError
+from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
-    from toolkit.config import Config
     from toolkit.lake.ledger import Ledger, TableEvent
+    from toolkit.values.config import Config
 
 _RESOLVED = "cdc.resolved"
 _ORDINAL = 1 << 42  # behind whatever else stands at the position

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Self
 import psycopg
 from psycopg import errors, sql
 
-from toolkit import queries
-from toolkit.errors import CdcError
+from toolkit.values import resources
+from toolkit.values.errors import CdcError
 
 if TYPE_CHECKING:
     from toolkit.embedded import EmbeddedServer
@@ -78,7 +78,7 @@ class LoadCounts:
 def create_shop(conn: Connection) -> None:
     """Make the shop's tables with their first rows, in one transaction."""
     with conn.transaction():
-        conn.execute(queries.load("demo/shop"))
+        conn.execute(resources.load("demo/shop"))
 
 
 def create_pgbench(server: EmbeddedServer, dbname: str = "postgres", scale: int = 1) -> None:

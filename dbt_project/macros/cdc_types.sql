@@ -1,6 +1,6 @@
 {#- The one place that knows how PostgreSQL text becomes a typed value and back.
 
-Pure Jinja: no dbt function is used here, so that `toolkit.pgtypes` renders the same file. A `column` is one entry of
+Pure Jinja: no dbt function is used here, so that `toolkit.values.lake_types` renders the same file. A `column` is one entry of
 `columns` of a table snapshot. A typed value is accepted only if the canonical text made from it equals the source's
 text; nothing rests on a cast failing, so the expressions mean the same with ANSI mode on or off.
 -#}
@@ -14,7 +14,7 @@ text; nothing rests on a cast failing, so the expressions mean the same with ANS
 
 {%- macro cdc_quote(name) -%}`{{ name.replace('`', '``') }}`{%- endmacro -%}
 
-{#- Lake name of each column as JSON, keyed by attnum: the mirror of `toolkit.names.lake_columns`. -#}
+{#- Lake name of each column as JSON, keyed by attnum: the mirror of `toolkit.values.names.lake_columns`. -#}
 {%- macro cdc_lake_columns(columns) -%}
 {%- set folded = {} -%}
 {%- for c in columns -%}

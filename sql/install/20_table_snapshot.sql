@@ -1,4 +1,4 @@
--- What tables are now, as the JSON that toolkit/catalog.py reads. Used alike by the event triggers, `cdc init` and the
+-- What tables are now, as the JSON that toolkit/values/table.py reads. Used alike by the event triggers, `cdc init` and the
 -- catalog comparison. It reads catalogs only and takes no lock on tables that others may hold: publication membership
 -- is worked out here because pg_get_publication_tables() opens every published table. In PL/pgSQL, and with one plan for
 -- all calls, because planning it takes several times as long as running it.

@@ -23,12 +23,12 @@ from psycopg import sql
 
 from tests.benchmarks.processes import Meter, Usage
 from toolkit import build as building
-from toolkit import config as configuration
 from toolkit import drain as draining
 from toolkit import initialise, project, snapshot
 from toolkit.embedded import EmbeddedServer
-from toolkit.lsn import Lsn
 from toolkit.quality import check as checking
+from toolkit.values import config as configuration
+from toolkit.values.lsn import Lsn
 
 _CHANGES_PER_TRANSACTION = 100
 _LIMIT_SLOT = "bench_limit"

@@ -19,11 +19,11 @@ from pathlib import Path
 import psycopg
 
 from tests.benchmarks.processes import Meter, Usage
-from toolkit import config as configuration
 from toolkit import drain as draining
 from toolkit import initialise
 from toolkit.embedded import EmbeddedServer
 from toolkit.source import connection, install
+from toolkit.values import config as configuration
 
 _SINGLE = "\\set k random(1, {rows})\nupdate w set v = v + 1, note = 'n' || :k where id = :k;\n"
 _MODES = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.dbt.harness import Lake
-from toolkit.config import Config
+from toolkit.values.config import Config
 
 
 @pytest.fixture

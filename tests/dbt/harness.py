@@ -11,12 +11,12 @@ from typing import Any
 
 from tests.dbt.scenario import Row, Source
 from toolkit import build as build_module
-from toolkit.catalog import Column, TableVersion
-from toolkit.config import Config
 from toolkit.events import to_arrow
-from toolkit.names import lake_columns, lake_table, quote_spark
-from toolkit.pgtypes import text_sql
-from toolkit.queries import ROOT
+from toolkit.values.config import Config
+from toolkit.values.lake_types import text_sql
+from toolkit.values.names import lake_columns, lake_table, quote_spark
+from toolkit.values.resources import ROOT
+from toolkit.values.table import Column, TableVersion
 
 
 def rules(config: Config) -> list[tuple[str, str, str | None]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from toolkit.events import BASELINE_ORDINAL, Event
 from toolkit.ledger_row import BatchRecord, SourceIdentity
-from toolkit.lsn import Lsn
+from toolkit.values.lsn import Lsn
 
 GENERATION = 1
 Row = tuple[str | None, ...]

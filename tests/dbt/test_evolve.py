@@ -13,12 +13,12 @@ from dbt.adapters.spark import session as dbt_session
 from tests.dbt.harness import Lake
 from tests.dbt.scenario import Row, Source, Table, column
 from toolkit import build as building
-from toolkit.catalog import TableVersion
-from toolkit.errors import BuildFailed
 from toolkit.lake import evolve as lake_evolve
 from toolkit.lake.applied import applied, behind
 from toolkit.lake.ledger import Ledger
-from toolkit.lsn import Lsn
+from toolkit.values.errors import BuildFailed
+from toolkit.values.lsn import Lsn
+from toolkit.values.table import TableVersion
 
 pytestmark = [pytest.mark.dbt, pytest.mark.spark, pytest.mark.wide]
 

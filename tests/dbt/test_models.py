@@ -11,10 +11,10 @@ from tests.dbt.harness import Lake
 from tests.dbt.scenario import Row, Source, Table
 from tests.dbt.walk import Walk, bag_table, keyed_table
 from toolkit.build import BuildResult
-from toolkit.catalog import TableVersion
-from toolkit.lsn import Lsn
-from toolkit.names import lake_columns
-from toolkit.pgtypes import text_sql
+from toolkit.values.lake_types import text_sql
+from toolkit.values.lsn import Lsn
+from toolkit.values.names import lake_columns
+from toolkit.values.table import TableVersion
 
 pytestmark = [pytest.mark.dbt, pytest.mark.spark]
 

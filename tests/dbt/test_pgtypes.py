@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit import pgtypes
-from toolkit.catalog import Column
-from toolkit.config import Config
-from toolkit.names import lake_columns
+from toolkit.values import lake_types
+from toolkit.values.config import Config
+from toolkit.values.names import lake_columns
+from toolkit.values.table import Column
 
 QUOTED = [
     "{}",
@@ -138,12 +138,12 @@ def test_corpus(lake: Config) -> None:
         for number, (type_, good, bad) in enumerate(CORPUS):
             spark.createDataFrame([(t,) for t in good + bad], "s string").createOrReplaceTempView(f"corpus{number}")
             column, x = a_column(type_), NAMED.get(type_, "x")
-            typed = spark.sql(f"select {pgtypes.typed_sql('s', column)} from corpus{number}").schema[0].dataType
-            assert typed.simpleString() == pgtypes.spark_type(column)
+            typed = spark.sql(f"select {lake_types.typed_sql('s', column)} from corpus{number}").schema[0].dataType
+            assert typed.simpleString() == lake_types.spark_type(column)
             parts.append(
-                f"select {number} n, s, {pgtypes.text_sql(x, column)} back, {x} is not null carried from"
+                f"select {number} n, s, {lake_types.text_sql(x, column)} back, {x} is not null carried from"
                 f" (select s, {x}, case when {x} is null then map('{x}', s) end _cdc_text from"
-                f" (select s, {pgtypes.typed_sql('s', column)} {x} from corpus{number}))"
+                f" (select s, {lake_types.typed_sql('s', column)} {x} from corpus{number}))"
             )
         for row in spark.sql(" union all ".join(parts)).collect():
             type_, good, bad = CORPUS[row.n]
@@ -157,6 +157,6 @@ def test_names_are_those_of_python() -> None:
     named += ["u_cdc_text_a4", "A_A2", "a_a2_", "U_POS_A5"]
     columns = [a_column("text", name, number + 1) for number, name in enumerate(named)]
     found = lake_columns([(c.attnum, c.name) for c in columns])
-    assert pgtypes.lake_columns(columns) == found
+    assert lake_types.lake_columns(columns) == found
     assert len({name.lower() for name in found.values()}) == len(columns)
     assert {found[attnum] for attnum in (12, 13, 14, 15)} == set(named[11:])  # the user's own names stay

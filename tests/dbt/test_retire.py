@@ -10,10 +10,10 @@ from tests.dbt.harness import Lake
 from tests.dbt.scenario import Row, Source, Table, column
 from tests.dbt.test_models import check_current, check_history
 from toolkit import proofs, retire, rows, status
-from toolkit.errors import ConfigError
 from toolkit.lake import reads
 from toolkit.lake.ledger import Ledger
-from toolkit.lsn import Lsn
+from toolkit.values.errors import ConfigError
+from toolkit.values.lsn import Lsn
 
 pytestmark = [pytest.mark.dbt, pytest.mark.spark]
 

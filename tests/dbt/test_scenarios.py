@@ -15,8 +15,8 @@ from tests.dbt.harness import Lake
 from tests.dbt.scenario import Source, Table, column
 from tests.dbt.test_models import actions, check_current, check_history, expected
 from toolkit import models_sync, rows
-from toolkit.errors import BuildFailed, ConfigError, UnknownTable
-from toolkit.lsn import Lsn
+from toolkit.values.errors import BuildFailed, ConfigError, UnknownTable
+from toolkit.values.lsn import Lsn
 
 pytestmark = [pytest.mark.dbt, pytest.mark.spark]
 

@@ -18,12 +18,12 @@ import psycopg
 import pytest
 
 from tests.support_postgres import fresh_database
-from toolkit import config as configuration
 from toolkit import initialise
-from toolkit.config import Config
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake import reads
 from toolkit.source import connection, slot
+from toolkit.values import config as configuration
+from toolkit.values.config import Config
 
 pytestmark = pytest.mark.e2e
 

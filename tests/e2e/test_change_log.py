@@ -16,14 +16,14 @@ from tests.support_writers import TABLES, Writers, folded_rows, journal_inserts,
 from toolkit import audit as auditing
 from toolkit import build, doctor, initialise, snapshot, states, status
 from toolkit import drain as draining
-from toolkit.config import Config, TableConfig
 from toolkit.embedded import EmbeddedServer
-from toolkit.errors import HistoryDiverged, UnknownTable
 from toolkit.lake.ledger import Ledger
-from toolkit.lsn import Lsn
 from toolkit.output import plain
 from toolkit.quality import check as checking
 from toolkit.source import tick
+from toolkit.values.config import Config, TableConfig
+from toolkit.values.errors import HistoryDiverged, UnknownTable
+from toolkit.values.lsn import Lsn
 
 pytestmark = [pytest.mark.e2e, pytest.mark.wide]
 

@@ -16,11 +16,11 @@ import pytest
 
 from toolkit import build, initialise, proofs
 from toolkit import drain as draining
-from toolkit.config import Config
 from toolkit.lake import session
 from toolkit.lake.reads import scan
 from toolkit.quality import check as checking
-from toolkit.queries import ROOT
+from toolkit.values.config import Config
+from toolkit.values.resources import ROOT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.dbt, pytest.mark.wide]
 

@@ -115,8 +115,8 @@ def test_an_unwritable_lake_is_refused_before_anything_else(tmp_path: Path):
 
 
 def test_a_second_runner_is_told_who_holds_the_lease(tmp_path: Path):
-    from toolkit import config
     from toolkit.lake.lease import lease
+    from toolkit.values import config
 
     _configure(tmp_path, "")
     with lease(config.load(str(tmp_path / "cdc.toml"))):

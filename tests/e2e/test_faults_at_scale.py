@@ -15,12 +15,12 @@ from tests.support_faults import COLUMNS, FAULTS, LARGE_ROWS, missed
 from tests.support_postgres import fresh_database
 from toolkit import build, initialise
 from toolkit import drain as draining
-from toolkit.config import CheckConfig, Config, SourceConfig
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake import session
 from toolkit.quality import check as checking
 from toolkit.quality.report import CheckReport
-from toolkit.queries import ROOT
+from toolkit.values.config import CheckConfig, Config, SourceConfig
+from toolkit.values.resources import ROOT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.postgres, pytest.mark.spark, pytest.mark.dbt, pytest.mark.long]
 

@@ -18,18 +18,18 @@ from tests.support_log import Shown, shown
 from tests.support_postgres import fresh_database
 from toolkit import build, initialise, snapshot
 from toolkit import drain as draining
-from toolkit.catalog import TableVersion
-from toolkit.config import Config
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake import session
 from toolkit.lake.ledger import Ledger
 from toolkit.lake.parity import current_fields
-from toolkit.lsn import Lsn
-from toolkit.names import lake_table
-from toolkit.parity import comparison
-from toolkit.queries import ROOT
 from toolkit.source import connection
 from toolkit.states import states_at, table_states
+from toolkit.values.config import Config
+from toolkit.values.lsn import Lsn
+from toolkit.values.names import lake_table
+from toolkit.values.resources import ROOT
+from toolkit.values.row_line import comparison
+from toolkit.values.table import TableVersion
 
 pytestmark = [pytest.mark.e2e, pytest.mark.postgres, pytest.mark.spark, pytest.mark.dbt, pytest.mark.wide]
 

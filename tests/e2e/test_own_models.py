@@ -13,13 +13,13 @@ import pytest
 from tests.support_postgres import fresh_database
 from toolkit import build, initialise, snapshot
 from toolkit import drain as draining
-from toolkit.config import Config
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake import session
 from toolkit.quality import check as checking
 from toolkit.quality import publish
 from toolkit.quality.report import CheckReport
-from toolkit.queries import ROOT
+from toolkit.values.config import Config
+from toolkit.values.resources import ROOT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.postgres, pytest.mark.spark, pytest.mark.dbt, pytest.mark.wide]
 

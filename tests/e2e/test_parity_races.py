@@ -16,14 +16,14 @@ from toolkit import build as building
 from toolkit import drain as draining
 from toolkit import initialise, snapshot
 from toolkit.cli import main
-from toolkit.config import CheckConfig, Config, SourceConfig
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake import session
 from toolkit.lake.ledger import Ledger
 from toolkit.quality import check as checking
 from toolkit.quality import classify, publish
 from toolkit.quality.report import CheckReport, TableCheck
-from toolkit.queries import ROOT
+from toolkit.values.config import CheckConfig, Config, SourceConfig
+from toolkit.values.resources import ROOT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.postgres, pytest.mark.spark, pytest.mark.dbt, pytest.mark.wide]
 

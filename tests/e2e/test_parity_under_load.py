@@ -20,11 +20,11 @@ import pytest
 from tests.support_postgres import fresh_database
 from toolkit import build, initialise, workload
 from toolkit import drain as draining
-from toolkit.config import Config, SourceConfig
 from toolkit.embedded import EmbeddedServer
 from toolkit.quality import check as checking
-from toolkit.queries import ROOT
 from toolkit.source import cut, parity
+from toolkit.values.config import Config, SourceConfig
+from toolkit.values.resources import ROOT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.postgres, pytest.mark.spark, pytest.mark.dbt, pytest.mark.long]
 

@@ -11,13 +11,13 @@ import pytest
 from tests.support_postgres import mostly_one_server
 from toolkit import build, initialise, states
 from toolkit import drain as draining
-from toolkit.config import Config
-from toolkit.errors import CdcError, HistoryDiverged
 from toolkit.lake import reads, session
 from toolkit.lake.ledger import Ledger
-from toolkit.lsn import Lsn
 from toolkit.quality import check as checking
 from toolkit.source import connection, slot
+from toolkit.values.config import Config
+from toolkit.values.errors import CdcError, HistoryDiverged
+from toolkit.values.lsn import Lsn
 
 pytestmark = pytest.mark.e2e
 

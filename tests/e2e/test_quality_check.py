@@ -15,19 +15,19 @@ import pytest
 from tests.support_postgres import fresh_database
 from toolkit import build, initialise
 from toolkit import drain as draining
-from toolkit.config import Config
 from toolkit.embedded import EmbeddedServer
-from toolkit.errors import ConfigError
 from toolkit.lake import session
 from toolkit.lake.ledger import Ledger
-from toolkit.lsn import Lsn
-from toolkit.parity import Comparison
 from toolkit.quality import check as checking
 from toolkit.quality import expectations, publish, trend
 from toolkit.quality.report import CheckReport, TableCheck
-from toolkit.queries import ROOT
 from toolkit.rows import rows
 from toolkit.source import cut, parity, slot
+from toolkit.values.config import Config
+from toolkit.values.errors import ConfigError
+from toolkit.values.lsn import Lsn
+from toolkit.values.resources import ROOT
+from toolkit.values.row_line import Comparison
 
 pytestmark = [pytest.mark.e2e, pytest.mark.postgres, pytest.mark.spark, pytest.mark.dbt]
 

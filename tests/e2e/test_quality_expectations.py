@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.catalog import ForeignKey
-from toolkit.config import CheckConfig, Config
-from toolkit.errors import CdcError
-from toolkit.lsn import Lsn
 from toolkit.quality import expectations, standing
 from toolkit.quality.report import Cause, CheckReport, Difference, Reference, Sample, TableCheck
+from toolkit.values.config import CheckConfig, Config
+from toolkit.values.errors import CdcError
+from toolkit.values.lsn import Lsn
+from toolkit.values.table import ForeignKey
 
 pytestmark = pytest.mark.e2e
 

@@ -11,15 +11,15 @@ import pytest
 from psycopg import sql
 
 from tests.support_postgres import mostly_one_server
-from toolkit.catalog import TableVersion
-from toolkit.config import Config, SourceConfig
 from toolkit.lake import parity as lake_side
-from toolkit.names import quote_spark
-from toolkit.parity import Comparison, Sums, chosen, comparison, differing, fields
-from toolkit.pgtypes import typed_sql
 from toolkit.quality.classify import classify
 from toolkit.source import connection
 from toolkit.source import parity as source_side
+from toolkit.values.config import Config, SourceConfig
+from toolkit.values.lake_types import typed_sql
+from toolkit.values.names import quote_spark
+from toolkit.values.row_line import Comparison, Sums, chosen, comparison, differing, fields
+from toolkit.values.table import TableVersion
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

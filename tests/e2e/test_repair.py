@@ -11,13 +11,13 @@ from click.testing import CliRunner
 from toolkit import build, initialise, rows, snapshot, states, status
 from toolkit import drain as draining
 from toolkit.cli import frame, main
-from toolkit.config import Config
-from toolkit.errors import NotProven
 from toolkit.lake import session
 from toolkit.lake.ledger import Ledger
-from toolkit.lsn import Lsn
 from toolkit.quality import check as checking
 from toolkit.source import slot
+from toolkit.values.config import Config
+from toolkit.values.errors import NotProven
+from toolkit.values.lsn import Lsn
 
 pytestmark = [pytest.mark.e2e, pytest.mark.wide, pytest.mark.parametrize("pg", ["pg18"], indirect=True)]
 

@@ -16,16 +16,16 @@ from tests.support_postgres import fresh_database
 from toolkit import build, initialise, rows, status
 from toolkit import drain as draining
 from toolkit.cli import frame, main
-from toolkit.config import Config
 from toolkit.embedded import EmbeddedServer
-from toolkit.errors import NotProven
 from toolkit.lake import session
 from toolkit.lake.ledger import Ledger
 from toolkit.quality import check as checking
 from toolkit.quality import publish
 from toolkit.quality.report import CheckReport, TableCheck
-from toolkit.queries import ROOT
 from toolkit.states import states_at
+from toolkit.values.config import Config
+from toolkit.values.errors import NotProven
+from toolkit.values.resources import ROOT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.postgres, pytest.mark.spark, pytest.mark.dbt, pytest.mark.wide]
 

@@ -7,9 +7,9 @@ import pytest
 
 from toolkit import build, initialise, snapshot, status
 from toolkit import drain as draining
-from toolkit.config import Config
 from toolkit.lake import reads, session
 from toolkit.quality import check as checking
+from toolkit.values.config import Config
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.dbt, pytest.mark.long]
 

@@ -21,14 +21,14 @@ from tests.support_postgres import fresh_database
 from toolkit import build, initialise
 from toolkit import drain as draining
 from toolkit.cli import frame, main
-from toolkit.config import CheckConfig, Config, SourceConfig
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake import session
 from toolkit.lake.ledger import Ledger
 from toolkit.quality import check as checking
 from toolkit.quality import publish
 from toolkit.quality.report import CheckReport, TableCheck
-from toolkit.queries import ROOT
+from toolkit.values.config import CheckConfig, Config, SourceConfig
+from toolkit.values.resources import ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

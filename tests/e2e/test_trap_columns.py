@@ -7,10 +7,10 @@ import pytest
 
 from toolkit import build, initialise
 from toolkit import drain as draining
-from toolkit.config import Config
 from toolkit.lake import session
 from toolkit.quality import check as checking
 from toolkit.quality.report import CheckReport, Difference
+from toolkit.values.config import Config
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.dbt, pytest.mark.long]
 

@@ -11,11 +11,11 @@ import pytest
 
 from toolkit import build, initialise
 from toolkit import drain as draining
-from toolkit.config import Config
 from toolkit.lake import session
 from toolkit.quality import check as checking
 from toolkit.source import peek
-from toolkit.spool import Spool
+from toolkit.values.config import Config
+from toolkit.values.spool import Spool
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.parametrize("pg", ["pg18"], indirect=True)]
 _TABLES = """

@@ -15,11 +15,11 @@ from tests.support_postgres import fresh_database
 from tests.trap_cases import GROUPS, TRAPS, Players, Trap, configured, steps
 from toolkit import build, initialise, snapshot, status
 from toolkit import drain as draining
-from toolkit.config import Config
 from toolkit.embedded import EmbeddedServer
 from toolkit.quality import check as checking
 from toolkit.quality.report import TableCheck
 from toolkit.source import connection
+from toolkit.values.config import Config
 
 # Long, four minutes a server: tests/postgres/test_traps.py holds the log of the same traps against SELECT.
 pytestmark = [pytest.mark.e2e, pytest.mark.postgres, pytest.mark.spark, pytest.mark.dbt, pytest.mark.long]

@@ -16,16 +16,16 @@ from tests.support_corpus import SETUP, Cell, available, cells, columns
 from tests.support_postgres import fresh_database
 from toolkit import build, doctor, explain, history, initialise, rows
 from toolkit import drain as draining
-from toolkit.catalog import TableVersion
-from toolkit.config import Config
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake import evolve, session
 from toolkit.lake.ledger import Ledger
-from toolkit.names import lake_columns, lake_table, quote_postgres
-from toolkit.pgtypes import spark_type, text_sql
 from toolkit.quality import check as checking
 from toolkit.quality.report import CheckReport
 from toolkit.source import connection
+from toolkit.values.config import Config
+from toolkit.values.lake_types import spark_type, text_sql
+from toolkit.values.names import lake_columns, lake_table, quote_postgres
+from toolkit.values.table import TableVersion
 
 pytestmark = [pytest.mark.e2e, pytest.mark.wide]
 
@@ -358,8 +358,8 @@ def test_trap_116_odd_names(world: World):
 
 def test_a_column_name_is_never_read_as_sql(world: World):
     """Placeholders stood in comments of the parity statements: a name with a newline ended the comment."""
-    from toolkit.parity import comparison
     from toolkit.source import parity
+    from toolkit.values.row_line import comparison
 
     plan = comparison(world.version("odd"), 16)
     with connection.connect(world.config) as conn, conn.transaction(), parity.lines(conn, plan) as blocks:

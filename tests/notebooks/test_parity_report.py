@@ -10,15 +10,15 @@ import pytest
 
 from tests import support_history as made
 from toolkit import notebook
-from toolkit.catalog import TableVersion
-from toolkit.config import Config
 from toolkit.lake.ledger import Ledger
 from toolkit.ledger_row import BatchRecord, SourceIdentity
-from toolkit.lsn import Lsn
-from toolkit.parity import comparison
 from toolkit.quality import expectations, publish
 from toolkit.quality.differing import DifferingRows
 from toolkit.quality.report import CheckReport, Difference, Sample, TableCheck
+from toolkit.values.config import Config
+from toolkit.values.lsn import Lsn
+from toolkit.values.row_line import comparison
+from toolkit.values.table import TableVersion
 
 pytestmark = [pytest.mark.notebook, pytest.mark.spark]
 

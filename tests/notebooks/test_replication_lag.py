@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from toolkit import lag, notebook
-from toolkit.config import Config
-from toolkit.errors import LakeError
 from toolkit.lake.ledger import Ledger
 from toolkit.ledger_row import BatchRecord, SourceIdentity
-from toolkit.lsn import Lsn
+from toolkit.values.config import Config
+from toolkit.values.errors import LakeError
+from toolkit.values.lsn import Lsn
 
 pytestmark = [pytest.mark.notebook, pytest.mark.spark]
 

@@ -10,11 +10,11 @@ import pytest
 
 from tests import support_history as made
 from toolkit import notebook
-from toolkit.config import Config
-from toolkit.errors import CdcError
 from toolkit.lake.ledger import Ledger
 from toolkit.ledger_row import BatchRecord, SourceIdentity
-from toolkit.lsn import Lsn
+from toolkit.values.config import Config
+from toolkit.values.errors import CdcError
+from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,10 +11,10 @@ import time
 from typing import Any
 
 from tests.support_lake import without_jvm
-from toolkit import config as configuration
 from toolkit import initialise, snapshot
 from toolkit.output import plain
-from toolkit.progress import Progress
+from toolkit.values import config
+from toolkit.values.progress import Progress
 
 
 class _Slow(Progress):
@@ -29,4 +29,4 @@ if __name__ == "__main__":
     snapshot._GROUP_BYTES = 1
     snapshot._LEAST_PIECE = 1 << 20
     snapshot.Progress = _Slow
-    print(json.dumps(plain(initialise.init(configuration.load(sys.argv[1])))))
+    print(json.dumps(plain(initialise.init(config.load(sys.argv[1])))))

@@ -9,12 +9,12 @@ import psycopg
 import pytest
 
 from tests.support_postgres import fresh_database, replayed, standby_of
-from toolkit.config import Config, SourceConfig
 from toolkit.embedded import EmbeddedServer
-from toolkit.errors import UnknownTable
-from toolkit.lsn import Lsn
 from toolkit.quality.against import _doubt, _Position, against
 from toolkit.quality.report import TableCheck
+from toolkit.values.config import Config, SourceConfig
+from toolkit.values.errors import UnknownTable
+from toolkit.values.lsn import Lsn
 
 pytestmark = pytest.mark.postgres
 

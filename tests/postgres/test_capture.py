@@ -10,10 +10,10 @@ import psycopg
 import pytest
 
 from tests.support_postgres import consume, ddl_messages, logical_messages, stream, verifies
-from toolkit.catalog import TableVersion
-from toolkit.config import Config
 from toolkit.source import catalog, install, slot
 from toolkit.source.connection import Connection, connect
+from toolkit.values.config import Config
+from toolkit.values.table import TableVersion
 
 pytestmark = pytest.mark.postgres
 

@@ -10,9 +10,9 @@ import pytest
 from tests.support_change_log import PARTITIONED, Log, Row, image, with_table
 from tests.support_postgres import mostly_one_server
 from tests.support_writers import TABLES, source_rows, writing
-from toolkit.lsn import Lsn
 from toolkit.source import changelog, install, snapshot, tick
 from toolkit.source.locks import LockTimeout
+from toolkit.values.lsn import Lsn
 
 pytestmark = pytest.mark.postgres
 

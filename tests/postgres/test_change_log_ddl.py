@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.trap_world import World, world
-from toolkit.config import TableConfig
 from toolkit.source import changelog
+from toolkit.values.config import TableConfig
 
 __all__ = ["world"]
 pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("pg", ["pg18"], indirect=True)]

@@ -12,8 +12,8 @@ from tests.support_change_log import PARTITIONED, Log, with_table
 from tests.support_postgres import fresh_database
 from toolkit import initialise
 from toolkit.embedded import EmbeddedServer
-from toolkit.errors import PreflightFailed
 from toolkit.source import catalog, changelog, connection, install, locks, preflight
+from toolkit.values.errors import PreflightFailed
 
 pytestmark = pytest.mark.postgres
 _STATEMENT = {"triggers": "statement"}

@@ -12,13 +12,13 @@ from click.testing import CliRunner
 
 from tests.postgres.test_snapshot_log import at, current, of, on_source, sql
 from tests.support_lake import plain_lake
-from toolkit import config as configuration
 from toolkit import doctor, initialise, snapshot
 from toolkit import drain as draining
 from toolkit.cli import frame, main
-from toolkit.config import Config, DrainConfig, TableConfig
-from toolkit.errors import HistoryDiverged, PreflightFailed
 from toolkit.source import changelog, connection, slot
+from toolkit.values import config as configuration
+from toolkit.values.config import Config, DrainConfig, TableConfig
+from toolkit.values.errors import HistoryDiverged, PreflightFailed
 
 __all__ = ["plain_lake"]
 pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("pg", ["pg18"], indirect=True)]

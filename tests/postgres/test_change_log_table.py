@@ -13,10 +13,10 @@ from tests.postgres.test_snapshot_log import current, of, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
 from toolkit import drain as draining
 from toolkit import initialise, snapshot
-from toolkit.config import Config, SourceConfig, TableConfig
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake.ledger import Ledger
 from toolkit.source import changelog
+from toolkit.values.config import Config, SourceConfig, TableConfig
 
 __all__ = ["plain_lake"]
 pytestmark = pytest.mark.postgres

@@ -5,10 +5,10 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from toolkit.config import Config, SourceConfig
 from toolkit.embedded import EmbeddedServer
-from toolkit.errors import ConfigError, SourceUnavailable
 from toolkit.source.connection import PINNED, connect
+from toolkit.values.config import Config, SourceConfig
+from toolkit.values.errors import ConfigError, SourceUnavailable
 
 pytestmark = pytest.mark.postgres
 

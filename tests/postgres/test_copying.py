@@ -18,14 +18,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support_postgres import fresh_database
-from toolkit.catalog import TableVersion
-from toolkit.config import Config, SnapshotConfig, SourceConfig
 from toolkit.copying import Copied, Copiers, Item, Task
 from toolkit.embedded import EmbeddedServer
-from toolkit.errors import SourceUnavailable
 from toolkit.events import EVENT_SCHEMA
 from toolkit.source import catalog, install, locks, slot, snapshot
 from toolkit.source.connection import Connection, connect
+from toolkit.values.config import Config, SnapshotConfig, SourceConfig
+from toolkit.values.errors import SourceUnavailable
+from toolkit.values.table import TableVersion
 
 pytestmark = pytest.mark.postgres
 

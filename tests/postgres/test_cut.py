@@ -18,15 +18,15 @@ from tests.support_lake import plain_lake
 from tests.support_postgres import inserted, stream
 from toolkit import drain as draining
 from toolkit import initialise
-from toolkit.config import Config
 from toolkit.embedded import EmbeddedServer
-from toolkit.errors import SlotError
 from toolkit.lake.evidence import unseen_xids
 from toolkit.lake.ledger import Ledger
-from toolkit.lsn import Lsn
 from toolkit.source import cut, install, slot
 from toolkit.source.connection import Connection, connect
-from toolkit.visibility import Visibility
+from toolkit.values.config import Config
+from toolkit.values.errors import SlotError
+from toolkit.values.lsn import Lsn
+from toolkit.values.visibility import Visibility
 
 __all__ = ["plain_lake"]
 pytestmark = pytest.mark.postgres

@@ -9,9 +9,9 @@ import pytest
 
 from tests.support_postgres import mostly_one_server
 from toolkit import doctor
-from toolkit.config import Config, DdlConfig, TableConfig
 from toolkit.source import changelog, install, slot
 from toolkit.source.connection import Connection, connect
+from toolkit.values.config import Config, DdlConfig, TableConfig
 
 pytestmark = [pytest.mark.postgres, mostly_one_server]
 

@@ -15,7 +15,7 @@ import pytest
 
 from toolkit import embedded
 from toolkit.embedded import EmbeddedServer
-from toolkit.errors import ConfigError, SourceUnavailable
+from toolkit.values.errors import ConfigError, SourceUnavailable
 
 pytestmark = pytest.mark.postgres
 

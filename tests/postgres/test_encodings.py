@@ -10,12 +10,12 @@ import psycopg
 import pytest
 
 from tests.support_postgres import drop_database, inserted, stream
-from toolkit.config import Config, SourceConfig
 from toolkit.embedded import EmbeddedServer
-from toolkit.errors import DecodeError
 from toolkit.source import catalog, install, preflight, slot, snapshot
 from toolkit.source.connection import connect
 from toolkit.source.peek import peek
+from toolkit.values.config import Config, SourceConfig
+from toolkit.values.errors import DecodeError
 
 pytestmark = pytest.mark.postgres
 

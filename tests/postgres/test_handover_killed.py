@@ -13,11 +13,11 @@ from tests.support_lake import plain_lake, rows_in_log
 from tests.support_postgres import mostly_one_server
 from toolkit import drain as draining
 from toolkit import handover, initialise, tick_drain
-from toolkit.config import Config
-from toolkit.errors import HistoryDiverged
 from toolkit.lake import staging
 from toolkit.lake.ledger import Ledger
 from toolkit.source import changelog, connection, slot, tick
+from toolkit.values.config import Config
+from toolkit.values.errors import HistoryDiverged
 
 __all__ = ["plain_lake"]
 pytestmark = pytest.mark.postgres

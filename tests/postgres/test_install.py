@@ -8,10 +8,10 @@ import psycopg
 import pytest
 
 from tests.support_postgres import ddl_messages
-from toolkit.config import Config
-from toolkit.errors import ConfigError, HistoryDiverged, PreflightFailed
 from toolkit.source import catalog, install, slot
 from toolkit.source.connection import Connection, connect
+from toolkit.values.config import Config
+from toolkit.values.errors import ConfigError, HistoryDiverged, PreflightFailed
 
 pytestmark = pytest.mark.postgres
 

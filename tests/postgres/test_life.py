@@ -27,13 +27,13 @@ from tests.support_life import Life
 from tests.support_log import Log, Shown
 from tests.support_postgres import fresh_database, has_postgres_15
 from toolkit import audit, compare
-from toolkit.catalog import OPERATIONS
-from toolkit.config import Config
 from toolkit.embedded import EmbeddedServer
-from toolkit.errors import CdcError, ConfigError, UnknownTable
-from toolkit.lsn import Lsn
 from toolkit.snapshot import Scope
 from toolkit.source import changelog, locks
+from toolkit.values.config import Config
+from toolkit.values.errors import CdcError, ConfigError, UnknownTable
+from toolkit.values.lsn import Lsn
+from toolkit.values.table import OPERATIONS
 
 pytestmark = pytest.mark.postgres
 

@@ -19,11 +19,11 @@ from tests.support_postgres import ddl_messages, drop_database, fresh_database, 
 from tests.trap_world import PAIR, World
 from toolkit import drain as draining
 from toolkit import effects, history, initialise, lint
-from toolkit.config import Config, SourceConfig
 from toolkit.embedded import EmbeddedServer
-from toolkit.errors import SourceUnavailable
 from toolkit.source import catalog, install, slot
 from toolkit.source.connection import Connection, connect
+from toolkit.values.config import Config, SourceConfig
+from toolkit.values.errors import SourceUnavailable
 
 pytestmark = pytest.mark.postgres
 

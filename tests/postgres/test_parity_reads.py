@@ -14,15 +14,15 @@ import psycopg
 import pytest
 
 from tests.support_postgres import fresh_database, mostly_one_server
-from toolkit.catalog import TableVersion
-from toolkit.config import Config, SourceConfig
 from toolkit.embedded import EmbeddedServer
-from toolkit.parity import Comparison, comparison, fields
 from toolkit.quality import reading
 from toolkit.quality.classify import classify
-from toolkit.queries import load
 from toolkit.source import catalog, cut, guard, install, parity, slot
 from toolkit.source.connection import Connection, connect
+from toolkit.values.config import Config, SourceConfig
+from toolkit.values.resources import load
+from toolkit.values.row_line import Comparison, comparison, fields
+from toolkit.values.table import TableVersion
 
 pytestmark = pytest.mark.postgres
 

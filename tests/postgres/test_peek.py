@@ -10,13 +10,13 @@ import psycopg
 import pytest
 
 from tests.support_postgres import inserted, stream
-from toolkit.config import Config
-from toolkit.errors import PreflightFailed, SlotError
-from toolkit.lsn import Lsn
 from toolkit.source import install, slot
 from toolkit.source.connection import Connection, connect
 from toolkit.source.peek import peek
-from toolkit.spool import ROW_HEADER, Spool
+from toolkit.values.config import Config
+from toolkit.values.errors import PreflightFailed, SlotError
+from toolkit.values.lsn import Lsn
+from toolkit.values.spool import ROW_HEADER, Spool
 
 pytestmark = pytest.mark.postgres
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from toolkit.config import Config, SourceConfig
 from toolkit.embedded import EmbeddedServer
-from toolkit.errors import PreflightFailed, SlotError, UnknownTable
 from toolkit.source import install, slot
 from toolkit.source.connection import Connection, connect
 from toolkit.source.preflight import fills_with_null, outside, preflight, require
+from toolkit.values.config import Config, SourceConfig
+from toolkit.values.errors import PreflightFailed, SlotError, UnknownTable
 
 pytestmark = pytest.mark.postgres
 

@@ -13,11 +13,11 @@ from tests.support_lake import plain_lake, rows_in_log
 from tests.support_postgres import fresh_database, programs, replayed, standby_of
 from toolkit import doctor, initialise
 from toolkit import drain as draining
-from toolkit.config import CheckConfig, Config, SourceConfig
 from toolkit.embedded import EmbeddedServer
-from toolkit.errors import HistoryDiverged, SlotError, SourceUnavailable
 from toolkit.lake.ledger import Ledger
 from toolkit.source import connection, install, slot, tick
+from toolkit.values.config import CheckConfig, Config, SourceConfig
+from toolkit.values.errors import HistoryDiverged, SlotError, SourceUnavailable
 
 __all__ = ["plain_lake"]
 pytestmark = [pytest.mark.postgres, pytest.mark.wide]

@@ -10,12 +10,12 @@ from tests.support_log import Log
 from tests.support_postgres import mostly_one_server
 from tests.trap_world import PAIR, World
 from toolkit import drain as draining
-from toolkit.config import TableConfig
 from toolkit.embedded import EmbeddedServer
-from toolkit.errors import HistoryDiverged, PreflightFailed, UnreadableChange
 from toolkit.ledger_row import BatchRecord
 from toolkit.source import catalog, install, preflight, slot
 from toolkit.source.connection import connect
+from toolkit.values.config import TableConfig
+from toolkit.values.errors import HistoryDiverged, PreflightFailed, UnreadableChange
 
 pytestmark = pytest.mark.postgres
 

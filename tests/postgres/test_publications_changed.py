@@ -13,11 +13,11 @@ from tests.support_lake import plain_lake, rows_in_log
 from tests.support_postgres import mostly_one_server
 from toolkit import drain as draining
 from toolkit import handover, initialise, skip, snapshot
-from toolkit.config import CheckConfig, Config
 from toolkit.embedded import EmbeddedServer
-from toolkit.errors import HistoryDiverged, PreflightFailed, SlotError, UnreadableChange
 from toolkit.lake.ledger import Ledger
 from toolkit.source import connection, install, preflight, slot
+from toolkit.values.config import CheckConfig, Config
+from toolkit.values.errors import HistoryDiverged, PreflightFailed, SlotError, UnreadableChange
 
 __all__ = ["plain_lake"]
 pytestmark = pytest.mark.postgres

@@ -11,8 +11,8 @@ import pytest
 from tests.postgres.test_publications import TABLE, theirs
 from tests.support_log import Log
 from tests.trap_world import World
-from toolkit.errors import PreflightFailed
 from toolkit.source import preflight, slot
+from toolkit.values.errors import PreflightFailed
 
 pytestmark = pytest.mark.postgres
 

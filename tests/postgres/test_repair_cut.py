@@ -14,12 +14,12 @@ from tests.postgres.test_snapshot_log import at, by, config, current, of, on_sou
 from tests.support_lake import plain_lake
 from toolkit import drain as draining
 from toolkit import initialise, snapshot
-from toolkit.config import Config
 from toolkit.lake.ledger import Ledger
-from toolkit.lsn import Lsn
 from toolkit.source import connection, slot, tick
 from toolkit.source import snapshot as source_snapshot
 from toolkit.source.locks import LockTimeout
+from toolkit.values.config import Config
+from toolkit.values.lsn import Lsn
 
 __all__ = ["by", "config", "plain_lake"]
 pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("pg", ["pg18"], indirect=True)]

@@ -12,11 +12,11 @@ from tests.support_corpus import HOSTILE, SETUP, available, cells, columns
 from tests.support_lake import plain_lake, rows_in_log
 from toolkit import copying, initialise, snapshot, states
 from toolkit import drain as draining
-from toolkit.config import Config
 from toolkit.lake.ledger import Ledger
-from toolkit.lsn import Lsn
 from toolkit.source import catalog, connection, install, slot
 from toolkit.source import snapshot as source_snapshot
+from toolkit.values.config import Config
+from toolkit.values.lsn import Lsn
 
 __all__ = ["by", "config", "plain_lake"]
 pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("pg", ["pg18"], indirect=True)]

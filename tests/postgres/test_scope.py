@@ -10,11 +10,11 @@ import psycopg
 import pytest
 
 from tests.trap_world import PAIR, World
-from toolkit import config as configuration
-from toolkit.config import DdlConfig, TableConfig
-from toolkit.errors import ConfigError, PreflightFailed
 from toolkit.source import changelog, install, preflight
 from toolkit.source.connection import connect
+from toolkit.values import config as configuration
+from toolkit.values.config import DdlConfig, TableConfig
+from toolkit.values.errors import ConfigError, PreflightFailed
 
 pytestmark = pytest.mark.postgres
 

@@ -13,11 +13,11 @@ from tests.support_lake import plain_lake, rows_in_log
 from tests.support_postgres import drop_database
 from toolkit import drain as draining
 from toolkit import initialise, skip, snapshot
-from toolkit.config import Config, SourceConfig
 from toolkit.embedded import EmbeddedServer
-from toolkit.errors import ConfigError, UnreadableChange
 from toolkit.lake.ledger import Ledger
-from toolkit.lsn import Lsn
+from toolkit.values.config import Config, SourceConfig
+from toolkit.values.errors import ConfigError, UnreadableChange
+from toolkit.values.lsn import Lsn
 
 __all__ = ["plain_lake"]
 pytestmark = pytest.mark.postgres

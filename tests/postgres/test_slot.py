@@ -15,12 +15,12 @@ import psycopg
 import pytest
 
 from tests.support_postgres import consume, inserted, logical_messages, stream, verifies
-from toolkit.config import Config
 from toolkit.embedded import EmbeddedServer
-from toolkit.errors import SlotError
-from toolkit.lsn import Lsn
 from toolkit.source import catalog, install, slot, snapshot
 from toolkit.source.connection import Connection, connect
+from toolkit.values.config import Config
+from toolkit.values.errors import SlotError
+from toolkit.values.lsn import Lsn
 
 pytestmark = pytest.mark.postgres
 

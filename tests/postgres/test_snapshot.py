@@ -11,12 +11,12 @@ import pytest
 
 from tests.support_corpus import HOSTILE, NEVER_COLUMNS, SETUP, available, cells, columns
 from tests.support_postgres import consume, inserted, stream
-from toolkit.config import Config
-from toolkit.errors import SourceUnavailable
 from toolkit.events import BASELINE_ORDINAL, EVENT_SCHEMA
-from toolkit.lsn import Lsn
 from toolkit.source import catalog, install, slot, snapshot
 from toolkit.source.connection import Connection, connect
+from toolkit.values.config import Config
+from toolkit.values.errors import SourceUnavailable
+from toolkit.values.lsn import Lsn
 
 pytestmark = pytest.mark.postgres
 

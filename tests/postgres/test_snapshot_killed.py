@@ -19,10 +19,10 @@ from psycopg.conninfo import conninfo_to_dict
 from tests.benchmarks.processes import children_by_parent, stat, tree
 from tests.postgres.test_snapshot_log import current, of, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
-from toolkit import config as configuration
 from toolkit import drain as draining
-from toolkit.config import Config
 from toolkit.lake.ledger import Ledger
+from toolkit.values import config as configuration
+from toolkit.values.config import Config
 
 __all__ = ["plain_lake"]
 pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("pg", ["pg18"], indirect=True)]

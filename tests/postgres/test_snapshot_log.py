@@ -13,11 +13,11 @@ import pytest
 from tests.support_lake import plain_lake, rows_in_log
 from toolkit import copying, initialise, snapshot, states
 from toolkit import drain as draining
-from toolkit.config import Config
-from toolkit.errors import ConfigError, HistoryDiverged, LakeError, SourceUnavailable, UnknownTable
 from toolkit.lake.ledger import Ledger
-from toolkit.lsn import Lsn
 from toolkit.source import connection, slot
+from toolkit.values.config import Config
+from toolkit.values.errors import ConfigError, HistoryDiverged, LakeError, SourceUnavailable, UnknownTable
+from toolkit.values.lsn import Lsn
 
 __all__ = ["plain_lake"]
 pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("pg", ["pg18"], indirect=True)]

@@ -13,13 +13,13 @@ import pytest
 from tests.postgres.test_snapshot_log import Killed, current, of, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
 from toolkit import build, copying, initialise, snapshot, stages, states, status
-from toolkit import config as configuration
 from toolkit import drain as draining
-from toolkit.config import Config, SnapshotConfig
-from toolkit.errors import CdcError, ConfigError, HistoryDiverged, LakeError, SlotError
 from toolkit.lake import tables
 from toolkit.lake.ledger import Ledger
 from toolkit.source import connection, install, locks, slot
+from toolkit.values import config as configuration
+from toolkit.values.config import Config, SnapshotConfig
+from toolkit.values.errors import CdcError, ConfigError, HistoryDiverged, LakeError, SlotError
 
 __all__ = ["plain_lake"]
 pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("pg", ["pg18"], indirect=True)]

@@ -9,11 +9,11 @@ from tests.support_postgres import logical_messages, stream
 from tests.trap_world import PAIR, World
 from toolkit import drain as draining
 from toolkit import explain, history, initialise, switch, unhandled
-from toolkit.config import Config, DdlConfig
-from toolkit.errors import ConfigError
 from toolkit.lake.ledger import Ledger
 from toolkit.source import ddl_switch, install
 from toolkit.states import table_states
+from toolkit.values.config import Config, DdlConfig
+from toolkit.values.errors import ConfigError
 
 pytestmark = pytest.mark.postgres
 

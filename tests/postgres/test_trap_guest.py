@@ -8,13 +8,13 @@ import psycopg
 import pytest
 
 from tests.trap_world import PAIR, ROOT, World
-from toolkit.errors import CdcError
-from toolkit.lsn import Lsn
-from toolkit.parity import comparison
 from toolkit.quality import check as checking
 from toolkit.source import parity
 from toolkit.source.connection import connect
 from toolkit.states import states_at, table_states
+from toolkit.values.errors import CdcError
+from toolkit.values.lsn import Lsn
+from toolkit.values.row_line import comparison
 
 pytestmark = pytest.mark.postgres
 

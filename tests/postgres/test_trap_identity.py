@@ -12,9 +12,9 @@ import pytest
 
 from tests.trap_world import ROOT, World
 from toolkit import lint
-from toolkit.errors import PreflightFailed
 from toolkit.source import install, preflight, slot
 from toolkit.source.connection import connect
+from toolkit.values.errors import PreflightFailed
 
 # What is written to the WAL, and when DETACH CONCURRENTLY commits, is the same on all majors.
 pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("pg", ["pg16"], indirect=True)]

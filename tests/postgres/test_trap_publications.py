@@ -11,10 +11,10 @@ from tests.support_log import Log
 from tests.trap_world import PAIR, ROOT, World
 from toolkit import drain as draining
 from toolkit.embedded import EmbeddedServer
-from toolkit.errors import HistoryDiverged, PreflightFailed
 from toolkit.ledger_row import BatchRecord
 from toolkit.source import catalog, install, preflight, slot
 from toolkit.source.connection import connect
+from toolkit.values.errors import HistoryDiverged, PreflightFailed
 
 pytestmark = pytest.mark.postgres
 

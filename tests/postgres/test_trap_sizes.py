@@ -14,12 +14,12 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tests.postgres.test_snapshot_log import current, of, on_source, sql
 from tests.support_lake import plain_lake
-from toolkit import config as configuration
 from toolkit import drain as draining
 from toolkit import initialise, skip, snapshot
-from toolkit.config import Config
-from toolkit.errors import UnreadableChange
 from toolkit.lake.ledger import Ledger
+from toolkit.values import config as configuration
+from toolkit.values.config import Config
+from toolkit.values.errors import UnreadableChange
 
 __all__ = ["plain_lake"]
 pytestmark = [pytest.mark.postgres, pytest.mark.long, pytest.mark.parametrize("pg", ["pg18"], indirect=True)]

@@ -17,12 +17,12 @@ from tests.support_log import Log, Shown, shown
 from tests.support_postgres import fresh_database
 from tests.trap_cases import GROUPS, TRAPS, Players, Trap, configured, steps
 from toolkit import effects
-from toolkit.catalog import TableVersion
-from toolkit.config import Config
 from toolkit.embedded import EmbeddedServer
-from toolkit.lsn import Lsn
 from toolkit.source import ddl_switch, install, slot
 from toolkit.states import TableState
+from toolkit.values.config import Config
+from toolkit.values.lsn import Lsn
+from toolkit.values.table import TableVersion
 
 pytestmark = [pytest.mark.postgres, pytest.mark.wide]
 

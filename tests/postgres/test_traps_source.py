@@ -18,14 +18,14 @@ from tests.support_lake import commit_here, plain_lake, rows_in_log
 from tests.support_postgres import fresh_database, programs
 from toolkit import doctor, initialise, snapshot
 from toolkit import drain as draining
-from toolkit.config import CheckConfig, Config, DrainConfig, SourceConfig
 from toolkit.embedded import EmbeddedServer
-from toolkit.errors import CommitConflict, HistoryDiverged, SlotError
 from toolkit.lake import staging
 from toolkit.lake.ledger import Ledger
-from toolkit.lsn import Lsn
 from toolkit.source import connection, peek, preflight, slot
 from toolkit.spooling import spool_directory
+from toolkit.values.config import CheckConfig, Config, DrainConfig, SourceConfig
+from toolkit.values.errors import CommitConflict, HistoryDiverged, SlotError
+from toolkit.values.lsn import Lsn
 
 __all__ = ["plain_lake"]
 pytestmark = pytest.mark.postgres

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support_spark import STUB_DECODE, StubTask, batch_record, row_event
-from toolkit.config import Config
-from toolkit.errors import CommitConflict, LakeError
 from toolkit.events import Event
 from toolkit.lake import reads, staging, tables
 from toolkit.lake.ledger import Ledger
+from toolkit.values.config import Config
+from toolkit.values.errors import CommitConflict, LakeError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -163,7 +163,7 @@ def test_the_newest_batch_is_read_without_pyiceberg(spark: SparkSession, lake: C
     """`cdc status` reads it on every call: importing pyiceberg alone takes a second."""
     Ledger(lake).append_empty(batch_record(1))
     program = (
-        "import sys; from pathlib import Path; from toolkit.config import Config\n"
+        "import sys; from pathlib import Path; from toolkit.values.config import Config\n"
         "from toolkit.lake.ledger import Ledger\n"
         "print(Ledger(Config(root=Path(sys.argv[1]))).last().batch_id, 'pyiceberg' in sys.modules,"
         " 'pyspark' in sys.modules)"

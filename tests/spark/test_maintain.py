@@ -12,12 +12,12 @@ import pytest
 from tests.support_spark import STUB_DECODE, StubTask, batch_record
 from toolkit import doctor
 from toolkit import maintain as maintaining
-from toolkit.config import Config
-from toolkit.errors import CdcError, CommitConflict, LakeError
 from toolkit.lake import reads, staging
 from toolkit.lake.ledger import Ledger
 from toolkit.lake.upkeep import Upkeep
 from toolkit.proofs import PUBLISHED
+from toolkit.values.config import Config
+from toolkit.values.errors import CdcError, CommitConflict, LakeError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

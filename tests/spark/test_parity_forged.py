@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support_history import column, snapshot
-from toolkit.catalog import TableVersion
-from toolkit.config import Config
 from toolkit.lake.applied import applied, misshapen
 from toolkit.lake.parity import Side, lines
-from toolkit.parity import Comparison, comparison, fields
-from toolkit.pgtypes import spark_type
+from toolkit.values.config import Config
+from toolkit.values.lake_types import spark_type
+from toolkit.values.row_line import Comparison, comparison, fields
+from toolkit.values.table import TableVersion
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

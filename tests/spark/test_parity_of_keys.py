@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support_history import column, snapshot
-from toolkit.catalog import TableVersion
 from toolkit.lake.parity import Side, lines, lines_of_keys
-from toolkit.parity import comparison, fields
+from toolkit.values.row_line import comparison, fields
+from toolkit.values.table import TableVersion
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

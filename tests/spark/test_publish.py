@@ -14,17 +14,17 @@ import pytest
 from tests.support_history import column, snapshot
 from toolkit import maintain as maintaining
 from toolkit import proofs
-from toolkit.config import Config
-from toolkit.errors import NotProven
 from toolkit.events import Event
 from toolkit.lake import reads, session
 from toolkit.lake.applied import applied
 from toolkit.lake.ledger import Ledger
 from toolkit.ledger_row import BatchRecord, SourceIdentity
-from toolkit.lsn import Lsn
 from toolkit.quality import publish
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.states import live_tables
+from toolkit.values.config import Config
+from toolkit.values.errors import NotProven
+from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from toolkit.config import Config
-from toolkit.errors import JavaMissing, LakeError, LeaseHeld
 from toolkit.lake import java, session, tables
 from toolkit.lake.lease import lease
+from toolkit.values.config import Config
+from toolkit.values.errors import JavaMissing, LakeError, LeaseHeld
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.spark
 _JOB = """
 import os, sys
 from pathlib import Path
-from toolkit.config import Config
+from toolkit.values.config import Config
 from toolkit.lake import session, tables
 config = Config(root=Path(sys.argv[1]))
 spark = session.own_session(config)
@@ -166,7 +166,7 @@ def test_a_jvm_that_does_not_start_says_why(tmp_path: Path) -> None:
         env=env,
     )
     assert done.returncode == 1
-    assert "toolkit.errors.LakeError: Spark did not start: " in done.stderr.splitlines()[-1]
+    assert "toolkit.values.errors.LakeError: Spark did not start: " in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_a_path_that_cannot_be_written_is_refused_before_the_jvm(
 def test_one_lease_at_a_time(tmp_path: Path) -> None:
     config = Config(root=tmp_path)
     program = (
-        "import sys; from pathlib import Path; from toolkit.config import Config\n"
+        "import sys; from pathlib import Path; from toolkit.values.config import Config\n"
         "from toolkit.lake.lease import lease\n"
         "with lease(Config(root=Path(sys.argv[1]))): print('held', flush=True); sys.stdin.read()"
     )

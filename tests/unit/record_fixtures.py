@@ -15,11 +15,11 @@ from typing import Any
 
 import psycopg
 
-from toolkit.config import Config, SourceConfig
 from toolkit.embedded import EmbeddedServer
-from toolkit.lsn import Lsn
 from toolkit.source import catalog, install, peek
 from toolkit.source.connection import connect
+from toolkit.values.config import Config, SourceConfig
+from toolkit.values.lsn import Lsn
 
 FIXTURES = Path(__file__).parent / "fixtures"
 

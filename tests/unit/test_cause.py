@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from tests.support_history import column, snapshot
-from toolkit.catalog import TableVersion
 from toolkit.lake.applied import Applied, Commit, Foreign, _commits
 from toolkit.lake.evidence import Row, RowEvent
-from toolkit.lsn import Lsn
-from toolkit.parity import Comparison, comparison
 from toolkit.quality.cause import Account, _cause, remedy
 from toolkit.quality.differing import FEW
 from toolkit.quality.report import Cause, Sample, TableCheck
-from toolkit.visibility import Visibility
+from toolkit.values.lsn import Lsn
+from toolkit.values.row_line import Comparison, comparison
+from toolkit.values.table import TableVersion
+from toolkit.values.visibility import Visibility
 
 pytestmark = pytest.mark.unit
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from toolkit.catalog import SchemaVersion, TableVersion
 from toolkit.compare import Known, Observation, unexplained
-from toolkit.lsn import Lsn
 from toolkit.source.guard import CaptureState
+from toolkit.values.lsn import Lsn
+from toolkit.values.table import SchemaVersion, TableVersion
 
 pytestmark = pytest.mark.unit
 

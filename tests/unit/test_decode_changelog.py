@@ -8,7 +8,7 @@ import pytest
 
 from toolkit.decode import changelog
 from toolkit.decode.rows import Binding
-from toolkit.errors import DecodeError
+from toolkit.values.errors import DecodeError
 
 pytestmark = pytest.mark.unit
 

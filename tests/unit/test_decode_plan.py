@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tests.unit import wire
-from toolkit.catalog import TableVersion
 from toolkit.decode import ddl
 from toolkit.decode.messages import Begin, Commit, Origin, Relation, TypeName, parse
 from toolkit.decode.plan import plan
-from toolkit.errors import DecodeError
+from toolkit.values.errors import DecodeError
+from toolkit.values.table import TableVersion
 
 pytestmark = pytest.mark.unit
 

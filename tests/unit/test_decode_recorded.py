@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit import wire
-from toolkit.catalog import Column, TableVersion
 from toolkit.decode.plan import plan
-from toolkit.spool import Spool
+from toolkit.values.spool import Spool
+from toolkit.values.table import Column, TableVersion
 
 pytestmark = pytest.mark.unit
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tests.unit import wire
 from toolkit.decode import rows, stream
 from toolkit.decode.plan import plan
-from toolkit.errors import DecodeError
 from toolkit.events import EVENT_SCHEMA
+from toolkit.values.errors import DecodeError
 
 pytestmark = pytest.mark.unit
 

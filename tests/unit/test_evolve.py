@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.dbt.scenario import column
-from toolkit.catalog import TableVersion
 from toolkit.evolve import step
 from toolkit.lake.evolve import Step
+from toolkit.values.table import TableVersion
 
 pytestmark = pytest.mark.unit
 

@@ -9,11 +9,11 @@ import pytest
 from tests import support_history as made
 from tests.unit import test_history
 from toolkit import explain, history
-from toolkit.config import Config
-from toolkit.errors import ConfigError
 from toolkit.events import Event
 from toolkit.explain import Seen
-from toolkit.lsn import Lsn
+from toolkit.values.config import Config
+from toolkit.values.errors import ConfigError
+from toolkit.values.lsn import Lsn
 
 pytestmark = pytest.mark.unit
 

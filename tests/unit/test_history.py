@@ -9,11 +9,11 @@ import pytest
 
 from tests import support_history as made
 from toolkit import history
-from toolkit.catalog import SchemaVersion, TableVersion
-from toolkit.config import Config
-from toolkit.errors import ConfigError, UnknownTable
 from toolkit.events import Event
-from toolkit.lsn import Lsn
+from toolkit.values.config import Config
+from toolkit.values.errors import ConfigError, UnknownTable
+from toolkit.values.lsn import Lsn
+from toolkit.values.table import SchemaVersion, TableVersion
 
 pytestmark = pytest.mark.unit
 

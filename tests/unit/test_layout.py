@@ -34,20 +34,6 @@ ORDER = (
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
 #: Modules that have not moved into their room yet.
 HALL: dict[str, str] = {
-    "errors": "values",
-    "lsn": "values",
-    "names": "values",
-    "catalog": "values",
-    "pgtypes": "values",
-    "parity": "values",
-    "visibility": "values",
-    "config": "values",
-    "sqltext": "values",
-    "queries": "values",
-    "log": "values",
-    "environment": "values",
-    "spool": "values",
-    "progress": "values",
     "events": "rawlog",
     "ledger_row": "rawlog",
     "states": "rawlog",

@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from xxhash import xxh64_intdigest
 
 from tests.unit.lines import line_of
-from toolkit.catalog import TableVersion
 from toolkit.lake.parity import key_ranges_sql
-from toolkit.lsn import Lsn
-from toolkit.parity import (
+from toolkit.quality.classify import classify
+from toolkit.quality.report import CheckReport, Classes, TableCheck, as_text
+from toolkit.source import copytext
+from toolkit.values.lsn import Lsn
+from toolkit.values.row_line import (
     KEYS,
     BucketFigures,
     Sums,
@@ -29,9 +31,7 @@ from toolkit.parity import (
     fields,
     total,
 )
-from toolkit.quality.classify import classify
-from toolkit.quality.report import CheckReport, Classes, TableCheck, as_text
-from toolkit.source import copytext
+from toolkit.values.table import TableVersion
 
 pytestmark = pytest.mark.unit
 

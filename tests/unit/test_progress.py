@@ -7,8 +7,8 @@ import logging
 
 import pytest
 
-from toolkit import progress
-from toolkit.progress import Progress
+from toolkit.values import progress
+from toolkit.values.progress import Progress
 
 pytestmark = pytest.mark.unit
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.conftest import SEED
 from tests.unit.lines import line_of
-from toolkit.parity import Sums, chosen, differing, fields
 from toolkit.quality.classify import classify
+from toolkit.values.row_line import Sums, chosen, differing, fields
 
 pytestmark = pytest.mark.unit
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.sqltext import statements
+from toolkit.values.sql_script import statements
 
 pytestmark = pytest.mark.unit
 

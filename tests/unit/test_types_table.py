@@ -7,9 +7,9 @@ import re
 import pytest
 
 from tests.support_corpus import CORPUS
-from toolkit.catalog import Column
-from toolkit.pgtypes import spark_type
-from toolkit.queries import ROOT
+from toolkit.values.lake_types import spark_type
+from toolkit.values.resources import ROOT
+from toolkit.values.table import Column
 
 pytestmark = pytest.mark.unit
 

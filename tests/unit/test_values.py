@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit import config as configuration
-from toolkit.catalog import TableVersion
-from toolkit.errors import ConfigError
 from toolkit.events import EVENT_SCHEMA, Event, to_arrow
 from toolkit.ledger_row import BatchRecord, SourceIdentity
-from toolkit.lsn import Lsn
-from toolkit.names import lake_columns, lake_table, qualified, quote_postgres, quote_spark, renamed, selects
+from toolkit.values import config as configuration
+from toolkit.values.errors import ConfigError
+from toolkit.values.lsn import Lsn
+from toolkit.values.names import lake_columns, lake_table, qualified, quote_postgres, quote_spark, renamed, selects
+from toolkit.values.table import TableVersion
 
 pytestmark = pytest.mark.unit
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from toolkit.catalog import SchemaVersion, TableVersion
 from toolkit.decode.plan import Plan, PlanContext
 from toolkit.decode.plan import plan as make_plan
 from toolkit.decode.rows import decode_rows
-from toolkit.lsn import Lsn
-from toolkit.spool import ROW_HEADER, Spool
+from toolkit.values.lsn import Lsn
+from toolkit.values.spool import ROW_HEADER, Spool
+from toolkit.values.table import SchemaVersion, TableVersion
 
 FIXTURES = Path(__file__).parent / "fixtures"
 KEY, SYSTEM = b"secret", "7000000000000000001"

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from toolkit import __version__
-from toolkit.errors import CdcError
-from toolkit.lsn import Lsn
+from toolkit.values.errors import CdcError
+from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
-    from toolkit.config import Config
     from toolkit.output import Output
+    from toolkit.values.config import Config
 
 RED = 3
 
@@ -36,7 +36,7 @@ class Context:
 
     @property
     def config(self) -> Config:
-        from toolkit import config
+        from toolkit.values import config
 
         return config.load(self.config_path)
 
@@ -68,9 +68,9 @@ def command(function: Callable[..., int | None]) -> Callable[..., None]:
     @click.option("--verbose", is_flag=True, help="Log to stderr; show tracebacks.")
     @functools.wraps(function)
     def run(config_path: str | None, output_format: str, verbose: bool, **arguments: Any) -> None:
-        from toolkit import log
+        from toolkit.values import log_setup
 
-        log.configure(verbose=verbose, as_json=output_format == "json")
+        log_setup.configure(verbose=verbose, as_json=output_format == "json")
         try:
             code = function(Context(config_path, output_format, verbose), **arguments)
         except CdcError as error:

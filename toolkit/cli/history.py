@@ -9,7 +9,7 @@ import click
 from toolkit.cli.frame import LSN, Context, command, main
 
 if TYPE_CHECKING:
-    from toolkit.lsn import Lsn
+    from toolkit.values.lsn import Lsn
 
 
 @main.group()
@@ -51,8 +51,8 @@ def schema_history(ctx: Context, table: str) -> None:
 def schema_show(ctx: Context, table: str, as_of: Lsn | None) -> None:
     """A table's shape at an LSN, at the source and in the lake."""
     from toolkit import history
-    from toolkit.names import lake_columns
-    from toolkit.pgtypes import spark_type
+    from toolkit.values.lake_types import spark_type
+    from toolkit.values.names import lake_columns
 
     found = history.show(ctx.config, table, as_of)
     version = found.table

@@ -10,9 +10,9 @@ import click
 from toolkit.cli.frame import LSN, RED, Context, command, main
 
 if TYPE_CHECKING:
-    from toolkit.config import Config
-    from toolkit.lsn import Lsn
     from toolkit.quality.report import CheckReport
+    from toolkit.values.config import Config
+    from toolkit.values.lsn import Lsn
 
 Keys = tuple[dict[str, str], ...]
 

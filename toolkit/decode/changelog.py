@@ -18,8 +18,8 @@ import pyarrow.csv as pc_csv
 from toolkit.decode.layout import LOG_COLUMNS
 from toolkit.decode.rows import Binding, DecodeTask
 from toolkit.decode.stream import Ints
-from toolkit.errors import DecodeError
 from toolkit.events import EVENT_SCHEMA, Event, to_arrow
+from toolkit.values.errors import DecodeError
 
 ORIGIN = "change_log"
 _NO_TEXT, _NUMBERS = pa.scalar(None, pa.string()), pa.list_(pa.int32())

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
-from toolkit.catalog import OPERATIONS, Column, SchemaVersion, TableVersion
-from toolkit.lsn import Lsn
-from toolkit.sqltext import statements
-from toolkit.visibility import Visibility
+from toolkit.values.lsn import Lsn
+from toolkit.values.sql_script import statements
+from toolkit.values.table import OPERATIONS, Column, SchemaVersion, TableVersion
+from toolkit.values.visibility import Visibility
 
 DDL_PREFIX, BEACON_PREFIX = "cdc.ddl", "cdc.beacon"
 #: Of the empty message that stands between a DDL message and the rows that follow it.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from toolkit.catalog import SchemaVersion, TableVersion
 from toolkit.decode.messages import Relation
 from toolkit.decode.rows import Binding
+from toolkit.values.table import SchemaVersion, TableVersion
 
 #: The change log on the source, and its columns in attnum order.
 LOG_SCHEMA, LOG_NAME = "cdc", re.compile(r"change_log(_\d+)?")

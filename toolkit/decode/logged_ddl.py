@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from toolkit.catalog import SchemaVersion
 from toolkit.decode.ddl import DDL_PREFIX
 from toolkit.decode.plan import PlanContext, plan
 from toolkit.events import Event
-from toolkit.lsn import Lsn
-from toolkit.spool import Spool
+from toolkit.values.lsn import Lsn
+from toolkit.values.spool import Spool
+from toolkit.values.table import SchemaVersion
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def _placed(version: SchemaVersion, event: Event) -> SchemaVersion:
 def _version(event: Event) -> SchemaVersion:
     import json
 
-    from toolkit.catalog import TableVersion
+    from toolkit.values.table import TableVersion
 
     assert event.schema_id is not None and event.payload is not None
     return SchemaVersion(

@@ -10,8 +10,8 @@ import struct
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from toolkit.errors import DecodeError
-from toolkit.lsn import Lsn
+from toolkit.values.errors import DecodeError
+from toolkit.values.lsn import Lsn
 
 #: 2000-01-01 in microseconds since 1970-01-01.
 POSTGRES_EPOCH_US = 946_684_800_000_000

@@ -12,13 +12,13 @@ from functools import cached_property
 
 import numpy as np
 
-from toolkit.catalog import SchemaVersion
 from toolkit.decode.layout import Layouts, logged_layout, logs
 from toolkit.decode.planned import Plan, PlanContext, PlannedBatch
 from toolkit.decode.stream import ROW_BYTES, Ints, Stream, open_bytes, scan
 from toolkit.decode.transaction import Transaction
 from toolkit.events import Event
-from toolkit.spool import Spool
+from toolkit.values.spool import Spool
+from toolkit.values.table import SchemaVersion
 
 __all__ = ["Plan", "PlanContext", "PlannedBatch", "plan"]
 

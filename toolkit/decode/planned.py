@@ -9,11 +9,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from toolkit.catalog import SchemaVersion
 from toolkit.decode.rows import Binding, DecodeTask
 from toolkit.decode.stream import Stream, run_of
 from toolkit.events import Event
-from toolkit.lsn import Lsn
+from toolkit.values.lsn import Lsn
+from toolkit.values.table import SchemaVersion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

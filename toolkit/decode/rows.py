@@ -31,10 +31,10 @@ from toolkit.decode.stream import (
     release,
     scan_run,
 )  # fmt: skip
-from toolkit.errors import DecodeError
 from toolkit.events import EVENT_SCHEMA, Event, to_arrow
-from toolkit.lsn import Lsn
-from toolkit.spool import ROW_HEADER
+from toolkit.values.errors import DecodeError
+from toolkit.values.lsn import Lsn
+from toolkit.values.spool import ROW_HEADER
 
 #: Messages decoded at once, and bytes of them: bounds the memory of a task to about 100 MB.
 CHUNK_MESSAGES = 8_000

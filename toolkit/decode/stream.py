@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from toolkit.decode.messages import unknown
-from toolkit.errors import DecodeError
-from toolkit.lsn import Lsn
-from toolkit.spool import ROW_HEADER
+from toolkit.values.errors import DecodeError
+from toolkit.values.lsn import Lsn
+from toolkit.values.spool import ROW_HEADER
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]

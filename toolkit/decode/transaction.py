@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from toolkit.catalog import SchemaVersion, TableVersion
 from toolkit.decode import ddl
 from toolkit.decode.layout import LOG_COLUMNS, LOG_NAME, LOG_SCHEMA, bind, log_binding, logged_layout, logs
 from toolkit.decode.messages import LogicalMessage, Relation, Truncate, parse, timestamp
 from toolkit.decode.rows import Binding
 from toolkit.events import BORN, Event
-from toolkit.lsn import Lsn
+from toolkit.values.lsn import Lsn
+from toolkit.values.table import SchemaVersion, TableVersion
 
 if TYPE_CHECKING:
     from toolkit.decode.plan import Planner

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import reads
 from toolkit.lake.tables import EVENTS
-from toolkit.lsn import Lsn
-from toolkit.names import META_PREFIX, lake_columns, lake_table
-from toolkit.pgtypes import spark_type
+from toolkit.values.lake_types import spark_type
+from toolkit.values.lsn import Lsn
+from toolkit.values.names import META_PREFIX, lake_columns, lake_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from toolkit.catalog import TableVersion
-    from toolkit.config import Config
     from toolkit.lake.ledger import Ledger
+    from toolkit.values.config import Config
+    from toolkit.values.table import TableVersion
 
 #: Kinds of events that change what a table holds or how it is built.
 CHANGING = "('row', 'truncate', 'schema', 'baseline')"

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 from toolkit.lake.applied import CHANGING
 from toolkit.lake.parity import Side, current_fields, lines_sql, query
 from toolkit.lake.tables import EVENTS
-from toolkit.lsn import Lsn
-from toolkit.parity import Comparison
-from toolkit.visibility import Visibility
+from toolkit.values.lsn import Lsn
+from toolkit.values.row_line import Comparison
+from toolkit.values.visibility import Visibility
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from toolkit.catalog import Column
-    from toolkit.config import Config
     from toolkit.lake.ledger import Ledger
+    from toolkit.values.config import Config
+    from toolkit.values.table import Column
 
 Row = tuple[str | None, ...]
 #: How far the source's clock may have been set back meanwhile.
@@ -162,6 +162,6 @@ def _array(cells: Sequence[str]) -> str:
 
 
 def _literal(text: str | None) -> str:
-    from toolkit.pgtypes import literal
+    from toolkit.values.lake_types import literal
 
     return literal(text)

@@ -12,8 +12,8 @@ from urllib.parse import urlparse
 
 import pyarrow as pa
 
-from toolkit.errors import CommitConflict, LakeError
 from toolkit.events import EVENT_SCHEMA
+from toolkit.values.errors import CommitConflict, LakeError
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from toolkit.errors import LakeError
 from toolkit.events import EVENT_SCHEMA
 from toolkit.lake.tables import spark_schema
+from toolkit.values.errors import LakeError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

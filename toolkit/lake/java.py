@@ -10,7 +10,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from toolkit.errors import JavaMissing
+from toolkit.values.errors import JavaMissing
 
 _USABLE = (17, 21)
 #: Spark asks every JVM for this module; the runtime from PyPI does not have it and would refuse to start.

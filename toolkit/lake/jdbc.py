@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
-    from toolkit.config import Config
+    from toolkit.values.config import Config
 
 _SWAP = """
 UPDATE iceberg_tables SET metadata_location = :new, previous_metadata_location = :old

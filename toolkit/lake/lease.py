@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from toolkit.errors import LakeError, LeaseHeld
+from toolkit.values.errors import LakeError, LeaseHeld
 
 if TYPE_CHECKING:
-    from toolkit.config import Config
+    from toolkit.values.config import Config
 
 LEASE_NAME = "lease"
 

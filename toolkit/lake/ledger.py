@@ -14,14 +14,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.catalog import SchemaVersion, TableVersion
-from toolkit.errors import CommitConflict, LakeError
 from toolkit.events import Event, to_arrow
 from toolkit.lake import reads
 from toolkit.lake.tables import BATCH_WIDTH, EVENTS
 from toolkit.ledger_row import BatchRecord
-from toolkit.log import logger
-from toolkit.lsn import Lsn
+from toolkit.values.errors import CommitConflict, LakeError
+from toolkit.values.log_setup import logger
+from toolkit.values.lsn import Lsn
+from toolkit.values.table import SchemaVersion, TableVersion
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionKey
     from pyiceberg.table import Table
 
-    from toolkit.config import Config
+    from toolkit.values.config import Config
 
 _log = logger(__name__)
 #: Snapshot summary property with the record of the batch that the snapshot committed: a cache of its `batch` event.

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from toolkit.decode.messages import POSTGRES_EPOCH_US
-from toolkit.names import lake_columns, lake_table, quote_spark
-from toolkit.parity import KEYS, BucketFigures, Comparison, Figures, Native, from_halves
+from toolkit.values.names import lake_columns, lake_table, quote_spark
+from toolkit.values.row_line import KEYS, BucketFigures, Comparison, Figures, Native, from_halves
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,7 +42,7 @@ class Side:
 
 def current_fields(plan: Comparison) -> list[str]:
     """The expressions that give the compared columns of `current` as PostgreSQL text."""
-    from toolkit.pgtypes import text_sql
+    from toolkit.values.lake_types import text_sql
 
     # A lake name may depend on the unpublished columns too: two names that differ only in case.
     names = lake_columns([(c.attnum, c.name) for c in plan.table.columns])
@@ -54,7 +54,7 @@ def lines_sql(plan: Comparison, relation: str, *, typed: bool = False) -> str:
 
     Nearly every row has nothing in `_cdc_text`: to ask first costs less than to look into it. Run it by `query`.
     """
-    from toolkit.pgtypes import canonical_sql, kind, text_sql
+    from toolkit.values.lake_types import canonical_sql, kind, text_sql
 
     names = lake_columns([(c.attnum, c.name) for c in plan.table.columns])
     cells = []
@@ -87,7 +87,7 @@ def _misplaced(plan: Comparison, names: Mapping[int, str]) -> str:
     No build does. Of the types that a line has in their own bytes the cell tells; of floats nothing does, since what
     Java prints depends on its version.
     """
-    from toolkit.pgtypes import kind, literal, spark_type, typed_sql
+    from toolkit.values.lake_types import kind, literal, spark_type, typed_sql
 
     columns: dict[str, list[int]] = {}
     for i, column in enumerate(plan.columns):
@@ -197,7 +197,7 @@ def key_ranges_sql(plan: Comparison, keys: Sequence[Sequence[str]]) -> str:
 
     Ranges of the first key column that is a whole number: no other type prints every value that it holds.
     """
-    from toolkit.pgtypes import kind
+    from toolkit.values.lake_types import kind
 
     names = lake_columns([(c.attnum, c.name) for c in plan.table.columns])
     for n, i in enumerate(plan.key):
@@ -227,7 +227,7 @@ def _jobs(sides: Sequence[Side]) -> Iterator[list[Side]]:
         yield job
 
 
-#: Both 60-bit numbers of a line's hash; `toolkit.parity` takes the same bits.
+#: Both 60-bit numbers of a line's hash; `toolkit.values.row_line` takes the same bits.
 _NUMBERS = f"""
 SELECT *, shiftrightunsigned(xxhash64({KEYS[0]}L, line), 4) AS high,
        shiftrightunsigned(xxhash64({KEYS[1]}L, line), 4) AS low

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
 
-from toolkit.errors import LakeError
+from toolkit.values.errors import LakeError
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.expressions import BooleanExpression
 
-    from toolkit.config import Config
+    from toolkit.values.config import Config
 
 #: How long to wait for whoever writes to the catalog's file.
 BUSY_SECONDS = 30.0

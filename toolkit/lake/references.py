@@ -9,7 +9,7 @@ from toolkit.lake.parity import Side, current_fields
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from toolkit.catalog import Column, ForeignKey
+    from toolkit.values.table import Column, ForeignKey
 
 #: Types of which equal values have equal texts, alone or with each other.
 _ALIKE = (

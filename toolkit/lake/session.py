@@ -10,15 +10,15 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.environment import environment
-from toolkit.errors import LakeError
 from toolkit.lake.java import find_java
 from toolkit.lake.tables import require_writable
+from toolkit.values.errors import LakeError
+from toolkit.values.process_env import environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from toolkit.config import Config
+    from toolkit.values.config import Config
 
 ICEBERG = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0"
 SQLITE = "org.xerial:sqlite-jdbc:3.53.4.0"

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from toolkit import errors
-from toolkit.errors import CdcError, LakeError
 from toolkit.events import EVENT_SCHEMA, Event, to_arrow
 from toolkit.lake import reads
 from toolkit.lake.frames import Part, events_frame
 from toolkit.lake.ledger import SUMMARY_KEY, checked, conflict
 from toolkit.lake.tables import EVENTS
-from toolkit.names import quote_spark
+from toolkit.values import errors
+from toolkit.values.errors import CdcError, LakeError
+from toolkit.values.names import quote_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from toolkit.config import Config
     from toolkit.ledger_row import BatchRecord
+    from toolkit.values.config import Config
 
 DECODE = "toolkit.decode.rows:decode_rows"
 _LOST_RACE = ("ValidationException", "CommitFailedException")

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from toolkit.errors import LakeError
 from toolkit.events import EVENT_SCHEMA
-from toolkit.names import quote_spark
+from toolkit.values.errors import LakeError
+from toolkit.values.names import quote_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from toolkit.config import Config
+    from toolkit.values.config import Config
 
 EVENTS = "raw.events"
 #: Batches of one partition of `raw.events`.

@@ -12,7 +12,7 @@ from toolkit.lake import reads
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from toolkit.config import Config
+    from toolkit.values.config import Config
 
 _MIN_FILES = 5  # small data files of one partition that are worth being made one
 _MIN_MANIFESTS = 20  # an empty batch adds one, and every reader opens them all

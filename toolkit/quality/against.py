@@ -13,18 +13,18 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from toolkit.catalog import TableVersion
-from toolkit.errors import CdcError, UnknownTable
-from toolkit.lsn import Lsn
-from toolkit.names import selects
-from toolkit.parity import Comparison, Sums, chosen, comparison, differing, effective, total
 from toolkit.quality.classify import classify
 from toolkit.quality.report import CheckReport, TableCheck
+from toolkit.values.errors import CdcError, UnknownTable
+from toolkit.values.lsn import Lsn
+from toolkit.values.names import selects
+from toolkit.values.row_line import Comparison, Sums, chosen, comparison, differing, effective, total
+from toolkit.values.table import TableVersion
 
 if TYPE_CHECKING:
     import psycopg
 
-    from toolkit.config import Config
+    from toolkit.values.config import Config
 
 
 def against(config: Config, conninfo: str, tables: Sequence[str] = ()) -> CheckReport:
@@ -103,14 +103,14 @@ def _reading(config: Config) -> Iterator[psycopg.Connection[Any]]:
 
 
 def _position(conn: psycopg.Connection[Any]) -> _Position:
-    from toolkit.queries import load
+    from toolkit.values.resources import load
 
     cluster, follows, lsn, xid = conn.execute(load("parity/position").encode()).fetchall()[0]
     return _Position(cluster, follows, Lsn.parse(lsn), xid)
 
 
 def _tables(conn: psycopg.Connection[Any]) -> dict[str, TableVersion]:
-    from toolkit.queries import load
+    from toolkit.values.resources import load
 
     rows = conn.execute(load("parity/tables").encode()).fetchall()
     tables = (TableVersion.from_json(json.loads(text)) for (text,) in rows)

@@ -10,20 +10,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from toolkit.names import lake_table
-from toolkit.parity import Comparison, fields
 from toolkit.quality.differing import FEW
 from toolkit.quality.report import Cause, Row, Sample, TableCheck
+from toolkit.values.names import lake_table
+from toolkit.values.row_line import Comparison, fields
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from toolkit.catalog import TableVersion
     from toolkit.lake.applied import Applied, Commit, Foreign
     from toolkit.lake.evidence import RowEvent
     from toolkit.lake.ledger import Ledger
     from toolkit.lake.parity import Side
-    from toolkit.lsn import Lsn
+    from toolkit.values.lsn import Lsn
+    from toolkit.values.table import TableVersion
 
 #: A cell that the events at hand do not tell.
 _UNKNOWN = "\0"

@@ -14,25 +14,25 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from toolkit.errors import CdcError
-from toolkit.log import logger
-from toolkit.lsn import Lsn
-from toolkit.names import lake_table
-from toolkit.parity import Comparison, Figures, Sums, chosen, comparison, differing, effective, total
 from toolkit.quality import reading
 from toolkit.quality.classify import classify
 from toolkit.quality.report import CheckReport, Classes, Reference, Sample, Status, TableCheck
+from toolkit.values.errors import CdcError
+from toolkit.values.log_setup import logger
+from toolkit.values.lsn import Lsn
+from toolkit.values.names import lake_table
+from toolkit.values.row_line import Comparison, Figures, Sums, chosen, comparison, differing, effective, total
 
 if TYPE_CHECKING:
     import psycopg
 
-    from toolkit.catalog import ForeignKey, TableVersion
-    from toolkit.config import Config
     from toolkit.lake.applied import Applied, News
     from toolkit.lake.parity import Side
     from toolkit.quality.differing import DifferingRows
     from toolkit.quality.incremental import Proof
     from toolkit.states import TableState
+    from toolkit.values.config import Config
+    from toolkit.values.table import ForeignKey, TableVersion
 
 _log = logger(__name__)
 

@@ -9,8 +9,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from toolkit.parity import Native, cells, fields
 from toolkit.quality.report import Classes, Difference, Row, Sample, SampleKind, cut
+from toolkit.values.row_line import Native, cells, fields
 
 #: Takes every row that is not identical: its class, and its cells in the source and in the lake.
 Every = Callable[[SampleKind, Row | None, Row | None], None]

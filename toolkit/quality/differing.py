@@ -10,17 +10,17 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from toolkit.errors import ConfigError
-from toolkit.lsn import Lsn
-from toolkit.parity import Comparison
 from toolkit.quality.classify import Every
 from toolkit.quality.report import Row, SampleKind
+from toolkit.values.errors import ConfigError
+from toolkit.values.lsn import Lsn
+from toolkit.values.row_line import Comparison
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.table import Transaction
 
-    from toolkit.config import Config
+    from toolkit.values.config import Config
 
 ROWS = "ops.parity_rows"
 #: Rows that are healed one by one, at most: with more of them all of the table is as quick.
@@ -114,7 +114,7 @@ class DifferingRows:
         from toolkit.lake.jdbc import JdbcCatalog
         from toolkit.lake.reads import metadata_location
         from toolkit.lake.session import own_session
-        from toolkit.names import quote_spark
+        from toolkit.values.names import quote_spark
 
         if metadata_location(self._config, ROWS) is None:
             spark = own_session(self._config)

@@ -14,16 +14,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.config import CheckConfig
-from toolkit.errors import CdcError
 from toolkit.quality import docs as docs_pages
 from toolkit.quality.report import CheckReport, as_text
 from toolkit.quality.standing import Standing, after, columns, standing
+from toolkit.values.config import CheckConfig
+from toolkit.values.errors import CdcError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from toolkit.config import Config
+    from toolkit.values.config import Config
 
 SUITE, ORPHANS = "parity", "orphans"
 _importing = threading.Lock()

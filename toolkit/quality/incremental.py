@@ -13,17 +13,17 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from toolkit.lsn import Lsn
 from toolkit.quality.classify import Every, classify
 from toolkit.quality.report import TableCheck
+from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from toolkit.config import Config
     from toolkit.lake.applied import Applied
     from toolkit.lake.ledger import Ledger
     from toolkit.lake.parity import Side
+    from toolkit.values.config import Config
 
 #: Keys above this share of the table's rows, or this many, are no saving over all of it.
 _SHARE, _MOST = 0.1, 200_000

@@ -16,16 +16,16 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from toolkit.events import BASELINE_ORDINAL, Event
-from toolkit.lsn import Lsn
-from toolkit.names import lake_table, quote_spark
 from toolkit.proofs import PROVEN, PUBLISHED, shown_sql
 from toolkit.quality.report import CheckReport, TableCheck
+from toolkit.values.lsn import Lsn
+from toolkit.values.names import lake_table, quote_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from toolkit.config import Config
     from toolkit.lake.ledger import Ledger
+    from toolkit.values.config import Config
 
 RESULTS = "ops.parity_results"
 _PROOFS = "ops.proofs"

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from toolkit.catalog import TableVersion
-from toolkit.parity import Comparison, comparison
+from toolkit.values.row_line import Comparison, comparison
+from toolkit.values.table import TableVersion
 
 if TYPE_CHECKING:
     import psycopg
 
-    from toolkit.config import Config
+    from toolkit.values.config import Config
 
 
 @contextmanager

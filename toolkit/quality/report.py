@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from toolkit.catalog import ForeignKey
-from toolkit.lsn import Lsn
+from toolkit.values.lsn import Lsn
+from toolkit.values.table import ForeignKey
 
 Status = Literal["identical", "different", "stale", "not_taken"]
 SampleKind = Literal["modified", "added", "removed"]

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from toolkit.lsn import Lsn
 from toolkit.quality.differing import ROWS
 from toolkit.quality.publish import RESULTS, proofs
+from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
-    from toolkit.config import Config
+    from toolkit.values.config import Config
 
 
 @dataclass(frozen=True, slots=True)

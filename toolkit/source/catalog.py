@@ -10,13 +10,13 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from toolkit import queries
-from toolkit.catalog import ForeignKey, TableVersion
-from toolkit.config import Config
-from toolkit.errors import HistoryDiverged, PreflightFailed
 from toolkit.ledger_row import SourceIdentity
-from toolkit.names import qualified
 from toolkit.source.connection import Connection
+from toolkit.values import resources
+from toolkit.values.config import Config
+from toolkit.values.errors import HistoryDiverged, PreflightFailed
+from toolkit.values.names import qualified
+from toolkit.values.table import ForeignKey, TableVersion
 
 #: What initdb made has lower OIDs.
 FIRST_USER_OID = 16384
@@ -219,7 +219,7 @@ def read_identity(conn: Connection, config: Config) -> SourceIdentity:
 
 def foreign_keys(conn: Connection) -> tuple[ForeignKey, ...]:
     """Foreign keys between tables, as the transaction's snapshot shows them."""
-    found = conn.execute(queries.load("introspect/foreign_keys")).fetchall()
+    found = conn.execute(resources.load("introspect/foreign_keys")).fetchall()
     return tuple(
         ForeignKey(name, relid, references, tuple(columns), tuple(referenced), exempt)
         for name, relid, references, columns, referenced, exempt in found
@@ -248,7 +248,7 @@ def hmac_key(conn: Connection) -> bytes:
 
 def _snapshots(conn: Connection, *, published: bool) -> dict[int, str]:
     try:
-        found = conn.execute(queries.load("introspect/snapshots"), {"published": published}).fetchall()
+        found = conn.execute(resources.load("introspect/snapshots"), {"published": published}).fetchall()
     except (psycopg.errors.UndefinedFunction, psycopg.errors.InvalidSchemaName):
         raise PreflightFailed("reading the source's tables: schema cdc is not on the source; run `cdc init`") from None
     except psycopg.errors.InsufficientPrivilege:
@@ -280,4 +280,4 @@ def _outline(relation: Relation) -> TableVersion:
 
 def _rows(conn: Connection, name: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
     with conn.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute(queries.load(name), parameters).fetchall()
+        return cursor.execute(resources.load(name), parameters).fetchall()

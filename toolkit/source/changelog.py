@@ -9,13 +9,13 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from toolkit import queries
-from toolkit.catalog import TableVersion
-from toolkit.config import Config
-from toolkit.errors import PreflightFailed
-from toolkit.log import logger
 from toolkit.source import catalog, locks
 from toolkit.source.connection import Connection, one_line
+from toolkit.values import resources
+from toolkit.values.config import Config
+from toolkit.values.errors import PreflightFailed
+from toolkit.values.log_setup import logger
+from toolkit.values.table import TableVersion
 
 #: Name of the table, and of its parts, in schema `cdc`.
 LOG = "change_log"
@@ -57,7 +57,7 @@ def install_sql(config: Config, *, ticks: bool) -> list[str]:
         return []
     # Never switched off here: a log that is still drained by ticks must have the messages until it is handed over.
     flag = ["insert into cdc.settings (name, value) values ('ddl_to_log', '') on conflict (name) do nothing;\n"]
-    return [queries.load("changelog/10_log"), *(flag if ticks else [])]
+    return [resources.load("changelog/10_log"), *(flag if ticks else [])]
 
 
 def trigger_sql(config: Config, tables: Sequence[TableVersion]) -> dict[str, str]:
@@ -181,7 +181,7 @@ def refusals(conn: Connection, config: Config) -> Iterator[tuple[str, str, str]]
         return
     with conn.cursor(row_factory=dict_row) as cursor:
         facts: dict[int, dict[str, Any]] = {
-            row["relid"]: row for row in cursor.execute(queries.load("changelog/tables"), {}).fetchall()
+            row["relid"]: row for row in cursor.execute(resources.load("changelog/tables"), {}).fetchall()
         }
     role = conn.info.user
     for relation in catalog.selected_relations(conn, config):
@@ -233,7 +233,7 @@ def refusals(conn: Connection, config: Config) -> Iterator[tuple[str, str, str]]
 def health(conn: Connection) -> Iterator[tuple[str, str, str]]:
     """`(what, what was found, what to do)`: a log that grows, or a transaction whose changes nobody can have yet."""
     with conn.cursor(row_factory=dict_row) as cursor:
-        row = cursor.execute(queries.load("changelog/health")).fetchone()
+        row = cursor.execute(resources.load("changelog/health")).fetchone()
     assert row is not None
     if row["bytes"] is not None and row["bytes"] > _LARGE_LOG:
         yield (
@@ -252,7 +252,7 @@ def health(conn: Connection) -> Iterator[tuple[str, str, str]]:
 
 def predicted(conn: Connection, config: Config) -> list[str]:
     """What capture will cost the writers, one line a logged table, from what the server has counted so far."""
-    load = {row[0]: (row[1], row[2]) for row in conn.execute(queries.load("changelog/load")).fetchall()}
+    load = {row[0]: (row[1], row[2]) for row in conn.execute(resources.load("changelog/load")).fetchall()}
     lines = []
     for relation in catalog.selected_relations(conn, config):
         if not logged(config, relation) or relation.relid not in load:

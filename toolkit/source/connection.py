@@ -9,8 +9,8 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from toolkit.config import Config
-from toolkit.errors import ConfigError, SourceUnavailable
+from toolkit.values.config import Config
+from toolkit.values.errors import ConfigError, SourceUnavailable
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 

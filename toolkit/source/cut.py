@@ -14,13 +14,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 
-from toolkit import queries
-from toolkit.config import Config
-from toolkit.errors import SlotError
-from toolkit.lsn import Lsn
 from toolkit.source import changelog, parity, slot
 from toolkit.source.connection import Connection, connect
-from toolkit.visibility import Visibility
+from toolkit.values import resources
+from toolkit.values.config import Config
+from toolkit.values.errors import SlotError
+from toolkit.values.lsn import Lsn
+from toolkit.values.visibility import Visibility
 
 #: Transactions younger than this end before anybody would choose another way.
 _PATIENCE = 2.0
@@ -41,7 +41,7 @@ def slot_at_once(config: Config) -> bool:
     with connect(config) as conn:
         if changelog.by_ticks(conn, config):
             return True  # there is none, and a tick waits for nobody
-        free, oldest = conn.execute(queries.load("introspect/room")).fetchall()[0]
+        free, oldest = conn.execute(resources.load("introspect/room")).fetchall()[0]
         return bool(free) and (oldest is None or oldest < _PATIENCE)
 
 
@@ -89,7 +89,7 @@ def without_slot(
 
 def oldest_writer(conn: Connection) -> datetime | None:
     """When the oldest running transaction with an id began; now if there is none, None if it cannot be told."""
-    row = conn.execute(queries.load("introspect/oldest_writer")).fetchone()
+    row = conn.execute(resources.load("introspect/oldest_writer")).fetchone()
     return None if row is None else row[0]
 
 
@@ -104,7 +104,7 @@ def position(seen: Visibility, stream: Collection[Commit], drained: Lsn) -> Lsn 
 def commits(conn: Connection, config: Config, upto: Lsn) -> tuple[Commit, ...]:
     """The transactions that the slot holds, up to an LSN, in the order of their commits."""
     rows = conn.execute(
-        queries.load("parity/commits"),
+        resources.load("parity/commits"),
         {
             "slot": config.source.slot,
             "upto": str(upto),
@@ -125,7 +125,7 @@ def commits(conn: Connection, config: Config, upto: Lsn) -> tuple[Commit, ...]:
 
 def holders(conn: Connection, relid: int) -> str:
     """Who keeps readers of a table waiting, in words."""
-    rows = conn.execute(queries.load("introspect/holders"), {"relid": relid}).fetchall()
+    rows = conn.execute(resources.load("introspect/holders"), {"relid": relid}).fetchall()
     return ", ".join(f"pid {pid} ({application or state}, {seconds} s)" for pid, state, application, seconds in rows)
 
 

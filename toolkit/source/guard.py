@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import psycopg
 from psycopg.rows import dict_row
 
-from toolkit import queries
-from toolkit.log import logger
-from toolkit.names import qualified
 from toolkit.source.connection import Connection, one_line
+from toolkit.values import resources
+from toolkit.values.log_setup import logger
+from toolkit.values.names import qualified
 
 _log = logger(__name__)
 
@@ -43,14 +43,14 @@ class CaptureState:
 def capture_state(conn: Connection) -> CaptureState:
     """How capture stands in the snapshot of `conn`."""
     with conn.cursor(row_factory=dict_row) as cursor:
-        row = cursor.execute(queries.load("introspect/capture")).fetchone()
+        row = cursor.execute(resources.load("introspect/capture")).fetchone()
     assert row is not None
     return CaptureState(**row)
 
 
 def faults(conn: Connection) -> tuple[tuple[str, str], ...]:
     """The event triggers and functions that are not as `cdc init` has put them there, each with what was found."""
-    found = conn.execute(queries.load("introspect/event_triggers")).fetchall()
+    found = conn.execute(resources.load("introspect/event_triggers")).fetchall()
     told = [(f"event trigger {name}", what) for name, what in found]
     row = conn.execute(
         "select (select s.value from cdc.settings as s where s.name = 'functions'), cdc.fingerprint()"
@@ -75,7 +75,7 @@ def _functions(value: bytes | None) -> dict[str, str]:
 def unguarded(conn: Connection, also: Iterable[int] = ()) -> tuple[Partition, ...]:
     """Partitions without their trigger, and those of `also` as they stand now."""
     with conn.cursor(row_factory=dict_row) as cursor:
-        rows = cursor.execute(queries.load("introspect/unguarded"), {"also": list(also)}).fetchall()
+        rows = cursor.execute(resources.load("introspect/unguarded"), {"also": list(also)}).fetchall()
     return tuple(Partition(**(row | {"roots": tuple(row["roots"])})) for row in rows)
 
 

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 
 import psycopg
 
-from toolkit import queries
-from toolkit.catalog import TableVersion
-from toolkit.config import Config
-from toolkit.errors import CdcError, ConfigError, PreflightFailed
-from toolkit.log import logger
-from toolkit.names import quote_postgres
 from toolkit.source import catalog, changelog, guard, locks
 from toolkit.source.connection import Connection, one_line
+from toolkit.values import resources
+from toolkit.values.config import Config
+from toolkit.values.errors import CdcError, ConfigError, PreflightFailed
+from toolkit.values.log_setup import logger
+from toolkit.values.names import quote_postgres
+from toolkit.values.table import TableVersion
 
 _log = logger(__name__)
 _EVENT_TRIGGERS = "40_event_triggers"
@@ -55,13 +55,13 @@ def objects_sql(
     names = "'" + json.dumps(config.source.publications).replace("'", "''") + "'"
     files = [file for file in _FILES if event_triggers or file != _EVENT_TRIGGERS]
     values = {"publications": names, "ignored": "'" + ",".join(config.ddl.ignore) + "'", "sql": f"'{config.ddl.sql}'"}
-    parts = [queries.load(f"install/{file}") for file in files]
+    parts = [resources.load(f"install/{file}") for file in files]
     for key, value in values.items():
         parts = [part.replace(f":'{key}'", value) for part in parts]
     parts += changelog.install_sql(config, ticks=ticks)
     if not ticks:
         parts += [f"{statement};\n" for statement in _publication_sql(config, tables, publication)]
-    parts.append(queries.load("install/45_seal"))  # of all functions, those of the change log too
+    parts.append(resources.load("install/45_seal"))  # of all functions, those of the change log too
     return "\n".join(parts)
 
 
@@ -137,9 +137,9 @@ def uninstall(conn: Connection, config: Config) -> None:
 
 
 def _remove(conn: Connection, config: Config) -> None:
-    for table, statement in conn.execute(queries.load("uninstall/05_triggers")).fetchall():
+    for table, statement in conn.execute(resources.load("uninstall/05_triggers")).fetchall():
         _locked(conn, config, f"taking the triggers off {table}", statement)
-    script = queries.load("uninstall/10_objects")
+    script = resources.load("uninstall/10_objects")
     own = catalog.own_publication(conn, config)
     if own is not None and own.oid == catalog.made_publication(conn):
         script += f";\ndrop publication {quote_postgres(own.name)}"

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 import psycopg
 
-from toolkit import queries
-from toolkit.errors import CdcError
-from toolkit.log import logger
 from toolkit.source.connection import Connection
+from toolkit.values import resources
+from toolkit.values.errors import CdcError
+from toolkit.values.log_setup import logger
 
 _log = logger(__name__)
 _LOOK_SECONDS = 0.1
@@ -124,7 +124,7 @@ class _Watch:
             with psycopg.connect(self._dsn, password=self._password or None, autocommit=True) as conn:
                 self.connected.set()
                 while True:
-                    rows = conn.execute(queries.load("introspect/waits"), {"pid": self._pid}).fetchall()
+                    rows = conn.execute(resources.load("introspect/waits"), {"pid": self._pid}).fetchall()
                     if rows:
                         self.seen = ", ".join(
                             f"pid {pid} ({role}{' ' + application if application else ''}, {state}, {age} s: {query})"

@@ -19,16 +19,16 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from toolkit.catalog import Column
-from toolkit.config import Config
-from toolkit.errors import CdcError
-from toolkit.log import logger
-from toolkit.names import quote_postgres
-from toolkit.parity import Comparison, Native
-from toolkit.queries import load
 from toolkit.source import slot
 from toolkit.source.connection import connect, one_line
 from toolkit.source.copyout import copy_blocks
+from toolkit.values.config import Config
+from toolkit.values.errors import CdcError
+from toolkit.values.log_setup import logger
+from toolkit.values.names import quote_postgres
+from toolkit.values.resources import load
+from toolkit.values.row_line import Comparison, Native
+from toolkit.values.table import Column
 
 _log = logger(__name__)
 #: Less than a socket holds: while a block is hashed the server goes on, and is hardly ever waited for.

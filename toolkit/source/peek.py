@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import psycopg
 
-from toolkit.config import Config
-from toolkit.errors import DecodeError, PreflightFailed, SlotError, SourceUnavailable, UnreadableChange
-from toolkit.lsn import Lsn
 from toolkit.source.connection import Connection, one_line
 from toolkit.source.copyout import copy_blocks
-from toolkit.spool import ROW_HEADER, Spool
+from toolkit.values.config import Config
+from toolkit.values.errors import DecodeError, PreflightFailed, SlotError, SourceUnavailable, UnreadableChange
+from toolkit.values.lsn import Lsn
+from toolkit.values.spool import ROW_HEADER, Spool
 
 _SIGNATURE = b"PGCOPY\n\xff\r\n\0"
 _FILE_HEADER = 19  # signature (11), flags (4), length of the extension (4); COPY sends it with the first row

@@ -8,13 +8,13 @@ from typing import Any, Literal
 
 from psycopg.rows import dict_row
 
-from toolkit import queries
-from toolkit.catalog import OPERATIONS, TableVersion
-from toolkit.config import Config
-from toolkit.errors import CdcError, PreflightFailed, SlotError, UnknownTable
-from toolkit.names import qualified, quote_postgres, selects
 from toolkit.source import catalog, changelog, guard, slot
 from toolkit.source.connection import Connection
+from toolkit.values import resources
+from toolkit.values.config import Config
+from toolkit.values.errors import CdcError, PreflightFailed, SlotError, UnknownTable
+from toolkit.values.names import qualified, quote_postgres, selects
+from toolkit.values.table import OPERATIONS, TableVersion
 
 OLDEST = 150000
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
@@ -58,12 +58,12 @@ def require(conn: Connection, config: Config) -> None:
 
 def outside(conn: Connection) -> dict[str, int]:
     """How many things of each kind this database has that give no event."""
-    return {kind: count for kind, count in conn.execute(queries.load("introspect/outside")).fetchall()}
+    return {kind: count for kind, count in conn.execute(resources.load("introspect/outside")).fetchall()}
 
 
 def _one(conn: Connection, name: str) -> dict[str, Any]:
     with conn.cursor(row_factory=dict_row) as cursor:
-        row = cursor.execute(queries.load(name)).fetchone()
+        row = cursor.execute(resources.load(name)).fetchone()
     assert row is not None
     return row
 
@@ -424,7 +424,7 @@ def _tables(conn: Connection, config: Config, ticks: bool) -> Iterator[Finding]:
 
 def _identities(conn: Connection) -> dict[int, str]:
     """Tables whose UPDATE and DELETE would fail once published, and why."""
-    rows = conn.execute(queries.load("introspect/identity_missing")).fetchall()
+    rows = conn.execute(resources.load("introspect/identity_missing")).fetchall()
     reasons = {
         "none": "has no replica identity: once published, the application's UPDATE and DELETE would fail",
         "deferrable": "has a deferrable primary key, which is no replica identity: UPDATE and DELETE would fail",

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 import psycopg
 from psycopg.rows import dict_row
 
-from toolkit import queries
-from toolkit.config import Config
-from toolkit.errors import SlotError, SourceUnavailable
-from toolkit.lsn import Lsn
-from toolkit.names import quote_postgres
 from toolkit.source.connection import Connection, connect, one_line
+from toolkit.values import resources
+from toolkit.values.config import Config
+from toolkit.values.errors import SlotError, SourceUnavailable
+from toolkit.values.lsn import Lsn
+from toolkit.values.names import quote_postgres
 
 PLUGIN = "pgoutput"
 _FLUSH_SECONDS = 30.0
@@ -75,7 +75,7 @@ class Cut:
 
 def server_identity(conn: Connection) -> str:
     """The server that answers this session: cluster, start of the process, standby or not."""
-    row = conn.execute(queries.load("introspect/server_identity")).fetchone()
+    row = conn.execute(resources.load("introspect/server_identity")).fetchone()
     assert row is not None
     return str(row[0])
 
@@ -96,7 +96,7 @@ def require_server(conn: Connection, server: str, doing: str) -> None:
 def read_slot(conn: Connection, name: str) -> SlotState | None:
     """The slot of that name, whoever made it, or None."""
     with conn.cursor(row_factory=dict_row) as cursor:
-        row = cursor.execute(queries.load("introspect/slot"), {"slot": name}).fetchone()
+        row = cursor.execute(resources.load("introspect/slot"), {"slot": name}).fetchone()
     if row is None:
         return None
     for key in ("restart_lsn", "confirmed_flush_lsn"):
@@ -321,7 +321,7 @@ def _position(conn: Connection, which: str) -> Lsn:
 
 def _blockers(config: Config) -> str:
     with connect(config) as conn:
-        rows = conn.execute(queries.load("introspect/blockers")).fetchall()
+        rows = conn.execute(resources.load("introspect/blockers")).fetchall()
     shown = ", ".join(
         f"pid {pid} ({role}{' ' + application if application else ''}, {state}, {seconds} s)"
         for pid, role, application, state, seconds in rows[:_BLOCKERS_SHOWN]

@@ -21,19 +21,19 @@ import pyarrow as pa
 from psycopg.rows import dict_row
 from psycopg.sql import Literal
 
-from toolkit import queries
-from toolkit.catalog import TableVersion
-from toolkit.config import Config
-from toolkit.errors import CdcError, SourceUnavailable
 from toolkit.events import BASELINE_ORDINAL, EVENT_SCHEMA
-from toolkit.log import logger
-from toolkit.lsn import Lsn
-from toolkit.names import qualified, quote_postgres
 from toolkit.source import locks
 from toolkit.source.connection import Connection, connect, one_line, unread
 from toolkit.source.copyout import copy_blocks
 from toolkit.source.copytext import cells, constant, numbers
 from toolkit.source.slot import Cut, require_server
+from toolkit.values import resources
+from toolkit.values.config import Config
+from toolkit.values.errors import CdcError, SourceUnavailable
+from toolkit.values.log_setup import logger
+from toolkit.values.lsn import Lsn
+from toolkit.values.names import qualified, quote_postgres
+from toolkit.values.table import TableVersion
 
 _log = logger(__name__)
 _BLOCK_BYTES = 4 << 20
@@ -255,7 +255,7 @@ def _held(
             raise TableRefused(str(error), moved=True) from None
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName, psycopg.errors.WrongObjectType):
             raise _moved(table, "was dropped or renamed") from None
-        same = conn.execute(queries.load("introspect/same_file"), {"name": name, "relid": piece.relid}).fetchone()
+        same = conn.execute(resources.load("introspect/same_file"), {"name": name, "relid": piece.relid}).fetchone()
         if same is None or not same[0]:
             raise _moved(table, "was truncated, rewritten or replaced")
         if shown:
@@ -326,7 +326,7 @@ def estimate(config: Config, tables: Sequence[TableVersion]) -> dict[int, Size]:
 def _files(conn: Connection, table: TableVersion, what: str, seconds: float) -> list[dict[str, Any]]:
     """The files that the rows are in. To tell a size the server opens the table, and waits for DDL that holds it."""
     with locks.waiting(conn, what, seconds=seconds), conn.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute(queries.load("introspect/pieces"), {"relid": table.relid}).fetchall()
+        return cursor.execute(resources.load("introspect/pieces"), {"relid": table.relid}).fetchall()
 
 
 __all__ = [

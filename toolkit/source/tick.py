@@ -14,14 +14,14 @@ from dataclasses import dataclass
 import psycopg
 import pyarrow as pa
 
-from toolkit import queries
-from toolkit.config import Config
-from toolkit.errors import SourceUnavailable
-from toolkit.lsn import Lsn
 from toolkit.source import changelog, copytext, slot, snapshot
 from toolkit.source.connection import Connection, connect, one_line
 from toolkit.source.copyout import copy_blocks
 from toolkit.source.slot import Cut
+from toolkit.values import resources
+from toolkit.values.config import Config
+from toolkit.values.errors import SourceUnavailable
+from toolkit.values.lsn import Lsn
 
 _COLUMNS = 6
 _BLOCK_BYTES = 4 << 20
@@ -122,7 +122,7 @@ def rows(conn: Connection, since: Tick, upto: Tick, *, messages: bool = False) -
     Raises:
         SourceUnavailable: the server refused or broke off.
     """
-    inner = queries.load("changelog/rows").format(since=_literal(since.snapshot), upto=_literal(upto.snapshot))
+    inner = resources.load("changelog/rows").format(since=_literal(since.snapshot), upto=_literal(upto.snapshot))
     if messages:
         numbered = inner.replace("select\n", "select row_number() over (order by l.lsn, l.xid) - 1 as place,\n", 1)
         inner = f"select * from ({numbered}) as m where m.op = 'M' order by m.place"

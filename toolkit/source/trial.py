@@ -10,13 +10,13 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
-from toolkit import queries
-from toolkit.catalog import TableVersion
-from toolkit.config import Config
-from toolkit.errors import ConfigError, SourceUnavailable
 from toolkit.source import catalog, install
 from toolkit.source.connection import connect, one_line
-from toolkit.sqltext import Statement
+from toolkit.values import resources
+from toolkit.values.config import Config
+from toolkit.values.errors import ConfigError, SourceUnavailable
+from toolkit.values.sql_script import Statement
+from toolkit.values.table import TableVersion
 
 _LOCK_TIMEOUT = "2s"
 #: Commands that would end the transaction, or the session's place in it.
@@ -129,7 +129,7 @@ def _run(conn: psycopg.Connection, statement: Statement) -> tuple[str, str | Non
 
 
 def _state(config: Config, conn: psycopg.Connection) -> State:
-    found = conn.execute(queries.load("introspect/snapshots"), {"published": False}).fetchall()
+    found = conn.execute(resources.load("introspect/snapshots"), {"published": False}).fetchall()
     tables = {relid: TableVersion.from_json(json.loads(text)) for relid, text in found}
     files = conn.execute(
         "select c.oid::pg_catalog.int8, c.relfilenode::pg_catalog.int8 from pg_catalog.pg_class as c"

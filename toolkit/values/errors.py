@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from toolkit.lsn import Lsn
+    from toolkit.values.lsn import Lsn
 
 
 class CdcError(Exception):

@@ -8,7 +8,7 @@ import time
 from types import TracebackType
 from typing import Self
 
-from toolkit.log import logger
+from toolkit.values.log_setup import logger
 
 _log = logger(__name__)
 _TTY_SECONDS, _LOG_SECONDS = 0.5, 5.0

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from toolkit.catalog import Column
-from toolkit.names import quote_spark
-from toolkit.queries import ROOT
+from toolkit.values.names import quote_spark
+from toolkit.values.resources import ROOT
+from toolkit.values.table import Column
 
 _MACROS = ROOT / "dbt_project" / "macros" / "cdc_types.sql"
 
@@ -56,5 +56,5 @@ def canonical_sql(lake_name: str, column: Column) -> str:
 
 
 def lake_columns(columns: Sequence[Column]) -> dict[int, str]:
-    """Lake names as the dbt macros make them; a test holds them equal to `toolkit.names.lake_columns`."""
+    """Lake names as the dbt macros make them; a test holds them equal to `toolkit.values.names.lake_columns`."""
     return {int(attnum): name for attnum, name in json.loads(str(_module().cdc_lake_columns(columns))).items()}

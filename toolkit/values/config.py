@@ -14,8 +14,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from toolkit.errors import ConfigError
-from toolkit.names import quote_postgres, selects
+from toolkit.values.errors import ConfigError
+from toolkit.values.names import quote_postgres, selects
 
 DEFAULT_NAME = "cdc.toml"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from toolkit.errors import ConfigError
+from toolkit.values.errors import ConfigError
 
 _TEXT = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from toolkit.catalog import Column, TableVersion
+from toolkit.values.table import Column, TableVersion
 
 if TYPE_CHECKING:
     import numpy as np
@@ -89,7 +89,7 @@ def comparison(table: TableVersion, buckets: int) -> Comparison:
 
 def natives(columns: Sequence[Column]) -> dict[int, Native]:
     """Indexes of the columns that a line has in the type's own bytes."""
-    from toolkit.pgtypes import kind
+    from toolkit.values.lake_types import kind
 
     found = {}
     for i, column in enumerate(columns):

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from toolkit.lsn import Lsn
-from toolkit.names import lake_table, qualified, quote_postgres
+from toolkit.values.lsn import Lsn
+from toolkit.values.names import lake_table, qualified, quote_postgres
 
 #: What of a table must be published.
 OPERATIONS = frozenset({"insert", "update", "delete", "truncate"})

@@ -1,0 +1,1 @@
+"""Build the tables for people with dbt."""
