@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from toolkit.events import Event
+from toolkit.rawlog.arrow import Event
 
 RELID = 16400
 OTHER = 16500

@@ -17,11 +17,11 @@ import pytest
 
 from toolkit import drain as draining
 from toolkit.decode.rows import decode_rows
-from toolkit.events import EVENT_SCHEMA, Event
 from toolkit.lake import ledger as ledgers
 from toolkit.lake import reads, session, staging, tables
 from toolkit.lake.files import EventsFile
-from toolkit.ledger_row import BatchRecord
+from toolkit.rawlog.arrow import EVENT_SCHEMA, Event
+from toolkit.rawlog.batch import BatchRecord
 from toolkit.values.config import Config
 
 

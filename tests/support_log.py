@@ -21,11 +21,12 @@ import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from toolkit import compare, snapshot, states, tick_drain
+from toolkit import compare, snapshot, tick_drain
 from toolkit.decode import plan as planning
 from toolkit.decode.rows import decode_rows
-from toolkit.events import BASELINE_ORDINAL, EVENT_SCHEMA, Event
-from toolkit.ledger_row import BatchRecord
+from toolkit.rawlog import states
+from toolkit.rawlog.arrow import BASELINE_ORDINAL, EVENT_SCHEMA, Event
+from toolkit.rawlog.batch import BatchRecord
 from toolkit.source import catalog, changelog, connection, guard, install, peek, slot, tick
 from toolkit.values.config import Config
 from toolkit.values.errors import CdcError
@@ -50,7 +51,7 @@ def _table(text: str) -> TableVersion:
 
 @dataclass(frozen=True)
 class Noted:
-    """A gap or baseline as `toolkit.states` reads it from the ledger."""
+    """A gap or baseline as `toolkit.rawlog.states` reads it from the ledger."""
 
     relid: int | None
     kind: str

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from toolkit.events import EVENT_SCHEMA, Event, to_arrow
-from toolkit.ledger_row import BatchRecord, SourceIdentity
+from toolkit.rawlog.arrow import EVENT_SCHEMA, Event, to_arrow
+from toolkit.rawlog.batch import BatchRecord, SourceIdentity
 from toolkit.values.config import Config
 from toolkit.values.lsn import Lsn
 

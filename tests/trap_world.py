@@ -11,9 +11,9 @@ import psycopg
 import pytest
 
 from tests.support_log import Log
+from toolkit.rawlog.states import live_tables
 from toolkit.source import preflight
 from toolkit.source.connection import connect
-from toolkit.states import live_tables
 from toolkit.values.config import Config
 
 

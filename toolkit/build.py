@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from toolkit.proofs import found_wrong
-from toolkit.states import TableState, live_tables, states_at
+from toolkit.rawlog.states import TableState, live_tables, states_at
 from toolkit.values.errors import BuildFailed, UnknownTable
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import lake_table

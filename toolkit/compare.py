@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from toolkit.decode import ddl
-from toolkit.events import Event
-from toolkit.states import table_states
+from toolkit.rawlog.arrow import Event
+from toolkit.rawlog.states import table_states
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
 from toolkit.values.table import SchemaVersion, TableVersion
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import psycopg
 
     from toolkit.lake.ledger import Ledger
-    from toolkit.ledger_row import BatchRecord
+    from toolkit.rawlog.batch import BatchRecord
     from toolkit.source.guard import CaptureState
     from toolkit.source.slot import Cut
     from toolkit.values.config import Config

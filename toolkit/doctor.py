@@ -78,7 +78,7 @@ def _lake(config: Config) -> list[Diagnosis]:
     from toolkit.lake import session, tables
     from toolkit.lake.ledger import Ledger
     from toolkit.proofs import proven
-    from toolkit.states import table_states
+    from toolkit.rawlog.states import table_states
 
     found: list[Diagnosis] = []
     settings = session.spark_settings(config)
@@ -125,7 +125,7 @@ def _worn(config: Config) -> list[Diagnosis]:
 
 
 def _borrowed(ledger: Ledger) -> list[Diagnosis]:
-    from toolkit.states import live_tables
+    from toolkit.rawlog.states import live_tables
 
     remedy = "store it as oid or text, or leave it out by a column list; else it is green only where a check proves it"
     return [

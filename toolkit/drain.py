@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from toolkit.ledger_row import BatchRecord, SourceIdentity
+from toolkit.rawlog.batch import BatchRecord, SourceIdentity
 from toolkit.spooling import spool_directory
 from toolkit.values.errors import ConfigError, HistoryDiverged, LakeError
 from toolkit.values.log_setup import logger
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from toolkit.compare import Observation
     from toolkit.decode.plan import Plan
-    from toolkit.events import Event
     from toolkit.lake.ledger import Ledger
+    from toolkit.rawlog.arrow import Event
     from toolkit.source.slot import Cut
     from toolkit.values.config import Config
     from toolkit.values.spool import Spool

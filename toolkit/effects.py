@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from toolkit.events import BASELINE_ORDINAL
-from toolkit.states import left_out
+from toolkit.rawlog.arrow import BASELINE_ORDINAL
+from toolkit.rawlog.states import left_out
 from toolkit.values.lsn import Lsn
 from toolkit.values.table import Column, SchemaVersion, TableVersion
 

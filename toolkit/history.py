@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from toolkit import effects
-from toolkit.events import BORN
+from toolkit.rawlog.arrow import BORN
 from toolkit.values.errors import ConfigError, UnknownTable
 from toolkit.values.lsn import Lsn
 from toolkit.values.table import Column, SchemaVersion, TableVersion

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from toolkit.drain import as_read, require_same_history, require_same_source
-from toolkit.ledger_row import BatchRecord, SourceIdentity
+from toolkit.rawlog.batch import BatchRecord, SourceIdentity
 from toolkit.snapshot import copy_tables, missing_baselines, repair
 from toolkit.values.errors import HistoryDiverged
 from toolkit.values.log_setup import logger

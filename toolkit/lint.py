@@ -10,10 +10,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from toolkit import effects, states
+from toolkit import effects
 from toolkit.decode import ddl
 from toolkit.evolve import step
 from toolkit.history import changes
+from toolkit.rawlog import states
 from toolkit.values.sql_script import statements
 from toolkit.values.table import TableVersion
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.proofs import found_wrong
-from toolkit.states import states_at
+from toolkit.rawlog.states import states_at
 from toolkit.values.errors import LakeError
 from toolkit.values.lake_types import literal, spark_type
 from toolkit.values.names import lake_columns, quote_spark, renamed

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from toolkit.states import WHOLE
+from toolkit.rawlog.states import WHOLE
 from toolkit.values.errors import NotProven
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import lake_table, quote_spark
@@ -70,7 +70,7 @@ def at_one_lsn(config: Config, spark: SparkSession, tables: Sequence[str] = ()) 
     from toolkit import history
     from toolkit.lake.ledger import Ledger
     from toolkit.lake.reads import scan
-    from toolkit.states import live_tables
+    from toolkit.rawlog.states import live_tables
 
     versions = [history.resolve(config, name) for name in tables] or list(live_tables(Ledger(config)))
     # One table snapshot: of one check. Rows of a lake that no check has written to since an upgrade have no relation.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from toolkit.proofs import found_wrong
-from toolkit.states import known_at, states_at
+from toolkit.rawlog.states import known_at, states_at
 from toolkit.values.errors import ConfigError, NotProven
 from toolkit.values.lsn import Lsn
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from toolkit.drain import DrainResult, drain, ledger_of
-from toolkit.events import Event
+from toolkit.rawlog.arrow import Event
 from toolkit.spooling import spool_directory
 from toolkit.values.errors import ConfigError, UnreadableChange
 from toolkit.values.log_setup import logger
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import psycopg
 
     from toolkit.decode.planned import PlanContext
-    from toolkit.ledger_row import BatchRecord
+    from toolkit.rawlog.batch import BatchRecord
     from toolkit.values.config import Config
     from toolkit.values.table import SchemaVersion
 

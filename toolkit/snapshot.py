@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.copying import Copiers, Item, Task
 from toolkit.drain import drain, ledger_of
-from toolkit.events import BASELINE_ORDINAL, Event
 from toolkit.proofs import found_wrong, proven
+from toolkit.rawlog.arrow import BASELINE_ORDINAL, Event
+from toolkit.rawlog.states import TableState, table_states
 from toolkit.spooling import spool_directory
-from toolkit.states import TableState, table_states
 from toolkit.values.errors import ConfigError, LakeError, UnknownTable
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn

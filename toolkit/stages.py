@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from toolkit.ledger_row import BatchRecord
+    from toolkit.rawlog.batch import BatchRecord
     from toolkit.source.connection import Connection
     from toolkit.values.config import Config
 

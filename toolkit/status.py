@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.drain import ledger_of
 from toolkit.proofs import proven
-from toolkit.states import TableState, live_tables, table_states
+from toolkit.rawlog.states import TableState, live_tables, table_states
 from toolkit.values.errors import CdcError, LakeError
 from toolkit.values.lsn import Lsn
 

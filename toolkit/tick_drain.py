@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from toolkit.decode.changelog import LogRows
     from toolkit.decode.logged_ddl import LoggedDdl
     from toolkit.decode.rows import Binding
-    from toolkit.events import Event
     from toolkit.lake.ledger import Ledger
-    from toolkit.ledger_row import BatchRecord
+    from toolkit.rawlog.arrow import Event
+    from toolkit.rawlog.batch import BatchRecord
     from toolkit.source.slot import Cut
     from toolkit.source.tick import Tick
     from toolkit.values.config import Config
@@ -196,7 +196,7 @@ class _Run:
 
         from toolkit.decode import changelog
         from toolkit.decode.layout import logged_layout
-        from toolkit.events import EVENT_SCHEMA
+        from toolkit.rawlog.arrow import EVENT_SCHEMA
         from toolkit.source import tick
 
         def layout(start: int, version: SchemaVersion) -> Binding:
@@ -235,7 +235,7 @@ class _Run:
         baseline there is the gap of the change itself, or the version that has a label's former names.
         """
         from toolkit.decode.ddl import retold
-        from toolkit.events import Event
+        from toolkit.rawlog.arrow import Event
 
         late = {relid for relid, lsn in self.oldest.items() if lsn < self.since.lsn and relid in self.versions}
         if not late:

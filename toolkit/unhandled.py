@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from toolkit.drain import ledger_of
-from toolkit.events import Event
+from toolkit.rawlog.arrow import Event
 from toolkit.values.errors import ConfigError
 from toolkit.values.lsn import Lsn
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.dbt.scenario import Row, Source
 from toolkit import build as build_module
-from toolkit.events import to_arrow
+from toolkit.rawlog.arrow import to_arrow
 from toolkit.values.config import Config
 from toolkit.values.lake_types import text_sql
 from toolkit.values.names import lake_columns, lake_table, quote_spark

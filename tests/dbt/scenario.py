@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from toolkit.events import BASELINE_ORDINAL, Event
-from toolkit.ledger_row import BatchRecord, SourceIdentity
+from toolkit.rawlog.arrow import BASELINE_ORDINAL, Event
+from toolkit.rawlog.batch import BatchRecord, SourceIdentity
 from toolkit.values.lsn import Lsn
 
 GENERATION = 1

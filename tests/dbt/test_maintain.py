@@ -11,9 +11,9 @@ from tests.dbt.scenario import Source
 from tests.dbt.test_models import actions, check_current
 from tests.dbt.walk import Walk, bag_table, keyed_table
 from toolkit import maintain as maintaining
-from toolkit import states
 from toolkit.lake.applied import applied, behind
 from toolkit.lake.ledger import Ledger
+from toolkit.rawlog import states
 
 pytestmark = [pytest.mark.dbt, pytest.mark.spark, pytest.mark.wide]
 

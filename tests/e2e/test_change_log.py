@@ -14,12 +14,13 @@ import pytest
 from tests.support_change_log import PARTITIONED
 from tests.support_writers import TABLES, Writers, folded_rows, journal_inserts, source_rows, writing
 from toolkit import audit as auditing
-from toolkit import build, doctor, initialise, snapshot, states, status
+from toolkit import build, doctor, initialise, snapshot, status
 from toolkit import drain as draining
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake.ledger import Ledger
 from toolkit.output import plain
 from toolkit.quality import check as checking
+from toolkit.rawlog import states
 from toolkit.source import tick
 from toolkit.values.config import Config, TableConfig
 from toolkit.values.errors import HistoryDiverged, UnknownTable

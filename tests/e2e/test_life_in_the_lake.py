@@ -22,8 +22,8 @@ from toolkit.embedded import EmbeddedServer
 from toolkit.lake import session
 from toolkit.lake.ledger import Ledger
 from toolkit.lake.parity import current_fields
+from toolkit.rawlog.states import states_at, table_states
 from toolkit.source import connection
-from toolkit.states import states_at, table_states
 from toolkit.values.config import Config
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import lake_table

@@ -9,11 +9,12 @@ import psycopg
 import pytest
 
 from tests.support_postgres import mostly_one_server
-from toolkit import build, initialise, states
+from toolkit import build, initialise
 from toolkit import drain as draining
 from toolkit.lake import reads, session
 from toolkit.lake.ledger import Ledger
 from toolkit.quality import check as checking
+from toolkit.rawlog import states
 from toolkit.source import connection, slot
 from toolkit.values.config import Config
 from toolkit.values.errors import CdcError, HistoryDiverged

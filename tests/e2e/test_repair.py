@@ -8,12 +8,13 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
-from toolkit import build, initialise, rows, snapshot, states, status
+from toolkit import build, initialise, rows, snapshot, status
 from toolkit import drain as draining
 from toolkit.cli import frame, main
 from toolkit.lake import session
 from toolkit.lake.ledger import Ledger
 from toolkit.quality import check as checking
+from toolkit.rawlog import states
 from toolkit.source import slot
 from toolkit.values.config import Config
 from toolkit.values.errors import NotProven

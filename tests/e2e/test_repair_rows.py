@@ -22,7 +22,7 @@ from toolkit.lake.ledger import Ledger
 from toolkit.quality import check as checking
 from toolkit.quality import publish
 from toolkit.quality.report import CheckReport, TableCheck
-from toolkit.states import states_at
+from toolkit.rawlog.states import states_at
 from toolkit.values.config import Config
 from toolkit.values.errors import NotProven
 from toolkit.values.resources import ROOT

@@ -11,10 +11,10 @@ import pytest
 from tests import support_history as made
 from toolkit import notebook
 from toolkit.lake.ledger import Ledger
-from toolkit.ledger_row import BatchRecord, SourceIdentity
 from toolkit.quality import expectations, publish
 from toolkit.quality.differing import DifferingRows
 from toolkit.quality.report import CheckReport, Difference, Sample, TableCheck
+from toolkit.rawlog.batch import BatchRecord, SourceIdentity
 from toolkit.values.config import Config
 from toolkit.values.lsn import Lsn
 from toolkit.values.row_line import comparison

@@ -9,7 +9,7 @@ import pytest
 
 from toolkit import lag, notebook
 from toolkit.lake.ledger import Ledger
-from toolkit.ledger_row import BatchRecord, SourceIdentity
+from toolkit.rawlog.batch import BatchRecord, SourceIdentity
 from toolkit.values.config import Config
 from toolkit.values.errors import LakeError
 from toolkit.values.lsn import Lsn

@@ -11,7 +11,7 @@ import pytest
 from tests import support_history as made
 from toolkit import notebook
 from toolkit.lake.ledger import Ledger
-from toolkit.ledger_row import BatchRecord, SourceIdentity
+from toolkit.rawlog.batch import BatchRecord, SourceIdentity
 from toolkit.values.config import Config
 from toolkit.values.errors import CdcError
 from toolkit.values.lsn import Lsn

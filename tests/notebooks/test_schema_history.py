@@ -10,8 +10,8 @@ import pytest
 
 from tests import support_history as made
 from toolkit import notebook
-from toolkit.events import Event
-from toolkit.ledger_row import BatchRecord, SourceIdentity
+from toolkit.rawlog.arrow import Event
+from toolkit.rawlog.batch import BatchRecord, SourceIdentity
 from toolkit.values.config import Config
 from toolkit.values.errors import CdcError, ConfigError
 from toolkit.values.lsn import Lsn

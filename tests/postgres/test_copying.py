@@ -20,7 +20,7 @@ import pytest
 from tests.support_postgres import fresh_database
 from toolkit.copying import Copied, Copiers, Item, Task
 from toolkit.embedded import EmbeddedServer
-from toolkit.events import EVENT_SCHEMA
+from toolkit.rawlog.arrow import EVENT_SCHEMA
 from toolkit.source import catalog, install, locks, slot, snapshot
 from toolkit.source.connection import Connection, connect
 from toolkit.values.config import Config, SnapshotConfig, SourceConfig

@@ -11,7 +11,7 @@ from tests.support_postgres import mostly_one_server
 from tests.trap_world import PAIR, World
 from toolkit import drain as draining
 from toolkit.embedded import EmbeddedServer
-from toolkit.ledger_row import BatchRecord
+from toolkit.rawlog.batch import BatchRecord
 from toolkit.source import catalog, install, preflight, slot
 from toolkit.source.connection import connect
 from toolkit.values.config import TableConfig

@@ -10,9 +10,10 @@ import pytest
 from tests.postgres.test_snapshot_log import at, by, config, current, either_way, of, on_source, sql
 from tests.support_corpus import HOSTILE, SETUP, available, cells, columns
 from tests.support_lake import plain_lake, rows_in_log
-from toolkit import copying, initialise, snapshot, states
+from toolkit import copying, initialise, snapshot
 from toolkit import drain as draining
 from toolkit.lake.ledger import Ledger
+from toolkit.rawlog import states
 from toolkit.source import catalog, connection, install, slot
 from toolkit.source import snapshot as source_snapshot
 from toolkit.values.config import Config

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support_corpus import HOSTILE, NEVER_COLUMNS, SETUP, available, cells, columns
 from tests.support_postgres import consume, inserted, stream
-from toolkit.events import BASELINE_ORDINAL, EVENT_SCHEMA
+from toolkit.rawlog.arrow import BASELINE_ORDINAL, EVENT_SCHEMA
 from toolkit.source import catalog, install, slot, snapshot
 from toolkit.source.connection import Connection, connect
 from toolkit.values.config import Config

@@ -11,9 +11,10 @@ import psycopg
 import pytest
 
 from tests.support_lake import plain_lake, rows_in_log
-from toolkit import copying, initialise, snapshot, states
+from toolkit import copying, initialise, snapshot
 from toolkit import drain as draining
 from toolkit.lake.ledger import Ledger
+from toolkit.rawlog import states
 from toolkit.source import connection, slot
 from toolkit.values.config import Config
 from toolkit.values.errors import ConfigError, HistoryDiverged, LakeError, SourceUnavailable, UnknownTable

@@ -12,10 +12,11 @@ import pytest
 
 from tests.postgres.test_snapshot_log import Killed, current, of, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
-from toolkit import build, copying, initialise, snapshot, stages, states, status
+from toolkit import build, copying, initialise, snapshot, stages, status
 from toolkit import drain as draining
 from toolkit.lake import tables
 from toolkit.lake.ledger import Ledger
+from toolkit.rawlog import states
 from toolkit.source import connection, install, locks, slot
 from toolkit.values import config as configuration
 from toolkit.values.config import Config, SnapshotConfig

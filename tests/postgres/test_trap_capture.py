@@ -10,8 +10,8 @@ from tests.trap_world import PAIR, World
 from toolkit import drain as draining
 from toolkit import explain, history, initialise, switch, unhandled
 from toolkit.lake.ledger import Ledger
+from toolkit.rawlog.states import table_states
 from toolkit.source import ddl_switch, install
-from toolkit.states import table_states
 from toolkit.values.config import Config, DdlConfig
 from toolkit.values.errors import ConfigError
 

@@ -9,9 +9,9 @@ import pytest
 
 from tests.trap_world import PAIR, ROOT, World
 from toolkit.quality import check as checking
+from toolkit.rawlog.states import states_at, table_states
 from toolkit.source import parity
 from toolkit.source.connection import connect
-from toolkit.states import states_at, table_states
 from toolkit.values.errors import CdcError
 from toolkit.values.lsn import Lsn
 from toolkit.values.row_line import comparison

@@ -18,8 +18,8 @@ from tests.support_postgres import fresh_database
 from tests.trap_cases import GROUPS, TRAPS, Players, Trap, configured, steps
 from toolkit import effects
 from toolkit.embedded import EmbeddedServer
+from toolkit.rawlog.states import TableState
 from toolkit.source import ddl_switch, install, slot
-from toolkit.states import TableState
 from toolkit.values.config import Config
 from toolkit.values.lsn import Lsn
 from toolkit.values.table import TableVersion

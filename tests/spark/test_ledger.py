@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support_spark import STUB_DECODE, StubTask, batch_record, row_event
-from toolkit.events import Event
 from toolkit.lake import reads, staging, tables
 from toolkit.lake.ledger import Ledger
+from toolkit.rawlog.arrow import Event
 from toolkit.values.config import Config
 from toolkit.values.errors import CommitConflict, LakeError
 

@@ -14,14 +14,14 @@ import pytest
 from tests.support_history import column, snapshot
 from toolkit import maintain as maintaining
 from toolkit import proofs
-from toolkit.events import Event
 from toolkit.lake import reads, session
 from toolkit.lake.applied import applied
 from toolkit.lake.ledger import Ledger
-from toolkit.ledger_row import BatchRecord, SourceIdentity
 from toolkit.quality import publish
 from toolkit.quality.report import CheckReport, TableCheck
-from toolkit.states import live_tables
+from toolkit.rawlog.arrow import Event
+from toolkit.rawlog.batch import BatchRecord, SourceIdentity
+from toolkit.rawlog.states import live_tables
 from toolkit.values.config import Config
 from toolkit.values.errors import NotProven
 from toolkit.values.lsn import Lsn

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support_spark import EVENT_SCHEMA, STUB_DECODE, StubTask, batch_record, row_event
-from toolkit.events import to_arrow
 from toolkit.lake import reads, staging
 from toolkit.lake.ledger import Ledger
+from toolkit.rawlog.arrow import to_arrow
 from toolkit.values.config import Config
 from toolkit.values.errors import CommitConflict, DecodeError, LakeError
 

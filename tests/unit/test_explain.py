@@ -9,8 +9,8 @@ import pytest
 from tests import support_history as made
 from tests.unit import test_history
 from toolkit import explain, history
-from toolkit.events import Event
 from toolkit.explain import Seen
+from toolkit.rawlog.arrow import Event
 from toolkit.values.config import Config
 from toolkit.values.errors import ConfigError
 from toolkit.values.lsn import Lsn

@@ -9,7 +9,7 @@ import pytest
 
 from tests import support_history as made
 from toolkit import history
-from toolkit.events import Event
+from toolkit.rawlog.arrow import Event
 from toolkit.values.config import Config
 from toolkit.values.errors import ConfigError, UnknownTable
 from toolkit.values.lsn import Lsn

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.events import EVENT_SCHEMA, Event, to_arrow
-from toolkit.ledger_row import BatchRecord, SourceIdentity
+from toolkit.rawlog.arrow import EVENT_SCHEMA, Event, to_arrow
+from toolkit.rawlog.batch import BatchRecord, SourceIdentity
 from toolkit.values import config as configuration
 from toolkit.values.errors import ConfigError
 from toolkit.values.lsn import Lsn

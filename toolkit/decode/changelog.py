@@ -18,7 +18,7 @@ import pyarrow.csv as pc_csv
 from toolkit.decode.layout import LOG_COLUMNS
 from toolkit.decode.rows import Binding, DecodeTask
 from toolkit.decode.stream import Ints
-from toolkit.events import EVENT_SCHEMA, Event, to_arrow
+from toolkit.rawlog.arrow import EVENT_SCHEMA, Event, to_arrow
 from toolkit.values.errors import DecodeError
 
 ORIGIN = "change_log"

@@ -15,7 +15,7 @@ import numpy as np
 
 from toolkit.decode.ddl import DDL_PREFIX
 from toolkit.decode.plan import PlanContext, plan
-from toolkit.events import Event
+from toolkit.rawlog.arrow import Event
 from toolkit.values.lsn import Lsn
 from toolkit.values.spool import Spool
 from toolkit.values.table import SchemaVersion

@@ -16,7 +16,7 @@ from toolkit.decode.layout import Layouts, logged_layout, logs
 from toolkit.decode.planned import Plan, PlanContext, PlannedBatch
 from toolkit.decode.stream import ROW_BYTES, Ints, Stream, open_bytes, scan
 from toolkit.decode.transaction import Transaction
-from toolkit.events import Event
+from toolkit.rawlog.arrow import Event
 from toolkit.values.spool import Spool
 from toolkit.values.table import SchemaVersion
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from toolkit.decode.rows import Binding, DecodeTask
 from toolkit.decode.stream import Stream, run_of
-from toolkit.events import Event
+from toolkit.rawlog.arrow import Event
 from toolkit.values.lsn import Lsn
 from toolkit.values.table import SchemaVersion
 

@@ -31,7 +31,7 @@ from toolkit.decode.stream import (
     release,
     scan_run,
 )  # fmt: skip
-from toolkit.events import EVENT_SCHEMA, Event, to_arrow
+from toolkit.rawlog.arrow import EVENT_SCHEMA, Event, to_arrow
 from toolkit.values.errors import DecodeError
 from toolkit.values.lsn import Lsn
 from toolkit.values.spool import ROW_HEADER

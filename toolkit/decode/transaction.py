@@ -13,7 +13,7 @@ from toolkit.decode import ddl
 from toolkit.decode.layout import LOG_COLUMNS, LOG_NAME, LOG_SCHEMA, bind, log_binding, logged_layout, logs
 from toolkit.decode.messages import LogicalMessage, Relation, Truncate, parse, timestamp
 from toolkit.decode.rows import Binding
-from toolkit.events import BORN, Event
+from toolkit.rawlog.arrow import BORN, Event
 from toolkit.values.lsn import Lsn
 from toolkit.values.table import SchemaVersion, TableVersion
 

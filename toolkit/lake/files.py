@@ -12,7 +12,7 @@ from urllib.parse import urlparse
 
 import pyarrow as pa
 
-from toolkit.events import EVENT_SCHEMA
+from toolkit.rawlog.arrow import EVENT_SCHEMA
 from toolkit.values.errors import CommitConflict, LakeError
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from toolkit.events import EVENT_SCHEMA
 from toolkit.lake.tables import spark_schema
+from toolkit.rawlog.arrow import EVENT_SCHEMA
 from toolkit.values.errors import LakeError
 
 if TYPE_CHECKING:

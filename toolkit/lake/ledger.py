@@ -14,10 +14,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.events import Event, to_arrow
 from toolkit.lake import reads
 from toolkit.lake.tables import BATCH_WIDTH, EVENTS
-from toolkit.ledger_row import BatchRecord
+from toolkit.rawlog.arrow import Event, to_arrow
+from toolkit.rawlog.batch import BatchRecord
 from toolkit.values.errors import CommitConflict, LakeError
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn

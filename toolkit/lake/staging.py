@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from toolkit.events import EVENT_SCHEMA, Event, to_arrow
 from toolkit.lake import reads
 from toolkit.lake.frames import Part, events_frame
 from toolkit.lake.ledger import SUMMARY_KEY, checked, conflict
 from toolkit.lake.tables import EVENTS
+from toolkit.rawlog.arrow import EVENT_SCHEMA, Event, to_arrow
 from toolkit.values import errors
 from toolkit.values.errors import CdcError, LakeError
 from toolkit.values.names import quote_spark
@@ -23,7 +23,7 @@ from toolkit.values.names import quote_spark
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from toolkit.ledger_row import BatchRecord
+    from toolkit.rawlog.batch import BatchRecord
     from toolkit.values.config import Config
 
 DECODE = "toolkit.decode.rows:decode_rows"

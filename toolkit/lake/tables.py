@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from toolkit.events import EVENT_SCHEMA
+from toolkit.rawlog.arrow import EVENT_SCHEMA
 from toolkit.values.errors import LakeError
 from toolkit.values.names import quote_spark
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from toolkit.lake.parity import Side
     from toolkit.quality.differing import DifferingRows
     from toolkit.quality.incremental import Proof
-    from toolkit.states import TableState
+    from toolkit.rawlog.states import TableState
     from toolkit.values.config import Config
     from toolkit.values.table import ForeignKey, TableVersion
 
@@ -200,7 +200,7 @@ def _build(config: Config, wanted: set[int], build: Build) -> tuple[Lsn, News]:
     from toolkit.lake.applied import applied, news
     from toolkit.lake.ledger import Ledger
     from toolkit.lake.session import own_session
-    from toolkit.states import live_tables, table_states
+    from toolkit.rawlog.states import live_tables, table_states
 
     ledger = Ledger(config)
     last = ledger.last()
@@ -232,7 +232,7 @@ class _Comparing:
     ) -> None:
         from toolkit.lake.ledger import Ledger
         from toolkit.lake.session import own_session
-        from toolkit.states import live_tables, table_states
+        from toolkit.rawlog.states import live_tables, table_states
 
         ledger = Ledger(config)
         last = ledger.last()
@@ -490,7 +490,7 @@ def _first_line(error: BaseException) -> str:
 def _nothing_taken(config: Config, wanted: set[int], reason: str) -> CheckReport:
     """A report in which nothing is proven."""
     from toolkit.lake.ledger import Ledger
-    from toolkit.states import live_tables
+    from toolkit.rawlog.states import live_tables
 
     tables = (t for t in live_tables(Ledger(config)) if not wanted or t.relid in wanted)
     return CheckReport(None, tuple(TableCheck(t.identifier, t.relid, "not_taken", reason=reason) for t in tables))

@@ -15,9 +15,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from toolkit.events import BASELINE_ORDINAL, Event
 from toolkit.proofs import PROVEN, PUBLISHED, shown_sql
 from toolkit.quality.report import CheckReport, TableCheck
+from toolkit.rawlog.arrow import BASELINE_ORDINAL, Event
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import lake_table, quote_spark
 
@@ -88,7 +88,7 @@ def publish(
     """
     from toolkit.lake.ledger import Ledger
     from toolkit.lake.session import own_session
-    from toolkit.states import live_tables
+    from toolkit.rawlog.states import live_tables
 
     spark = own_session(config)
     _make_tables(config, spark)
@@ -128,7 +128,7 @@ def publish(
 
 def _note(ledger: Ledger, report: CheckReport) -> None:
     """Put into the log what this check has found of tables of which a part was copied: from here on all is known."""
-    from toolkit.states import unproven
+    from toolkit.rawlog.states import unproven
 
     last = ledger.last()
     rows = {r.relid: r for r in report.tables if _proven(r) and r.full_lsn is not None}
@@ -170,7 +170,7 @@ def published(config: Config) -> dict[str, Lsn]:
 def published_lsn(config: Config) -> Lsn | None:
     """The oldest LSN that a published table stands at; None before the first green check."""
     from toolkit.lake.ledger import Ledger
-    from toolkit.states import live_tables
+    from toolkit.rawlog.states import live_tables
 
     found = published(config)
     live = [t.identifier for t in live_tables(Ledger(config))]

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from toolkit.ledger_row import SourceIdentity
+from toolkit.rawlog.batch import SourceIdentity
 from toolkit.source.connection import Connection
 from toolkit.values import resources
 from toolkit.values.config import Config

@@ -21,7 +21,7 @@ import pyarrow as pa
 from psycopg.rows import dict_row
 from psycopg.sql import Literal
 
-from toolkit.events import BASELINE_ORDINAL, EVENT_SCHEMA
+from toolkit.rawlog.arrow import BASELINE_ORDINAL, EVENT_SCHEMA
 from toolkit.source import locks
 from toolkit.source.connection import Connection, connect, one_line, unread
 from toolkit.source.copyout import copy_blocks
