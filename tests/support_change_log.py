@@ -10,7 +10,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from toolkit.decode import changelog as decoding
+from toolkit.decode import logged_rows
 from toolkit.source import connection, install, preflight, tick
 from toolkit.source.connection import Connection
 from toolkit.source.tick import Tick
@@ -91,5 +91,5 @@ def with_table(log: Log, pattern: str, **settings: Any) -> Log:
 
 def image(text: str | None, width: int) -> tuple[str | None, ...] | None:
     """The cells of a logged image of `width` live columns."""
-    images = decoding.record_images(pa.array([text], pa.string()), range(1, width + 1), width).to_pylist()
+    images = logged_rows.record_images(pa.array([text], pa.string()), range(1, width + 1), width).to_pylist()
     return None if images[0] is None else tuple(images[0])

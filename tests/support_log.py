@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from toolkit import compare, snapshot, tick_drain
-from toolkit.decode import plan as planning
+from toolkit.decode import planner
 from toolkit.decode.rows import decode_rows
 from toolkit.rawlog import states
 from toolkit.rawlog.arrow import BASELINE_ORDINAL, EVENT_SCHEMA, Event
@@ -117,14 +117,14 @@ class Log:
             return self.complete_to
         spool = peek.peek(self.conn, self.config, upto=target, max_changes=None, directory=self.directory)
         last = self.last()
-        context = planning.PlanContext(
+        context = planner.PlanContext(
             generation=1, batch_id=self.batch_id, next_schema_id=self.next_schema_id, versions=self.versions,
             key=self.key, system_id=self.identity.system_id, batch_changes=batch_changes, now=datetime.now(UTC),
             publications=frozenset(self.config.source.publications),
             known_good=lambda relid: compare.known_good(self, last, relid),  # type: ignore[arg-type]
         )  # fmt: skip
         ddl_xids: dict[int, int] = {}
-        for batch in planning.plan(spool, context=context).batches:
+        for batch in planner.plan(spool, context=context).batches:
             self._add(batch.events)
             for task in batch.tasks(2):
                 for part in decode_rows(task.path, task):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import psycopg
 
     from toolkit.compare import Observation
-    from toolkit.decode.plan import Plan
+    from toolkit.decode.planner import Plan
     from toolkit.lake.ledger import Ledger
     from toolkit.rawlog.arrow import Event
     from toolkit.source.slot import Cut
@@ -225,9 +225,9 @@ class _Run:
 
     def _plan(self, spool: Spool) -> Plan:
         from toolkit import compare
-        from toolkit.decode import plan as planning
+        from toolkit.decode import planner
 
-        context = planning.PlanContext(
+        context = planner.PlanContext(
             generation=self.last.generation,
             batch_id=self.last.batch_id + 1,
             next_schema_id=self.next_schema_id,
@@ -239,7 +239,7 @@ class _Run:
             publications=frozenset(self.config.source.publications),
             known_good=lambda relid: compare.known_good(self.ledger, self.last, relid),
         )
-        return planning.plan(spool, context=context)
+        return planner.plan(spool, context=context)
 
     def _require_beacon(self, plan: Plan, target: Lsn) -> None:
         """The nonce of an earlier drain must be in the stream, else this is another history with the same numbers."""

@@ -144,7 +144,7 @@ def _in_binary(conn: psycopg.Connection, config: Config, upto: Lsn, context: Pla
     import numpy as np
 
     from toolkit.decode.layout import logs
-    from toolkit.decode.plan import Planner
+    from toolkit.decode.planner import Planner
     from toolkit.decode.stream import ROW_BYTES, open_bytes, scan
     from toolkit.source import peek
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from toolkit.compare import Observation
-    from toolkit.decode.changelog import LogRows
     from toolkit.decode.logged_ddl import LoggedDdl
+    from toolkit.decode.logged_rows import LogRows
     from toolkit.decode.rows import Binding
     from toolkit.lake.ledger import Ledger
     from toolkit.rawlog.arrow import Event
@@ -168,7 +168,7 @@ class _Run:
     def ddl(self) -> LoggedDdl:
         """Fold the DDL messages of the tick."""
         from toolkit.decode import logged_ddl
-        from toolkit.decode.plan import PlanContext
+        from toolkit.decode.planner import PlanContext
         from toolkit.source import catalog, tick
 
         messages = []
@@ -194,7 +194,7 @@ class _Run:
         import numpy as np
         import pyarrow as pa
 
-        from toolkit.decode import changelog
+        from toolkit.decode import logged_rows
         from toolkit.decode.layout import logged_layout
         from toolkit.rawlog.arrow import EVENT_SCHEMA
         from toolkit.source import tick
@@ -216,7 +216,7 @@ class _Run:
                 for relid in np.unique(log.relids).tolist():
                     first = int(log.lsns[log.relids == relid].min())
                     self.oldest[relid] = min(first, self.oldest.get(relid, first))
-                for batch in changelog.events(log, layouts, batch_id=self.batch_id, generation=self.last.generation):
+                for batch in logged_rows.events(log, layouts, batch_id=self.batch_id, generation=self.last.generation):
                     if written >= _FILE_ROWS:
                         stack.close()
                         files.append(self.directory / f"tick-{len(files)}.arrow")
@@ -269,7 +269,7 @@ class _Run:
         import numpy as np
         import pyarrow as pa
 
-        from toolkit.decode.changelog import LogRows
+        from toolkit.decode.logged_rows import LogRows
 
         count = len(cells) // 6
         columns = [cells.take(pa.array(np.arange(i, len(cells), 6))) for i in range(6)]

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from toolkit.decode import changelog
+from toolkit.decode import logged_rows
 from toolkit.decode.rows import Binding
 from toolkit.values.errors import DecodeError
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.unit
 
 
 def _images(texts: list[str | None], attnums: list[int], width: int, absent: tuple[int, ...] = ()) -> list[object]:
-    return changelog.record_images(pa.array(texts, pa.string()), attnums, width, absent).to_pylist()
+    return logged_rows.record_images(pa.array(texts, pa.string()), attnums, width, absent).to_pylist()
 
 
 def test_quotes_backslashes_newlines_null_and_empty():
@@ -42,18 +42,18 @@ def test_what_is_no_record_is_refused(text: str):
         _images([text], [1, 2], 2)
 
 
-def _log(ops: str, old: list[str | None], new: list[str | None]) -> changelog.LogRows:
+def _log(ops: str, old: list[str | None], new: list[str | None]) -> logged_rows.LogRows:
     count = np.arange(len(ops), dtype=np.int64)
     same = np.full(len(ops), 7, np.int64)
     texts = (pa.array(list(ops), pa.string()), pa.array(old, pa.string()), pa.array(new, pa.string()))
-    return changelog.LogRows(count, same, count, same + 1, same, same, same, same, *texts)
+    return logged_rows.LogRows(count, same, count, same + 1, same, same, same, same, *texts)
 
 
 def test_rows_truncates_and_what_could_not_be_logged():
     layout = Binding(-1, 7, (1, 3), 3, 12)
     log = _log("IUTFMD", [None, "(1,a)", None, None, None, "(1,b)"], ["(1,a)", "(1,b)", None, "too large", "ddl", None])
     found = [
-        row for batch in changelog.events(log, {7: [layout]}, batch_id=1, generation=1) for row in batch.to_pylist()
+        row for batch in logged_rows.events(log, {7: [layout]}, batch_id=1, generation=1) for row in batch.to_pylist()
     ]
     shown = [(row["kind"], row["op"], row["old"], row["new"]) for row in found]
     assert shown == [
@@ -69,6 +69,6 @@ def test_rows_truncates_and_what_could_not_be_logged():
 
 @pytest.mark.parametrize("layouts", [{}, {7: [Binding(-1, 7, (1, 2), 2, 12)]}, {7: [Binding(-1, 7, (), 0, 12)]}])
 def test_images_that_fit_no_schema_version_are_kept_with_a_gap(layouts: dict[int, list[Binding]]):
-    batches = list(changelog.events(_log("I", [None], ["(1,a,)"]), layouts, batch_id=1, generation=1))
+    batches = list(logged_rows.events(_log("I", [None], ["(1,a,)"]), layouts, batch_id=1, generation=1))
     row, gap = (row for batch in batches for row in batch.to_pylist())
     assert (row["new"], row["schema_id"], gap["kind"]) == (["1", "a", None], None, "gap")

@@ -11,7 +11,7 @@ import pytest
 from tests.unit import wire
 from toolkit.decode import ddl
 from toolkit.decode.messages import Begin, Commit, Origin, Relation, TypeName, parse
-from toolkit.decode.plan import plan
+from toolkit.decode.planner import plan
 from toolkit.values.errors import DecodeError
 from toolkit.values.table import TableVersion
 

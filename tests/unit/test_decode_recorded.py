@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit import wire
-from toolkit.decode.plan import plan
+from toolkit.decode.planner import plan
 from toolkit.values.spool import Spool
 from toolkit.values.table import Column, TableVersion
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.unit import wire
 from toolkit.decode import rows, stream
-from toolkit.decode.plan import plan
+from toolkit.decode.planner import plan
 from toolkit.rawlog.arrow import EVENT_SCHEMA
 from toolkit.values.errors import DecodeError
 

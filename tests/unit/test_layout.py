@@ -118,7 +118,7 @@ def test_imports_point_one_way(path: Path) -> None:
 
 
 def test_a_wrong_import_is_found() -> None:
-    assert _wrong_imports("toolkit.decode.plan", "def f():\n    from toolkit.lake import session\n")
+    assert _wrong_imports("toolkit.decode.planner", "def f():\n    from toolkit.lake import session\n")
     assert _wrong_imports("toolkit.source.peek", "from toolkit.lake.ledger import Ledger")
     assert _wrong_imports("toolkit.lake.staging", "from toolkit import drain")
     assert not _wrong_imports("toolkit.drain", "from toolkit.lake.ledger import Ledger")

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from toolkit.decode.plan import Plan, PlanContext
-from toolkit.decode.plan import plan as make_plan
+from toolkit.decode.planner import Plan, PlanContext
+from toolkit.decode.planner import plan as make_plan
 from toolkit.decode.rows import decode_rows
 from toolkit.values.lsn import Lsn
 from toolkit.values.spool import ROW_HEADER, Spool

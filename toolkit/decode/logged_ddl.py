@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from toolkit.decode.ddl import DDL_PREFIX
-from toolkit.decode.plan import PlanContext, plan
+from toolkit.decode.planner import PlanContext, plan
 from toolkit.rawlog.arrow import Event
 from toolkit.values.lsn import Lsn
 from toolkit.values.spool import Spool

@@ -106,9 +106,9 @@ def decode_rows(path: str, task: DecodeTask) -> Iterator[pa.RecordBatch]:
             for chunk in _chunks(stream.offsets, part):
                 batch = _batch(stream, columns, task, binding, chunk)
                 if binding.kind == "log":
-                    from toolkit.decode import changelog
+                    from toolkit.decode import logged_rows
 
-                    yield from changelog.unfold(batch, chunk, task)
+                    yield from logged_rows.unfold(batch, chunk, task)
                 else:
                     yield batch
                     yield from _lacking(batch)

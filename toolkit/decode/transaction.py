@@ -18,7 +18,7 @@ from toolkit.values.lsn import Lsn
 from toolkit.values.table import SchemaVersion, TableVersion
 
 if TYPE_CHECKING:
-    from toolkit.decode.plan import Planner
+    from toolkit.decode.planner import Planner
 
 #: What is kept of a logical message that is not ours, in bytes.
 MESSAGE_CAP = 64 * 1024
