@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from toolkit.decode import logged_rows
-from toolkit.source import connection, install, preflight, tick
+from toolkit.source import connection, install, preflight, ticks
 from toolkit.source.connection import Connection
-from toolkit.source.tick import Tick
+from toolkit.source.ticks import Tick
 from toolkit.values.config import Config, TableConfig
 
 #: A partitioned table with two leaves, one row in each.
@@ -51,11 +51,11 @@ class Log:
     def tick(self) -> Tick:
         found = self.conn.execute("select pg_catalog.pg_current_snapshot()::text").fetchone()
         assert found is not None
-        return tick.record(self.conn, found[0])
+        return ticks.record(self.conn, found[0])
 
     def rows(self, since: Tick, upto: Tick, *, messages: bool = False) -> list[Row]:
         found = []
-        for cells in tick.rows(self.conn, since, upto):
+        for cells in ticks.rows(self.conn, since, upto):
             texts = cells.to_pylist()
             for xid, lsn, relid, op, old, new in zip(*(texts[i::6] for i in range(6)), strict=True):
                 if messages or op != "M":

@@ -14,7 +14,7 @@ from typing import Any
 
 import psycopg
 
-from toolkit.source import slot, tick
+from toolkit.source import slot, ticks
 from toolkit.values.config import Config
 
 _WAITING = """
@@ -30,7 +30,7 @@ class Awaited:
         self._conn = conn
         self._stack = ExitStack()
         self._pool = self._stack.enter_context(ThreadPoolExecutor(1))
-        self._cut = self._pool.submit(self._stack.enter_context, tick.exact_cut(config))
+        self._cut = self._pool.submit(self._stack.enter_context, ticks.exact_cut(config))
 
     def __enter__(self) -> Awaited:
         return self

@@ -27,7 +27,8 @@ from toolkit.decode.rows import decode_rows
 from toolkit.rawlog import states
 from toolkit.rawlog.arrow import BASELINE_ORDINAL, EVENT_SCHEMA, Event
 from toolkit.rawlog.batch import BatchRecord
-from toolkit.source import catalog, changelog, connection, guard, install, peek, slot, tick
+from toolkit.source import catalog, change_log, connection, guard, install, peek, slot
+from toolkit.source import ticks as tick
 from toolkit.values.config import Config
 from toolkit.values.errors import CdcError
 from toolkit.values.lsn import Lsn
@@ -92,10 +93,10 @@ class Log:
         """Install capture, create the slot, copy every published table."""
         with connection.connect(config) as conn:
             install.install(conn, config)
-            ticks = changelog.by_ticks(conn, config)
+            ticks = change_log.by_ticks(conn, config)
             log = (TickLog if ticks else cls)(conn, config, directory)
-            changelog.settle(conn, config)
-            changelog.begin(conn, config)
+            change_log.settle(conn, config)
+            change_log.begin(conn, config)
             first = tick.tick_cut(config) if ticks else slot.create_slot(config, config.source.slot, temporary=False)
             with first as cut:
                 log.complete_to = log.compared_to = cut.lsn
@@ -143,8 +144,8 @@ class Log:
         self._compare(last, seen, ddl_xids)
         if self.config.uses_change_log and seen is not None:
             if seen.log_is_read:
-                changelog.purge(self.conn, seen.snapshot)
-            changelog.recheck(self.conn, self.config)
+                change_log.purge(self.conn, seen.snapshot)
+            change_log.recheck(self.conn, self.config)
         return self.complete_to
 
     def _compare(self, last: BatchRecord, seen: compare.Observation | None, ddl_xids: dict[int, int]) -> None:
@@ -330,9 +331,9 @@ class TickLog(Log):
         self.complete_to, self.tick, self.batch_id = target.lsn, target.snapshot, self.batch_id + 1
         self.changes += spooled.counts["row"] + spooled.counts["truncate"]
         self._compare(last, seen, {})
-        changelog.purge(self.conn, target.snapshot)
+        change_log.purge(self.conn, target.snapshot)
         tick.forget_before(self.conn, target.lsn)
-        changelog.recheck(self.conn, self.config)
+        change_log.recheck(self.conn, self.config)
         return self.complete_to
 
 

@@ -86,10 +86,10 @@ def observe_at(config: Config, cut: Cut, known: Collection[int]) -> Observation:
         LockTimeout: DDL that has not committed locks a table; names the session.
         SourceUnavailable: the cut is gone.
     """
-    from toolkit.source import locks, snapshot
+    from toolkit.source import locks, snapshot_rows
 
     what, seconds = f"reading the catalog at {cut.lsn}", config.snapshot.lock_seconds
-    with snapshot.reader(config, cut) as conn, locks.waiting(conn, what, seconds=seconds):
+    with snapshot_rows.reader(config, cut) as conn, locks.waiting(conn, what, seconds=seconds):
         return _read(conn, config, known, cut.lsn)
 
 
@@ -97,7 +97,7 @@ def _read(
     conn: psycopg.Connection, config: Config, known: Collection[int], lsn: Lsn, fresh: Collection[int] = ()
 ) -> Observation:
     """The catalog in the snapshot of `conn`, of which nothing ends behind `lsn`; `fresh` got their trigger before."""
-    from toolkit.source import catalog, changelog, guard, slot
+    from toolkit.source import catalog, change_log, guard, slot
     from toolkit.values.names import qualified
 
     shown = slot.shown(conn)
@@ -107,7 +107,7 @@ def _read(
     tables |= catalog.snapshots_of(conn, [relid for relid in also if relid not in tables])
     asked = frozenset(known) | tables.keys()
     truncated = {root: qualified(p.schema, p.name) for p in moved for root in p.roots}
-    capture, log_is_read = guard.capture_state(conn), changelog.is_read(conn)
+    capture, log_is_read = guard.capture_state(conn), change_log.is_read(conn)
     return Observation(tables, asked, shown, lsn, lsn, capture, truncated, log_is_read)
 
 

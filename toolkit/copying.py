@@ -27,7 +27,7 @@ from toolkit.values.lsn import Lsn
 if TYPE_CHECKING:
     from toolkit.source.connection import Connection
     from toolkit.source.slot import Cut
-    from toolkit.source.snapshot import Images, Piece
+    from toolkit.source.snapshot_rows import Images, Piece
     from toolkit.values.config import Config
 
 _log = logger(__name__)
@@ -78,7 +78,7 @@ def copy(conn: Connection, cut: Cut, task: Task, ids: dict[str, int], lock_secon
         SourceUnavailable: the session broke off.
     """
     from toolkit.lake.files import EventsFile
-    from toolkit.source import snapshot
+    from toolkit.source import snapshot_rows
     from toolkit.values.table import TableVersion
 
     file = EventsFile(task.path, ids)
@@ -87,7 +87,7 @@ def copy(conn: Connection, cut: Cut, task: Task, ids: dict[str, int], lock_secon
         table = TableVersion.from_json(json.loads(item.payload))
         rows.setdefault(item.relid, 0)
         try:
-            for batch in snapshot.snapshot_batches(
+            for batch in snapshot_rows.snapshot_batches(
                 conn, table, cut.lsn, generation=task.generation, batch_id=task.batch_id, schema_id=item.schema_id,
                 piece=item.piece, images=item.images, lock_seconds=lock_seconds,
             ):  # fmt: skip
@@ -95,7 +95,7 @@ def copy(conn: Connection, cut: Cut, task: Task, ids: dict[str, int], lock_secon
                 report(batch.num_rows, batch.column("new").nbytes)
                 file.write(batch)
                 del batch  # a huge row is not held while the next one comes
-        except snapshot.TableRefused as error:
+        except snapshot_rows.TableRefused as error:
             file.discard()
             return Copied(task, refused={item.relid: (str(error), error.moved)})
     file.close()
@@ -165,10 +165,10 @@ class Copiers:
         return results
 
     def _own(self) -> Connection:
-        from toolkit.source import snapshot
+        from toolkit.source import snapshot_rows
 
         if self._conn is None:
-            self._conn = self._stack.enter_context(snapshot.reader(self._config, self._cut))
+            self._conn = self._stack.enter_context(snapshot_rows.reader(self._config, self._cut))
         return self._conn
 
 
@@ -306,7 +306,7 @@ def _plain(task: Task) -> dict[str, Any]:
 
 
 def _task(data: dict[str, Any]) -> Task:
-    from toolkit.source.snapshot import Images, Piece
+    from toolkit.source.snapshot_rows import Images, Piece
 
     items = tuple(
         Item(
@@ -330,7 +330,7 @@ def _lines() -> Iterator[dict[str, Any]]:
 
 def work() -> int:
     """The worker's life: one greeting, then task after task until the input ends."""
-    from toolkit.source import snapshot
+    from toolkit.source import snapshot_rows
     from toolkit.source.slot import Cut
     from toolkit.values.config import Config
 
@@ -347,7 +347,7 @@ def work() -> int:
         _send(out, {"rows": rows, "bytes": size})
 
     try:
-        with snapshot.reader(config, cut) as conn:
+        with snapshot_rows.reader(config, cut) as conn:
             for data in lines:
                 try:
                     done = copy(conn, cut, _task(data), hello["ids"], config.snapshot.lock_seconds, report)

@@ -343,12 +343,12 @@ def _read_truth(config: Config) -> _Truth:
     """Everything of one table in the snapshot of an exact LSN."""
     from psycopg import sql
 
-    from toolkit.source import connection, parity, slot
+    from toolkit.source import connection, row_lines, slot
 
     with contextlib.ExitStack() as stack:
         conn = stack.enter_context(connection.connect(config))
         cut = stack.enter_context(slot.create_slot(config, slot.temporary_name(config), temporary=True))
-        stack.enter_context(parity.inside_snapshot(conn, cut.snapshot_name, seconds=30))
+        stack.enter_context(row_lines.inside_snapshot(conn, cut.snapshot_name, seconds=30))
         shown = conn.execute(sql.SQL("select * from {}").format(sql.Identifier("public", _AS_OF_TABLE)))
         result, columns = shown.pgresult, tuple(column.name for column in shown.description or [])
         assert result is not None

@@ -39,7 +39,7 @@ def _java() -> list[Diagnosis]:
 
 
 def _source(config: Config) -> list[Diagnosis]:
-    from toolkit.source import catalog, changelog, connection, preflight, slot
+    from toolkit.source import catalog, change_log, connection, preflight, slot
 
     found: list[Diagnosis] = []
     try:
@@ -54,7 +54,7 @@ def _source(config: Config) -> list[Diagnosis]:
             if outside:
                 found.append(Diagnosis("ok", "out of scope", f"{outside}: they give no events", None))
             state = slot.read_slot(conn, config.source.slot)
-            if changelog.by_ticks(conn, config):
+            if change_log.by_ticks(conn, config):
                 found.append(Diagnosis("ok", "change log", "drained by ticks: exact at ticks only", None))
             elif state is None:
                 found.append(Diagnosis("error", f"slot {config.source.slot}", "does not exist", "cdc init"))

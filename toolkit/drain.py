@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from toolkit.rawlog.batch import BatchRecord, SourceIdentity
-from toolkit.spooling import spool_directory
+from toolkit.source.spooling import spool_directory
 from toolkit.values.errors import ConfigError, HistoryDiverged, LakeError
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
@@ -58,7 +58,7 @@ def drain(
     """
     from toolkit import compare
     from toolkit.lake.ledger import Ledger
-    from toolkit.source import catalog, changelog, connection, slot
+    from toolkit.source import catalog, change_log, connection, slot
 
     with connection.connect(config) as conn:
         ledger = Ledger(config)  # one reading: the row the run continues and the table snapshot it commits against
@@ -67,7 +67,7 @@ def drain(
             raise LakeError(f"draining slot {config.source.slot!r}: the lake has no ledger yet; run `cdc init` first")
         last.require_format()
         slot.require_primary(conn)
-        if changelog.by_ticks(conn, config):
+        if change_log.by_ticks(conn, config):
             from toolkit import tick_drain
 
             return tick_drain.drain(config, conn, ledger, last, upto, cut=cut)
@@ -98,8 +98,8 @@ def drain(
         result = _Run(config, conn, ledger, last, identity, versions, seen).to(target, max_changes)
         if config.uses_change_log and seen is not None and result.committed_lsn >= seen.upto:
             if seen.log_is_read:
-                changelog.purge(conn, seen.snapshot)
-            changelog.recheck(conn, config)
+                change_log.purge(conn, seen.snapshot)
+            change_log.recheck(conn, config)
         return result
 
 

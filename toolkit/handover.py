@@ -29,11 +29,11 @@ def to_slot(config: Config, conn: psycopg.Connection[Any]) -> None:
     Killed anywhere, it is simply begun again: nothing was read from the slot yet.
     """
     from toolkit import tick_drain
-    from toolkit.source import catalog, slot, tick
+    from toolkit.source import catalog, slot, ticks
 
     slot.drop_slot(conn, config.source.slot)  # of an attempt before
     with slot.create_slot(config, config.source.slot, temporary=False) as cut:
-        taken = tick.at_cut(conn, config, cut)
+        taken = ticks.at_cut(conn, config, cut)
     ledger = ledger_of(config)
     last = ledger.last()
     assert last is not None
@@ -48,7 +48,7 @@ def to_ticks(config: Config, conn: psycopg.Connection[Any]) -> None:
     Raises:
         HistoryDiverged: the slot is gone already, and with it the position at which ticks could begin.
     """
-    from toolkit.source import slot, tick
+    from toolkit.source import slot, ticks
 
     if slot.read_slot(conn, config.source.slot) is None:
         raise HistoryDiverged(
@@ -57,7 +57,7 @@ def to_ticks(config: Config, conn: psycopg.Connection[Any]) -> None:
         )
     by_slot = config.model_copy(update={"source": config.source.model_copy(update={"change_log_drain": "slot"})})
     with slot.create_slot(config, slot.temporary_name(config), temporary=True) as cut:
-        taken = tick.at_cut(conn, config, cut)
+        taken = ticks.at_cut(conn, config, cut)
     last = ledger_of(config).last()
     assert last is not None
     drain(as_read(by_slot, last), upto=cut.lsn)

@@ -31,12 +31,12 @@ class InitResult:
 
 def plan_sql(config: Config) -> str:
     """The SQL that `init` would run on the source, for people to read or run themselves."""
-    from toolkit.source import catalog, changelog, connection, install, preflight
+    from toolkit.source import catalog, change_log, connection, install, preflight
 
     with connection.connect(config) as conn:
         preflight.require(conn, config)
-        tables, ticks = catalog.selected_tables(conn, config), changelog.by_ticks(conn, config)
-        cost = "".join(f"-- {line}\n" for line in changelog.predicted(conn, config))
+        tables, ticks = catalog.selected_tables(conn, config), change_log.by_ticks(conn, config)
+        cost = "".join(f"-- {line}\n" for line in change_log.predicted(conn, config))
         return cost + install.install_sql(config, tables, ticks=ticks)
 
 
@@ -51,12 +51,12 @@ def init(config: Config, *, new_generation: bool = False) -> InitResult:
     from toolkit import project
     from toolkit.lake import session, tables
     from toolkit.lake.ledger import Ledger
-    from toolkit.source import catalog, changelog, connection, install, preflight, slot
+    from toolkit.source import catalog, change_log, connection, install, preflight, slot
 
     tables.require_writable(config)
     with connection.connect(config) as conn:
         preflight.require(conn, config)
-        ticks = changelog.by_ticks(conn, config)
+        ticks = change_log.by_ticks(conn, config)
         last = Ledger(config).last()
         existing = slot.read_slot(conn, config.source.slot)
         if last is not None and not new_generation:
@@ -71,7 +71,7 @@ def init(config: Config, *, new_generation: bool = False) -> InitResult:
             require_same_source(last, catalog.read_identity(conn, as_read(config, last)))
         project.ensure(config)
         tables.ensure(session.own_session(config), config)
-        moving = changelog.moving(conn, config) if last is not None and not new_generation else ()
+        moving = change_log.moving(conn, config) if last is not None and not new_generation else ()
         install.install(conn, config)
         identity = catalog.read_identity(conn, config)
         generation = 1 if last is None else last.generation + int(new_generation)
@@ -90,8 +90,8 @@ def init(config: Config, *, new_generation: bool = False) -> InitResult:
             last, existing = Ledger(config).last(), slot.read_slot(conn, config.source.slot)
         batch_id = 1 if last is None else last.batch_id + 1
         if last is None or new_generation if ticks else existing is None:
-            changelog.settle(conn, config)
-            changelog.begin(conn, config)
+            change_log.settle(conn, config)
+            change_log.begin(conn, config)
             return _first(config, identity, generation, batch_id, ticks)
         if last is not None and ticks:
             from toolkit import handover, tick_drain
@@ -103,7 +103,7 @@ def init(config: Config, *, new_generation: bool = False) -> InitResult:
         if last is None and existing is not None:
             # Killed between slot and ledger: nothing was read from the slot yet, so the log starts where it stands.
             _start(config, identity, generation, 1, existing.confirmed_flush_lsn)
-        changelog.settle(conn, config)
+        change_log.settle(conn, config)
     missing = tuple(dict.fromkeys([*missing_baselines(config), *moving]))
     if not missing:
         done = Ledger(config).last()
@@ -115,7 +115,8 @@ def init(config: Config, *, new_generation: bool = False) -> InitResult:
 
 def _first(config: Config, identity: SourceIdentity, generation: int, batch_id: int, ticks: bool) -> InitResult:
     """Create the slot, or take the first tick; the exported snapshot is the cut of the first copy."""
-    from toolkit.source import slot, tick
+    from toolkit.source import slot
+    from toolkit.source import ticks as tick
 
     opened = tick.tick_cut(config) if ticks else slot.create_slot(config, config.source.slot, temporary=False)
     with opened as cut:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.drain import DrainResult, drain, ledger_of
 from toolkit.rawlog.arrow import Event
-from toolkit.spooling import spool_directory
+from toolkit.source.spooling import spool_directory
 from toolkit.values.errors import ConfigError, UnreadableChange
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn

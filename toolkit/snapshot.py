@@ -20,7 +20,7 @@ from toolkit.drain import drain, ledger_of
 from toolkit.proofs import found_wrong, proven
 from toolkit.rawlog.arrow import BASELINE_ORDINAL, Event
 from toolkit.rawlog.states import TableState, table_states
-from toolkit.spooling import spool_directory
+from toolkit.source.spooling import spool_directory
 from toolkit.values.errors import ConfigError, LakeError, UnknownTable
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from toolkit.source.slot import Cut
-    from toolkit.source.snapshot import Images, Piece, Size
+    from toolkit.source.snapshot_rows import Images, Piece, Size
     from toolkit.values.config import Config
 
 _log = logger(__name__)
@@ -116,7 +116,7 @@ def repair(config: Config, tables: Sequence[str] = (), *, scope: Scope = WHOLE) 
         UnknownTable: a name that is not published on the source; nothing was copied.
         ConfigError: a scope that the table does not have; nothing was copied.
     """
-    from toolkit.source import tick
+    from toolkit.source import ticks
 
     if scope.name != "all" and len(tables) != 1:
         raise ConfigError("repairing a part: name exactly one table")
@@ -131,7 +131,7 @@ def repair(config: Config, tables: Sequence[str] = (), *, scope: Scope = WHOLE) 
     for _ in range(_CUTS):
         if not wanted:
             break
-        with tick.exact_cut(config) as cut:
+        with ticks.exact_cut(config) as cut:
             drain(config, cut=cut)  # what passed capture since the first drain is told by nobody after the copy
             found = _copy(config, cut, wanted, scope)
         lsn = cut.lsn
@@ -148,13 +148,13 @@ def heal(config: Config) -> SnapshotResult | None:
 
     What is larger stays stale, by name in the status.
     """
-    from toolkit.source import snapshot
+    from toolkit.source import snapshot_rows
 
     stale = {state.relid for state in _stale(config)}
     ledger = ledger_of(config)
     latest = ledger.latest_versions().items()
     tables = [version.table for relid, version in latest if relid in stale and version.table.published]
-    sizes = snapshot.estimate(config, tables)
+    sizes = snapshot_rows.estimate(config, tables)
     chosen, left = [], config.snapshot.heal_mb * (1 << 20)
     for table in sorted((t for t in tables if t.relid in sizes), key=lambda t: sizes[t.relid].bytes):
         left -= sizes[table.relid].bytes
@@ -214,10 +214,10 @@ def _plans(
     config: Config, cut: Cut, tables: Sequence[str] | frozenset[int] | None, scope: Scope, outcome: _Outcome
 ) -> list[_Plan]:
     """What to read, ordered by relid."""
-    from toolkit.source import catalog, locks, snapshot
+    from toolkit.source import catalog, locks, snapshot_rows
 
     plans = []
-    with snapshot.reader(config, cut) as conn:
+    with snapshot_rows.reader(config, cut) as conn:
         outcome.labels = catalog.enum_labels(conn)
         with locks.waiting(conn, f"reading the catalog at {cut.lsn}", seconds=config.snapshot.lock_seconds):
             payloads = catalog.snapshot_json(conn, config)
@@ -225,12 +225,12 @@ def _plans(
         chosen = _chosen(versions, tables)
         outcome.names |= {t.relid: t.identifier for t in chosen}
         most = int(config.snapshot.piece_mb * (1 << 20))
-        cutting = snapshot.Cutting(4 * max(1, config.snapshot.workers), min(_LEAST_PIECE, most), most)
+        cutting = snapshot_rows.Cutting(4 * max(1, config.snapshot.workers), min(_LEAST_PIECE, most), most)
         for table in sorted(chosen, key=lambda t: t.relid):
             images = _images(table, scope)
             try:
-                found, size = snapshot.pieces(conn, table, cutting, lock_seconds=config.snapshot.lock_seconds)
-            except snapshot.TableRefused as error:
+                found, size = snapshot_rows.pieces(conn, table, cutting, lock_seconds=config.snapshot.lock_seconds)
+            except snapshot_rows.TableRefused as error:
                 outcome.refused[table.relid] = (str(error), error.moved)
                 continue
             if scope.partition:
@@ -261,7 +261,7 @@ def _chosen(versions: dict[int, TableVersion], tables: Sequence[str] | frozenset
 
 def _images(table: TableVersion, scope: Scope) -> Images:
     """How the rows of a scope are told: a narrower one are updates, which need a key to say of what."""
-    from toolkit.source.snapshot import Images
+    from toolkit.source.snapshot_rows import Images
 
     if scope.name == "all":
         return Images()

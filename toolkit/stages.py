@@ -44,12 +44,12 @@ def next_stage(config: Config, conn: Connection) -> Stage | None:
 
 
 def _objects(config: Config, conn: Connection) -> Stage:
-    from toolkit.source import catalog, changelog, preflight
+    from toolkit.source import catalog, change_log, preflight
 
     missing = []
     if not catalog.installed(conn):
         missing.append("schema cdc")
-    elif not changelog.by_ticks(conn, config):
+    elif not change_log.by_ticks(conn, config):
         missing += [f"publication {name}" for name in catalog.missing_publications(conn, config)]
         if not preflight.triggers_stand(conn) and catalog.is_superuser(conn):  # others may do without
             missing.append("event triggers")
@@ -57,9 +57,9 @@ def _objects(config: Config, conn: Connection) -> Stage:
 
 
 def _slot(config: Config, conn: Connection, last: BatchRecord | None) -> Stage:
-    from toolkit.source import changelog, slot
+    from toolkit.source import change_log, slot
 
-    if changelog.by_ticks(conn, config):
+    if change_log.by_ticks(conn, config):
         return Stage("slot", True, "drained by ticks")
     state = slot.read_slot(conn, config.source.slot)
     if state is None:

@@ -62,12 +62,12 @@ def status(config: Config) -> Status:
     slot_state, lag, problem, stage = None, None, None, None
     try:
         from toolkit import stages
-        from toolkit.source import changelog, connection, slot
+        from toolkit.source import change_log, connection, slot
 
         with connection.connect(config) as conn:
             slot_state = slot.read_slot(conn, config.source.slot)
             lag = max(0, slot.flush_lsn(conn) - last.complete_to)
-            if slot_state is None and not changelog.by_ticks(conn, config):
+            if slot_state is None and not change_log.by_ticks(conn, config):
                 problem = f"slot {config.source.slot!r} does not exist"
             stage = stages.next_stage(config, conn)
     except CdcError as error:

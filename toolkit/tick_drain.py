@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from toolkit.drain import DrainResult, require_same_history
-from toolkit.spooling import spool_directory
+from toolkit.source.spooling import spool_directory
 from toolkit.values.errors import CdcError, ConfigError, HistoryDiverged
 from toolkit.values.log_setup import logger
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from toolkit.rawlog.arrow import Event
     from toolkit.rawlog.batch import BatchRecord
     from toolkit.source.slot import Cut
-    from toolkit.source.tick import Tick
+    from toolkit.source.ticks import Tick
     from toolkit.values.config import Config
     from toolkit.values.lsn import Lsn
     from toolkit.values.table import SchemaVersion
@@ -68,7 +68,7 @@ def drain(
         HistoryDiverged: the source does not know the tick that the ledger ends with.
     """
     from toolkit import compare
-    from toolkit.source import changelog, tick
+    from toolkit.source import change_log, ticks
 
     since = last_tick(config, conn, last)
     upto = cut.lsn if cut is not None else upto
@@ -80,9 +80,9 @@ def drain(
         seen = compare.observe(conn, config, live)  # catalog and tick are of one snapshot
         if seen is None:  # without the catalog of the same snapshot nobody could read the rows
             raise CdcError("draining a tick: DDL that has not committed locks a table; run it again when it has ended")
-        target = tick.record(conn, seen.snapshot)
+        target = ticks.record(conn, seen.snapshot)
     else:
-        found = tick.known(conn, upto)
+        found = ticks.known(conn, upto)
         if found is None:
             raise ConfigError(
                 f"draining to {upto}: no tick stands there; without logical decoding the log ends at ticks"
@@ -102,9 +102,9 @@ def drain(
                 next_schema_id=ddl.next_schema_id, at=target.lsn,
             )  # fmt: skip
         changes = run.commit(spooled, events, seen)
-    changelog.purge(conn, target.snapshot)
-    tick.forget_before(conn, target.lsn)
-    mended = changelog.recheck(conn, config)
+    change_log.purge(conn, target.snapshot)
+    ticks.forget_before(conn, target.lsn)
+    mended = change_log.recheck(conn, config)
     _log.info(
         "drained a tick",
         extra={
@@ -124,7 +124,7 @@ def last_tick(config: Config, conn: psycopg.Connection[Any], last: BatchRecord) 
     Raises:
         HistoryDiverged: another server or timeline, an older copy, or a log that no ticks drained.
     """
-    from toolkit.source import catalog, slot, tick
+    from toolkit.source import catalog, slot, ticks
 
     advice = "the log cannot be continued; start a new one with `cdc init --new-generation`"
     if last.tick is None:
@@ -135,9 +135,11 @@ def last_tick(config: Config, conn: psycopg.Connection[Any], last: BatchRecord) 
     # Ticks need no publication; there may be one, if a slot is about to take over.
     identity = replace(catalog.read_identity(conn, config), publications={})
     require_same_history(config, last, identity, None, slot.flush_lsn(conn))
-    found = tick.known(conn, last.complete_to)
+    found = ticks.known(conn, last.complete_to)
     if found is None or found.snapshot != last.tick:
-        why = "it was restored from an older copy" if tick.any_known(conn) else "schema cdc, or its ticks, were dropped"
+        why = (
+            "it was restored from an older copy" if ticks.any_known(conn) else "schema cdc, or its ticks, were dropped"
+        )
         raise HistoryDiverged(
             f"the source does not know the tick at {last.complete_to} of batch {last.batch_id}: {why}; {advice}"
         )
@@ -169,11 +171,11 @@ class _Run:
         """Fold the DDL messages of the tick."""
         from toolkit.decode import logged_ddl
         from toolkit.decode.planner import PlanContext
-        from toolkit.source import catalog, tick
+        from toolkit.source import catalog, ticks
 
         messages = []
-        if tick.has_messages(self.conn):
-            for cells in tick.rows(self.conn, self.since, self.target, messages=True):
+        if ticks.has_messages(self.conn):
+            for cells in ticks.rows(self.conn, self.since, self.target, messages=True):
                 texts = cells.to_pylist()
                 for place, xid, lsn, _, _, _, content in zip(*(texts[i::7] for i in range(7)), strict=True):
                     messages.append(logged_ddl.LoggedMessage(int(place), int(xid), int(lsn), content))
@@ -197,7 +199,7 @@ class _Run:
         from toolkit.decode import logged_rows
         from toolkit.decode.layout import logged_layout
         from toolkit.rawlog.arrow import EVENT_SCHEMA
-        from toolkit.source import tick
+        from toolkit.source import ticks
 
         def layout(start: int, version: SchemaVersion) -> Binding:
             return replace(logged_layout(start, version), kind="row")  # published or not, no slot brings its rows
@@ -210,7 +212,7 @@ class _Run:
         written = _FILE_ROWS
         with ExitStack() as stack:
             writer: pa.RecordBatchWriter | None = None
-            for cells in tick.rows(self.conn, self.since, self.target):
+            for cells in ticks.rows(self.conn, self.since, self.target):
                 log = self._log_rows(cells, self.place)
                 self.place += len(log)
                 for relid in np.unique(log.relids).tolist():

@@ -21,7 +21,7 @@ from toolkit.lake.ledger import Ledger
 from toolkit.output import plain
 from toolkit.quality import check as checking
 from toolkit.rawlog import states
-from toolkit.source import tick
+from toolkit.source import ticks as tick
 from toolkit.values.config import Config, TableConfig
 from toolkit.values.errors import HistoryDiverged, UnknownTable
 from toolkit.values.lsn import Lsn

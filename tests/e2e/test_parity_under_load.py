@@ -22,7 +22,7 @@ from toolkit import build, initialise, workload
 from toolkit import drain as draining
 from toolkit.embedded import EmbeddedServer
 from toolkit.quality import check as checking
-from toolkit.source import cut, parity
+from toolkit.source import exact_cut, row_lines
 from toolkit.values.config import Config, SourceConfig
 from toolkit.values.resources import ROOT
 
@@ -84,7 +84,7 @@ def test_zero_false_positives(
             stderr=subprocess.DEVNULL,
         )
         beside = 0
-        open_beside = parity._beside
+        open_beside = row_lines._beside
 
         def counted(*arguments: Any) -> Iterator[Any]:
             nonlocal beside
@@ -92,7 +92,7 @@ def test_zero_false_positives(
                 beside += 1
                 yield session
 
-        monkeypatch.setattr(parity, "_beside", counted)
+        monkeypatch.setattr(row_lines, "_beside", counted)
         statuses: Counter[str] = Counter()
         reasons: Counter[str] = Counter()
         cuts: Counter[str] = Counter()
@@ -103,7 +103,7 @@ def test_zero_false_positives(
                 while time.monotonic() < end:
                     # Both kinds of cut in turn.
                     kind = ("slot", "snapshot")[sum(cuts.values()) % 2]
-                    monkeypatch.setattr(cut, "slot_at_once", lambda _, slot=kind == "slot": slot)
+                    monkeypatch.setattr(exact_cut, "slot_at_once", lambda _, slot=kind == "slot": slot)
                     report = checking.check(config, drain=draining.drain, build=build.build)
                     cuts[kind if report.lsn is not None else "none"] += 1
                     for table in report.tables:

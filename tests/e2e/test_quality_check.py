@@ -22,7 +22,7 @@ from toolkit.quality import check as checking
 from toolkit.quality import expectations, publish, trend
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.rows import rows
-from toolkit.source import cut, parity, slot
+from toolkit.source import exact_cut, row_lines, slot
 from toolkit.values.config import Config
 from toolkit.values.errors import ConfigError
 from toolkit.values.lsn import Lsn
@@ -167,7 +167,7 @@ def test_what_cannot_be_compared_is_never_green(source: Config, monkeypatch: pyt
     assert found["public.bag"].status == "identical"
     assert not report.green
 
-    read = parity.lines
+    read = row_lines.lines
 
     @contextmanager
     def altered_meanwhile(
@@ -179,7 +179,7 @@ def test_what_cannot_be_compared_is_never_green(source: Config, monkeypatch: pyt
             yield blocks
 
     with monkeypatch.context() as patch:
-        patch.setattr(parity, "lines", altered_meanwhile)
+        patch.setattr(row_lines, "lines", altered_meanwhile)
         report = checking.compare(source, drain=drain_behind_ddl, build=build.build)
     found = _by_name(report)
     assert found["public.felt"].status == "not_taken"
@@ -191,7 +191,7 @@ def test_what_cannot_be_compared_is_never_green(source: Config, monkeypatch: pyt
 
     with monkeypatch.context() as patch:
         patch.setattr(slot, "create_slot", no_slot)
-        patch.setattr(cut, "position", lambda *_: None)
+        patch.setattr(exact_cut, "position", lambda *_: None)
         hasty = source.model_copy(update={"check": source.check.model_copy(update={"cut_seconds": 0.1})})
         report = _check(hasty)
     assert (report.lsn, report.green) == (None, False)

@@ -13,8 +13,7 @@ from psycopg import sql
 from tests.support_postgres import mostly_one_server
 from toolkit.lake import parity as lake_side
 from toolkit.quality.classify import classify
-from toolkit.source import connection
-from toolkit.source import parity as source_side
+from toolkit.source import connection, row_lines
 from toolkit.values.config import Config, SourceConfig
 from toolkit.values.lake_types import typed_sql
 from toolkit.values.names import quote_spark
@@ -167,7 +166,7 @@ def test_the_engines_agree_and_every_fault_shows(
 
 
 def _source(conn: psycopg.Connection[Any], plan: Comparison) -> list[bytes]:
-    with source_side.lines(conn, plan) as blocks:
+    with row_lines.lines(conn, plan) as blocks:
         return [line for block in blocks for line in block]
 
 
@@ -177,15 +176,15 @@ def test_a_truncate_after_the_snapshot_is_not_taken(config: Config, conn: psycop
         holder.execute("set transaction isolation level repeatable read")
         name = holder.execute("select pg_export_snapshot()").fetchone()
         assert name is not None
-        with source_side.inside_snapshot(session, name[0], seconds=5):
+        with row_lines.inside_snapshot(session, name[0], seconds=5):
             before = _source(session, plan)
             # The read gave its lock back: the user's DDL does not wait for the check.
             conn.execute("set lock_timeout = '5s'")
             conn.execute("insert into public.corpus (id) values (1000)")
             assert _source(session, plan) == before
             conn.execute("truncate public.corpus")
-            with pytest.raises(source_side.TableMoved, match="truncated, rewritten or replaced"):
+            with pytest.raises(row_lines.TableMoved, match="truncated, rewritten or replaced"):
                 _source(session, plan)
             conn.execute("drop table public.corpus")
-            with pytest.raises(source_side.TableMoved, match="dropped or renamed"):
+            with pytest.raises(row_lines.TableMoved, match="dropped or renamed"):
                 _source(session, plan)

@@ -358,11 +358,11 @@ def test_trap_116_odd_names(world: World):
 
 def test_a_column_name_is_never_read_as_sql(world: World):
     """Placeholders stood in comments of the parity statements: a name with a newline ended the comment."""
-    from toolkit.source import parity
+    from toolkit.source import row_lines
     from toolkit.values.row_line import comparison
 
     plan = comparison(world.version("odd"), 16)
-    with connection.connect(world.config) as conn, conn.transaction(), parity.lines(conn, plan) as blocks:
+    with connection.connect(world.config) as conn, conn.transaction(), row_lines.lines(conn, plan) as blocks:
         assert sum(map(len, blocks))
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support_change_log import PARTITIONED, Log, Row, image, with_table
 from tests.support_postgres import mostly_one_server
 from tests.support_writers import TABLES, source_rows, writing
-from toolkit.source import changelog, install, snapshot, tick
+from toolkit.source import change_log, install, snapshot_rows, ticks
 from toolkit.source.locks import LockTimeout
 from toolkit.values.lsn import Lsn
 
@@ -46,11 +46,11 @@ def test_trap_033_a_tick_shows_a_later_commit_without_an_earlier_writer(log: Log
     with psycopg.connect(database) as a, psycopg.connect(database, autocommit=True) as b:
         a.execute("insert into t values (1)")
         b.execute("insert into t values (2)")
-        with tick.tick_cut(log.config) as cut:
+        with ticks.tick_cut(log.config) as cut:
             a.commit()
-            with snapshot.reader(log.config, cut) as reader:
+            with snapshot_rows.reader(log.config, cut) as reader:
                 assert reader.execute("select id from public.t").fetchall() == [(2,)]
-            taken = tick.known(log.conn, cut.lsn)
+            taken = ticks.known(log.conn, cut.lsn)
     assert taken is not None and taken.snapshot == cut.tick
     assert log.ops(taken, log.tick()) == [("I", None, "(1)")], "what the copy lacks comes in the next tick"
 
@@ -60,7 +60,7 @@ def test_trap_034_a_tick_waits_for_nobody(log: Log, database: str):
     log.install()
     with psycopg.connect(database) as blocker:
         blocker.execute("insert into t values (1)")
-        with tick.exact_cut(log.config) as cut:  # a slot would wait here until the budget is spent
+        with ticks.exact_cut(log.config) as cut:  # a slot would wait here until the budget is spent
             assert cut.tick is not None and cut.slot == ""
 
 
@@ -91,12 +91,12 @@ def test_trap_036_copy_and_ticks_meet_without_gap_or_double_under_writers(log: L
     with writing(database, count=4, seed=seed) as writers:
         while len(writers.seen_by_watermark) < 30:
             pass
-        with tick.tick_cut(log.config) as cut, snapshot.reader(log.config, cut) as reader:
+        with ticks.tick_cut(log.config) as cut, snapshot_rows.reader(log.config, cut) as reader:
             rows = reader.execute("select id::text, v::text, note from public.item").fetchall()
         more = len(writers.seen_by_watermark) + 30
         while len(writers.seen_by_watermark) < more:
             pass
-    since, upto = tick.known(log.conn, cut.lsn), log.tick()
+    since, upto = ticks.known(log.conn, cut.lsn), log.tick()
     assert since is not None
     relid = log.conn.execute("select 'public.item'::regclass::oid::int").fetchone()
     state = {row[0]: tuple(row) for row in rows}
@@ -189,7 +189,7 @@ def test_trap_127_what_goes_past_a_trigger(log: Log, database: str):
     assert log.rows(since, log.tick()) == []
     texts = [row.new or "" for row in log.rows(since, log.tick(), messages=True)]
     assert any('"published": false' in text for text in texts), "the DDL event says that capture stopped"
-    assert changelog.recheck(log.conn, log.config) == ("public.t",)
+    assert change_log.recheck(log.conn, log.config) == ("public.t",)
     assert log.conn.execute("select count(*) from cdc.logged_tables").fetchone() == before
     since = log.tick()
     log.conn.execute("alter table public.t alter v type bigint")
@@ -227,9 +227,9 @@ def test_trap_129_partitions_come_and_go(log: Log):
     assert log.during("insert into m1 values (4, 4, 'alone')") == [("I", None, "(4,4,alone)")]
     log.conn.execute("set cdc.capture = off; create table public.m4 partition of public.m for values from (30) to (40)")
     assert log.during("insert into m values (5, 31, 'lost')") == []
-    assert changelog.recheck(log.conn, log.config) == ("public.m4",)
+    assert change_log.recheck(log.conn, log.config) == ("public.m4",)
     assert log.during("insert into m values (6, 32, 'seen')") == [("I", None, "(6,32,seen)")]
-    assert changelog.recheck(log.conn, log.config) == ()
+    assert change_log.recheck(log.conn, log.config) == ()
 
 
 def test_trap_130_savepoints_keep_the_top_level_xid(log: Log, database: str):
@@ -261,7 +261,7 @@ def test_trap_131_purge_takes_only_what_is_drained(log: Log, database: str, seed
         while len(purged) < 3 or purged.total() < 6 or len(writers.seen_by_watermark) < 200:
             upto = log.tick()
             collected.update(log.rows(since, upto))
-            purged.update(changelog.purge(log.conn, upto.snapshot))
+            purged.update(change_log.purge(log.conn, upto.snapshot))
             since = upto
             if set(purged) == {1, 2}:
                 slow.commit()
@@ -273,7 +273,7 @@ def test_trap_131_purge_takes_only_what_is_drained(log: Log, database: str, seed
     seen = Counter(row.new.split(",")[0][1:] for row in collected if (row.relid,) == relid and row.new)
     assert seen == Counter(row[0] for row in source_rows(database, "public.journal"))
     for _ in range(2):
-        changelog.purge(log.conn, upto.snapshot)
+        change_log.purge(log.conn, upto.snapshot)
     assert log.conn.execute("select count(*) from cdc.change_log").fetchone() == (0,)
 
 
@@ -294,7 +294,7 @@ def test_trap_131_purge_waits_for_nobody_and_nobody_for_it(log: Log, database: s
         app.execute("insert into t values (1)")
         drained = log.tick()
         with log.conn.transaction():
-            assert changelog.purge(log.conn, drained.snapshot) == (), "it is the part that is written to"
+            assert change_log.purge(log.conn, drained.snapshot) == (), "it is the part that is written to"
             assert log.conn.execute(locked).fetchall() == []
             app.execute("set lock_timeout = '1ms'; insert into t values (2); reset lock_timeout")
         assert part_of(2) == (0,)
@@ -302,13 +302,13 @@ def test_trap_131_purge_waits_for_nobody_and_nobody_for_it(log: Log, database: s
         with psycopg.connect(database) as writer:
             writer.execute("insert into t values (3)")
             with log.conn.transaction():
-                assert changelog.purge(log.conn, drained.snapshot) == (0,)
+                assert change_log.purge(log.conn, drained.snapshot) == (0,)
                 assert log.conn.execute(locked).fetchall() == [("cdc.change_log_0",)]
                 app.execute("insert into t values (4)")
-            assert changelog.purge(log.conn, log.tick().snapshot) == (), "row 3 is not committed"
+            assert change_log.purge(log.conn, log.tick().snapshot) == (), "row 3 is not committed"
             app.execute("insert into t values (5)")
             writer.commit()
-        assert changelog.purge(log.conn, drained.snapshot) == (), "rows 3 and 4 are not drained"
+        assert change_log.purge(log.conn, drained.snapshot) == (), "rows 3 and 4 are not drained"
         assert len({part_of(3), part_of(4), part_of(5)}) == 2, "rows of an open transaction do not stop the rotation"
     assert log.ops(drained, log.tick()) == [("I", None, "(3)"), ("I", None, "(4)"), ("I", None, "(5)")]
 
@@ -323,11 +323,11 @@ def test_a_key_that_is_written_again_while_it_is_drained_is_not_lost(log: Log, d
         upto = log.tick()
         assert log.ops(since, upto) == [("I", None, "(1,1)")]
         app.execute("update t set v = 2 where id = 1")  # committed between reading and purging
-        assert changelog.purge(log.conn, upto.snapshot) == ()
+        assert change_log.purge(log.conn, upto.snapshot) == ()
         other.execute("update t set v = 3 where id = 1")  # and one that is open while its key is purged
         following = log.tick()
         assert log.ops(upto, following) == [("U", "(1,1)", "(1,2)")]
-        changelog.purge(log.conn, following.snapshot)
+        change_log.purge(log.conn, following.snapshot)
         other.commit()
     assert log.ops(following, log.tick()) == [("U", "(1,2)", "(1,3)")]
 
@@ -431,6 +431,6 @@ def test_a_source_that_forgot_the_tick_is_not_continued(log: Log):
     log.conn.execute("create table public.t (id int primary key)")
     log.install()
     taken = log.tick()
-    assert tick.known(log.conn, taken.lsn) == taken
-    tick.forget_before(log.conn, Lsn(int(taken.lsn) + 1))
-    assert tick.known(log.conn, taken.lsn) is None
+    assert ticks.known(log.conn, taken.lsn) == taken
+    ticks.forget_before(log.conn, Lsn(int(taken.lsn) + 1))
+    assert ticks.known(log.conn, taken.lsn) is None

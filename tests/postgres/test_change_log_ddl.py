@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.trap_world import World, world
-from toolkit.source import changelog
+from toolkit.source import change_log
 from toolkit.values.config import TableConfig
 
 __all__ = ["world"]
@@ -79,13 +79,13 @@ def _settings(ticks: bool) -> dict[str, Any]:
 @pytest.mark.parametrize("ticks", [False, True], ids=["slot", "ticks"])
 def test_ddl_between_the_install_and_the_first_cut(world: World, monkeypatch: pytest.MonkeyPatch, ticks: bool) -> None:
     names = _begin(world)
-    begin = changelog.begin
+    begin = change_log.begin
 
     def between(*arguments: Any) -> None:
         begin(*arguments)
         _live(world, names, 10)
 
-    monkeypatch.setattr(changelog, "begin", between)
+    monkeypatch.setattr(change_log, "begin", between)
     log = world.start(**_settings(ticks))
     for name in names:
         world.sql(_WRITES.format(name, 30, 31))

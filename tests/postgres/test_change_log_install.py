@@ -12,7 +12,7 @@ from tests.support_change_log import PARTITIONED, Log, with_table
 from tests.support_postgres import fresh_database
 from toolkit import initialise
 from toolkit.embedded import EmbeddedServer
-from toolkit.source import catalog, changelog, connection, install, locks, preflight
+from toolkit.source import catalog, change_log, connection, install, locks, preflight
 from toolkit.values.errors import PreflightFailed
 
 pytestmark = pytest.mark.postgres
@@ -96,11 +96,11 @@ def test_trap_124_a_long_transaction_and_a_large_log_are_alarms(
 ):
     log.conn.execute("create table public.t (id int primary key)")
     log.install()
-    assert list(changelog.health(log.conn)) == []
+    assert list(change_log.health(log.conn)) == []
     with psycopg.connect(database) as idle:
         idle.execute("insert into t values (1)")
-        monkeypatch.setattr(changelog, "_LONG_SECONDS", -1)
-        monkeypatch.setattr(changelog, "_LARGE_LOG", 0)
+        monkeypatch.setattr(change_log, "_LONG_SECONDS", -1)
+        monkeypatch.setattr(change_log, "_LARGE_LOG", 0)
         pid = idle.info.backend_pid
         found = [str(f) for f in preflight.preflight(log.conn, log.config) if f.level == "warning"]
     assert any("change log: holds" in text for text in found)
@@ -133,7 +133,7 @@ def test_the_cost_of_capture_is_predicted_before_anything_is_installed(log: Log)
     assert (more["public.t"][1], more["public.u"][1]) > (100_000, 100_000)
     assert more["public.t"][1] == pytest.approx(2 * more["public.u"][1], rel=0.01), "in proportion to the changes"
     for how, changes, bulk, single in more.values():
-        for seconds, cost in zip((bulk, single), changelog._MICROSECONDS[how], strict=True):
+        for seconds, cost in zip((bulk, single), change_log._MICROSECONDS[how], strict=True):
             assert seconds == pytest.approx(changes * cost / 1e6, rel=0.01)
     assert not catalog.installed(log.conn)
 

@@ -15,7 +15,7 @@ from tests.support_lake import plain_lake
 from toolkit import doctor, initialise, snapshot
 from toolkit import drain as draining
 from toolkit.cli import frame, main
-from toolkit.source import changelog, connection, slot
+from toolkit.source import change_log, connection, slot
 from toolkit.values import config as configuration
 from toolkit.values.config import Config, DrainConfig, TableConfig
 from toolkit.values.errors import HistoryDiverged, PreflightFailed
@@ -269,7 +269,7 @@ def test_init_attaches_a_part_again_with_its_rows(
         assert {of(config, name).state for name in "rs"} == {"stale"}
     initialise.init(config)
     with connection.connect(config) as conn:
-        assert changelog.is_read(conn)
+        assert change_log.is_read(conn)
         assert conn.execute("select new from cdc.change_log where new like '(70,%'").fetchall() == [("(70,logged)",)]
     draining.drain(config)
     snapshot.repair(config)
@@ -290,7 +290,7 @@ def test_a_part_that_cannot_be_attached_is_named_with_what_to_run(source: Config
     sql(config, remedy[1])
     initialise.init(config)
     with connection.connect(config) as conn:
-        assert changelog.is_read(conn)
+        assert change_log.is_read(conn)
 
 
 @pytest.mark.parametrize(

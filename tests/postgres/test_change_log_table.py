@@ -15,7 +15,7 @@ from toolkit import drain as draining
 from toolkit import initialise, snapshot
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake.ledger import Ledger
-from toolkit.source import changelog
+from toolkit.source import change_log
 from toolkit.values.config import Config, SourceConfig, TableConfig
 
 __all__ = ["plain_lake"]
@@ -215,7 +215,7 @@ def test_a_crash_behind_a_tick_loses_and_doubles_nothing(plain_lake: Config, mon
             left.execute("insert into b values (3, 'open')")
             sql(config, asynchronous.format(4))
             with monkeypatch.context() as patch, pytest.raises(psycopg.OperationalError):
-                patch.setattr(changelog, "purge", lambda *_: (sql(config, asynchronous.format(5)), server.stop(True)))
+                patch.setattr(change_log, "purge", lambda *_: (sql(config, asynchronous.format(5)), server.stop(True)))
                 draining.drain(config)
             left.close()
         server.start()

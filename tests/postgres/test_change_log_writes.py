@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from tests.support_change_log import Log, image, with_table
-from toolkit.source import changelog
+from toolkit.source import change_log
 
 pytestmark = pytest.mark.postgres
 
@@ -128,14 +128,14 @@ def test_a_part_is_not_detached_under_its_writers(log: Log, database: str, trigg
         app.execute("insert into t values (2)")
     assert [row.new for row in log.rows(since, log.tick())] == ["(1)", "(2)"]
     log.conn.execute("drop table cdc.change_log_none")  # by somebody who insists
-    assert not changelog.is_read(log.conn), "its tables turn red"
+    assert not change_log.is_read(log.conn), "its tables turn red"
     with psycopg.connect(database) as reader:
         reader.execute("select from t")
         reader.execute("table cdc.change_log")
         with pytest.raises(psycopg.errors.LockNotAvailable):
             log.conn.execute(detach)
     log.conn.execute("set lock_timeout = 0")
-    assert not changelog.is_read(log.conn)
+    assert not change_log.is_read(log.conn)
     log.install()
-    assert changelog.is_read(log.conn)
+    assert change_log.is_read(log.conn)
     assert log.during("insert into t values (3)") == [("I", None, "(3)")]

@@ -21,7 +21,7 @@ from tests.support_postgres import fresh_database
 from toolkit.copying import Copied, Copiers, Item, Task
 from toolkit.embedded import EmbeddedServer
 from toolkit.rawlog.arrow import EVENT_SCHEMA
-from toolkit.source import catalog, install, locks, slot, snapshot
+from toolkit.source import catalog, install, locks, slot, snapshot_rows
 from toolkit.source.connection import Connection, connect
 from toolkit.values.config import Config, SnapshotConfig, SourceConfig
 from toolkit.values.errors import SourceUnavailable
@@ -62,12 +62,12 @@ def tasks_of(
 ) -> list[Task]:
     """One task a piece; or one task for everything."""
     items = []
-    with snapshot.reader(config, cut) as reader:
+    with snapshot_rows.reader(config, cut) as reader:
         for relid, payload in catalog.snapshot_json(reader, config).items():
             table = TableVersion.from_json(json.loads(payload))
             if not names or table.name in names:
-                pieces, _ = snapshot.pieces(reader, table, snapshot.Cutting(parts))
-                items += [Item(relid, payload, 5, piece, snapshot.Images()) for piece in pieces]
+                pieces, _ = snapshot_rows.pieces(reader, table, snapshot_rows.Cutting(parts))
+                items += [Item(relid, payload, 5, piece, snapshot_rows.Images()) for piece in pieces]
     runs = [items] if together else [[item] for item in items]
     return [Task(folder / f"{n}.parquet", 3, 7, tuple(run)) for n, run in enumerate(runs)]
 
@@ -127,7 +127,7 @@ def test_trap_036_pieces_of_one_cut_hold_each_row_once_while_rows_move(
     thread.start()
     try:
         moved.wait(30)
-        with cut_of(config) as cut, snapshot.reader(config, cut) as reader:
+        with cut_of(config) as cut, snapshot_rows.reader(config, cut) as reader:
             moved.clear()
             tasks = tasks_of(config, cut, tmp_path, parts=8)
             assert len(tasks) > 4
@@ -357,7 +357,7 @@ def test_another_server_behind_the_same_name_is_refused(pg16: EmbeddedServer, pg
             cut_of(elsewhere) as namesake,
             pytest.raises(SourceUnavailable, match=r"another server .*load balancer"),
             # The worst case: the name exists there too.
-            snapshot.reader(elsewhere, replace(cut, snapshot_name=namesake.snapshot_name)),
+            snapshot_rows.reader(elsewhere, replace(cut, snapshot_name=namesake.snapshot_name)),
         ):
             pass
 
@@ -475,7 +475,7 @@ def test_rows_copied_equal_the_stream_by_every_path(config: Config, conn: Connec
         r"""insert into public.t values (1, E'\\N', null), (2, E'a\tb\\', E'\n\r\b\f\v\\t'), (3, null, ''),
             (4, 'x', null), (5, E'\x01\x08', 'é')""",
     )
-    with cut_of(config) as cut, snapshot.reader(config, cut) as reader:
+    with cut_of(config) as cut, snapshot_rows.reader(config, cut) as reader:
         expected = shown(reader, "select id, a, b from public.t")
         done, _ = run(config, cut, tasks_of(config, cut, tmp_path), workers=0)
         assert images(done) == expected

@@ -21,7 +21,7 @@ from toolkit import initialise
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake.evidence import unseen_xids
 from toolkit.lake.ledger import Ledger
-from toolkit.source import cut, install, slot
+from toolkit.source import exact_cut, install, slot
 from toolkit.source.connection import Connection, connect
 from toolkit.values.config import Config
 from toolkit.values.errors import SlotError
@@ -48,7 +48,7 @@ def _cut(config: Config, in_log: Collection[int] = ()) -> Iterator[tuple[Lsn, se
     with connect(config) as session, connect(config) as other, ExitStack() as stack:
         state = slot.read_slot(other, config.source.slot)
         assert state is not None
-        lsn = cut.without_slot(
+        lsn = exact_cut.without_slot(
             config,
             session,
             stack,
@@ -110,11 +110,11 @@ def test_trap_034_an_open_transaction_keeps_a_slot_waiting_but_no_cut(
     source: Config, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     conn.execute("insert into public.t (who) values ('done')")
-    monkeypatch.setattr(cut, "_PATIENCE", 0.0)
-    assert cut.slot_at_once(source)
+    monkeypatch.setattr(exact_cut, "_PATIENCE", 0.0)
+    assert exact_cut.slot_at_once(source)
     with psycopg.connect(source.source.conninfo) as open_one:
         open_one.execute("insert into public.t (who) values ('open')")
-        assert not cut.slot_at_once(source)
+        assert not exact_cut.slot_at_once(source)
         with _cut(source) as (lsn, seen):
             assert seen == {"1"}
             open_one.commit()
@@ -130,11 +130,11 @@ def test_without_a_free_slot_none_is_asked_for(pg: EmbeddedServer, source: Confi
     try:
         for name in names:
             conn.execute("select pg_create_physical_replication_slot(%s)", [name])
-        assert not cut.slot_at_once(source)
+        assert not exact_cut.slot_at_once(source)
     finally:
         for name in names:
             slot.drop_slot(conn, name)
-    assert cut.slot_at_once(source)
+    assert exact_cut.slot_at_once(source)
 
 
 @contextmanager
@@ -169,7 +169,7 @@ def _waiting_for_a_standby(source: Config, conn: Connection) -> Iterator[tuple[i
 
 def test_trap_029_a_commit_that_nobody_sees_yet_is_in_no_cut(source: Config, conn: Connection) -> None:
     with _waiting_for_a_standby(source, conn) as (pid, xid):
-        committed = {c.xid for c in cut.commits(conn, source, slot.flush_lsn(conn))}
+        committed = {c.xid for c in exact_cut.commits(conn, source, slot.flush_lsn(conn))}
         assert xid in committed
         with _cut(source) as (lsn, seen):  # it comes last: a cut right before it is exact
             assert seen == set().union(*(ids for commit, ids in _ids(stream(conn, source)) if commit < lsn))
@@ -199,7 +199,7 @@ def test_a_commit_that_waits_over_many_drains_is_not_forgotten(database: str, pl
         last = Ledger(config).last()
         assert last is not None
         Ledger(config).append_empty(replace(last, batch_id=last.batch_id + 60, beacon=None))
-        since = cut.oldest_writer(conn)
+        since = exact_cut.oldest_writer(conn)
         row = conn.execute("select pg_current_snapshot()::text").fetchone()
         assert row is not None
         assert since is not None
@@ -217,10 +217,10 @@ def test_a_commit_that_waits_over_many_drains_is_not_forgotten(database: str, pl
 def test_the_holder_of_a_lock_is_named(source: Config, conn: Connection) -> None:
     row = conn.execute("select 'public.t'::regclass::oid::int8").fetchone()
     assert row is not None
-    assert cut.holders(conn, row[0]) == ""
+    assert exact_cut.holders(conn, row[0]) == ""
     with psycopg.connect(source.source.conninfo, application_name="migration") as holder:
         holder.execute("lock table public.t")
-        assert f"pid {holder.info.backend_pid} (migration, " in cut.holders(conn, row[0])
+        assert f"pid {holder.info.backend_pid} (migration, " in exact_cut.holders(conn, row[0])
 
 
 SEEN = Visibility.parse("100:110:103,105")
@@ -241,5 +241,5 @@ SEEN = Visibility.parse("100:110:103,105")
 def test_a_position_exists_only_where_the_visible_come_first(
     stream_of: list[tuple[int, int, int]], wanted: int | None
 ) -> None:
-    commits = [cut.Commit(xid, Lsn(commit), Lsn(end)) for xid, commit, end in stream_of]
-    assert cut.position(SEEN, commits, Lsn(50)) == wanted
+    commits = [exact_cut.Commit(xid, Lsn(commit), Lsn(end)) for xid, commit, end in stream_of]
+    assert exact_cut.position(SEEN, commits, Lsn(50)) == wanted

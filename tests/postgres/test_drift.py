@@ -9,7 +9,7 @@ import pytest
 
 from tests.support_postgres import mostly_one_server
 from toolkit import doctor
-from toolkit.source import changelog, install, slot
+from toolkit.source import change_log, install, slot
 from toolkit.source.connection import Connection, connect
 from toolkit.values.config import Config, DdlConfig, TableConfig
 
@@ -134,7 +134,7 @@ def test_a_trigger_of_the_change_log_that_is_not_as_asked_for_is_told_by_name(
     ):
         conn.execute(statement)
         _tells(config, "table public.a", found, "run `cdc init`, then `cdc repair`")
-        assert changelog.recheck(conn, config) == ("public.a",)  # so does a drain
+        assert change_log.recheck(conn, config) == ("public.a",)  # so does a drain
         assert _told(config) == set()
     by_statement = config.model_copy(update={"table": {"public.a": TableConfig(triggers="statement")}})
     _tells(by_statement, "table public.a", "trigger !cdc_row is not asked for", "run `cdc init`")

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support_postgres import drop_database, inserted, stream
 from toolkit.embedded import EmbeddedServer
-from toolkit.source import catalog, install, preflight, slot, snapshot
+from toolkit.source import catalog, install, preflight, slot, snapshot_rows
 from toolkit.source.connection import connect
 from toolkit.source.peek import peek
 from toolkit.values.config import Config, SourceConfig
@@ -41,9 +41,9 @@ def test_trap_113_other_encodings_arrive_as_utf8_both_ways(pg: EmbeddedServer, e
         conn.execute(f"insert into public.t values (1, '{word}')")
         conn.execute(f"alter table public.t add column z text default '{word}'")
         assert inserted(stream(conn, config)) == [["1", word]]
-        with slot.create_slot(config, "e_cut", temporary=True) as cut, snapshot.reader(config, cut) as reader:
+        with slot.create_slot(config, "e_cut", temporary=True) as cut, snapshot_rows.reader(config, cut) as reader:
             (table,) = (t for t in catalog.published_tables(reader, config) if t.name == "t")
-            (batch,) = snapshot.snapshot_batches(reader, table, cut.lsn, generation=1)
+            (batch,) = snapshot_rows.snapshot_batches(reader, table, cut.lsn, generation=1)
         assert batch.to_pylist()[0]["new"] == ["1", word, word]
         assert (table.columns[1].name, table.columns[2].missing) == (word, word)
 

@@ -15,7 +15,7 @@ from toolkit import drain as draining
 from toolkit import handover, initialise, tick_drain
 from toolkit.lake import staging
 from toolkit.lake.ledger import Ledger
-from toolkit.source import changelog, connection, slot, tick
+from toolkit.source import change_log, connection, slot, ticks
 from toolkit.values.config import Config
 from toolkit.values.errors import HistoryDiverged
 
@@ -71,12 +71,12 @@ def test_a_tick_killed_anywhere_is_there_once(config: Config, monkeypatch: pytes
     initialise.init(config)
     change = _Changes(config)
     steps: tuple[tuple[object, str, bool], ...] = (
-        (tick, "record", True),
+        (ticks, "record", True),
         (staging, "commit_batch", False),
         (staging, "commit_batch", True),
-        (changelog, "purge", False),
-        (changelog, "purge", True),
-        (tick, "forget_before", True),
+        (change_log, "purge", False),
+        (change_log, "purge", True),
+        (ticks, "forget_before", True),
     )
     for owner, name, after in steps:
         change()
@@ -94,12 +94,12 @@ def _kills() -> list[Any]:
     steps: list[tuple[str, object, str, bool, Callable[..., bool]]] = [
         ("slot", slot, "drop_slot", True, always),
         ("slot", slot, "create_slot", True, permanent),
-        ("slot", tick, "at_cut", False, always),
-        ("slot", tick, "at_cut", True, always),
+        ("slot", ticks, "at_cut", False, always),
+        ("slot", ticks, "at_cut", True, always),
         ("slot", tick_drain, "drain", True, always),
         ("slot", handover, "_row", True, always),
-        ("slot", changelog, "settle", False, always),
-        ("tick", tick, "at_cut", True, always),
+        ("slot", change_log, "settle", False, always),
+        ("tick", ticks, "at_cut", True, always),
         ("tick", handover, "drain", True, always),
         ("tick", handover, "_row", True, always),
         ("tick", slot, "drop_slot", True, always),

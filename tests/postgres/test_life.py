@@ -29,7 +29,7 @@ from tests.support_postgres import fresh_database, has_postgres_15
 from toolkit import audit, compare
 from toolkit.embedded import EmbeddedServer
 from toolkit.snapshot import Scope
-from toolkit.source import changelog, locks
+from toolkit.source import change_log, locks
 from toolkit.values.config import Config
 from toolkit.values.errors import CdcError, ConfigError, UnknownTable
 from toolkit.values.lsn import Lsn
@@ -63,7 +63,7 @@ where t.schemaname <> 'cdc'
 @pytest.fixture(autouse=True)
 def _waits_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """One thread drives all sessions: what waits for a lock of theirs waits in vain."""
-    for module in (compare, changelog):
+    for module in (compare, change_log):
         monkeypatch.setattr(module, "_LOCK_SECONDS", 0.05)
 
 

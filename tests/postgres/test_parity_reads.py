@@ -17,7 +17,7 @@ from tests.support_postgres import fresh_database, mostly_one_server
 from toolkit.embedded import EmbeddedServer
 from toolkit.quality import reading
 from toolkit.quality.classify import classify
-from toolkit.source import catalog, cut, guard, install, parity, slot
+from toolkit.source import catalog, exact_cut, guard, install, row_lines, slot
 from toolkit.source.connection import Connection, connect
 from toolkit.values.config import Config, SourceConfig
 from toolkit.values.resources import load
@@ -48,8 +48,8 @@ def test_the_source_reads_the_touched_keys_alone(database: str, key: str) -> Non
         for rows in (2_000, 50_000):
             plan = _plan(conn, f"t{rows}")
             keys = [(str(i), str(i % 7))[: len(plan.key)] for i in range(3, rows, rows // 20)]
-            with parity.inside_snapshot(conn, None, seconds=5):
-                with parity.lines(conn, plan, keys=keys) as blocks:
+            with row_lines.inside_snapshot(conn, None, seconds=5):
+                with row_lines.lines(conn, plan, keys=keys) as blocks:
                     lines = [one for block in blocks for one in block]
                 found = sorted(fields(one, plan.natives) for one in lines)
                 assert found == sorted((str(i), str(i % 7), "x") for i in range(3, rows, rows // 20))
@@ -78,20 +78,20 @@ def test_labels_renamed_after_the_snapshot_are_refused(source: Config) -> None:
             return found
 
         before = plan()
-        with parity.inside_snapshot(conn, None, seconds=5):
+        with row_lines.inside_snapshot(conn, None, seconds=5):
             assert read(before) == [("1", "ill", '{"(ill,1)"}')]
             other.execute("alter type public.mood add value 'better' before 'ill'")
             assert read(before) == [("1", "ill", '{"(ill,1)"}')]  # new values alter no text
             other.execute("alter type public.mood rename value 'ill' to 'sick'")
-            with parity.lines(conn, before) as blocks:
+            with row_lines.lines(conn, before) as blocks:
                 found = [fields(one, before.natives) for block in blocks for one in block]
                 assert found == [("1", "sick", '{"(sick,1)"}')]
-            with pytest.raises(parity.TableMoved, match="altered while it was read"):
+            with pytest.raises(row_lines.TableMoved, match="altered while it was read"):
                 read(before)
             assert not reading.alike(before, plan())
             renamed = plan()
             other.execute("alter type public.pair add attribute three int")
-            with pytest.raises(parity.TableMoved, match="altered while it was read"):
+            with pytest.raises(row_lines.TableMoved, match="altered while it was read"):
                 read(renamed)
 
 
@@ -110,7 +110,7 @@ class _Beside:
 @pytest.fixture
 def large(source: Config, monkeypatch: pytest.MonkeyPatch) -> Iterator[Comparison]:
     """A table of some shares, of pages that are full, half empty and empty."""
-    monkeypatch.setattr(parity, "_SHARE_BYTES", 1 << 16)
+    monkeypatch.setattr(row_lines, "_SHARE_BYTES", 1 << 16)
     with connect(source) as conn:
         conn.execute("create table public.large (id int primary key, body text)")
         conn.execute("insert into public.large select i, repeat('x', 100) from generate_series(1, 20000) i")
@@ -120,12 +120,12 @@ def large(source: Config, monkeypatch: pytest.MonkeyPatch) -> Iterator[Compariso
 
 
 def _lines(conn: Connection, plan: Comparison, *others: _Beside) -> list[bytes]:
-    with parity.lines(conn, plan, others=others) as blocks:
+    with row_lines.lines(conn, plan, others=others) as blocks:
         return sorted(line for block in blocks for line in block)
 
 
 def test_several_sessions_read_each_row_of_the_snapshot_once(source: Config, large: Comparison) -> None:
-    with connect(source) as conn, connect(source) as writer, parity.inside_snapshot(conn, None, seconds=5):
+    with connect(source) as conn, connect(source) as writer, row_lines.inside_snapshot(conn, None, seconds=5):
         alone = _lines(conn, large)
         assert len(alone) == 20_000 - 2_999 - 1_001
         writer.execute("update public.large set body = 'new' where id % 2 = 0")
@@ -135,13 +135,13 @@ def test_several_sessions_read_each_row_of_the_snapshot_once(source: Config, lar
         assert [len(b.opened) for b in beside] == [1, 1, 1]
         assert all(b.opened[0].closed for b in beside)
         keys = [("1",), ("2",)]
-        with parity.lines(conn, large, keys, others=[unused := _Beside(source)]) as blocks:
+        with row_lines.lines(conn, large, keys, others=[unused := _Beside(source)]) as blocks:
             assert [len(block) for block in blocks] == [2]
         assert not unused.opened, "a few keys are read by one"
 
 
 def test_several_sessions_read_partitions_through_a_row_filter(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parity, "_SHARE_BYTES", 1 << 15)
+    monkeypatch.setattr(row_lines, "_SHARE_BYTES", 1 << 15)
     config = Config(source=SourceConfig(conninfo=database))
     with connect(config) as conn:
         conn.execute("create table public.root (id int primary key, v text) partition by range (id)")
@@ -153,7 +153,7 @@ def test_several_sessions_read_partitions_through_a_row_filter(database: str, mo
         conn.execute("insert into public.root select i, repeat('v', 50) from generate_series(0, 19999) i")
         plan = _plan(conn, "root")
         plan = replace(plan, table=replace(plan.table, row_filter="id % 5 <> 0"))
-        with parity.inside_snapshot(conn, None, seconds=5):
+        with row_lines.inside_snapshot(conn, None, seconds=5):
             alone = _lines(conn, plan)
             assert len(alone) == 16_000
             assert _lines(conn, plan, beside := _Beside(config)) == alone
@@ -175,7 +175,7 @@ def test_a_session_that_has_to_wait_behind_the_users_ddl_is_left_out(source: Con
                 time.sleep(0.02)
         raise AssertionError("the DDL does not wait")
 
-    with ddl, connect(source) as conn, parity.inside_snapshot(conn, None, seconds=5):
+    with ddl, connect(source) as conn, row_lines.inside_snapshot(conn, None, seconds=5):
         assert len(_lines(conn, large, beside := _Beside(source, alter))) == 16_000
         assert beside.opened
         assert waiting.is_alive() or ddl.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
@@ -187,8 +187,8 @@ def test_a_table_that_ddl_holds_costs_this_table_alone(source: Config, large: Co
     """Asking for its size waited for the lock too, and took the whole snapshot along."""
     with connect(source) as conn, psycopg.connect(source.source.conninfo) as ddl:
         ddl.execute("lock table public.large in access exclusive mode")
-        with parity.inside_snapshot(conn, None, seconds=0.2):
-            with pytest.raises(parity.TableMoved, match="is locked by another session's DDL"):
+        with row_lines.inside_snapshot(conn, None, seconds=0.2):
+            with pytest.raises(row_lines.TableMoved, match="is locked by another session's DDL"):
                 _lines(conn, large, _Beside(source))
             ddl.rollback()
             assert len(_lines(conn, large, _Beside(source))) == 16_000
@@ -197,7 +197,7 @@ def test_a_table_that_ddl_holds_costs_this_table_alone(source: Config, large: Co
 def test_a_session_on_another_server_is_left_out(source: Config, large: Comparison, pg: EmbeddedServer) -> None:
     with connect(source) as conn, connect(source) as other:
         conn.execute("select 1")
-        with parity.inside_snapshot(conn, None, seconds=5):
+        with row_lines.inside_snapshot(conn, None, seconds=5):
             strange = _Beside(source)
             with pytest.MonkeyPatch.context() as patch:
                 identity = slot.server_identity
@@ -208,15 +208,15 @@ def test_a_session_on_another_server_is_left_out(source: Config, large: Comparis
 
 
 def test_a_session_that_breaks_off_ends_the_reading(source: Config, large: Comparison) -> None:
-    with connect(source) as conn, connect(source) as admin, parity.inside_snapshot(conn, None, seconds=5):
+    with connect(source) as conn, connect(source) as admin, row_lines.inside_snapshot(conn, None, seconds=5):
         threads = threading.active_count()
         beside = _Beside(source)
-        with pytest.raises(psycopg.OperationalError), parity.lines(conn, large, others=[beside]) as blocks:
+        with pytest.raises(psycopg.OperationalError), row_lines.lines(conn, large, others=[beside]) as blocks:
             admin.execute("select pg_terminate_backend(%s, 5000)", [beside.opened[0].info.backend_pid])
             for _ in blocks:
                 pass
         assert len(_lines(conn, large)) == 16_000, "the first session is as it was"
-        with parity.lines(conn, large, others=[later := _Beside(source)]) as blocks:
+        with row_lines.lines(conn, large, others=[later := _Beside(source)]) as blocks:
             assert next(blocks)  # and no more: whoever takes them may stop
         assert later.opened[0].closed
         assert threading.active_count() == threads
@@ -256,13 +256,13 @@ def test_partitions_of_another_day_are_refused(database: str, ddl: str) -> None:
         plan = _plan(conn, "root")
 
         def read() -> int:
-            with parity.lines(conn, plan) as blocks:
+            with row_lines.lines(conn, plan) as blocks:
                 return sum(len(block) for block in blocks)
 
-        with parity.inside_snapshot(conn, None, seconds=5):
+        with row_lines.inside_snapshot(conn, None, seconds=5):
             assert read() == 19
             other.execute(ddl.encode())
-            with pytest.raises(parity.TableMoved, match=r"public\.root"):
+            with pytest.raises(row_lines.TableMoved, match=r"public\.root"):
                 read()
 
 
@@ -275,9 +275,9 @@ def test_a_partition_attached_between_look_and_read_is_refused(database: str) ->
             other.execute(statement.encode())
         plan = _plan(conn, "root")
         with (
-            parity.inside_snapshot(conn, None, seconds=5),
-            pytest.raises(parity.TableMoved, match="partitions"),
-            parity.lines(conn, plan) as blocks,
+            row_lines.inside_snapshot(conn, None, seconds=5),
+            pytest.raises(row_lines.TableMoved, match="partitions"),
+            row_lines.lines(conn, plan) as blocks,
         ):
             other.execute("alter table public.root attach partition public.filled for values from (200) to (300)")
             assert sum(len(block) for block in blocks) == 20
@@ -292,12 +292,12 @@ def test_children_by_inheritance_are_no_part_of_their_parent(database: str) -> N
         other.execute("insert into public.parent values (1)")
         other.execute("insert into public.child values (2)")
         plan = _plan(conn, "parent")
-        with parity.inside_snapshot(conn, None, seconds=5):
+        with row_lines.inside_snapshot(conn, None, seconds=5):
             conn.execute("select 1")
             other.execute("truncate public.child")
             with psycopg.connect(database) as holder:
                 holder.execute("lock table public.child")
-                with parity.lines(conn, plan) as blocks:
+                with row_lines.lines(conn, plan) as blocks:
                     found = [fields(one, plan.natives) for block in blocks for one in block]
                     assert found == [("1",)]
 
@@ -337,9 +337,9 @@ def test_a_cut_without_a_slot_is_behind_ddl_that_wrote_no_row(source: Config, dd
             drained = made.lsn
         conn.execute(ddl.encode())
         committed = slot.flush_lsn(conn)
-        lsn = cut.without_slot(source, session, stack, drained=drained, unseen=lambda _: ())
+        lsn = exact_cut.without_slot(source, session, stack, drained=drained, unseen=lambda _: ())
         assert drained < lsn <= committed
-        (last,) = cut.commits(conn, source, committed)
+        (last,) = exact_cut.commits(conn, source, committed)
         assert last.end_lsn == lsn
 
 
@@ -356,13 +356,13 @@ def test_keys_that_are_equal_in_other_letters_are_read_once(
         conn.execute("insert into public.t values ('ABC', 1), ('b', 2), ('ß', 3)")
         with pytest.raises(psycopg.errors.UniqueViolation):
             conn.execute("insert into public.t values ('abc', 1)")
-        monkeypatch.setattr(parity, "_KEYS_AT_ONCE", at_once)
+        monkeypatch.setattr(row_lines, "_KEYS_AT_ONCE", at_once)
         plan = _plan(conn, "t")
         for way in ("on", "off"):  # the server joins the keys to the table by its index, or the table to the keys
             conn.execute(f"set enable_nestloop = {way}; set enable_seqscan = {'off' if way == 'on' else 'on'}".encode())
             with (
-                parity.inside_snapshot(conn, None, seconds=5),
-                parity.lines(conn, plan, keys=[("abc",), ("ABC",), ("gone",), ("ß",)]) as blocks,
+                row_lines.inside_snapshot(conn, None, seconds=5),
+                row_lines.lines(conn, plan, keys=[("abc",), ("ABC",), ("gone",), ("ß",)]) as blocks,
             ):
                 lines = [one for block in blocks for one in block]
             assert sorted(fields(one, plan.natives) for one in lines) == [("ABC", "1"), ("ß", "3")]

@@ -15,7 +15,8 @@ from toolkit import doctor, initialise
 from toolkit import drain as draining
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake.ledger import Ledger
-from toolkit.source import connection, install, slot, tick
+from toolkit.source import connection, install, slot
+from toolkit.source import ticks as tick
 from toolkit.values.config import CheckConfig, Config, SourceConfig
 from toolkit.values.errors import HistoryDiverged, SlotError, SourceUnavailable
 

@@ -15,8 +15,7 @@ from tests.support_lake import plain_lake
 from toolkit import drain as draining
 from toolkit import initialise, snapshot
 from toolkit.lake.ledger import Ledger
-from toolkit.source import connection, slot, tick
-from toolkit.source import snapshot as source_snapshot
+from toolkit.source import connection, slot, snapshot_rows, ticks
 from toolkit.source.locks import LockTimeout
 from toolkit.values.config import Config
 from toolkit.values.lsn import Lsn
@@ -44,7 +43,7 @@ def test_what_passes_capture_between_the_drain_of_a_repair_and_its_cut_leaves_a_
     """The copy is right, and the next comparison starts there: nobody else would tell of the time before."""
     initialise.init(config)
     before = draining.drain(config).committed_lsn
-    taken = tick.exact_cut
+    taken = ticks.exact_cut
     between: list[Lsn] = []
 
     def exact_cut(config: Config) -> Any:
@@ -55,7 +54,7 @@ def test_what_passes_capture_between_the_drain_of_a_repair_and_its_cut_leaves_a_
         return taken(config)
 
     with monkeypatch.context() as patch:
-        patch.setattr(tick, "exact_cut", exact_cut)
+        patch.setattr(ticks, "exact_cut", exact_cut)
         done = snapshot.repair(config, ["public.a"])
     assert [at(config, "a", lsn) for lsn in (before, between[0], done.lsn)] == ["ok", "stale", "ok"]
     draining.drain(config)
@@ -73,7 +72,7 @@ def test_ddl_that_holds_a_table_at_the_cut_of_a_repair_is_waited_for_with_a_boun
     sql(config, "alter table public.b add v int default 7")
     initialise.init(config)
     config = config.model_copy(update={"snapshot": config.snapshot.model_copy(update={"lock_seconds": 0.5})})
-    taken = tick.exact_cut
+    taken = ticks.exact_cut
     with psycopg.connect(config.source.conninfo, application_name="migration") as holder:
 
         @contextmanager
@@ -82,7 +81,7 @@ def test_ddl_that_holds_a_table_at_the_cut_of_a_repair_is_waited_for_with_a_boun
                 holder.execute("alter table public.b add w int")
                 yield cut
 
-        monkeypatch.setattr(tick, "exact_cut", exact_cut)
+        monkeypatch.setattr(ticks, "exact_cut", exact_cut)
         with pytest.raises(LockTimeout, match=r"reading the catalog at .*waited 0\.5 s .* migration"):
             snapshot.repair(config, ["public.a"])
         holder.rollback()
@@ -96,7 +95,7 @@ def test_ddl_that_holds_a_table_when_it_is_sized_is_waited_for_with_a_bound(
     """Without a default to print, the first to open the table was pg_relation_size, and it waited without end."""
     initialise.init(config)
     config = config.model_copy(update={"snapshot": config.snapshot.model_copy(update={"lock_seconds": 0.5})})
-    taken, pieces, refusals = tick.exact_cut, source_snapshot.pieces, []
+    taken, pieces, refusals = ticks.exact_cut, snapshot_rows.pieces, []
     with psycopg.connect(
         config.source.conninfo, application_name="migration", options="-c idle_in_transaction_session_timeout=5s"
     ) as holder:
@@ -112,14 +111,14 @@ def test_ddl_that_holds_a_table_when_it_is_sized_is_waited_for_with_a_bound(
         def told(*args: Any, **options: Any) -> Any:
             try:
                 return pieces(*args, **options)
-            except source_snapshot.TableRefused as error:
+            except snapshot_rows.TableRefused as error:
                 refusals.append(str(error))
                 raise
 
-        monkeypatch.setattr(tick, "exact_cut", exact_cut)
-        monkeypatch.setattr(source_snapshot, "pieces", told)
+        monkeypatch.setattr(ticks, "exact_cut", exact_cut)
+        monkeypatch.setattr(snapshot_rows, "pieces", told)
         assert snapshot.repair(config, ["public.a", "public.b"]).rows == {"public.a": 20, "public.b": 5}
         assert len(refusals) == 1 and re.search(r"copying public\.a: waited 0\.5 s .* migration", refusals[0])
         holder.execute("alter table public.a add w int")
         tables = [v.table for v in Ledger(config).latest_versions().values()]
-        assert [t.name for t in tables if t.relid in source_snapshot.estimate(config, tables)] == ["b"]
+        assert [t.name for t in tables if t.relid in snapshot_rows.estimate(config, tables)] == ["b"]

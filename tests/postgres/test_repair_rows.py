@@ -14,8 +14,7 @@ from toolkit import copying, initialise, snapshot
 from toolkit import drain as draining
 from toolkit.lake.ledger import Ledger
 from toolkit.rawlog import states
-from toolkit.source import catalog, connection, install, slot
-from toolkit.source import snapshot as source_snapshot
+from toolkit.source import catalog, connection, install, slot, snapshot_rows
 from toolkit.values.config import Config
 from toolkit.values.lsn import Lsn
 
@@ -44,25 +43,25 @@ def test_rows_are_found_by_keys_of_every_built_in_type(source: Config) -> None:
         install.install(conn, source)
     with (
         slot.create_slot(source, slot.temporary_name(source), temporary=True) as cut,
-        source_snapshot.reader(source, cut) as reader,
+        snapshot_rows.reader(source, cut) as reader,
     ):
         table = next(t for t in catalog.published_tables(reader, source) if t.name == "corpus")
 
-        def read(images: source_snapshot.Images, key: tuple[int, ...]) -> list[list[str | None]]:
+        def read(images: snapshot_rows.Images, key: tuple[int, ...]) -> list[list[str | None]]:
             told = replace(table, key_attnums=key)
-            batches = source_snapshot.snapshot_batches(reader, told, cut.lsn, generation=1, images=images)
+            batches = snapshot_rows.snapshot_batches(reader, told, cut.lsn, generation=1, images=images)
             return [row["new"] for batch in batches for row in batch.to_pylist()]
 
-        rows = read(source_snapshot.Images(), (1,))
+        rows = read(snapshot_rows.Images(), (1,))
         for n, name in enumerate(names, 1):
             texts = sorted({row[n] for row in rows if row[n] is not None})
             assert texts, name
             keys = texts[::2]
-            found = read(source_snapshot.Images("U", keys=(*((k,) for k in keys), ("'\\ no value\n",))), (n + 1,))
+            found = read(snapshot_rows.Images("U", keys=(*((k,) for k in keys), ("'\\ no value\n",))), (n + 1,))
             # NULL prints as '' there; a column of a key has none.
             assert [row for row in found if row[n] is not None] == [row for row in rows if row[n] in keys], name
         both = tuple((row[0] or "", row[1] or "") for row in rows[:3])
-        assert read(source_snapshot.Images("U", keys=((both[0][0], "other"), *both[1:])), (1, 2)) == [
+        assert read(snapshot_rows.Images("U", keys=((both[0][0], "other"), *both[1:])), (1, 2)) == [
             row for row in rows if (row[0], row[1]) in both[1:]
         ]
 

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from tests.trap_world import PAIR, World
-from toolkit.source import changelog, install, preflight
+from toolkit.source import change_log, install, preflight
 from toolkit.source.connection import connect
 from toolkit.values import config as configuration
 from toolkit.values.config import DdlConfig, TableConfig
@@ -122,9 +122,9 @@ def test_rows_are_no_longer_wanted_of_a_captured_table(world: World) -> None:
     log = world.start(*PAIR, "create table other (id int primary key)")
     log.config = world.config = world.config.model_copy(update={"table": {"public.t": TableConfig(capture="schema")}})
     assert any("captured all the same" in str(f) for f in preflight.preflight(log.conn, world.config))
-    assert changelog.moving(log.conn, world.config) == ()
+    assert change_log.moving(log.conn, world.config) == ()
     install.install(log.conn, world.config)
-    changelog.settle(log.conn, world.config)
+    change_log.settle(log.conn, world.config)
     world.sql("insert into t values (3, 'unheard')", "alter table t add column c int")
     log.drain()
     assert set(log.states()) == {"public.other"}

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support_postgres import consume, inserted, logical_messages, stream, verifies
 from toolkit.embedded import EmbeddedServer
-from toolkit.source import catalog, install, slot, snapshot
+from toolkit.source import catalog, install, slot, snapshot_rows
 from toolkit.source.connection import Connection, connect
 from toolkit.values.config import Config
 from toolkit.values.errors import SlotError
@@ -56,7 +56,7 @@ def test_trap_036_cut_is_exact_under_writers(
         for _ in range(12):
             with (
                 slot.create_slot(source, slot.temporary_name(source), temporary=True) as cut,
-                snapshot.reader(source, cut) as reader,
+                snapshot_rows.reader(source, cut) as reader,
             ):
                 rows = reader.execute("select id::text from public.t").fetchall()
                 cuts.append((cut.lsn, {row[0] for row in rows}))
@@ -90,7 +90,7 @@ def test_a_slots_snapshot_is_a_text_that_the_server_reads_back(source: Config, c
     def cut() -> None:
         with (
             slot.create_slot(source, slot.temporary_name(source), temporary=True) as taken,
-            snapshot.reader(source, taken) as reader,
+            snapshot_rows.reader(source, taken) as reader,
         ):
             row = reader.execute("select pg_catalog.pg_current_snapshot()::text").fetchone()
             assert row is not None

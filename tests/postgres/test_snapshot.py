@@ -12,7 +12,7 @@ import pytest
 from tests.support_corpus import HOSTILE, NEVER_COLUMNS, SETUP, available, cells, columns
 from tests.support_postgres import consume, inserted, stream
 from toolkit.rawlog.arrow import BASELINE_ORDINAL, EVENT_SCHEMA
-from toolkit.source import catalog, install, slot, snapshot
+from toolkit.source import catalog, install, slot, snapshot_rows
 from toolkit.source.connection import Connection, connect
 from toolkit.values.config import Config
 from toolkit.values.errors import SourceUnavailable
@@ -39,10 +39,10 @@ def _rows(config: Config, name: str, **options: Any) -> list[dict[str, Any]]:
     """All R rows of a table at a new cut."""
     with (
         slot.create_slot(config, slot.temporary_name(config), temporary=True) as cut,
-        snapshot.reader(config, cut) as reader,
+        snapshot_rows.reader(config, cut) as reader,
     ):
         (table,) = (t for t in catalog.published_tables(reader, config) if t.name == name)
-        batches = list(snapshot.snapshot_batches(reader, table, cut.lsn, generation=3, **options))
+        batches = list(snapshot_rows.snapshot_batches(reader, table, cut.lsn, generation=3, **options))
     for batch in batches:
         batch.validate(full=True)
         assert batch.schema == EVENT_SCHEMA
@@ -219,7 +219,7 @@ def test_many_blocks_keep_order_and_count(source: Config, conn: Connection, monk
     conn.execute("create table public.t (id int primary key, a text)")
     conn.execute("insert into public.t select i, repeat(E'\\\\\\n', i % 50) from generate_series(1, 5000) as i")
     _start(conn, source)
-    monkeypatch.setattr(snapshot, "_BLOCK_BYTES", 1000)
+    monkeypatch.setattr(snapshot_rows, "_BLOCK_BYTES", 1000)
     rows = _rows(source, "t")
     assert [row["ordinal"] - rows[0]["ordinal"] for row in rows] == list(range(5000))
     images = sorted((row["new"] for row in rows), key=lambda image: int(image[0]))
@@ -232,18 +232,18 @@ def test_trap_037_policy_is_an_error_not_fewer_rows(source: Config, conn: Connec
     _start(conn, source)
     with (
         slot.create_slot(source, slot.temporary_name(source), temporary=True) as cut,
-        snapshot.reader(source, cut) as reader,
+        snapshot_rows.reader(source, cut) as reader,
     ):
         (table,) = (t for t in catalog.published_tables(reader, source) if t.name == "t")
         reader.execute("set local role pg_read_all_data")
-        with pytest.raises(snapshot.TableRefused, match=r"copying public.t: .*row-level security"):
-            list(snapshot.snapshot_batches(reader, table, cut.lsn, generation=1))
+        with pytest.raises(snapshot_rows.TableRefused, match=r"copying public.t: .*row-level security"):
+            list(snapshot_rows.snapshot_batches(reader, table, cut.lsn, generation=1))
 
 
 def test_snapshot_that_is_gone(source: Config, conn: Connection) -> None:
     _start(conn, source)
     cut = slot.Cut(Lsn(1), "00000003-0000001B-1", "x")
-    with pytest.raises(SourceUnavailable, match=r"importing the snapshot at 0/1"), snapshot.reader(source, cut):
+    with pytest.raises(SourceUnavailable, match=r"importing the snapshot at 0/1"), snapshot_rows.reader(source, cut):
         pass
 
 
@@ -252,7 +252,7 @@ def test_reader_sees_only_the_cut(source: Config, conn: Connection) -> None:
     _start(conn, source)
     with (
         slot.create_slot(source, slot.temporary_name(source), temporary=True) as cut,
-        snapshot.reader(source, cut) as reader,
+        snapshot_rows.reader(source, cut) as reader,
     ):
         conn.execute("insert into public.t values (1)")
         assert reader.execute("select count(*) from public.t").fetchone() == (0,)

@@ -10,7 +10,7 @@ import pytest
 from tests.trap_world import PAIR, ROOT, World
 from toolkit.quality import check as checking
 from toolkit.rawlog.states import states_at, table_states
-from toolkit.source import parity
+from toolkit.source import row_lines
 from toolkit.source.connection import connect
 from toolkit.values.errors import CdcError
 from toolkit.values.lsn import Lsn
@@ -107,14 +107,14 @@ def test_trap_150_the_stream_needs_no_search_path_and_a_check_names_the_function
     assert version is not None
     unread = checking._Taken(comparison(version, 16), None)
     with connect(world.config) as conn, connect(world.config) as other:
-        with parity.inside_snapshot(conn, None, seconds=5):
+        with row_lines.inside_snapshot(conn, None, seconds=5):
             taken = checking._read(world.config, conn, other, unread)
         assert taken.figures is None
         assert re.fullmatch(
             r"function helper\(text\) does not exist; name its schema .* set search_path = .*", taken.reason
         )
         world.sql(_MENDED)
-        with parity.inside_snapshot(conn, None, seconds=5):
+        with row_lines.inside_snapshot(conn, None, seconds=5):
             assert checking._read(world.config, conn, other, unread).figures is not None
     world.exact("t")
 

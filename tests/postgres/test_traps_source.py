@@ -22,7 +22,7 @@ from toolkit.embedded import EmbeddedServer
 from toolkit.lake import staging
 from toolkit.lake.ledger import Ledger
 from toolkit.source import connection, peek, preflight, slot
-from toolkit.spooling import spool_directory
+from toolkit.source.spooling import spool_directory
 from toolkit.values.config import CheckConfig, Config, DrainConfig, SourceConfig
 from toolkit.values.errors import CommitConflict, HistoryDiverged, SlotError
 from toolkit.values.lsn import Lsn

@@ -1,4 +1,4 @@
-"""The lake's side of parity: the same lines and figures as `toolkit.source.parity`, from `current`."""
+"""The lake's side of parity: the same lines and figures as `toolkit.source.row_lines`, from `current`."""
 
 from __future__ import annotations
 

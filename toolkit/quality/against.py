@@ -95,9 +95,9 @@ def _doubt(seen: Sequence[_Position], found: Sequence[_Position]) -> tuple[str, 
 
 @contextmanager
 def _reading(config: Config) -> Iterator[psycopg.Connection[Any]]:
-    from toolkit.source import connection, parity
+    from toolkit.source import connection, row_lines
 
-    with connection.connect(config) as conn, parity.inside_snapshot(conn, None, seconds=config.check.cut_seconds):
+    with connection.connect(config) as conn, row_lines.inside_snapshot(conn, None, seconds=config.check.cut_seconds):
         conn.execute("select 1")  # takes the snapshot
         yield conn
 
@@ -138,8 +138,8 @@ def _compared(
     mine: TableVersion,
     other: TableVersion | None,
 ) -> TableCheck:
-    from toolkit.source import connection, parity
-    from toolkit.spooling import spool_directory
+    from toolkit.source import connection, row_lines
+    from toolkit.source.spooling import spool_directory
 
     result = TableCheck(mine.identifier, mine.relid, "not_taken")
     if other is None:
@@ -162,8 +162,8 @@ def _compared(
             return replace(result, status="identical", identical=rows, modified=0, added=0, removed=0)
         with (
             spool_directory(config) as directory,
-            parity.lines(ours, plan) as one,
-            parity.lines(theirs, other_plan) as two,
+            row_lines.lines(ours, plan) as one,
+            row_lines.lines(theirs, other_plan) as two,
         ):
             found = classify(
                 chosen(one, plan.buckets, buckets),
@@ -191,10 +191,10 @@ def _compared(
 
 
 def _figures(config: Config, conn: psycopg.Connection[Any], plan: Comparison) -> Any:
-    from toolkit.source import parity
+    from toolkit.source import row_lines
 
     sums = Sums(plan.buckets)
-    with parity.lines(conn, plan, others=parity.others(config)) as blocks:
+    with row_lines.lines(conn, plan, others=row_lines.others(config)) as blocks:
         for lines in blocks:
             sums.add(lines)
     return sums.figures()

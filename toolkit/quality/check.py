@@ -126,22 +126,22 @@ def _cut(config: Config, conn: psycopg.Connection[Any], stack: ExitStack, drain:
 
     A temporary slot names it where one can be had at once, else the stream does.
     """
-    from toolkit.source import connection, cut, parity, slot, tick
+    from toolkit.source import connection, exact_cut, row_lines, slot, ticks
 
-    if cut.slot_at_once(config):
+    if exact_cut.slot_at_once(config):
         try:
             # Of a temporary slot, so that a kill leaves nothing behind.
-            made = stack.enter_context(tick.exact_cut(config))
+            made = stack.enter_context(ticks.exact_cut(config))
         except CdcError as error:
             _log.info("no cut by a slot", extra={"reason": str(error)})
         else:
-            stack.enter_context(parity.inside_snapshot(conn, made.snapshot_name, seconds=config.check.cut_seconds))
+            stack.enter_context(row_lines.inside_snapshot(conn, made.snapshot_name, seconds=config.check.cut_seconds))
             with connection.connect(config) as other:
                 slot.wait_flush(other)
             return Lsn(made.lsn)
     with connection.connect(config) as other:
         drain(config, upto=slot.flush_lsn(other))  # so that little is left to be looked up
-        since = cut.oldest_writer(other)
+        since = exact_cut.oldest_writer(other)
     from toolkit.lake.evidence import unseen_xids
     from toolkit.lake.ledger import Ledger
 
@@ -149,7 +149,7 @@ def _cut(config: Config, conn: psycopg.Connection[Any], stack: ExitStack, drain:
     last = ledger.last()
     assert last is not None
     unseen = partial(unseen_xids, config, ledger, since=since)
-    return cut.without_slot(config, conn, stack, drained=Lsn(last.complete_to), unseen=unseen)
+    return exact_cut.without_slot(config, conn, stack, drained=Lsn(last.complete_to), unseen=unseen)
 
 
 def _take_source(
@@ -159,13 +159,13 @@ def _take_source(
 
     Not of those that may rest on one of `proofs`: what is to be read of them shows only when the log is drained.
     """
-    from toolkit.source import catalog, connection, parity
+    from toolkit.source import catalog, connection, row_lines
 
     taken = {}
     with connection.connect(config) as other:
         other.execute(f"set lock_timeout = {int(config.check.cut_seconds * 1000)}".encode())
         tables = [t for t in catalog.published_tables(other, config) if not wanted or t.relid in wanted]
-        fingerprints = parity.fingerprints(conn, config, [t.relid for t in tables])
+        fingerprints = row_lines.fingerprints(conn, config, [t.relid for t in tables])
         for table in tables:
             found = _Taken(comparison(table, config.check.buckets), None, None, fingerprints.get(table.relid))
             proof = proofs.get(table.relid)
@@ -180,7 +180,7 @@ def _read(config: Config, conn: psycopg.Connection[Any], other: psycopg.Connecti
     """With the figures of all rows inside the snapshot of `conn`. `other` is asked who stands in the way."""
     import psycopg
 
-    from toolkit.source import connection, cut, parity
+    from toolkit.source import connection, exact_cut, row_lines
 
     plan = table.plan
     sums = Sums(plan.buckets)
@@ -188,8 +188,8 @@ def _read(config: Config, conn: psycopg.Connection[Any], other: psycopg.Connecti
         with reading.lines(conn, other, plan, config=config) as blocks:
             for lines in blocks:
                 sums.add(lines)
-    except (parity.TableMoved, psycopg.Error) as error:
-        by = cut.holders(other, plan.table.relid)
+    except (row_lines.TableMoved, psycopg.Error) as error:
+        by = exact_cut.holders(other, plan.table.relid)
         return replace(table, reason=connection.unread(error) + (f" by {by}" if by else ""), proof=None)
     plan, figures = effective(plan, sums.figures())
     return replace(table, plan=plan, figures=figures, proof=None)
@@ -433,7 +433,7 @@ class _Comparing:
         """Read the rows of differing buckets from both sides and class them."""
         from toolkit.lake import parity as lake
         from toolkit.source import connection
-        from toolkit.spooling import spool_directory
+        from toolkit.source.spooling import spool_directory
 
         plan = self.taken[side.plan.table.relid].plan
         with (

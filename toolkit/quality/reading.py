@@ -25,7 +25,7 @@ def lines(
     *,
     config: Config,
 ) -> Iterator[Iterator[Sequence[bytes]]]:
-    """`toolkit.source.parity.lines` of the snapshot in `conn`; `other` is asked afterwards what the table is now.
+    """`toolkit.source.row_lines.lines` of the snapshot in `conn`; `other` is asked afterwards what the table is now.
 
     A snapshot does not reach the catalogs that values are printed by: a renamed enum label shows in every row, also in
     those of long ago. So the table must still be the one of `plan` when all is read.
@@ -33,14 +33,14 @@ def lines(
     Raises:
         TableMoved: the rows of the snapshot, or their texts of then, can no longer be read.
     """
-    from toolkit.source import catalog, parity
+    from toolkit.source import catalog, row_lines
 
-    with parity.lines(conn, plan, keys=keys, others=parity.others(config)) as blocks:
+    with row_lines.lines(conn, plan, keys=keys, others=row_lines.others(config)) as blocks:
         yield blocks
     table = plan.table
     now = catalog.snapshots_of(other, [table.relid]).get(table.relid)
     if now is None or not alike(plan, comparison(TableVersion.from_json(json.loads(now)), plan.buckets)):
-        raise parity.TableMoved(f"{table.identifier} was altered while it was read")
+        raise row_lines.TableMoved(f"{table.identifier} was altered while it was read")
 
 
 def alike(one: Comparison, later: Comparison) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import psycopg
 
-from toolkit.source import catalog, changelog, guard, locks
+from toolkit.source import catalog, change_log, guard, locks
 from toolkit.source.connection import Connection, one_line
 from toolkit.values import resources
 from toolkit.values.config import Config
@@ -38,7 +38,7 @@ def install_sql(
         ticks: there is no slot, so no publication either; the change log holds the DDL messages too.
         event_triggers: whether the role may create them; without them DDL is found by the catalog comparison alone.
     """
-    triggers = changelog.trigger_sql(config, tables).values()
+    triggers = change_log.trigger_sql(config, tables).values()
     objects = objects_sql(config, tables, publication, ticks=ticks, event_triggers=event_triggers)
     return "\n".join([objects, *triggers])
 
@@ -58,7 +58,7 @@ def objects_sql(
     parts = [resources.load(f"install/{file}") for file in files]
     for key, value in values.items():
         parts = [part.replace(f":'{key}'", value) for part in parts]
-    parts += changelog.install_sql(config, ticks=ticks)
+    parts += change_log.install_sql(config, ticks=ticks)
     if not ticks:
         parts += [f"{statement};\n" for statement in _publication_sql(config, tables, publication)]
     parts.append(resources.load("install/45_seal"))  # of all functions, those of the change log too
@@ -76,11 +76,11 @@ def install(conn: Connection, config: Config) -> None:
         LockTimeout: another session held a table for too long.
     """
     tables = catalog.selected_tables(conn, config)
-    ticks = changelog.by_ticks(conn, config)
+    ticks = change_log.by_ticks(conn, config)
     publication = catalog.own_publication(conn, config)
 
     fresh = not catalog.begun(conn)
-    before = changelog.triggered(conn)
+    before = change_log.triggered(conn)
 
     def script(event_triggers: bool) -> str:
         return objects_sql(config, tables, publication, ticks=ticks, event_triggers=event_triggers)
@@ -108,7 +108,7 @@ def install(conn: Connection, config: Config) -> None:
     except psycopg.Error as error:
         raise PreflightFailed(f"installing capture: {one_line(error)}; nothing was changed on the source") from None
     try:
-        for table, statement in changelog.trigger_sql(config, tables).items():
+        for table, statement in change_log.trigger_sql(config, tables).items():
             _locked(conn, config, f"putting triggers on {table}", statement)
     except (CdcError, psycopg.Error) as error:
         _take_back(conn, config, (t.relid for t in tables if t.relid not in before), whole=fresh)
@@ -151,8 +151,8 @@ def _take_back(conn: Connection, config: Config, relids: Iterable[int], *, whole
     try:
         if whole:
             _remove(conn, config)
-        for relid in () if whole else changelog.triggered(conn).intersection(relids):
-            changelog.release(conn, config, relid)
+        for relid in () if whole else change_log.triggered(conn).intersection(relids):
+            change_log.release(conn, config, relid)
     except (CdcError, psycopg.Error) as error:
         _log.warning("not all was taken back; `cdc uninstall` does it", extra={"reason": one_line(error)})
 
@@ -184,12 +184,12 @@ def _publication_sql(
     schemas = _whole_schemas(config)
     for table in tables:
         capture = config.capture_of(table.schema, table.name).capture
-        if not changelog.published(config, table) and table.schema in schemas:
+        if not change_log.published(config, table) and table.schema in schemas:
             raise ConfigError(
                 f'[table] {table.identifier} has capture = "{capture}", which cannot be kept with'
                 ' new_tables = "publish": a schema is published whole; use new_tables = "propose"'
             )
-    tables = [t for t in tables if changelog.published(config, t)]
+    tables = [t for t in tables if change_log.published(config, t)]
     relids = {t.relid for t in tables}
     alone = [t for t in tables if t.schema not in schemas and not relids.intersection(t.parents)]
     if state is not None:
@@ -202,7 +202,7 @@ def _publication_sql(
         verb, clause = "create", "for "
     named = [qualified_sql(t.schema, t.name) for t in sorted(alone, key=lambda t: (t.schema, t.name))]
     if config.uses_change_log and not (state and state.publishes_log):
-        named.append(qualified_sql("cdc", changelog.LOG))
+        named.append(qualified_sql("cdc", change_log.LOG))
     entries = [f"table {', '.join(named)}"] if named else []
     entries += [f"tables in schema {', '.join(quote_postgres(s) for s in schemas)}"] if schemas else []
     head = f"{verb} publication {quote_postgres(source.own)}"

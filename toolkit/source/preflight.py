@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from psycopg.rows import dict_row
 
-from toolkit.source import catalog, changelog, guard, slot
+from toolkit.source import catalog, change_log, guard, slot
 from toolkit.source.connection import Connection
 from toolkit.values import resources
 from toolkit.values.config import Config
@@ -36,9 +36,9 @@ class Finding:
 
 def preflight(conn: Connection, config: Config) -> tuple[Finding, ...]:
     """Look at server, role, slot, publication and every selected table. Errors come first."""
-    ticks = changelog.by_ticks(conn, config)
+    ticks = change_log.by_ticks(conn, config)
     found = [*_server(conn, ticks), *_tables(conn, config, ticks), *_capture(conn, config)]
-    long = changelog.health(conn) if config.uses_change_log else ()
+    long = change_log.health(conn) if config.uses_change_log else ()
     found += [Finding("warning", what, seen, remedy) for what, seen, remedy in long]
     if not ticks:
         found += [*_slot(conn, config), *_publications(conn, config)]
@@ -254,7 +254,7 @@ def _publications(conn: Connection, config: Config) -> Iterator[Finding]:
             and table.kind == "r"
             and table.relid not in below
             and table.relid in chosen
-            and changelog.published(config, table)
+            and change_log.published(config, table)
         ):
             yield Finding(
                 "warning",
@@ -317,7 +317,7 @@ def _capture(conn: Connection, config: Config) -> Iterator[Finding]:
                 f"{found}: it is not the one that `cdc init` has put there, and what it tells cannot be relied on",
                 "run `cdc init`, then `cdc repair`",
             )
-    moving = changelog.moving(conn, config)
+    moving = change_log.moving(conn, config)
     for table in moving:
         yield Finding(
             "warning",
@@ -325,7 +325,7 @@ def _capture(conn: Connection, config: Config) -> Iterator[Finding]:
             "is captured in another way than [source] capture or [table] says: that one counts",
             "run `cdc init`, which moves it, or take the change out of cdc.toml",
         )
-    for name, found in changelog.faults(conn, config):
+    for name, found in change_log.faults(conn, config):
         if name.removeprefix("table ") not in moving:
             yield Finding(
                 "warning", name, f"{found}: changes may be missed", "run `cdc init`, then `cdc repair` for what is red"
@@ -384,7 +384,7 @@ def _tables(conn: Connection, config: Config, ticks: bool) -> Iterator[Finding]:
                 'has capture = "change_log" and is in a publication of others: its rows come through the slot',
                 f'set capture = "slot" for it in [table."{relation.schema}.{relation.name}"], or "both"',
             )
-    for name, found, remedy in changelog.refusals(conn, config):
+    for name, found, remedy in change_log.refusals(conn, config):
         yield Finding("error", f"table {name}", found, remedy)
     identities = _identities(conn)
     for relation in relations:
@@ -406,14 +406,14 @@ def _tables(conn: Connection, config: Config, ticks: bool) -> Iterator[Finding]:
                 "is unlogged: its changes are not in the WAL",
                 f"run: alter table {relation.identifier} set logged, or exclude it",
             )
-        elif ticks and changelog.published(config, relation):
+        elif ticks and change_log.published(config, relation):
             yield Finding(
                 "error",
                 f"table {relation.identifier}",
                 "is to be captured by the slot, and this source is drained by ticks",
                 f'set capture = "change_log" for it in [table."{relation.schema}.{relation.name}"], or exclude it',
             )
-        elif relation.kind == "r" and relation.relid in identities and changelog.published(config, relation):
+        elif relation.kind == "r" and relation.relid in identities and change_log.published(config, relation):
             yield Finding(
                 "error",
                 f"table {relation.identifier}",

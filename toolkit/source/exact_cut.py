@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 
-from toolkit.source import changelog, parity, slot
+from toolkit.source import change_log, row_lines, slot
 from toolkit.source.connection import Connection, connect
 from toolkit.values import resources
 from toolkit.values.config import Config
@@ -39,7 +39,7 @@ class Commit:
 def slot_at_once(config: Config) -> bool:
     """Whether a temporary slot is free and its creation would not wait for a transaction of some age."""
     with connect(config) as conn:
-        if changelog.by_ticks(conn, config):
+        if change_log.by_ticks(conn, config):
             return True  # there is none, and a tick waits for nobody
         free, oldest = conn.execute(resources.load("introspect/room")).fetchall()[0]
         return bool(free) and (oldest is None or oldest < _PATIENCE)
@@ -68,7 +68,7 @@ def without_slot(
     with connect(config) as other:
         while True:
             attempt = ExitStack()
-            attempt.enter_context(parity.inside_snapshot(conn, None, seconds=config.check.cut_seconds))
+            attempt.enter_context(row_lines.inside_snapshot(conn, None, seconds=config.check.cut_seconds))
             try:
                 seen = Visibility.parse(slot.shown(conn))
                 upto = slot.wait_flush(other)  # everything visible is in the stream now

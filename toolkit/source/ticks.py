@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import psycopg
 import pyarrow as pa
 
-from toolkit.source import changelog, copytext, slot, snapshot
+from toolkit.source import change_log, copytext, slot, snapshot_rows
 from toolkit.source.connection import Connection, connect, one_line
 from toolkit.source.copyout import copy_blocks
 from toolkit.source.slot import Cut
@@ -39,7 +39,7 @@ class Tick:
 def exact_cut(config: Config) -> Iterator[Cut]:
     """An exact cut to copy or compare at: a temporary slot's, or a tick where there is no logical decoding."""
     with connect(config) as conn:
-        ticks = changelog.by_ticks(conn, config)
+        ticks = change_log.by_ticks(conn, config)
     if ticks:
         with tick_cut(config) as cut:
             yield cut
@@ -85,7 +85,7 @@ def record(conn: Connection, shown: str) -> Tick:
 def at_cut(conn: Connection, config: Config, cut: Cut) -> Tick:
     """The tick that a slot's cut is: its snapshot shows exactly what was committed below the cut's LSN."""
     slot.require_server(conn, cut.server, f"making a tick of the cut at {cut.lsn}")
-    with snapshot.reader(config, cut) as holder:
+    with snapshot_rows.reader(config, cut) as holder:
         seen = slot.shown(holder)
     conn.execute(
         "insert into cdc.tick (lsn, snapshot) values (%s::pg_catalog.pg_lsn, %s::pg_catalog.pg_snapshot)"
