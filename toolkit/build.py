@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from toolkit.proofs import found_wrong
+from toolkit.lake.proofs import found_wrong
 from toolkit.rawlog.states import TableState, live_tables, states_at
 from toolkit.values.errors import BuildFailed, UnknownTable
 from toolkit.values.lsn import Lsn

@@ -77,7 +77,7 @@ def _source(config: Config) -> list[Diagnosis]:
 def _lake(config: Config) -> list[Diagnosis]:
     from toolkit.lake import session, tables
     from toolkit.lake.ledger import Ledger
-    from toolkit.proofs import proven
+    from toolkit.lake.proofs import proven
     from toolkit.rawlog.states import table_states
 
     found: list[Diagnosis] = []

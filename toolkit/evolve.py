@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
-from toolkit.lake.evolve import Step
+from toolkit.lake.schema_update import Step
 from toolkit.values.lake_types import spark_type
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
@@ -78,14 +78,14 @@ def evolve(config: Config, ledger: Ledger) -> tuple[Pending, ...]:
 
 def describe(config: Config, ledger: Ledger, aliases: Sequence[str]) -> None:
     """Give tables that dbt has replaced the comments of their columns; a CREATE TABLE AS cannot name them."""
-    from toolkit.lake import evolve as lake
+    from toolkit.lake import schema_update
     from toolkit.lake.session import own_session
 
     for version in ledger.latest_versions().values():
         alias = lake_table(version.table.schema, version.table.name)
         if alias in aliases and not version.table.dropped and any(c.comment for c in version.table.columns):
             table = f"{config.lake.catalog}.current.{alias}"
-            lake.describe(own_session(config), table, _comments(version.table))
+            schema_update.describe(own_session(config), table, _comments(version.table))
 
 
 def step(before: TableVersion, after: TableVersion) -> Step | None:
@@ -221,7 +221,7 @@ def _change(
     after: SchemaVersion,
 ) -> bool:
     """Commit the change from one version to another; false where a value kept as text stands in its way."""
-    from toolkit.lake import evolve as lake
+    from toolkit.lake import schema_update
 
     wanted = step(before.table, after.table)
     assert wanted is not None
@@ -229,7 +229,7 @@ def _change(
     assert last is not None
     if wanted.moves_names and spark.table(table).where("_cdc_text is not null").limit(1).count():
         return False  # its keys are column names
-    lake.apply(
+    schema_update.apply(
         spark,
         f"{config.lake.catalog}.{table}",
         wanted,

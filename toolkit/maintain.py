@@ -31,8 +31,8 @@ def maintain(config: Config) -> tuple[Upkeep, ...]:
         LakeError: the lake has no `raw.events`, or two tables of it could share a folder.
     """
     from toolkit.lake import reads, session, upkeep
+    from toolkit.lake.proofs import kept_tags
     from toolkit.lake.tables import EVENTS
-    from toolkit.proofs import kept_tags
 
     setting = f"spark.sql.catalog.{config.lake.catalog}.unique-table-location"
     if session.spark_settings(config).get(setting) != "true":

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.proofs import found_wrong
+from toolkit.lake.proofs import found_wrong
 from toolkit.rawlog.states import states_at
 from toolkit.values.errors import LakeError
 from toolkit.values.lake_types import literal, spark_type

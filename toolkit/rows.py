@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from toolkit.proofs import found_wrong
+from toolkit.lake.proofs import found_wrong
 from toolkit.rawlog.states import known_at, states_at
 from toolkit.values.errors import ConfigError, NotProven
 from toolkit.values.lsn import Lsn
@@ -35,7 +35,7 @@ def rows(
         NotProven: the table was stale at that LSN.
     """
     from toolkit import history
-    from toolkit.lake import parity as lake
+    from toolkit.lake import row_lines
     from toolkit.lake.session import own_session
     from toolkit.values.row_line import comparison
 
@@ -56,7 +56,7 @@ def rows(
     frame = spark.table(relation)
     if as_of is not None:
         frame = _valid_at(frame, as_of)
-    fields = dict(zip(names, lake.current_fields(plan), strict=True))
+    fields = dict(zip(names, row_lines.current_fields(plan), strict=True))
     for column, value in (key or {}).items():
         frame = _where(frame, fields[column], value)
     return _read(frame, fields, bounds=key is not None)

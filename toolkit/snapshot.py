@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.copying import Copiers, Item, Task
 from toolkit.drain import drain, ledger_of
-from toolkit.proofs import found_wrong, proven
+from toolkit.lake.proofs import found_wrong, proven
 from toolkit.rawlog.arrow import BASELINE_ORDINAL, Event
 from toolkit.rawlog.states import TableState, table_states
 from toolkit.source.spooling import spool_directory

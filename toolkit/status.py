@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from toolkit.drain import ledger_of
-from toolkit.proofs import proven
+from toolkit.lake.proofs import proven
 from toolkit.rawlog.states import TableState, live_tables, table_states
 from toolkit.values.errors import CdcError, LakeError
 from toolkit.values.lsn import Lsn

@@ -13,7 +13,7 @@ from dbt.adapters.spark import session as dbt_session
 from tests.dbt.harness import Lake
 from tests.dbt.scenario import Row, Source, Table, column
 from toolkit import build as building
-from toolkit.lake import evolve as lake_evolve
+from toolkit.lake import schema_update
 from toolkit.lake.applied import applied, behind
 from toolkit.lake.ledger import Ledger
 from toolkit.values.errors import BuildFailed
@@ -40,7 +40,7 @@ def _row(key: int) -> dict[int, str | None]:
 
 
 def _ids(built: Lake, name: str = "shop") -> dict[str, int]:
-    found = lake_evolve.columns(built.spark, f"{built.config.lake.catalog}.current.public__{name}")
+    found = schema_update.columns(built.spark, f"{built.config.lake.catalog}.current.public__{name}")
     return {column: field for column, (field, _) in found.items()}
 
 
@@ -140,7 +140,7 @@ def test_trap_144_five_changes_keep_field_identity_and_files(shop: tuple[Lake, S
     at = Lsn(next(end for end, *_ in reversed(source.truth[table.relid]) if end <= ddl))
     state, _ = source.at(table.relid, int(at)) or (None, None)
     assert built.rows(f"current.public__shop version as of 'g1_lsn_{at.tag}'", table.snapshot()) == state
-    comments = lake_evolve.columns(built.spark, "lake.current.public__shop")
+    comments = schema_update.columns(built.spark, "lake.current.public__shop")
     assert comments["gone"][1] == "It's {{ new }}"
     # The next build goes on from there, without any schema change.
     _some_rows(source, table, 12)
@@ -164,7 +164,7 @@ def test_a_kill_leaves_the_old_or_the_new_table(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(lake_evolve, "_describe", killed)  # in the middle of the transaction
+        patch.setattr(schema_update, "_describe", killed)  # in the middle of the transaction
         built.build()
     assert _ids(built) == before
     first = Table(table.relid, table.name, _table().columns, [1]).snapshot()
@@ -238,7 +238,7 @@ def test_a_kill_after_any_commit_leaves_a_true_state(
         built.append(source)
         with monkeypatch.context() as patch, contextlib.suppress(_Killed, BuildFailed):
             patch.setattr(dbt_session.Cursor, "execute", dying(dbt_session.Cursor.execute, writing))
-            patch.setattr(lake_evolve, "apply", dying(lake_evolve.apply, lambda _: True))
+            patch.setattr(schema_update, "apply", dying(schema_update.apply, lambda _: True))
             built.build()
         shapes = [TableVersion.from_json(each.snapshot()) for each in (table, other)]
         late = behind(built.config, built.spark, Ledger(built.config), shapes)
@@ -316,7 +316,7 @@ def test_comments_reach_a_table_that_was_replaced(shop: tuple[Lake, Source, Tabl
     source.commit()
     built.append(source)
     assert _actions(built.build())["current.public__shop"][0] == "skip"  # nothing but metadata
-    assert lake_evolve.columns(built.spark, "lake.current.public__shop")["price"][1] == "is price"
+    assert schema_update.columns(built.spark, "lake.current.public__shop")["price"][1] == "is price"
     built.build(dbt_args=["--full-refresh"])
-    assert lake_evolve.columns(built.spark, "lake.current.public__shop")["price"][1] == "is price"
+    assert schema_update.columns(built.spark, "lake.current.public__shop")["price"][1] == "is price"
     assert built.rows("current.public__shop", table.snapshot()) == _truth(source, table)

@@ -9,8 +9,8 @@ import pytest
 from tests.dbt.harness import Lake
 from tests.dbt.scenario import Row, Source, Table, column
 from tests.dbt.test_models import check_current, check_history
-from toolkit import proofs, retire, rows, status
-from toolkit.lake import reads
+from toolkit import retire, rows, status
+from toolkit.lake import proofs, reads
 from toolkit.lake.ledger import Ledger
 from toolkit.values.errors import ConfigError
 from toolkit.values.lsn import Lsn

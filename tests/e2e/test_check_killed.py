@@ -14,9 +14,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from toolkit import build, initialise, proofs
+from toolkit import build, initialise
 from toolkit import drain as draining
-from toolkit.lake import session
+from toolkit.lake import proofs, session
 from toolkit.lake.reads import scan
 from toolkit.quality import check as checking
 from toolkit.values.config import Config
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.dbt, pytest.mark.w
 TABLES = ("one", "two")
 #: Where it ends (the n-th call of a function), and the number that each view shows then.
 KILLS = {
-    ("toolkit.lake.parity", "figures", 1): (1, 1),
+    ("toolkit.lake.row_lines", "figures", 1): (1, 1),
     ("toolkit.quality.expectations", "validate", 1): (1, 1),
     ("toolkit.quality.publish", "_keep", 2): (1, 1),
     ("toolkit.quality.publish", "_create_view", 2): (4, 1),

@@ -21,7 +21,7 @@ from toolkit import drain as draining
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake import session
 from toolkit.lake.ledger import Ledger
-from toolkit.lake.parity import current_fields
+from toolkit.lake.row_lines import current_fields
 from toolkit.rawlog.states import states_at, table_states
 from toolkit.source import connection
 from toolkit.values.config import Config

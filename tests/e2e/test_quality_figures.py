@@ -11,7 +11,7 @@ import pytest
 from psycopg import sql
 
 from tests.support_postgres import mostly_one_server
-from toolkit.lake import parity as lake_side
+from toolkit.lake import row_lines as lake_side
 from toolkit.quality.classify import classify
 from toolkit.source import connection, row_lines
 from toolkit.values.config import Config, SourceConfig

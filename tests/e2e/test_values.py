@@ -17,7 +17,7 @@ from tests.support_postgres import fresh_database
 from toolkit import build, doctor, explain, history, initialise, rows
 from toolkit import drain as draining
 from toolkit.embedded import EmbeddedServer
-from toolkit.lake import evolve, session
+from toolkit.lake import schema_update, session
 from toolkit.lake.ledger import Ledger
 from toolkit.quality import check as checking
 from toolkit.quality.report import CheckReport
@@ -420,7 +420,7 @@ def test_ddl_reaches_current_and_published_waits_for_its_proof(world: World):
     catalog = f"{config.lake.catalog}.current.public__t__7139ee35"
     version = world.version("T")
     assert lake_table(version.schema, version.name) == "public__t__7139ee35"
-    before = {name: field for name, (field, _) in evolve.columns(spark, catalog).items()}
+    before = {name: field for name, (field, _) in schema_update.columns(spark, catalog).items()}
     shown = spark.table("published.public__t__7139ee35").columns
     _sql(
         config,
@@ -436,7 +436,7 @@ def test_ddl_reaches_current_and_published_waits_for_its_proof(world: World):
     assert {m.action for m in built.models if m.name == "current.public__t__7139ee35"} == {"merge"}
     assert spark.table("published.public__t__7139ee35").columns == shown
     assert world.texts("T") == world.source("T")
-    after = evolve.columns(spark, catalog)
+    after = schema_update.columns(spark, catalog)
     assert after["g"][1] == "not generated any more"
     # The lake's names of a and A have changed sides with them; each column is still the one it was.
     assert (after["a"][0], after["A_a2"][0]) == (before["A_a3"], before["a"])

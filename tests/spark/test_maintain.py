@@ -14,8 +14,8 @@ from toolkit import doctor
 from toolkit import maintain as maintaining
 from toolkit.lake import reads, staging
 from toolkit.lake.ledger import Ledger
+from toolkit.lake.proofs import PUBLISHED
 from toolkit.lake.upkeep import Upkeep
-from toolkit.proofs import PUBLISHED
 from toolkit.values.config import Config
 from toolkit.values.errors import CdcError, CommitConflict, LakeError
 

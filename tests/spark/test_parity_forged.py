@@ -8,7 +8,7 @@ import pytest
 
 from tests.support_history import column, snapshot
 from toolkit.lake.applied import applied, misshapen
-from toolkit.lake.parity import Side, lines
+from toolkit.lake.row_lines import Side, lines
 from toolkit.values.config import Config
 from toolkit.values.lake_types import spark_type
 from toolkit.values.row_line import Comparison, comparison, fields

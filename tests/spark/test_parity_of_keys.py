@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support_history import column, snapshot
-from toolkit.lake.parity import Side, lines, lines_of_keys
+from toolkit.lake.row_lines import Side, lines, lines_of_keys
 from toolkit.values.row_line import comparison, fields
 from toolkit.values.table import TableVersion
 

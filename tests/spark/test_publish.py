@@ -13,8 +13,7 @@ import pytest
 
 from tests.support_history import column, snapshot
 from toolkit import maintain as maintaining
-from toolkit import proofs
-from toolkit.lake import reads, session
+from toolkit.lake import proofs, reads, session
 from toolkit.lake.applied import applied
 from toolkit.lake.ledger import Ledger
 from toolkit.quality import publish

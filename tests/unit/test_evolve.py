@@ -8,7 +8,7 @@ import pytest
 
 from tests.dbt.scenario import column
 from toolkit.evolve import step
-from toolkit.lake.evolve import Step
+from toolkit.lake.schema_update import Step
 from toolkit.values.table import TableVersion
 
 pytestmark = pytest.mark.unit

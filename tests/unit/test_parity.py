@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from xxhash import xxh64_intdigest
 
 from tests.unit.lines import line_of
-from toolkit.lake.parity import key_ranges_sql
+from toolkit.lake.row_lines import key_ranges_sql
 from toolkit.quality.classify import classify
 from toolkit.quality.report import CheckReport, Classes, TableCheck, as_text
 from toolkit.source import copytext

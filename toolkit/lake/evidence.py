@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from toolkit.lake.applied import CHANGING
-from toolkit.lake.parity import Side, current_fields, lines_sql, query
+from toolkit.lake.row_lines import Side, current_fields, lines_sql, query
 from toolkit.lake.tables import EVENTS
 from toolkit.values.lsn import Lsn
 from toolkit.values.row_line import Comparison

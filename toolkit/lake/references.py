@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from toolkit.lake.parity import Side, current_fields
+from toolkit.lake.row_lines import Side, current_fields
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

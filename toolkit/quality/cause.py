@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from toolkit.lake.applied import Applied, Commit, Foreign
     from toolkit.lake.evidence import RowEvent
     from toolkit.lake.ledger import Ledger
-    from toolkit.lake.parity import Side
+    from toolkit.lake.row_lines import Side
     from toolkit.values.lsn import Lsn
     from toolkit.values.table import TableVersion
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import psycopg
 
     from toolkit.lake.applied import Applied, News
-    from toolkit.lake.parity import Side
+    from toolkit.lake.row_lines import Side
     from toolkit.quality.differing import DifferingRows
     from toolkit.quality.incremental import Proof
     from toolkit.rawlog.states import TableState
@@ -253,7 +253,7 @@ class _Comparing:
     def results(self) -> tuple[TableCheck, ...]:
         """One result a table; whatever keeps a table from being compared is its reason."""
         from toolkit.lake.applied import applied, misshapen
-        from toolkit.lake.parity import Side
+        from toolkit.lake.row_lines import Side
         from toolkit.quality.cause import rebuild
 
         found: list[TableCheck] = []
@@ -305,7 +305,7 @@ class _Comparing:
         A table that is proven by touched keys is too large to be joined each time.
         """
         from toolkit.lake import references as lake
-        from toolkit.lake.parity import Side
+        from toolkit.lake.row_lines import Side
 
         whole = {r.relid for r in results if r.status == "identical" and r.proof == "full"}
         found = []
@@ -384,16 +384,16 @@ class _Comparing:
 
     def _lake_figures(self, sides: Sequence[Side]) -> dict[int, Figures | Exception]:
         """Figures by relid. When the job for all of them fails, each table is asked by itself."""
-        from toolkit.lake import parity as lake
+        from toolkit.lake import row_lines
 
         try:
-            return dict(lake.figures(self.spark, sides))
+            return dict(row_lines.figures(self.spark, sides))
         except Exception as error:
             _log.warning("parity of all tables at once failed", extra={"error": repr(error)[:500]})
         found: dict[int, Figures | Exception] = {}
         for side in sides:
             try:
-                found |= lake.figures(self.spark, [side])
+                found |= row_lines.figures(self.spark, [side])
             except Exception as error:
                 found[side.plan.table.relid] = error
         return found
@@ -431,7 +431,7 @@ class _Comparing:
 
     def _descend(self, side: Side, buckets: Sequence[int], expected: int) -> Classes:
         """Read the rows of differing buckets from both sides and class them."""
-        from toolkit.lake import parity as lake
+        from toolkit.lake import row_lines
         from toolkit.source import connection
         from toolkit.source.spooling import spool_directory
 
@@ -443,7 +443,7 @@ class _Comparing:
         ):
             return classify(
                 chosen(blocks, plan.buckets, buckets),
-                lake.lines(self.spark, side, buckets),
+                row_lines.lines(self.spark, side, buckets),
                 columns=[c.name for c in plan.columns],
                 key=plan.key,
                 samples=self.config.check.samples,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from toolkit.lake.applied import Applied
     from toolkit.lake.ledger import Ledger
-    from toolkit.lake.parity import Side
+    from toolkit.lake.row_lines import Side
     from toolkit.values.config import Config
 
 #: Keys above this share of the table's rows, or this many, are no saving over all of it.
@@ -88,7 +88,7 @@ def compared(
     every: Every | None = None,
 ) -> TableCheck:
     """The result for the rows of these keys, of which `source` are the source's lines. `rows` counts those."""
-    from toolkit.lake import parity as lake
+    from toolkit.lake import row_lines
 
     result = replace(result, snapshot_id=side.snapshot_id, full_lsn=proof.full_lsn, full_at=proof.full_at)
     if not keys:
@@ -97,7 +97,7 @@ def compared(
     plan = side.plan
     found = classify(
         source,
-        lake.lines_of_keys(spark, side, keys),
+        row_lines.lines_of_keys(spark, side, keys),
         columns=[c.name for c in plan.columns],
         key=plan.key,
         samples=config.check.samples,

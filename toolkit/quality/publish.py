@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from toolkit.proofs import PROVEN, PUBLISHED, shown_sql
+from toolkit.lake.proofs import PROVEN, PUBLISHED, shown_sql
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.rawlog.arrow import BASELINE_ORDINAL, Event
 from toolkit.values.lsn import Lsn

@@ -70,7 +70,7 @@ def states_at(
 ) -> tuple[tuple[SchemaVersion, TableState], ...]:
     """The tables that were there and captured at an LSN, as they were then, and whether their rows can be known.
 
-    `wrong` are those that a check has found to differ, as `toolkit.proofs.found_wrong` gives them.
+    `wrong` are those that a check has found to differ, as `toolkit.lake.proofs.found_wrong` gives them.
     """
     versions, known = ledger.latest_versions(at), known_at(ledger, at)
     found = []
@@ -118,7 +118,7 @@ def table_states(ledger: Ledger, proven: Mapping[int, Lsn] | None = None) -> tup
     """States of all live tables, and of tables that were captured and no longer are though `[source]` names them.
 
     A table is stale from the first gap that no later baseline covers. One that was repaired stays stale until parity
-    was proven at or behind its baseline: `proven` holds the newest such LSN by relid (`toolkit.proofs`).
+    was proven at or behind its baseline: `proven` holds the newest such LSN by relid (`toolkit.lake.proofs`).
     """
     latest = ledger.latest_versions()
     generations = {relid: version.generation for relid, version in latest.items()}
