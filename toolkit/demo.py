@@ -197,19 +197,20 @@ class _Demo:
     # -- lake ----------------------------------------------------------------------------------------------------------
 
     def _build_and_check(self) -> None:
-        from toolkit import build
+        from toolkit.build import dbt_run
 
         with self.story.step("cdc build: current state and history of every table") as facts:
-            done = build.build(self.config)
+            done = dbt_run.build(self.config)
             facts.append(f"at {done.lsn}")
         with self.story.step("cdc check: both sides at one exact LSN") as facts:
             facts.append(self._told(self._check()))
 
     def _check(self) -> CheckReport:
-        from toolkit import build, drain
+        from toolkit import drain
+        from toolkit.build import dbt_run
         from toolkit.quality import check
 
-        found = check.check(self.config, drain=drain.drain, build=build.build)
+        found = check.check(self.config, drain=drain.drain, build=dbt_run.build)
         statuses = {t.status for t in found.tables}
         status = "identical" if found.green else next(s for s in ("different", "stale", "not_taken") if s in statuses)
         rows = sum(t.rows or 0 for t in found.tables)
@@ -225,7 +226,7 @@ class _Demo:
         return "; ".join(f"{t.table} {t.status}" + (f" ({t.reason})" if t.reason else "") for t in red)
 
     def _fault_and_heal(self) -> None:
-        from toolkit import build
+        from toolkit.build import dbt_run
 
         name = lake_table("public", _FAULT_TABLE)
         with self.story.step("a fault is planted by hand in the lake") as facts:
@@ -236,7 +237,7 @@ class _Demo:
             self.report.fault_found = _names_fault(found, key)
             facts.append(self._told(found))
         with self.story.step("healed: the table is built again from the raw log"):
-            build.build(self.config, select=(name,), dbt_args=("--full-refresh",))
+            dbt_run.build(self.config, select=(name,), dbt_args=("--full-refresh",))
         with self.story.step("cdc check again") as facts:
             found = self._check()
             self.report.healed = found.green
@@ -251,10 +252,10 @@ class _Demo:
         return key
 
     def _as_of(self, truth: _Truth) -> None:
-        from toolkit import build
+        from toolkit.build import dbt_run
 
         with self.story.step(f"{_AS_OF_TABLE} is rebuilt as of {truth.lsn}") as facts:
-            build.build(self.config, as_of=truth.lsn, select=(lake_table("public", _AS_OF_TABLE),))
+            dbt_run.build(self.config, as_of=truth.lsn, select=(lake_table("public", _AS_OF_TABLE),))
             self.report.as_of_equal = self._lake_rows(truth) == sorted(truth.rows, key=_null_first)
             facts.append("equal to what SELECT showed then" if self.report.as_of_equal else "NOT equal")
 

@@ -48,7 +48,7 @@ def init(config: Config, *, new_generation: bool = False) -> InitResult:
     Raises:
         PreflightFailed, SlotError, HistoryDiverged: nothing was changed on the source.
     """
-    from toolkit import project
+    from toolkit.build import project
     from toolkit.lake import session, tables
     from toolkit.lake.ledger import Ledger
     from toolkit.source import catalog, change_log, connection, install, preflight, slot

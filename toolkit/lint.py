@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from toolkit import effects
+from toolkit.build.schema_changes import step
 from toolkit.decode import ddl
-from toolkit.evolve import step
 from toolkit.history import changes
 from toolkit.rawlog import states
 from toolkit.values.sql_script import statements

@@ -22,9 +22,9 @@ import psycopg
 from psycopg import sql
 
 from tests.benchmarks.processes import Meter, Usage
-from toolkit import build as building
 from toolkit import drain as draining
-from toolkit import initialise, project, snapshot
+from toolkit import initialise, snapshot
+from toolkit.build import dbt_run, project
 from toolkit.embedded import EmbeddedServer
 from toolkit.quality import check as checking
 from toolkit.values import config as configuration
@@ -149,10 +149,10 @@ def _parity(server: EmbeddedServer, conn: psycopg.Connection[Any], config: confi
     conn.execute(_ROWS_SQL, [rows])
     conn.execute("vacuum analyze public.compared")
     draining.drain(config)
-    building.build(config, select=("public__compared",))
+    dbt_run.build(config, select=("public__compared",))
 
     def check() -> None:
-        report = checking.compare(config, ("public.compared",), drain=draining.drain, build=building.build, full=True)
+        report = checking.compare(config, ("public.compared",), drain=draining.drain, build=dbt_run.build, full=True)
         if not report.green or report.tables[0].rows != rows:
             raise SystemExit(f"bench: {report.to_dict()}")
 

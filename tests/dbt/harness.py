@@ -10,7 +10,7 @@ from collections import Counter
 from typing import Any
 
 from tests.dbt.scenario import Row, Source
-from toolkit import build as build_module
+from toolkit.build import dbt_run
 from toolkit.rawlog.arrow import to_arrow
 from toolkit.values.config import Config
 from toolkit.values.lake_types import text_sql
@@ -52,8 +52,8 @@ class Lake:
         frame = self.spark.createDataFrame(table, self.spark.table("raw.events").schema)
         frame.writeTo("raw.events").append()
 
-    def build(self, **arguments: Any) -> build_module.BuildResult:
-        return build_module.build(self.config, **arguments)
+    def build(self, **arguments: Any) -> dbt_run.BuildResult:
+        return dbt_run.build(self.config, **arguments)
 
     def rows(
         self, relation: str, table: dict[str, Any], where: str = "true", only: set[int] | None = None

@@ -12,7 +12,7 @@ from dbt.adapters.spark import session as dbt_session
 
 from tests.dbt.harness import Lake
 from tests.dbt.scenario import Row, Source, Table, column
-from toolkit import build as building
+from toolkit.build import dbt_run
 from toolkit.lake import schema_update
 from toolkit.lake.applied import applied, behind
 from toolkit.lake.ledger import Ledger
@@ -56,7 +56,7 @@ def _truth(source: Source, table: Table) -> Counter[Row]:
     return found[0]
 
 
-def _actions(result: building.BuildResult) -> dict[str, tuple[str, str]]:
+def _actions(result: dbt_run.BuildResult) -> dict[str, tuple[str, str]]:
     return {m.name: (m.action, m.reason) for m in result.models if m.name.startswith("current.")}
 
 
@@ -170,7 +170,7 @@ def test_a_kill_leaves_the_old_or_the_new_table(
     first = Table(table.relid, table.name, _table().columns, [1]).snapshot()
     assert built.rows("current.public__shop", first) == old_rows
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(building, "_invoke", killed)  # after it, before any row
+        patch.setattr(dbt_run, "_invoke", killed)  # after it, before any row
         built.build()
     assert built.rows("current.public__shop", table.snapshot()) == at_ddl
     # Its newest batch is not applied whole: a check has to build it, or it would find it to differ.

@@ -10,7 +10,7 @@ import pytest
 from tests.dbt.harness import Lake
 from tests.dbt.scenario import Row, Source, Table
 from tests.dbt.walk import Walk, bag_table, keyed_table
-from toolkit.build import BuildResult
+from toolkit.build.dbt_run import BuildResult
 from toolkit.values.lake_types import text_sql
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import lake_columns

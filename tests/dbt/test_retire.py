@@ -9,7 +9,8 @@ import pytest
 from tests.dbt.harness import Lake
 from tests.dbt.scenario import Row, Source, Table, column
 from tests.dbt.test_models import check_current, check_history
-from toolkit import retire, rows, status
+from toolkit import rows, status
+from toolkit.build import retired
 from toolkit.lake import proofs, reads
 from toolkit.lake.ledger import Ledger
 from toolkit.values.errors import ConfigError
@@ -83,7 +84,7 @@ def test_what_follows_must_stand_before_the_old_one_leaves(built: Lake) -> None:
     source.schema(gone)
     source.commit()
     built.append(source)
-    assert retire.retire(built.config, Ledger(built.config)) == ("current.public__gone",)
+    assert retired.retire(built.config, Ledger(built.config)) == ("current.public__gone",)
     assert names(built) == {"current": {"public__t"}, "history": {"public__t", "public__gone"}}
     (dropped,) = status.dropped_tables(built.config, Ledger(built.config))
     assert (dropped.table, dropped.lsn, dropped.history) == ("public.gone", source.end_lsn, None)

@@ -14,7 +14,8 @@ import pytest
 from tests.dbt.harness import Lake
 from tests.dbt.scenario import Source, Table, column
 from tests.dbt.test_models import actions, check_current, check_history, expected
-from toolkit import models_sync, rows
+from toolkit import rows
+from toolkit.build import models
 from toolkit.values.errors import BuildFailed, ConfigError, UnknownTable
 from toolkit.values.lsn import Lsn
 
@@ -178,8 +179,8 @@ def test_dbt_alone(built: Lake, tmp_path: Path) -> None:
     table = two_keys(300)
     source.baseline(table, first=True)
     built.append(source)
-    models_sync.sync(built.config)
-    assert not models_sync.sync(built.config).written
+    models.sync(built.config)
+    assert not models.sync(built.config).written
     command = [Path(sys.executable).with_name("dbt"), "build", "--project-dir", built.config.project_dir]
     stop_session()
     done = subprocess.run(
@@ -251,7 +252,7 @@ def test_as_of_knows_the_tables_and_names_of_then(built: Lake) -> None:
         want = source.at(relid, then)
         assert want is not None
         assert built.rows(f"asof_{then.tag}.{built.alias(shape)}", shape) == want[0], shape["name"]
-    assert not models_sync.sync(built.config).written  # the models of now are back
+    assert not models.sync(built.config).written  # the models of now are back
 
     refused = built.build(as_of=red)
     assert [(s.table, s.state, s.reason) for s in refused.stale] == [("public.t303", "stale", "test gap")]

@@ -14,8 +14,9 @@ import pytest
 from tests.support_change_log import PARTITIONED
 from tests.support_writers import TABLES, Writers, folded_rows, journal_inserts, source_rows, writing
 from toolkit import audit as auditing
-from toolkit import build, doctor, initialise, snapshot, status
+from toolkit import doctor, initialise, snapshot, status
 from toolkit import drain as draining
+from toolkit.build import dbt_run
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake.ledger import Ledger
 from toolkit.output import plain
@@ -59,7 +60,7 @@ def _sql(config: Config, *statements: str) -> None:
 
 
 def _check(config: Config, *tables: str):
-    return checking.check(config, tables, drain=draining.drain, build=build.build)
+    return checking.check(config, tables, drain=draining.drain, build=dbt_run.build)
 
 
 @pytest.fixture(params=["tick", "slot"])

@@ -13,8 +13,9 @@ import pytest
 
 from tests.support_faults import COLUMNS, FAULTS, LARGE_ROWS, missed
 from tests.support_postgres import fresh_database
-from toolkit import build, initialise
 from toolkit import drain as draining
+from toolkit import initialise
+from toolkit.build import dbt_run
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake import session
 from toolkit.quality import check as checking
@@ -50,7 +51,7 @@ def test_every_fault_in_tables_of_ten_million_rows(
 
         def check() -> CheckReport:
             before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
-            report = checking.check(config, drain=draining.drain, build=build.build, full=True)
+            report = checking.check(config, drain=draining.drain, build=dbt_run.build, full=True)
             grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
             with capsys.disabled():
                 seconds = time.monotonic() - started

@@ -16,8 +16,9 @@ from tests.support_kinds import KINDS
 from tests.support_life import Life
 from tests.support_log import Shown, shown
 from tests.support_postgres import fresh_database
-from toolkit import build, initialise, snapshot
 from toolkit import drain as draining
+from toolkit import initialise, snapshot
+from toolkit.build import dbt_run
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake import session
 from toolkit.lake.ledger import Ledger
@@ -67,7 +68,7 @@ class Lake:
             versions = [v.table for v in ledger.latest_versions().values()]
             live = [t for t in versions if t.published and not t.dropped]
             self.points[at] = {table.relid: shown(conn, table) for table in live}
-        build.build(self.config)
+        dbt_run.build(self.config)
         known = {s.relid for s in table_states(ledger) if s.comparable}
         self.compare("current", at, {t.relid: t for t in live if t.relid in known})
 
@@ -93,7 +94,7 @@ class Lake:
     def again(self) -> None:
         """As of an LSN that is long past."""
         at = sorted(self.points)[1]
-        result = build.build(self.config, as_of=at)
+        result = dbt_run.build(self.config, as_of=at)
         known = states_at(Ledger(self.config), at, {})
         then = {v.table.relid: v.table for v, state in known if state.state == "ok"}
         self.compare(result.schema, at, then)

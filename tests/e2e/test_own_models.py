@@ -11,8 +11,9 @@ import psycopg
 import pytest
 
 from tests.support_postgres import fresh_database
-from toolkit import build, initialise, snapshot
 from toolkit import drain as draining
+from toolkit import initialise, snapshot
+from toolkit.build import dbt_run
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake import session
 from toolkit.quality import check as checking
@@ -67,10 +68,10 @@ class Shop:
 
     def built(self) -> None:
         draining.drain(self.config)
-        build.build(self.config)
+        dbt_run.build(self.config)
 
     def check(self) -> CheckReport:
-        return checking.check(self.config, drain=draining.drain, build=build.build)
+        return checking.check(self.config, drain=draining.drain, build=dbt_run.build)
 
     def dbt(self) -> dict[str, str | None]:
         """What `dbt run` of the analysts' project said, by model."""

@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from tests.support_postgres import fresh_database
-from toolkit import build as building
 from toolkit import drain as draining
 from toolkit import initialise, snapshot
+from toolkit.build import dbt_run
 from toolkit.cli import main
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake import session
@@ -75,7 +75,7 @@ def _sql(config: Config, *statements: str) -> None:
             conn.execute(statement.encode())
 
 
-def _check(config: Config, *tables: str, build: checking.Build = building.build, full: bool = False) -> CheckReport:
+def _check(config: Config, *tables: str, build: checking.Build = dbt_run.build, full: bool = False) -> CheckReport:
     return checking.check(config, tables, drain=draining.drain, build=build, full=full)
 
 
@@ -106,8 +106,8 @@ def test_a_run_of_dbt_from_before_the_cut_is_no_difference(source: Config) -> No
 
     def late(*arguments: str) -> Any:
         def build(config: Config, *, select: Sequence[str] | None = None) -> None:
-            building.build(config, select=select)
-            building._invoke(config, ["run", "--select", "current__public__item", *arguments], {}, then)
+            dbt_run.build(config, select=select)
+            dbt_run._invoke(config, ["run", "--select", "current__public__item", *arguments], {}, then)
 
         return build
 

@@ -9,8 +9,9 @@ import psycopg
 import pytest
 
 from tests.support_postgres import mostly_one_server
-from toolkit import build, initialise
 from toolkit import drain as draining
+from toolkit import initialise
+from toolkit.build import dbt_run
 from toolkit.lake import reads, session
 from toolkit.lake.ledger import Ledger
 from toolkit.quality import check as checking
@@ -54,7 +55,7 @@ def _events(config: Config, where: str = "true") -> list[tuple]:
 
 
 def _check(config: Config, *tables: str):
-    return checking.check(config, tables, drain=draining.drain, build=build.build)
+    return checking.check(config, tables, drain=draining.drain, build=dbt_run.build)
 
 
 @pytest.mark.parametrize("pg", ["pg18"], indirect=True)
@@ -228,8 +229,8 @@ def test_as_of_an_earlier_lsn_equals_what_select_showed_then(source: Config):
         at = Lsn(cut.lsn)
     _sql(source, "update item set name = 'changed'", "delete from item where id > 10")
     draining.drain(source)
-    build.build(source)
-    build.build(source, as_of=at)
+    dbt_run.build(source)
+    dbt_run.build(source, as_of=at)
     spark = session.own_session(source)
     shown = spark.sql(f"select id, name, cast(price as string) from asof_{at.tag}.public__item").collect()
     assert sorted(tuple(r) for r in shown) == then

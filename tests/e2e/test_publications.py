@@ -5,8 +5,9 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from toolkit import build, initialise, snapshot, status
 from toolkit import drain as draining
+from toolkit import initialise, snapshot, status
+from toolkit.build import dbt_run
 from toolkit.lake import session
 from toolkit.quality import check as checking
 from toolkit.values.config import Config
@@ -40,7 +41,7 @@ def _sql(config: Config, text: str) -> None:
 
 
 def _check(config: Config) -> dict[str, str]:
-    report = checking.check(config, (), drain=draining.drain, build=build.build)
+    report = checking.check(config, (), drain=draining.drain, build=dbt_run.build)
     return {t.table.removeprefix("public."): t.status for t in report.tables}
 
 

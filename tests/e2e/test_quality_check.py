@@ -13,8 +13,9 @@ import psycopg
 import pytest
 
 from tests.support_postgres import fresh_database
-from toolkit import build, initialise
 from toolkit import drain as draining
+from toolkit import initialise
+from toolkit.build import dbt_run
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake import session
 from toolkit.lake.ledger import Ledger
@@ -60,7 +61,7 @@ def _sql(config: Config, *statements: str) -> None:
 
 
 def _check(config: Config, *tables: str) -> CheckReport:
-    return checking.check(config, tables, drain=draining.drain, build=build.build)
+    return checking.check(config, tables, drain=draining.drain, build=dbt_run.build)
 
 
 def _by_name(report: CheckReport) -> dict[str, TableCheck]:
@@ -93,7 +94,7 @@ def test_green_then_each_fault_is_found(source: Config) -> None:
     drained = draining.drain(source)
     with pytest.raises(ConfigError, match="not built that far yet"):
         rows(source, "item", as_of=drained.committed_lsn)
-    build.build(source)
+    dbt_run.build(source)
     assert len(rows(source, "item", as_of=drained.committed_lsn)) == 300
     assert len(rows(source, "item", as_of=first)) == 299
 
@@ -158,7 +159,7 @@ def test_what_cannot_be_compared_is_never_green(source: Config, monkeypatch: pyt
 
     with monkeypatch.context() as patch:
         patch.setattr(checking, "_take_source", altered_first)
-        report = checking.compare(source, drain=drain_behind_ddl, build=build.build)
+        report = checking.compare(source, drain=drain_behind_ddl, build=dbt_run.build)
     found = _by_name(report)
     assert found["public.item"].status == "not_taken"
     assert "truncated" in (found["public.item"].reason or "")
@@ -180,7 +181,7 @@ def test_what_cannot_be_compared_is_never_green(source: Config, monkeypatch: pyt
 
     with monkeypatch.context() as patch:
         patch.setattr(row_lines, "lines", altered_meanwhile)
-        report = checking.compare(source, drain=drain_behind_ddl, build=build.build)
+        report = checking.compare(source, drain=drain_behind_ddl, build=dbt_run.build)
     found = _by_name(report)
     assert found["public.felt"].status == "not_taken"
     assert "altered while it was read" in (found["public.felt"].reason or "")

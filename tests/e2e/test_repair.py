@@ -8,8 +8,9 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
-from toolkit import build, initialise, rows, snapshot, status
 from toolkit import drain as draining
+from toolkit import initialise, rows, snapshot, status
+from toolkit.build import dbt_run
 from toolkit.cli import frame, main
 from toolkit.lake import session
 from toolkit.lake.ledger import Ledger
@@ -56,7 +57,7 @@ def _as_of(config: Config, lsn: Lsn) -> dict[str, str]:
 
 
 def _check(config: Config) -> dict[str, str]:
-    report = checking.check(config, (), drain=draining.drain, build=build.build)
+    report = checking.check(config, (), drain=draining.drain, build=dbt_run.build)
     return {t.table.removeprefix("public."): t.status for t in report.tables}
 
 
@@ -85,12 +86,12 @@ def test_a_part_heals_what_it_covers_and_only_a_check_says_so(
     proven = Ledger(config).baselines()[-1].end_lsn
     assert set(_as_of(config, healed).values()) == {"stale"}
     assert _as_of(config, proven) == {"enough": "ok", "short": "stale", "root": "ok"}
-    refused = build.build(config, as_of=proven)
+    refused = dbt_run.build(config, as_of=proven)
     assert [s.table for s in refused.stale] == ["public.short"]
     with pytest.raises(NotProven, match=r"rows of public\.short"):
         rows.rows(config, "short", as_of=proven)
     assert len(rows.rows(config, "root", as_of=proven)) == 6
-    build.build(config)
+    dbt_run.build(config)
 
     spark = session.own_session(config)
     history = spark.sql("select * from history.public__enough where id = 1 order by _cdc_from_lsn").collect()
@@ -104,7 +105,7 @@ def test_a_part_heals_what_it_covers_and_only_a_check_says_so(
     with slot.create_slot(config, slot.temporary_name(config), temporary=True) as cut:
         _sql(config, "update public.short set a = 'after the cut' where id = 5; delete from public.short where id = 6")
         draining.drain(config)
-        assert build.build(config).lsn > cut.lsn
+        assert dbt_run.build(config).lsn > cut.lsn
         assert snapshot.copy_tables(config, cut, ["public.short"]).rows == {"public.short": 20}
     assert _check(config) == {"enough": "identical", "short": "identical", "root": "identical"}
     assert set(_states(config).values()) == {"ok"}

@@ -13,8 +13,9 @@ import pytest
 from click.testing import CliRunner
 
 from tests.support_postgres import fresh_database
-from toolkit import build, initialise, rows, status
 from toolkit import drain as draining
+from toolkit import initialise, rows, status
+from toolkit.build import dbt_run
 from toolkit.cli import frame, main
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake import session
@@ -54,7 +55,7 @@ def config(pg16: EmbeddedServer, lake: Config) -> Iterator[Config]:
 
 
 def _check(config: Config) -> CheckReport:
-    return checking.check(config, drain=draining.drain, build=build.build)
+    return checking.check(config, drain=draining.drain, build=dbt_run.build)
 
 
 def _run(config: Config, command: str | None) -> Any:
@@ -93,7 +94,7 @@ def test_the_printed_commands_heal_the_named_rows_and_no_others(config: Config) 
         f"UPDATE raw.events SET new = array(new[0], 'strange', new[2]) WHERE {odd} AND new[0] = '3' AND new[1] = ''"
     )
     spark.sql(f"DELETE FROM raw.events WHERE kind = 'row' AND relid = {relids['bag']} AND new[0] = 'a'")
-    build.build(config, dbt_args=("--full-refresh",))
+    dbt_run.build(config, dbt_args=("--full-refresh",))
 
     red = _check(config)
     found = _by_name(red)
@@ -111,7 +112,7 @@ def test_the_printed_commands_heal_the_named_rows_and_no_others(config: Config) 
     }
     # Not by its changes alone: what they make of it is what the check has found to be wrong.
     assert first.lsn and red.lsn
-    assert {s.reason and s.reason.partition(" that ")[0] for s in build.build(config, as_of=red.lsn).stale} == {
+    assert {s.reason and s.reason.partition(" that ")[0] for s in dbt_run.build(config, as_of=red.lsn).stale} == {
         f"a check found at {red.lsn}"
     }
     with pytest.raises(NotProven, match="last known to be right at"):

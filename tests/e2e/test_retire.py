@@ -5,8 +5,9 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from toolkit import build, initialise, snapshot, status
 from toolkit import drain as draining
+from toolkit import initialise, snapshot, status
+from toolkit.build import dbt_run
 from toolkit.lake import reads, session
 from toolkit.quality import check as checking
 from toolkit.values.config import Config
@@ -20,7 +21,7 @@ def _names(config: Config, layer: str) -> set[str]:
 
 
 def _check(config: Config) -> dict[str, str]:
-    report = checking.check(config, drain=draining.drain, build=build.build)
+    report = checking.check(config, drain=draining.drain, build=dbt_run.build)
     return {t.table.removeprefix("public."): t.status for t in report.tables}
 
 
@@ -39,7 +40,7 @@ def test_names_that_the_source_gave_up_leave_with_their_last_reader(database: st
         conn.execute("update public.fine_2 set v = 'renamed'")
         conn.execute("drop table public.gone; create table public.gone (id int primary key, other text)")
         draining.drain(config)
-        build.build(config)
+        dbt_run.build(config)
         spark = session.own_session(config)
         # All that was proven is there as it was, whatever has been built since.
         assert _names(config, "published") == set(names)
@@ -53,14 +54,14 @@ def test_names_that_the_source_gave_up_leave_with_their_last_reader(database: st
         assert {"fine_2", "stale", "kept"} <= _names(config, "published")
         assert not {"fine", "stale_2"} & _names(config, "published")
         assert [r["v"] for r in spark.table("published.public__stale").collect()] == ["stale"]
-        build.build(config)
+        dbt_run.build(config)
         assert "fine" not in _names(config, "current") | _names(config, "history")
         assert {"stale", "stale_2", "fine_2"} <= _names(config, "current")
 
         snapshot.repair(config, ["public.stale_2"])
         assert _check(config)["stale_2"] == "identical"
         assert "stale" not in _names(config, "published")
-        build.build(config)
+        dbt_run.build(config)
     assert {"stale", "fine"}.isdisjoint(_names(config, "current") | _names(config, "history"))
     (dropped,) = status.status(config).dropped
     assert dropped.history == f"history.public__gone__dropped_g1_{dropped.relid}"

@@ -18,8 +18,9 @@ from click.testing import CliRunner
 from tests.dbt.harness import rules
 from tests.support_faults import COLUMNS, FAULTS, ROWS, Fault, missed
 from tests.support_postgres import fresh_database
-from toolkit import build, initialise
 from toolkit import drain as draining
+from toolkit import initialise
+from toolkit.build import dbt_run
 from toolkit.cli import frame, main
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake import session
@@ -51,7 +52,7 @@ class Scene:
         return {t.table.removeprefix("public."): t for t in report.tables}
 
     def report(self) -> CheckReport:
-        return checking.check(self.config, drain=draining.drain, build=build.build)
+        return checking.check(self.config, drain=draining.drain, build=dbt_run.build)
 
 
 def _sql(scene: Scene, *statements: str) -> None:
@@ -153,7 +154,7 @@ def test_history_is_held_against_what_was_proven(scene: Scene) -> None:
     _sql(scene, "update public.keyed set name = 'later' where id = 90")
     _sql(scene, "alter table public.bag add column more int", "alter table public.bag drop column more")
     draining.drain(scene.config)
-    build.build(scene.config)
+    dbt_run.build(scene.config)
     assert failed() == []
     spark.sql("UPDATE history.public__keyed SET name = 'wrong' WHERE id = 90 AND _cdc_to_lsn IS NOT NULL")
     assert failed() == ["keyed"]
@@ -173,7 +174,7 @@ def test_every_fault_is_found_and_classed(scene: Scene) -> None:
     # A build comes on top before anybody looks.
     _sql(scene, "update public.keyed set note = 'later' where id = 90")
     draining.drain(scene.config)
-    build.build(scene.config)
+    dbt_run.build(scene.config)
     found = scene.check()
     for table, faults in planted.items():
         assert found[table].status == "different"
@@ -203,7 +204,7 @@ def test_a_batch_lost_from_the_log_is_traced_to_capture(scene: Scene) -> None:
     spark = session.own_session(scene.config)
     spark.sql(f"DELETE FROM raw.events WHERE batch_id = {scene.last_batch} AND kind = 'row' AND op IN ('I', 'U')")
     proven = {table: spark.table(f"published.public__{table}").collect() for table in (*KEYED, *BAGS)}
-    build.build(scene.config, dbt_args=("--full-refresh",))
+    dbt_run.build(scene.config, dbt_args=("--full-refresh",))
     assert spark.table("current.public__keyed").count() < len(proven["keyed"])
     assert {table: spark.table(f"published.public__{table}").collect() for table in proven} == proven
     found = scene.check()
@@ -250,7 +251,7 @@ def test_large_tables_are_proved_by_what_the_log_touched(scene: Scene) -> None:
     # Among the touched keys a fault is found without reading the others.
     _sql(scene, "update public.keyed set name = 'newer' where id = 1001")
     draining.drain(config)
-    build.build(config, select=("public__keyed",))
+    dbt_run.build(config, select=("public__keyed",))
     with _as_a_build(scene):
         spark.sql("UPDATE current.public__keyed SET name = 'stale' WHERE id = 1001")
     keyed = large.check()["keyed"]

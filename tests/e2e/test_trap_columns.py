@@ -5,8 +5,9 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from toolkit import build, initialise
 from toolkit import drain as draining
+from toolkit import initialise
+from toolkit.build import dbt_run
 from toolkit.lake import session
 from toolkit.quality import check as checking
 from toolkit.quality.report import CheckReport, Difference
@@ -60,11 +61,11 @@ def test_trap_119_1000_columns_in_parity(database: str, lake: Config) -> None:
     with conn:
         conn.execute("update public.wide set c1000 = null, c6 = 'more' where c1 <= 5")
         conn.execute("delete from public.wide where c1 = 6")
-        green = checking.compare(config, drain=draining.drain, build=build.build)
+        green = checking.compare(config, drain=draining.drain, build=dbt_run.build)
         assert told(green) == ("identical", [])
         assert green.tables[0].rows == ROWS - 1
         alter(config, "c771", 500)
-        red = checking.compare(config, drain=draining.drain, build=build.build)
+        red = checking.compare(config, drain=draining.drain, build=dbt_run.build)
     assert told(red) == ("different", [((("c1", "500"),), (Difference("c771", "t500", "altered"),))])
 
 
@@ -73,13 +74,13 @@ def test_trap_119_1600_columns(database: str, lake: Config) -> None:
     """It never ended: Spark inferred filters from each column's expression, in time by the square of their number."""
     config, conn = wide(database, lake, 1599)
     with conn:
-        build.build(config)
+        dbt_run.build(config)
         fill(conn, 1599, ROWS + 1, ROWS + 5)
         conn.execute("update public.wide set c1599 = null, c6 = 'more' where c1 <= 5")
         conn.execute("delete from public.wide where c1 = 6")
         conn.execute("update public.wide set c1 = -7 where c1 = 7")
         draining.drain(config)
-        (merged,) = (m for m in build.build(config).models if m.name == "current.public__wide")
+        (merged,) = (m for m in dbt_run.build(config).models if m.name == "current.public__wide")
         assert merged.action == "merge"
         conn.execute("alter table public.wide add column c1600 text")
         conn.execute("update public.wide set c1600 = 'new' where c1 = 8")
@@ -87,12 +88,12 @@ def test_trap_119_1600_columns(database: str, lake: Config) -> None:
         conn.execute("update public.wide set c1600 = 'newer' where c1 = 9")
         with pytest.raises(psycopg.errors.TooManyColumns):
             conn.execute("alter table public.wide add column c1601 text")
-        report = checking.check(config, drain=draining.drain, build=build.build)
+        report = checking.check(config, drain=draining.drain, build=dbt_run.build)
         assert told(report) == ("identical", [])
         assert report.green
         assert len(session.own_session(config).table("published.public__wide").columns) == 1600  # and _cdc_text
         alter(config, "c1600", 500)
-        red = checking.check(config, drain=draining.drain, build=build.build)
+        red = checking.check(config, drain=draining.drain, build=dbt_run.build)
     assert told(red) == ("different", [((("c1", "500"),), (Difference("c1600", None, "altered"),))])
     (sample,) = red.tables[0].samples
     assert sample.cause is not None and sample.cause.kind == "tampered"

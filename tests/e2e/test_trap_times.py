@@ -9,8 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from toolkit import build, initialise
 from toolkit import drain as draining
+from toolkit import initialise
+from toolkit.build import dbt_run
 from toolkit.lake import session
 from toolkit.quality import check as checking
 from toolkit.source import peek
@@ -52,7 +53,7 @@ def test_trap_016_equal_and_reversed_times(database: str, lake: Config, monkeypa
     config = lake.model_copy(update={"source": lake.source.model_copy(update={"conninfo": database})})
     _sql(config, _TABLES)
     initialise.init(config)
-    build.build(config)
+    dbt_run.build(config)
     whole, start = peek.peek, 800_000_000_000_000
     clocks: tuple[Callable[[int], int], ...] = (lambda n: start - n * 1_000_000, lambda n: start - 10**12)
     for clock in clocks:  # backwards within one drain; then all equal, and before everything that was there
@@ -64,8 +65,8 @@ def test_trap_016_equal_and_reversed_times(database: str, lake: Config, monkeypa
         monkeypatch.setattr(peek, "peek", timed)
         draining.drain(config)
         monkeypatch.setattr(peek, "peek", whole)
-        build.build(config)
-        report = checking.check(config, (), drain=draining.drain, build=build.build)
+        dbt_run.build(config)
+        report = checking.check(config, (), drain=draining.drain, build=dbt_run.build)
         assert {t.table: t.status for t in report.tables} == dict.fromkeys(("public.t", "public.bag"), "identical")
         _sql(config, "delete from public.t where id > 5; insert into public.t values (3, 0)")
         draining.drain(config)

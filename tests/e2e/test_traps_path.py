@@ -13,8 +13,9 @@ import pytest
 from tests import conformance
 from tests.support_postgres import fresh_database
 from tests.trap_cases import GROUPS, TRAPS, Players, Trap, configured, steps
-from toolkit import build, initialise, snapshot, status
 from toolkit import drain as draining
+from toolkit import initialise, snapshot, status
+from toolkit.build import dbt_run
 from toolkit.embedded import EmbeddedServer
 from toolkit.quality import check as checking
 from toolkit.quality.report import TableCheck
@@ -37,8 +38,8 @@ class Checked:
 
 
 def _check(config: Config) -> dict[str, TableCheck]:
-    def current_only(config: Config, *, select: Sequence[str] | None = None) -> build.BuildResult:
-        return build.build(config, select=select or ["current"])
+    def current_only(config: Config, *, select: Sequence[str] | None = None) -> dbt_run.BuildResult:
+        return dbt_run.build(config, select=select or ["current"])
 
     return {t.table: t for t in checking.compare(config, drain=draining.drain, build=current_only).tables}
 

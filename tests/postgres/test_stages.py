@@ -12,8 +12,9 @@ import pytest
 
 from tests.postgres.test_snapshot_log import Killed, current, of, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
-from toolkit import build, copying, initialise, snapshot, stages, status
+from toolkit import copying, initialise, snapshot, stages, status
 from toolkit import drain as draining
+from toolkit.build import dbt_run
 from toolkit.lake import tables
 from toolkit.lake.ledger import Ledger
 from toolkit.rawlog import states
@@ -46,7 +47,7 @@ def test_a_log_of_an_older_format_is_refused_and_begun_anew(config: Config) -> N
     assert last is not None
     old = replace(last, batch_id=last.batch_id + 1, from_lsn=last.complete_to, format=1)
     Ledger(config).append_empty(old, [])
-    for command in (draining.drain, build.build, initialise.init):
+    for command in (draining.drain, dbt_run.build, initialise.init):
         with pytest.raises(LakeError, match=r"format 1.*--new-generation"):
             command(config)
     initialise.init(config, new_generation=True)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.dbt.scenario import column
-from toolkit.evolve import step
+from toolkit.build.schema_changes import step
 from toolkit.lake.schema_update import Step
 from toolkit.values.table import TableVersion
 

@@ -34,11 +34,6 @@ ORDER = (
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
 #: Modules that have not moved into their room yet.
 HALL: dict[str, str] = {
-    "build": "build",
-    "models_sync": "build",
-    "evolve": "build",
-    "retire": "build",
-    "project": "build",
     "drain": "capture",
     "tick_drain": "capture",
     "compare": "capture",

@@ -117,24 +117,24 @@ def build(ctx: Context, as_of_lsn: Lsn | None, dbt_args: tuple[str, ...]) -> int
 
     As of an LSN, exit code 3 names the tables whose rows nobody knows there; all others are built.
     """
-    from toolkit import build as building
+    from toolkit.build import dbt_run
     from toolkit.lake.lease import lease
 
     config = ctx.config
     with lease(config):
-        built = building.build(config, as_of=as_of_lsn, dbt_args=dbt_args)
+        built = dbt_run.build(config, as_of=as_of_lsn, dbt_args=dbt_args)
     ctx.output.record(built)
     return RED if built.stale else 0
 
 
 def _check(ctx: Context, config: Config, tables: tuple[str, ...], *, full: bool = False) -> int:
-    from toolkit import build as building
     from toolkit import drain as draining
+    from toolkit.build import dbt_run
     from toolkit.quality import check as checking
     from toolkit.quality import expectations
 
     expectations.preload()
-    return _told(ctx, checking.check(config, tables, drain=draining.drain, build=building.build, full=full))
+    return _told(ctx, checking.check(config, tables, drain=draining.drain, build=dbt_run.build, full=full))
 
 
 def _told(ctx: Context, report: CheckReport) -> int:
@@ -172,9 +172,9 @@ def check(ctx: Context, tables: tuple[str, ...], full: bool, against: str | None
 @command
 def run(ctx: Context, heal: bool) -> int:
     """Drain, build and check: the one line for a scheduler."""
-    from toolkit import build as building
     from toolkit import drain as draining
     from toolkit import snapshot
+    from toolkit.build import dbt_run
     from toolkit.lake.lease import lease
 
     config = ctx.config
@@ -182,7 +182,7 @@ def run(ctx: Context, heal: bool) -> int:
         draining.drain(config)
         if heal:
             snapshot.heal(config)
-        building.build(config)
+        dbt_run.build(config)
         return _check(ctx, config, ())
 
 
@@ -287,6 +287,6 @@ def models() -> None:
 @command
 def models_sync(ctx: Context) -> None:
     """Generate the models and the dbt profile from the log."""
-    from toolkit import models_sync as syncing
+    from toolkit.build import models as syncing
 
     ctx.output.record({"models": syncing.sync(ctx.config)})

@@ -44,7 +44,7 @@ class Drain(Protocol):
 
 
 class Build(Protocol):
-    """`toolkit.build.build`, for all tables or the lake names in `select`."""
+    """`toolkit.build.dbt_run.build`, for all tables or the lake names in `select`."""
 
     def __call__(self, config: Config, *, select: Sequence[str] | None = None) -> Any: ...
 

@@ -68,7 +68,8 @@ def build(
         BuildFailed: dbt did not finish; the message is that of the first model that failed.
         UnknownTable: nothing matches `select`.
     """
-    from toolkit import evolve, models_sync, retire
+    from toolkit.build import models as models_sync
+    from toolkit.build import retired, schema_changes
     from toolkit.lake.ledger import Ledger
     from toolkit.lake.session import session
 
@@ -100,8 +101,8 @@ def build(
     models = tuple(_model(result) for result in results if result.node.resource_type == "model")
     if as_of is None:
         replaced = [model.name.partition(".")[2] for model in models if model.action == "rebuild"]
-        evolve.describe(config, ledger, replaced)
-        retire.retire(config, ledger)
+        schema_changes.describe(config, ledger, replaced)
+        retired.retire(config, ledger)
     stale = _stale(config, ledger, as_of, select)
     if select and not models and not stale:
         raise UnknownTable(f"no model matches {' '.join(select)}; see dbt_project/models/current")
@@ -141,10 +142,10 @@ def _quiet(config: Config, ledger: Ledger, names: Sequence[str]) -> list[ModelRe
 
 def _evolve(config: Config, ledger: Ledger, position: dict[str, str]) -> None:
     """Schema changes without rewriting a table, each at its own LSN: the rows before it are merged in first."""
-    from toolkit import evolve
+    from toolkit.build import schema_changes
 
     for number in range(_PASSES + 1):
-        pending = evolve.evolve(config, ledger)
+        pending = schema_changes.evolve(config, ledger)
         if not pending or number == _PASSES:
             return
         upto = min(p.upto for p in pending)
