@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from toolkit import drain as draining
+from toolkit.capture import slot_drain
 from toolkit.decode.rows import decode_rows
 from toolkit.lake import ledger as ledgers
 from toolkit.lake import reads, session, staging, tables
@@ -103,7 +103,7 @@ def without_jvm(replace: Callable[[Any, str, Any], None] = setattr) -> None:
     replace(session, "own_session", lambda *_: None)
     replace(tables, "ensure", lambda _, config: make_events(config))
     replace(staging, "commit_batch", commit_here)
-    replace(draining._Run, "_partitions", lambda _, changes: max(1, -(-changes // draining._TASK_CHANGES)))
+    replace(slot_drain._Run, "_partitions", lambda _, changes: max(1, -(-changes // slot_drain._TASK_CHANGES)))
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from toolkit import compare, snapshot, tick_drain
+from toolkit.capture import copy, drift, tick_drain
 from toolkit.decode import planner
 from toolkit.decode.rows import decode_rows
 from toolkit.rawlog import states
@@ -107,12 +107,12 @@ class Log:
             yield log
 
     def drain(self, *, upto: Lsn | None = None, cut: slot.Cut | None = None, batch_changes: int = 10**9) -> Lsn:
-        """As `toolkit.drain`: returns the LSN that the log is complete to."""
+        """As `toolkit.capture.slot_drain`: returns the LSN that the log is complete to."""
         seen = None
         if cut is not None:
-            seen, upto = compare.observe_at(self.config, cut, self._live()), cut.lsn
+            seen, upto = drift.observe_at(self.config, cut, self._live()), cut.lsn
         elif upto is None:
-            seen = compare.observe(self.conn, self.config, self._live())
+            seen = drift.observe(self.conn, self.config, self._live())
         target = upto or slot.flush_lsn(self.conn)
         if upto is not None and target <= self.complete_to:
             return self.complete_to
@@ -122,7 +122,7 @@ class Log:
             generation=1, batch_id=self.batch_id, next_schema_id=self.next_schema_id, versions=self.versions,
             key=self.key, system_id=self.identity.system_id, batch_changes=batch_changes, now=datetime.now(UTC),
             publications=frozenset(self.config.source.publications),
-            known_good=lambda relid: compare.known_good(self, last, relid),  # type: ignore[arg-type]
+            known_good=lambda relid: drift.known_good(self, last, relid),  # type: ignore[arg-type]
         )  # fmt: skip
         ddl_xids: dict[int, int] = {}
         for batch in planner.plan(spool, context=context).batches:
@@ -148,10 +148,10 @@ class Log:
             change_log.recheck(self.conn, self.config)
         return self.complete_to
 
-    def _compare(self, last: BatchRecord, seen: compare.Observation | None, ddl_xids: dict[int, int]) -> None:
+    def _compare(self, last: BatchRecord, seen: drift.Observation | None, ddl_xids: dict[int, int]) -> None:
         if seen is None:
             return
-        found = compare.against(
+        found = drift.against(
             self, last, seen, versions=self.versions, ddl_xids=ddl_xids, batch_id=self.batch_id,  # type: ignore[arg-type]
             next_schema_id=self.next_schema_id, at=self.complete_to,
         )  # fmt: skip
@@ -175,11 +175,11 @@ class Log:
         return cut.lsn
 
     def copy(
-        self, cut: slot.Cut, tables: Sequence[str] | None = None, scope: snapshot.Scope = snapshot.WHOLE
-    ) -> snapshot.SnapshotResult:
+        self, cut: slot.Cut, tables: Sequence[str] | None = None, scope: copy.Scope = copy.WHOLE
+    ) -> copy.SnapshotResult:
         """The toolkit's own copying, with this log for its ledger."""
-        with patch.object(snapshot, "ledger_of", lambda config: self):
-            return snapshot.copy_tables(self.config, cut, tables, scope=scope)
+        with patch.object(copy, "ledger_of", lambda config: self):
+            return copy.copy_tables(self.config, cut, tables, scope=scope)
 
     def file_ids(self) -> dict[str, int]:
         """As the ledger's: any numbers."""
@@ -301,7 +301,7 @@ class TickLog(Log):
     """The log of a source whose change log is drained by ticks."""
 
     def drain(self, *, upto: Lsn | None = None, cut: slot.Cut | None = None, batch_changes: int = 10**9) -> Lsn:
-        """As `toolkit.tick_drain`: a tick is one batch."""
+        """As `toolkit.capture.tick_drain`: a tick is one batch."""
         last = self.last()
         since, seen = tick_drain.last_tick(self.config, self.conn, last), None
         if cut is not None:
@@ -309,7 +309,7 @@ class TickLog(Log):
         if upto is not None and upto <= self.complete_to:
             return self.complete_to
         if upto is None:
-            seen = compare.observe(self.conn, self.config, self._live())
+            seen = drift.observe(self.conn, self.config, self._live())
             if seen is None:
                 raise CdcError("draining a tick: DDL that has not committed locks a table")
             target = tick.record(self.conn, seen.snapshot)
@@ -318,7 +318,7 @@ class TickLog(Log):
             assert known is not None
             target = known
             if cut is not None:
-                seen = compare.observe_at(self.config, cut, self._live())
+                seen = drift.observe_at(self.config, cut, self._live())
         run = tick_drain._Run(self.config, self.conn, self, last, since, target, self.directory)  # type: ignore[arg-type]
         ddl = run.ddl()
         spooled = run.rows(ddl)

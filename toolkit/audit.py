@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from toolkit.drain import ledger_of
+from toolkit.capture.slot_drain import ledger_of
 from toolkit.values.errors import UnknownTable
 from toolkit.values.lsn import Lsn
 

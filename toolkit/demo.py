@@ -159,7 +159,7 @@ class _Demo:
             workload.create_shop(conn)
 
     def _init(self) -> None:
-        from toolkit import initialise
+        from toolkit.capture import initialise
 
         with self.story.step("cdc init: event triggers, publication, slot and first snapshot") as facts:
             done = initialise.init(self.config)
@@ -189,9 +189,9 @@ class _Demo:
         return truth
 
     def _drain(self) -> str:
-        from toolkit import drain
+        from toolkit.capture import slot_drain
 
-        done = drain.drain(self.config)
+        done = slot_drain.drain(self.config)
         return f"{done.changes:,} changes to {done.committed_lsn}"
 
     # -- lake ----------------------------------------------------------------------------------------------------------
@@ -206,11 +206,11 @@ class _Demo:
             facts.append(self._told(self._check()))
 
     def _check(self) -> CheckReport:
-        from toolkit import drain
         from toolkit.build import dbt_run
+        from toolkit.capture import slot_drain
         from toolkit.quality import check
 
-        found = check.check(self.config, drain=drain.drain, build=dbt_run.build)
+        found = check.check(self.config, drain=slot_drain.drain, build=dbt_run.build)
         statuses = {t.status for t in found.tables}
         status = "identical" if found.green else next(s for s in ("different", "stale", "not_taken") if s in statuses)
         rows = sum(t.rows or 0 for t in found.tables)

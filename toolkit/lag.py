@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from toolkit.drain import ledger_of
+from toolkit.capture.slot_drain import ledger_of
 from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:

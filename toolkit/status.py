@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from toolkit.drain import ledger_of
+from toolkit.capture.slot_drain import ledger_of
 from toolkit.lake.proofs import proven
 from toolkit.rawlog.states import TableState, live_tables, table_states
 from toolkit.values.errors import CdcError, LakeError
@@ -61,7 +61,7 @@ def status(config: Config) -> Status:
     assert last is not None
     slot_state, lag, problem, stage = None, None, None, None
     try:
-        from toolkit import stages
+        from toolkit.capture import stages
         from toolkit.source import change_log, connection, slot
 
         with connection.connect(config) as conn:
@@ -106,7 +106,7 @@ def dropped_tables(config: Config, ledger: Ledger) -> tuple[DroppedTable, ...]:
 
 def _begun(config: Config) -> str:
     """How far a first `cdc init` came, for a message; empty if the source cannot be asked."""
-    from toolkit import stages
+    from toolkit.capture import stages
     from toolkit.source import connection
 
     try:

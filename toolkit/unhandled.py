@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from toolkit.drain import ledger_of
+from toolkit.capture.slot_drain import ledger_of
 from toolkit.rawlog.arrow import Event
 from toolkit.values.errors import ConfigError
 from toolkit.values.lsn import Lsn

@@ -22,9 +22,9 @@ import psycopg
 from psycopg import sql
 
 from tests.benchmarks.processes import Meter, Usage
-from toolkit import drain as draining
-from toolkit import initialise, snapshot
 from toolkit.build import dbt_run, project
+from toolkit.capture import copy as snapshot
+from toolkit.capture import initialise, slot_drain
 from toolkit.embedded import EmbeddedServer
 from toolkit.quality import check as checking
 from toolkit.values import config as configuration
@@ -96,11 +96,11 @@ def _bench(
         _copy_to_nothing(conn, config, upto)  # the first one also pays for a cold cache
         runs = [_measured(server, _copy_to_nothing, conn, config, upto) for _ in range(2)]
         limit = _rate("copy_null", changes, min(runs, key=lambda usage: usage.seconds))
-        _rate("drain_w1", changes, _measured(server, draining.drain, config, upto), limit)
+        _rate("drain_w1", changes, _measured(server, slot_drain.drain, config, upto), limit)
         _require_whole(config, _WARM + changes + 1)
 
         rows = _grow(conn, rows_wanted)
-        draining.drain(config)  # past the WAL of making it, which is no part of a snapshot
+        slot_drain.drain(config)  # past the WAL of making it, which is no part of a snapshot
         runs = [_measured(server, _table_to_nothing, conn) for _ in range(2)]
         limit = _rate("copy_table_null", rows, min(runs, key=lambda usage: usage.seconds), unit="rows/s")
         _rate("snapshot_w1", rows, _measured(server, snapshot.repair, config, ["public.w1_rows"]), limit, unit="rows/s")
@@ -148,11 +148,11 @@ def _parity(server: EmbeddedServer, conn: psycopg.Connection[Any], config: confi
     """A whole check without drain and build, beside what the source needs to count the rows and to hash them itself."""
     conn.execute(_ROWS_SQL, [rows])
     conn.execute("vacuum analyze public.compared")
-    draining.drain(config)
+    slot_drain.drain(config)
     dbt_run.build(config, select=("public__compared",))
 
     def check() -> None:
-        report = checking.compare(config, ("public.compared",), drain=draining.drain, build=dbt_run.build, full=True)
+        report = checking.compare(config, ("public.compared",), drain=slot_drain.drain, build=dbt_run.build, full=True)
         if not report.green or report.tables[0].rows != rows:
             raise SystemExit(f"bench: {report.to_dict()}")
 
@@ -219,7 +219,7 @@ def _count(conn: psycopg.Connection[Any], table: str) -> int:
 def _warm_up(conn: psycopg.Connection[Any], config: configuration.Config) -> None:
     """One small drain through all stages: the JVM has compiled them, and Python workers are there."""
     conn.execute("insert into public.fence select -n, 'warm' from generate_series(1, %s) as n", [_WARM])
-    draining.drain(config)
+    slot_drain.drain(config)
 
 
 def _require_whole(config: configuration.Config, wanted: int) -> None:

@@ -19,8 +19,7 @@ from pathlib import Path
 import psycopg
 
 from tests.benchmarks.processes import Meter, Usage
-from toolkit import drain as draining
-from toolkit import initialise
+from toolkit.capture import initialise, slot_drain
 from toolkit.embedded import EmbeddedServer
 from toolkit.source import connection, install
 from toolkit.values import config as configuration
@@ -84,13 +83,13 @@ def _ticks(folder: Path, server: EmbeddedServer, transactions: int) -> None:
         conn.execute(Path(__file__).with_name("w1.sql").read_bytes())
         initialise.init(config)
         conn.execute("insert into public.fence select -n, 'warm' from generate_series(1, 30000) as n")
-        draining.drain(config)
+        slot_drain.drain(config)
         conn.execute("set synchronous_commit = off")
         with Meter(server, os.getpid()) as meter:
             conn.execute("call public.load_w1(%s)", [transactions])
         _print("w1_written_row_triggers", transactions * 100, meter.usage)
         with Meter(server, os.getpid()) as meter:
-            changes = draining.drain(config).changes
+            changes = slot_drain.drain(config).changes
     if changes != transactions * 100:
         raise SystemExit(f"bench: the tick brought {changes:,} changes, {transactions * 100:,} were made")
     _print("drain_w1_tick", changes, meter.usage)

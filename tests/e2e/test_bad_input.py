@@ -18,7 +18,7 @@ import psycopg
 import pytest
 
 from tests.support_postgres import fresh_database
-from toolkit import initialise
+from toolkit.capture import initialise
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake import reads
 from toolkit.source import connection, slot

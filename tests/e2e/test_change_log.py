@@ -14,9 +14,9 @@ import pytest
 from tests.support_change_log import PARTITIONED
 from tests.support_writers import TABLES, Writers, folded_rows, journal_inserts, source_rows, writing
 from toolkit import audit as auditing
-from toolkit import doctor, initialise, snapshot, status
-from toolkit import drain as draining
+from toolkit import doctor, status
 from toolkit.build import dbt_run
+from toolkit.capture import copy, initialise, slot_drain
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake.ledger import Ledger
 from toolkit.output import plain
@@ -60,7 +60,7 @@ def _sql(config: Config, *statements: str) -> None:
 
 
 def _check(config: Config, *tables: str):
-    return checking.check(config, tables, drain=draining.drain, build=dbt_run.build)
+    return checking.check(config, tables, drain=slot_drain.drain, build=dbt_run.build)
 
 
 @pytest.fixture(params=["tick", "slot"])
@@ -77,9 +77,9 @@ def _prove(config: Config, seconds: float, seed: int) -> dict[str, int]:
     drains, until = 0, time.monotonic() + seconds
     with writing(conninfo, seed=seed) as writers:
         while drains < 2 or time.monotonic() < until:
-            draining.drain(config)
+            slot_drain.drain(config)
             drains += 1
-    draining.drain(config)
+    slot_drain.drain(config)
     return _everything_once(config, writers) | {"drains": drains}
 
 
@@ -135,7 +135,7 @@ def test_the_whole_path(database: str, lake: Config, by: str):
         "truncate m2",
         "insert into m values (7, 17, 'after')",
     )
-    assert draining.drain(config).changes == 8 + 2 + 100 + 200 + 1 + 1
+    assert slot_drain.drain(config).changes == 8 + 2 + 100 + 200 + 1 + 1
     middle = Ledger(config).last()
     assert middle is not None
     _sql(
@@ -151,7 +151,7 @@ def test_the_whole_path(database: str, lake: Config, by: str):
     assert {s.state for s in states.table_states(Ledger(config))} == {"ok"}
     # What is in the lake is purged on the source, and nothing was counted twice on the way.
     for _ in range(2):
-        assert draining.drain(config).changes == 0
+        assert slot_drain.drain(config).changes == 0
     with psycopg.connect(database) as conn:
         assert conn.execute("select count(*) from cdc.change_log").fetchone() == (0,)
     # As of a position between two ticks is as of the tick below it, and says so.
@@ -179,11 +179,11 @@ def test_trap_036_copies_and_ticks_meet_without_a_seam_under_writers(
 
     with writing(database, seed=seed) as writers:
         initialise.init(config)
-        draining.drain(config)
+        slot_drain.drain(config)
         monkeypatch.setattr(tick, "tick_cut", late)
-        snapshot.repair(config, ["public.item", "public.bag", "public.emptied"])
+        copy.repair(config, ["public.item", "public.bag", "public.emptied"])
         monkeypatch.undo()
-        draining.drain(config)
+        slot_drain.drain(config)
     report = _check(config)
     assert {t.table: t.status for t in report.tables} == dict.fromkeys(
         ("public.bag", "public.emptied", "public.item", "public.journal"), "identical"
@@ -200,14 +200,14 @@ def test_trap_036_handover_to_the_slot_and_back_under_writers(database: str, lak
     _sql(ticks, TABLES)
     initialise.init(ticks)
     with writing(database, seed=seed) as writers:
-        draining.drain(ticks)
+        slot_drain.drain(ticks)
         initialise.init(by_slot)
-        draining.drain(by_slot)
+        slot_drain.drain(by_slot)
         with pytest.raises(HistoryDiverged, match="run `cdc init` to hand over"):
-            draining.drain(ticks)
+            slot_drain.drain(ticks)
         initialise.init(ticks)
-        draining.drain(ticks)
-    draining.drain(ticks)
+        slot_drain.drain(ticks)
+    slot_drain.drain(ticks)
     _everything_once(ticks, writers)
     origins = [record.slot for record in Ledger(ticks).batches() if record.changes]
     assert set(origins) == {"", by_slot.source.slot}, "both brought changes"
@@ -224,11 +224,11 @@ def test_trap_036_a_table_moves_to_the_change_log_and_back_under_writers(databas
     with writing(database, count=4, seed=seed):
         for config in (logged, plain):
             assert set(initialise.init(config).rows) == {"public.item", "public.bag"}, "a handover is a baseline"
-            draining.drain(config)
+            slot_drain.drain(config)
             captures = {v.table.name: v.table.capture for v in Ledger(config).latest_versions().values()}
             wanted = "change_log" if config is logged else "slot"
             assert (captures["item"], captures["bag"], captures["journal"]) == (wanted, wanted, "slot")
-    draining.drain(plain)
+    slot_drain.drain(plain)
     folded = folded_rows(plain)
     for table in ("public.item", "public.bag", "public.journal"):
         assert folded[table] == source_rows(database, table), table
@@ -249,9 +249,9 @@ def test_two_captures_of_one_table_prove_each_other(database: str, lake: Config,
         _sql(
             config, "insert into item values (1000, 0, '', repeat('x', 5000))", "update item set v = 1 where id = 1000"
         )
-        draining.drain(config)
+        slot_drain.drain(config)
     _sql(config, "truncate item", "insert into item values (1, 1, 'one')", "alter table item add more int default 3")
-    draining.drain(config)
+    slot_drain.drain(config)
     assert folded_rows(config)["public.item"] == source_rows(database, "public.item", "id, v, note, big")
     (table,) = auditing.audit(config).tables
     assert (table.table, table.status) == ("public.item", "identical") and table.changes > 50
@@ -264,7 +264,7 @@ def test_two_captures_of_one_table_prove_each_other(database: str, lake: Config,
         )
         conn.execute(fake, ["(9,9,x,,3)"])
         xid = conn.execute("select pg_current_xact_id()::text::bigint").fetchone()
-    draining.drain(config)
+    slot_drain.drain(config)
     report = auditing.audit(config, ["public.item"])
     assert report.red and [(d.xid, d.slot_op, d.logged_op) for d in report.differences] == [(*(xid or ()), None, "I")]
     assert writers.last
@@ -294,12 +294,12 @@ def test_trap_129_a_partition_that_comes_or_goes_is_logged_or_stale_until_it_is_
         "insert into m4 values (8, 31, 'unheard')",
         "alter table public.m attach partition m4 for values from (30) to (40)",
     )
-    draining.drain(config)
+    slot_drain.drain(config)
     whole = dict.fromkeys(("public.m1", "public.m2", "public.m3"), "ok")
     assert _states(config) == whole | {"public.m4": "stale"}
-    snapshot.repair(config, ["public.m4"])
+    copy.repair(config, ["public.m4"])
     _sql(config, "insert into m values (6, 23, 'heard')", "insert into m1 values (7, 7, 'heard')", "truncate m2")
-    draining.drain(config)
+    slot_drain.drain(config)
     folded = folded_rows(config)
     for table in (*whole, "public.m4"):
         assert folded[table] == source_rows(database, table), table
@@ -325,10 +325,10 @@ def test_a_server_without_logical_decoding(lake: Config):
             "begin; insert into t values (1, 'prepared'); prepare transaction 'p'",
             "insert into t values (2, '')",
         )
-        assert draining.drain(config).changes == 1
+        assert slot_drain.drain(config).changes == 1
         server.restart()
         _sql(config, "commit prepared 'p'")
-        assert draining.drain(config).changes == 1
+        assert slot_drain.drain(config).changes == 1
         server.stop()
         command = [server.program("pg_resetwal"), "--epoch=1", str(server.data)]
         subprocess.run(command, check=True, capture_output=True, cwd="/", **server._identity())
@@ -336,13 +336,13 @@ def test_a_server_without_logical_decoding(lake: Config):
         _sql(config, "insert into t values (3, 'wrapped')")
         with psycopg.connect(server.conninfo()) as conn:
             assert conn.execute("select max(xid) > '4294967296'::xid8 from cdc.change_log").fetchone() == (True,)
-        assert draining.drain(config).changes == 1
+        assert slot_drain.drain(config).changes == 1
         shown = status.status(config)
         assert (shown.slot, shown.slot_error, shown.red) == (None, None, False)
         assert [d for d in doctor.doctor(config) if d.level == "error"] == []
         assert folded_rows(config)["public.t"] == source_rows(server.conninfo(), "public.t")
-        assert draining.drain(config).changes == 0
+        assert slot_drain.drain(config).changes == 0
         # A restore to before the last tick is told from the same history.
         _sql(config, "delete from cdc.tick")
         with pytest.raises(HistoryDiverged, match="does not know the tick"):
-            draining.drain(config)
+            slot_drain.drain(config)

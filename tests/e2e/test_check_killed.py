@@ -14,9 +14,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from toolkit import drain as draining
-from toolkit import initialise
 from toolkit.build import dbt_run
+from toolkit.capture import initialise, slot_drain
 from toolkit.lake import proofs, session
 from toolkit.lake.reads import scan
 from toolkit.quality import check as checking
@@ -53,7 +52,7 @@ def _raised(config: Config, file: Path, module: str, step: str, call: int) -> No
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(owner, step, killed)
         with pytest.raises(Killed):
-            checking.check(config, drain=draining.drain, build=dbt_run.build)
+            checking.check(config, drain=slot_drain.drain, build=dbt_run.build)
 
 
 def _killed(config: Config, file: Path, module: str, step: str, call: int) -> None:
@@ -91,7 +90,7 @@ def test_a_check_killed_anywhere(database: str, lake: Config, end: Any) -> None:
             conn.execute(f"create table public.{name} (id int primary key, n int)".encode())
             conn.execute(f"insert into public.{name} values (1, 1)".encode())
     initialise.init(config)
-    assert checking.check(config, drain=draining.drain, build=dbt_run.build).green
+    assert checking.check(config, drain=slot_drain.drain, build=dbt_run.build).green
     assert seen() == (1, 1)
     for number, ((module, step, call), shown) in enumerate(KILLS.items(), 1):
         source(number)
@@ -99,7 +98,7 @@ def test_a_check_killed_anywhere(database: str, lake: Config, end: Any) -> None:
         assert seen() == shown, step
         assert len(seen_at_one_lsn()) == 1, step
     source(6)
-    assert checking.check(config, drain=draining.drain, build=dbt_run.build).green
+    assert checking.check(config, drain=slot_drain.drain, build=dbt_run.build).green
     assert seen() == (6, 6)
     assert seen_at_one_lsn() == {6}
     assert {row["status"] for row in scan(config, proofs.PUBLISHED)} == {"identical"}

@@ -13,9 +13,8 @@ import pytest
 
 from tests.support_faults import COLUMNS, FAULTS, LARGE_ROWS, missed
 from tests.support_postgres import fresh_database
-from toolkit import drain as draining
-from toolkit import initialise
 from toolkit.build import dbt_run
+from toolkit.capture import initialise, slot_drain
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake import session
 from toolkit.quality import check as checking
@@ -51,7 +50,7 @@ def test_every_fault_in_tables_of_ten_million_rows(
 
         def check() -> CheckReport:
             before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
-            report = checking.check(config, drain=draining.drain, build=dbt_run.build, full=True)
+            report = checking.check(config, drain=slot_drain.drain, build=dbt_run.build, full=True)
             grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
             with capsys.disabled():
                 seconds = time.monotonic() - started

@@ -16,9 +16,8 @@ from tests.support_kinds import KINDS
 from tests.support_life import Life
 from tests.support_log import Shown, shown
 from tests.support_postgres import fresh_database
-from toolkit import drain as draining
-from toolkit import initialise, snapshot
 from toolkit.build import dbt_run
+from toolkit.capture import copy, initialise, slot_drain
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake import session
 from toolkit.lake.ledger import Ledger
@@ -59,7 +58,7 @@ class Lake:
     def look(self) -> None:
         """Drain and build with nothing open, and compare all that can be known."""
         self.life.settle()
-        draining.drain(self.config)
+        slot_drain.drain(self.config)
         ledger = Ledger(self.config)
         last = ledger.last()
         assert last is not None
@@ -89,7 +88,7 @@ class Lake:
         stale = [s.table for s in table_states(Ledger(self.config)) if not s.comparable]
         if stale:
             self.life.said.append(f"repair: {', '.join(stale)}")
-            snapshot.repair(self.config, stale)
+            copy.repair(self.config, stale)
 
     def again(self) -> None:
         """As of an LSN that is long past."""

@@ -11,9 +11,8 @@ import psycopg
 import pytest
 
 from tests.support_postgres import fresh_database
-from toolkit import drain as draining
-from toolkit import initialise, snapshot
 from toolkit.build import dbt_run
+from toolkit.capture import copy, initialise, slot_drain
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake import session
 from toolkit.quality import check as checking
@@ -67,11 +66,11 @@ class Shop:
                 conn.execute(statement)
 
     def built(self) -> None:
-        draining.drain(self.config)
+        slot_drain.drain(self.config)
         dbt_run.build(self.config)
 
     def check(self) -> CheckReport:
-        return checking.check(self.config, drain=draining.drain, build=dbt_run.build)
+        return checking.check(self.config, drain=slot_drain.drain, build=dbt_run.build)
 
     def dbt(self) -> dict[str, str | None]:
         """What `dbt run` of the analysts' project said, by model."""
@@ -157,7 +156,7 @@ def test_models_on_published_read_proven_rows_only(shop: Shop, monkeypatch: pyte
     assert shop.totals() == {"zoe": 30, "eve": 50}
     assert shop.totals("exact") == second, "what was there stays"
 
-    snapshot.repair(shop.config, ["public.orders"])
+    copy.repair(shop.config, ["public.orders"])
     assert shop.check().green
     assert shop.dbt() == fine
     assert shop.totals() == shop.totals("exact") == shop.on_source() == {"zoe": 1030, "eve": 50}

@@ -12,9 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from tests.support_postgres import fresh_database
-from toolkit import drain as draining
-from toolkit import initialise, snapshot
 from toolkit.build import dbt_run
+from toolkit.capture import copy, initialise, slot_drain
 from toolkit.cli import main
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake import session
@@ -76,7 +75,7 @@ def _sql(config: Config, *statements: str) -> None:
 
 
 def _check(config: Config, *tables: str, build: checking.Build = dbt_run.build, full: bool = False) -> CheckReport:
-    return checking.check(config, tables, drain=draining.drain, build=build, full=full)
+    return checking.check(config, tables, drain=slot_drain.drain, build=build, full=full)
 
 
 def _by_name(report: CheckReport) -> dict[str, TableCheck]:
@@ -138,7 +137,7 @@ def test_without_a_free_slot_a_whole_check_is_green(source: Config) -> None:
                 conn.execute("select pg_drop_replication_slot(%s)", [name])
     assert (found["item"].status, found["root"].status) == ("identical", "identical")
     assert found["quiet"].status == "stale"
-    snapshot.repair(source)
+    copy.repair(source)
     assert _check(source).green
 
 
@@ -261,6 +260,6 @@ def test_what_changed_unheard_is_never_carried(source: Config) -> None:
     quiet = _by_name(_check(source, "quiet"))["quiet"]
     assert (quiet.proof, quiet.status) == ("full", "identical")
     assert _by_name(_check(source, "quiet"))["quiet"].proof == "carried"
-    draining.drain(source)  # compares the catalog
-    snapshot.repair(source)
+    slot_drain.drain(source)  # compares the catalog
+    copy.repair(source)
     assert _check(source).green

@@ -18,9 +18,9 @@ import psycopg
 import pytest
 
 from tests.support_postgres import fresh_database
-from toolkit import drain as draining
-from toolkit import initialise, workload
+from toolkit import workload
 from toolkit.build import dbt_run
+from toolkit.capture import initialise, slot_drain
 from toolkit.embedded import EmbeddedServer
 from toolkit.quality import check as checking
 from toolkit.source import exact_cut, row_lines
@@ -105,7 +105,7 @@ def test_zero_false_positives(
                     # Both kinds of cut in turn.
                     kind = ("slot", "snapshot")[sum(cuts.values()) % 2]
                     monkeypatch.setattr(exact_cut, "slot_at_once", lambda _, slot=kind == "slot": slot)
-                    report = checking.check(config, drain=draining.drain, build=dbt_run.build)
+                    report = checking.check(config, drain=slot_drain.drain, build=dbt_run.build)
                     cuts[kind if report.lsn is not None else "none"] += 1
                     for table in report.tables:
                         statuses[table.status] += 1

@@ -9,9 +9,8 @@ import psycopg
 import pytest
 
 from tests.support_postgres import mostly_one_server
-from toolkit import drain as draining
-from toolkit import initialise
 from toolkit.build import dbt_run
+from toolkit.capture import initialise, slot_drain
 from toolkit.lake import reads, session
 from toolkit.lake.ledger import Ledger
 from toolkit.quality import check as checking
@@ -55,7 +54,7 @@ def _events(config: Config, where: str = "true") -> list[tuple]:
 
 
 def _check(config: Config, *tables: str):
-    return checking.check(config, tables, drain=draining.drain, build=dbt_run.build)
+    return checking.check(config, tables, drain=slot_drain.drain, build=dbt_run.build)
 
 
 @pytest.mark.parametrize("pg", ["pg18"], indirect=True)
@@ -72,9 +71,9 @@ def test_every_change_arrives_once_and_the_slot_follows(source: Config):
         "update item set name = 'b' where id = 1",
         "delete from item where id = 2",
     )
-    first = draining.drain(source)
+    first = slot_drain.drain(source)
     assert first.changes == 3
-    again = draining.drain(source)
+    again = slot_drain.drain(source)
     assert again.changes == 0
     keys = _events(source, "kind = 'row' and op <> 'R'")
     assert len(keys) == len(set(keys)) == 3
@@ -92,10 +91,10 @@ def test_killed_between_commit_and_advance_the_next_drain_reads_nothing_twice(so
     with monkeypatch.context() as patch:
         patch.setattr(slot, "advance", killed)
         with pytest.raises(KeyboardInterrupt):
-            draining.drain(source)
+            slot_drain.drain(source)
     assert len(_events(source, "op = 'I'")) == 1
     _sql(source, "insert into item values (101, 'a', null, 1)")
-    draining.drain(source)
+    slot_drain.drain(source)
     assert len(_events(source, "op = 'I'")) == 2
 
 
@@ -110,15 +109,15 @@ def test_killed_before_commit_nothing_is_lost(source: Config, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(staging, "commit_batch", killed)
         with pytest.raises(KeyboardInterrupt):
-            draining.drain(source)
-    assert draining.drain(source).changes == 1
+            slot_drain.drain(source)
+    assert slot_drain.drain(source).changes == 1
 
 
 def test_many_small_batches_hold_what_one_large_batch_holds(source: Config):
     for i in range(200, 210):
         _sql(source, f"insert into item values ({i}, 'a', null, 1)")
     small = source.model_copy(update={"drain": source.drain.model_copy(update={"batch_changes": 6})})
-    result = draining.drain(small)
+    result = slot_drain.drain(small)
     assert result.changes == 10
     assert result.batches > 2
     keys = _events(source, "op = 'I'")
@@ -127,9 +126,9 @@ def test_many_small_batches_hold_what_one_large_batch_holds(source: Config):
 
 def test_a_bounded_drain_stops_early_and_says_where(source: Config):
     _sql(source, *(f"insert into item values ({i}, 'a', null, 1)" for i in range(300, 305)))
-    part = draining.drain(source, max_changes=3)
+    part = slot_drain.drain(source, max_changes=3)
     assert 0 < part.changes < 5
-    rest = draining.drain(source)
+    rest = slot_drain.drain(source)
     assert part.changes + rest.changes == 5
     assert rest.from_lsn == part.committed_lsn
 
@@ -141,17 +140,17 @@ def test_trap_009_a_slot_recreated_behind_the_ledger_is_refused(source: Config):
         conn.execute("insert into item values (900, 'lost', null, 1)")
         conn.execute("select pg_create_logical_replication_slot('cdc', 'pgoutput')")
     with pytest.raises(HistoryDiverged, match="ahead of the ledger"):
-        draining.drain(source)
+        slot_drain.drain(source)
 
 
 @pytest.mark.parametrize("pg", ["pg18"], indirect=True)
 def test_trap_014_an_idle_table_lets_the_slot_pass_foreign_wal(source: Config):
-    draining.drain(source)
+    slot_drain.drain(source)
     before = Ledger(source).last().complete_to
     with psycopg.connect(source.source.conninfo, autocommit=True) as conn:
         conn.execute("create schema elsewhere")
         conn.execute("create table elsewhere.noise as select generate_series(1, 20000) i")
-    draining.drain(source)
+    slot_drain.drain(source)
     after = Ledger(source).last().complete_to
     assert after - before > 500_000
     with connection.connect(source) as conn:
@@ -184,17 +183,17 @@ def test_parity_is_green_through_changes_and_ddl_and_finds_a_planted_fault(sourc
 
 @pytest.mark.parametrize("pg", ["pg18"], indirect=True)
 def test_a_silent_rewrite_turns_the_table_red_until_repaired(source: Config):
-    from toolkit import snapshot
+    from toolkit.capture import copy
 
     _sql(source, "alter table item alter price type text using price || '!'")
-    draining.drain(source)
+    slot_drain.drain(source)
     state = {s.table: s for s in states.table_states(Ledger(source))}["public.item"]
     assert state.state == "stale"
     assert state.remedy == "cdc repair public.item"
     report = _check(source)
     assert [t.status for t in report.tables] == ["stale"]
     assert not report.green
-    snapshot.repair(source, ["public.item"])
+    copy.repair(source, ["public.item"])
     assert _check(source).green
 
 
@@ -205,7 +204,7 @@ def test_ddl_past_the_event_triggers_is_found_by_the_catalog_comparison(source: 
         conn.execute(f'alter event trigger "{name}" disable')
         conn.execute("alter table item add column sneaked int")
         conn.execute(f'alter event trigger "{name}" enable always')
-    draining.drain(source)
+    slot_drain.drain(source)
     state = {s.table: s for s in states.table_states(Ledger(source))}["public.item"]
     assert state.state == "stale"
     assert "past capture" in state.reason
@@ -228,7 +227,7 @@ def test_as_of_an_earlier_lsn_equals_what_select_showed_then(source: Config):
         then = sorted(conn.execute("select id, name, price::text from item").fetchall())
         at = Lsn(cut.lsn)
     _sql(source, "update item set name = 'changed'", "delete from item where id > 10")
-    draining.drain(source)
+    slot_drain.drain(source)
     dbt_run.build(source)
     dbt_run.build(source, as_of=at)
     spark = session.own_session(source)

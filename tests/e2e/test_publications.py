@@ -5,9 +5,9 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from toolkit import drain as draining
-from toolkit import initialise, snapshot, status
+from toolkit import status
 from toolkit.build import dbt_run
+from toolkit.capture import copy, initialise, slot_drain
 from toolkit.lake import session
 from toolkit.quality import check as checking
 from toolkit.values.config import Config
@@ -41,7 +41,7 @@ def _sql(config: Config, text: str) -> None:
 
 
 def _check(config: Config) -> dict[str, str]:
-    report = checking.check(config, (), drain=draining.drain, build=dbt_run.build)
+    report = checking.check(config, (), drain=slot_drain.drain, build=dbt_run.build)
     return {t.table.removeprefix("public."): t.status for t in report.tables}
 
 
@@ -66,8 +66,8 @@ def test_what_several_publications_send_is_proven(database: str, lake: Config) -
     two = config.model_copy(update={"source": source.model_copy(update={"publication": ("high", "more")})})
     initialise.init(two)
     _sql(two, "insert into public.t values (40, 1, 'unheard'), (41, 900, 'heard')")
-    draining.drain(two)
+    slot_drain.drain(two)
     red = {t.table: t.reason for t in status.status(two).tables if t.state != "ok"}
     assert set(red) == {"public.t"} and "row_filter" in str(red["public.t"])
-    snapshot.repair(two, ["public.t"])
+    copy.repair(two, ["public.t"])
     assert _check(two) == {"t": "identical", "u": "identical", "later": "identical"}

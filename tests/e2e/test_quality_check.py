@@ -13,9 +13,8 @@ import psycopg
 import pytest
 
 from tests.support_postgres import fresh_database
-from toolkit import drain as draining
-from toolkit import initialise
 from toolkit.build import dbt_run
+from toolkit.capture import initialise, slot_drain
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake import session
 from toolkit.lake.ledger import Ledger
@@ -61,7 +60,7 @@ def _sql(config: Config, *statements: str) -> None:
 
 
 def _check(config: Config, *tables: str) -> CheckReport:
-    return checking.check(config, tables, drain=draining.drain, build=dbt_run.build)
+    return checking.check(config, tables, drain=slot_drain.drain, build=dbt_run.build)
 
 
 def _by_name(report: CheckReport) -> dict[str, TableCheck]:
@@ -91,7 +90,7 @@ def test_green_then_each_fault_is_found(source: Config) -> None:
         rows(source, "item", key={"nope": "1"})
 
     _sql(source, "insert into public.item values (999, 'late', 0)")
-    drained = draining.drain(source)
+    drained = slot_drain.drain(source)
     with pytest.raises(ConfigError, match="not built that far yet"):
         rows(source, "item", as_of=drained.committed_lsn)
     dbt_run.build(source)
@@ -148,7 +147,7 @@ def test_green_then_each_fault_is_found(source: Config) -> None:
 
 def test_what_cannot_be_compared_is_never_green(source: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     def drain_behind_ddl(config: Config, *, upto: Lsn) -> object:
-        return draining.drain(config, upto=upto)
+        return slot_drain.drain(config, upto=upto)
 
     real = checking._take_source
 

@@ -8,9 +8,9 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
-from toolkit import drain as draining
-from toolkit import initialise, rows, snapshot, status
+from toolkit import rows, status
 from toolkit.build import dbt_run
+from toolkit.capture import copy, initialise, slot_drain
 from toolkit.cli import frame, main
 from toolkit.lake import session
 from toolkit.lake.ledger import Ledger
@@ -57,7 +57,7 @@ def _as_of(config: Config, lsn: Lsn) -> dict[str, str]:
 
 
 def _check(config: Config) -> dict[str, str]:
-    report = checking.check(config, (), drain=draining.drain, build=dbt_run.build)
+    report = checking.check(config, (), drain=slot_drain.drain, build=dbt_run.build)
     return {t.table.removeprefix("public."): t.status for t in report.tables}
 
 
@@ -67,16 +67,16 @@ def test_a_part_heals_what_it_covers_and_only_a_check_says_so(
     config = lake.model_copy(update={"source": lake.source.model_copy(update={"conninfo": database})})
     _sql(config, _TABLES)
     initialise.init(config)
-    before = draining.drain(config).committed_lsn
+    before = slot_drain.drain(config).committed_lsn
     assert set(_states(config).values()) == {"ok"}
     _sql(config, _SILENT)
-    stale = draining.drain(config).committed_lsn
+    stale = slot_drain.drain(config).committed_lsn
     assert set(_states(config).values()) == {"stale"}
 
-    part = snapshot.Scope
-    snapshot.repair(config, ["public.enough"], scope=part(columns=("price",)))
-    snapshot.repair(config, ["public.short"], scope=part(columns=("a",)))  # too little: b was rewritten too
-    healed = snapshot.repair(config, ["public.root"], scope=part(partition="public.loose")).lsn
+    part = copy.Scope
+    copy.repair(config, ["public.enough"], scope=part(columns=("price",)))
+    copy.repair(config, ["public.short"], scope=part(columns=("a",)))  # too little: b was rewritten too
+    healed = copy.repair(config, ["public.root"], scope=part(partition="public.loose")).lsn
     _sql(config, "update public.enough set price = 'new' where id = 3; update public.enough set id = 100 where id = 4")
     assert set(_states(config).values()) == {"stale"}  # repaired is not proven
     assert set(_as_of(config, healed).values()) == {"stale"}
@@ -104,15 +104,15 @@ def test_a_part_heals_what_it_covers_and_only_a_check_says_so(
     # the tables were built to meanwhile: they are rebuilt from it all the same.
     with slot.create_slot(config, slot.temporary_name(config), temporary=True) as cut:
         _sql(config, "update public.short set a = 'after the cut' where id = 5; delete from public.short where id = 6")
-        draining.drain(config)
+        slot_drain.drain(config)
         assert dbt_run.build(config).lsn > cut.lsn
-        assert snapshot.copy_tables(config, cut, ["public.short"]).rows == {"public.short": 20}
+        assert copy.copy_tables(config, cut, ["public.short"]).rows == {"public.short": 20}
     assert _check(config) == {"enough": "identical", "short": "identical", "root": "identical"}
     assert set(_states(config).values()) == {"ok"}
 
     # The one line for a scheduler: it repairs what is stale, and is green because the check has proven it.
     _sql(config, "alter table public.short alter a type varchar(200) using a || '?'")
-    draining.drain(config)
+    slot_drain.drain(config)
     assert _states(config) == {"enough": "ok", "short": "stale", "root": "ok"}
     file = config.root / "cdc.toml"
     file.write_text(f"[source]\nconninfo = {json.dumps(database)}\n", encoding="utf-8")

@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner
 
 from tests.support_postgres import fresh_database
-from toolkit import drain as draining
-from toolkit import initialise, rows, status
+from toolkit import rows, status
 from toolkit.build import dbt_run
+from toolkit.capture import initialise, slot_drain
 from toolkit.cli import frame, main
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake import session
@@ -55,7 +55,7 @@ def config(pg16: EmbeddedServer, lake: Config) -> Iterator[Config]:
 
 
 def _check(config: Config) -> CheckReport:
-    return checking.check(config, drain=draining.drain, build=dbt_run.build)
+    return checking.check(config, drain=slot_drain.drain, build=dbt_run.build)
 
 
 def _run(config: Config, command: str | None) -> Any:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from toolkit import drain as draining
-from toolkit import initialise, snapshot, status
+from toolkit import status
 from toolkit.build import dbt_run
+from toolkit.capture import copy, initialise, slot_drain
 from toolkit.lake import reads, session
 from toolkit.quality import check as checking
 from toolkit.values.config import Config
@@ -21,7 +21,7 @@ def _names(config: Config, layer: str) -> set[str]:
 
 
 def _check(config: Config) -> dict[str, str]:
-    report = checking.check(config, drain=draining.drain, build=dbt_run.build)
+    report = checking.check(config, drain=slot_drain.drain, build=dbt_run.build)
     return {t.table.removeprefix("public."): t.status for t in report.tables}
 
 
@@ -39,7 +39,7 @@ def test_names_that_the_source_gave_up_leave_with_their_last_reader(database: st
         conn.execute("alter table public.stale rename to stale_2; alter table public.fine rename to fine_2")
         conn.execute("update public.fine_2 set v = 'renamed'")
         conn.execute("drop table public.gone; create table public.gone (id int primary key, other text)")
-        draining.drain(config)
+        slot_drain.drain(config)
         dbt_run.build(config)
         spark = session.own_session(config)
         # All that was proven is there as it was, whatever has been built since.
@@ -58,7 +58,7 @@ def test_names_that_the_source_gave_up_leave_with_their_last_reader(database: st
         assert "fine" not in _names(config, "current") | _names(config, "history")
         assert {"stale", "stale_2", "fine_2"} <= _names(config, "current")
 
-        snapshot.repair(config, ["public.stale_2"])
+        copy.repair(config, ["public.stale_2"])
         assert _check(config)["stale_2"] == "identical"
         assert "stale" not in _names(config, "published")
         dbt_run.build(config)

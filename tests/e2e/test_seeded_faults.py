@@ -18,9 +18,8 @@ from click.testing import CliRunner
 from tests.dbt.harness import rules
 from tests.support_faults import COLUMNS, FAULTS, ROWS, Fault, missed
 from tests.support_postgres import fresh_database
-from toolkit import drain as draining
-from toolkit import initialise
 from toolkit.build import dbt_run
+from toolkit.capture import initialise, slot_drain
 from toolkit.cli import frame, main
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake import session
@@ -52,7 +51,7 @@ class Scene:
         return {t.table.removeprefix("public."): t for t in report.tables}
 
     def report(self) -> CheckReport:
-        return checking.check(self.config, drain=draining.drain, build=dbt_run.build)
+        return checking.check(self.config, drain=slot_drain.drain, build=dbt_run.build)
 
 
 def _sql(scene: Scene, *statements: str) -> None:
@@ -113,7 +112,7 @@ def scene(pg16: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory, _jvm: 
                 conn.execute(f"insert into public.{table} " + ROWS.format(first=COUNT - 19, last=COUNT))
                 # `body` is not sent again: an unchanged TOASTed value.
                 conn.execute(f"update public.{table} set amount = -id where id between {COUNT - 29} and {COUNT - 20}")
-        draining.drain(config)
+        slot_drain.drain(config)
         last = Ledger(config).last()
         assert last is not None
         yield Scene(config, last.batch_id)
@@ -153,7 +152,7 @@ def test_history_is_held_against_what_was_proven(scene: Scene) -> None:
     # What came since the proof is not held against it, and neither is a table that has another shape since.
     _sql(scene, "update public.keyed set name = 'later' where id = 90")
     _sql(scene, "alter table public.bag add column more int", "alter table public.bag drop column more")
-    draining.drain(scene.config)
+    slot_drain.drain(scene.config)
     dbt_run.build(scene.config)
     assert failed() == []
     spark.sql("UPDATE history.public__keyed SET name = 'wrong' WHERE id = 90 AND _cdc_to_lsn IS NOT NULL")
@@ -173,7 +172,7 @@ def test_every_fault_is_found_and_classed(scene: Scene) -> None:
             planted[table] = [Fault("truncate", {i: ("removed", frozenset()) for i in range(1, COUNT + 1)})]
     # A build comes on top before anybody looks.
     _sql(scene, "update public.keyed set note = 'later' where id = 90")
-    draining.drain(scene.config)
+    slot_drain.drain(scene.config)
     dbt_run.build(scene.config)
     found = scene.check()
     for table, faults in planted.items():
@@ -250,7 +249,7 @@ def test_large_tables_are_proved_by_what_the_log_touched(scene: Scene) -> None:
     assert told["bag_whole"] == ("full", COUNT, False)
     # Among the touched keys a fault is found without reading the others.
     _sql(scene, "update public.keyed set name = 'newer' where id = 1001")
-    draining.drain(config)
+    slot_drain.drain(config)
     dbt_run.build(config, select=("public__keyed",))
     with _as_a_build(scene):
         spark.sql("UPDATE current.public__keyed SET name = 'stale' WHERE id = 1001")

@@ -9,9 +9,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from toolkit import drain as draining
-from toolkit import initialise
 from toolkit.build import dbt_run
+from toolkit.capture import initialise, slot_drain
 from toolkit.lake import session
 from toolkit.quality import check as checking
 from toolkit.source import peek
@@ -63,13 +62,13 @@ def test_trap_016_equal_and_reversed_times(database: str, lake: Config, monkeypa
             return _timed(whole(*arguments, **named), clock)
 
         monkeypatch.setattr(peek, "peek", timed)
-        draining.drain(config)
+        slot_drain.drain(config)
         monkeypatch.setattr(peek, "peek", whole)
         dbt_run.build(config)
-        report = checking.check(config, (), drain=draining.drain, build=dbt_run.build)
+        report = checking.check(config, (), drain=slot_drain.drain, build=dbt_run.build)
         assert {t.table: t.status for t in report.tables} == dict.fromkeys(("public.t", "public.bag"), "identical")
         _sql(config, "delete from public.t where id > 5; insert into public.t values (3, 0)")
-        draining.drain(config)
+        slot_drain.drain(config)
     spark = session.own_session(config)
     times = "select count(distinct commit_lsn), count(distinct committed_at) from raw.events where origin = 'slot'"
     commits, distinct = spark.sql(times + " and kind = 'row'").collect()[0]

@@ -13,9 +13,9 @@ import pytest
 from tests import conformance
 from tests.support_postgres import fresh_database
 from tests.trap_cases import GROUPS, TRAPS, Players, Trap, configured, steps
-from toolkit import drain as draining
-from toolkit import initialise, snapshot, status
+from toolkit import status
 from toolkit.build import dbt_run
+from toolkit.capture import copy, initialise, slot_drain
 from toolkit.embedded import EmbeddedServer
 from toolkit.quality import check as checking
 from toolkit.quality.report import TableCheck
@@ -41,7 +41,7 @@ def _check(config: Config) -> dict[str, TableCheck]:
     def current_only(config: Config, *, select: Sequence[str] | None = None) -> dbt_run.BuildResult:
         return dbt_run.build(config, select=select or ["current"])
 
-    return {t.table: t for t in checking.compare(config, drain=draining.drain, build=current_only).tables}
+    return {t.table: t for t in checking.compare(config, drain=slot_drain.drain, build=current_only).tables}
 
 
 def play(server: EmbeddedServer, directory: Path, traps: dict[str, Trap]) -> Checked:
@@ -53,7 +53,7 @@ def play(server: EmbeddedServer, directory: Path, traps: dict[str, Trap]) -> Che
         initialise.init(config)
         for number in range(players.phases):
             players.phase(number)
-            draining.drain(config)
+            slot_drain.drain(config)
         first = _check(config)
         if any(found.status == "stale" for found in first.values()):
             _heal(config)
@@ -74,7 +74,7 @@ def _heal(config: Config) -> None:
                     with connection.connect(config) as conn:
                         conn.execute(b"select cdc.resume()" if step == "cdc ddl resume" else step.encode())
         if repairs:
-            snapshot.repair(config, repairs)
+            copy.repair(config, repairs)
 
 
 Checks = Callable[[str], Checked]

@@ -14,9 +14,9 @@ import pytest
 
 from tests.support_corpus import SETUP, Cell, available, cells, columns
 from tests.support_postgres import fresh_database
-from toolkit import doctor, explain, history, initialise, rows
-from toolkit import drain as draining
+from toolkit import doctor, explain, history, rows
 from toolkit.build import dbt_run
+from toolkit.capture import initialise, slot_drain
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake import schema_update, session
 from toolkit.lake.ledger import Ledger
@@ -233,7 +233,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             "insert into public.none default values",
             "insert into public.none default values",
         )
-        report = checking.check(config, drain=draining.drain, build=dbt_run.build)
+        report = checking.check(config, drain=slot_drain.drain, build=dbt_run.build)
         yield World(config, corpus, report)
 
 
@@ -432,7 +432,7 @@ def test_ddl_reaches_current_and_published_waits_for_its_proof(world: World):
         "comment on column public.\"T\".g is 'not generated any more'",
         "insert into public.\"T\" (id, a, \"A\", g) values (11, '2024-02-02', 'after', 6)",
     )
-    draining.drain(config)
+    slot_drain.drain(config)
     built = dbt_run.build(config)
     assert {m.action for m in built.models if m.name == "current.public__t__7139ee35"} == {"merge"}
     assert spark.table("published.public__t__7139ee35").columns == shown
@@ -453,6 +453,6 @@ def test_ddl_reaches_current_and_published_waits_for_its_proof(world: World):
     assert [s.seen.rows if s.seen else 0 for s in lives] == [4, 0, 0, 0, 0, 1]
     assert lives[3].ddl is not None
     assert lives[3].ddl.role == "postgres"
-    report = checking.check(config, ["public.T"], drain=draining.drain, build=dbt_run.build)
+    report = checking.check(config, ["public.T"], drain=slot_drain.drain, build=dbt_run.build)
     assert report.green
     assert "g" in spark.table("published.public__t__7139ee35").columns

@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from tests.support_lake import without_jvm
-from toolkit import initialise, snapshot
+from toolkit.capture import copy, initialise
 from toolkit.output import plain
 from toolkit.values import config
 from toolkit.values.progress import Progress
@@ -25,8 +25,8 @@ class _Slow(Progress):
 
 if __name__ == "__main__":
     without_jvm()
-    snapshot._WORKERS_FROM = 0
-    snapshot._GROUP_BYTES = 1
-    snapshot._LEAST_PIECE = 1 << 20
-    snapshot.Progress = _Slow
+    copy._WORKERS_FROM = 0
+    copy._GROUP_BYTES = 1
+    copy._LEAST_PIECE = 1 << 20
+    copy.Progress = _Slow
     print(json.dumps(plain(initialise.init(config.load(sys.argv[1])))))

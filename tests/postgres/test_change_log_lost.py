@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from tests.postgres.test_snapshot_log import at, current, of, on_source, sql
 from tests.support_lake import plain_lake
-from toolkit import doctor, initialise, snapshot
-from toolkit import drain as draining
+from toolkit import doctor
+from toolkit.capture import copy, initialise, slot_drain
 from toolkit.cli import frame, main
 from toolkit.source import change_log, connection, slot
 from toolkit.values import config as configuration
@@ -53,7 +53,7 @@ def _logged(source: Config, lake: Config, *, ticks: bool) -> Config:
     for name in "rs":
         sql(config, f"create table public.{name} (id int primary key, x text)", f"insert into {name} values (1, 'one')")
     initialise.init(config)
-    draining.drain(config)
+    slot_drain.drain(config)
     return config
 
 
@@ -62,7 +62,7 @@ def _handed_over(config: Config, *, ticks: bool) -> Config:
     how = {"capture": "change_log" if ticks else "slot", "change_log_drain": "tick" if ticks else "slot"}
     config = config.model_copy(update={"source": config.source.model_copy(update=how)})
     initialise.init(config)
-    draining.drain(config)
+    slot_drain.drain(config)
     return config
 
 
@@ -116,16 +116,16 @@ def test_a_log_that_is_dropped_fails_no_write_and_is_red(
         assert [of(config, name).remedy for name in "rs"] == remedies
     try:
         initialise.init(config)
-        draining.drain(config)
+        slot_drain.drain(config)
     except HistoryDiverged as error:
         assert "cdc init --new-generation" in str(error)
         initialise.init(config, new_generation=True)
-        draining.drain(config)
+        slot_drain.drain(config)
     else:
         assert {of(config, name).state for name in "rs"} == {"stale"}
-        snapshot.repair(config)
+        copy.repair(config)
     sql(config, *_rows(60, "logged"))
-    draining.drain(config)
+    slot_drain.drain(config)
     _require_right(config)
 
 
@@ -144,12 +144,12 @@ def test_a_log_that_is_emptied_unheard_is_red(source: Config, plain_lake: Config
     sql(config, *_rows(70, "lost"), _UNKEPT, *map(_OFF.format, range(3)), "truncate cdc.change_log")
     if remade:
         initialise.init(config)
-    draining.drain(config)
+    slot_drain.drain(config)
     assert {of(config, name).state for name in "rs"} == {"stale"}
     initialise.init(config)
-    snapshot.repair(config)
+    copy.repair(config)
     sql(config, *_rows(71, "logged"))
-    draining.drain(config)
+    slot_drain.drain(config)
     _require_right(config)
 
 
@@ -158,7 +158,7 @@ def test_a_part_that_is_emptied_while_another_is_unheard_is_red(source: Config, 
     config = _logged(source, plain_lake, ticks=True)
     sql(config, *_rows(70, "lost"))
     sql(config, *map(_OFF.format, range(2)), "truncate cdc.change_log", *map(_ON.format, range(2)))
-    draining.drain(config)
+    slot_drain.drain(config)
     assert {of(config, name).state for name in "rs"} == {"stale"}
 
 
@@ -166,10 +166,10 @@ def test_a_log_that_a_slot_drains_is_emptied_without_loss(source: Config, plain_
     """Also where it was drained by ticks before: it was red without need, and by the init that mends the trigger."""
     config = _handed_over(_logged(source, plain_lake, ticks=True), ticks=False)
     sql(config, *_rows(70, "sent"), "truncate cdc.change_log")
-    draining.drain(config)
+    slot_drain.drain(config)
     sql(config, _UNKEPT)
     initialise.init(config)
-    draining.drain(config)
+    slot_drain.drain(config)
     _require_right(config)
 
 
@@ -189,18 +189,18 @@ def test_a_log_that_somebody_empties_is_red_where_it_was_not_drained(
     config = _logged(source, plain_lake, ticks=ticks)
     with psycopg.connect(config.source.conninfo, autocommit=True) as conn:
         _write(conn, 10)
-        draining.drain(config)
-        draining.drain(config)  # purges, which is nobody's doing but ours
+        slot_drain.drain(config)
+        slot_drain.drain(config)  # purges, which is nobody's doing but ours
         assert {of(config, name).state for name in "rs"} == {"ok"}
         _write(conn, 20)
         conn.execute(f"set session_replication_role = replica; {emptied}; reset session_replication_role".encode())
         _write(conn, 30)
-    draining.drain(config)
+    slot_drain.drain(config)
     if ticks:
         assert {of(config, name).state for name in "rs"} == {"stale"}
         assert "somebody has removed rows of the change log" in (of(config, "r").reason or "")
-        snapshot.repair(config)
-        draining.drain(config)
+        copy.repair(config)
+        slot_drain.drain(config)
     _require_right(config)
 
 
@@ -245,13 +245,13 @@ def test_a_log_that_was_not_whole_between_two_drains_is_red_from_the_first_on(
     if told:
         sql(config, "alter table r add n int", "alter table s add n int")
     sql(config, *_rows(71, "logged"))
-    draining.drain(config)
+    slot_drain.drain(config)
     for name in "rs":
         assert of(config, name).state == "stale", of(config, name)
         assert ticks or at(config, name, between) == "stale"
-    snapshot.repair(config)
+    copy.repair(config)
     sql(config, *_rows(72, "logged"))
-    draining.drain(config)
+    slot_drain.drain(config)
     _require_right(config)
 
 
@@ -265,15 +265,15 @@ def test_init_attaches_a_part_again_with_its_rows(
     config = _logged(source, plain_lake, ticks=ticks)
     sql(config, "insert into r values (70, 'logged')", _DETACH)
     if drained:
-        draining.drain(config)
+        slot_drain.drain(config)
         assert {of(config, name).state for name in "rs"} == {"stale"}
     initialise.init(config)
     with connection.connect(config) as conn:
         assert change_log.is_read(conn)
         assert conn.execute("select new from cdc.change_log where new like '(70,%'").fetchall() == [("(70,logged)",)]
-    draining.drain(config)
-    snapshot.repair(config)
-    draining.drain(config)
+    slot_drain.drain(config)
+    copy.repair(config)
+    slot_drain.drain(config)
     _require_right(config)
 
 
@@ -317,10 +317,10 @@ def test_what_the_toolkit_has_on_the_source_is_dropped(
             sql(config, f"create table public.{name} (id int primary key, x text)")
         initialise.init(config)
     sql(config, *_rows(2, "told"))
-    draining.drain(config)
+    slot_drain.drain(config)
     if by == "slot, beacon found":
         settled = config.model_copy(update={"drain": DrainConfig(beacon_minutes=5)})
-        draining.drain(settled)
+        slot_drain.drain(settled)
     sql(config, lost, "insert into r values (3, 'unheard')", "alter table s add column n int default 5")
     assert "schema" not in lost or "schema cdc" in [d.what for d in doctor.doctor(config) if d.level == "error"]
     monkeypatch.setattr(configuration, "load", lambda _: config)
@@ -351,7 +351,7 @@ def test_what_the_toolkit_has_on_the_source_is_dropped(
         if not of(config, name).comparable:
             assert run(f"{of(config, name).remedy}") is None
     sql(config, *_rows(60, "told"))
-    draining.drain(config)
+    slot_drain.drain(config)
     _require_right(config)
 
 
@@ -385,8 +385,8 @@ def test_a_log_that_is_dropped_under_writers_fails_no_write(source: Config, plai
     for writer in writers:
         writer.join()
     assert failed == []
-    draining.drain(config)
+    slot_drain.drain(config)
     assert {of(config, name).state for name in "rs"} == {"stale"}
-    snapshot.repair(config)
+    copy.repair(config)
     for name in "rs":
         assert current(config, name) == on_source(config, name)

@@ -11,8 +11,7 @@ import pytest
 
 from tests.postgres.test_snapshot_log import current, of, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
-from toolkit import drain as draining
-from toolkit import initialise, snapshot
+from toolkit.capture import copy, initialise, slot_drain
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake.ledger import Ledger
 from toolkit.source import change_log
@@ -58,20 +57,20 @@ _GONE = {
 def test_a_log_that_leaves_the_publication_is_red_and_kept(lake: Config, gone: str) -> None:
     """Its rows are not sent then: their tables turn red from there, and the rows stay until they are repaired."""
     initialise.init(lake)
-    draining.drain(lake)
+    slot_drain.drain(lake)
     sql(lake, _GONE[gone], "insert into b values (2, 'unsent')")
-    draining.drain(lake)
+    slot_drain.drain(lake)
     assert of(lake, "b").state == "stale"
     assert gone == "no inserts" or of(lake, "a").state == "ok"
     assert _in_log(lake) == 1, "what was not sent is not purged"
     back = "set (publish = 'insert, update, delete, truncate')" if gone == "no inserts" else "set table public.a"
     sql(lake, f"alter publication cdc {back}")
     initialise.init(lake)
-    draining.drain(lake)
+    slot_drain.drain(lake)
     assert of(lake, "b").state == "stale" and of(lake, "b").repaired_lsn is None
-    snapshot.repair(lake, ["public.b"])
+    copy.repair(lake, ["public.b"])
     sql(lake, "insert into b values (3, 'sent')")
-    draining.drain(lake)
+    slot_drain.drain(lake)
     assert of(lake, "b").repaired_lsn is not None
     assert current(lake, "b") == on_source(lake, "b")
 
@@ -79,9 +78,9 @@ def test_a_log_that_leaves_the_publication_is_red_and_kept(lake: Config, gone: s
 @pytest.mark.parametrize("pg", ["pg18"], indirect=True)
 def test_a_log_that_left_the_publication_and_came_back_between_two_drains_is_red(lake: Config) -> None:
     initialise.init(lake)
-    draining.drain(lake)
+    slot_drain.drain(lake)
     sql(lake, _GONE["set"], "insert into b values (2, 'unsent')", "alter publication cdc add table cdc.change_log")
-    draining.drain(lake)
+    slot_drain.drain(lake)
     assert of(lake, "b").state == "stale"
     assert of(lake, "a").state == "ok"
 
@@ -91,15 +90,15 @@ def test_a_log_that_left_the_publication_and_came_back_between_two_drains_is_red
 def test_a_log_that_was_dropped_and_made_again_is_red(lake: Config, ticks: bool) -> None:
     config = _by_ticks(lake) if ticks else lake
     initialise.init(config)
-    draining.drain(config)
+    slot_drain.drain(config)
     sql(config, "insert into b values (2, 'lost')", "drop table cdc.change_log")
     initialise.init(config)
     sql(config, "insert into b values (3, 'logged')")
-    draining.drain(config)
+    slot_drain.drain(config)
     assert of(config, "b").state == "stale"
     assert ticks or of(config, "a").state == "ok"
-    snapshot.repair(config, ["public.b"])
-    draining.drain(config)
+    copy.repair(config, ["public.b"])
+    slot_drain.drain(config)
     assert current(config, "b") == on_source(config, "b")
     assert Ledger(config).last() is not None
 
@@ -122,7 +121,7 @@ def test_a_ddl_message_waits_for_the_log(lake: Config) -> None:
                 pass
             holder.commit()
             altered.result()
-    draining.drain(config)
+    slot_drain.drain(config)
     assert of(config, "b").state == "stale" and "rewritten" in str(of(config, "b").reason)
     assert of(config, "a").state == "ok"
 
@@ -133,10 +132,10 @@ def test_a_ddl_message_that_cannot_be_logged_turns_tables_red(lake: Config) -> N
     initialise.init(config)
     sql(config, "alter table cdc.change_log add constraint full_disk check (op <> 'M') not valid")
     sql(config, _UPPER, "alter table cdc.change_log drop constraint full_disk")
-    draining.drain(config)
+    slot_drain.drain(config)
     assert of(config, "b").state == "stale"
-    snapshot.repair(config)
-    draining.drain(config)
+    copy.repair(config)
+    slot_drain.drain(config)
     assert of(config, "b").repaired_lsn is not None
     assert current(config, "b") == on_source(config, "b")
 
@@ -159,7 +158,7 @@ def test_what_a_dump_brought_into_the_log_is_not_replayed(lake: Config, begun: s
     initialise.init(config, new_generation=begun != "first")
     sql(config, *(["select pg_current_xact_id()"] * 60), "insert into b values (2, 'new')")
     for _ in range(3):
-        draining.drain(config)
+        slot_drain.drain(config)
     assert _in_log(config) == 0
     assert current(config, "b") == on_source(config, "b")
     with psycopg.connect(config.source.conninfo) as conn:
@@ -189,14 +188,14 @@ def test_a_writer_older_than_a_change_of_a_type_is_red_behind_a_repair(lake: Con
         if retold == "new generation":
             initialise.init(config, new_generation=True)
         else:
-            snapshot.repair(config, ["public.t", "public.b"])
+            copy.repair(config, ["public.t", "public.b"])
         old.execute("insert into b values (2, 'the same')")
         old.commit()
-    draining.drain(config)
+    slot_drain.drain(config)
     assert of(config, "t").state == "stale" and of(config, "t").repaired_lsn is None
     assert of(config, "b").comparable
-    snapshot.repair(config)
-    draining.drain(config)
+    copy.repair(config)
+    slot_drain.drain(config)
     assert of(config, "t").repaired_lsn is not None
     assert current(config, "t") == on_source(config, "t")
 
@@ -216,12 +215,12 @@ def test_a_crash_behind_a_tick_loses_and_doubles_nothing(plain_lake: Config, mon
             sql(config, asynchronous.format(4))
             with monkeypatch.context() as patch, pytest.raises(psycopg.OperationalError):
                 patch.setattr(change_log, "purge", lambda *_: (sql(config, asynchronous.format(5)), server.stop(True)))
-                draining.drain(config)
+                slot_drain.drain(config)
             left.close()
         server.start()
         sql(config, "commit prepared 'p'", "insert into b values (6, 'after')")  # by xids that were lost, perhaps
         for _ in range(3):
-            draining.drain(config)
+            slot_drain.drain(config)
         assert current(config, "b") == on_source(config, "b")
         assert {"1", "2", "4", "6"} <= on_source(config, "b").keys()
         assert Counter(e["new"][0] for e in rows_in_log(config)) == Counter(on_source(config, "b").keys())

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support_postgres import fresh_database
-from toolkit.copying import Copied, Copiers, Item, Task
+from toolkit.capture.copy_workers import Copied, Copiers, Item, Task
 from toolkit.embedded import EmbeddedServer
 from toolkit.rawlog.arrow import EVENT_SCHEMA
 from toolkit.source import catalog, install, locks, slot, snapshot_rows

@@ -16,8 +16,7 @@ import pytest
 
 from tests.support_lake import plain_lake
 from tests.support_postgres import inserted, stream
-from toolkit import drain as draining
-from toolkit import initialise
+from toolkit.capture import initialise, slot_drain
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake.evidence import unseen_xids
 from toolkit.lake.ledger import Ledger
@@ -195,7 +194,7 @@ def test_a_commit_that_waits_over_many_drains_is_not_forgotten(database: str, pl
         session.execute("create table public.t (id bigserial primary key, who text)")
     initialise.init(config)
     with connect(config) as conn, _waiting_for_a_standby(config, conn) as (_, xid):
-        draining.drain(config)
+        slot_drain.drain(config)
         last = Ledger(config).last()
         assert last is not None
         Ledger(config).append_empty(replace(last, batch_id=last.batch_id + 60, beacon=None))

@@ -11,8 +11,7 @@ from tests.postgres.test_snapshot_log import current, of, on_source, sql
 from tests.postgres.test_stages import always, done, killed
 from tests.support_lake import plain_lake, rows_in_log
 from tests.support_postgres import mostly_one_server
-from toolkit import drain as draining
-from toolkit import handover, initialise, tick_drain
+from toolkit.capture import handover, initialise, slot_drain, tick_drain
 from toolkit.lake import staging
 from toolkit.lake.ledger import Ledger
 from toolkit.source import change_log, connection, slot, ticks
@@ -54,7 +53,7 @@ class _Changes:
 
 
 def _whole(config: Config) -> None:
-    draining.drain(config)
+    slot_drain.drain(config)
     assert of(config, "a").state == "ok"
     assert current(config, "a") == on_source(config, "a")
     positions = [(e["commit_lsn"], e["ordinal"]) for e in rows_in_log(config)]
@@ -81,10 +80,10 @@ def test_a_tick_killed_anywhere_is_there_once(config: Config, monkeypatch: pytes
     for owner, name, after in steps:
         change()
         with killed(monkeypatch, owner, name, after=after, match=always):
-            draining.drain(config)
+            slot_drain.drain(config)
         change()
         _whole(config)
-    assert draining.drain(config).changes == 0
+    assert slot_drain.drain(config).changes == 0
 
 
 def _kills() -> list[Any]:
@@ -117,14 +116,14 @@ def test_a_handover_killed_anywhere_goes_on(
     initialise.init(old)
     change = _Changes(config)
     change()
-    draining.drain(old)
+    slot_drain.drain(old)
     change()
     with killed(monkeypatch, owner, name, after=after, match=match):
         initialise.init(new)
     change()
     if Ledger(new).last().tick is not None and to == "slot" and slot_of(new) is not None:  # type: ignore[union-attr]
         with pytest.raises(HistoryDiverged, match=r"drained by ticks .* run `cdc init`"):
-            draining.drain(new)
+            slot_drain.drain(new)
     initialise.init(new)
     change()
     _whole(new)

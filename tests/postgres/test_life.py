@@ -26,9 +26,10 @@ from tests.support_kinds import KINDS, SCHEMA
 from tests.support_life import Life
 from tests.support_log import Log, Shown
 from tests.support_postgres import fresh_database, has_postgres_15
-from toolkit import audit, compare
+from toolkit import audit
+from toolkit.capture import drift
+from toolkit.capture.copy import Scope
 from toolkit.embedded import EmbeddedServer
-from toolkit.snapshot import Scope
 from toolkit.source import change_log, locks
 from toolkit.values.config import Config
 from toolkit.values.errors import CdcError, ConfigError, UnknownTable
@@ -63,7 +64,7 @@ where t.schemaname <> 'cdc'
 @pytest.fixture(autouse=True)
 def _waits_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """One thread drives all sessions: what waits for a lock of theirs waits in vain."""
-    for module in (compare, change_log):
+    for module in (drift, change_log):
         monkeypatch.setattr(module, "_LOCK_SECONDS", 0.05)
 
 

@@ -17,8 +17,8 @@ from psycopg.conninfo import conninfo_to_dict
 from tests.support_lake import plain_lake
 from tests.support_postgres import ddl_messages, drop_database, fresh_database, mostly_one_server
 from tests.trap_world import PAIR, World
-from toolkit import drain as draining
-from toolkit import effects, history, initialise, lint
+from toolkit import effects, history, lint
+from toolkit.capture import initialise, slot_drain
 from toolkit.embedded import EmbeddedServer
 from toolkit.source import catalog, install, slot
 from toolkit.source.connection import Connection, connect
@@ -325,7 +325,7 @@ def test_each_ddl_has_its_class(world: World, plain_lake: Config) -> None:
     world.sql(*PAIR)
     config = plain_lake.model_copy(update={"source": world.config.source})
     initialise.init(config)
-    draining.drain(config)
+    slot_drain.drain(config)
     classes = {
         "comment on table t is 'c'": "history only",
         "create index on t (v)": "no effect",
@@ -342,7 +342,7 @@ def test_each_ddl_has_its_class(world: World, plain_lake: Config) -> None:
         "alter table t add column e int": "history only",
     }
     world.sql(*classes)
-    draining.drain(config)
+    slot_drain.drain(config)
     told: dict[str | None, str] = {}
     for event in history.events(config):
         told[event.sql] = effects.worst([event.effect, told.get(event.sql, effects.NONE)])

@@ -11,8 +11,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from tests.postgres.test_snapshot_log import current, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
 from tests.support_postgres import fresh_database, programs, replayed, standby_of
-from toolkit import doctor, initialise
-from toolkit import drain as draining
+from toolkit import doctor
+from toolkit.capture import initialise, slot_drain
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake.ledger import Ledger
 from toolkit.source import connection, install, slot
@@ -50,7 +50,7 @@ def test_trap_027_a_promoted_standby_is_another_history(plain_lake: Config, majo
             before = [Ledger(config).last() for config in configs]
             for config in configs:
                 with pytest.raises(SlotError, match="the source is a standby; connect to the primary"):
-                    draining.drain(config)
+                    slot_drain.drain(config)
                 assert any("is a standby" in str(found) for found in doctor._source(config))
             with psycopg.connect(standby.conninfo(), autocommit=True) as conn:
                 assert conn.execute("select pg_promote()").fetchone() == (True,)
@@ -58,13 +58,13 @@ def test_trap_027_a_promoted_standby_is_another_history(plain_lake: Config, majo
                 sql(config, "insert into public.a values (4, 'new timeline')")
             moved, ticking = configs
             with pytest.raises(HistoryDiverged, match=r"timeline was 1 .* is 2 now"):
-                draining.drain(ticking)
+                slot_drain.drain(ticking)
             with pytest.raises(SlotError, match=r"does not exist .*--new-generation"):
-                draining.drain(moved)
+                slot_drain.drain(moved)
             with slot.create_slot(moved, "cdc_s", temporary=False):
                 pass  # somebody means well
             with pytest.raises(HistoryDiverged, match=r"timeline was 1 .* is 2 now"):
-                draining.drain(moved)
+                slot_drain.drain(moved)
             for config in configs:
                 with pytest.raises(HistoryDiverged, match="--new-generation"):
                     initialise.init(config)
@@ -72,7 +72,7 @@ def test_trap_027_a_promoted_standby_is_another_history(plain_lake: Config, majo
             for config in configs:
                 assert initialise.init(config, new_generation=True).generation == 2
                 sql(config, "insert into public.a values (5, 'captured')", "delete from public.a where id = 1")
-                draining.drain(config)
+                slot_drain.drain(config)
                 assert current(config, "a") == on_source(config, "a")
                 assert {e["op"] for e in rows_in_log(config, "kind = 'row' and generation = 2")} == {"R", "I", "D"}
 
@@ -121,7 +121,7 @@ def _captured(root: Path, source: SourceConfig) -> Config:
 def _drained(by_slot: Config, by_tick: Config, key: int) -> None:
     for config in (by_slot, by_tick):
         sql(config, f"insert into public.a values ({key}, 'drained')")
-        assert draining.drain(config).changes == 1
+        assert slot_drain.drain(config).changes == 1
 
 
 def _moved(config: Config, server: EmbeddedServer) -> Config:

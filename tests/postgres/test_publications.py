@@ -9,7 +9,7 @@ import pytest
 from tests.support_log import Log
 from tests.support_postgres import mostly_one_server
 from tests.trap_world import PAIR, World
-from toolkit import drain as draining
+from toolkit.capture import slot_drain
 from toolkit.embedded import EmbeddedServer
 from toolkit.rawlog.batch import BatchRecord
 from toolkit.source import catalog, install, preflight, slot
@@ -247,7 +247,7 @@ def test_a_publication_of_several_that_is_dropped_is_another_history(world: Worl
     if again:
         world.sql("create publication b for table t")
     with pytest.raises(HistoryDiverged, match=r"publication 'b'.*--new-generation"):
-        draining.require_same_history(
+        slot_drain.require_same_history(
             world.config, last, catalog.read_identity(log.conn, world.config), at, slot.flush_lsn(log.conn)
         )
 

@@ -11,8 +11,7 @@ from tests.postgres.test_snapshot_log import current, of, on_source, sql
 from tests.postgres.test_stages import always, killed
 from tests.support_lake import plain_lake, rows_in_log
 from tests.support_postgres import mostly_one_server
-from toolkit import drain as draining
-from toolkit import handover, initialise, skip, snapshot
+from toolkit.capture import copy, handover, initialise, skipped_transaction, slot_drain
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake.ledger import Ledger
 from toolkit.source import connection, install, preflight, slot
@@ -48,7 +47,7 @@ def _write(config: Config, number: int, tables: str = "tuw") -> None:
 
 
 def _exact(config: Config, tables: str) -> None:
-    draining.drain(config)
+    slot_drain.drain(config)
     for table in tables:
         assert of(config, table).comparable, (table, of(config, table))
         assert current(config, table) == on_source(config, table), table
@@ -62,7 +61,7 @@ def test_a_publication_that_joins_brings_its_tables_with_their_rows(config: Conf
     initialise.init(one)
     _write(config, 1)
     with pytest.raises(HistoryDiverged, match=r"publication was a at batch \d+ and is a, b now: run `cdc init`"):
-        draining.drain(two)
+        slot_drain.drain(two)
     with connection.connect(two) as conn:
         (finding,) = preflight.preflight(conn, two)
     assert (finding.level, finding.what, finding.found) == (
@@ -73,7 +72,7 @@ def test_a_publication_that_joins_brings_its_tables_with_their_rows(config: Conf
     _exact(two, "tuw")
     assert [of(two, t).state for t in "tuw"] == ["ok"] * 3
     with pytest.raises(HistoryDiverged, match=r"is a now: run `cdc init`"):
-        draining.drain(one)
+        slot_drain.drain(one)
 
 
 @mostly_one_server
@@ -89,7 +88,7 @@ def test_a_publication_that_leaves_turns_its_tables_red(config: Config) -> None:
     assert of(one, "w").reason == "it left the publication" and not of(one, "w").comparable
     assert "row_filter" in (of(one, "t").reason or "") and not of(one, "t").comparable
     assert {e["new"][0] for e in rows_in_log(one, f"relid = {of(one, 'w').relid} and op = 'I'")} == {"1"}
-    snapshot.repair(one, ("public.t",))
+    copy.repair(one, ("public.t",))
     assert current(one, "t") == {k: v for k, v in on_source(one, "t").items() if k != "200"}
     excluded = one.source.model_copy(update={"exclude": ("public.w",)})
     with pytest.raises(KeyError):
@@ -98,9 +97,9 @@ def test_a_publication_that_leaves_turns_its_tables_red(config: Config) -> None:
     initialise.init(two)
     last = Ledger(two).last()
     assert last and last.beacon_lsn and last.beacon_lsn > last.complete_to
-    draining.drain(two)
+    slot_drain.drain(two)
     assert not of(two, "w").comparable and not of(two, "t").comparable
-    snapshot.repair(two, ("public.t", "public.w"))
+    copy.repair(two, ("public.t", "public.w"))
     _write(config, 3)
     _exact(two, "tuw")
 
@@ -118,7 +117,7 @@ def test_a_writer_older_than_the_publication_is_waited_for(config: Config) -> No
         with pytest.raises(SlotError, match="old writer"):
             initialise.init(two)
         with pytest.raises(HistoryDiverged, match="run `cdc init`"):
-            draining.drain(two)
+            slot_drain.drain(two)
         writer.execute("insert into public.w values (2, 'older')")
     _write(config, 3)
     initialise.init(two)
@@ -159,7 +158,7 @@ def test_a_change_killed_anywhere_goes_on(
     _write(config, 2)
     initialise.init(two)
     _write(config, 3)
-    draining.drain(two)
+    slot_drain.drain(two)
     doubtful = tuple(f"public.{t}" for t in ("t", "u", "w", "born") if not of(two, t).comparable)
     switched = name == "_row" and after
     assert (doubtful == ()) if switched else ("public.t" in doubtful and "public.u" not in doubtful)
@@ -167,7 +166,7 @@ def test_a_change_killed_anywhere_goes_on(
         if f"public.{table}" not in doubtful:
             assert current(two, table) == on_source(two, table), table
     if doubtful:
-        snapshot.repair(two, doubtful)
+        copy.repair(two, doubtful)
     for table in ("t", "u", "w", "born"):
         assert current(two, table) == on_source(two, table), table
 
@@ -182,7 +181,7 @@ def test_a_publication_that_was_dropped_needs_a_new_generation(config: Config, a
     if again:
         sql(config, "create publication b for table t, w")
     now = two if again else _through(config, "a")
-    attempts: tuple[Callable[[Config], object], ...] = (draining.drain, initialise.init)
+    attempts: tuple[Callable[[Config], object], ...] = (slot_drain.drain, initialise.init)
     for attempt in attempts:
         with pytest.raises((HistoryDiverged, PreflightFailed), match="publication 'b'"):
             attempt(two)
@@ -220,14 +219,14 @@ def test_a_list_that_cannot_be_merged_is_refused_and_nothing_is_changed(config: 
     two = _through(config, "a", "b")
     initialise.init(two)
     sql(config, "alter publication b set table t (id), w")
-    draining.drain(two)
+    slot_drain.drain(two)
     assert "column lists differ" in (of(two, "t").reason or "")
     with pytest.raises(PreflightFailed, match="column lists differ"):
         initialise.init(two)
     initialise.init(one)
     _write(config, 2)
-    draining.drain(one)
-    snapshot.repair(one, ("public.t",))
+    slot_drain.drain(one)
+    copy.repair(one, ("public.t",))
     _exact(one, "tu")
 
 
@@ -238,14 +237,14 @@ def test_rows_that_the_publications_did_not_agree_on_can_be_left_out(config: Con
     _write(config, 1)
     sql(config, "alter publication b set table t (id), w", "insert into public.t values (2, 'unreadable')")
     with pytest.raises(UnreadableChange, match=r'table "public.t" .*`cdc drain --skip') as refused:
-        draining.drain(two)
+        slot_drain.drain(two)
     assert refused.value.lsn is not None
     sql(config, "alter publication b set table t, w")
-    skip.skip(two, refused.value.lsn)
+    skipped_transaction.skip(two, refused.value.lsn)
     _write(config, 3)
-    draining.drain(two)
+    slot_drain.drain(two)
     assert [of(two, t).comparable for t in "tuw"] == [False] * 3
-    snapshot.repair(two, ("public.t", "public.u", "public.w"))
+    copy.repair(two, ("public.t", "public.u", "public.w"))
     _write(config, 4)
     _exact(two, "tuw")
 

@@ -12,8 +12,7 @@ import pytest
 
 from tests.postgres.test_snapshot_log import at, by, config, current, of, on_source, sql
 from tests.support_lake import plain_lake
-from toolkit import drain as draining
-from toolkit import initialise, snapshot
+from toolkit.capture import copy, initialise, slot_drain
 from toolkit.lake.ledger import Ledger
 from toolkit.source import connection, slot, snapshot_rows, ticks
 from toolkit.source.locks import LockTimeout
@@ -42,7 +41,7 @@ def test_what_passes_capture_between_the_drain_of_a_repair_and_its_cut_leaves_a_
 ) -> None:
     """The copy is right, and the next comparison starts there: nobody else would tell of the time before."""
     initialise.init(config)
-    before = draining.drain(config).committed_lsn
+    before = slot_drain.drain(config).committed_lsn
     taken = ticks.exact_cut
     between: list[Lsn] = []
 
@@ -55,9 +54,9 @@ def test_what_passes_capture_between_the_drain_of_a_repair_and_its_cut_leaves_a_
 
     with monkeypatch.context() as patch:
         patch.setattr(ticks, "exact_cut", exact_cut)
-        done = snapshot.repair(config, ["public.a"])
+        done = copy.repair(config, ["public.a"])
     assert [at(config, "a", lsn) for lsn in (before, between[0], done.lsn)] == ["ok", "stale", "ok"]
-    draining.drain(config)
+    slot_drain.drain(config)
     last = Ledger(config).last()
     assert last is not None
     assert at(config, "a", last.complete_to) == "ok"  # nothing has happened since
@@ -83,10 +82,10 @@ def test_ddl_that_holds_a_table_at_the_cut_of_a_repair_is_waited_for_with_a_boun
 
         monkeypatch.setattr(ticks, "exact_cut", exact_cut)
         with pytest.raises(LockTimeout, match=r"reading the catalog at .*waited 0\.5 s .* migration"):
-            snapshot.repair(config, ["public.a"])
+            copy.repair(config, ["public.a"])
         holder.rollback()
     monkeypatch.undo()
-    assert snapshot.repair(config, ["public.a"]).rows == {"public.a": 20}
+    assert copy.repair(config, ["public.a"]).rows == {"public.a": 20}
 
 
 def test_ddl_that_holds_a_table_when_it_is_sized_is_waited_for_with_a_bound(
@@ -117,7 +116,7 @@ def test_ddl_that_holds_a_table_when_it_is_sized_is_waited_for_with_a_bound(
 
         monkeypatch.setattr(ticks, "exact_cut", exact_cut)
         monkeypatch.setattr(snapshot_rows, "pieces", told)
-        assert snapshot.repair(config, ["public.a", "public.b"]).rows == {"public.a": 20, "public.b": 5}
+        assert copy.repair(config, ["public.a", "public.b"]).rows == {"public.a": 20, "public.b": 5}
         assert len(refusals) == 1 and re.search(r"copying public\.a: waited 0\.5 s .* migration", refusals[0])
         holder.execute("alter table public.a add w int")
         tables = [v.table for v in Ledger(config).latest_versions().values()]

@@ -10,8 +10,7 @@ import pytest
 from tests.postgres.test_snapshot_log import at, by, config, current, either_way, of, on_source, sql
 from tests.support_corpus import HOSTILE, SETUP, available, cells, columns
 from tests.support_lake import plain_lake, rows_in_log
-from toolkit import copying, initialise, snapshot
-from toolkit import drain as draining
+from toolkit.capture import copy, copy_workers, initialise, slot_drain
 from toolkit.lake.ledger import Ledger
 from toolkit.rawlog import states
 from toolkit.source import catalog, connection, install, slot, snapshot_rows
@@ -76,10 +75,10 @@ def test_a_text_that_a_cast_would_cut_is_another_key(config: Config, monkeypatch
         "insert into public.c values ('ok', 'v', 'abcd'), ('ok', 'v', 'b'), ('sad, ''but'' ok', 'v', 'b')",
     )
     initialise.init(config)
-    monkeypatch.setattr(snapshot, "_WORKERS_FROM", 0)
+    monkeypatch.setattr(copy, "_WORKERS_FROM", 0)
     keys = [("ok", "abcdef"), ("none", "none"), ("sad, 'but' ok", "b")]
-    scope = snapshot.Scope(rows=tuple({"m": m, "c": c} for m, c in keys * 2))
-    assert snapshot.repair(config, ["public.c"], scope=scope).rows == {"public.c": 1}
+    scope = copy.Scope(rows=tuple({"m": m, "c": c} for m, c in keys * 2))
+    assert copy.repair(config, ["public.c"], scope=scope).rows == {"public.c": 1}
     deleted = [("D", [m, None, c]) for m, c in keys]
     assert _put(config, "c") == [*deleted, ("U", ["sad, 'but' ok", "v", "b"])]
 
@@ -91,11 +90,11 @@ def test_named_rows_are_as_at_the_cut_and_what_came_later_stands_behind(
     initialise.init(config)
     sql(config, "alter table public.a alter x type varchar using x || '!'")  # tells nothing of its rows
     sql(config, "delete from public.a where id = 3", "update public.a set y = 'before' where id = 4")
-    draining.drain(config)
+    slot_drain.drain(config)
     others = {key: row for key, row in current(config, "a").items() if key not in ("2", "4", "5", "6")}
-    whole = copying.Copiers.run
+    whole = copy_workers.Copiers.run
 
-    def run(self: copying.Copiers, tasks: Any) -> Any:
+    def run(self: copy_workers.Copiers, tasks: Any) -> Any:
         sql(
             config,
             "update public.a set y = 'after' where id = 4",
@@ -105,14 +104,14 @@ def test_named_rows_are_as_at_the_cut_and_what_came_later_stands_behind(
         )
         return whole(self, tasks)
 
-    monkeypatch.setattr(copying.Copiers, "run", run)
+    monkeypatch.setattr(copy_workers.Copiers, "run", run)
     keys = tuple({"id": str(n)} for n in (2, 3, 4, 5, 6))
-    done = snapshot.repair(config, ["public.a"], scope=snapshot.Scope(rows=keys))
+    done = copy.repair(config, ["public.a"], scope=copy.Scope(rows=keys))
     assert done.rows == {"public.a": 4}
     assert sorted(image[:3] for op, image in _put(config, "a") if op == "U") == [
         ["2", "x2!", "y"], ["4", "x4!", "before"], ["5", "x5!", "y"], ["6", "x6!", "y"],
     ]  # fmt: skip
-    draining.drain(config)
+    slot_drain.drain(config)
     wanted, found = on_source(config, "a"), current(config, "a")
     assert {k: found.pop(k) for k in ("2", "3", "4", "60")} == {k: wanted[k] for k in ("2", "3", "4", "60")}
     assert found == {k: row for k, row in others.items() if k != "3"}  # as the log had them: not right, and not touched
@@ -150,7 +149,7 @@ def test_rows_of_partitions_filters_and_column_lists(config: Config) -> None:
         ("l", ("2",), [[None, "2", "two"]]),
     ):
         rows = tuple({"id": key} for key in keys)
-        snapshot.repair(config, [f"public.{table}"], scope=snapshot.Scope(rows=rows))
+        copy.repair(config, [f"public.{table}"], scope=copy.Scope(rows=rows))
         told = _put(config, table)
         assert [image for op, image in told if op == "U"] == wanted
         assert [image[table == "l"] for op, image in told if op == "D"] == list(keys)
@@ -167,10 +166,10 @@ def test_a_part_does_not_vouch_for_the_names_of_objects(config: Config) -> None:
     )
     initialise.init(config)
     sql(config, "alter table public.b rename to c", "insert into public.g values (3, null)")
-    draining.drain(config)
+    slot_drain.drain(config)
     before = of(config, "g")
     assert before.state == "stale"
-    snapshot.repair(config, ["public.g"], scope=snapshot.Scope(rows=({"id": "1"},)))
+    copy.repair(config, ["public.g"], scope=copy.Scope(rows=({"id": "1"},)))
     assert (of(config, "g").state, of(config, "g").from_lsn) == ("stale", before.from_lsn)
-    snapshot.repair(config, ["public.g"])
+    copy.repair(config, ["public.g"])
     assert of(config, "g").state == "ok"

@@ -11,8 +11,7 @@ from tests.postgres.test_snapshot_log import current, of, on_source, sql
 from tests.postgres.test_stages import killed
 from tests.support_lake import plain_lake, rows_in_log
 from tests.support_postgres import drop_database
-from toolkit import drain as draining
-from toolkit import initialise, skip, snapshot
+from toolkit.capture import copy, initialise, skipped_transaction, slot_drain
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake.ledger import Ledger
 from toolkit.values.config import Config, SourceConfig
@@ -27,7 +26,7 @@ _EMPTY_MESSAGE = 55  # bytes of its record
 
 def _refused(config: Config) -> Lsn:
     with pytest.raises(UnreadableChange, match=r"`cdc drain --skip [0-9A-F]+/[0-9A-F]+`") as refused:
-        draining.drain(config)
+        slot_drain.drain(config)
     assert refused.value.lsn is not None
     return refused.value.lsn
 
@@ -54,17 +53,17 @@ def test_trap_030_only_the_tables_of_the_transaction_turn_stale(source: Config, 
     )
     at = _refused(config)
     with pytest.raises(UnreadableChange):
-        skip.skip(config, Lsn(at - 8))
+        skipped_transaction.skip(config, Lsn(at - 8))
     before = Ledger(config).last()
-    skip.skip(config, at)
+    skipped_transaction.skip(config, at)
     after = Ledger(config).last()
     assert before is not None and after is not None and after.changes == 1
-    draining.drain(config)
+    slot_drain.drain(config)
     assert _states(config, "t", "u", "v", "w") == {"t": "stale", "u": "stale", "v": "ok", "w": "ok"}
     assert str(at) in str(of(config, "u").reason) and of(config, "u").remedy == "cdc repair public.u"
     with pytest.raises(ConfigError, match="nothing stops the slot"):
-        skip.skip(config, at)
-    assert snapshot.repair(config, ["public.t", "public.u"]).left_out == {}
+        skipped_transaction.skip(config, at)
+    assert copy.repair(config, ["public.t", "public.u"]).left_out == {}
     for name in ("t", "u", "v", "w"):
         assert current(config, name) == on_source(config, name)
 
@@ -100,16 +99,16 @@ def test_trap_030_every_table_turns_stale_where_nothing_can_be_sent(
     sql(config, "insert into t values (2, 'after'); insert into u values (1)")
     at = _refused(config)
     with killed(monkeypatch, Ledger, "append_empty", after=True, match=lambda _, __, events: events[0].kind == "gap"):
-        skip.skip(config, at)
-    skip.skip(config, at)  # goes on where it was killed
+        skipped_transaction.skip(config, at)
+    skipped_transaction.skip(config, at)  # goes on where it was killed
     last = Ledger(config).last()
     assert len(rows_in_log(config, "kind = 'gap'")) == 2, "one a table"
     assert last is not None and (last.complete_to % _PAGE - 1 in _HEADERS) == at_page
-    draining.drain(config)
+    slot_drain.drain(config)
     assert [e["new"] for e in rows_in_log(config)] == [["1", "before"], ["2", "after"], ["1", None]]
     assert _states(config, "t", "u") == {"t": "stale", "u": "stale"}
     sql(config, "delete from t where id >= 10")
-    assert snapshot.repair(config, ["public.t", "public.u"]).left_out == {}
+    assert copy.repair(config, ["public.t", "public.u"]).left_out == {}
     assert (current(config, "t").keys(), current(config, "u").keys()) == ({"1", "2"}, {"1"})
 
 

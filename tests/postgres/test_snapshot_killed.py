@@ -19,7 +19,7 @@ from psycopg.conninfo import conninfo_to_dict
 from tests.benchmarks.processes import children_by_parent, stat, tree
 from tests.postgres.test_snapshot_log import current, of, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
-from toolkit import drain as draining
+from toolkit.capture import slot_drain
 from toolkit.lake.ledger import Ledger
 from toolkit.values import config as configuration
 from toolkit.values.config import Config
@@ -92,7 +92,7 @@ def _finish(config: Config) -> dict[str, Any]:
 
 
 def _whole(config: Config) -> None:
-    draining.drain(config)
+    slot_drain.drain(config)
     for table in "abc":
         assert of(config, table).state == "ok"
         assert current(config, table) == on_source(config, table)

@@ -11,8 +11,7 @@ import psycopg
 import pytest
 
 from tests.support_lake import plain_lake, rows_in_log
-from toolkit import copying, initialise, snapshot
-from toolkit import drain as draining
+from toolkit.capture import copy, copy_workers, initialise, slot_drain
 from toolkit.lake.ledger import Ledger
 from toolkit.rawlog import states
 from toolkit.source import connection, slot
@@ -107,18 +106,18 @@ class Killed(BaseException):
 
 @either_way
 def test_init_killed_between_tables_keeps_the_finished_ones(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot, "_GROUP_BYTES", 1)  # each table a batch of its own
-    whole = copying.Copiers.run
+    monkeypatch.setattr(copy, "_GROUP_BYTES", 1)  # each table a batch of its own
+    whole = copy_workers.Copiers.run
     runs: list[int] = []
 
-    def run(self: copying.Copiers, tasks: Any) -> Any:
+    def run(self: copy_workers.Copiers, tasks: Any) -> Any:
         runs.append(len(tasks))
         if len(runs) == 2:
             raise Killed
         return whole(self, tasks)
 
     with monkeypatch.context() as patch:
-        patch.setattr(copying.Copiers, "run", run)
+        patch.setattr(copy_workers.Copiers, "run", run)
         with pytest.raises(Killed):
             initialise.init(config)
     assert of(config, "a").state == "ok"
@@ -136,20 +135,20 @@ def test_init_killed_between_tables_keeps_the_finished_ones(config: Config, monk
 def test_a_table_that_moves_during_its_copy_starts_again_under_a_new_cut(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = copying.Copiers.run
+    whole = copy_workers.Copiers.run
     cuts: list[slot.Cut] = []
 
-    def run(self: copying.Copiers, tasks: Any) -> Any:
+    def run(self: copy_workers.Copiers, tasks: Any) -> Any:
         cuts.append(self._cut)
         if len(cuts) == 1:
             sql(config, "truncate public.a", "insert into public.a values (7, 'after', null)")
         return whole(self, tasks)
 
-    monkeypatch.setattr(copying.Copiers, "run", run)
+    monkeypatch.setattr(copy_workers.Copiers, "run", run)
     done = initialise.init(config)
     assert done.rows == {"public.a": 1, "public.b": 5}
     assert not done.left_out
-    draining.drain(config)
+    slot_drain.drain(config)
     assert len({c.lsn for c in cuts}) == 2
     assert current(config, "a") == on_source(config, "a") == {"7": ["7", "after", None]}
 
@@ -157,19 +156,19 @@ def test_a_table_that_moves_during_its_copy_starts_again_under_a_new_cut(
 def test_a_table_dropped_during_its_copy_is_told_and_the_others_are_copied(
     config: Config, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    whole = copying.Copiers.run
+    whole = copy_workers.Copiers.run
 
-    def run(self: copying.Copiers, tasks: Any) -> Any:
+    def run(self: copy_workers.Copiers, tasks: Any) -> Any:
         sql(config, "drop table if exists public.a")
         return whole(self, tasks)
 
-    monkeypatch.setattr(copying.Copiers, "run", run)
+    monkeypatch.setattr(copy_workers.Copiers, "run", run)
     done = initialise.init(config)
     assert done.rows == {"public.b": 5}
     assert done.left_out == {}  # it is gone, so nothing is missing
     (told,) = [r for r in caplog.records if r.getMessage() == "not copied at this cut"]
     assert vars(told)["reason"] == "public.a was dropped or renamed after the snapshot was taken"
-    draining.drain(config)
+    slot_drain.drain(config)
     assert [s.table for s in states.table_states(Ledger(config))] == ["public.b"]
 
 
@@ -178,19 +177,19 @@ def test_a_dead_slot_session_ends_the_copy_and_the_next_one_is_whole(
 ) -> None:
     """The exported snapshot lives in the session of its slot."""
     initialise.init(config)
-    whole = copying.Copiers.run
+    whole = copy_workers.Copiers.run
 
-    def run(self: copying.Copiers, tasks: Any) -> Any:
+    def run(self: copy_workers.Copiers, tasks: Any) -> Any:
         sql(config, "select pg_terminate_backend(active_pid, 5000) from pg_replication_slots where temporary")
         return whole(self, tasks)
 
     before = len(rows_in_log(config))
     with monkeypatch.context() as patch:
-        patch.setattr(copying.Copiers, "run", run)
+        patch.setattr(copy_workers.Copiers, "run", run)
         with pytest.raises(SourceUnavailable, match="does not exist; run it again"):
-            snapshot.repair(config, ["public.a"])
+            copy.repair(config, ["public.a"])
     assert len(rows_in_log(config)) == before
-    assert snapshot.repair(config, ["public.a"]).rows == {"public.a": 20}
+    assert copy.repair(config, ["public.a"]).rows == {"public.a": 20}
     assert current(config, "a") == on_source(config, "a")
 
 
@@ -198,7 +197,7 @@ def test_a_dead_slot_session_ends_the_copy_and_the_next_one_is_whole(
 def test_a_repair_under_load_meets_the_stream_without_a_seam(config: Config) -> None:
     initialise.init(config)
     sql(config, "alter table public.a alter x type varchar using x || '!'")  # tells nothing of its rows
-    draining.drain(config)
+    slot_drain.drain(config)
     assert of(config, "a").state == "stale"
     stop, wrote = threading.Event(), threading.Event()
 
@@ -217,11 +216,11 @@ def test_a_repair_under_load_meets_the_stream_without_a_seam(config: Config) -> 
     thread.start()
     try:
         assert wrote.wait(30)
-        done = snapshot.repair(config, ["public.a"])
+        done = copy.repair(config, ["public.a"])
     finally:
         stop.set()
         thread.join()
-    draining.drain(config)
+    slot_drain.drain(config)
     assert current(config, "a") == on_source(config, "a")
     state = of(config, "a")
     assert (state.state, state.repaired_lsn, state.remedy) == ("stale", done.lsn, "cdc check public.a")
@@ -235,10 +234,10 @@ def test_a_repair_under_load_meets_the_stream_without_a_seam(config: Config) -> 
 def test_a_repair_without_names_takes_what_is_stale_and_goes_on_after_a_kill(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot, "_GROUP_BYTES", 1)
+    monkeypatch.setattr(copy, "_GROUP_BYTES", 1)
     initialise.init(config)
     sql(config, "alter table public.a alter x type varchar using x || '!'", "alter table public.b alter id type text")
-    draining.drain(config)
+    slot_drain.drain(config)
     assert (of(config, "a").state, of(config, "b").state) == ("stale", "stale")
     whole = Ledger.append
     commits: list[int] = []
@@ -253,12 +252,12 @@ def test_a_repair_without_names_takes_what_is_stale_and_goes_on_after_a_kill(
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, "append", append)
         with pytest.raises(Killed):
-            snapshot.repair(config)
+            copy.repair(config)
     assert of(config, "a").repaired_lsn is not None
     assert of(config, "b").repaired_lsn is None
-    done = snapshot.repair(config)
+    done = copy.repair(config)
     assert list(done.rows) == ["public.b"]
-    assert snapshot.repair(config).rows == {}
+    assert copy.repair(config).rows == {}
     assert current(config, "b") == on_source(config, "b")
     assert not list((config.work_dir / "spool").glob("run-*"))
 
@@ -267,10 +266,10 @@ def test_a_repair_without_names_takes_what_is_stale_and_goes_on_after_a_kill(
 def test_a_repair_of_columns_puts_these_and_leaves_the_others(config: Config) -> None:
     initialise.init(config)
     sql(config, "alter table public.a alter x type varchar using x || '!'", "update public.a set y = 'z' where id = 3")
-    draining.drain(config)
+    slot_drain.drain(config)
     assert current(config, "a") != on_source(config, "a")
     relid = of(config, "a").relid
-    done = snapshot.repair(config, ["public.a"], scope=snapshot.Scope(columns=("x",)))
+    done = copy.repair(config, ["public.a"], scope=copy.Scope(columns=("x",)))
     assert done.rows == {"public.a": 20}
     assert current(config, "a") == on_source(config, "a")
     put = rows_in_log(config, f"kind = 'row' and relid = {relid} and origin = 'snapshot' and op = 'U'")
@@ -281,7 +280,7 @@ def test_a_repair_of_columns_puts_these_and_leaves_the_others(config: Config) ->
     assert of(config, "a").repaired_lsn == done.lsn
     assert at(config, "a", done.lsn) == "stale"  # nobody knows whether the other columns were left alone
     sql(config, "update public.a set y = 'later' where id = 4")
-    draining.drain(config)
+    slot_drain.drain(config)
     assert current(config, "a") == on_source(config, "a")
 
 
@@ -297,12 +296,12 @@ def test_a_repair_of_a_partition_reads_that_partition(config: Config) -> None:
     )
     initialise.init(config)
     sql(config, "alter table public.r attach partition public.loose for values from (10) to (20)")
-    draining.drain(config)
+    slot_drain.drain(config)
     assert of(config, "r").state == "stale"
     assert set(current(config, "r")) == {"1"}
     with pytest.raises(ConfigError, match=r"public\.r: it has no partition public\.nowhere"):
-        snapshot.repair(config, ["public.r"], scope=snapshot.Scope(partition="public.nowhere"))
-    done = snapshot.repair(config, ["public.r"], scope=snapshot.Scope(partition="public.loose"))
+        copy.repair(config, ["public.r"], scope=copy.Scope(partition="public.nowhere"))
+    done = copy.repair(config, ["public.r"], scope=copy.Scope(partition="public.loose"))
     assert done.rows == {"public.r": 5}
     assert current(config, "r") == on_source(config, "r")
     assert of(config, "r").repaired_lsn == done.lsn
@@ -314,18 +313,18 @@ def test_a_scope_that_cannot_be_is_refused_before_anything_is_copied(config: Con
     initialise.init(config)
     before = len(Ledger(config).baselines())
     for table, scope, message in (
-        ("public.bag", snapshot.Scope(columns=("v",)), r"public\.bag: its rows have no key"),
-        ("public.a", snapshot.Scope(columns=("nope",)), r"public\.a: it has no published column 'nope'"),
-        ("public.a", snapshot.Scope(partition="public.b"), r"public\.a: it is not partitioned"),
-        ("public.bag", snapshot.Scope(rows=({"v": "1"},)), r"its rows have no key.* `cdc repair public\.bag`"),
-        ("public.a", snapshot.Scope(rows=({"id": "1"}, {"x": "1"})), r"public\.a: its rows are named by id, not by x"),
+        ("public.bag", copy.Scope(columns=("v",)), r"public\.bag: its rows have no key"),
+        ("public.a", copy.Scope(columns=("nope",)), r"public\.a: it has no published column 'nope'"),
+        ("public.a", copy.Scope(partition="public.b"), r"public\.a: it is not partitioned"),
+        ("public.bag", copy.Scope(rows=({"v": "1"},)), r"its rows have no key.* `cdc repair public\.bag`"),
+        ("public.a", copy.Scope(rows=({"id": "1"}, {"x": "1"})), r"public\.a: its rows are named by id, not by x"),
     ):
         with pytest.raises(ConfigError, match=message):
-            snapshot.repair(config, [table], scope=scope)
+            copy.repair(config, [table], scope=scope)
     with pytest.raises(ConfigError, match="exactly one table"):
-        snapshot.repair(config, ["public.a", "public.b"], scope=snapshot.Scope(columns=("id",)))
+        copy.repair(config, ["public.a", "public.b"], scope=copy.Scope(columns=("id",)))
     with pytest.raises(UnknownTable, match=r"public\.nope"):
-        snapshot.repair(config, ["public.nope"])
+        copy.repair(config, ["public.nope"])
     assert len(Ledger(config).baselines()) == before
 
 
@@ -334,18 +333,18 @@ def test_trap_092_a_table_of_which_not_everything_is_sent_is_not_known_by_a_copy
     config = config.model_copy(update={"source": config.source.model_copy(update={"new_tables": "publish"})})
     initialise.init(config)
     sql(config, "alter publication cdc set (publish = 'insert')", "update public.a set x = 'unheard' where id = 1")
-    snapshot.repair(config, ["public.a"])
+    copy.repair(config, ["public.a"])
     sql(
         config,
         "update public.a set x = 'unheard as well' where id = 2",
         "create table public.late (id int primary key)",
     )
-    lsn = draining.drain(config).committed_lsn
+    lsn = slot_drain.drain(config).committed_lsn
     assert at(config, "a", lsn) == "stale"
     assert [s.table for _, s in states.states_at(Ledger(config), lsn, {}) if s.state == "ok"] == []
     sql(config, "alter publication cdc set (publish = 'insert, update, delete, truncate')")
-    draining.drain(config)
-    done = snapshot.repair(config, ["public.a"])
+    slot_drain.drain(config)
+    done = copy.repair(config, ["public.a"])
     assert at(config, "a", done.lsn) == "ok"
     assert current(config, "a") == on_source(config, "a")
 
@@ -354,14 +353,14 @@ def test_healing_takes_the_small_tables_within_its_limit(config: Config) -> None
     sql(config, "insert into public.b select generate_series(1000, 60000)")
     initialise.init(config)
     sql(config, "alter table public.a alter x type varchar using x || '!'", "alter table public.b alter id type text")
-    draining.drain(config)
+    slot_drain.drain(config)
     small = config.model_copy(update={"snapshot": config.snapshot.model_copy(update={"heal_mb": 1.0})})
-    healed = snapshot.heal(small)
+    healed = copy.heal(small)
     assert healed is not None
     assert list(healed.rows) == ["public.a"]
     assert of(config, "b").repaired_lsn is None
-    assert snapshot.heal(small) is None  # the rest is too large: it stays red, by name
-    healed = snapshot.heal(config)
+    assert copy.heal(small) is None  # the rest is too large: it stays red, by name
+    healed = copy.heal(config)
     assert healed is not None
     assert list(healed.rows) == ["public.b"]
 
@@ -369,12 +368,12 @@ def test_healing_takes_the_small_tables_within_its_limit(config: Config) -> None
 def test_a_table_that_left_the_publication_does_not_keep_the_others_from_their_repair(config: Config) -> None:
     initialise.init(config)
     sql(config, "alter publication cdc drop table public.a", "alter table public.b alter id type text")
-    draining.drain(config)
+    slot_drain.drain(config)
     assert (of(config, "a").state, of(config, "b").state) == ("stale", "stale")
-    assert list(snapshot.repair(config).rows) == ["public.b"]
+    assert list(copy.repair(config).rows) == ["public.b"]
     sql(config, "alter table public.b alter id type varchar using id || '!'")
-    draining.drain(config)
-    healed = snapshot.heal(config)
+    slot_drain.drain(config)
+    healed = copy.heal(config)
     assert healed is not None
     assert list(healed.rows) == ["public.b"]
     assert of(config, "a").state == "stale"
@@ -387,7 +386,7 @@ def test_a_copy_above_the_log_is_refused(config: Config) -> None:
         slot.create_slot(config, slot.temporary_name(config), temporary=True) as cut,
         pytest.raises(LakeError, match="the log ends below it"),
     ):
-        snapshot.copy_tables(config, cut)
+        copy.copy_tables(config, cut)
 
 
 def test_trap_035_rows_of_a_table_that_joins_late_are_all_there(config: Config) -> None:
@@ -400,7 +399,7 @@ def test_trap_035_rows_of_a_table_that_joins_late_are_all_there(config: Config) 
             conn.execute("alter publication cdc add table public.late")
         writer.execute("insert into public.late values (2)")
     sql(config, "insert into public.late values (3)")
-    draining.drain(config)
+    slot_drain.drain(config)
     assert of(config, "late").state == "stale"
     done = initialise.init(config)
     assert done.rows == {"public.late": 3}
@@ -411,25 +410,25 @@ def test_trap_035_rows_of_a_table_that_joins_late_are_all_there(config: Config) 
 def test_a_new_generation_has_a_log_of_its_own(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     initialise.init(config)
     sql(config, "insert into public.b values (50)", "alter table public.a alter x type varchar using x || '!'")
-    draining.drain(config)
+    slot_drain.drain(config)
     assert of(config, "a").state == "stale"
     with connection.connect(config) as conn:
         slot.drop_slot(conn, config.source.slot)
     sql(config, "insert into public.b values (51)")  # never decoded
     with pytest.raises(HistoryDiverged, match=r"cdc init --new-generation"):
         initialise.init(config)
-    monkeypatch.setattr(snapshot, "_GROUP_BYTES", 1)
-    whole = copying.Copiers.run
+    monkeypatch.setattr(copy, "_GROUP_BYTES", 1)
+    whole = copy_workers.Copiers.run
     runs: list[int] = []
 
-    def run(self: copying.Copiers, tasks: Any) -> Any:
+    def run(self: copy_workers.Copiers, tasks: Any) -> Any:
         runs.append(1)
         if len(runs) == 2:
             raise Killed
         return whole(self, tasks)
 
     with monkeypatch.context() as patch:
-        patch.setattr(copying.Copiers, "run", run)
+        patch.setattr(copy_workers.Copiers, "run", run)
         with pytest.raises(Killed):
             initialise.init(config, new_generation=True)
     ledger = Ledger(config)
@@ -438,7 +437,7 @@ def test_a_new_generation_has_a_log_of_its_own(config: Config, monkeypatch: pyte
     done = initialise.init(config)  # goes on in the generation that was begun
     assert (done.generation, list(done.rows)) == (2, ["public.b"])
     sql(config, "insert into public.b values (52)", "alter table public.b add column later int default 3")
-    draining.drain(config)
+    slot_drain.drain(config)
     assert set(current(config, "b")) == set(on_source(config, "b"))
     assert {v.generation for v in Ledger(config).latest_versions().values()} == {2}
     ids = [v.schema_id for v in Ledger(config).schema_versions() if v.generation == 2]
@@ -457,19 +456,19 @@ def test_enum_labels_are_those_of_the_cut(config: Config, monkeypatch: pytest.Mo
         "create table public.e (id int primary key, m public.mood[])",  # inside another type, too
         "insert into public.e values (1, '{sad}')",
     )
-    whole = copying.Copiers.run
+    whole = copy_workers.Copiers.run
     runs: list[int] = []
 
-    def run(self: copying.Copiers, tasks: Any) -> Any:
+    def run(self: copy_workers.Copiers, tasks: Any) -> Any:
         runs.append(len(tasks))
         if len(runs) == 1:
             sql(config, "alter type public.mood rename value 'sad' to 'blue'", "alter type public.mood add value 'new'")
         return whole(self, tasks)
 
-    monkeypatch.setattr(copying.Copiers, "run", run)
+    monkeypatch.setattr(copy_workers.Copiers, "run", run)
     done = initialise.init(config)
     assert done.rows == {"public.a": 20, "public.b": 5, "public.e": 1}
-    draining.drain(config)
+    slot_drain.drain(config)
     relid = of(config, "e").relid
     (row,) = rows_in_log(config, f"op = 'R' and relid = {relid}")
     assert row["new"][1] == "{blue}"
@@ -484,5 +483,5 @@ def test_what_a_killed_run_spooled_is_removed_by_the_next(config: Config, tmp_pa
     left.mkdir(parents=True)
     (left / ".held").write_bytes(b"")
     (left / "copy-1-0.parquet").write_bytes(b"half a file")
-    snapshot.repair(config, ["public.b"])
+    copy.repair(config, ["public.b"])
     assert not left.exists()

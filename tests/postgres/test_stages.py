@@ -12,9 +12,9 @@ import pytest
 
 from tests.postgres.test_snapshot_log import Killed, current, of, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
-from toolkit import copying, initialise, snapshot, stages, status
-from toolkit import drain as draining
+from toolkit import status
 from toolkit.build import dbt_run
+from toolkit.capture import copy, copy_workers, initialise, slot_drain, stages
 from toolkit.lake import tables
 from toolkit.lake.ledger import Ledger
 from toolkit.rawlog import states
@@ -47,11 +47,11 @@ def test_a_log_of_an_older_format_is_refused_and_begun_anew(config: Config) -> N
     assert last is not None
     old = replace(last, batch_id=last.batch_id + 1, from_lsn=last.complete_to, format=1)
     Ledger(config).append_empty(old, [])
-    for command in (draining.drain, dbt_run.build, initialise.init):
+    for command in (slot_drain.drain, dbt_run.build, initialise.init):
         with pytest.raises(LakeError, match=r"format 1.*--new-generation"):
             command(config)
     initialise.init(config, new_generation=True)
-    draining.drain(config)
+    slot_drain.drain(config)
     assert {s.state for s in states.table_states(Ledger(config))} == {"ok"}
 
 
@@ -107,7 +107,7 @@ def _raise() -> None:
 
 def _proven_whole(config: Config) -> None:
     """The log is dense and right, and everything is there once."""
-    draining.drain(config)
+    slot_drain.drain(config)
     for name in "ab":
         assert current(config, name) == on_source(config, name)
     batches = [b.batch_id for b in Ledger(config).batches()]
@@ -124,7 +124,7 @@ def always(*_: Any, **__: Any) -> bool:
 
 
 def test_init_killed_at_every_stage_goes_on_where_it_stopped(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot, "_GROUP_BYTES", 1)
+    monkeypatch.setattr(copy, "_GROUP_BYTES", 1)
     with killed(monkeypatch, tables, "ensure", after=False, match=always):
         initialise.init(config)
     assert done(config) == []
@@ -145,7 +145,7 @@ def test_init_killed_at_every_stage_goes_on_where_it_stopped(config: Config, mon
         initialise.init(config)
     assert done(config) == ["lake", "objects", "slot", "ledger"]
     assert status.status(config).stage == "snapshot (0 of 2 tables)"
-    with killed(monkeypatch, snapshot, "_copy_group", after=True, match=always):
+    with killed(monkeypatch, copy, "_copy_group", after=True, match=always):
         initialise.init(config)
     assert status.status(config).stage == "snapshot (1 of 2 tables)"
     assert status.status(config).red
@@ -166,7 +166,7 @@ def test_a_new_generation_killed_at_every_stage(config: Config, monkeypatch: pyt
         initialise.init(config, new_generation=True)
     # The slot is another one than the ledger's: a plain init must not call that complete.
     assert "its generation was not begun" in place(config)
-    for command in (initialise.init, draining.drain):
+    for command in (initialise.init, slot_drain.drain):
         with pytest.raises(HistoryDiverged, match="ahead of the ledger"):
             command(config)
     with killed(monkeypatch, initialise, "_start", after=True, match=always):
@@ -207,14 +207,14 @@ def test_uninstall_killed_half_way_goes_on_and_leaves_nothing(config: Config, mo
     with killed(monkeypatch, slot, "drop_slot", after=True, match=always):
         initialise.uninstall(config)
     with pytest.raises(SlotError, match="cdc init"):
-        draining.drain(config)
+        slot_drain.drain(config)
     with killed(monkeypatch, install, "_locked", after=False, match=always):
         initialise.uninstall(config)
     initialise.uninstall(config)
     assert _objects(config) == before
     initialise.uninstall(config)
     with pytest.raises(CdcError, match="cdc init"):
-        draining.drain(config)
+        slot_drain.drain(config)
     with pytest.raises(HistoryDiverged, match="--new-generation"):
         initialise.init(config)
     assert initialise.init(config, new_generation=True).generation == 2
@@ -233,20 +233,20 @@ def test_after_uninstall_another_capture_may_be_chosen(config: Config) -> None:
         chosen = by(capture)
         initialise.init(chosen, new_generation=generation > 1)
         sql(chosen, f"insert into public.b values ({100 + generation})", "update public.a set x = 'x' where id = 2")
-        draining.drain(chosen)
+        slot_drain.drain(chosen)
         assert current(chosen, "a") == on_source(chosen, "a") and current(chosen, "b") == on_source(chosen, "b")
         initialise.uninstall(chosen)
         assert _objects(config) == before
 
 
 def test_commands_out_of_order_are_refused_by_name(config: Config) -> None:
-    for command in (draining.drain, snapshot.repair, status.status, snapshot.heal, snapshot.missing_baselines):
+    for command in (slot_drain.drain, copy.repair, status.status, copy.heal, copy.missing_baselines):
         with pytest.raises(CdcError, match="run `cdc init` first"):
             command(config)
     with slot.create_slot(config, config.source.slot, temporary=False):
         pass
     with pytest.raises(LakeError, match="run `cdc init` first"):
-        draining.drain(config)
+        slot_drain.drain(config)
     initialise.init(config)
     _proven_whole(config)
 
@@ -293,10 +293,10 @@ def test_changes_of_keys_and_truncates_during_the_first_copy_are_not_lost(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """psycopack's defects (a) and (b): the old key of a row came back to life after the swap; TRUNCATE went unseen."""
-    whole = copying.Copiers.run
+    whole = copy_workers.Copiers.run
     struck: list[int] = []
 
-    def run(self: copying.Copiers, tasks: Any) -> Any:
+    def run(self: copy_workers.Copiers, tasks: Any) -> Any:
         if not struck:
             struck.append(1)
             sql(config, "update public.a set id = id + 1000 where id <= 3", "delete from public.a where id = 1002")
@@ -311,7 +311,7 @@ def test_changes_of_keys_and_truncates_during_the_first_copy_are_not_lost(
             )
         return found
 
-    monkeypatch.setattr(copying.Copiers, "run", run)
+    monkeypatch.setattr(copy_workers.Copiers, "run", run)
     assert initialise.init(config).rows == {"public.a": 20, "public.b": 5}
     _proven_whole(config)
     assert set(current(config, "b")) == {"9"}
@@ -336,9 +336,9 @@ def test_a_bad_setting_is_refused_at_once_by_its_key(pg: object, tmp_path: Any, 
 
 
 def test_an_unfinished_table_is_red_by_name(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot, "_GROUP_BYTES", 1)
-    with killed(monkeypatch, snapshot, "_copy_group", after=True, match=always):
+    monkeypatch.setattr(copy, "_GROUP_BYTES", 1)
+    with killed(monkeypatch, copy, "_copy_group", after=True, match=always):
         initialise.init(config)
-    draining.drain(config)
+    slot_drain.drain(config)
     assert of(config, "a").state == "ok"
     assert status.status(config).stage == "snapshot (1 of 2 tables)"

@@ -7,8 +7,9 @@ import pytest
 from tests.support_lake import plain_lake
 from tests.support_postgres import logical_messages, stream
 from tests.trap_world import PAIR, World
-from toolkit import drain as draining
-from toolkit import explain, history, initialise, switch, unhandled
+from toolkit import explain, history, unhandled
+from toolkit.capture import ddl_switch as switch
+from toolkit.capture import initialise, slot_drain
 from toolkit.lake.ledger import Ledger
 from toolkit.rawlog.states import table_states
 from toolkit.source import ddl_switch, install
@@ -162,12 +163,12 @@ def test_messages_of_no_transaction_cannot_hold_up_a_drain(world: World, plain_l
     world.sql(*PAIR)
     config = plain_lake.model_copy(update={"source": world.config.source})
     initialise.init(config)
-    draining.drain(config)
+    slot_drain.drain(config)
     world.sql(
         "select pg_logical_emit_message(false, 'any', 'x') from generate_series(1, 50)", "alter table t add c int"
     )
-    draining.drain(config, max_changes=1)  # the beacon of the drain before
-    assert draining.drain(config, max_changes=1).batches == 1
+    slot_drain.drain(config, max_changes=1)  # the beacon of the drain before
+    assert slot_drain.drain(config, max_changes=1).batches == 1
     assert Ledger(config).latest_versions()[world.relid("t")].table.column("c") is not None
 
 
@@ -202,13 +203,13 @@ def test_unhandled_events_are_listed_and_resolved_with_a_note(world: World, plai
     world.sql(*PAIR)
     config = plain_lake.model_copy(update={"source": world.config.source})
     initialise.init(config)
-    draining.drain(config)
+    slot_drain.drain(config)
     world.sql(
         "select pg_logical_emit_message(true, 'cdc.ddl', 'forged')", "alter event trigger _cdc_0_command disable",
         "alter table t add column sneaked int", "alter event trigger _cdc_0_command enable always",
         "set cdc.capture = off", "alter table t add column skipped int", "reset cdc.capture",
     )  # fmt: skip
-    draining.drain(config)
+    slot_drain.drain(config)
     found = unhandled.unhandled(config)
     assert sorted({one.kind for one in found}) == ["not captured", "past capture", "refused message"]
     assert {s.state for s in table_states(Ledger(config))} == {"stale"}
@@ -221,8 +222,8 @@ def test_unhandled_events_are_listed_and_resolved_with_a_note(world: World, plai
     assert {s.state for s in table_states(Ledger(config))} == {"stale"}  # a note heals nothing
     # The log goes on from there, and an idle drain finds nothing again.
     world.sql("insert into t values (8, 'z')")
-    draining.drain(config)
-    draining.drain(config)
+    slot_drain.drain(config)
+    slot_drain.drain(config)
     assert unhandled.unhandled(config) == ()
 
 
@@ -233,11 +234,11 @@ def test_a_comparison_goes_into_the_batch_that_completes_the_drain(world: World,
     initialise.init(config)
     first = Ledger(config).last()
     assert first is not None and first.compared_to is not None and first.capture is not None
-    draining.drain(config)
+    slot_drain.drain(config)
     world.sql("insert into t values (8, 'z')")
     world.bypass()
     before = Ledger(config).last()
-    result = draining.drain(config)
+    result = slot_drain.drain(config)
     after = Ledger(config).last()
     assert before is not None and after is not None and before.compared_to is not None and after.compared_to is not None
     assert (result.batches, after.batch_id) == (1, before.batch_id + 1)

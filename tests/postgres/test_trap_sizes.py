@@ -14,8 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tests.postgres.test_snapshot_log import current, of, on_source, sql
 from tests.support_lake import plain_lake
-from toolkit import drain as draining
-from toolkit import initialise, skip, snapshot
+from toolkit.capture import copy, initialise, skipped_transaction, slot_drain
 from toolkit.lake.ledger import Ledger
 from toolkit.values import config as configuration
 from toolkit.values.config import Config
@@ -57,18 +56,18 @@ def test_trap_030_a_value_too_large_for_its_text(config: Config) -> None:
         with pytest.raises(
             UnreadableChange, match=r"invalid memory alloc request size \d+ at [0-9A-F]+/[0-9A-F]+: .*too large"
         ) as refused:
-            draining.drain(config)
+            slot_drain.drain(config)
         assert Ledger(config).last() == last, "nothing is skipped unasked"
         assert refused.value.lsn is not None and f"`cdc drain --skip {refused.value.lsn}`" in str(refused.value)
-        skip.skip(config, refused.value.lsn)
-    draining.drain(config)
+        skipped_transaction.skip(config, refused.value.lsn)
+    slot_drain.drain(config)
     assert of(config, "t").state == "stale"
-    left = snapshot.repair(config, ["public.t"]).left_out
+    left = copy.repair(config, ["public.t"]).left_out
     assert "invalid memory alloc request size" in left["public.t"]
     sql(config, "delete from public.t where id = 2")
-    assert snapshot.repair(config, ["public.t"]).rows == {"public.t": 1}
+    assert copy.repair(config, ["public.t"]).rows == {"public.t": 1}
     assert of(config, "other").state == "ok"
-    draining.drain(config)
+    slot_drain.drain(config)
     for name in ("t", "other"):
         assert set(current(config, name)) == set(on_source(config, name))
 

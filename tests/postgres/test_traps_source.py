@@ -16,8 +16,9 @@ from psycopg.conninfo import conninfo_to_dict
 from tests.postgres.test_snapshot_log import Killed, current, on_source, sql
 from tests.support_lake import commit_here, plain_lake, rows_in_log
 from tests.support_postgres import fresh_database, programs
-from toolkit import doctor, initialise, snapshot
-from toolkit import drain as draining
+from toolkit import doctor
+from toolkit.capture import copy as snapshot
+from toolkit.capture import initialise, slot_drain
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake import staging
 from toolkit.lake.ledger import Ledger
@@ -98,8 +99,8 @@ def test_trap_001_004_rows_of_one_lsn_keep_their_ids_when_read_again(
 
     monkeypatch.setattr(staging, "commit_batch", staged)
     with pytest.raises(Killed):
-        draining.drain(config)
-    draining.drain(config)
+        slot_drain.drain(config)
+    slot_drain.drain(config)
     assert seen[0] == seen[1]
     assert [row[3] for row in seen[0]] == ["10", "11", "12"]
     assert len({row[2] for row in seen[0]}) == 1  # the trap: their own LSNs are equal
@@ -111,9 +112,9 @@ def test_trap_002_017_order_is_that_of_commits(config: Config) -> None:
     with psycopg.connect(config.source.conninfo) as early:
         early.execute("update public.a set x = 'early begun' where id = 1")
         sql(config, "insert into public.a values (2, 'meanwhile')")
-        draining.drain(config)
+        slot_drain.drain(config)
         early.execute("insert into public.a values (3, 'late')")
-    draining.drain(config)
+    slot_drain.drain(config)
     rows = rows_in_log(config, "kind = 'row' and op in ('I', 'U')")
     assert [r["new"][0] for r in rows] == ["2", "1", "3"]
     assert rows[0]["lsn"] > rows[1]["lsn"]  # the traps: by the change's own LSN, or by xid, the order is another one
@@ -127,11 +128,11 @@ def test_trap_003_005_between_two_adjacent_commits(config: Config) -> None:
     with connection.connect(config) as conn:
         between = slot.flush_lsn(conn)
     sql(config, "insert into public.a values (3, 'second')")
-    assert draining.drain(config, upto=between).changes == 1
+    assert slot_drain.drain(config, upto=between).changes == 1
     assert slot_at(config) == between == Ledger(config).last().complete_to  # type: ignore[union-attr]
     (first,) = changes(config)
     assert first[2] < between
-    assert draining.drain(config).changes == 1
+    assert slot_drain.drain(config).changes == 1
     assert [c[1] for c in changes(config)] == ["2", "3"]
 
 
@@ -146,7 +147,7 @@ def test_trap_007_a_peek_consumes_nothing(config: Config) -> None:
                     peek.peek(session, config, upto=upto, max_changes=None, directory=folder).path.read_bytes()
                 )
     assert found[0] == found[1]
-    assert draining.drain(config).changes == 1
+    assert slot_drain.drain(config).changes == 1
 
 
 def test_trap_012_killed_at_each_edge_every_change_is_there_once(
@@ -168,11 +169,11 @@ def test_trap_012_killed_at_each_edge_every_change_is_there_once(
             with monkeypatch.context() as patch:
                 patch.setattr(owner, name, strike)
                 with pytest.raises(Killed):
-                    draining.drain(config)
+                    slot_drain.drain(config)
             confirmed, last = slot_at(config), Ledger(config).last()
             assert last is not None
             assert confirmed <= last.complete_to  # never beyond what is durable
-    draining.drain(config)
+    slot_drain.drain(config)
     assert sorted(int(c[1]) for c in changes(config)) == list(range(2, number + 1))
 
 
@@ -180,7 +181,7 @@ def test_trap_013_every_empty_drain_moves_the_slot(config: Config) -> None:
     positions = []
     for n in range(3):
         sql(config, f"create table if not exists public.noise_{n} as select generate_series(1, 1000)")
-        draining.drain(config)
+        slot_drain.drain(config)
         positions.append(slot_at(config))
     assert positions == sorted(set(positions))
 
@@ -192,13 +193,13 @@ def test_trap_019_a_second_drain_wins_or_loses_whole(config: Config, monkeypatch
     def commit(spark: Any, config: Config, record: Any, **more: Any) -> int:
         if not inside:
             inside.append(1)
-            assert draining.drain(config).changes == 1  # another runner overtakes
+            assert slot_drain.drain(config).changes == 1  # another runner overtakes
         return commit_here(spark, config, record, **more)
 
     monkeypatch.setattr(staging, "commit_batch", commit)
     with pytest.raises(CommitConflict):
-        draining.drain(config)
-    draining.drain(config)
+        slot_drain.drain(config)
+    slot_drain.drain(config)
     assert len(changes(config)) == 1
     assert current(config, "a") == on_source(config, "a")
 
@@ -209,7 +210,7 @@ def test_trap_020_a_client_that_stopped_reading_does_not_hold_the_slot(config: C
         query = peek._query(config, slot.flush_lsn(stopped), None, binary=False)
         with cursor.copy(f"copy ({query}) to stdout (format binary)".encode()) as copy:
             copy.read()  # and then nothing more: the server waits with 18 MB to send
-            assert draining.drain(config).changes == 5999
+            assert slot_drain.drain(config).changes == 5999
             stopped.cancel()
             with pytest.raises(psycopg.errors.QueryCanceled):
                 for _ in copy:
@@ -225,7 +226,7 @@ def test_trap_024_a_dropped_database_takes_its_slot_along(pg: EmbeddedServer, pl
             admin.execute(f"create database {name}")
         sql(config, "create table public.a (id int primary key, x text)")
         with pytest.raises(SlotError, match=r"does not exist.*--new-generation"):
-            draining.drain(config)
+            slot_drain.drain(config)
         with pytest.raises(HistoryDiverged, match="--new-generation"):  # never made again by itself
             initialise.init(config)
         with connection.connect(config) as conn:
@@ -248,12 +249,12 @@ def test_trap_028_another_cluster_is_another_history(
             pass
         before = Ledger(config).last()
         with pytest.raises(HistoryDiverged, match="system_id was"):
-            draining.drain(upgraded)
+            slot_drain.drain(upgraded)
         with pytest.raises(HistoryDiverged, match="system_id was"):
             initialise.init(upgraded)
         assert Ledger(config).last() == before
         assert initialise.init(upgraded, new_generation=True).generation == 2
-        draining.drain(upgraded)
+        slot_drain.drain(upgraded)
         assert current(upgraded, "a") == on_source(upgraded, "a")
 
 
@@ -276,11 +277,11 @@ def test_trap_008_after_a_crash_the_slot_may_be_behind_the_ledger(own: EmbeddedS
         config = captured(conninfo, plain_lake)
         for n in range(2, 5):
             sql(config, f"insert into public.a values ({n}, 'x')")
-            draining.drain(config)
+            slot_drain.drain(config)
             own.restart(immediate=True)
             assert slot_at(config) <= Ledger(config).last().complete_to  # type: ignore[union-attr]
         sql(config, "insert into public.a values (9, 'after')")
-        draining.drain(config)
+        slot_drain.drain(config)
         assert [c[1] for c in changes(config)] == ["2", "3", "4", "9"]
         assert current(config, "a") == on_source(config, "a")
 
@@ -297,7 +298,7 @@ def test_trap_018_a_slow_reader_outlives_the_servers_timeouts(own: EmbeddedServe
         try:
             with slot.create_slot(config, slot.temporary_name(config), temporary=True) as cut:
                 sql(config, "insert into public.a values (2, 'x')")
-                draining.drain(config)
+                slot_drain.drain(config)
                 with connection.connect(config) as other:
                     other.execute("select pg_sleep(1)")  # three times as long as any of them
                 assert snapshot.copy_tables(config, cut, ["public.a"]).rows == {"public.a": 1}
@@ -330,7 +331,7 @@ def test_trap_022_a_server_that_drops_idle_slots(own: EmbeddedServer, plain_lake
                         "select pg_sleep(0.2)"
                     )  # the server's own clock runs out here, nothing is proven by it
             with pytest.raises(SlotError, match=r"lost \(idle_timeout\): nobody read it .*drain more often"):
-                draining.drain(config)
+                slot_drain.drain(config)
         finally:
             with psycopg.connect(own.conninfo(), autocommit=True) as admin:
                 admin.execute("alter system reset idle_replication_slot_timeout")
@@ -353,7 +354,7 @@ def test_trap_023_wal_that_may_go_at_the_next_checkpoint(own: EmbeddedServer, pl
                         break
                 assert state.wal_status == "unreserved"
             assert any("drain now" in str(d.remedy) for d in doctor._source(config))
-            draining.drain(config)
+            slot_drain.drain(config)
             with connection.connect(config) as conn:
                 slot.require_slot(conn, config)
         finally:
@@ -379,7 +380,7 @@ def test_trap_026_a_restored_copy_is_refused_before_and_after_it_overtook(
         _copy(own.data, backup)
         own.start()
         sql(config, "insert into public.a select i, 'real' from generate_series(100, 600) i")
-        draining.drain(config)
+        slot_drain.drain(config)
         last = Ledger(config).last()
         assert last is not None and last.beacon_lsn is not None
         own.stop()
@@ -391,22 +392,22 @@ def test_trap_026_a_restored_copy_is_refused_before_and_after_it_overtook(
         own.start()
         if slots == "gone":
             with pytest.raises(SlotError, match="--new-generation"):
-                draining.drain(config)
+                slot_drain.drain(config)
             with pytest.raises(HistoryDiverged, match="--new-generation"):
                 initialise.init(config)
             return
         with pytest.raises(HistoryDiverged, match="restored from an older copy"):
-            draining.drain(config)
+            slot_drain.drain(config)
         with connection.connect(config) as conn:
             while slot.flush_lsn(conn) <= last.beacon_lsn:  # another history grows over the same positions
                 conn.execute("insert into public.a select i + (select max(id) from public.a), 'other'"
                              " from generate_series(1, 500) i")  # fmt: skip
         with pytest.raises(HistoryDiverged, match=r"beacon .* is not in the stream"):
-            draining.drain(config)
+            slot_drain.drain(config)
         assert Ledger(config).last() == last  # nothing of the other history came in
         done = initialise.init(config, new_generation=True)
         assert done.generation == 2
-        draining.drain(config)
+        slot_drain.drain(config)
         assert current(config, "a") == on_source(config, "a")
 
 
@@ -429,13 +430,13 @@ def test_trap_027_029_a_promotion_is_another_history(own: EmbeddedServer, plain_
                         "select count(*) from pg_stat_activity where wait_event = 'SyncRep'"
                     ).fetchone()
                 assert conn.execute("select count(*) from public.a").fetchone() == (1,)
-            assert draining.drain(config).changes == 1  # the drain's own commits do not wait for the standby
+            assert slot_drain.drain(config).changes == 1  # the drain's own commits do not wait for the standby
         finally:
             with psycopg.connect(own.conninfo(), autocommit=True) as admin:
                 admin.execute("alter system reset synchronous_standby_names")
                 admin.execute("select pg_reload_conf()")
             writer.join()
-        draining.drain(config)
+        slot_drain.drain(config)
         before = Ledger(config).last()
         own.stop()
         (own.data / "standby.signal").touch()
@@ -444,12 +445,12 @@ def test_trap_027_029_a_promotion_is_another_history(own: EmbeddedServer, plain_
             findings = [str(f) for f in preflight.preflight(conn, config)]
             assert any("is a standby" in f for f in findings)
             with pytest.raises(SlotError, match="is a standby; connect to the primary"):
-                draining.drain(config)
+                slot_drain.drain(config)
             conn.execute("select pg_promote()")
         with pytest.raises(HistoryDiverged, match=r"timeline was 1 at batch \d+ and is 2 now"):
-            draining.drain(config)
+            slot_drain.drain(config)
         assert Ledger(config).last() == before
         assert initialise.init(config, new_generation=True).generation == 2
         sql(config, "insert into public.a values (3, 'new timeline')")
-        draining.drain(config)
+        slot_drain.drain(config)
         assert current(config, "a") == on_source(config, "a")

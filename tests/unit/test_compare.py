@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from toolkit.compare import Known, Observation, unexplained
+from toolkit.capture.drift import Known, Observation, unexplained
 from toolkit.source.guard import CaptureState
 from toolkit.values.lsn import Lsn
 from toolkit.values.table import SchemaVersion, TableVersion

@@ -34,16 +34,6 @@ ORDER = (
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
 #: Modules that have not moved into their room yet.
 HALL: dict[str, str] = {
-    "drain": "capture",
-    "tick_drain": "capture",
-    "compare": "capture",
-    "snapshot": "capture",
-    "copying": "capture",
-    "handover": "capture",
-    "initialise": "capture",
-    "stages": "capture",
-    "skip": "capture",
-    "switch": "capture",
     "history": "history",
     "explain": "history",
     "rows": "history",
@@ -63,7 +53,7 @@ HALL: dict[str, str] = {
 }  # fmt: skip
 #: Imports against the order, to be removed.
 KNOWN = {
-    ("history", "toolkit.drain"), ("lake", "toolkit.history"), ("rawlog", "toolkit.lake.ledger"),
+    ("history", "toolkit.capture.slot_drain"), ("lake", "toolkit.history"), ("rawlog", "toolkit.lake.ledger"),
 }  # fmt: skip
 #: Reach PostgreSQL on purpose beside `source`: the server and the traffic of the demo.
 OWN_SESSIONS = {"toolkit/embedded.py", "toolkit/workload.py", "toolkit/demo.py"}
@@ -114,7 +104,7 @@ def test_a_wrong_import_is_found() -> None:
     assert _wrong_imports("toolkit.decode.planner", "def f():\n    from toolkit.lake import session\n")
     assert _wrong_imports("toolkit.source.peek", "from toolkit.lake.ledger import Ledger")
     assert _wrong_imports("toolkit.lake.staging", "from toolkit import drain")
-    assert not _wrong_imports("toolkit.drain", "from toolkit.lake.ledger import Ledger")
+    assert not _wrong_imports("toolkit.capture.slot_drain", "from toolkit.lake.ledger import Ledger")
 
 
 @pytest.mark.parametrize("path", MODULES, ids=_name)

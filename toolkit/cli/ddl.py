@@ -61,18 +61,18 @@ def ddl_resolve(ctx: Context, ident: str, note: str) -> None:
 @command
 def ddl_pause(ctx: Context) -> None:
     """Stop capturing DDL on the source. Every table is stale from here on, until it is repaired."""
-    from toolkit import switch
+    from toolkit.capture import ddl_switch
 
-    ctx.output.record(switch.pause(ctx.config))
+    ctx.output.record(ddl_switch.pause(ctx.config))
 
 
 @ddl.command("resume")
 @command
 def ddl_resume(ctx: Context) -> None:
     """Capture DDL again; `cdc repair` then heals what may have changed meanwhile."""
-    from toolkit import switch
+    from toolkit.capture import ddl_switch
 
-    ctx.output.record(switch.resume(ctx.config))
+    ctx.output.record(ddl_switch.resume(ctx.config))
 
 
 @ddl.command("lint")

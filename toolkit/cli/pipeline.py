@@ -54,7 +54,7 @@ def demo(ctx: Context, directory: str | None, postgres: str) -> int:
 @command
 def init(ctx: Context, dry_run: bool, new_generation: bool) -> int:
     """Install capture on the source, create the slot and take the first snapshot. Idempotent."""
-    from toolkit import initialise
+    from toolkit.capture import initialise
     from toolkit.lake.lease import lease
 
     if dry_run:
@@ -71,7 +71,7 @@ def init(ctx: Context, dry_run: bool, new_generation: bool) -> int:
 @command
 def uninstall(ctx: Context, yes: bool) -> None:
     """Remove everything that `init` put on the source."""
-    from toolkit import initialise
+    from toolkit.capture import initialise
     from toolkit.lake.lease import lease
 
     config = ctx.config
@@ -94,8 +94,7 @@ def uninstall(ctx: Context, yes: bool) -> None:
 @command
 def drain(ctx: Context, upto_lsn: Lsn | None, max_changes: int | None, skip: Lsn | None) -> None:
     """Drain the slot into the raw log."""
-    from toolkit import drain as draining
-    from toolkit import skip as skipping
+    from toolkit.capture import skipped_transaction, slot_drain
     from toolkit.lake.lease import lease
 
     if skip is not None and (upto_lsn is not None or max_changes is not None):
@@ -103,9 +102,9 @@ def drain(ctx: Context, upto_lsn: Lsn | None, max_changes: int | None, skip: Lsn
     config = ctx.config
     with lease(config):
         if skip is not None:
-            ctx.output.record(skipping.skip(config, skip))
+            ctx.output.record(skipped_transaction.skip(config, skip))
         else:
-            ctx.output.record(draining.drain(config, upto=upto_lsn, max_changes=max_changes))
+            ctx.output.record(slot_drain.drain(config, upto=upto_lsn, max_changes=max_changes))
 
 
 @main.command()
@@ -128,13 +127,13 @@ def build(ctx: Context, as_of_lsn: Lsn | None, dbt_args: tuple[str, ...]) -> int
 
 
 def _check(ctx: Context, config: Config, tables: tuple[str, ...], *, full: bool = False) -> int:
-    from toolkit import drain as draining
     from toolkit.build import dbt_run
+    from toolkit.capture import slot_drain
     from toolkit.quality import check as checking
     from toolkit.quality import expectations
 
     expectations.preload()
-    return _told(ctx, checking.check(config, tables, drain=draining.drain, build=dbt_run.build, full=full))
+    return _told(ctx, checking.check(config, tables, drain=slot_drain.drain, build=dbt_run.build, full=full))
 
 
 def _told(ctx: Context, report: CheckReport) -> int:
@@ -172,16 +171,15 @@ def check(ctx: Context, tables: tuple[str, ...], full: bool, against: str | None
 @command
 def run(ctx: Context, heal: bool) -> int:
     """Drain, build and check: the one line for a scheduler."""
-    from toolkit import drain as draining
-    from toolkit import snapshot
     from toolkit.build import dbt_run
+    from toolkit.capture import copy, slot_drain
     from toolkit.lake.lease import lease
 
     config = ctx.config
     with lease(config):
-        draining.drain(config)
+        slot_drain.drain(config)
         if heal:
-            snapshot.heal(config)
+            copy.heal(config)
         dbt_run.build(config)
         return _check(ctx, config, ())
 
@@ -207,7 +205,7 @@ def repair(
     differing: bool,
 ) -> int:
     """Copy stale tables again at a new exact LSN; all of them if none is named."""
-    from toolkit import snapshot
+    from toolkit.capture import copy
     from toolkit.lake.lease import lease
     from toolkit.quality import differing as found
 
@@ -218,12 +216,12 @@ def repair(
         raise click.UsageError("--differing is of exactly one table")
     config = ctx.config
     with lease(config):
-        scope = snapshot.Scope(
+        scope = copy.Scope(
             tuple(c.strip() for c in columns.split(",")) if columns else (),
             partition,
             found.keys(config, tables[0]) if differing else rows,
         )
-        done = snapshot.repair(config, tables, scope=scope)
+        done = copy.repair(config, tables, scope=scope)
     ctx.output.record(done)
     return RED if done.left_out else 0
 

@@ -38,7 +38,7 @@ _log = logger(__name__)
 
 
 class Drain(Protocol):
-    """`toolkit.drain.drain`, handed in so that use cases do not import each other."""
+    """`toolkit.capture.slot_drain.drain`, handed in so that use cases do not import each other."""
 
     def __call__(self, config: Config, *, upto: Lsn) -> Any: ...
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from toolkit.drain import DrainResult, drain, ledger_of
+from toolkit.capture.slot_drain import DrainResult, drain, ledger_of
 from toolkit.rawlog.arrow import Event
 from toolkit.source.spooling import spool_directory
 from toolkit.values.errors import ConfigError, UnreadableChange

@@ -20,7 +20,7 @@ from toolkit.values.lsn import Lsn
 if TYPE_CHECKING:
     import psycopg
 
-    from toolkit.compare import Observation
+    from toolkit.capture.drift import Observation
     from toolkit.decode.planner import Plan
     from toolkit.lake.ledger import Ledger
     from toolkit.rawlog.arrow import Event
@@ -56,7 +56,7 @@ def drain(
     Raises:
         SlotError, HistoryDiverged, SourceUnavailable, LakeError, CommitConflict: nothing was lost; see the message.
     """
-    from toolkit import compare
+    from toolkit.capture import drift
     from toolkit.lake.ledger import Ledger
     from toolkit.source import catalog, change_log, connection, slot
 
@@ -68,7 +68,7 @@ def drain(
         last.require_format()
         slot.require_primary(conn)
         if change_log.by_ticks(conn, config):
-            from toolkit import tick_drain
+            from toolkit.capture import tick_drain
 
             return tick_drain.drain(config, conn, ledger, last, upto, cut=cut)
         state = slot.require_slot(conn, config)
@@ -86,10 +86,10 @@ def drain(
         live = [relid for relid, version in versions.items() if not version.table.dropped]
         seen = None  # read before upto, so that it shows nothing beyond
         if cut is not None:
-            seen = compare.observe_at(config, cut, live)
+            seen = drift.observe_at(config, cut, live)
             upto = cut.lsn
         elif upto is None:
-            seen = compare.observe(conn, config, live)
+            seen = drift.observe(conn, config, live)
         target = upto if upto is not None else slot.flush_lsn(conn)
         if upto is not None and upto > slot.flush_lsn(conn):
             raise ConfigError(f"draining to {upto}: the source has flushed its WAL only to {slot.flush_lsn(conn)}")
@@ -224,7 +224,7 @@ class _Run:
         return DrainResult(self.batches, self.changes, self.start, self.last.complete_to)
 
     def _plan(self, spool: Spool) -> Plan:
-        from toolkit import compare
+        from toolkit.capture import drift
         from toolkit.decode import planner
 
         context = planner.PlanContext(
@@ -237,7 +237,7 @@ class _Run:
             batch_changes=self.config.drain.batch_changes,
             now=datetime.now(UTC),
             publications=frozenset(self.config.source.publications),
-            known_good=lambda relid: compare.known_good(self.ledger, self.last, relid),
+            known_good=lambda relid: drift.known_good(self.ledger, self.last, relid),
         )
         return planner.plan(spool, context=context)
 
@@ -262,7 +262,7 @@ class _Run:
 
     def _commit(self, plan: Plan, index: int, target: Lsn) -> None:
         """Commit one planned batch with its ledger row; the last one with what the catalog comparison found."""
-        from toolkit import compare
+        from toolkit.capture import drift
         from toolkit.lake.ledger import Ledger
 
         batch = plan.batches[index]
@@ -273,7 +273,7 @@ class _Run:
         compared_to, capture = self.last.compared_to, self.last.capture
         if self.seen is not None and batch.complete_to >= max(target, self.seen.upto):
             compared_to, capture = self.seen.lsn, self.seen.capture.state
-            found = compare.against(
+            found = drift.against(
                 Ledger(self.config), self.last, self.seen, versions=batch.versions, ddl_xids=self.ddl_xids,
                 batch_id=batch.batch_id, next_schema_id=batch.next_schema_id, at=Lsn(batch.complete_to),
             )  # fmt: skip

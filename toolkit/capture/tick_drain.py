@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from toolkit.drain import DrainResult, require_same_history
+from toolkit.capture.slot_drain import DrainResult, require_same_history
 from toolkit.source.spooling import spool_directory
 from toolkit.values.errors import CdcError, ConfigError, HistoryDiverged
 from toolkit.values.log_setup import logger
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import psycopg
     import pyarrow as pa
 
-    from toolkit.compare import Observation
+    from toolkit.capture.drift import Observation
     from toolkit.decode.logged_ddl import LoggedDdl
     from toolkit.decode.logged_rows import LogRows
     from toolkit.decode.rows import Binding
@@ -67,7 +67,7 @@ def drain(
         ConfigError: no tick stands at `upto`.
         HistoryDiverged: the source does not know the tick that the ledger ends with.
     """
-    from toolkit import compare
+    from toolkit.capture import drift
     from toolkit.source import change_log, ticks
 
     since = last_tick(config, conn, last)
@@ -77,7 +77,7 @@ def drain(
     live = [relid for relid, version in ledger.latest_versions().items() if not version.table.dropped]
     seen = None
     if upto is None:
-        seen = compare.observe(conn, config, live)  # catalog and tick are of one snapshot
+        seen = drift.observe(conn, config, live)  # catalog and tick are of one snapshot
         if seen is None:  # without the catalog of the same snapshot nobody could read the rows
             raise CdcError("draining a tick: DDL that has not committed locks a table; run it again when it has ended")
         target = ticks.record(conn, seen.snapshot)
@@ -89,7 +89,7 @@ def drain(
             )
         target = found
         if cut is not None:
-            seen = compare.observe_at(config, cut, live)
+            seen = drift.observe_at(config, cut, live)
     started = time.monotonic()
     with spool_directory(config) as directory:
         run = _Run(config, conn, ledger, last, since, target, directory)
@@ -97,7 +97,7 @@ def drain(
         spooled = run.rows(ddl)
         events = [*ddl.events, *run.overtaken()]
         if seen is not None:
-            events += compare.against(
+            events += drift.against(
                 ledger, last, seen, versions=ddl.versions, ddl_xids={}, batch_id=run.batch_id,
                 next_schema_id=ddl.next_schema_id, at=target.lsn,
             )  # fmt: skip

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from toolkit.drain import as_read, require_same_history, require_same_source
+from toolkit.capture.copy import copy_tables, missing_baselines, repair
+from toolkit.capture.slot_drain import as_read, require_same_history, require_same_source
 from toolkit.rawlog.batch import BatchRecord, SourceIdentity
-from toolkit.snapshot import copy_tables, missing_baselines, repair
 from toolkit.values.errors import HistoryDiverged
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
@@ -79,12 +79,12 @@ def init(config: Config, *, new_generation: bool = False) -> InitResult:
             slot.drop_slot(conn, config.source.slot)
             existing = None
         if last is not None and not new_generation and (last.tick is not None) != ticks:
-            from toolkit import handover
+            from toolkit.capture import handover
 
             (handover.to_ticks if ticks else handover.to_slot)(config, conn)
             last, existing = Ledger(config).last(), slot.read_slot(conn, config.source.slot)
         elif through_slot and last and last.identity.publications.keys() != identity.publications.keys():
-            from toolkit import handover
+            from toolkit.capture import handover
 
             handover.to_publications(config, conn)
             last, existing = Ledger(config).last(), slot.read_slot(conn, config.source.slot)
@@ -94,7 +94,7 @@ def init(config: Config, *, new_generation: bool = False) -> InitResult:
             change_log.begin(conn, config)
             return _first(config, identity, generation, batch_id, ticks)
         if last is not None and ticks:
-            from toolkit import handover, tick_drain
+            from toolkit.capture import handover, tick_drain
 
             tick_drain.last_tick(config, conn, last)
             handover.drop_left_slot(config, conn)

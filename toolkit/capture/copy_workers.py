@@ -1,6 +1,6 @@
 """Copying pieces of tables into Parquet files of `raw.events`, by worker processes on one exported snapshot.
 
-A worker is `python -m toolkit.copying`: it takes tasks as JSON lines on its standard input, and answers with JSON lines
+A worker is `python -m toolkit.capture.copy_workers`: it takes tasks as JSON lines on its standard input, and answers with JSON lines
 about its progress. It dies with whoever started it, at its next block at the latest. The driver gives the task of a
 dead worker to a new one.
 """
@@ -263,7 +263,7 @@ class _Worker:
     def _started(self) -> subprocess.Popen[str]:
         if self.process is None or self.process.poll() is not None:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "toolkit.copying"],
+                [sys.executable, "-P", "-m", "toolkit.capture.copy_workers"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,

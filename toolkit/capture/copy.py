@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from toolkit.copying import Copiers, Item, Task
-from toolkit.drain import drain, ledger_of
+from toolkit.capture.copy_workers import Copiers, Item, Task
+from toolkit.capture.slot_drain import drain, ledger_of
 from toolkit.lake.proofs import found_wrong, proven
 from toolkit.rawlog.arrow import BASELINE_ORDINAL, Event
 from toolkit.rawlog.states import TableState, table_states

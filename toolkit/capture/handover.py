@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from toolkit.drain import as_read, drain, ledger_of
+from toolkit.capture.slot_drain import as_read, drain, ledger_of
 from toolkit.values.errors import HistoryDiverged
 from toolkit.values.log_setup import logger
 
@@ -28,7 +28,7 @@ def to_slot(config: Config, conn: psycopg.Connection[Any]) -> None:
 
     Killed anywhere, it is simply begun again: nothing was read from the slot yet.
     """
-    from toolkit import tick_drain
+    from toolkit.capture import tick_drain
     from toolkit.source import catalog, slot, ticks
 
     slot.drop_slot(conn, config.source.slot)  # of an attempt before

@@ -1,0 +1,1 @@
+"""Bring changes from the source into the raw log."""
