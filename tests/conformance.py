@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.trap_cases import GROUPS, TRAPS, Trap
-from toolkit import effects
+from toolkit.history import effects
 
 if TYPE_CHECKING:
     from tests.e2e.test_traps_path import Checked

@@ -261,11 +261,11 @@ class _Demo:
 
     def _lake_rows(self, truth: _Truth) -> list[tuple[str | None, ...]]:
         """The rebuilt table in the source's text form, if it has the columns that it had then."""
-        from toolkit import history
+        from toolkit.history import versions
         from toolkit.lake.session import own_session
         from toolkit.values.lake_types import text_sql
 
-        table = history.show(self.config, f"public.{_AS_OF_TABLE}", truth.lsn).table
+        table = versions.show(self.config, f"public.{_AS_OF_TABLE}", truth.lsn).table
         if tuple(c.name for c in table.columns) != truth.columns:
             return []
         names = lake_columns([(c.attnum, c.name) for c in table.columns])
@@ -283,10 +283,10 @@ class _Demo:
             )
 
     def _count(self) -> None:
-        from toolkit import history
+        from toolkit.history import versions
         from toolkit.lake.ledger import Ledger
 
-        self.report.ddl_events = len(history.events(self.config))
+        self.report.ddl_events = len(versions.events(self.config))
         self.report.changes = sum(batch.changes for batch in Ledger(self.config).batches())
 
     def _places(self, notebook: Path) -> None:

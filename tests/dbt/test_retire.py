@@ -9,8 +9,9 @@ import pytest
 from tests.dbt.harness import Lake
 from tests.dbt.scenario import Row, Source, Table, column
 from tests.dbt.test_models import check_current, check_history
-from toolkit import rows, status
+from toolkit import status
 from toolkit.build import retired
+from toolkit.history import rows_at_lsn
 from toolkit.lake import proofs, reads
 from toolkit.lake.ledger import Ledger
 from toolkit.values.errors import ConfigError
@@ -154,10 +155,10 @@ def test_a_dropped_tables_history_ends_and_stays(built: Lake) -> None:
     assert [(d.table, d.history) for d in status.dropped_tables(built.config, Ledger(built.config))] == [
         ("public.t", "history.public__t__dropped_g1_300"), ("public.bag", "history.public__bag__dropped_g1_301"),
     ]  # fmt: skip
-    assert [r["v"] for r in rows.rows(built.config, "bag", key={"id": "3"})] == ["last"]
-    assert len(rows.rows(built.config, "bag", as_of=last)) == 3
+    assert [r["v"] for r in rows_at_lsn.rows(built.config, "bag", key={"id": "3"})] == ["last"]
+    assert len(rows_at_lsn.rows(built.config, "bag", as_of=last)) == 3
     with pytest.raises(ConfigError, match=r"public\.bag: it was dropped at"):
-        rows.rows(built.config, "bag")
+        rows_at_lsn.rows(built.config, "bag")
 
     made = reads.snapshot_id(built.config, "history.public__t__dropped_g1_300")
     source.begin()

@@ -16,12 +16,12 @@ from tests.support_postgres import fresh_database
 from toolkit.build import dbt_run
 from toolkit.capture import initialise, slot_drain
 from toolkit.embedded import EmbeddedServer
+from toolkit.history.rows_at_lsn import rows
 from toolkit.lake import session
 from toolkit.lake.ledger import Ledger
 from toolkit.quality import check as checking
 from toolkit.quality import expectations, publish, trend
 from toolkit.quality.report import CheckReport, TableCheck
-from toolkit.rows import rows
 from toolkit.source import exact_cut, row_lines, slot
 from toolkit.values.config import Config
 from toolkit.values.errors import ConfigError

@@ -8,10 +8,11 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
-from toolkit import rows, status
+from toolkit import status
 from toolkit.build import dbt_run
 from toolkit.capture import copy, initialise, slot_drain
 from toolkit.cli import frame, main
+from toolkit.history import rows_at_lsn
 from toolkit.lake import session
 from toolkit.lake.ledger import Ledger
 from toolkit.quality import check as checking
@@ -89,8 +90,8 @@ def test_a_part_heals_what_it_covers_and_only_a_check_says_so(
     refused = dbt_run.build(config, as_of=proven)
     assert [s.table for s in refused.stale] == ["public.short"]
     with pytest.raises(NotProven, match=r"rows of public\.short"):
-        rows.rows(config, "short", as_of=proven)
-    assert len(rows.rows(config, "root", as_of=proven)) == 6
+        rows_at_lsn.rows(config, "short", as_of=proven)
+    assert len(rows_at_lsn.rows(config, "root", as_of=proven)) == 6
     dbt_run.build(config)
 
     spark = session.own_session(config)

@@ -13,11 +13,12 @@ import pytest
 from click.testing import CliRunner
 
 from tests.support_postgres import fresh_database
-from toolkit import rows, status
+from toolkit import status
 from toolkit.build import dbt_run
 from toolkit.capture import initialise, slot_drain
 from toolkit.cli import frame, main
 from toolkit.embedded import EmbeddedServer
+from toolkit.history import rows_at_lsn
 from toolkit.lake import session
 from toolkit.lake.ledger import Ledger
 from toolkit.quality import check as checking
@@ -116,8 +117,8 @@ def test_the_printed_commands_heal_the_named_rows_and_no_others(config: Config) 
         f"a check found at {red.lsn}"
     }
     with pytest.raises(NotProven, match="last known to be right at"):
-        rows.rows(config, "public.item", red.lsn, {"id": "6"})
-    assert rows.rows(config, "public.item", first.lsn, {"id": "6"})
+        rows_at_lsn.rows(config, "public.item", red.lsn, {"id": "6"})
+    assert rows_at_lsn.rows(config, "public.item", first.lsn, {"id": "6"})
     current = "SELECT id, _cdc_from_lsn AS lsn, name FROM current.public__item"
     before = {row["id"]: row for row in spark.sql(current).collect()}
 

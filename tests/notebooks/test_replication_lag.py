@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from toolkit import lag, notebook
+from toolkit import notebook
+from toolkit.history import lag
 from toolkit.lake.ledger import Ledger
 from toolkit.rawlog.batch import BatchRecord, SourceIdentity
 from toolkit.values.config import Config

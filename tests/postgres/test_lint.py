@@ -17,9 +17,9 @@ from psycopg.conninfo import conninfo_to_dict
 from tests.support_lake import plain_lake
 from tests.support_postgres import ddl_messages, drop_database, fresh_database, mostly_one_server
 from tests.trap_world import PAIR, World
-from toolkit import effects, history, lint
 from toolkit.capture import initialise, slot_drain
 from toolkit.embedded import EmbeddedServer
+from toolkit.history import ddl_lint, effects, versions
 from toolkit.source import catalog, install, slot
 from toolkit.source.connection import Connection, connect
 from toolkit.values.config import Config, SourceConfig
@@ -75,7 +75,7 @@ def _install(conn: Connection, source: Config) -> Config:
     return config
 
 
-def _short(effects: tuple[lint.Effect, ...]) -> list[tuple[int, str | None, str]]:
+def _short(effects: tuple[ddl_lint.Effect, ...]) -> list[tuple[int, str | None, str]]:
     return [(e.line, e.table, e.effect) for e in effects]
 
 
@@ -85,7 +85,7 @@ def test_each_statement_says_what_it_does(source: Config, conn: Connection, inst
     if installed:
         install.install(conn, config)
     before = catalog.selected_tables(conn, config)
-    effects = lint.lint(config, SCRIPT)
+    effects = ddl_lint.lint(config, SCRIPT)
     assert _short(effects) == [
         (2, None, "skipped"),
         (4, "public.item", "exact"),
@@ -131,7 +131,7 @@ def test_nothing_of_a_trial_is_captured(source: Config, conn: Connection) -> Non
     with slot.create_slot(config, config.source.slot, temporary=False):
         pass
     key = catalog.hmac_key(conn)
-    lint.lint(config, SCRIPT)
+    ddl_lint.lint(config, SCRIPT)
     assert ddl_messages(conn, config, key) == []
     conn.execute("alter table public.item add column real int")  # planted: what is captured would be seen
     assert len(ddl_messages(conn, config, key)) == 1
@@ -140,7 +140,7 @@ def test_nothing_of_a_trial_is_captured(source: Config, conn: Connection) -> Non
 def test_what_is_red_really_is_what_the_server_refuses(source: Config, conn: Connection) -> None:
     config = _install(conn, source)
     script = "alter table public.item drop constraint item_pkey"
-    (effect,) = lint.lint(config, script)
+    (effect,) = ddl_lint.lint(config, script)
     assert effect.breaks
     conn.execute("update public.item set name = 'y' where id = 1")  # still works: it was only tried
     conn.execute(script)
@@ -218,12 +218,12 @@ def test_a_copy_tells_what_the_source_would_and_leaves_it_alone(
     config = _install(conn, source)
     conn.close()
     script = f"{SCRIPT} alter table torn alter kept type text; alter type mood add value 'c'; truncate p1;"
-    told, before = lint.lint(config, script), _everything(source.source.conninfo)
+    told, before = ddl_lint.lint(config, script), _everything(source.source.conninfo)
     with _copied(pg, source.source.conninfo, tmp_path, how) as copy:
         with psycopg.connect(copy, autocommit=True) as there:
             there.execute("comment on table public.other is null")
         then = _everything(copy)
-        assert lint.lint(config, script, conninfo=copy) == told
+        assert ddl_lint.lint(config, script, conninfo=copy) == told
         assert _everything(copy) == then
     assert _everything(source.source.conninfo) == before
 
@@ -247,7 +247,7 @@ def test_where_a_copy_is_another_it_is_said_by_name(
     with _copied(pg, source.source.conninfo, tmp_path, "template") as copy:
         with psycopg.connect(copy, autocommit=True) as there:
             there.execute(differs)
-        found = lint.lint(config, "alter table item rename column name to title", conninfo=copy)
+        found = ddl_lint.lint(config, "alter table item rename column name to title", conninfo=copy)
         assert [(e.line, e.table, e.effect, e.red) for e in found] == [
             (0, "public.item", "differs", True),
             (0, "public.other", "differs", True),
@@ -274,19 +274,19 @@ def test_a_copy_without_the_publication_of_somebody_else_is_told(pg18: EmbeddedS
         with connect(config) as conn:
             install.install(conn, config)
         with _copied(pg18, conninfo, tmp_path, "dump public") as copy:
-            found = lint.lint(config, "alter table item alter v type int using 1", conninfo=copy)
+            found = ddl_lint.lint(config, "alter table item alter v type int using 1", conninfo=copy)
             assert (found[0].table, found[0].effect) == ("public.item", "differs")
             assert "published: yes -> no" in found[0].detail
 
 
 def test_statements_that_cannot_be_tried(source: Config, conn: Connection) -> None:
     config = _install(conn, source)
-    effects = lint.lint(config, "create index concurrently on item (name); vacuum item; do $$begin commit; end$$")
+    effects = ddl_lint.lint(config, "create index concurrently on item (name); vacuum item; do $$begin commit; end$$")
     assert [e.effect for e in effects] == ["fails", "fails", "fails"]
     assert "transaction" in effects[0].detail
     gone = source.model_copy(update={"source": source.source.model_copy(update={"conninfo": "host=127.0.0.1 port=1"})})
     with pytest.raises(SourceUnavailable, match=r"127\.0\.0\.1"):
-        lint.lint(gone, "select 1")
+        ddl_lint.lint(gone, "select 1")
 
 
 def test_what_a_statement_does_to_one_of_several_publications(source: Config, conn: Connection) -> None:
@@ -304,7 +304,7 @@ alter table item rename to item_old;
 create table item (id int primary key);
 create table unasked (id int primary key);
 """
-    effects = lint.lint(config, script)
+    effects = ddl_lint.lint(config, script)
     assert [(e.line, e.table, e.effect) for e in effects] == [
         (1, None, "no effect"),
         (2, "public.mine", "silent"),
@@ -344,7 +344,7 @@ def test_each_ddl_has_its_class(world: World, plain_lake: Config) -> None:
     world.sql(*classes)
     slot_drain.drain(config)
     told: dict[str | None, str] = {}
-    for event in history.events(config):
+    for event in versions.events(config):
         told[event.sql] = effects.worst([event.effect, told.get(event.sql, effects.NONE)])
     assert {sql: kind for sql, kind in told.items() if sql in classes} == classes
 

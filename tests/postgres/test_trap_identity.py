@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from tests.trap_world import ROOT, World
-from toolkit import lint
+from toolkit.history import ddl_lint
 from toolkit.source import install, preflight, slot
 from toolkit.source.connection import connect
 from toolkit.values.errors import PreflightFailed
@@ -95,7 +95,7 @@ def test_trap_057_a_root_whose_partition_does_not_come_like_it_is_refused(world:
     world.sql(*KEYS)
     with connect(world.config) as conn:
         install.install(conn, world.config)
-        (told,) = lint.lint(world.config, "alter table r replica identity full")
+        (told,) = ddl_lint.lint(world.config, "alter table r replica identity full")
         assert told.effect == "silent" and "partition public.r1 has REPLICA IDENTITY by id" in told.detail
         world.sql("alter table r replica identity full")
         with pytest.raises(

@@ -16,8 +16,8 @@ from tests import conformance
 from tests.support_log import Log, Shown, shown
 from tests.support_postgres import fresh_database
 from tests.trap_cases import GROUPS, TRAPS, Players, Trap, configured, steps
-from toolkit import effects
 from toolkit.embedded import EmbeddedServer
+from toolkit.history import effects
 from toolkit.rawlog.states import TableState
 from toolkit.source import ddl_switch, install, slot
 from toolkit.values.config import Config

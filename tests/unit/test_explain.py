@@ -8,8 +8,8 @@ import pytest
 
 from tests import support_history as made
 from tests.unit import test_history
-from toolkit import explain, history
-from toolkit.explain import Seen
+from toolkit.history import column_life, versions
+from toolkit.history.column_life import Seen
 from toolkit.rawlog.arrow import Event
 from toolkit.values.config import Config
 from toolkit.values.errors import ConfigError
@@ -29,17 +29,17 @@ def log(monkeypatch: pytest.MonkeyPatch) -> None:
     payload = {"event": "ddl_command_end", "tag": "ALTER TABLE", "role": "eve", "sql": "alter table ...", "tables": []}
     events.append(Event(**base, kind="ddl", payload=json.dumps(payload)))
     events.append(Event(**base, kind="schema", relid=made.RELID, schema_id=8, payload=json.dumps(shape)))
-    monkeypatch.setattr(history._Log, "read", classmethod(lambda _cls, _config: test_history._log(events)))
+    monkeypatch.setattr(versions._Log, "read", classmethod(lambda _cls, _config: test_history._log(events)))
     images = {
         1: Seen(5, Lsn(0x1000), Lsn(0x1800)),
         3: Seen(1, Lsn(0x2100), Lsn(0x2100)),
         4: Seen(2, Lsn(0x3100), Lsn(0x3900)),
     }
-    monkeypatch.setattr(explain, "_images", lambda _config, _relid: images)
+    monkeypatch.setattr(column_life, "_images", lambda _config, _relid: images)
 
 
 def test_a_name_with_two_lives() -> None:
-    found = explain.explain(CONFIG, "purchases", "note")
+    found = column_life.explain(CONFIG, "purchases", "note")
     lives = [(s.attnum, s.name, int(s.valid_from), s.valid_to and int(s.valid_to), s.dropped) for s in found]
     assert lives == [
         (3, "note", 0x1000, 0x2000, False),
@@ -55,17 +55,17 @@ def test_a_name_with_two_lives() -> None:
         None,
     ]
     assert [[c.kind for c in s.changes] for s in found] == [[], ["renamed"], ["dropped"], ["added"]]
-    assert {s.attnum for s in explain.explain(CONFIG, "purchases")} == {1, 2, 3, 4, 5}
+    assert {s.attnum for s in column_life.explain(CONFIG, "purchases")} == {1, 2, 3, 4, 5}
 
 
 def test_an_unknown_column_is_named_with_close_ones() -> None:
     with pytest.raises(ConfigError, match=r"never had a column 'remrk'; did you mean remark"):
-        explain.explain(CONFIG, "purchases", "remrk")
+        column_life.explain(CONFIG, "purchases", "remrk")
 
 
 def test_the_frame_has_the_documented_columns() -> None:
-    frame = explain.explain_frame(CONFIG, "purchases", "remark")
-    assert explain.explain_frame.__doc__ is not None
+    frame = column_life.explain_frame(CONFIG, "purchases", "remark")
+    assert column_life.explain_frame.__doc__ is not None
     for column in frame.columns:
-        assert column in explain.explain_frame.__doc__
+        assert column in column_life.explain_frame.__doc__
     assert frame["rows"].tolist() == [5, 3, 0]

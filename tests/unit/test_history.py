@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests import support_history as made
-from toolkit import history
+from toolkit.history import versions
 from toolkit.rawlog.arrow import Event
 from toolkit.values.config import Config
 from toolkit.values.errors import ConfigError, UnknownTable
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.unit
 CONFIG = Config()
 
 
-def _log(events: list[Event]) -> history._Log:
+def _log(events: list[Event]) -> versions._Log:
     schemas = tuple(
         SchemaVersion(
             e.schema_id or 0, 1, Lsn(e.commit_lsn), Lsn(e.end_lsn), e.ordinal,
@@ -29,7 +29,7 @@ def _log(events: list[Event]) -> history._Log:
         for e in events if e.kind == "schema"
     )  # fmt: skip
     ddl = tuple(
-        history._ddl_event(
+        versions._ddl_event(
             SimpleNamespace(
                 payload=json.loads(e.payload or ""), commit_lsn=e.commit_lsn, ordinal=e.ordinal, end_lsn=e.end_lsn
             )
@@ -37,20 +37,20 @@ def _log(events: list[Event]) -> history._Log:
         for e in events
         if e.kind == "ddl"
     )
-    return history._Log(tuple(sorted(schemas, key=history._position)), ddl)
+    return versions._Log(tuple(sorted(schemas, key=versions._position)), ddl)
 
 
 @pytest.fixture(autouse=True)
 def log(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history._Log, "read", classmethod(lambda _cls, _config: _log(made.events())))
+    monkeypatch.setattr(versions._Log, "read", classmethod(lambda _cls, _config: _log(made.events())))
 
 
-def _kinds(changes: tuple[history.Change, ...]) -> list[tuple[str, str | None]]:
+def _kinds(changes: tuple[versions.Change, ...]) -> list[tuple[str, str | None]]:
     return [(c.kind, c.column) for c in changes]
 
 
 def test_each_version_says_what_its_command_changed() -> None:
-    found = history.versions(CONFIG, "public.purchases")
+    found = versions.versions(CONFIG, "public.purchases")
     assert [_kinds(v.changes) for v in found] == [
         [("created", None)],
         [("renamed", "remark")],
@@ -65,14 +65,14 @@ def test_each_version_says_what_its_command_changed() -> None:
 
 
 def test_versions_join_without_gap_or_overlap() -> None:
-    found = history.versions(CONFIG, "purchases")
+    found = versions.versions(CONFIG, "purchases")
     assert [v.valid_to for v in found[:-1]] == [v.valid_from for v in found[1:]]
     assert found[-1].valid_to is None
 
 
 @pytest.mark.parametrize("name", ["purchases", "public.purchases", "orders", "public.orders"])
 def test_every_name_that_a_table_had_means_it(name: str) -> None:
-    assert history.resolve(CONFIG, name).relid == made.RELID
+    assert versions.resolve(CONFIG, name).relid == made.RELID
 
 
 @pytest.mark.parametrize(
@@ -86,57 +86,57 @@ def test_every_name_that_a_table_had_means_it(name: str) -> None:
     ],
 )
 def test_the_shape_as_of_an_lsn(lsn: int, columns: list[str]) -> None:
-    assert [c.name for c in history.show(CONFIG, "orders", Lsn(lsn)).table.columns] == columns
+    assert [c.name for c in versions.show(CONFIG, "orders", Lsn(lsn)).table.columns] == columns
 
 
 def test_before_the_first_version_there_is_no_shape() -> None:
     with pytest.raises(UnknownTable, match="begins at 0/1000"):
-        history.show(CONFIG, "orders", Lsn(0xFFF))
+        versions.show(CONFIG, "orders", Lsn(0xFFF))
 
 
 def test_a_diff_skips_what_happened_in_between() -> None:
-    found = history.diff(CONFIG, "orders", Lsn(0x1000), Lsn(0x5000))
+    found = versions.diff(CONFIG, "orders", Lsn(0x1000), Lsn(0x5000))
     assert _kinds(found) == [("type", "amount"), ("dropped", "note"), ("added", "priority")]
-    assert history.diff(CONFIG, "orders", Lsn(0x2000), Lsn(0x2FFF)) == ()
+    assert versions.diff(CONFIG, "orders", Lsn(0x2000), Lsn(0x2FFF)) == ()
     with pytest.raises(ConfigError, match="later one"):
-        history.diff(CONFIG, "orders", Lsn(2), Lsn(1))
+        versions.diff(CONFIG, "orders", Lsn(2), Lsn(1))
 
 
 def test_an_unknown_name_gets_close_ones() -> None:
     with pytest.raises(UnknownTable, match=r"did you mean public\.customers"):
-        history.versions(CONFIG, "custmers")
+        versions.versions(CONFIG, "custmers")
 
 
 def test_dropped_and_added_again_is_not_a_rename() -> None:
     before = TableVersion.from_json(made.snapshot("t", [made.column(1, "id", "int"), made.column(2, "a", "text")]))
     after = TableVersion.from_json(made.snapshot("t", [made.column(1, "id", "int"), made.column(3, "a", "text")]))
-    assert _kinds(history.changes(before, after)) == [("dropped", "a"), ("added", "a")]
+    assert _kinds(versions.changes(before, after)) == [("dropped", "a"), ("added", "a")]
 
 
 def test_key_nullability_and_default_are_changes() -> None:
     before = TableVersion.from_json(made.snapshot("t", [made.column(1, "id", "int"), made.column(2, "a", "text")]))
     shape = made.snapshot("t", [made.column(1, "id", "int"), made.column(2, "a", "text", not_null=True, default="'x'")])
     after = TableVersion.from_json(shape | {"key_attnums": [1, 2]})
-    assert _kinds(history.changes(before, after)) == [("key", None), ("nullability", "a"), ("default", "a")]
+    assert _kinds(versions.changes(before, after)) == [("key", None), ("nullability", "a"), ("default", "a")]
 
 
 def test_publications_that_differ_are_a_change() -> None:
     shape = made.snapshot("t", [made.column(1, "id", "int")])
     before, after = (TableVersion.from_json(shape | {"conflict": c}) for c in (None, "column lists differ"))
-    assert _kinds(history.changes(before, after)) == [("publications", None)]
+    assert _kinds(versions.changes(before, after)) == [("publications", None)]
 
 
 def test_a_dropped_table_ends_its_history() -> None:
     table = TableVersion.from_json(made.snapshots()[0])
     gone = TableVersion.from_json(made.snapshots()[0] | {"dropped": True})
-    assert _kinds(history.changes(table, gone)) == [("dropped", None)]
+    assert _kinds(versions.changes(table, gone)) == [("dropped", None)]
 
 
 def test_frames_have_their_documented_columns() -> None:
-    frame = history.versions_frame(CONFIG, "orders")
+    frame = versions.versions_frame(CONFIG, "orders")
     assert frame["changes"][1] == "renamed remark: note -> remark"
     assert (frame["role"].notna().sum(), str(frame["at"][1].tz)) == (5, "UTC")
-    shape = history.shape_frame(CONFIG, "orders", Lsn(0x1000))
-    told = history.shape_frame.__doc__ or ""
+    shape = versions.shape_frame(CONFIG, "orders", Lsn(0x1000))
+    told = versions.shape_frame.__doc__ or ""
     assert all(column in told for column in shape.columns)
     assert shape["lake_type"].tolist() == ["bigint", "decimal(10,2)", "string"]

@@ -34,13 +34,6 @@ ORDER = (
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
 #: Modules that have not moved into their room yet.
 HALL: dict[str, str] = {
-    "history": "history",
-    "explain": "history",
-    "rows": "history",
-    "effects": "history",
-    "lint": "history",
-    "lag": "history",
-    "unhandled": "history",
     "audit": "quality",
     "status": "ops",
     "doctor": "ops",
@@ -53,7 +46,7 @@ HALL: dict[str, str] = {
 }  # fmt: skip
 #: Imports against the order, to be removed.
 KNOWN = {
-    ("history", "toolkit.capture.slot_drain"), ("lake", "toolkit.history"), ("rawlog", "toolkit.lake.ledger"),
+    ("history", "toolkit.capture.slot_drain"), ("lake", "toolkit.history.versions"), ("rawlog", "toolkit.lake.ledger"),
 }  # fmt: skip
 #: Reach PostgreSQL on purpose beside `source`: the server and the traffic of the demo.
 OWN_SESSIONS = {"toolkit/embedded.py", "toolkit/workload.py", "toolkit/demo.py"}

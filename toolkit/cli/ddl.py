@@ -24,18 +24,18 @@ def ddl() -> None:
 @command
 def ddl_list(ctx: Context, unhandled: bool, resolved: bool) -> None:
     """Captured DDL in the order of the log."""
-    from toolkit import history
+    from toolkit.history import versions
 
     if unhandled:
         from dataclasses import asdict
 
-        from toolkit import unhandled as events_to_see
+        from toolkit.history import unhandled_ddl
 
-        found = [asdict(one) for one in events_to_see.unhandled(ctx.config, resolved=resolved)]
+        found = [asdict(one) for one in unhandled_ddl.unhandled(ctx.config, resolved=resolved)]
         ctx.output.table(found, ["id", "lsn", "kind", "table", "what", *(["note", "resolved_by"] if resolved else [])])
         return
 
-    events = history.events(ctx.config)
+    events = versions.events(ctx.config)
     rows = [
         {"lsn": e.end_lsn, "tag": e.tag, "effect": e.effect, "role": e.role, "event": e.event, "sql": e.sql}
         for e in events
@@ -49,12 +49,12 @@ def ddl_list(ctx: Context, unhandled: bool, resolved: bool) -> None:
 @command
 def ddl_resolve(ctx: Context, ident: str, note: str) -> None:
     """Put a note to an unhandled event. Heals nothing: a stale table wants `cdc repair`."""
-    from toolkit import unhandled
+    from toolkit.history import unhandled_ddl
     from toolkit.lake.lease import lease
 
     config = ctx.config
     with lease(config):
-        ctx.output.record(unhandled.resolve(config, ident, note))
+        ctx.output.record(unhandled_ddl.resolve(config, ident, note))
 
 
 @ddl.command("pause")
@@ -84,9 +84,9 @@ def ddl_lint(ctx: Context, file: TextIO, conninfo: str | None) -> int:
 
     Exit code 3 when one is silent, fails, or breaks UPDATE and DELETE at the source.
     """
-    from toolkit import lint
+    from toolkit.history import ddl_lint
 
-    effects = lint.lint(ctx.config, file.read(), conninfo=conninfo)
+    effects = ddl_lint.lint(ctx.config, file.read(), conninfo=conninfo)
     rows = [
         {
             "line": e.line,

@@ -25,7 +25,7 @@ def schema_history(ctx: Context, table: str) -> None:
 
     since_lsn: of a change that was found late, the LSN from which on it may have been so.
     """
-    from toolkit import history
+    from toolkit.history import versions
 
     rows = [
         {
@@ -39,7 +39,7 @@ def schema_history(ctx: Context, table: str) -> None:
             "changes": [str(c) for c in v.changes],
             "sql": v.ddl and v.ddl.sql,
         }
-        for v in history.versions(ctx.config, table)
+        for v in versions.versions(ctx.config, table)
     ]
     ctx.output.table(rows, ["from_lsn", "to_lsn", "since_lsn", "schema_id", "tag", "role", "at", "changes"])
 
@@ -50,11 +50,11 @@ def schema_history(ctx: Context, table: str) -> None:
 @command
 def schema_show(ctx: Context, table: str, as_of: Lsn | None) -> None:
     """A table's shape at an LSN, at the source and in the lake."""
-    from toolkit import history
+    from toolkit.history import versions
     from toolkit.values.lake_types import spark_type
     from toolkit.values.names import lake_columns
 
-    found = history.show(ctx.config, table, as_of)
+    found = versions.show(ctx.config, table, as_of)
     version = found.table
     names = lake_columns([(c.attnum, c.name) for c in version.columns])
     rows = [
@@ -82,9 +82,9 @@ def schema_show(ctx: Context, table: str, as_of: Lsn | None) -> None:
 @command
 def schema_diff(ctx: Context, table: str, from_lsn: Lsn, to_lsn: Lsn) -> None:
     """What changed between two LSNs, by column identity."""
-    from toolkit import history
+    from toolkit.history import versions
 
-    changes = history.diff(ctx.config, table, from_lsn, to_lsn)
+    changes = versions.diff(ctx.config, table, from_lsn, to_lsn)
     rows = [{"kind": c.kind, "column": c.column, "before": c.before, "after": c.after} for c in changes]
     ctx.output.table(rows, ["kind", "column", "before", "after"])
 
@@ -95,7 +95,7 @@ def schema_diff(ctx: Context, table: str, from_lsn: Lsn, to_lsn: Lsn) -> None:
 @command
 def schema_explain(ctx: Context, table: str, column: str | None) -> None:
     """A column's life: renames, type changes, drop and re-adding, with the DDL, the role and the rows seen."""
-    from toolkit import explain
+    from toolkit.history import column_life
 
     rows = [
         {
@@ -114,7 +114,7 @@ def schema_explain(ctx: Context, table: str, column: str | None) -> None:
             "first_row": s.seen and s.seen.first,
             "last_row": s.seen and s.seen.last,
         }
-        for s in explain.explain(ctx.config, table, column)
+        for s in column_life.explain(ctx.config, table, column)
     ]
     shown = [
         "attnum",
@@ -139,11 +139,11 @@ def schema_explain(ctx: Context, table: str, column: str | None) -> None:
 @command
 def rows(ctx: Context, table: str, as_of: Lsn | None, key: tuple[str, ...]) -> None:
     """Rows of a table at an LSN, or all versions of one key."""
-    from toolkit import rows as reading
+    from toolkit.history import rows_at_lsn
 
     bad = next((k for k in key if "=" not in k), None)
     if bad is not None:
         raise click.BadParameter(f"{bad!r}: expected COLUMN=VALUE", param_hint="--key")
     pairs = dict(k.split("=", 1) for k in key) or None
-    found = reading.rows(ctx.config, table, as_of, pairs)
+    found = rows_at_lsn.rows(ctx.config, table, as_of, pairs)
     ctx.output.table(found, list(found[0]) if found else [])

@@ -67,7 +67,7 @@ def at_one_lsn(config: Config, spark: SparkSession, tables: Sequence[str] = ()) 
         UnknownTable: no captured table has that name.
         NotProven: a table was never proven, or not at the LSN of the others; the message names it.
     """
-    from toolkit import history
+    from toolkit.history import versions as history
     from toolkit.lake.ledger import Ledger
     from toolkit.lake.reads import scan
     from toolkit.rawlog.states import live_tables

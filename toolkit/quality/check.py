@@ -90,11 +90,11 @@ def compare(
     rows: DifferingRows | None = None,
 ) -> CheckReport:
     """The comparison alone: drains and builds, but neither reports nor publishes. `rows` takes what differs."""
-    from toolkit import history
+    from toolkit.history import versions
     from toolkit.quality import incremental
     from toolkit.source import catalog, connection
 
-    wanted = {history.resolve(config, name).relid for name in tables}
+    wanted = {versions.resolve(config, name).relid for name in tables}
     with ExitStack() as stack:
         conn = stack.enter_context(connection.connect(config))
         try:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from toolkit import effects
+from toolkit.history import effects
 from toolkit.rawlog.arrow import BORN
 from toolkit.values.errors import ConfigError, UnknownTable
 from toolkit.values.lsn import Lsn
@@ -62,7 +62,7 @@ class DdlEvent:
     relids: tuple[int, ...]
     error: str | None
     created: tuple[int, ...] = ()  # of the relids, tables that it made
-    effect: str = effects.NONE  # its class, by `toolkit.effects`: the worst of all tables
+    effect: str = effects.NONE  # its class, by `toolkit.history.effects`: the worst of all tables
 
 
 @dataclass(frozen=True, slots=True)

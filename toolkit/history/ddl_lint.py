@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from toolkit import effects
 from toolkit.build.schema_changes import step
 from toolkit.decode import ddl
-from toolkit.history import changes
+from toolkit.history import effects
+from toolkit.history.versions import changes
 from toolkit.rawlog import states
 from toolkit.values.sql_script import statements
 from toolkit.values.table import TableVersion
@@ -29,7 +29,7 @@ _ROW_TAGS = ("INSERT", "UPDATE", "DELETE", "MERGE", "COPY")
 class Effect:
     """What one statement does to one captured table (`table` None: to none).
 
-    `effect`: a class of `toolkit.effects` (silent: the table turns stale and `remedy` heals it), fails, skipped, or
+    `effect`: a class of `toolkit.history.effects` (silent: the table turns stale and `remedy` heals it), fails, skipped, or
     differs (of line 0: the copy is not what the source is, so what is said of the table need not hold there).
     """
 

@@ -34,12 +34,12 @@ def rows(
         ConfigError: the LSN lies outside the log or what was built of it, or the key names an unknown column.
         NotProven: the table was stale at that LSN.
     """
-    from toolkit import history
+    from toolkit.history import versions
     from toolkit.lake import row_lines
     from toolkit.lake.session import own_session
     from toolkit.values.row_line import comparison
 
-    last = history.newest(config, table, as_of)
+    last = versions.newest(config, table, as_of)
     version = last.table
     plan = comparison(version, 1)
     names = [c.name for c in plan.columns]

@@ -10,7 +10,7 @@ import difflib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from toolkit.history import Change, DdlEvent, VersionInfo, column_changes, versions
+from toolkit.history.versions import Change, DdlEvent, VersionInfo, column_changes, versions
 from toolkit.values.errors import ConfigError
 from toolkit.values.lsn import Lsn
 from toolkit.values.table import Column

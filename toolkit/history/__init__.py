@@ -1,0 +1,1 @@
+"""Answer questions about the past: schema versions, rows and DDL by LSN."""
