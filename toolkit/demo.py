@@ -208,9 +208,9 @@ class _Demo:
     def _check(self) -> CheckReport:
         from toolkit.build import dbt_run
         from toolkit.capture import slot_drain
-        from toolkit.quality import check
+        from toolkit.quality import parity
 
-        found = check.check(self.config, drain=slot_drain.drain, build=dbt_run.build)
+        found = parity.check(self.config, drain=slot_drain.drain, build=dbt_run.build)
         statuses = {t.status for t in found.tables}
         status = "identical" if found.green else next(s for s in ("different", "stale", "not_taken") if s in statuses)
         rows = sum(t.rows or 0 for t in found.tables)

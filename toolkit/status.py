@@ -131,6 +131,6 @@ def _applied(config: Config) -> Lsn | None:
 
 
 def _published(config: Config) -> Lsn | None:
-    from toolkit.quality import publish
+    from toolkit.quality import published
 
-    return publish.published_lsn(config)
+    return published.published_lsn(config)

@@ -26,7 +26,7 @@ from toolkit.build import dbt_run, project
 from toolkit.capture import copy as snapshot
 from toolkit.capture import initialise, slot_drain
 from toolkit.embedded import EmbeddedServer
-from toolkit.quality import check as checking
+from toolkit.quality import parity
 from toolkit.values import config as configuration
 from toolkit.values.lsn import Lsn
 
@@ -152,7 +152,7 @@ def _parity(server: EmbeddedServer, conn: psycopg.Connection[Any], config: confi
     dbt_run.build(config, select=("public__compared",))
 
     def check() -> None:
-        report = checking.compare(config, ("public.compared",), drain=slot_drain.drain, build=dbt_run.build, full=True)
+        report = parity.compare(config, ("public.compared",), drain=slot_drain.drain, build=dbt_run.build, full=True)
         if not report.green or report.tables[0].rows != rows:
             raise SystemExit(f"bench: {report.to_dict()}")
 

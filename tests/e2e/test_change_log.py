@@ -13,14 +13,13 @@ import pytest
 
 from tests.support_change_log import PARTITIONED
 from tests.support_writers import TABLES, Writers, folded_rows, journal_inserts, source_rows, writing
-from toolkit import audit as auditing
 from toolkit import doctor, status
 from toolkit.build import dbt_run
 from toolkit.capture import copy, initialise, slot_drain
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake.ledger import Ledger
 from toolkit.output import plain
-from toolkit.quality import check as checking
+from toolkit.quality import dual_capture, parity
 from toolkit.rawlog import states
 from toolkit.source import ticks as tick
 from toolkit.values.config import Config, TableConfig
@@ -60,7 +59,7 @@ def _sql(config: Config, *statements: str) -> None:
 
 
 def _check(config: Config, *tables: str):
-    return checking.check(config, tables, drain=slot_drain.drain, build=dbt_run.build)
+    return parity.check(config, tables, drain=slot_drain.drain, build=dbt_run.build)
 
 
 @pytest.fixture(params=["tick", "slot"])
@@ -253,10 +252,10 @@ def test_two_captures_of_one_table_prove_each_other(database: str, lake: Config,
     _sql(config, "truncate item", "insert into item values (1, 1, 'one')", "alter table item add more int default 3")
     slot_drain.drain(config)
     assert folded_rows(config)["public.item"] == source_rows(database, "public.item", "id, v, note, big")
-    (table,) = auditing.audit(config).tables
+    (table,) = dual_capture.audit(config).tables
     assert (table.table, table.status) == ("public.item", "identical") and table.changes > 50
     with pytest.raises(UnknownTable, match="never captured twice"):
-        auditing.audit(config, ["public.bag"])
+        dual_capture.audit(config, ["public.bag"])
     # The planted fault: a change that only one side has.
     with psycopg.connect(database) as conn:
         fake = (
@@ -265,7 +264,7 @@ def test_two_captures_of_one_table_prove_each_other(database: str, lake: Config,
         conn.execute(fake, ["(9,9,x,,3)"])
         xid = conn.execute("select pg_current_xact_id()::text::bigint").fetchone()
     slot_drain.drain(config)
-    report = auditing.audit(config, ["public.item"])
+    report = dual_capture.audit(config, ["public.item"])
     assert report.red and [(d.xid, d.slot_op, d.logged_op) for d in report.differences] == [(*(xid or ()), None, "I")]
     assert writers.last
     command = [sys.executable, "-m", "toolkit.cli", "audit", "--output", "json"]

@@ -18,7 +18,7 @@ from toolkit.build import dbt_run
 from toolkit.capture import initialise, slot_drain
 from toolkit.lake import proofs, session
 from toolkit.lake.reads import scan
-from toolkit.quality import check as checking
+from toolkit.quality import parity
 from toolkit.values.config import Config
 from toolkit.values.resources import ROOT
 
@@ -29,9 +29,9 @@ TABLES = ("one", "two")
 KILLS = {
     ("toolkit.lake.row_lines", "figures", 1): (1, 1),
     ("toolkit.quality.expectations", "validate", 1): (1, 1),
-    ("toolkit.quality.publish", "_keep", 2): (1, 1),
-    ("toolkit.quality.publish", "_create_view", 2): (4, 1),
-    ("toolkit.quality.publish", "_write", 2): (5, 5),
+    ("toolkit.quality.published", "_keep", 2): (1, 1),
+    ("toolkit.quality.published", "_create_view", 2): (4, 1),
+    ("toolkit.quality.published", "_write", 2): (5, 5),
 }
 
 
@@ -52,7 +52,7 @@ def _raised(config: Config, file: Path, module: str, step: str, call: int) -> No
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(owner, step, killed)
         with pytest.raises(Killed):
-            checking.check(config, drain=slot_drain.drain, build=dbt_run.build)
+            parity.check(config, drain=slot_drain.drain, build=dbt_run.build)
 
 
 def _killed(config: Config, file: Path, module: str, step: str, call: int) -> None:
@@ -90,7 +90,7 @@ def test_a_check_killed_anywhere(database: str, lake: Config, end: Any) -> None:
             conn.execute(f"create table public.{name} (id int primary key, n int)".encode())
             conn.execute(f"insert into public.{name} values (1, 1)".encode())
     initialise.init(config)
-    assert checking.check(config, drain=slot_drain.drain, build=dbt_run.build).green
+    assert parity.check(config, drain=slot_drain.drain, build=dbt_run.build).green
     assert seen() == (1, 1)
     for number, ((module, step, call), shown) in enumerate(KILLS.items(), 1):
         source(number)
@@ -98,7 +98,7 @@ def test_a_check_killed_anywhere(database: str, lake: Config, end: Any) -> None:
         assert seen() == shown, step
         assert len(seen_at_one_lsn()) == 1, step
     source(6)
-    assert checking.check(config, drain=slot_drain.drain, build=dbt_run.build).green
+    assert parity.check(config, drain=slot_drain.drain, build=dbt_run.build).green
     assert seen() == (6, 6)
     assert seen_at_one_lsn() == {6}
     assert {row["status"] for row in scan(config, proofs.PUBLISHED)} == {"identical"}

@@ -17,7 +17,7 @@ from toolkit.build import dbt_run
 from toolkit.capture import initialise, slot_drain
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake import session
-from toolkit.quality import check as checking
+from toolkit.quality import parity
 from toolkit.quality.report import CheckReport
 from toolkit.values.config import CheckConfig, Config, SourceConfig
 from toolkit.values.resources import ROOT
@@ -50,7 +50,7 @@ def test_every_fault_in_tables_of_ten_million_rows(
 
         def check() -> CheckReport:
             before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
-            report = checking.check(config, drain=slot_drain.drain, build=dbt_run.build, full=True)
+            report = parity.check(config, drain=slot_drain.drain, build=dbt_run.build, full=True)
             grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
             with capsys.disabled():
                 seconds = time.monotonic() - started

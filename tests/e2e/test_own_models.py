@@ -15,8 +15,7 @@ from toolkit.build import dbt_run
 from toolkit.capture import copy, initialise, slot_drain
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake import session
-from toolkit.quality import check as checking
-from toolkit.quality import publish
+from toolkit.quality import parity, published
 from toolkit.quality.report import CheckReport
 from toolkit.values.config import Config
 from toolkit.values.resources import ROOT
@@ -70,7 +69,7 @@ class Shop:
         dbt_run.build(self.config)
 
     def check(self) -> CheckReport:
-        return checking.check(self.config, drain=slot_drain.drain, build=dbt_run.build)
+        return parity.check(self.config, drain=slot_drain.drain, build=dbt_run.build)
 
     def dbt(self) -> dict[str, str | None]:
         """What `dbt run` of the analysts' project said, by model."""
@@ -127,7 +126,7 @@ def test_models_on_published_read_proven_rows_only(shop: Shop, monkeypatch: pyte
     class Killed(BaseException):
         """The process ends here."""
 
-    real, moves = publish._create_view, []
+    real, moves = published._create_view, []
 
     def killed_at_the_second(*arguments: object) -> None:
         if moves:
@@ -136,7 +135,7 @@ def test_models_on_published_read_proven_rows_only(shop: Shop, monkeypatch: pyte
         real(*arguments)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(publish, "_create_view", killed_at_the_second)
+        patch.setattr(published, "_create_view", killed_at_the_second)
         with pytest.raises(Killed):
             shop.check()
     assert shop.dbt() == fine

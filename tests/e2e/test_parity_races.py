@@ -18,8 +18,7 @@ from toolkit.cli import main
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake import session
 from toolkit.lake.ledger import Ledger
-from toolkit.quality import check as checking
-from toolkit.quality import classify, publish
+from toolkit.quality import parity, published, row_classes
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.values.config import CheckConfig, Config, SourceConfig
 from toolkit.values.resources import ROOT
@@ -74,8 +73,8 @@ def _sql(config: Config, *statements: str) -> None:
             conn.execute(statement.encode())
 
 
-def _check(config: Config, *tables: str, build: checking.Build = dbt_run.build, full: bool = False) -> CheckReport:
-    return checking.check(config, tables, drain=slot_drain.drain, build=build, full=full)
+def _check(config: Config, *tables: str, build: parity.Build = dbt_run.build, full: bool = False) -> CheckReport:
+    return parity.check(config, tables, drain=slot_drain.drain, build=build, full=full)
 
 
 def _by_name(report: CheckReport) -> dict[str, TableCheck]:
@@ -151,7 +150,7 @@ def test_the_report_names_who_holds_a_lock(source: Config) -> None:
     assert f"pid {pid} (migration" in (found["item"].reason or "")
     assert f"pid {pid} (migration" in report.text
     assert {t.status for name, t in found.items() if name != "item"} == {"identical"}
-    assert publish.proofs(source)[found["item"].relid]["status"] == "not_taken"
+    assert published.proofs(source)[found["item"].relid]["status"] == "not_taken"
 
 
 def test_rows_without_what_they_reference_are_red(source: Config) -> None:
@@ -181,7 +180,7 @@ def test_rows_without_what_they_reference_are_red(source: Config) -> None:
 
 def test_faults_in_a_table_of_many_buckets_are_classed(source: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """Enough rows for thousands of buckets, of which some hundred differ; their lines are spooled in parts."""
-    monkeypatch.setattr(classify, "_PART", 2_000)
+    monkeypatch.setattr(row_classes, "_PART", 2_000)
     spark = session.own_session(source)
 
     def many() -> TableCheck:

@@ -22,7 +22,7 @@ from toolkit import workload
 from toolkit.build import dbt_run
 from toolkit.capture import initialise, slot_drain
 from toolkit.embedded import EmbeddedServer
-from toolkit.quality import check as checking
+from toolkit.quality import parity
 from toolkit.source import exact_cut, row_lines
 from toolkit.values.config import Config, SourceConfig
 from toolkit.values.resources import ROOT
@@ -105,7 +105,7 @@ def test_zero_false_positives(
                     # Both kinds of cut in turn.
                     kind = ("slot", "snapshot")[sum(cuts.values()) % 2]
                     monkeypatch.setattr(exact_cut, "slot_at_once", lambda _, slot=kind == "slot": slot)
-                    report = checking.check(config, drain=slot_drain.drain, build=dbt_run.build)
+                    report = parity.check(config, drain=slot_drain.drain, build=dbt_run.build)
                     cuts[kind if report.lsn is not None else "none"] += 1
                     for table in report.tables:
                         statuses[table.status] += 1

@@ -13,7 +13,7 @@ from toolkit.build import dbt_run
 from toolkit.capture import initialise, slot_drain
 from toolkit.lake import reads, session
 from toolkit.lake.ledger import Ledger
-from toolkit.quality import check as checking
+from toolkit.quality import parity
 from toolkit.rawlog import states
 from toolkit.source import connection, slot
 from toolkit.values.config import Config
@@ -54,7 +54,7 @@ def _events(config: Config, where: str = "true") -> list[tuple]:
 
 
 def _check(config: Config, *tables: str):
-    return checking.check(config, tables, drain=slot_drain.drain, build=dbt_run.build)
+    return parity.check(config, tables, drain=slot_drain.drain, build=dbt_run.build)
 
 
 @pytest.mark.parametrize("pg", ["pg18"], indirect=True)

@@ -9,7 +9,7 @@ from toolkit import status
 from toolkit.build import dbt_run
 from toolkit.capture import copy, initialise, slot_drain
 from toolkit.lake import session
-from toolkit.quality import check as checking
+from toolkit.quality import parity
 from toolkit.values.config import Config
 
 pytestmark = [pytest.mark.e2e, pytest.mark.wide, pytest.mark.parametrize("pg", ["pg18"], indirect=True)]
@@ -41,7 +41,7 @@ def _sql(config: Config, text: str) -> None:
 
 
 def _check(config: Config) -> dict[str, str]:
-    report = checking.check(config, (), drain=slot_drain.drain, build=dbt_run.build)
+    report = parity.check(config, (), drain=slot_drain.drain, build=dbt_run.build)
     return {t.table.removeprefix("public."): t.status for t in report.tables}
 
 

@@ -19,8 +19,7 @@ from toolkit.embedded import EmbeddedServer
 from toolkit.history.rows_at_lsn import rows
 from toolkit.lake import session
 from toolkit.lake.ledger import Ledger
-from toolkit.quality import check as checking
-from toolkit.quality import expectations, publish, trend
+from toolkit.quality import expectations, parity, published, trend
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.source import exact_cut, row_lines, slot
 from toolkit.values.config import Config
@@ -60,7 +59,7 @@ def _sql(config: Config, *statements: str) -> None:
 
 
 def _check(config: Config, *tables: str) -> CheckReport:
-    return checking.check(config, tables, drain=slot_drain.drain, build=dbt_run.build)
+    return parity.check(config, tables, drain=slot_drain.drain, build=dbt_run.build)
 
 
 def _by_name(report: CheckReport) -> dict[str, TableCheck]:
@@ -77,7 +76,7 @@ def test_green_then_each_fault_is_found(source: Config) -> None:
     assert trend.differing(source) == []
     assert green.lsn is not None
     assert green.lsn == Ledger(source).last().complete_to  # type: ignore[union-attr]
-    assert publish.published_lsn(source) == green.lsn
+    assert published.published_lsn(source) == green.lsn
     assert {"public.bag", "public.item"} <= set(green.published)
     spark = session.own_session(source)
     assert spark.table("published.public__item").count() == 299
@@ -132,7 +131,7 @@ def test_green_then_each_fault_is_found(source: Config) -> None:
     ]
     # What was not proven stays where it was last proven.
     assert spark.table("published.public__item").where("id in (7, 8)").count() == 2
-    assert publish.published(source)["public.item"] == green.lsn
+    assert published.published(source)["public.item"] == green.lsn
 
     # Its rows are those of the source, in every column that the source has.
     spark.sql("ALTER TABLE current.public__felt ADD COLUMN margin int")
@@ -149,7 +148,7 @@ def test_what_cannot_be_compared_is_never_green(source: Config, monkeypatch: pyt
     def drain_behind_ddl(config: Config, *, upto: Lsn) -> object:
         return slot_drain.drain(config, upto=upto)
 
-    real = checking._take_source
+    real = parity._take_source
 
     def altered_first(config: Config, *rest: object) -> object:
         # After the cut, before the source's figures are read. The snapshot prints old rows by the new label.
@@ -157,8 +156,8 @@ def test_what_cannot_be_compared_is_never_green(source: Config, monkeypatch: pyt
         return real(config, *rest)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(checking, "_take_source", altered_first)
-        report = checking.compare(source, drain=drain_behind_ddl, build=dbt_run.build)
+        patch.setattr(parity, "_take_source", altered_first)
+        report = parity.compare(source, drain=drain_behind_ddl, build=dbt_run.build)
     found = _by_name(report)
     assert found["public.item"].status == "not_taken"
     assert "truncated" in (found["public.item"].reason or "")
@@ -180,7 +179,7 @@ def test_what_cannot_be_compared_is_never_green(source: Config, monkeypatch: pyt
 
     with monkeypatch.context() as patch:
         patch.setattr(row_lines, "lines", altered_meanwhile)
-        report = checking.compare(source, drain=drain_behind_ddl, build=dbt_run.build)
+        report = parity.compare(source, drain=drain_behind_ddl, build=dbt_run.build)
     found = _by_name(report)
     assert found["public.felt"].status == "not_taken"
     assert "altered while it was read" in (found["public.felt"].reason or "")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.quality import expectations, standing
+from toolkit.quality import expectations, published_state
 from toolkit.quality.report import Cause, CheckReport, Difference, Reference, Sample, TableCheck
 from toolkit.values.config import CheckConfig, Config
 from toolkit.values.errors import CdcError
@@ -86,7 +86,7 @@ def test_published_tables_that_reference_each_other_stand_at_one_lsn(tmp_path: P
     report = CheckReport(
         Lsn(0x1000), (OK, RED["different"]), references=(Reference(key), Reference(replace(key, references=99)))
     )
-    stands = standing.after(proofs, report)
+    stands = published_state.after(proofs, report)
     assert stands.references == (
         {
             "name": "b_a_fkey",
@@ -110,7 +110,7 @@ def test_published_tables_that_reference_each_other_stand_at_one_lsn(tmp_path: P
     told = {(n, said) for n, text in pages.items() for said in status.findall(re.sub(r"<[^>]+>", " ", text))}
     assert told == {(n, "Succeeded" if n == "orphans" else "Failed") for n in pages}
     whole = replace(report, tables=(OK, replace(OK, table="public.b", relid=2)))
-    expectations.run(whole, tmp_path, standing.after(proofs, whole))
+    expectations.run(whole, tmp_path, published_state.after(proofs, whole))
     pages = {
         p.parent.parent.parent.name: p.read_text(encoding="utf-8") for p in tmp_path.rglob("validations/**/*.html")
     }
@@ -123,7 +123,7 @@ def test_a_proof_that_has_grown_old_fails_its_suite(tmp_path: Path) -> None:
     at = datetime.now(UTC) - timedelta(hours=30)
     proofs = {2: {"table": "public.b", "status": "identical", "lsn": 0x800, "full_at": None, "proven_at": at}}
     report = CheckReport(Lsn(0x1000), (OK,))
-    stands = standing.after(proofs, report)
+    stands = published_state.after(proofs, report)
     assert [t["age_hours"] for t in stands.tables] == [0.0, pytest.approx(30, abs=0.1)]
     for hours in (24.0, 48.0):
         expectations.run(report, tmp_path)  # imports the library

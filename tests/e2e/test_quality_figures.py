@@ -12,7 +12,7 @@ from psycopg import sql
 
 from tests.support_postgres import mostly_one_server
 from toolkit.lake import row_lines as lake_side
-from toolkit.quality.classify import classify
+from toolkit.quality.row_classes import classify
 from toolkit.source import connection, row_lines
 from toolkit.values.config import Config, SourceConfig
 from toolkit.values.lake_types import typed_sql

@@ -15,7 +15,7 @@ from toolkit.cli import frame, main
 from toolkit.history import rows_at_lsn
 from toolkit.lake import session
 from toolkit.lake.ledger import Ledger
-from toolkit.quality import check as checking
+from toolkit.quality import parity
 from toolkit.rawlog import states
 from toolkit.source import slot
 from toolkit.values.config import Config
@@ -58,7 +58,7 @@ def _as_of(config: Config, lsn: Lsn) -> dict[str, str]:
 
 
 def _check(config: Config) -> dict[str, str]:
-    report = checking.check(config, (), drain=slot_drain.drain, build=dbt_run.build)
+    report = parity.check(config, (), drain=slot_drain.drain, build=dbt_run.build)
     return {t.table.removeprefix("public."): t.status for t in report.tables}
 
 

@@ -21,8 +21,7 @@ from toolkit.embedded import EmbeddedServer
 from toolkit.history import rows_at_lsn
 from toolkit.lake import session
 from toolkit.lake.ledger import Ledger
-from toolkit.quality import check as checking
-from toolkit.quality import publish
+from toolkit.quality import parity, published
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.rawlog.states import states_at
 from toolkit.values.config import Config
@@ -56,7 +55,7 @@ def config(pg16: EmbeddedServer, lake: Config) -> Iterator[Config]:
 
 
 def _check(config: Config) -> CheckReport:
-    return checking.check(config, drain=slot_drain.drain, build=dbt_run.build)
+    return parity.check(config, drain=slot_drain.drain, build=dbt_run.build)
 
 
 def _run(config: Config, command: str | None) -> Any:
@@ -134,7 +133,7 @@ def test_the_printed_commands_heal_the_named_rows_and_no_others(config: Config) 
     )
     wanted = [*(("D", n) for n in keys), *(("U", n) for n in keys if n != "7")]
     assert sorted(map(tuple, put.collect())) == sorted(wanted)
-    assert {row["status"] for row in publish.proofs(config).values()} == {"different"}  # nothing is green by a repair
+    assert {row["status"] for row in published.proofs(config).values()} == {"different"}  # nothing is green by a repair
 
     left = _by_name(_check(config))
     assert {name: t.status for name, t in left.items()} == {

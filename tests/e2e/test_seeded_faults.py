@@ -24,8 +24,7 @@ from toolkit.cli import frame, main
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake import session
 from toolkit.lake.ledger import Ledger
-from toolkit.quality import check as checking
-from toolkit.quality import publish
+from toolkit.quality import parity, published
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.values.config import CheckConfig, Config, SourceConfig
 from toolkit.values.resources import ROOT
@@ -51,7 +50,7 @@ class Scene:
         return {t.table.removeprefix("public."): t for t in report.tables}
 
     def report(self) -> CheckReport:
-        return checking.check(self.config, drain=slot_drain.drain, build=dbt_run.build)
+        return parity.check(self.config, drain=slot_drain.drain, build=dbt_run.build)
 
 
 def _sql(scene: Scene, *statements: str) -> None:
@@ -190,7 +189,7 @@ def test_every_fault_is_found_and_classed(scene: Scene) -> None:
     assert spark.table("published.public__keyed_whole").count() == COUNT
     proofs = {r["table"]: r for r in spark.table("ops.proofs").collect()}
     assert proofs["public.keyed"]["status"] == "different"
-    assert proofs["public.keyed"]["proven_lsn"] == str(publish.published(scene.config)["public.keyed"])
+    assert proofs["public.keyed"]["proven_lsn"] == str(published.published(scene.config)["public.keyed"])
     assert spark.table("ops.parity_results").where("not published").count() == 4
     for result in found.values():
         _run(scene, result.remedy)
@@ -233,7 +232,7 @@ def test_large_tables_are_proved_by_what_the_log_touched(scene: Scene) -> None:
     large = Scene(config.model_copy(update={"check": CheckConfig(full_rows=0, full_hours=24)}), scene.last_batch)
     spark = session.own_session(config)
     assert scene.report().green
-    before = publish.published(config)["public.keyed"]
+    before = published.published(config)["public.keyed"]
     _sql(
         scene,
         "update public.keyed set name = 'new', id = id + 1000 where id in (1, 2)",

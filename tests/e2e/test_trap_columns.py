@@ -8,7 +8,7 @@ import pytest
 from toolkit.build import dbt_run
 from toolkit.capture import initialise, slot_drain
 from toolkit.lake import session
-from toolkit.quality import check as checking
+from toolkit.quality import parity
 from toolkit.quality.report import CheckReport, Difference
 from toolkit.values.config import Config
 
@@ -60,11 +60,11 @@ def test_trap_119_1000_columns_in_parity(database: str, lake: Config) -> None:
     with conn:
         conn.execute("update public.wide set c1000 = null, c6 = 'more' where c1 <= 5")
         conn.execute("delete from public.wide where c1 = 6")
-        green = checking.compare(config, drain=slot_drain.drain, build=dbt_run.build)
+        green = parity.compare(config, drain=slot_drain.drain, build=dbt_run.build)
         assert told(green) == ("identical", [])
         assert green.tables[0].rows == ROWS - 1
         alter(config, "c771", 500)
-        red = checking.compare(config, drain=slot_drain.drain, build=dbt_run.build)
+        red = parity.compare(config, drain=slot_drain.drain, build=dbt_run.build)
     assert told(red) == ("different", [((("c1", "500"),), (Difference("c771", "t500", "altered"),))])
 
 
@@ -87,12 +87,12 @@ def test_trap_119_1600_columns(database: str, lake: Config) -> None:
         conn.execute("update public.wide set c1600 = 'newer' where c1 = 9")
         with pytest.raises(psycopg.errors.TooManyColumns):
             conn.execute("alter table public.wide add column c1601 text")
-        report = checking.check(config, drain=slot_drain.drain, build=dbt_run.build)
+        report = parity.check(config, drain=slot_drain.drain, build=dbt_run.build)
         assert told(report) == ("identical", [])
         assert report.green
         assert len(session.own_session(config).table("published.public__wide").columns) == 1600  # and _cdc_text
         alter(config, "c1600", 500)
-        red = checking.check(config, drain=slot_drain.drain, build=dbt_run.build)
+        red = parity.check(config, drain=slot_drain.drain, build=dbt_run.build)
     assert told(red) == ("different", [((("c1", "500"),), (Difference("c1600", None, "altered"),))])
     (sample,) = red.tables[0].samples
     assert sample.cause is not None and sample.cause.kind == "tampered"

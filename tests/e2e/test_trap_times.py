@@ -12,7 +12,7 @@ import pytest
 from toolkit.build import dbt_run
 from toolkit.capture import initialise, slot_drain
 from toolkit.lake import session
-from toolkit.quality import check as checking
+from toolkit.quality import parity
 from toolkit.source import peek
 from toolkit.values.config import Config
 from toolkit.values.spool import Spool
@@ -65,7 +65,7 @@ def test_trap_016_equal_and_reversed_times(database: str, lake: Config, monkeypa
         slot_drain.drain(config)
         monkeypatch.setattr(peek, "peek", whole)
         dbt_run.build(config)
-        report = checking.check(config, (), drain=slot_drain.drain, build=dbt_run.build)
+        report = parity.check(config, (), drain=slot_drain.drain, build=dbt_run.build)
         assert {t.table: t.status for t in report.tables} == dict.fromkeys(("public.t", "public.bag"), "identical")
         _sql(config, "delete from public.t where id > 5; insert into public.t values (3, 0)")
         slot_drain.drain(config)

@@ -17,7 +17,7 @@ from toolkit import status
 from toolkit.build import dbt_run
 from toolkit.capture import copy, initialise, slot_drain
 from toolkit.embedded import EmbeddedServer
-from toolkit.quality import check as checking
+from toolkit.quality import parity
 from toolkit.quality.report import TableCheck
 from toolkit.source import connection
 from toolkit.values.config import Config
@@ -41,7 +41,7 @@ def _check(config: Config) -> dict[str, TableCheck]:
     def current_only(config: Config, *, select: Sequence[str] | None = None) -> dbt_run.BuildResult:
         return dbt_run.build(config, select=select or ["current"])
 
-    return {t.table: t for t in checking.compare(config, drain=slot_drain.drain, build=current_only).tables}
+    return {t.table: t for t in parity.compare(config, drain=slot_drain.drain, build=current_only).tables}
 
 
 def play(server: EmbeddedServer, directory: Path, traps: dict[str, Trap]) -> Checked:

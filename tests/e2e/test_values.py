@@ -21,7 +21,7 @@ from toolkit.embedded import EmbeddedServer
 from toolkit.history import column_life, rows_at_lsn, versions
 from toolkit.lake import schema_update, session
 from toolkit.lake.ledger import Ledger
-from toolkit.quality import check as checking
+from toolkit.quality import parity
 from toolkit.quality.report import CheckReport
 from toolkit.source import connection
 from toolkit.values.config import Config
@@ -234,7 +234,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             "insert into public.none default values",
             "insert into public.none default values",
         )
-        report = checking.check(config, drain=slot_drain.drain, build=dbt_run.build)
+        report = parity.check(config, drain=slot_drain.drain, build=dbt_run.build)
         yield World(config, corpus, report)
 
 
@@ -454,6 +454,6 @@ def test_ddl_reaches_current_and_published_waits_for_its_proof(world: World):
     assert [s.seen.rows if s.seen else 0 for s in lives] == [4, 0, 0, 0, 0, 1]
     assert lives[3].ddl is not None
     assert lives[3].ddl.role == "postgres"
-    report = checking.check(config, ["public.T"], drain=slot_drain.drain, build=dbt_run.build)
+    report = parity.check(config, ["public.T"], drain=slot_drain.drain, build=dbt_run.build)
     assert report.green
     assert "g" in spark.table("published.public__t__7139ee35").columns

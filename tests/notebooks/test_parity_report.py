@@ -11,8 +11,8 @@ import pytest
 from tests import support_history as made
 from toolkit import notebook
 from toolkit.lake.ledger import Ledger
-from toolkit.quality import expectations, publish
-from toolkit.quality.differing import DifferingRows
+from toolkit.quality import expectations, published
+from toolkit.quality.differing_rows import DifferingRows
 from toolkit.quality.report import CheckReport, Difference, Sample, TableCheck
 from toolkit.rawlog.batch import BatchRecord, SourceIdentity
 from toolkit.values.config import Config
@@ -47,7 +47,7 @@ def checked(lake: Config, spark: object) -> Config:
                 for n in (7, 8, 9):
                     take("modified", (str(n), "1.00", "right"), (str(n), "1.00", "wrong"))
         rows.commit()
-        publish.publish(lake, report, at=rows.checked_at)
+        published.publish(lake, report, at=rows.checked_at)
         expectations.write(lake, report)
     return lake
 
@@ -81,7 +81,7 @@ def test_what_healed_it_is_told(checked: Config, tmp_path: Path) -> None:
         HEALED, status="identical", rows=1, identical=1, snapshot_id=row[0], full_lsn=lsn, full_at=None, reason=None
     )
     report = CheckReport(lsn, (proof, GREEN))
-    publish.publish(checked, report)
+    published.publish(checked, report)
     expectations.write(checked, report)
     text = _run(checked, tmp_path)
     assert "public.orders: identical, proven at 0/2000" in text

@@ -10,8 +10,8 @@ import pytest
 
 from tests.support_postgres import fresh_database, replayed, standby_of
 from toolkit.embedded import EmbeddedServer
-from toolkit.quality.against import _doubt, _Position, against
 from toolkit.quality.report import TableCheck
+from toolkit.quality.second_server import _doubt, _Position, against
 from toolkit.values.config import Config, SourceConfig
 from toolkit.values.errors import UnknownTable
 from toolkit.values.lsn import Lsn
@@ -96,16 +96,16 @@ def test_a_server_that_moves_is_not_called_different(
 ) -> None:
     _run(source.source.conninfo, *SCHEMA)
     _run(copy, "delete from public.item where id = 8")
-    from toolkit.quality import against as module
+    from toolkit.quality import second_server
 
-    real = module._compared
+    real = second_server._compared
 
     def meanwhile(*arguments: object) -> TableCheck:
         with contextlib.suppress(psycopg.errors.UniqueViolation):
             _run(copy, "insert into public.item values (8, 'back', 1, 'y')")
         return real(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(module, "_compared", meanwhile)
+    monkeypatch.setattr(second_server, "_compared", meanwhile)
     found = _by_name(source, copy)
     assert (found["public.item"].status, found["public.bag"].status) == ("not_taken", "identical")
     assert "moved while it was read: at transaction" in (found["public.item"].reason or "")

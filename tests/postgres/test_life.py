@@ -26,10 +26,10 @@ from tests.support_kinds import KINDS, SCHEMA
 from tests.support_life import Life
 from tests.support_log import Log, Shown
 from tests.support_postgres import fresh_database, has_postgres_15
-from toolkit import audit
 from toolkit.capture import drift
 from toolkit.capture.copy import Scope
 from toolkit.embedded import EmbeddedServer
+from toolkit.quality import dual_capture
 from toolkit.source import change_log, locks
 from toolkit.values.config import Config
 from toolkit.values.errors import CdcError, ConfigError, UnknownTable
@@ -289,7 +289,7 @@ class Round:
         """As of earlier points, by all that the log knows now; and what is captured twice is the same twice."""
         for at, shown in self.points:
             self.compare(at, shown)
-        for relid, low, high in audit.windows(self.log):  # type: ignore[arg-type]
+        for relid, low, high in dual_capture.windows(self.log):  # type: ignore[arg-type]
             self.audited(relid, low, high)
 
     def audited(self, relid: int, low: int, high: int | None) -> None:

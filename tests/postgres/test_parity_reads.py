@@ -15,8 +15,8 @@ import pytest
 
 from tests.support_postgres import fresh_database, mostly_one_server
 from toolkit.embedded import EmbeddedServer
-from toolkit.quality import reading
-from toolkit.quality.classify import classify
+from toolkit.quality import source_rows
+from toolkit.quality.row_classes import classify
 from toolkit.source import catalog, exact_cut, guard, install, row_lines, slot
 from toolkit.source.connection import Connection, connect
 from toolkit.values.config import Config, SourceConfig
@@ -73,7 +73,7 @@ def test_labels_renamed_after_the_snapshot_are_refused(source: Config) -> None:
 
         def read(of: Comparison) -> list[Any]:
             found = []
-            with reading.lines(conn, other, of, config=source) as blocks:
+            with source_rows.lines(conn, other, of, config=source) as blocks:
                 found += [fields(one, of.natives) for block in blocks for one in block]
             return found
 
@@ -88,7 +88,7 @@ def test_labels_renamed_after_the_snapshot_are_refused(source: Config) -> None:
                 assert found == [("1", "sick", '{"(sick,1)"}')]
             with pytest.raises(row_lines.TableMoved, match="altered while it was read"):
                 read(before)
-            assert not reading.alike(before, plan())
+            assert not source_rows.alike(before, plan())
             renamed = plan()
             other.execute("alter type public.pair add attribute three int")
             with pytest.raises(row_lines.TableMoved, match="altered while it was read"):
@@ -315,10 +315,10 @@ def test_another_row_filter_is_another_table(source: Config) -> None:
         before = plan()
         (name,) = source.source.publications
         conn.execute(f"alter publication {name} set table public.t where (id > 1)".encode())
-        assert reading.alike(before, before)
-        assert not reading.alike(before, plan())
+        assert source_rows.alike(before, before)
+        assert not source_rows.alike(before, plan())
         conn.execute(f"alter publication {name} set table public.t (id)".encode())
-        assert not reading.alike(before, plan())
+        assert not source_rows.alike(before, plan())
 
 
 @mostly_one_server

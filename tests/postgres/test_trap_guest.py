@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from tests.trap_world import PAIR, ROOT, World
-from toolkit.quality import check as checking
+from toolkit.quality import parity
 from toolkit.rawlog.states import states_at, table_states
 from toolkit.source import row_lines
 from toolkit.source.connection import connect
@@ -105,17 +105,17 @@ def test_trap_150_the_stream_needs_no_search_path_and_a_check_names_the_function
     log.drain()
     version = log.version(world.relid("t"), log.complete_to)
     assert version is not None
-    unread = checking._Taken(comparison(version, 16), None)
+    unread = parity._Taken(comparison(version, 16), None)
     with connect(world.config) as conn, connect(world.config) as other:
         with row_lines.inside_snapshot(conn, None, seconds=5):
-            taken = checking._read(world.config, conn, other, unread)
+            taken = parity._read(world.config, conn, other, unread)
         assert taken.figures is None
         assert re.fullmatch(
             r"function helper\(text\) does not exist; name its schema .* set search_path = .*", taken.reason
         )
         world.sql(_MENDED)
         with row_lines.inside_snapshot(conn, None, seconds=5):
-            assert checking._read(world.config, conn, other, unread).figures is not None
+            assert parity._read(world.config, conn, other, unread).figures is not None
     world.exact("t")
 
 

@@ -16,7 +16,7 @@ from toolkit import maintain as maintaining
 from toolkit.lake import proofs, reads, session
 from toolkit.lake.applied import applied
 from toolkit.lake.ledger import Ledger
-from toolkit.quality import publish
+from toolkit.quality import published
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.batch import BatchRecord, SourceIdentity
@@ -67,7 +67,7 @@ class Shop:
             status = statuses.get(table.name, "identical")
             made = applied(self.config, table).snapshot_id
             found.append(TableCheck(table.identifier, table.relid, status, 1, 1, 0, 0, 0, snapshot_id=made))  # type: ignore[arg-type]
-        publish.publish(self.config, CheckReport(Lsn(self.lsn), tuple(found), batch_id=1))
+        published.publish(self.config, CheckReport(Lsn(self.lsn), tuple(found), batch_id=1))
 
     def rename(self, old: str, new: str) -> None:
         """What the log says of a table that the source has renamed."""
@@ -120,7 +120,7 @@ class Killed(BaseException):
 
 def _killed_at(patch: pytest.MonkeyPatch, shop: Shop, step: str, number: int) -> None:
     """Publish, and end at the `number`th call of a step, before it does anything."""
-    real, calls = getattr(publish, step), []
+    real, calls = getattr(published, step), []
 
     def killed(*arguments: Any, **named: Any) -> None:
         calls.append(arguments)
@@ -129,7 +129,7 @@ def _killed_at(patch: pytest.MonkeyPatch, shop: Shop, step: str, number: int) ->
         real(*arguments, **named)
 
     with patch.context() as inner:
-        inner.setattr(publish, step, killed)
+        inner.setattr(published, step, killed)
         with pytest.raises(Killed):
             shop.publish()
 
@@ -232,7 +232,7 @@ def test_a_renamed_table_that_is_red_is_read_under_the_name_of_its_proof(shop: S
     assert [row["n2"] for row in shop.spark.table("published.public__c").collect()] == [5]
     assert reads.tables(shop.config, "published", "VIEW") == ("public__b", "public__c")
     # The log has gone on since the comparison: what came then is not proven.
-    assert {row["batch_id"] for row in publish.proofs(shop.config).values()} == {1}
+    assert {row["batch_id"] for row in published.proofs(shop.config).values()} == {1}
 
 
 def test_a_red_table_stays_and_one_lsn_is_refused_by_its_name(shop: Shop) -> None:

@@ -13,7 +13,7 @@ from tests.support_history import column, snapshot
 from toolkit.lake.applied import Applied, Commit, Foreign, _commits
 from toolkit.lake.evidence import Row, RowEvent
 from toolkit.quality.cause import Account, _cause, remedy
-from toolkit.quality.differing import FEW
+from toolkit.quality.differing_rows import FEW
 from toolkit.quality.report import Cause, Sample, TableCheck
 from toolkit.values.lsn import Lsn
 from toolkit.values.row_line import Comparison, comparison

@@ -16,8 +16,8 @@ from xxhash import xxh64_intdigest
 
 from tests.unit.lines import line_of
 from toolkit.lake.row_lines import key_ranges_sql
-from toolkit.quality.classify import classify
 from toolkit.quality.report import CheckReport, Classes, TableCheck, as_text
+from toolkit.quality.row_classes import classify
 from toolkit.source import copytext
 from toolkit.values.lsn import Lsn
 from toolkit.values.row_line import (

@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import SEED
 from tests.unit.lines import line_of
-from toolkit.quality.classify import classify
+from toolkit.quality.row_classes import classify
 from toolkit.values.row_line import Sums, chosen, differing, fields
 
 pytestmark = pytest.mark.unit

@@ -129,11 +129,10 @@ def build(ctx: Context, as_of_lsn: Lsn | None, dbt_args: tuple[str, ...]) -> int
 def _check(ctx: Context, config: Config, tables: tuple[str, ...], *, full: bool = False) -> int:
     from toolkit.build import dbt_run
     from toolkit.capture import slot_drain
-    from toolkit.quality import check as checking
-    from toolkit.quality import expectations
+    from toolkit.quality import expectations, parity
 
     expectations.preload()
-    return _told(ctx, checking.check(config, tables, drain=slot_drain.drain, build=dbt_run.build, full=full))
+    return _told(ctx, parity.check(config, tables, drain=slot_drain.drain, build=dbt_run.build, full=full))
 
 
 def _told(ctx: Context, report: CheckReport) -> int:
@@ -156,9 +155,9 @@ def _told(ctx: Context, report: CheckReport) -> int:
 def check(ctx: Context, tables: tuple[str, ...], full: bool, against: str | None) -> int:
     """Prove parity at an exact LSN and publish what is proven. Exit code 3 on a difference or a red table."""
     if against is not None:
-        from toolkit.quality import against as second
+        from toolkit.quality import second_server
 
-        return _told(ctx, second.against(ctx.config, against, tables))
+        return _told(ctx, second_server.against(ctx.config, against, tables))
     from toolkit.lake.lease import lease
 
     config = ctx.config
@@ -207,7 +206,7 @@ def repair(
     """Copy stale tables again at a new exact LSN; all of them if none is named."""
     from toolkit.capture import copy
     from toolkit.lake.lease import lease
-    from toolkit.quality import differing as found
+    from toolkit.quality import differing_rows
 
     parts = {"--columns": columns, "--partition": partition, "--rows": rows, "--differing": differing}
     if sum(map(bool, parts.values())) > 1:
@@ -219,7 +218,7 @@ def repair(
         scope = copy.Scope(
             tuple(c.strip() for c in columns.split(",")) if columns else (),
             partition,
-            found.keys(config, tables[0]) if differing else rows,
+            differing_rows.keys(config, tables[0]) if differing else rows,
         )
         done = copy.repair(config, tables, scope=scope)
     ctx.output.record(done)
@@ -246,9 +245,9 @@ def maintain(ctx: Context) -> None:
 @command
 def audit(ctx: Context, tables: tuple[str, ...]) -> int:
     """Compare the two captures of tables with capture = "both", change by change. Exit code 3 on a difference."""
-    from toolkit import audit as auditing
+    from toolkit.quality import dual_capture
 
-    report = auditing.audit(ctx.config, tables)
+    report = dual_capture.audit(ctx.config, tables)
     ctx.output.record(report)
     return RED if report.red else 0
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from toolkit.quality.differing import FEW
+from toolkit.quality.differing_rows import FEW
 from toolkit.quality.report import Cause, Row, Sample, TableCheck
 from toolkit.values.names import lake_table
 from toolkit.values.row_line import Comparison, fields

@@ -14,9 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.quality import docs as docs_pages
+from toolkit.quality import data_docs
+from toolkit.quality.published_state import Standing, after, columns, standing
 from toolkit.quality.report import CheckReport, as_text
-from toolkit.quality.standing import Standing, after, columns, standing
 from toolkit.values.config import CheckConfig
 from toolkit.values.errors import CdcError
 
@@ -154,7 +154,7 @@ def _run(report: CheckReport, docs: Path, standing: Standing, limits: CheckConfi
         )
         success[suite.name] = bool(result.success)
     context.build_data_docs(site_names=["parity"])
-    docs_pages.finish(docs, report)
+    data_docs.finish(docs, report)
     return success
 
 

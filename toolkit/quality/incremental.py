@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from toolkit.quality.classify import Every, classify
 from toolkit.quality.report import TableCheck
+from toolkit.quality.row_classes import Every, classify
 from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -53,10 +53,10 @@ class Proof:
 
 def candidates(config: Config) -> dict[int, Proof]:
     """By relid, the last proof of each table that may be proved incrementally: large, and fully proved lately."""
-    from toolkit.quality import publish
+    from toolkit.quality import published
 
     due = datetime.now(UTC) - timedelta(hours=config.check.full_hours)
-    found = {relid: Proof.from_row(row) for relid, row in publish.proofs(config).items()}
+    found = {relid: Proof.from_row(row) for relid, row in published.proofs(config).items()}
     return {
         relid: proof
         for relid, proof in found.items()

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from toolkit.quality.classify import classify
 from toolkit.quality.report import CheckReport, TableCheck
+from toolkit.quality.row_classes import classify
 from toolkit.values.errors import CdcError, UnknownTable
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import selects

@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from toolkit.quality import reading
-from toolkit.quality.classify import classify
+from toolkit.quality import source_rows
 from toolkit.quality.report import CheckReport, Classes, Reference, Sample, Status, TableCheck
+from toolkit.quality.row_classes import classify
 from toolkit.values.errors import CdcError
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from toolkit.lake.applied import Applied, News
     from toolkit.lake.row_lines import Side
-    from toolkit.quality.differing import DifferingRows
+    from toolkit.quality.differing_rows import DifferingRows
     from toolkit.quality.incremental import Proof
     from toolkit.rawlog.states import TableState
     from toolkit.values.config import Config
@@ -69,14 +69,14 @@ def check(config: Config, tables: Sequence[str] = (), *, drain: Drain, build: Bu
         UnknownTable: before anything is done.
         CdcError: drain or build failed, or Great Expectations and the comparison disagree.
     """
-    from toolkit.quality import expectations, publish
-    from toolkit.quality.differing import DifferingRows
+    from toolkit.quality import expectations, published
+    from toolkit.quality.differing_rows import DifferingRows
 
     rows = DifferingRows(config)
     report = compare(config, tables, drain=drain, build=build, full=full, rows=rows)
     expectations.validate(config, report)
     rows.commit()
-    report = replace(report, published=publish.publish(config, report, complete=not tables, at=rows.checked_at))
+    report = replace(report, published=published.publish(config, report, complete=not tables, at=rows.checked_at))
     return replace(report, reports=tuple(str(path) for path in expectations.write(config, report)))
 
 
@@ -185,7 +185,7 @@ def _read(config: Config, conn: psycopg.Connection[Any], other: psycopg.Connecti
     plan = table.plan
     sums = Sums(plan.buckets)
     try:
-        with reading.lines(conn, other, plan, config=config) as blocks:
+        with source_rows.lines(conn, other, plan, config=config) as blocks:
             for lines in blocks:
                 sums.add(lines)
     except (row_lines.TableMoved, psycopg.Error) as error:
@@ -345,7 +345,7 @@ class _Comparing:
             return replace(result, reason="the source no longer publishes it", remedy="cdc check again")
         if taken.figures is None and taken.proof is None:
             return replace(result, reason=taken.reason, remedy="cdc check again")
-        if not reading.alike(comparison(table, 1), taken.plan):
+        if not source_rows.alike(comparison(table, 1), taken.plan):
             reason = "the source's columns are not those of the log at this LSN: altered while the check was taken"
             return replace(result, reason=reason, remedy="cdc check again")
         return None
@@ -366,7 +366,7 @@ class _Comparing:
                 if keys:
                     with (
                         connection.connect(self.config) as other,
-                        reading.lines(self.conn, other, plan, keys, config=self.config) as read,
+                        source_rows.lines(self.conn, other, plan, keys, config=self.config) as read,
                     ):
                         ours = [line for block in read for line in block]
                 done = incremental.compared(
@@ -439,7 +439,7 @@ class _Comparing:
         with (
             spool_directory(self.config) as directory,
             connection.connect(self.config) as other,
-            reading.lines(self.conn, other, plan, config=self.config) as blocks,
+            source_rows.lines(self.conn, other, plan, config=self.config) as blocks,
         ):
             return classify(
                 chosen(blocks, plan.buckets, buckets),
@@ -455,11 +455,11 @@ class _Comparing:
 
     def _explained(self, side: Side, samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
         """The samples with their causes; without them the difference is still one."""
-        from toolkit.quality import cause, publish
+        from toolkit.quality import cause, published
 
         try:
             relid = side.plan.table.relid
-            proven = publish.proofs(self.config).get(relid, {}).get("snapshot_id")
+            proven = published.proofs(self.config).get(relid, {}).get("snapshot_id")
             made = self.made[relid]
             return cause.explain(self.spark, self.ledger, side, made, samples, upto=self.lsn, proven=proven)
         except Exception as error:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from toolkit.quality.classify import Every
 from toolkit.quality.report import Row, SampleKind
+from toolkit.quality.row_classes import Every
 from toolkit.values.errors import ConfigError
 from toolkit.values.lsn import Lsn
 from toolkit.values.row_line import Comparison
@@ -49,9 +49,9 @@ def keys(config: Config, table: str) -> tuple[dict[str, str], ...]:
         ConfigError: that check found none, or more than `FEW`, or the table has no key.
     """
     from toolkit.lake.reads import scan
-    from toolkit.quality import publish
+    from toolkit.quality import published
 
-    row = next((row for row in publish.proofs(config).values() if row["table"] == table), None)
+    row = next((row for row in published.proofs(config).values() if row["table"] == table), None)
     what = f"repairing what differs of {table}"
     if row is None or row["status"] != "different":
         found = "no check has compared it yet" if row is None else f"its last check says {row['status']}"

@@ -33,9 +33,9 @@ class Standing:
 
 def standing(config: Config, report: CheckReport) -> Standing:
     """What `published.*` will show after this check."""
-    from toolkit.quality import publish
+    from toolkit.quality import published
 
-    return after(publish.proofs(config), report)
+    return after(published.proofs(config), report)
 
 
 def after(proofs: Mapping[int, Mapping[str, Any]], report: CheckReport) -> Standing:
