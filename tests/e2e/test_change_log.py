@@ -13,11 +13,11 @@ import pytest
 
 from tests.support_change_log import PARTITIONED
 from tests.support_writers import TABLES, Writers, folded_rows, journal_inserts, source_rows, writing
-from toolkit import doctor, status
 from toolkit.build import dbt_run
 from toolkit.capture import copy, initialise, slot_drain
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake.ledger import Ledger
+from toolkit.ops import diagnosis, status_report
 from toolkit.output import plain
 from toolkit.quality import dual_capture, parity
 from toolkit.rawlog import states
@@ -336,9 +336,9 @@ def test_a_server_without_logical_decoding(lake: Config):
         with psycopg.connect(server.conninfo()) as conn:
             assert conn.execute("select max(xid) > '4294967296'::xid8 from cdc.change_log").fetchone() == (True,)
         assert slot_drain.drain(config).changes == 1
-        shown = status.status(config)
+        shown = status_report.status(config)
         assert (shown.slot, shown.slot_error, shown.red) == (None, None, False)
-        assert [d for d in doctor.doctor(config) if d.level == "error"] == []
+        assert [d for d in diagnosis.doctor(config) if d.level == "error"] == []
         assert folded_rows(config)["public.t"] == source_rows(server.conninfo(), "public.t")
         assert slot_drain.drain(config).changes == 0
         # A restore to before the last tick is told from the same history.

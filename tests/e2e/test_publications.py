@@ -5,10 +5,10 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from toolkit import status
 from toolkit.build import dbt_run
 from toolkit.capture import copy, initialise, slot_drain
 from toolkit.lake import session
+from toolkit.ops import status_report
 from toolkit.quality import parity
 from toolkit.values.config import Config
 
@@ -67,7 +67,7 @@ def test_what_several_publications_send_is_proven(database: str, lake: Config) -
     initialise.init(two)
     _sql(two, "insert into public.t values (40, 1, 'unheard'), (41, 900, 'heard')")
     slot_drain.drain(two)
-    red = {t.table: t.reason for t in status.status(two).tables if t.state != "ok"}
+    red = {t.table: t.reason for t in status_report.status(two).tables if t.state != "ok"}
     assert set(red) == {"public.t"} and "row_filter" in str(red["public.t"])
     copy.repair(two, ["public.t"])
     assert _check(two) == {"t": "identical", "u": "identical", "later": "identical"}

@@ -8,13 +8,13 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
-from toolkit import status
 from toolkit.build import dbt_run
 from toolkit.capture import copy, initialise, slot_drain
 from toolkit.cli import frame, main
 from toolkit.history import rows_at_lsn
 from toolkit.lake import session
 from toolkit.lake.ledger import Ledger
+from toolkit.ops import status_report
 from toolkit.quality import parity
 from toolkit.rawlog import states
 from toolkit.source import slot
@@ -50,7 +50,7 @@ def _sql(config: Config, text: str) -> None:
 
 
 def _states(config: Config) -> dict[str, str]:
-    return {t.table.removeprefix("public."): t.state for t in status.status(config).tables}
+    return {t.table.removeprefix("public."): t.state for t in status_report.status(config).tables}
 
 
 def _as_of(config: Config, lsn: Lsn) -> dict[str, str]:

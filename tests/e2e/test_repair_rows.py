@@ -13,7 +13,6 @@ import pytest
 from click.testing import CliRunner
 
 from tests.support_postgres import fresh_database
-from toolkit import status
 from toolkit.build import dbt_run
 from toolkit.capture import initialise, slot_drain
 from toolkit.cli import frame, main
@@ -21,6 +20,7 @@ from toolkit.embedded import EmbeddedServer
 from toolkit.history import rows_at_lsn
 from toolkit.lake import session
 from toolkit.lake.ledger import Ledger
+from toolkit.ops import status_report
 from toolkit.quality import parity, published
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.rawlog.states import states_at
@@ -145,7 +145,7 @@ def test_the_printed_commands_heal_the_named_rows_and_no_others(config: Config) 
     assert _run(config, sample.cause.remedy).exit_code == 0
     healed = _check(config)
     assert healed.green, healed.to_dict()
-    assert {t.state for t in status.status(config).tables} == {"ok"}
+    assert {t.state for t in status_report.status(config).tables} == {"ok"}
     # When the log went wrong nobody knows: behind the last proof, and until the rows were copied again.
     assert first.lsn and red.lsn and healed.lsn and first.lsn < red.lsn
     known = [{s.state for _, s in states_at(Ledger(config), report.lsn, {})} for report in (first, red, healed)]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from toolkit import status
 from toolkit.build import dbt_run
 from toolkit.capture import copy, initialise, slot_drain
 from toolkit.lake import reads, session
+from toolkit.ops import status_report
 from toolkit.quality import parity
 from toolkit.values.config import Config
 
@@ -63,7 +63,7 @@ def test_names_that_the_source_gave_up_leave_with_their_last_reader(database: st
         assert "stale" not in _names(config, "published")
         dbt_run.build(config)
     assert {"stale", "fine"}.isdisjoint(_names(config, "current") | _names(config, "history"))
-    (dropped,) = status.status(config).dropped
+    (dropped,) = status_report.status(config).dropped
     assert dropped.history == f"history.public__gone__dropped_g1_{dropped.relid}"
     ended = spark.sql(f"select v, _cdc_to_lsn from {dropped.history}").collect()
     assert [(r["v"], r["_cdc_to_lsn"]) for r in ended] == [("gone", int(dropped.lsn))]

@@ -13,10 +13,10 @@ import pytest
 from tests import conformance
 from tests.support_postgres import fresh_database
 from tests.trap_cases import GROUPS, TRAPS, Players, Trap, configured, steps
-from toolkit import status
 from toolkit.build import dbt_run
 from toolkit.capture import copy, initialise, slot_drain
 from toolkit.embedded import EmbeddedServer
+from toolkit.ops import status_report
 from toolkit.quality import parity
 from toolkit.quality.report import TableCheck
 from toolkit.source import connection
@@ -64,7 +64,7 @@ def _heal(config: Config) -> None:
     """Do what the states say, as they print it. One remedy may lead to the next."""
     for _ in range(2):
         repairs = []
-        for state in status.status(config).tables:
+        for state in status_report.status(config).tables:
             for step in steps(state.remedy or "") if not state.comparable else ():
                 if repair := re.fullmatch("cdc repair (.*)", step):
                     repairs.append(repair[1])

@@ -14,13 +14,13 @@ import pytest
 
 from tests.support_corpus import SETUP, Cell, available, cells, columns
 from tests.support_postgres import fresh_database
-from toolkit import doctor
 from toolkit.build import dbt_run
 from toolkit.capture import initialise, slot_drain
 from toolkit.embedded import EmbeddedServer
 from toolkit.history import column_life, rows_at_lsn, versions
 from toolkit.lake import schema_update, session
 from toolkit.lake.ledger import Ledger
+from toolkit.ops import diagnosis
 from toolkit.quality import parity
 from toolkit.quality.report import CheckReport
 from toolkit.source import connection
@@ -302,7 +302,7 @@ def test_trap_102_and_103_times_and_intervals(world: World):
 
 def test_trap_105_reg_types(world: World):
     _typed(world, 105)
-    told = " ".join(d.found for d in doctor.doctor(world.config) if "changes with the objects it names" in d.found)
+    told = " ".join(d.found for d in diagnosis.doctor(world.config) if "changes with the objects it names" in d.found)
     kinds = {c.column: c.kind.type for c in world.corpus if c.kind.type.startswith("reg") or c.kind.type == "aclitem"}
     assert kinds
     assert all(f"{column} ({kind})" in told for column, kind in kinds.items())

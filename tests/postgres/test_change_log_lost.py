@@ -12,9 +12,9 @@ from click.testing import CliRunner
 
 from tests.postgres.test_snapshot_log import at, current, of, on_source, sql
 from tests.support_lake import plain_lake
-from toolkit import doctor
 from toolkit.capture import copy, initialise, slot_drain
 from toolkit.cli import frame, main
+from toolkit.ops import diagnosis
 from toolkit.source import change_log, connection, slot
 from toolkit.values import config as configuration
 from toolkit.values.config import Config, DrainConfig, TableConfig
@@ -322,7 +322,7 @@ def test_what_the_toolkit_has_on_the_source_is_dropped(
         settled = config.model_copy(update={"drain": DrainConfig(beacon_minutes=5)})
         slot_drain.drain(settled)
     sql(config, lost, "insert into r values (3, 'unheard')", "alter table s add column n int default 5")
-    assert "schema" not in lost or "schema cdc" in [d.what for d in doctor.doctor(config) if d.level == "error"]
+    assert "schema" not in lost or "schema cdc" in [d.what for d in diagnosis.doctor(config) if d.level == "error"]
     monkeypatch.setattr(configuration, "load", lambda _: config)
     monkeypatch.setattr(frame, "_stop_spark", lambda: None)
     said = ""

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from tests.support_postgres import mostly_one_server
-from toolkit import doctor
+from toolkit.ops import diagnosis
 from toolkit.source import change_log, install, slot
 from toolkit.source.connection import Connection, connect
 from toolkit.values.config import Config, DdlConfig, TableConfig
@@ -72,7 +72,7 @@ def conn(source: Config) -> Iterator[Connection]:
 
 
 def _told(config: Config) -> set[tuple[str, str, str | None]]:
-    return {(d.what, d.found, d.remedy) for d in doctor._source(config) if d.level != "ok"}
+    return {(d.what, d.found, d.remedy) for d in diagnosis._source(config) if d.level != "ok"}
 
 
 def _tells(config: Config, what: str, found: str, remedy: str) -> None:

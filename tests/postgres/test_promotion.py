@@ -11,10 +11,10 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from tests.postgres.test_snapshot_log import current, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
 from tests.support_postgres import fresh_database, programs, replayed, standby_of
-from toolkit import doctor
 from toolkit.capture import initialise, slot_drain
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake.ledger import Ledger
+from toolkit.ops import diagnosis
 from toolkit.source import connection, install, slot
 from toolkit.source import ticks as tick
 from toolkit.values.config import CheckConfig, Config, SourceConfig
@@ -51,7 +51,7 @@ def test_trap_027_a_promoted_standby_is_another_history(plain_lake: Config, majo
             for config in configs:
                 with pytest.raises(SlotError, match="the source is a standby; connect to the primary"):
                     slot_drain.drain(config)
-                assert any("is a standby" in str(found) for found in doctor._source(config))
+                assert any("is a standby" in str(found) for found in diagnosis._source(config))
             with psycopg.connect(standby.conninfo(), autocommit=True) as conn:
                 assert conn.execute("select pg_promote()").fetchone() == (True,)
             for config in configs:

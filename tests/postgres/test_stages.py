@@ -12,11 +12,11 @@ import pytest
 
 from tests.postgres.test_snapshot_log import Killed, current, of, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
-from toolkit import status
 from toolkit.build import dbt_run
 from toolkit.capture import copy, copy_workers, initialise, slot_drain, stages
 from toolkit.lake import tables
 from toolkit.lake.ledger import Ledger
+from toolkit.ops import status_report
 from toolkit.rawlog import states
 from toolkit.source import connection, install, locks, slot
 from toolkit.values import config as configuration
@@ -133,7 +133,7 @@ def test_init_killed_at_every_stage_goes_on_where_it_stopped(config: Config, mon
         initialise.init(config)
     assert done(config) == ["lake"]
     with pytest.raises(LakeError, match=r"run `cdc init` first; done so far: lake; next: objects \(no schema cdc\)"):
-        status.status(config)
+        status_report.status(config)
     with killed(monkeypatch, install, "install", after=True, match=always):
         initialise.init(config)
     assert done(config) == ["lake", "objects"]
@@ -144,13 +144,13 @@ def test_init_killed_at_every_stage_goes_on_where_it_stopped(config: Config, mon
     with killed(monkeypatch, initialise, "_start", after=True, match=always):
         initialise.init(config)
     assert done(config) == ["lake", "objects", "slot", "ledger"]
-    assert status.status(config).stage == "snapshot (0 of 2 tables)"
+    assert status_report.status(config).stage == "snapshot (0 of 2 tables)"
     with killed(monkeypatch, copy, "_copy_group", after=True, match=always):
         initialise.init(config)
-    assert status.status(config).stage == "snapshot (1 of 2 tables)"
-    assert status.status(config).red
+    assert status_report.status(config).stage == "snapshot (1 of 2 tables)"
+    assert status_report.status(config).red
     assert initialise.init(config).rows == {"public.b": 6}
-    assert status.status(config).stage is None
+    assert status_report.status(config).stage is None
     _proven_whole(config)
 
 
@@ -240,7 +240,7 @@ def test_after_uninstall_another_capture_may_be_chosen(config: Config) -> None:
 
 
 def test_commands_out_of_order_are_refused_by_name(config: Config) -> None:
-    for command in (slot_drain.drain, copy.repair, status.status, copy.heal, copy.missing_baselines):
+    for command in (slot_drain.drain, copy.repair, status_report.status, copy.heal, copy.missing_baselines):
         with pytest.raises(CdcError, match="run `cdc init` first"):
             command(config)
     with slot.create_slot(config, config.source.slot, temporary=False):
@@ -259,11 +259,11 @@ def test_what_was_taken_away_is_seen_and_put_back(config: Config) -> None:
         ("drop function cdc.table_snapshots cascade", "objects (no schema cdc)"),
     ):
         sql(config, statement)
-        assert status.status(config).stage == found
+        assert status_report.status(config).stage == found
         initialise.init(config)
-        assert status.status(config).stage is None
+        assert status_report.status(config).stage is None
     sql(config, f"drop publication {config.source.publication}")
-    assert status.status(config).stage == "objects (no publication cdc)"
+    assert status_report.status(config).stage == "objects (no publication cdc)"
     with pytest.raises(HistoryDiverged, match="publication 'cdc'"):  # what it would have sent is gone
         initialise.init(config)
     initialise.init(config, new_generation=True)
@@ -341,4 +341,4 @@ def test_an_unfinished_table_is_red_by_name(config: Config, monkeypatch: pytest.
         initialise.init(config)
     slot_drain.drain(config)
     assert of(config, "a").state == "ok"
-    assert status.status(config).stage == "snapshot (1 of 2 tables)"
+    assert status_report.status(config).stage == "snapshot (1 of 2 tables)"

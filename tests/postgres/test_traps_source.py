@@ -16,12 +16,12 @@ from psycopg.conninfo import conninfo_to_dict
 from tests.postgres.test_snapshot_log import Killed, current, on_source, sql
 from tests.support_lake import commit_here, plain_lake, rows_in_log
 from tests.support_postgres import fresh_database, programs
-from toolkit import doctor
 from toolkit.capture import copy as snapshot
 from toolkit.capture import initialise, slot_drain
 from toolkit.embedded import EmbeddedServer
 from toolkit.lake import staging
 from toolkit.lake.ledger import Ledger
+from toolkit.ops import diagnosis
 from toolkit.source import connection, peek, preflight, slot
 from toolkit.source.spooling import spool_directory
 from toolkit.values.config import CheckConfig, Config, DrainConfig, SourceConfig
@@ -266,7 +266,7 @@ def test_trap_032_spilling_on_the_source_is_told(config: Config) -> None:
             peek.peek(conn, config, upto=slot.flush_lsn(conn), max_changes=None, directory=folder)
     with connection.connect(config) as conn:
         assert slot.spilled(conn, config.source.slot) > 0
-    assert any("has spilled" in d.found for d in doctor._source(config))
+    assert any("has spilled" in d.found for d in diagnosis._source(config))
 
 
 # -- servers of their own: each test leaves the server running; the promotion comes last
@@ -353,7 +353,7 @@ def test_trap_023_wal_that_may_go_at_the_next_checkpoint(own: EmbeddedServer, pl
                     if state.wal_status == "unreserved":
                         break
                 assert state.wal_status == "unreserved"
-            assert any("drain now" in str(d.remedy) for d in doctor._source(config))
+            assert any("drain now" in str(d.remedy) for d in diagnosis._source(config))
             slot_drain.drain(config)
             with connection.connect(config) as conn:
                 slot.require_slot(conn, config)

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support_spark import STUB_DECODE, StubTask, batch_record
-from toolkit import doctor
-from toolkit import maintain as maintaining
 from toolkit.lake import reads, staging
 from toolkit.lake.ledger import Ledger
 from toolkit.lake.proofs import PUBLISHED
 from toolkit.lake.upkeep import Upkeep
+from toolkit.ops import diagnosis, maintenance
 from toolkit.values.config import Config
 from toolkit.values.errors import CdcError, CommitConflict, LakeError
 
@@ -37,7 +36,7 @@ def _commit(spark: SparkSession, lake: Config, batch_id: int, base: int | None) 
 
 
 def _maintained(lake: Config, table: str) -> Upkeep:
-    return next(one for one in maintaining.maintain(_at_once(lake)) if one.table == table)
+    return next(one for one in maintenance.maintain(_at_once(lake)) if one.table == table)
 
 
 @pytest.mark.wide
@@ -59,10 +58,10 @@ def test_trap_134_the_ledger_outlives_compaction_and_expiry(
     fresh.write_bytes(b"x")
     os.utime(stray, (time.time() - 4 * 86400,) * 2)
 
-    monkeypatch.setattr(doctor, "_MANY_SNAPSHOTS", 25)
-    assert [d.remedy for d in doctor._worn(lake)] == ["cdc maintain, once a day"]
+    monkeypatch.setattr(diagnosis, "_MANY_SNAPSHOTS", 25)
+    assert [d.remedy for d in diagnosis._worn(lake)] == ["cdc maintain, once a day"]
     done = _maintained(lake, "raw.events")
-    assert doctor._worn(lake) == []
+    assert diagnosis._worn(lake) == []
 
     assert done.merged == 25 and done.into == 1 and done.snapshots > 20 and done.orphans == 1
     assert (stray.exists(), fresh.exists()) == (False, True)
@@ -96,7 +95,7 @@ def test_what_is_published_stays_and_what_others_wrote_is_left_alone(spark: Spar
     spark.sql(f"CREATE TABLE {PUBLISHED} (tag STRING) USING iceberg")
     spark.sql(f"INSERT INTO {PUBLISHED} VALUES ('lsn_2'), (NULL)")
 
-    done = {one.table: one for one in maintaining.maintain(_at_once(lake))}
+    done = {one.table: one for one in maintenance.maintain(_at_once(lake))}
 
     assert (done["current.kept"].merged, done["current.kept"].tags) == (6, 5)
     assert reads.tags(lake, "current.kept").keys() == {"lsn_2"}
@@ -115,8 +114,8 @@ def test_young_snapshots_and_tags_stay_but_those_of_the_log(
         spark.sql(f"INSERT INTO ops.young VALUES ({value})")
         spark.sql(f"ALTER TABLE ops.young CREATE TAG t{value}")
     Ledger(lake).append_empty(batch_record(1))
-    monkeypatch.setattr(maintaining, "_LOG_DAYS", 0.0)
-    done = {one.table: one for one in maintaining.maintain(lake)}
+    monkeypatch.setattr(maintenance, "_LOG_DAYS", 0.0)
+    done = {one.table: one for one in maintenance.maintain(lake)}
     assert done["ops.young"] == Upkeep("ops.young")
     assert len(reads.tags(lake, "ops.young")) == 3
     assert done["raw.events"].snapshots == 1
@@ -125,9 +124,9 @@ def test_young_snapshots_and_tags_stay_but_those_of_the_log(
 def test_folders_that_tables_could_share_are_refused(spark: SparkSession, lake: Config) -> None:
     setting = {f"spark.sql.catalog.{lake.lake.catalog}.unique-table-location": "false"}
     with pytest.raises(LakeError, match="unique-table-location is off"):
-        maintaining.maintain(lake.model_copy(update={"spark": {**lake.spark, **setting}}))
+        maintenance.maintain(lake.model_copy(update={"spark": {**lake.spark, **setting}}))
 
 
 def test_without_a_log_it_says_so(lake: Config) -> None:
     with pytest.raises(LakeError, match="cdc init"):
-        maintaining.maintain(lake)
+        maintenance.maintain(lake)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support_history import column, snapshot
-from toolkit import maintain as maintaining
 from toolkit.lake import proofs, reads, session
 from toolkit.lake.applied import applied
 from toolkit.lake.ledger import Ledger
+from toolkit.ops import maintenance
 from toolkit.quality import published
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.rawlog.arrow import Event
@@ -83,7 +83,7 @@ class Shop:
 
     def maintain(self) -> None:
         """Let go of everything that nobody needs."""
-        maintaining.maintain(
+        maintenance.maintain(
             self.config.model_copy(update={"lake": self.config.lake.model_copy(update={"keep_days": 0.0})})
         )
 

@@ -34,9 +34,6 @@ ORDER = (
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
 #: Modules that have not moved into their room yet.
 HALL: dict[str, str] = {
-    "status": "ops",
-    "doctor": "ops",
-    "maintain": "ops",
     "demo": "demo",
     "embedded": "demo",
     "workload": "demo",

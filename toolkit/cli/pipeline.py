@@ -231,12 +231,12 @@ def maintain(ctx: Context) -> None:
     """Compact the lake, let go of table snapshots and tags older than [lake] keep_days. The log keeps every event."""
     from dataclasses import asdict
 
-    from toolkit import maintain as maintaining
     from toolkit.lake.lease import lease
+    from toolkit.ops import maintenance
 
     config = ctx.config
     with lease(config):
-        done = [asdict(one) for one in maintaining.maintain(config)]
+        done = [asdict(one) for one in maintenance.maintain(config)]
     ctx.output.table(done, ["table", "merged", "into", "snapshots", "tags", "orphans", "skipped"])
 
 
@@ -256,9 +256,9 @@ def audit(ctx: Context, tables: tuple[str, ...]) -> int:
 @command
 def status(ctx: Context) -> int:
     """Positions, lag and table states. Exit code 3 when a table is red."""
-    from toolkit import status as reading
+    from toolkit.ops import status_report
 
-    found = reading.status(ctx.config)
+    found = status_report.status(ctx.config)
     ctx.output.record(found)
     return RED if found.red else 0
 
@@ -267,9 +267,9 @@ def status(ctx: Context) -> int:
 @command
 def doctor(ctx: Context) -> int:
     """Everything that is or will be wrong, each with its remedy. Exit code 1 on an error."""
-    from toolkit import doctor as looking
+    from toolkit.ops import diagnosis
 
-    found = looking.doctor(ctx.config)
+    found = diagnosis.doctor(ctx.config)
     rows = [{"level": d.level, "what": d.what, "found": d.found, "remedy": d.remedy} for d in found]
     ctx.output.table(rows, ["level", "what", "found", "remedy"])
     return int(any(d.level == "error" for d in found))
