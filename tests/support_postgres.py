@@ -23,7 +23,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
-from toolkit.embedded import EmbeddedServer
+from toolkit.demo.server import EmbeddedServer
 from toolkit.values.config import CheckConfig, Config, SourceConfig
 
 _DEBIAN = Path("/usr/lib/postgresql")

@@ -25,7 +25,7 @@ from tests.benchmarks.processes import Meter, Usage
 from toolkit.build import dbt_run, project
 from toolkit.capture import copy as snapshot
 from toolkit.capture import initialise, slot_drain
-from toolkit.embedded import EmbeddedServer
+from toolkit.demo.server import EmbeddedServer
 from toolkit.quality import parity
 from toolkit.values import config as configuration
 from toolkit.values.lsn import Lsn

@@ -20,7 +20,7 @@ import psycopg
 
 from tests.benchmarks.processes import Meter, Usage
 from toolkit.capture import initialise, slot_drain
-from toolkit.embedded import EmbeddedServer
+from toolkit.demo.server import EmbeddedServer
 from toolkit.source import connection, install
 from toolkit.values import config as configuration
 

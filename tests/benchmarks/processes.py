@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from toolkit.embedded import EmbeddedServer
+from toolkit.demo.server import EmbeddedServer
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _SAMPLE_SECONDS = 0.1

@@ -19,7 +19,7 @@ import pytest
 
 from tests.support_postgres import fresh_database
 from toolkit.capture import initialise
-from toolkit.embedded import EmbeddedServer
+from toolkit.demo.server import EmbeddedServer
 from toolkit.lake import reads
 from toolkit.source import connection, slot
 from toolkit.values import config as configuration

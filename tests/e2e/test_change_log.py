@@ -15,7 +15,7 @@ from tests.support_change_log import PARTITIONED
 from tests.support_writers import TABLES, Writers, folded_rows, journal_inserts, source_rows, writing
 from toolkit.build import dbt_run
 from toolkit.capture import copy, initialise, slot_drain
-from toolkit.embedded import EmbeddedServer
+from toolkit.demo.server import EmbeddedServer
 from toolkit.lake.ledger import Ledger
 from toolkit.ops import diagnosis, status_report
 from toolkit.output import plain

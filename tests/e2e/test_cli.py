@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from toolkit.embedded import EmbeddedServer
+from toolkit.demo.server import EmbeddedServer
 
 pytestmark = pytest.mark.e2e
 

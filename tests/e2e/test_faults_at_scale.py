@@ -15,7 +15,7 @@ from tests.support_faults import COLUMNS, FAULTS, LARGE_ROWS, missed
 from tests.support_postgres import fresh_database
 from toolkit.build import dbt_run
 from toolkit.capture import initialise, slot_drain
-from toolkit.embedded import EmbeddedServer
+from toolkit.demo.server import EmbeddedServer
 from toolkit.lake import session
 from toolkit.quality import parity
 from toolkit.quality.report import CheckReport

@@ -18,7 +18,7 @@ from tests.support_log import Shown, shown
 from tests.support_postgres import fresh_database
 from toolkit.build import dbt_run
 from toolkit.capture import copy, initialise, slot_drain
-from toolkit.embedded import EmbeddedServer
+from toolkit.demo.server import EmbeddedServer
 from toolkit.lake import session
 from toolkit.lake.ledger import Ledger
 from toolkit.lake.row_lines import current_fields

@@ -13,7 +13,7 @@ import pytest
 from tests.support_postgres import fresh_database
 from toolkit.build import dbt_run
 from toolkit.capture import copy, initialise, slot_drain
-from toolkit.embedded import EmbeddedServer
+from toolkit.demo.server import EmbeddedServer
 from toolkit.lake import session
 from toolkit.quality import parity, published
 from toolkit.quality.report import CheckReport

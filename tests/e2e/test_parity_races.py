@@ -15,7 +15,7 @@ from tests.support_postgres import fresh_database
 from toolkit.build import dbt_run
 from toolkit.capture import copy, initialise, slot_drain
 from toolkit.cli import main
-from toolkit.embedded import EmbeddedServer
+from toolkit.demo.server import EmbeddedServer
 from toolkit.lake import session
 from toolkit.lake.ledger import Ledger
 from toolkit.quality import parity, published, row_classes

@@ -18,10 +18,10 @@ import psycopg
 import pytest
 
 from tests.support_postgres import fresh_database
-from toolkit import workload
 from toolkit.build import dbt_run
 from toolkit.capture import initialise, slot_drain
-from toolkit.embedded import EmbeddedServer
+from toolkit.demo import workload
+from toolkit.demo.server import EmbeddedServer
 from toolkit.quality import parity
 from toolkit.source import exact_cut, row_lines
 from toolkit.values.config import Config, SourceConfig

@@ -15,7 +15,7 @@ import pytest
 from tests.support_postgres import fresh_database
 from toolkit.build import dbt_run
 from toolkit.capture import initialise, slot_drain
-from toolkit.embedded import EmbeddedServer
+from toolkit.demo.server import EmbeddedServer
 from toolkit.history.rows_at_lsn import rows
 from toolkit.lake import session
 from toolkit.lake.ledger import Ledger

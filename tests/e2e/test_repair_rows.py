@@ -16,7 +16,7 @@ from tests.support_postgres import fresh_database
 from toolkit.build import dbt_run
 from toolkit.capture import initialise, slot_drain
 from toolkit.cli import frame, main
-from toolkit.embedded import EmbeddedServer
+from toolkit.demo.server import EmbeddedServer
 from toolkit.history import rows_at_lsn
 from toolkit.lake import session
 from toolkit.lake.ledger import Ledger

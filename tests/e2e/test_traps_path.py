@@ -15,7 +15,7 @@ from tests.support_postgres import fresh_database
 from tests.trap_cases import GROUPS, TRAPS, Players, Trap, configured, steps
 from toolkit.build import dbt_run
 from toolkit.capture import copy, initialise, slot_drain
-from toolkit.embedded import EmbeddedServer
+from toolkit.demo.server import EmbeddedServer
 from toolkit.ops import status_report
 from toolkit.quality import parity
 from toolkit.quality.report import TableCheck

@@ -16,7 +16,7 @@ from tests.support_corpus import SETUP, Cell, available, cells, columns
 from tests.support_postgres import fresh_database
 from toolkit.build import dbt_run
 from toolkit.capture import initialise, slot_drain
-from toolkit.embedded import EmbeddedServer
+from toolkit.demo.server import EmbeddedServer
 from toolkit.history import column_life, rows_at_lsn, versions
 from toolkit.lake import schema_update, session
 from toolkit.lake.ledger import Ledger

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import support_history as made
-from toolkit import notebook
+from toolkit.demo import notebooks
 from toolkit.lake.ledger import Ledger
 from toolkit.quality import expectations, published
 from toolkit.quality.differing_rows import DifferingRows
@@ -90,6 +90,6 @@ def test_what_healed_it_is_told(checked: Config, tmp_path: Path) -> None:
 
 
 def _run(config: Config, folder: Path) -> str:
-    out = notebook.run(config, "parity_report", {}, folder / "report.html")
+    out = notebooks.run(config, "parity_report", {}, folder / "report.html")
     cells = json.loads(out.with_suffix(".ipynb").read_text(encoding="utf-8"))["cells"]
     return "".join("".join(o.get("text", "")) for cell in cells for o in cell.get("outputs", ()))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit import notebook
+from toolkit.demo import notebooks
 from toolkit.history import lag
 from toolkit.lake.ledger import Ledger
 from toolkit.rawlog.batch import BatchRecord, SourceIdentity
@@ -48,7 +48,7 @@ def test_a_batch_is_as_the_ledger_has_it(drained: Config) -> None:
 
 
 def test_the_notebook_says_how_far(drained: Config, tmp_path: Path) -> None:
-    out = notebook.run(drained, "replication_lag", {}, tmp_path / "lag.html")
+    out = notebooks.run(drained, "replication_lag", {}, tmp_path / "lag.html")
     cells = json.loads(out.with_suffix(".ipynb").read_text(encoding="utf-8"))["cells"]
     text = "".join("".join(o.get("text", "")) for cell in cells for o in cell.get("outputs", ()))
     assert "2 batches, 40 changes; the log is complete to 0/6000" in text

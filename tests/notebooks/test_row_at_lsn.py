@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests import support_history as made
-from toolkit import notebook
+from toolkit.demo import notebooks
 from toolkit.lake.ledger import Ledger
 from toolkit.rawlog.batch import BatchRecord, SourceIdentity
 from toolkit.values.config import Config
@@ -43,7 +43,7 @@ def remembered(lake: Config, spark: SparkSession) -> Config:
 
 
 def test_all_versions_of_one_key(remembered: Config, tmp_path: Path) -> None:
-    out = notebook.run(remembered, "row_at_lsn", {"table": "orders", "key": {"id": "1"}}, tmp_path / "row.html")
+    out = notebooks.run(remembered, "row_at_lsn", {"table": "orders", "key": {"id": "1"}}, tmp_path / "row.html")
     cells = json.loads(out.with_suffix(".ipynb").read_text(encoding="utf-8"))["cells"]
     outputs = [output for cell in cells for output in cell.get("outputs", ())]
     assert "orders {'id': '1'}: 2 versions" in "".join("".join(o.get("text", "")) for o in outputs)
@@ -54,4 +54,4 @@ def test_all_versions_of_one_key(remembered: Config, tmp_path: Path) -> None:
     assert lines[2] == ["1", "1", "12.50", "4", "0/3000", "None"]
     assert len(lines) == 3
     with pytest.raises(CdcError, match="no column 'nope'"):
-        notebook.run(remembered, "row_at_lsn", {"table": "orders", "key": {"nope": "1"}}, tmp_path / "none.html")
+        notebooks.run(remembered, "row_at_lsn", {"table": "orders", "key": {"nope": "1"}}, tmp_path / "none.html")

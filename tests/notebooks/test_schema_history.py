@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import support_history as made
-from toolkit import notebook
+from toolkit.demo import notebooks
 from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.batch import BatchRecord, SourceIdentity
 from toolkit.values.config import Config
@@ -42,7 +42,7 @@ def lake_with_history(lake: Config, spark: object) -> Config:
 
 def test_it_tells_versions_commands_roles_and_shape(lake_with_history: Config, tmp_path: Path) -> None:
     parameters = {"table": "orders", "as_of_lsn": "0/2000"}
-    out = notebook.run(lake_with_history, "schema_history", parameters, tmp_path / "out" / "history.html")
+    out = notebooks.run(lake_with_history, "schema_history", parameters, tmp_path / "out" / "history.html")
     text = _printed(out)
     assert "public.purchases: 6 versions, 0/1000 to now" in text
     assert "0/2000  version 3  (ada, ALTER TABLE, 2025-03-01T10:00:00+00:00)" in text
@@ -59,7 +59,7 @@ def test_a_lost_version_shows(lake: Config, spark: object, tmp_path: Path) -> No
     """Planted fault: without the version that the rename made, the notebook must not name the rename's author."""
     events = [e for e in made.events() if (e.kind, e.schema_id) != ("schema", 3)]
     _commit(lake, [replace(e, ordinal=9) if e.schema_id == 4 else e for e in events])
-    text = _printed(notebook.run(lake, "schema_history", {"table": "orders"}, tmp_path / "history.html"))
+    text = _printed(notebooks.run(lake, "schema_history", {"table": "orders"}, tmp_path / "history.html"))
     assert "public.purchases: 5 versions" in text
     assert "0/2000" not in text
 
@@ -67,9 +67,9 @@ def test_a_lost_version_shows(lake: Config, spark: object, tmp_path: Path) -> No
 @pytest.mark.wide
 def test_an_unknown_table_is_one_line(lake_with_history: Config, tmp_path: Path) -> None:
     with pytest.raises(CdcError, match="UnknownTable: no captured table is or was named 'nonsense'"):
-        notebook.run(lake_with_history, "schema_history", {"table": "nonsense"}, tmp_path / "history.html")
+        notebooks.run(lake_with_history, "schema_history", {"table": "nonsense"}, tmp_path / "history.html")
 
 
 def test_an_unknown_notebook_lists_the_known(lake: Config, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="schema_history"):
-        notebook.run(lake, "nonsense", {}, tmp_path / "x.html")
+        notebooks.run(lake, "nonsense", {}, tmp_path / "x.html")

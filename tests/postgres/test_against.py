@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from tests.support_postgres import fresh_database, replayed, standby_of
-from toolkit.embedded import EmbeddedServer
+from toolkit.demo.server import EmbeddedServer
 from toolkit.quality.report import TableCheck
 from toolkit.quality.second_server import _doubt, _Position, against
 from toolkit.values.config import Config, SourceConfig

@@ -11,7 +11,7 @@ import pytest
 from tests.support_change_log import PARTITIONED, Log, with_table
 from tests.support_postgres import fresh_database
 from toolkit.capture import initialise
-from toolkit.embedded import EmbeddedServer
+from toolkit.demo.server import EmbeddedServer
 from toolkit.source import catalog, change_log, connection, install, locks, preflight
 from toolkit.values.errors import PreflightFailed
 

@@ -12,7 +12,7 @@ import pytest
 from tests.postgres.test_snapshot_log import current, of, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
 from toolkit.capture import copy, initialise, slot_drain
-from toolkit.embedded import EmbeddedServer
+from toolkit.demo.server import EmbeddedServer
 from toolkit.lake.ledger import Ledger
 from toolkit.source import change_log
 from toolkit.values.config import Config, SourceConfig, TableConfig

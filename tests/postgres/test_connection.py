@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from toolkit.embedded import EmbeddedServer
+from toolkit.demo.server import EmbeddedServer
 from toolkit.source.connection import PINNED, connect
 from toolkit.values.config import Config, SourceConfig
 from toolkit.values.errors import ConfigError, SourceUnavailable

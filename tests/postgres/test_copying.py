@@ -19,7 +19,7 @@ import pytest
 
 from tests.support_postgres import fresh_database
 from toolkit.capture.copy_workers import Copied, Copiers, Item, Task
-from toolkit.embedded import EmbeddedServer
+from toolkit.demo.server import EmbeddedServer
 from toolkit.rawlog.arrow import EVENT_SCHEMA
 from toolkit.source import catalog, install, locks, slot, snapshot_rows
 from toolkit.source.connection import Connection, connect

@@ -17,7 +17,7 @@ import pytest
 from tests.support_lake import plain_lake
 from tests.support_postgres import inserted, stream
 from toolkit.capture import initialise, slot_drain
-from toolkit.embedded import EmbeddedServer
+from toolkit.demo.server import EmbeddedServer
 from toolkit.lake.evidence import unseen_xids
 from toolkit.lake.ledger import Ledger
 from toolkit.source import exact_cut, install, slot

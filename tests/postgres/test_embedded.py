@@ -13,8 +13,8 @@ import psutil
 import psycopg
 import pytest
 
-from toolkit import embedded
-from toolkit.embedded import EmbeddedServer
+from toolkit.demo import server as embedded
+from toolkit.demo.server import EmbeddedServer
 from toolkit.values.errors import ConfigError, SourceUnavailable
 
 pytestmark = pytest.mark.postgres

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from tests.support_postgres import drop_database, inserted, stream
-from toolkit.embedded import EmbeddedServer
+from toolkit.demo.server import EmbeddedServer
 from toolkit.source import catalog, install, preflight, slot, snapshot_rows
 from toolkit.source.connection import connect
 from toolkit.source.peek import peek

@@ -18,7 +18,7 @@ from tests.support_lake import plain_lake
 from tests.support_postgres import ddl_messages, drop_database, fresh_database, mostly_one_server
 from tests.trap_world import PAIR, World
 from toolkit.capture import initialise, slot_drain
-from toolkit.embedded import EmbeddedServer
+from toolkit.demo.server import EmbeddedServer
 from toolkit.history import ddl_lint, effects, versions
 from toolkit.source import catalog, install, slot
 from toolkit.source.connection import Connection, connect

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from tests.support_postgres import fresh_database, mostly_one_server
-from toolkit.embedded import EmbeddedServer
+from toolkit.demo.server import EmbeddedServer
 from toolkit.quality import source_rows
 from toolkit.quality.row_classes import classify
 from toolkit.source import catalog, exact_cut, guard, install, row_lines, slot

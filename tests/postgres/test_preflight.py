@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from toolkit.embedded import EmbeddedServer
+from toolkit.demo.server import EmbeddedServer
 from toolkit.source import install, slot
 from toolkit.source.connection import Connection, connect
 from toolkit.source.preflight import fills_with_null, outside, preflight, require

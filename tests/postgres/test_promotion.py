@@ -12,7 +12,7 @@ from tests.postgres.test_snapshot_log import current, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
 from tests.support_postgres import fresh_database, programs, replayed, standby_of
 from toolkit.capture import initialise, slot_drain
-from toolkit.embedded import EmbeddedServer
+from toolkit.demo.server import EmbeddedServer
 from toolkit.lake.ledger import Ledger
 from toolkit.ops import diagnosis
 from toolkit.source import connection, install, slot

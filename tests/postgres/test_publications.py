@@ -10,7 +10,7 @@ from tests.support_log import Log
 from tests.support_postgres import mostly_one_server
 from tests.trap_world import PAIR, World
 from toolkit.capture import slot_drain
-from toolkit.embedded import EmbeddedServer
+from toolkit.demo.server import EmbeddedServer
 from toolkit.rawlog.batch import BatchRecord
 from toolkit.source import catalog, install, preflight, slot
 from toolkit.source.connection import connect

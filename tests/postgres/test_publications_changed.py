@@ -12,7 +12,7 @@ from tests.postgres.test_stages import always, killed
 from tests.support_lake import plain_lake, rows_in_log
 from tests.support_postgres import mostly_one_server
 from toolkit.capture import copy, handover, initialise, skipped_transaction, slot_drain
-from toolkit.embedded import EmbeddedServer
+from toolkit.demo.server import EmbeddedServer
 from toolkit.lake.ledger import Ledger
 from toolkit.source import connection, install, preflight, slot
 from toolkit.values.config import CheckConfig, Config

@@ -12,7 +12,7 @@ from tests.postgres.test_stages import killed
 from tests.support_lake import plain_lake, rows_in_log
 from tests.support_postgres import drop_database
 from toolkit.capture import copy, initialise, skipped_transaction, slot_drain
-from toolkit.embedded import EmbeddedServer
+from toolkit.demo.server import EmbeddedServer
 from toolkit.lake.ledger import Ledger
 from toolkit.values.config import Config, SourceConfig
 from toolkit.values.errors import ConfigError, UnreadableChange

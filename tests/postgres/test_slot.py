@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from tests.support_postgres import consume, inserted, logical_messages, stream, verifies
-from toolkit.embedded import EmbeddedServer
+from toolkit.demo.server import EmbeddedServer
 from toolkit.source import catalog, install, slot, snapshot_rows
 from toolkit.source.connection import Connection, connect
 from toolkit.values.config import Config

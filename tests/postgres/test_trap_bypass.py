@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from tests.trap_world import PAIR, ROOT, World
-from toolkit.embedded import EmbeddedServer
+from toolkit.demo.server import EmbeddedServer
 from toolkit.source import install
 
 pytestmark = pytest.mark.postgres

@@ -10,7 +10,7 @@ import pytest
 from tests.support_log import Log
 from tests.trap_world import PAIR, ROOT, World
 from toolkit.capture import slot_drain
-from toolkit.embedded import EmbeddedServer
+from toolkit.demo.server import EmbeddedServer
 from toolkit.rawlog.batch import BatchRecord
 from toolkit.source import catalog, install, preflight, slot
 from toolkit.source.connection import connect

@@ -16,7 +16,7 @@ from tests import conformance
 from tests.support_log import Log, Shown, shown
 from tests.support_postgres import fresh_database
 from tests.trap_cases import GROUPS, TRAPS, Players, Trap, configured, steps
-from toolkit.embedded import EmbeddedServer
+from toolkit.demo.server import EmbeddedServer
 from toolkit.history import effects
 from toolkit.rawlog.states import TableState
 from toolkit.source import ddl_switch, install, slot

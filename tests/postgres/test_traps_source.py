@@ -18,7 +18,7 @@ from tests.support_lake import commit_here, plain_lake, rows_in_log
 from tests.support_postgres import fresh_database, programs
 from toolkit.capture import copy as snapshot
 from toolkit.capture import initialise, slot_drain
-from toolkit.embedded import EmbeddedServer
+from toolkit.demo.server import EmbeddedServer
 from toolkit.lake import staging
 from toolkit.lake.ledger import Ledger
 from toolkit.ops import diagnosis

@@ -6,8 +6,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from toolkit.demo.workload import DdlStep, Load, create_shop, ddl_story, run_step
 from toolkit.values.errors import CdcError
-from toolkit.workload import DdlStep, Load, create_shop, ddl_story, run_step
 
 pytestmark = pytest.mark.postgres
 

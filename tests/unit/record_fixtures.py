@@ -15,7 +15,7 @@ from typing import Any
 
 import psycopg
 
-from toolkit.embedded import EmbeddedServer
+from toolkit.demo.server import EmbeddedServer
 from toolkit.source import catalog, install, peek
 from toolkit.source.connection import connect
 from toolkit.values.config import Config, SourceConfig

@@ -34,10 +34,6 @@ ORDER = (
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
 #: Modules that have not moved into their room yet.
 HALL: dict[str, str] = {
-    "demo": "demo",
-    "embedded": "demo",
-    "workload": "demo",
-    "notebook": "demo",
     "output": "cli",
 }  # fmt: skip
 #: Imports against the order, to be removed.
@@ -45,7 +41,7 @@ KNOWN = {
     ("history", "toolkit.capture.slot_drain"), ("lake", "toolkit.history.versions"), ("rawlog", "toolkit.lake.ledger"),
 }  # fmt: skip
 #: Reach PostgreSQL on purpose beside `source`: the server and the traffic of the demo.
-OWN_SESSIONS = {"toolkit/embedded.py", "toolkit/workload.py", "toolkit/demo.py"}
+OWN_SESSIONS = {"toolkit/demo/server.py", "toolkit/demo/workload.py", "toolkit/demo/story.py"}
 HEAVY = {"pyspark", "pyiceberg", "dbt", "great_expectations", "pandas", "papermill"}
 
 

@@ -42,7 +42,7 @@ def demo(ctx: Context, directory: str | None, postgres: str) -> int:
     """The whole story on an embedded PostgreSQL; needs no configuration."""
     from pathlib import Path
 
-    from toolkit import demo as story
+    from toolkit.demo import story
 
     del ctx
     return story.run(Path(directory or "cdc-demo"), major=int(postgres), echo=click.echo)

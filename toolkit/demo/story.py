@@ -19,14 +19,14 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from toolkit import workload
+from toolkit.demo import workload
 from toolkit.values.config import Config, load
 from toolkit.values.errors import CdcError, ConfigError, NotProven
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import lake_columns, lake_table, quote_spark
 
 if TYPE_CHECKING:
-    from toolkit.embedded import EmbeddedServer
+    from toolkit.demo.server import EmbeddedServer
     from toolkit.quality.report import CheckReport
 
 Echo = Callable[[str], object]
@@ -126,7 +126,7 @@ class _Demo:
         self.config: Config
 
     def tell(self) -> DemoReport:
-        from toolkit.embedded import EmbeddedServer
+        from toolkit.demo.server import EmbeddedServer
 
         self.story.echo(f"cdc demo: everything is kept in {self.folder}")
         with contextlib.ExitStack() as stack:
@@ -275,10 +275,10 @@ class _Demo:
         return sorted((tuple(row) for row in rows), key=_null_first)
 
     def _notebook(self) -> Path:
-        from toolkit import notebook
+        from toolkit.demo import notebooks
 
         with self.story.step("the schema history notebook is run to HTML"):
-            return notebook.run(
+            return notebooks.run(
                 self.config, "schema_history", {"table": "public.customers"}, self.folder / "schema_history.html"
             )
 

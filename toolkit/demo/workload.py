@@ -21,7 +21,7 @@ from toolkit.values import resources
 from toolkit.values.errors import CdcError
 
 if TYPE_CHECKING:
-    from toolkit.embedded import EmbeddedServer
+    from toolkit.demo.server import EmbeddedServer
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 Action = Callable[["_Session"], None]

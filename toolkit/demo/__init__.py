@@ -1,0 +1,1 @@
+"""The demo: an embedded PostgreSQL, a workload and the story told on them."""
