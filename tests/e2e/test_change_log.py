@@ -15,10 +15,10 @@ from tests.support_change_log import PARTITIONED
 from tests.support_writers import TABLES, Writers, folded_rows, journal_inserts, source_rows, writing
 from toolkit.build import dbt_run
 from toolkit.capture import copy, initialise, slot_drain
+from toolkit.cli.output import plain
 from toolkit.demo.server import EmbeddedServer
 from toolkit.lake.ledger import Ledger
 from toolkit.ops import diagnosis, status_report
-from toolkit.output import plain
 from toolkit.quality import dual_capture, parity
 from toolkit.rawlog import states
 from toolkit.source import ticks as tick

@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.support_lake import without_jvm
 from toolkit.capture import copy, initialise
-from toolkit.output import plain
+from toolkit.cli.output import plain
 from toolkit.values import config
 from toolkit.values.progress import Progress
 

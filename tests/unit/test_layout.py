@@ -34,7 +34,6 @@ ORDER = (
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
 #: Modules that have not moved into their room yet.
 HALL: dict[str, str] = {
-    "output": "cli",
 }  # fmt: skip
 #: Imports against the order, to be removed.
 KNOWN = {

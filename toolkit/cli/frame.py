@@ -20,7 +20,7 @@ from toolkit.values.errors import CdcError
 from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
-    from toolkit.output import Output
+    from toolkit.cli.output import Output
     from toolkit.values.config import Config
 
 RED = 3
@@ -42,7 +42,7 @@ class Context:
 
     @property
     def output(self) -> Output:
-        from toolkit import output
+        from toolkit.cli import output
 
         return output.JsonOutput() if self.output_format == "json" else output.TextOutput()
 
