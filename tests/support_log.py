@@ -178,7 +178,7 @@ class Log:
         self, cut: slot.Cut, tables: Sequence[str] | None = None, scope: copy.Scope = copy.WHOLE
     ) -> copy.SnapshotResult:
         """The toolkit's own copying, with this log for its ledger."""
-        with patch.object(copy, "ledger_of", lambda config: self):
+        with patch.object(copy, "require_ledger", lambda config: self):
             return copy.copy_tables(self.config, cut, tables, scope=scope)
 
     def file_ids(self) -> dict[str, int]:

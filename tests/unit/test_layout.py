@@ -32,13 +32,6 @@ ORDER = (
     {"cli"},
 )
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
-#: Modules that have not moved into their room yet.
-HALL: dict[str, str] = {
-}  # fmt: skip
-#: Imports against the order, to be removed.
-KNOWN = {
-    ("history", "toolkit.capture.slot_drain"), ("lake", "toolkit.history.versions"), ("rawlog", "toolkit.lake.ledger"),
-}  # fmt: skip
 #: Reach PostgreSQL on purpose beside `source`: the server and the traffic of the demo.
 OWN_SESSIONS = {"toolkit/demo/server.py", "toolkit/demo/workload.py", "toolkit/demo/story.py"}
 HEAVY = {"pyspark", "pyiceberg", "dbt", "great_expectations", "pandas", "papermill"}
@@ -49,7 +42,7 @@ def _room(module: str) -> str:
     parts = module.split(".")
     if len(parts) == 1 or parts[1].startswith("__"):
         return "values"
-    return HALL.get(parts[1], parts[1]) if len(parts) == 2 else parts[1]
+    return parts[1]
 
 
 def _may_import(room: str, other: str) -> bool:
@@ -76,7 +69,7 @@ def _name(path: Path) -> str:
 def _wrong_imports(module: str, text: str) -> list[str]:
     room = _room(module)
     names = {name for name in _imports(ast.parse(text)) if name.startswith("toolkit.")}
-    return sorted(name for name in names if not _may_import(room, _room(name)) and (room, name) not in KNOWN)
+    return sorted(name for name in names if not _may_import(room, _room(name)))
 
 
 @pytest.mark.parametrize("path", MODULES, ids=_name)
@@ -87,7 +80,7 @@ def test_imports_point_one_way(path: Path) -> None:
 def test_a_wrong_import_is_found() -> None:
     assert _wrong_imports("toolkit.decode.planner", "def f():\n    from toolkit.lake import session\n")
     assert _wrong_imports("toolkit.source.peek", "from toolkit.lake.ledger import Ledger")
-    assert _wrong_imports("toolkit.lake.staging", "from toolkit import drain")
+    assert _wrong_imports("toolkit.lake.staging", "from toolkit.capture import slot_drain")
     assert not _wrong_imports("toolkit.capture.slot_drain", "from toolkit.lake.ledger import Ledger")
 
 

@@ -16,7 +16,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from toolkit.capture.copy_workers import Copiers, Item, Task
-from toolkit.capture.slot_drain import drain, ledger_of
+from toolkit.capture.slot_drain import drain
+from toolkit.lake.ledger import require_ledger
 from toolkit.lake.proofs import found_wrong, proven
 from toolkit.rawlog.arrow import BASELINE_ORDINAL, Event
 from toolkit.rawlog.states import TableState, table_states
@@ -101,7 +102,7 @@ def missing_baselines(config: Config) -> tuple[str, ...]:
     """Identifiers of the published tables that have no complete snapshot in this generation of the log yet."""
     from toolkit.source import catalog, connection
 
-    ledger = ledger_of(config)
+    ledger = require_ledger(config)
     last = ledger.last()
     assert last is not None
     done = {event.relid for event in ledger.baselines() if event.generation == last.generation}
@@ -123,7 +124,7 @@ def repair(config: Config, tables: Sequence[str] = (), *, scope: Scope = WHOLE) 
     drain(config)  # the bulk of a backlog, while no snapshot is held open
     rows: dict[str, int] = {}
     left_out: dict[str, str] = {}
-    last = ledger_of(config).last()
+    last = require_ledger(config).last()
     assert last is not None
     lsn = last.complete_to
     # One that is not published any more has nothing to be copied, and keeps no other from its copy.
@@ -151,7 +152,7 @@ def heal(config: Config) -> SnapshotResult | None:
     from toolkit.source import snapshot_rows
 
     stale = {state.relid for state in _stale(config)}
-    ledger = ledger_of(config)
+    ledger = require_ledger(config)
     latest = ledger.latest_versions().items()
     tables = [version.table for relid, version in latest if relid in stale and version.table.published]
     sizes = snapshot_rows.estimate(config, tables)
@@ -167,7 +168,7 @@ def heal(config: Config) -> SnapshotResult | None:
 
 def _stale(config: Config) -> list[TableState]:
     """Tables that wait for a repair; those that wait for their check only are not among them."""
-    ledger = ledger_of(config)
+    ledger = require_ledger(config)
     return [s for s in table_states(ledger, proven(config, ledger)) if s.state == "stale" and s.repaired_lsn is None]
 
 
@@ -191,7 +192,7 @@ def copy_tables(
 
 
 def _copy(config: Config, cut: Cut, tables: Sequence[str] | frozenset[int] | None, scope: Scope) -> _Outcome:
-    ledger = ledger_of(config)
+    ledger = require_ledger(config)
     last = ledger.last()
     assert last is not None
     if last.complete_to < cut.lsn:
@@ -321,7 +322,7 @@ def _copy_group(
     outcome: _Outcome,
 ) -> None:
     """Copy and commit tables that share a batch."""
-    ledger = ledger_of(config)
+    ledger = require_ledger(config)
     last = ledger.last()
     assert last is not None
     batch_id = last.batch_id + 1

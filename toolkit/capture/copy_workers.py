@@ -1,8 +1,8 @@
 """Copying pieces of tables into Parquet files of `raw.events`, by worker processes on one exported snapshot.
 
-A worker is `python -m toolkit.capture.copy_workers`: it takes tasks as JSON lines on its standard input, and answers with JSON lines
-about its progress. It dies with whoever started it, at its next block at the latest. The driver gives the task of a
-dead worker to a new one.
+A worker is `python -m toolkit.capture.copy_workers`: it takes tasks as JSON lines on its standard input, and answers
+with JSON lines about its progress. It dies with whoever started it, at its next block at the latest. The driver gives
+the task of a dead worker to a new one.
 """
 
 from __future__ import annotations

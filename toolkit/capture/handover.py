@@ -11,7 +11,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from toolkit.capture.slot_drain import as_read, drain, ledger_of
+from toolkit.capture.slot_drain import as_read, drain
+from toolkit.lake.ledger import require_ledger
 from toolkit.values.errors import HistoryDiverged
 from toolkit.values.log_setup import logger
 
@@ -34,7 +35,7 @@ def to_slot(config: Config, conn: psycopg.Connection[Any]) -> None:
     slot.drop_slot(conn, config.source.slot)  # of an attempt before
     with slot.create_slot(config, config.source.slot, temporary=False) as cut:
         taken = ticks.at_cut(conn, config, cut)
-    ledger = ledger_of(config)
+    ledger = require_ledger(config)
     last = ledger.last()
     assert last is not None
     tick_drain.drain(config, conn, ledger, last, taken.lsn)
@@ -58,7 +59,7 @@ def to_ticks(config: Config, conn: psycopg.Connection[Any]) -> None:
     by_slot = config.model_copy(update={"source": config.source.model_copy(update={"change_log_drain": "slot"})})
     with slot.create_slot(config, slot.temporary_name(config), temporary=True) as cut:
         taken = ticks.at_cut(conn, config, cut)
-    last = ledger_of(config).last()
+    last = require_ledger(config).last()
     assert last is not None
     drain(as_read(by_slot, last), upto=cut.lsn)
     _row(config, slot="", identity=replace(last.identity, publications={}), tick=taken.snapshot)
@@ -73,7 +74,7 @@ def to_publications(config: Config, conn: psycopg.Connection[Any]) -> None:
     """
     from toolkit.source import catalog, slot
 
-    last = ledger_of(config).last()
+    last = require_ledger(config).last()
     assert last is not None
     with slot.create_slot(config, slot.temporary_name(config), temporary=True) as cut:
         pass
@@ -89,14 +90,14 @@ def drop_left_slot(config: Config, conn: psycopg.Connection[Any]) -> None:
     from toolkit.source import slot
 
     left = slot.read_slot(conn, config.source.slot)
-    if left is not None and any(b.slot == left.name and b.tick is None for b in ledger_of(config).batches()):
+    if left is not None and any(b.slot == left.name and b.tick is None for b in require_ledger(config).batches()):
         slot.require_ours(conn, config, left)
         slot.drop_slot(conn, left.name)
 
 
 def _row(config: Config, **changes: Any) -> None:
     """Commit a ledger row at the same position that says who goes on from here."""
-    ledger = ledger_of(config)
+    ledger = require_ledger(config)
     last = ledger.last()
     assert last is not None
     record = replace(

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from toolkit.capture.slot_drain import DrainResult, drain, ledger_of
+from toolkit.capture.slot_drain import DrainResult, drain
+from toolkit.lake.ledger import require_ledger
 from toolkit.rawlog.arrow import Event
 from toolkit.source.spooling import spool_directory
 from toolkit.values.errors import ConfigError, UnreadableChange
@@ -53,7 +54,7 @@ def skip(config: Config, at: Lsn) -> DrainResult:
     """
     from toolkit.source import connection, slot
 
-    ledger = ledger_of(config)
+    ledger = require_ledger(config)
     with connection.connect(config) as conn:
         slot.require_slot(conn, config)
         last = ledger.last()
@@ -61,7 +62,7 @@ def skip(config: Config, at: Lsn) -> DrainResult:
         before = _last_readable(conn, config, at, last.complete_to)
         commit = _record_at(conn, before)
         drained = drain(config, upto=before)
-        ledger = ledger_of(config)
+        ledger = require_ledger(config)
         last = ledger.last()
         assert last is not None
         if last.complete_to > commit:  # killed between commit and advance, which that drain has made up for

@@ -347,17 +347,3 @@ class _Run:
             if age.total_seconds() < self.config.drain.beacon_minutes * 60:
                 return pending, at
         return slot.emit_beacon(self.conn, self.key)
-
-
-def ledger_of(config: Config) -> Ledger:
-    """The ledger, which must exist.
-
-    Raises:
-        LakeError: `cdc init` has not run.
-    """
-    from toolkit.lake.ledger import Ledger
-
-    ledger = Ledger(config)
-    if ledger.last() is None:
-        raise LakeError("the lake has no ledger yet; run `cdc init` first")
-    return ledger

@@ -29,8 +29,8 @@ _ROW_TAGS = ("INSERT", "UPDATE", "DELETE", "MERGE", "COPY")
 class Effect:
     """What one statement does to one captured table (`table` None: to none).
 
-    `effect`: a class of `toolkit.history.effects` (silent: the table turns stale and `remedy` heals it), fails, skipped, or
-    differs (of line 0: the copy is not what the source is, so what is said of the table need not hold there).
+    `effect`: a class of `toolkit.history.effects` (silent: the table turns stale and `remedy` repairs it), fails,
+    skipped, or differs (line 0 only: the copy differs from the source, so the answer may not hold on the source).
     """
 
     line: int

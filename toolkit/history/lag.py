@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from toolkit.capture.slot_drain import ledger_of
+from toolkit.lake.ledger import require_ledger
 from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def batches_frame(config: Config) -> pd.DataFrame:
     """
     import pandas as pd
 
-    records = ledger_of(config).batches()
+    records = require_ledger(config).batches()
     records = tuple(record for record in records if record.generation == records[-1].generation)
     frame = pd.DataFrame(
         {

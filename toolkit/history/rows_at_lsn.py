@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from toolkit.history.versions import resolve
+from toolkit.lake import proofs
 from toolkit.lake.proofs import found_wrong
 from toolkit.rawlog.states import known_at, states_at
 from toolkit.values.errors import ConfigError, NotProven
@@ -18,6 +20,16 @@ if TYPE_CHECKING:
 
 #: Bounds of a row version, beside the table's own columns.
 FROM, TO = "_cdc_from_lsn", "_cdc_to_lsn"
+
+
+def at_one_lsn(config: Config, spark: SparkSession, tables: Sequence[str] = ()) -> Lsn:
+    """Make temporary views `<schema>__<table>` of `tables` (all if empty) in a session, all at one proven LSN.
+
+    Raises:
+        UnknownTable: no captured table has that name.
+        NotProven: a table was never proven, or not at the LSN of the others; the message names it.
+    """
+    return proofs.at_one_lsn(config, spark, [resolve(config, name) for name in tables])
 
 
 def rows(

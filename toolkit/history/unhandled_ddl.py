@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from toolkit.capture.slot_drain import ledger_of
+from toolkit.lake.ledger import require_ledger
 from toolkit.rawlog.arrow import Event
 from toolkit.values.errors import ConfigError
 from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
-    from toolkit.lake.ledger import Ledger, TableEvent
+    from toolkit.lake.ledger import Ledger
+    from toolkit.rawlog.event import TableEvent
     from toolkit.values.config import Config
 
 _RESOLVED = "cdc.resolved"
@@ -45,7 +46,7 @@ def unhandled(config: Config, *, resolved: bool = False) -> tuple[Unhandled, ...
     Raises:
         LakeError: there is no ledger yet.
     """
-    ledger = ledger_of(config)
+    ledger = require_ledger(config)
     notes = {e.payload["id"]: e.payload for e in ledger.messages() if _is_note(e)}
     found = sorted([*_messages(ledger), *_captures(ledger), *_gaps(ledger)], key=lambda one: (one.lsn, one.id))
     noted = (_noted(one, notes.get(one.id)) for one in found)
@@ -63,7 +64,7 @@ def resolve(config: Config, ident: str, note: str) -> Unhandled:
     one = next((u for u in unhandled(config, resolved=True) if u.id == ident), None)
     if one is None:
         raise ConfigError(f"resolving {ident}: no unhandled event has that id; see cdc ddl list --unhandled")
-    ledger = ledger_of(config)
+    ledger = require_ledger(config)
     last = ledger.last()
     assert last is not None
     now = datetime.now(UTC).isoformat()

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +16,7 @@ from toolkit.lake import reads
 from toolkit.lake.tables import BATCH_WIDTH, EVENTS
 from toolkit.rawlog.arrow import Event, to_arrow
 from toolkit.rawlog.batch import BatchRecord
+from toolkit.rawlog.event import TableEvent
 from toolkit.values.errors import CommitConflict, LakeError
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
@@ -36,28 +35,6 @@ _log = logger(__name__)
 SUMMARY_KEY = "cdc.batch"
 #: Ordinal of the `batch` event: after every event at its position but the rows of a copy.
 BATCH_ORDINAL = 1 << 40
-
-
-@dataclass(frozen=True, slots=True)
-class TableEvent:
-    """One event of the log that is not a row. LSNs are as in the log: valid from `end_lsn`."""
-
-    relid: int | None
-    kind: str
-    commit_lsn: Lsn
-    ordinal: int
-    end_lsn: Lsn
-    batch_id: int
-    payload: dict[str, Any]
-    generation: int
-    schema_id: int | None
-    xid: int | None
-    committed_at: datetime | None
-
-    @property
-    def scope(self) -> str:
-        """What a baseline is of: `all` of the table, a part (`columns`, `partition`), or a `check` behind a part."""
-        return str(self.payload.get("scope", "all"))
 
 
 def batch_event(record: BatchRecord) -> Event:
@@ -286,6 +263,18 @@ class Ledger:
         from toolkit.lake.jdbc import JdbcCatalog
 
         return data.field_ids(JdbcCatalog(self._config).load_table(EVENTS).schema())
+
+
+def require_ledger(config: Config) -> Ledger:
+    """Open the ledger of a lake that `cdc init` has set up.
+
+    Raises:
+        LakeError: the lake has no ledger yet.
+    """
+    ledger = Ledger(config)
+    if ledger.last() is None:
+        raise LakeError("the lake has no ledger yet; run `cdc init` first")
+    return ledger
 
 
 def _log_order(row: dict[str, Any]) -> tuple[int, int, int, int]:

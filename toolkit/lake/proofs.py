@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from toolkit.lake.ledger import Ledger
     from toolkit.values.config import Config
+    from toolkit.values.table import TableVersion
 
 PUBLISHED = "ops.published"
 #: How the tags begin that keep what is published; the generation follows.
@@ -57,22 +58,20 @@ def found_wrong(config: Config, ledger: Ledger) -> dict[int, tuple[Lsn, Lsn]]:
     return found
 
 
-def at_one_lsn(config: Config, spark: SparkSession, tables: Sequence[str] = ()) -> Lsn:
+def at_one_lsn(config: Config, spark: SparkSession, tables: Sequence[TableVersion] = ()) -> Lsn:
     """Make temporary views `<schema>__<table>` of `tables` (all if empty) in a session, all at one proven LSN.
 
     The views of `published` move one after another, so a join over several of them may meet two proofs. These stand
     on one commit of `ops.published` and never move.
 
     Raises:
-        UnknownTable: no captured table has that name.
         NotProven: a table was never proven, or not at the LSN of the others; the message names it.
     """
-    from toolkit.history import versions as history
     from toolkit.lake.ledger import Ledger
     from toolkit.lake.reads import scan
     from toolkit.rawlog.states import live_tables
 
-    versions = [history.resolve(config, name) for name in tables] or list(live_tables(Ledger(config)))
+    versions = list(tables) or list(live_tables(Ledger(config)))
     # One table snapshot: of one check. Rows of a lake that no check has written to since an upgrade have no relation.
     rows = {row["relid"]: row for row in scan(config, PUBLISHED) if row.get("relation")}
     stands = {v.identifier: (rows.get(v.relid) or {}).get("lsn") for v in versions}

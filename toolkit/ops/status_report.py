@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from toolkit.capture.slot_drain import ledger_of
+from toolkit.lake.ledger import require_ledger
 from toolkit.lake.proofs import proven
 from toolkit.rawlog.states import TableState, live_tables, table_states
 from toolkit.values.errors import CdcError, LakeError
@@ -54,7 +54,7 @@ def status(config: Config) -> Status:
         LakeError: there is no ledger yet.
     """
     try:
-        ledger = ledger_of(config)
+        ledger = require_ledger(config)
     except LakeError as error:
         raise LakeError(f"{error}{_begun(config)}") from None
     last = ledger.last()
@@ -124,7 +124,7 @@ def _applied(config: Config) -> Lsn | None:
     from toolkit.values.names import lake_table
 
     newest = 0
-    for table in live_tables(ledger_of(config)):
+    for table in live_tables(require_ledger(config)):
         summary = reads.snapshot_summary(config, f"current.{lake_table(table.schema, table.name)}")
         newest = max(newest, int((summary or {}).get("cdc.applied-lsn", 0)))
     return Lsn(newest) if newest else None

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from toolkit.capture.slot_drain import ledger_of
+from toolkit.lake.ledger import require_ledger
 from toolkit.values.errors import UnknownTable
 from toolkit.values.lsn import Lsn
 
@@ -83,7 +83,7 @@ def audit(config: Config, tables: Sequence[str] = ()) -> AuditReport:
     """
     from toolkit.lake import session
 
-    ledger = ledger_of(config)
+    ledger = require_ledger(config)
     spans = list(windows(ledger))
     names = {version.table.relid: version.table.identifier for version in ledger.latest_versions().values()}
     known = {names[relid] for relid, _, _ in spans}

@@ -10,7 +10,8 @@ from toolkit.values.lsn import Lsn
 from toolkit.values.names import quote_postgres
 
 if TYPE_CHECKING:
-    from toolkit.lake.ledger import Ledger, TableEvent
+    from toolkit.rawlog.event import TableEvent
+    from toolkit.rawlog.store import LogReader
     from toolkit.values.config import Config
     from toolkit.values.table import SchemaVersion, TableVersion
 
@@ -39,7 +40,7 @@ class TableState:
         return self.state == "ok" or self.repaired_lsn is not None
 
 
-def live_tables(ledger: Ledger) -> tuple[TableVersion, ...]:
+def live_tables(ledger: LogReader) -> tuple[TableVersion, ...]:
     """Latest versions of the tables that exist and are published, ordered by name."""
     return _live(ledger.latest_versions().values())
 
@@ -49,7 +50,7 @@ def _live(versions: Iterable[SchemaVersion]) -> tuple[TableVersion, ...]:
     return tuple(sorted(live, key=lambda t: (t.schema, t.name)))
 
 
-def known_at(ledger: Ledger, at: Lsn) -> dict[int, TableEvent]:
+def known_at(ledger: LogReader, at: Lsn) -> dict[int, TableEvent]:
     """By relid, the last baseline or gap before an LSN, where there is a baseline: a gap means that nobody knows.
 
     The copy of a part heals nothing by itself: what it left out is right from the check on that says so.
@@ -66,7 +67,7 @@ def known_at(ledger: Ledger, at: Lsn) -> dict[int, TableEvent]:
 
 
 def states_at(
-    ledger: Ledger, at: Lsn, wrong: Mapping[int, tuple[Lsn, Lsn]]
+    ledger: LogReader, at: Lsn, wrong: Mapping[int, tuple[Lsn, Lsn]]
 ) -> tuple[tuple[SchemaVersion, TableState], ...]:
     """The tables that were there and captured at an LSN, as they were then, and whether their rows can be known.
 
@@ -99,7 +100,7 @@ def states_at(
     return tuple(found)
 
 
-def unproven(ledger: Ledger, proven: Mapping[int, Lsn]) -> dict[int, Lsn]:
+def unproven(ledger: LogReader, proven: Mapping[int, Lsn]) -> dict[int, Lsn]:
     """Tables of which a part was copied, and since then neither all nor compared, with the LSN that has proven them."""
     last = ledger.last()
     found: dict[int, Lsn] = {}
@@ -114,7 +115,7 @@ def unproven(ledger: Ledger, proven: Mapping[int, Lsn]) -> dict[int, Lsn]:
     return found
 
 
-def table_states(ledger: Ledger, proven: Mapping[int, Lsn] | None = None) -> tuple[TableState, ...]:
+def table_states(ledger: LogReader, proven: Mapping[int, Lsn] | None = None) -> tuple[TableState, ...]:
     """States of all live tables, and of tables that were captured and no longer are though `[source]` names them.
 
     A table is stale from the first gap that no later baseline covers. One that was repaired stays stale until parity
@@ -138,7 +139,7 @@ def table_states(ledger: Ledger, proven: Mapping[int, Lsn] | None = None) -> tup
 
 
 def _state(
-    ledger: Ledger, table: TableVersion, baselines: Sequence[TableEvent], gaps: Sequence[TableEvent], proven: Lsn
+    ledger: LogReader, table: TableVersion, baselines: Sequence[TableEvent], gaps: Sequence[TableEvent], proven: Lsn
 ) -> TableState:
     """The state of one table; baselines and gaps are in log order."""
     remedy = f"cdc repair {table.identifier}"
@@ -163,7 +164,7 @@ def _state(
     return TableState(table.identifier, table.relid, "stale", reason, since, f"{needed}{remedy}")
 
 
-def _needed(ledger: Ledger, gaps: Sequence[TableEvent]) -> str:
+def _needed(ledger: LogReader, gaps: Sequence[TableEvent]) -> str:
     """What capture itself needs before a repair of a table with these gaps lasts."""
     if any("paused" in str(gap.payload.get("reason")) for gap in gaps):
         switches = [e.payload["event"] for e in ledger.ddl_events()]
@@ -180,7 +181,7 @@ def _position(event: TableEvent) -> tuple[int, int]:
 
 
 def _shown(
-    ledger: Ledger, table: TableVersion, state: TableState, baselines: Sequence[TableEvent], proven: Lsn
+    ledger: LogReader, table: TableVersion, state: TableState, baselines: Sequence[TableEvent], proven: Lsn
 ) -> TableState:
     """The state, but stale behind the last copy or proof where the text of a column changes without an event."""
     last, reason = ledger.last(), table.borrowing
@@ -193,7 +194,7 @@ def _shown(
     return replace(state, state="stale", reason=reason, from_lsn=since, remedy=remedy, repaired_lsn=since)
 
 
-def _whole(ledger: Ledger, version: SchemaVersion, state: TableState) -> TableState:
+def _whole(ledger: LogReader, version: SchemaVersion, state: TableState) -> TableState:
     """The state, but stale as long as the publications do not send everything: a repair would not last."""
     unsent = version.table.unsent(ledger.config.source.publications)
     if unsent is None:
@@ -226,7 +227,7 @@ def way_back(config: Config, table: TableVersion) -> str:
     return f"name it in [source] exclude, or alter publication {others} add table {table.identifier}"
 
 
-def _silenced(ledger: Ledger, captured: set[int]) -> Iterator[TableState]:
+def _silenced(ledger: LogReader, captured: set[int]) -> Iterator[TableState]:
     """Tables that left the publication, and new tables under the name of a captured one: no change of theirs comes."""
     latest, config = ledger.latest_versions(), ledger.config
     tables = {relid: version.table for relid, version in latest.items()}
