@@ -1,4 +1,4 @@
-"""The command line, one module a family of commands, registered on `main` as they are imported."""
+"""Provide the command line: one module for each family of commands, registered on `main` by its import."""
 
 from toolkit.cli import ddl, history, pipeline
 from toolkit.cli.frame import main

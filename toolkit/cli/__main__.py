@@ -1,4 +1,4 @@
-"""`python -m toolkit.cli` is `cdc`."""
+"""Run `cdc` as `python -m toolkit.cli`."""
 
 from toolkit.cli import main
 

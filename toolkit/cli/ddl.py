@@ -1,4 +1,4 @@
-"""Commands on captured DDL: what came, what could not be taken, and what a migration would do."""
+"""Provide the commands on DDL: list what was captured, resolve what was not handled, preview a migration."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from toolkit.cli.frame import RED, Context, command, main
 
 @main.group()
 def ddl() -> None:
-    """Captured DDL.
+    """List, resolve and preview DDL.
 
-    To leave a table out: [source] exclude, then what `cdc doctor` says. To keep its structure only: capture = "schema".
-    To try again: `cdc drain`, and `cdc repair` for what is red. Drift on the source: `cdc doctor`.
+    To leave a table out, add it to [source] exclude and follow `cdc doctor`. To keep only its structure, set
+    capture = "schema". To try again, run `cdc drain`, then `cdc repair` for stale tables. `cdc doctor` reports changes
+    on the source that were not captured.
     """
 
 
@@ -23,7 +24,7 @@ def ddl() -> None:
 @click.option("--resolved", is_flag=True, help="With --unhandled: the resolved ones too.")
 @command
 def ddl_list(ctx: Context, unhandled: bool, resolved: bool) -> None:
-    """Captured DDL in the order of the log."""
+    """List captured DDL in log order."""
     from toolkit.history import versions
 
     if unhandled:
@@ -48,7 +49,7 @@ def ddl_list(ctx: Context, unhandled: bool, resolved: bool) -> None:
 @click.option("--note", required=True, help="What was done about it.")
 @command
 def ddl_resolve(ctx: Context, ident: str, note: str) -> None:
-    """Put a note to an unhandled event. Heals nothing: a stale table wants `cdc repair`."""
+    """Acknowledge an unhandled event with a note. A stale table still needs `cdc repair`."""
     from toolkit.history import unhandled_ddl
     from toolkit.lake.lease import lease
 
@@ -60,7 +61,7 @@ def ddl_resolve(ctx: Context, ident: str, note: str) -> None:
 @ddl.command("pause")
 @command
 def ddl_pause(ctx: Context) -> None:
-    """Stop capturing DDL on the source. Every table is stale from here on, until it is repaired."""
+    """Stop capturing DDL on the source. Every table is stale from then on, until it is repaired."""
     from toolkit.capture import ddl_switch
 
     ctx.output.record(ddl_switch.pause(ctx.config))
@@ -69,7 +70,7 @@ def ddl_pause(ctx: Context) -> None:
 @ddl.command("resume")
 @command
 def ddl_resume(ctx: Context) -> None:
-    """Capture DDL again; `cdc repair` then heals what may have changed meanwhile."""
+    """Capture DDL again. Run `cdc repair` afterwards for tables that may have changed meanwhile."""
     from toolkit.capture import ddl_switch
 
     ctx.output.record(ddl_switch.resume(ctx.config))
@@ -80,9 +81,9 @@ def ddl_resume(ctx: Context) -> None:
 @click.option("--conninfo", metavar="CONNINFO", help="Try it on this copy instead of the source.")
 @command
 def ddl_lint(ctx: Context, file: TextIO, conninfo: str | None) -> int:
-    """What each statement of FILE would do to the lake, tried in a transaction that is rolled back.
+    """Show what each statement of FILE would do to the lake. It runs in a transaction that is rolled back.
 
-    Exit code 3 when one is silent, fails, or breaks UPDATE and DELETE at the source.
+    Exit code 3 when a statement changes values without row events, fails, or breaks UPDATE and DELETE at the source.
     """
     from toolkit.history import ddl_lint
 

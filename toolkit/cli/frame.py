@@ -1,6 +1,6 @@
-"""What every command shares: options in, one use case, one rendering, and an exit code.
+"""Provide what all commands share: their options, the rendering of results, and exit codes.
 
-Exit codes: 0 fine, 1 failed, 2 usage, 3 red, 4 lease, 130 interrupted.
+Exit codes: 0 success, 1 failure, 2 wrong usage, 3 parity difference or stale table, 4 lease held, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ LSN = _LsnType()
 
 
 def command(function: Callable[..., int | None]) -> Callable[..., None]:
-    """Give a command its `Context`; turn refusals into one line and an exit code; stop the JVM it started."""
+    """Pass a command its `Context`, turn errors into one line and an exit code, and stop the JVM that it started."""
 
     @click.option("--config", "config_path", metavar="FILE", help="Configuration; else CDC_CONFIG, else ./cdc.toml.")
     @click.option("--output", "output_format", type=click.Choice(["text", "json"]), default="text", show_default=True)
@@ -95,7 +95,7 @@ def command(function: Callable[..., int | None]) -> Callable[..., None]:
 
 
 def _missing(error: Exception) -> str | None:
-    """What to do about an object of `cdc init` that somebody has dropped from the source; None for any other error."""
+    """Give the remedy if an object that `cdc init` made was dropped from the source; None for other errors."""
     if "psycopg" not in sys.modules:
         return None
     from psycopg import errors

@@ -1,4 +1,4 @@
-"""Commands that read history by LSN: schemas, columns, rows."""
+"""Provide the commands that read history by LSN: schemas, columns, rows."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 @main.group()
 def schema() -> None:
-    """Schema history by LSN."""
+    """Show schema history by LSN."""
 
 
 @schema.command("history")
 @click.argument("table")
 @command
 def schema_history(ctx: Context, table: str) -> None:
-    """All versions of a table: from and to LSN, the DDL, who ran it, what it changed.
+    """List all versions of a table: from and to LSN, the DDL, the role that ran it, and what it changed.
 
-    since_lsn: of a change that was found late, the LSN from which on it may have been so.
+    since_lsn is set for a change that was found late: the earliest LSN at which it may have happened.
     """
     from toolkit.history import versions
 
@@ -49,7 +49,7 @@ def schema_history(ctx: Context, table: str) -> None:
 @click.option("--as-of", type=LSN, help="Default: now.")
 @command
 def schema_show(ctx: Context, table: str, as_of: Lsn | None) -> None:
-    """A table's shape at an LSN, at the source and in the lake."""
+    """Show a table's columns at an LSN, at the source and in the lake."""
     from toolkit.history import versions
     from toolkit.values.lake_types import spark_type
     from toolkit.values.names import lake_columns
@@ -81,7 +81,7 @@ def schema_show(ctx: Context, table: str, as_of: Lsn | None) -> None:
 @click.option("--to", "to_lsn", type=LSN, required=True)
 @command
 def schema_diff(ctx: Context, table: str, from_lsn: Lsn, to_lsn: Lsn) -> None:
-    """What changed between two LSNs, by column identity."""
+    """Show what changed between two LSNs, by column identity."""
     from toolkit.history import versions
 
     changes = versions.diff(ctx.config, table, from_lsn, to_lsn)
@@ -94,7 +94,7 @@ def schema_diff(ctx: Context, table: str, from_lsn: Lsn, to_lsn: Lsn) -> None:
 @click.argument("column", required=False)
 @command
 def schema_explain(ctx: Context, table: str, column: str | None) -> None:
-    """A column's life: renames, type changes, drop and re-adding, with the DDL, the role and the rows seen."""
+    """Show the life of a column: renames, type changes, drops and additions, with DDL, role and rows seen."""
     from toolkit.history import column_life
 
     rows = [
@@ -138,7 +138,7 @@ def schema_explain(ctx: Context, table: str, column: str | None) -> None:
 @click.option("--key", multiple=True, metavar="COLUMN=VALUE", help="All versions of one key.")
 @command
 def rows(ctx: Context, table: str, as_of: Lsn | None, key: tuple[str, ...]) -> None:
-    """Rows of a table at an LSN, or all versions of one key."""
+    """Show the rows of a table at an LSN, or all versions of one key."""
     from toolkit.history import rows_at_lsn
 
     bad = next((k for k in key if "=" not in k), None)

@@ -1,4 +1,4 @@
-"""Rendering: one class for people, one for scripts. Commands hand over values and never print themselves."""
+"""Render results, for people as text or for scripts as JSON. Commands return values and never print."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from toolkit.values.lsn import Lsn
 
 
 class Output(Protocol):
-    """What a command may say."""
+    """The ways in which a command can show a result."""
 
     def record(self, value: Any) -> None:
-        """One result."""
+        """Show one result."""
 
     def table(self, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
-        """Rows of one kind."""
+        """Show rows with the same columns."""
 
     def text(self, line: str) -> None:
-        """A line for people; scripts do not get it."""
+        """Show a line of text; JSON output leaves it out."""
 
 
 def plain(value: Any) -> Any:
-    """Dataclasses, LSNs and times as JSON values."""
+    """Convert dataclasses, LSNs and times to JSON values."""
     if isinstance(value, Lsn):
         return str(value)
     if is_dataclass(value) and not isinstance(value, type):
@@ -49,7 +49,7 @@ def _field_names(value: Any) -> list[str]:
 
 
 class JsonOutput:
-    """JSON on stdout, one document a command."""
+    """Write one JSON document to standard output."""
 
     def record(self, value: Any) -> None:
         click.echo(json.dumps(plain(value), indent=2, ensure_ascii=False))
@@ -62,7 +62,7 @@ class JsonOutput:
 
 
 class TextOutput:
-    """Aligned lines on stdout."""
+    """Write aligned lines of text to standard output."""
 
     def record(self, value: Any) -> None:
         data = plain(value)

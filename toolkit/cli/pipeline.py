@@ -1,4 +1,4 @@
-"""Commands that move data and prove it: init to check, and the state they leave."""
+"""Provide the commands that move data and prove it, from init to check, and those that show the state."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _KeysType(click.ParamType[Keys]):
 @click.option("--postgres", type=click.Choice(["16", "18"]), default="16", show_default=True)
 @command
 def demo(ctx: Context, directory: str | None, postgres: str) -> int:
-    """The whole story on an embedded PostgreSQL; needs no configuration."""
+    """Run the whole pipeline on an embedded PostgreSQL. Needs no configuration."""
     from pathlib import Path
 
     from toolkit.demo import story
@@ -50,10 +50,10 @@ def demo(ctx: Context, directory: str | None, postgres: str) -> int:
 
 @main.command()
 @click.option("--dry-run", is_flag=True, help="Print the SQL; change nothing.")
-@click.option("--new-generation", is_flag=True, help="Start a new log after the source's history was lost.")
+@click.option("--new-generation", is_flag=True, help="Start a new log because the source's history was lost.")
 @command
 def init(ctx: Context, dry_run: bool, new_generation: bool) -> int:
-    """Install capture on the source, create the slot and take the first snapshot. Idempotent."""
+    """Install capture on the source, create the slot and copy the tables. Can be run again at any time."""
     from toolkit.capture import initialise
     from toolkit.lake.lease import lease
 
@@ -70,7 +70,7 @@ def init(ctx: Context, dry_run: bool, new_generation: bool) -> int:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @command
 def uninstall(ctx: Context, yes: bool) -> None:
-    """Remove everything that `init` put on the source."""
+    """Remove everything that `init` created on the source."""
     from toolkit.capture import initialise
     from toolkit.lake.lease import lease
 
@@ -80,7 +80,7 @@ def uninstall(ctx: Context, yes: bool) -> None:
         click.confirm(f"Drop slot {config.source.slot!r}{own} and capture?", abort=True)
     with lease(config):
         initialise.uninstall(config)
-    ctx.output.text("the source holds nothing of cdc any more")
+    ctx.output.text("all objects of cdc were removed from the source")
 
 
 @main.command()
@@ -89,7 +89,7 @@ def uninstall(ctx: Context, yes: bool) -> None:
     "--max-changes", type=click.IntRange(min=1), help="Take at most this many messages, in whole transactions."
 )
 @click.option(
-    "--skip", type=LSN, help="Leave out the transaction with the unreadable change at this LSN; its tables turn stale."
+    "--skip", type=LSN, help="Skip the transaction with the unreadable change at this LSN; its tables become stale."
 )
 @command
 def drain(ctx: Context, upto_lsn: Lsn | None, max_changes: int | None, skip: Lsn | None) -> None:
@@ -112,9 +112,10 @@ def drain(ctx: Context, upto_lsn: Lsn | None, max_changes: int | None, skip: Lsn
 @click.argument("dbt_args", nargs=-1, type=click.UNPROCESSED)
 @command
 def build(ctx: Context, as_of_lsn: Lsn | None, dbt_args: tuple[str, ...]) -> int:
-    """Rebuild the tables for people: models sync, schema changes, dbt. Arguments after `--` go to dbt.
+    """Build `current` and `history`: sync models, apply schema changes, run dbt. Arguments after `--` go to dbt.
 
-    As of an LSN, exit code 3 names the tables whose rows nobody knows there; all others are built.
+    With --as-of-lsn, exit code 3 means that some tables are not known at that LSN; the output names them, and all
+    other tables are built.
     """
     from toolkit.build import dbt_run
     from toolkit.lake.lease import lease
@@ -132,10 +133,10 @@ def _check(ctx: Context, config: Config, tables: tuple[str, ...], *, full: bool 
     from toolkit.quality import expectations, parity
 
     expectations.preload()
-    return _told(ctx, parity.check(config, tables, drain=slot_drain.drain, build=dbt_run.build, full=full))
+    return _show(ctx, parity.check(config, tables, drain=slot_drain.drain, build=dbt_run.build, full=full))
 
 
-def _told(ctx: Context, report: CheckReport) -> int:
+def _show(ctx: Context, report: CheckReport) -> int:
     if ctx.output_format == "json":
         ctx.output.record(report.to_dict())
     else:
@@ -145,19 +146,19 @@ def _told(ctx: Context, report: CheckReport) -> int:
 
 @main.command()
 @click.argument("tables", nargs=-1)
-@click.option("--full", is_flag=True, help="Compare every row, also of large tables proved lately.")
+@click.option("--full", is_flag=True, help="Compare every row, including large tables that were proven lately.")
 @click.option(
     "--against",
     metavar="CONNINFO",
-    help="Compare with this PostgreSQL instead: a replica at the source's LSN, or a copy that stands still.",
+    help="Compare with this PostgreSQL server instead: a paused replica, or a restored copy.",
 )
 @command
 def check(ctx: Context, tables: tuple[str, ...], full: bool, against: str | None) -> int:
-    """Prove parity at an exact LSN and publish what is proven. Exit code 3 on a difference or a red table."""
+    """Prove parity at an exact LSN and publish the proven tables. Exit code 3 on a difference or a stale table."""
     if against is not None:
         from toolkit.quality import second_server
 
-        return _told(ctx, second_server.against(ctx.config, against, tables))
+        return _show(ctx, second_server.against(ctx.config, against, tables))
     from toolkit.lake.lease import lease
 
     config = ctx.config
@@ -169,7 +170,7 @@ def check(ctx: Context, tables: tuple[str, ...], full: bool, against: str | None
 @click.option("--heal", is_flag=True, help="Repair stale tables too, within [snapshot] heal_mb.")
 @command
 def run(ctx: Context, heal: bool) -> int:
-    """Drain, build and check: the one line for a scheduler."""
+    """Drain, build and check: the one command for a scheduler."""
     from toolkit.build import dbt_run
     from toolkit.capture import copy, slot_drain
     from toolkit.lake.lease import lease
@@ -203,7 +204,7 @@ def repair(
     rows: Keys | None,
     differing: bool,
 ) -> int:
-    """Copy stale tables again at a new exact LSN; all of them if none is named."""
+    """Copy stale tables again at a new exact LSN: the named tables, or all stale ones."""
     from toolkit.capture import copy
     from toolkit.lake.lease import lease
     from toolkit.quality import differing_rows
@@ -228,7 +229,7 @@ def repair(
 @main.command()
 @command
 def maintain(ctx: Context) -> None:
-    """Compact the lake, let go of table snapshots and tags older than [lake] keep_days. The log keeps every event."""
+    """Compact the lake, and expire table snapshots and tags older than [lake] keep_days. The log keeps every event."""
     from dataclasses import asdict
 
     from toolkit.lake.lease import lease
@@ -244,7 +245,7 @@ def maintain(ctx: Context) -> None:
 @click.argument("tables", nargs=-1)
 @command
 def audit(ctx: Context, tables: tuple[str, ...]) -> int:
-    """Compare the two captures of tables with capture = "both", change by change. Exit code 3 on a difference."""
+    """Compare both captures of tables that have capture = "both", change by change. Exit code 3 on a difference."""
     from toolkit.quality import dual_capture
 
     report = dual_capture.audit(ctx.config, tables)
@@ -255,7 +256,7 @@ def audit(ctx: Context, tables: tuple[str, ...]) -> int:
 @main.command()
 @command
 def status(ctx: Context) -> int:
-    """Positions, lag and table states. Exit code 3 when a table is red."""
+    """Show positions, lag and table states. Exit code 3 when a table is stale."""
     from toolkit.ops import status_report
 
     found = status_report.status(ctx.config)
@@ -266,7 +267,7 @@ def status(ctx: Context) -> int:
 @main.command()
 @command
 def doctor(ctx: Context) -> int:
-    """Everything that is or will be wrong, each with its remedy. Exit code 1 on an error."""
+    """List everything that is or will go wrong, each with its remedy. Exit code 1 on an error."""
     from toolkit.ops import diagnosis
 
     found = diagnosis.doctor(ctx.config)
@@ -277,13 +278,13 @@ def doctor(ctx: Context) -> int:
 
 @main.group()
 def models() -> None:
-    """The generated dbt models."""
+    """Manage the generated dbt models."""
 
 
 @models.command("sync")
 @command
 def models_sync(ctx: Context) -> None:
-    """Generate the models and the dbt profile from the log."""
+    """Generate the models and the dbt profile from the raw log."""
     from toolkit.build import models as syncing
 
     ctx.output.record({"models": syncing.sync(ctx.config)})

@@ -1,1 +1,1 @@
-"""What an operator looks at: status, doctor, maintenance."""
+"""Provide what operators need: status, doctor and maintenance."""

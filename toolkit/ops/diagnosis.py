@@ -1,4 +1,4 @@
-"""Everything that is or will be wrong, each with its remedy."""
+"""Find everything that is or will go wrong, each with its remedy."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from toolkit.lake.ledger import Ledger
     from toolkit.values.config import Config
 
-_MANY_SNAPSHOTS = 300  # three days of drains every quarter of an hour; an empty one takes a second longer then
+_MANY_SNAPSHOTS = 300  # three days of drains every 15 minutes; an empty drain then takes a second longer
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One thing looked at. `level` is ok, warning or error."""
+    """The result of one test. `level` is ok, warning or error."""
 
     level: str
     what: str
@@ -25,7 +25,7 @@ class Diagnosis:
 
 
 def doctor(config: Config) -> tuple[Diagnosis, ...]:
-    """Look at Java, the source, the slot, the lake and every table."""
+    """Examine Java, the source, the slot, the lake and every table."""
     return (*_java(), *_source(config), *_lake(config))
 
 

@@ -1,7 +1,7 @@
-"""Keep the lake fast over the years: every drain is a commit with files of its own, every build leaves a tag.
+"""Keep the lake fast: every drain adds a commit with its own files, and every build adds a tag.
 
-The raw log keeps every event: it is what any table can be rebuilt from. What goes is how it came to be: small files,
-older table snapshots, tags that no view rests on.
+The raw log keeps every event, so that any table can be rebuilt from it. Maintenance merges small files and removes old
+table snapshots and tags that no view uses.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from toolkit.values.config import Config
 
 _NAMESPACES = ("raw", "current", "history", "ops")
-#: Nothing reads an older table snapshot of the log but a build that is under way, and each one costs every commit
-#: three milliseconds: pyiceberg copies them all, again and again.
+#: Only a running build reads an older table snapshot of the log, and each one costs every commit three milliseconds,
+#: because pyiceberg copies the list of them.
 _LOG_DAYS = 1.0
-_ORPHAN_DAYS = 3.0  # a plain `dbt run`, which holds no lease, may not have committed what it wrote
+_ORPHAN_DAYS = 3.0  # a plain `dbt run` holds no lease and may not have committed its files yet
 
 
 def maintain(config: Config) -> tuple[Upkeep, ...]:
-    """Compact all tables and let go of what is older than `[lake] keep_days`.
+    """Compact all tables, and expire what is older than `[lake] keep_days`.
 
-    Every tag that a `published` view shows stays, however old. The caller holds the lease.
+    Tags that a `published` view uses stay, however old. The caller holds the lease.
 
     Raises:
         LakeError: the lake has no `raw.events`, or two tables of it could share a folder.

@@ -1,4 +1,4 @@
-"""Where everything stands: positions, slot and table states, read without a JVM."""
+"""Report positions, the slot and table states. Needs no JVM."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DroppedTable:
-    """A table that the source has no more. `history` holds what its rows were; None until the next build."""
+    """A table that was dropped from the source. `history` has its rows; None until the next build."""
 
     table: str
     relid: int
@@ -29,7 +29,7 @@ class DroppedTable:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Positions are end LSNs. `slot` is None when the source could not be asked; `slot_error` then says why."""
+    """The state of a lake. Positions are end LSNs. `slot` is None if the source was not reachable; see `slot_error`."""
 
     committed_lsn: Lsn
     applied_lsn: Lsn | None
@@ -43,7 +43,7 @@ class Status:
 
     @property
     def red(self) -> bool:
-        """Whether a table needs something done."""
+        """Say whether a table is stale."""
         return any(t.state != "ok" for t in self.tables)
 
 
@@ -86,7 +86,7 @@ def status(config: Config) -> Status:
 
 
 def dropped_tables(config: Config, ledger: Ledger) -> tuple[DroppedTable, ...]:
-    """Captured tables that the source has dropped, in the order of their going."""
+    """List captured tables that were dropped from the source, in log order."""
     from toolkit.lake import reads
 
     built = set(reads.tables(config, "history"))
@@ -105,7 +105,7 @@ def dropped_tables(config: Config, ledger: Ledger) -> tuple[DroppedTable, ...]:
 
 
 def _begun(config: Config) -> str:
-    """How far a first `cdc init` came, for a message; empty if the source cannot be asked."""
+    """Describe the progress of a first `cdc init`; empty if the source is not reachable."""
     from toolkit.capture import stages
     from toolkit.source import connection
 
@@ -119,7 +119,7 @@ def _begun(config: Config) -> str:
 
 
 def _applied(config: Config) -> Lsn | None:
-    """The position of the newest build that finished, over all tables."""
+    """Give the newest position that a finished build has applied."""
     from toolkit.lake import reads
     from toolkit.values.names import lake_table
 

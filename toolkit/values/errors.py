@@ -1,7 +1,7 @@
-"""Everything the toolkit refuses to do, one class a refusal.
+"""Define the errors that the toolkit reports, one class for each kind.
 
-A message says what was being done, to which object, what was found, and what to do next. The command line prints that
-one line and exits with `exit_code`.
+A message names the operation, the object, what was found, and what to do next. The command line prints it on one line
+and exits with `exit_code`.
 """
 
 from __future__ import annotations
@@ -13,39 +13,42 @@ if TYPE_CHECKING:
 
 
 class CdcError(Exception):
-    """Base of all refusals."""
+    """Base class of all errors that the toolkit reports."""
 
     exit_code = 1
 
 
 class ConfigError(CdcError):
-    """cdc.toml, an environment override or an argument is not usable."""
+    """A value in cdc.toml, in the environment or on the command line cannot be used."""
 
     exit_code = 2
 
 
 class SourceUnavailable(CdcError):
-    """No connection to PostgreSQL could be made."""
+    """The connection to PostgreSQL failed."""
 
 
 class PreflightFailed(CdcError):
-    """The source cannot be captured as it is configured."""
+    """The source cannot be captured with its current configuration."""
 
 
 class SlotError(CdcError):
-    """The slot is missing, lost, in use, or not this toolkit's."""
+    """The slot is missing, lost, in use, or belongs to another program."""
 
 
 class HistoryDiverged(CdcError):
-    """The source is not the history that the ledger continues (restore, promotion, re-created slot or publication)."""
+    """The source no longer has the history that the ledger continues.
+
+    Causes: a restore, a promotion, or a slot or publication that was re-created.
+    """
 
 
 class DecodeError(CdcError):
-    """The stream holds bytes that the pgoutput protocol does not allow."""
+    """The stream contains bytes that the pgoutput protocol does not allow."""
 
 
 class UnreadableChange(DecodeError):
-    """The server cannot send a change of the log; `lsn` is where it stands."""
+    """The server cannot decode a change in its WAL; `lsn` is the position of that change."""
 
     def __init__(self, message: str, lsn: Lsn | None) -> None:
         super().__init__(message)
@@ -53,7 +56,7 @@ class UnreadableChange(DecodeError):
 
 
 class LakeError(CdcError):
-    """The lakehouse cannot be read or written."""
+    """The lake cannot be read or written."""
 
 
 class JavaMissing(LakeError):
@@ -71,7 +74,7 @@ class LeaseHeld(CdcError):
 
 
 class BuildFailed(CdcError):
-    """dbt did not finish."""
+    """The dbt run failed or stopped before its end."""
 
 
 class UnknownTable(CdcError):
@@ -81,6 +84,6 @@ class UnknownTable(CdcError):
 
 
 class NotProven(CdcError):
-    """A parity difference, or a red table."""
+    """A table is stale, or a check has not proven it equal to the source."""
 
     exit_code = 3

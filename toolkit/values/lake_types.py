@@ -1,4 +1,7 @@
-"""Spark SQL expressions of the typed tables, rendered from the dbt project's own macros so that there is one owner."""
+"""Render the Spark SQL expressions of typed columns.
+
+The rules are the dbt project's own macros, so that dbt models and parity checks cannot differ.
+"""
 
 from __future__ import annotations
 
@@ -23,38 +26,45 @@ def _module() -> Any:
 
 
 def literal(text: str | None) -> str:
-    """A text as a Spark string literal."""
+    """Render a text, or NULL for None, as a Spark SQL string literal."""
     return str(_module().cdc_literal(text)).strip()
 
 
 def kind(column: Column) -> str:
-    """How a column is carried: bool int bigint float double date timestamp timestamptz binary decimal, or string."""
+    """Give the kind of a lake column.
+
+    One of: bool int bigint float double date timestamp timestamptz binary decimal string.
+    """
     return str(_module().cdc_kind(column)).strip()
 
 
 def spark_type(column: Column) -> str:
-    """Spark type of a column in `current.*` and `history.*`, for example `decimal(12,2)`."""
+    """Give the Spark type of a column in `current.*` and `history.*`, for example `decimal(12,2)`."""
     return str(_module().cdc_spark_type(column)).strip()
 
 
 def typed_sql(text_expr: str, column: Column) -> str:
-    """Typed value of an expression that holds PostgreSQL text; NULL where the type cannot carry that text exactly."""
+    """Convert an expression of PostgreSQL text to the typed value, or to NULL where the type cannot hold it exactly."""
     return str(_module().cdc_typed(text_expr, column)).strip()
 
 
 def text_sql(lake_name: str, column: Column, canonical: str | None = None) -> str:
-    """Exactly the source's text of one column of a typed table, from the typed column and `_cdc_text`.
+    """Render the source's exact text of a column from the typed column and `_cdc_text`.
 
-    With `canonical` that expression stands for a typed value.
+    Args:
+        canonical: expression to use for the text of a typed value, instead of the usual one.
     """
     return str(_module().cdc_text_of(lake_name, column, canonical=canonical)).strip()
 
 
 def canonical_sql(lake_name: str, column: Column) -> str:
-    """The source's text of a column from the typed column alone: exact in a row whose `_cdc_text` is NULL."""
+    """Render the source's text of a column from the typed column alone; exact in rows whose `_cdc_text` is NULL."""
     return str(_module().cdc_canonical(quote_spark(lake_name), column)).strip()
 
 
 def lake_columns(columns: Sequence[Column]) -> dict[int, str]:
-    """Lake names as the dbt macros make them; a test holds them equal to `toolkit.values.names.lake_columns`."""
+    """Give lake names by attnum, as the dbt macros make them.
+
+    A test holds them equal to `toolkit.values.names.lake_columns`.
+    """
     return {int(attnum): name for attnum, name in json.loads(str(_module().cdc_lake_columns(columns))).items()}

@@ -1,4 +1,4 @@
-"""Logging: stdlib loggers in modules, one formatter at the edge."""
+"""Set up logging: modules use standard loggers, and one formatter writes them to standard error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "t
 
 
 def logger(name: str) -> logging.Logger:
-    """The logger of one module."""
+    """Give the logger of a module."""
     return logging.getLogger(name)
 
 
@@ -31,7 +31,7 @@ class _Lines(logging.Formatter):
 
 
 def configure(*, verbose: bool, as_json: bool) -> None:
-    """Send the toolkit's log to stderr, as JSON lines or plain ones."""
+    """Write the toolkit's log to standard error, as JSON lines or as plain text."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Lines(as_json=as_json))
     root = logging.getLogger("toolkit")

@@ -10,7 +10,7 @@ _TEXT = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 
 
 class Lsn(int):
-    """A position in the WAL, in bytes. Orders and adds as a number; `str()` is PostgreSQL's `X/Y`."""
+    """A position in the WAL, in bytes. Compares and adds as a number; `str()` gives PostgreSQL's `X/Y`."""
 
     __slots__ = ()
 
@@ -34,5 +34,5 @@ class Lsn(int):
 
     @property
     def tag(self) -> str:
-        """Sixteen hexadecimal digits, for the names of tags and schemas."""
+        """Give sixteen hexadecimal digits, for the names of tags and schemas."""
         return f"{int(self):016x}"

@@ -1,4 +1,4 @@
-"""Names: quoting for each engine, and the stable lake names of source tables and columns."""
+"""Quote names for each engine, and derive the stable lake names of source tables and columns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def quote_postgres(name: str) -> str:
 
 
 def qualified(schema: str, table: str) -> str:
-    """`schema.table` as people write it, quoted only where PostgreSQL would need it."""
+    """Write `schema.table`, quoted only where PostgreSQL requires it."""
     plain = re.compile(r"[a-z_][a-z0-9_$]*")
     return ".".join(part if plain.fullmatch(part) else quote_postgres(part) for part in (schema, table))
 
@@ -33,10 +33,11 @@ def _suffix(text: str) -> str:
 
 
 def lake_table(schema: str, table: str) -> str:
-    """Name of a source table in `current`, `history` and `published`: lower case letters, digits and underscores.
+    """Give the name of a source table in `current`, `history` and `published`.
 
-    Any other name is transliterated and gets a hash of the original, so that two source tables never share one: a name
-    as it stands splits at `__` into schema and table, and one with a hash into more.
+    It has lower case letters, digits and underscores only. Any other name is transliterated and gets a hash of the
+    original as a suffix, so that two source tables never share a lake name: an unchanged name has one `__`, between
+    schema and table, and a name with a hash has more.
     """
     joined = f"{schema}__{table}"
     if re.fullmatch(r"[a-z0-9_]{1,200}", joined) and joined.split("__") == [schema, table]:
@@ -45,7 +46,10 @@ def lake_table(schema: str, table: str) -> str:
 
 
 def lake_columns(columns: Sequence[tuple[int, str]]) -> dict[int, str]:
-    """Lake name of each `(attnum, name)`: the source's own, unless the lake reserves it or two differ only in case."""
+    """Give the lake name of each `(attnum, name)`.
+
+    It is the source's own name, unless the lake reserves it or two names differ only in case.
+    """
     folded: dict[str, int] = {}
     for _, name in columns:
         folded[name.lower()] = folded.get(name.lower(), 0) + 1
@@ -58,7 +62,7 @@ def lake_columns(columns: Sequence[tuple[int, str]]) -> dict[int, str]:
         result[attnum] = name
         if taken or clash:
             made = f"{'u' if taken else ''}{name}_a{attnum}"
-            while made.lower() in used:  # the user's own names stay theirs
+            while made.lower() in used:  # never take a name that the table itself uses
                 made += "_"
             used.add(made.lower())
             result[attnum] = made
@@ -66,7 +70,7 @@ def lake_columns(columns: Sequence[tuple[int, str]]) -> dict[int, str]:
 
 
 def selects(patterns: Iterable[str], exclude: Iterable[str], schema: str, table: str) -> bool:
-    """Whether `schema.table` matches one of the globs and none of the excluded ones."""
+    """Say whether `schema.table` matches one of the patterns and none of the excluded ones."""
     name = f"{schema}.{table}"
     return any(fnmatch.fnmatchcase(name, p) for p in patterns) and not any(
         fnmatch.fnmatchcase(name, p) for p in exclude
@@ -74,6 +78,6 @@ def selects(patterns: Iterable[str], exclude: Iterable[str], schema: str, table:
 
 
 def renamed(columns: Sequence[tuple[int, str]]) -> Mapping[int, str]:
-    """Only the columns whose lake name differs from the source's."""
+    """Give the lake names of the columns that have another name at the source, by attnum."""
     names = dict(columns)
     return {attnum: lake for attnum, lake in lake_columns(columns).items() if lake != names[attnum]}

@@ -1,4 +1,4 @@
-"""Environment variables for the length of a block."""
+"""Set environment variables for the duration of a block."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def environment(values: Mapping[str, str]) -> Iterator[None]:
-    """What is started inside inherits `values`; afterwards they are as they were."""
+    """Set `values` for processes started inside the block, and restore the old values afterwards."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

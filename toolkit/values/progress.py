@@ -1,4 +1,4 @@
-"""How far a long copy has come: one line that rewrites itself on a terminal, log lines with `--verbose`."""
+"""Show the progress of a long copy: one updating line on a terminal, log lines with `--verbose`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _TTY_SECONDS, _LOG_SECONDS = 0.5, 5.0
 
 
 class Progress:
-    """Counts rows and bytes from any thread, as a context manager. The totals are estimates and may be passed."""
+    """Count rows and bytes from any thread. Use as a context manager.
+
+    The totals are estimates, so the counts may exceed them.
+    """
 
     def __init__(self, what: str, *, rows: int, size: int) -> None:
         self._what = what
@@ -37,7 +40,7 @@ class Progress:
             sys.stderr.flush()
 
     def add(self, rows: int, size: int) -> None:
-        """Count what has just been read; negative for what has to be read again."""
+        """Add rows and bytes that were read; negative numbers take back what must be read again."""
         with self._lock:
             self._rows += rows
             self._bytes += size
@@ -51,7 +54,7 @@ class Progress:
             _log.info(self._what, extra=self.facts(now))
 
     def facts(self, now: float) -> dict[str, int | None]:
-        """Rows, bytes, rows a second, and seconds left as far as the estimate goes."""
+        """Give rows, bytes, rows per second, and the estimated seconds left."""
         seconds = max(now - self._started, 1e-6)
         share = self._rows / self._total_rows if self._total_rows else 0.0
         left = seconds * (1 - share) / share if 0 < share < 1 else None
@@ -63,7 +66,7 @@ class Progress:
         }
 
     def line(self, now: float) -> str:
-        """The same for people."""
+        """Give the same figures as one line of text."""
         facts = self.facts(now)
         left = "" if facts["seconds_left"] is None else f", about {facts['seconds_left']} s left"
         total = f" of about {self._total_rows:,}" if self._total_rows > self._rows else ""

@@ -1,10 +1,10 @@
-"""What the source and the lake compute alike: a row's line, its hash, and the figures of a bucket.
+"""Define the form in which source and lake compare a row: its line, the line's hash, and the sums of a bucket.
 
-A row is one line: the compared columns in attnum order as COPY sends them in binary form, which is their number, and
-of each its length and bytes, -1 for NULL. A whole number, a boolean and a timestamp have the type's own bytes where the
-lake holds it as such too: neither side has to print it. All else has the text that the server prints. XXH64 of the line
-under two keys gives two 60-bit numbers; a bucket is chosen by the first, and both are summed. The keys are drawn anew
-in each process, so no two rows are taken for equal twice but by chance.
+The line of a row has the binary format of COPY: the number of compared columns, then for each of them, in attnum order,
+its length and bytes, or -1 for NULL. Integers, booleans and timestamps use the bytes of their type where the lake has
+the same type, so that neither side must print them. All other types use the text that the server prints. XXH64 of the
+line with two keys gives two 60-bit numbers; the first one selects the bucket, and both are summed. Each process draws
+new keys, so that a collision does not repeat in the next check.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from toolkit.values.table import Column, TableVersion
 if TYPE_CHECKING:
     import numpy as np
 
-#: What Spark's `xxhash64` is to hash before the line; the result of each argument is the seed of the next.
+#: Arguments of Spark's `xxhash64` before the line; the result for each argument is the seed for the next.
 KEYS = (secrets.randbits(63), secrets.randbits(63))
 _SPARK_SEED = 42
-#: Tables below this many rows are one bucket: reading them again costs less than telling their buckets apart.
+#: Tables with fewer rows use one bucket: reading them again costs less than computing buckets.
 _ONE_BUCKET = 100_000
-#: What PostgreSQL counts a timestamp's microseconds from.
+#: The epoch of PostgreSQL's timestamps.
 _EPOCH = datetime(2000, 1, 1)
-#: The years that a timestamp of the lake holds, in those microseconds.
+#: The range of the lake's timestamps, in microseconds since that epoch.
 _STAMPS = range(-63_082_281_600_000_000, 252_455_616_000_000_000)
 _WIDTHS = {"boolean": 1, "smallint": 2, "integer": 4, "bigint": 8, "timestamp": 8, "timestamptz": 8}
 _HALF = 30  # bits; sums of halves stay exact in a double and in a bigint
@@ -35,7 +35,7 @@ _HALF = 30  # bits; sums of halves stay exact in a double and in a bigint
 
 @dataclass(frozen=True, slots=True)
 class BucketFigures:
-    """Rows of a bucket, and the sums of both numbers of their hashes."""
+    """Count of the rows of a bucket, and the sums of both numbers of their hashes."""
 
     rows: int
     high: int
@@ -48,13 +48,13 @@ Figures = Mapping[int, BucketFigures]
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """A type of which a line has the bytes that the server sends: `smallint`, `timestamp with time zone` ..."""
+    """A type that a line holds in its binary form, for example `smallint` or `timestamp with time zone`."""
 
     kind: str
     width: int
 
     def text(self, value: bytes) -> str | None:
-        """The text that the server prints; None if these are not bytes of the type, but a text."""
+        """Give the text that the server prints, or None if the bytes are a text and not a value of this type."""
         number = int.from_bytes(value, "big", signed=True)
         if len(value) != self.width or (self.kind.startswith("timestamp") and number not in _STAMPS):
             return None
@@ -74,12 +74,12 @@ class Comparison:
     columns: tuple[Column, ...]  # in attnum order
     key: tuple[int, ...]  # indexes into `columns`; empty for a bag
     buckets: int
-    #: Indexes into `columns` of those that a line has in the type's own bytes.
+    #: Indexes into `columns` of those that a line holds in binary form.
     natives: Mapping[int, Native] = field(default_factory=dict, compare=False)
 
 
 def comparison(table: TableVersion, buckets: int) -> Comparison:
-    """Compare the published columns; a table whose key is not wholly published is compared as a bag."""
+    """Plan a comparison of the published columns; a table whose whole key is not published is compared as a bag."""
     columns = tuple(c for c in table.columns if c.published)
     position = {c.attnum: i for i, c in enumerate(columns)}
     attnums = table.key_attnums if table.keyed else ()
@@ -88,7 +88,7 @@ def comparison(table: TableVersion, buckets: int) -> Comparison:
 
 
 def natives(columns: Sequence[Column]) -> dict[int, Native]:
-    """Indexes of the columns that a line has in the type's own bytes."""
+    """Give the columns that a line holds in binary form, by index."""
     from toolkit.values.lake_types import kind
 
     found = {}
@@ -100,7 +100,7 @@ def natives(columns: Sequence[Column]) -> dict[int, Native]:
 
 
 class Sums:
-    """Figures of lines, a few thousand at a time; memory is that of the buckets."""
+    """Sum up lines, a few thousand at a time. Memory grows with the buckets, not with the rows."""
 
     def __init__(self, buckets: int) -> None:
         import numpy as np
@@ -111,7 +111,7 @@ class Sums:
         self._halves: np.ndarray[Any, Any] = np.zeros((4, buckets), np.int64)
 
     def add(self, lines: Sequence[bytes]) -> None:
-        """Count lines in."""
+        """Add lines to the sums."""
         import numpy as np
 
         if not lines:
@@ -125,7 +125,7 @@ class Sums:
                 self._halves[2 * i + j] += np.bincount(bucket, half, self._buckets).astype(np.int64)
 
     def figures(self) -> Figures:
-        """Figures of every bucket that has rows."""
+        """Give the figures of every bucket that has rows."""
         found = {}
         for bucket in self._rows.nonzero()[0].tolist():
             parts = self._halves[:, bucket].tolist()

@@ -1,7 +1,7 @@
-"""What a table was at one position of the log: the values of a schema version.
+"""Define a table's schema version: columns, key, publication and more at one position of the log.
 
-The JSON form is made by one SQL function on the source (`sql/install/20_table_snapshot.sql`), used alike by the event
-triggers, `cdc init` and the catalog comparison, and kept unchanged as the payload of `schema` events.
+One SQL function on the source (`sql/install/20_table_snapshot.sql`) makes the JSON form. The event triggers, `cdc init`
+and the catalog comparison all call it, and `schema` events keep its result unchanged as their payload.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import lake_table, qualified, quote_postgres
 
-#: What of a table must be published.
+#: The operations that a table's publications must send.
 OPERATIONS = frozenset({"insert", "update", "delete", "truncate"})
 
 
@@ -39,21 +39,21 @@ class Column:
     enum_labels: tuple[tuple[int, str], ...]  # (pg_enum.oid, label) in sort order, for enums
     attributes: tuple[tuple[str, str], ...]  # (name, type) of a composite
     published: bool
-    former_labels: tuple[tuple[int, str], ...] = ()  # names that enum values had since the rows were last read
+    former_labels: tuple[tuple[int, str], ...] = ()  # earlier names of enum values, since the rows were last copied
     inner_labels: tuple[tuple[int, str], ...] = ()  # (pg_enum.oid, label) of enums inside arrays, composites, ranges
     inner_rows: tuple[tuple[int, ...], ...] = ()  # (type, attnum, type, typmod) of composites, its own or inside
     comment: str | None = None
-    borrowed: bool = False  # its text names other objects: it changes with their names, and no event says so
+    borrowed: bool = False  # its text contains names of other objects and changes with them, without an event
 
     @property
     def base(self) -> str:
-        """The type that decides what its values are: a domain's is its innermost base."""
+        """Give the type that defines the values: for a domain, its innermost base type."""
         return self.base_type or self.type
 
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """A partition whose changes do not come as its published root needs them."""
+    """A partition whose changes do not reach the slot in the form that its published root needs."""
 
     relid: int
     name: str  # schema.table, quoted where needed
@@ -63,7 +63,7 @@ class Stray:
 
     @property
     def fault(self) -> tuple[str, str]:
-        """What is the matter with it, and what to do."""
+        """Give the problem and its remedy."""
         if self.kind == "f":
             return "is a foreign table: its changes are not in the WAL", f"detach or drop {self.name}"
         if self.persistence != "p":
@@ -74,7 +74,7 @@ class Stray:
 
 @dataclass(frozen=True, slots=True)
 class TableVersion:
-    """A table as its catalog showed it."""
+    """A table as the source's catalog showed it."""
 
     relid: int
     schema: str
@@ -92,10 +92,12 @@ class TableVersion:
     comment: str | None
     dropped: bool = False
     capture: str = "slot"  # slot, change_log, or both
-    log: tuple[int, ...] = ()  # OIDs of the change log and its parts, where rows come by it
-    publishes: frozenset[str] = OPERATIONS  # what the publications send of it, all together
+    log: tuple[int, ...] = ()  # OIDs of the change log and its parts, if it captures this table
+    publishes: frozenset[str] = OPERATIONS  # the operations that all its publications together send
     strays: tuple[Stray, ...] = ()  # partitions of a root that sends their rows
-    conflict: str | None = None  # in what they do not agree, so that what comes is not told by one filter and one list
+    conflict: str | None = (
+        None  # how its publications differ, so that no single filter and column list describes what they send
+    )
 
     @property
     def identifier(self) -> str:
@@ -103,7 +105,7 @@ class TableVersion:
         return qualified(self.schema, self.name)
 
     def unsent(self, publications: Sequence[str]) -> tuple[str, str] | None:
-        """Why what the publications send of it does not keep it right, and what to do; None if it does."""
+        """Give the reason why its publications do not send enough, and the remedy; None if they do."""
         names = " or ".join(quote_postgres(name) for name in publications)
         if self.conflict is not None:
             remedy = (
@@ -129,32 +131,32 @@ class TableVersion:
 
     @property
     def borrowed_key(self) -> str | None:
-        """A column of the key that prints the name of something else."""
+        """Give a key column whose text contains names of other objects, or None."""
         return next((c.name for c in self.columns if c.attnum in self.key_attnums and c.borrowed), None)
 
     @property
     def borrowing(self) -> str | None:
-        """Why what it shows is known only where it was read or compared; None where the log tells."""
+        """Give the reason why its values are known only when read or compared; None if the log determines them."""
         columns = ", ".join(f"{c.name} ({c.type})" for c in self.columns if c.published and c.borrowed)
         return f"the text of {columns} changes with the objects it names, without an event" if columns else None
 
     @property
     def keyed(self) -> bool:
-        """Whether rows are told apart by key. Tables that are not keyed are bags."""
+        """Say whether rows are identified by a key. A table without one is a bag."""
         return self.replica_identity in "di" and bool(self.key_attnums)
 
     @property
     def width(self) -> int:
-        """Length of an image array: the largest live attnum."""
+        """Give the length of an image array: the largest live attnum."""
         return max((c.attnum for c in self.columns), default=0)
 
     def column(self, name: str) -> Column | None:
-        """The live column of that name."""
+        """Find the live column with this name."""
         return next((c for c in self.columns if c.name == name), None)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> TableVersion:
-        """Read the form that the source's `cdc.table_snapshot` makes."""
+        """Read the JSON form that `cdc.table_snapshot` makes on the source."""
         columns = tuple(
             Column(
                 attnum=c["attnum"],
@@ -216,19 +218,19 @@ def _labels(column: dict[str, Any], key: str) -> tuple[tuple[int, str], ...]:
 
 @dataclass(frozen=True, slots=True)
 class ForeignKey:
-    """A foreign key of the source. Columns are attnums, those of both sides in one order."""
+    """A foreign key of the source. Both lists of attnums are in the same order."""
 
     name: str
     relid: int
     references: int  # relid
     columns: tuple[int, ...]
     referenced: tuple[int, ...]
-    exempt: str | None = None  # why its tables need not meet it
+    exempt: str | None = None  # reason why the lake's rows need not satisfy it
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaVersion:
-    """A table version with its place in the log, valid from there until the next of the same relid."""
+    """A table version with its position in the log, valid until the next version of the same relid."""
 
     schema_id: int  # dense and ascending over all tables of a generation
     generation: int
@@ -237,10 +239,10 @@ class SchemaVersion:
     ordinal: int
     table: TableVersion
     payload: str  # the JSON as captured
-    xid: int | None = None  # of the transaction whose DDL made it; None: read from the catalog
+    xid: int | None = None  # of the transaction whose DDL made it; None if read from the catalog
 
     @property
     def history_name(self) -> str:
-        """Name in `history`: a dropped table's is its own for ever, whoever takes the name that it had."""
+        """Give the name in `history`. A dropped table keeps its own, even if a new table takes its old name."""
         name = lake_table(self.table.schema, self.table.name)
         return f"{name}__dropped_g{self.generation}_{self.table.relid}" if self.table.dropped else name
