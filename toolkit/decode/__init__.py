@@ -1,6 +1,6 @@
-"""From the bytes of pgoutput to events. Pure: needs the stream and the stored schema versions, never the catalog.
+"""Decode the bytes of pgoutput into events.
 
-`decode.plan.plan` is not re-exported: the name belongs to its module.
+Pure: needs only the stream and the stored schema versions, never the catalog.
 """
 
 from toolkit.decode.planner import Plan, PlanContext, PlannedBatch

@@ -1,7 +1,7 @@
-"""DDL messages: which of them are genuine, and what they did to the stored values without a row event.
+"""Verify DDL messages, and find what they did to stored values without a row event.
 
-A *silent change* alters what `SELECT` shows, or what the slot will send, with no row event to say so. `classify` finds
-them by comparing two schema versions; where the effect on every value is provably nothing, it is none.
+A *silent change* alters what `SELECT` shows, or what the slot will send, without a row event. `classify` finds silent
+changes by comparing two schema versions. A change that provably keeps the text of every value is not silent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from toolkit.values.table import OPERATIONS, Column, SchemaVersion, TableVersion
 from toolkit.values.visibility import Visibility
 
 DDL_PREFIX, BEACON_PREFIX = "cdc.ddl", "cdc.beacon"
-#: Of the empty message that stands between a DDL message and the rows that follow it.
+#: Prefix of the empty message between a DDL message and the rows that follow it.
 APART_PREFIX = "cdc.apart"
 
 #: Reasons of `table_rewrite`, as bits.
@@ -34,11 +34,11 @@ _ALTER_TABLE = re.compile(
     rf"\s*alter\s+table\s+(?:if\s+exists\s+)?(?:only\s+)?(?:{_NAME}\s*\.\s*)?({_NAME})\s[^;]*;?\s*", re.IGNORECASE
 )
 _DETACH = re.compile(rf"\bdetach\s+partition\s+(?:{_NAME}\s*\.\s*)?({_NAME})\s*(concurrently|finalize)?", re.IGNORECASE)
-_WORD = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")+"|[^\W\d][\w$]*""")  # of an expression as the server prints it
+_WORD = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")+"|[^\W\d][\w$]*""")  # words of an expression as the server prints it
 _USING = re.compile(r"\busing\b", re.IGNORECASE)
 _AROUND = ("begin", "start", "commit", "set")
 _MAY_RUN_CODE = re.compile(r"\b(default|check|generated|attach|validate)\b|\\", re.IGNORECASE)
-#: Of a column of a snapshot, what its own rows in the catalog say.
+#: Keys of a column's snapshot that come from its own rows in the catalog.
 _OF_ITS_ROW = ("name", "type_oid", "typmod", "not_null", "default", "generated", "identity")
 _LAST_BUILT_IN = 16383  # OID
 _INTEGERS = {"smallint": 2, "integer": 4, "bigint": 8}
@@ -46,7 +46,7 @@ _INTEGERS = {"smallint": 2, "integer": 4, "bigint": 8}
 
 @dataclass(frozen=True, slots=True)
 class DdlMessage:
-    """A verified message of the event triggers. `text` is the JSON as signed."""
+    """A verified message of the event triggers. `text` is the JSON that was signed."""
 
     text: str
     event: str
@@ -57,24 +57,26 @@ class DdlMessage:
     dropped: tuple[int, ...]
     tables: dict[int, dict[str, Any]]  # table snapshots by relid
     rewrites: dict[int, int]  # reason bits by relid
-    named: frozenset[int] | None  # tables that the message mentions; None: others too, whose tables it does not tell
+    named: frozenset[int] | None  # tables that the message names; None if there are others that it does not name
     error: str | None
-    identities: dict[int, str] = field(default_factory=dict)  # names of the tables that the message mentions
-    unguarded: frozenset[int] = frozenset()  # partitions it locked whose TRUNCATE nobody would hear
-    publications: frozenset[str] | None = None  # by which its snapshots say what is published
-    nested: bool = False  # run by code, and not by the text that the client sent
-    seen: Visibility | None = None  # what its snapshots show; None: everything before it
-    lsn: int = 0  # where it was written
-    own: frozenset[int] = frozenset()  # xids under which its transaction wrote catalog rows of its tables, low 32 bits
+    identities: dict[int, str] = field(default_factory=dict)  # names of the tables that the message names
+    unguarded: frozenset[int] = frozenset()  # partitions that it locked and whose TRUNCATE is not captured
+    publications: frozenset[str] | None = None  # the publications that its snapshots refer to
+    nested: bool = False  # run by a function, not by the text that the client sent
+    seen: Visibility | None = None  # the transactions that its snapshots show; None: everything before it
+    lsn: int = 0  # position of the message
+    own: frozenset[int] = (
+        frozenset()
+    )  # low 32 bits of the xids with which its transaction wrote catalog rows of its tables
 
     def above(self, parents: Collection[int]) -> Iterator[str]:
-        """Names of the tables whose ALTER TABLE alters their partitions, and their children, too."""
+        """Give the names of the tables whose ALTER TABLE also alters their partitions and children."""
         for parent in (self.tables[relid] for relid in parents if relid in self.tables):
             yield parent["name"]
             yield from self.above(parent["parents"])
 
     def shows(self, version: SchemaVersion) -> bool:
-        """Whether its snapshots were taken with that version's DDL, or copy, behind them."""
+        """Say whether its snapshots were taken after the DDL, or the copy, that made a version."""
         if self.seen is None or version.xid == self.xid:
             return True
         return self.lsn >= version.end_lsn if version.xid is None else self.seen.sees(version.xid)
@@ -82,8 +84,10 @@ class DdlMessage:
 
 @dataclass(slots=True)
 class Verifier:
-    """Checks signatures within one transaction. A signature covers system id and xid8, so only a replay inside the
-    same transaction needs memory."""
+    """Verify signatures within one transaction.
+
+    A signature covers system id and xid8, so that only a replay within the same transaction must be remembered.
+    """
 
     key: bytes
     system_id: str
@@ -91,10 +95,10 @@ class Verifier:
     _seen: set[bytes] = field(default_factory=set)
 
     def open(self, content: bytes) -> dict[str, Any]:
-        """The payload of a signed message.
+        """Verify a message and give its payload.
 
         Raises:
-            ValueError: not signed by this source in this transaction; the text says why.
+            ValueError: this source did not sign it in this transaction; the text gives the reason.
         """
         signature, payload = content[:_SIGNATURE], content[_SIGNATURE:]
         wanted = hmac.new(self.key, payload, hashlib.sha256).hexdigest().encode()
@@ -114,21 +118,21 @@ class Verifier:
 
 
 def read(data: dict[str, Any], text: str) -> DdlMessage:
-    """Take a verified payload apart.
+    """Read a verified payload.
 
     Raises:
-        KeyError, TypeError, ValueError: it has not the promised form.
+        KeyError, TypeError, ValueError: the payload does not have the expected form.
     """
     tables = {int(table["relid"]): table for table in data.get("tables") or ()}
     if data["event"] == "table_rewrite":
-        tables = {}  # half-way through a command; the snapshot at its end counts
+        tables = {}  # in the middle of a command; only the snapshot at its end counts
     rewrites: dict[int, int] = {}
     for rewrite in data.get("rewrites") or ():
         rewrites[int(rewrite["relid"])] = rewrites.get(int(rewrite["relid"]), 0) | int(rewrite["reason"])
     created = frozenset(int(relid) for relid in data.get("created") or ())
     dropped = tuple(int(relid) for relid in data.get("dropped") or ())
     objects = data.get("objects") or ()
-    touched = data.get("touched")  # what a failed capture knew itself to be about
+    touched = data.get("touched")  # the tables that a failed capture had already found
     tabular = [o for o in objects if o.get("relid") and str(o.get("type")).startswith("table")]
     named = frozenset({*tables, *rewrites, *created, *dropped, *(int(o["relid"]) for o in tabular)})
     return DdlMessage(
@@ -156,16 +160,16 @@ def read(data: dict[str, Any], text: str) -> DdlMessage:
 def past_capture(
     was: dict[str, Any], now: dict[str, Any], *, own: Collection[int] = (), heard: bool = False
 ) -> Iterator[str]:
-    """What became of a table between two snapshots by DDL that no event told of.
+    """Find what happened to a table between two snapshots by DDL without an event.
 
-    A column's rows in the catalog tell who wrote them last. ALTER TABLE that rewrites a table gives it another TOAST
-    table, if it needs one, and writes the rows of the columns whose type, or values, it alters. VACUUM FULL, CLUSTER
-    and TRUNCATE give it another file alone, but take away a TOAST table that it no longer needs; so does GRANT write
-    the row of a column alone. DDL of the change log is never told.
+    The catalog rows of a column hold the transaction that wrote them last. ALTER TABLE that rewrites a table gives it a
+    new TOAST table, if it needs one, and writes the catalog rows of the columns whose type or values it alters. VACUUM
+    FULL, CLUSTER and TRUNCATE only give it a new file, but drop a TOAST table that is no longer needed. GRANT only
+    writes the catalog row of a column. DDL on the change log itself never has an event.
 
     Args:
-        own: transactions that wrote what `now` shows, and were heard.
-        heard: a rewrite was heard in between.
+        own: transactions that wrote what `now` shows and whose events were captured.
+        heard: whether a rewrite was captured in between.
     """
     if "log" in was and not now.get("published", True):
         yield "it is no longer captured by the change log"
@@ -179,7 +183,7 @@ def past_capture(
             yield "its place in a publication was altered past capture, if only for a while"
             break
     if "stamps" not in was or "stamps" not in now:
-        return  # of a log that did not know them
+        return  # the log was written by a version without these keys
     before, after = ({c["attnum"]: c for c in snapshot["columns"]} for snapshot in (was, now))
     unheard = False
     for attnum, (stamps, old) in enumerate(zip_longest(now["stamps"], was["stamps"], fillvalue=[None, None]), 1):
@@ -190,7 +194,7 @@ def past_capture(
             yield f"column {one['name']}: dropped past capture"
         elif two is not None and (one is None or any(one[key] != two[key] for key in _OF_ITS_ROW)):
             yield f"column {two['name']}: changed past capture"
-        # VACUUM FULL writes the row of a column with a missing value; ALTER TYPE that of its default too.
+        # VACUUM FULL writes the catalog row of a column with a missing value; ALTER TYPE also that of its default.
         unheard |= stamps[1] is None or stamps[1] not in (old[1], *own)
     files = {relid: rest for relid, *rest in was["storage"]}
     for relid, file, toast in now["storage"]:
@@ -203,21 +207,21 @@ def past_capture(
 
 
 def toast_tables(snapshot: dict[str, Any]) -> dict[int, int]:
-    """The TOAST tables of a table and its partitions. VACUUM FULL may take one away, and no event tells of it."""
+    """Give the TOAST tables of a table and its partitions. VACUUM FULL may drop one without an event."""
     return {relid: toast for relid, _, toast in snapshot.get("storage", ())}
 
 
 def plain_column(column: dict[str, Any]) -> dict[str, Any]:
-    """A column of a snapshot without what only the log remembers: any rewrite clears missing values (VACUUM FULL)."""
+    """Give a column's snapshot without what only the log keeps; any rewrite resets missing values (VACUUM FULL)."""
     return {k: v for k, v in column.items() if k not in ("missing", "has_missing", "former_labels")}
 
 
 def carry(old: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
-    """`new` with what the catalog has forgotten since `old` and the rows in the log still need.
+    """Give `new` with what the catalog dropped since `old` and the rows in the log still need.
 
-    Missing values: PostgreSQL forgets a fast default when the table is rewritten (VACUUM FULL too, which fires no
-    event), because every row then holds the value itself; in the log the older rows still lack it. Former labels: rows
-    keep the name that an enum value had when they were decoded, also those of writers that were open at the rename.
+    Missing values: PostgreSQL drops a fast default when the table is rewritten (also by VACUUM FULL, which fires no
+    event), because every row then holds the value itself. The older rows in the log still lack it. Former labels: rows
+    keep the label that an enum value had when they were decoded, including rows of writers open during the rename.
     """
     if old is None:
         return new
@@ -229,9 +233,9 @@ def carry(old: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
 def from_partitions(
     old: dict[str, Any] | None, new: dict[str, Any], tables: Mapping[int, dict[str, Any]]
 ) -> dict[str, Any]:
-    """`new`, a partitioned table, with the missing values of the columns added since `old`: its partitions hold them.
+    """Give `new`, a partitioned table, with the missing values that its partitions hold for columns added since `old`.
 
-    Only where the same message tells of every partition, and all say the same.
+    Only where the same message has every partition, and all of them agree.
     """
     if new["kind"] != "p" or old is None or any(child not in tables for child in new["children"]):
         return new
@@ -261,11 +265,11 @@ def _carried(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 def classify(
     old: TableVersion, new: TableVersion, message: DdlMessage, *, rewrite: int = 0, empty: bool = False
 ) -> Iterator[tuple[int, str]]:
-    """The silent changes from `old` to `new`, as (relid of the table that turns stale, reason).
+    """Find the silent changes from `old` to `new`, as (relid of the table that becomes stale, reason).
 
     Args:
         rewrite: reason bits of the `table_rewrite` events of this command, 0 without.
-        empty: the table was born in this transaction and no row of it came yet, so no stored value can have changed.
+        empty: the table was created in this transaction and has no row yet, so no stored value can have changed.
     """
     yield from _hierarchy(old, new, message)
     if not old.published and not new.published:
@@ -273,7 +277,7 @@ def classify(
     if old.published != new.published:
         yield new.relid, "joined the publication" if new.published else "left the publication"
     elif (old.capture == "change_log") != (new.capture == "change_log"):
-        # A transaction that was under way then may come by both ways, or by neither.
+        # A transaction that was open at that time may arrive by both ways, or by neither.
         yield new.relid, f"its capture moved from {old.capture} to {new.capture}"
     if old.persistence != new.persistence:
         yield new.relid, f"persistence changed from {old.persistence} to {new.persistence}"
@@ -304,8 +308,9 @@ def classify(
 
 
 def _filter(old: TableVersion, new: TableVersion) -> str | None:
-    """The row filter of `new` with the columns as `old` names them: a rename changes its text, and what it lets through
-    is the same.
+    """Give the row filter of `new` with the column names of `old`.
+
+    A rename changes the text of a filter but not the rows that it selects.
     """
     was = {c.attnum: c.name for c in old.columns}
     names = {c.name: was.get(c.attnum, c.name) for c in new.columns}
@@ -317,7 +322,7 @@ def _filter(old: TableVersion, new: TableVersion) -> str | None:
 
 
 def _hierarchy(old: TableVersion, new: TableVersion, message: DdlMessage) -> Iterator[tuple[int, str]]:
-    """Partitions that come or go bring or take their rows. One created by this very message is empty.
+    """Find partitions that were attached or detached with their rows. A partition created by this message is empty.
 
     Children by inheritance stay tables of their own: SELECT ONLY, and the log, show a parent without them.
     """
@@ -329,7 +334,7 @@ def _hierarchy(old: TableVersion, new: TableVersion, message: DdlMessage) -> Ite
 
 
 def strayed(old: TableVersion, new: TableVersion) -> str | None:
-    """What became of the partitions of a root that do not come as it does; None where nothing did."""
+    """Describe the change in a root's partitions whose changes have another form; None if there is none."""
     if old.strays == new.strays:
         return None
     stray = (new.strays or old.strays)[0]
@@ -337,13 +342,15 @@ def strayed(old: TableVersion, new: TableVersion) -> str | None:
 
 
 def _tells_apart(table: TableVersion, column: Column) -> bool:
-    """Whether rows of the table are found again by the text of this column."""
+    """Say whether rows of the table are identified by the text of this column."""
     return column.attnum in table.key_attnums or not table.keyed
 
 
 def detached_before(old: TableVersion, new: TableVersion, message: DdlMessage) -> bool:
-    """Whether a root may have lost partitions before this message: DETACH CONCURRENTLY takes them out of SELECT in a
-    transaction of its own. Only a text that names each of them tells a plain DETACH.
+    """Say whether a root may have lost partitions before this message.
+
+    DETACH CONCURRENTLY removes a partition from SELECT in a transaction of its own. Only a command text that names each
+    partition shows that it was a plain DETACH.
     """
     lost = set(old.children) - set(new.children) - set(message.dropped)
     if new.kind != "p" or not lost:
@@ -364,7 +371,7 @@ def _column_list(old: Column, new: Column) -> str | None:
 
 
 def _column(old: Column, new: Column, rewrite: int, told_apart: bool) -> str | None:
-    """What became of a column's stored values. `told_apart`: rows are found again by this column's text."""
+    """Describe what happened to a column's stored values. `told_apart`: rows are identified by this column's text."""
     if old.type_oid == new.type_oid:
         if old.enum_labels != new.enum_labels:
             reason = _labels(old, new, told_apart)
@@ -382,7 +389,7 @@ def _column(old: Column, new: Column, rewrite: int, told_apart: bool) -> str | N
 
 
 def retold(old: TableVersion, new: TableVersion) -> bool:
-    """Whether values are printed otherwise since a type of theirs changed, which waits for no writer of the table."""
+    """Say whether values print differently because their type changed; such a change does not wait for writers."""
     before = {c.attnum: c for c in old.columns}
     for column in new.columns:
         was = before.get(column.attnum)
@@ -396,7 +403,7 @@ def retold(old: TableVersion, new: TableVersion) -> bool:
 
 
 def _labels(old: Column, new: Column, told_apart: bool) -> str | None:
-    """A renamed label is shown by its new name wherever one name always meant one value; `new` has the former ones."""
+    """Check renamed labels: each label must always have meant one value; `new` has the former labels."""
     now = dict(new.enum_labels)
     if any(oid not in now for oid, _ in old.enum_labels):
         return "enum labels lost"
@@ -410,7 +417,7 @@ def _labels(old: Column, new: Column, told_apart: bool) -> str | None:
 
 
 def _added(column: Column, new: TableVersion, rewrite: int) -> str | None:
-    """A column of an old table: its value in old rows is NULL or the missing value, else it cannot be known."""
+    """Check an added column: in older rows it is NULL or the missing value, or else unknown."""
     if not column.published or column.generated == "v" or column.has_missing:
         return None
     if column.generated or column.identity:
@@ -418,19 +425,20 @@ def _added(column: Column, new: TableVersion, rewrite: int) -> str | None:
     if column.default is not None and new.kind == "p" and new.children:
         return "added with a default to a partitioned table"
     if rewrite and (column.default is not None or column.type_kind == "d" or column.type_oid > _LAST_BUILT_IN):
-        return "added with a default in a rewrite"  # its own or, for all we know, that of its type
+        return "added with a default in a rewrite"  # its own default, or possibly that of its type
     return None
 
 
 def _provable(old: TableVersion, new: TableVersion, message: DdlMessage, rewrite: int) -> bool:
-    """Whether a rewrite has kept the text of every value that was there: a plain ALTER TABLE that added columns, or has
-    widened some.
+    """Say whether a rewrite provably kept the text of every stored value.
+
+    A plain ALTER TABLE that only adds or widens columns does.
     """
     if rewrite & ~(REWRITE_TYPE | REWRITE_DEFAULT) or not plain_alter_table(message, old, new):
         return False
     before = {c.attnum: c for c in old.columns}
     if rewrite & REWRITE_DEFAULT and any(c.generated == "s" and c.published for c in before.values()):
-        return False  # SET EXPRESSION computes them anew
+        return False  # SET EXPRESSION computes the values again
     changed = [
         (before[c.attnum], c)
         for c in new.columns
@@ -441,11 +449,10 @@ def _provable(old: TableVersion, new: TableVersion, message: DdlMessage, rewrite
 
 
 def plain_alter_table(message: DdlMessage, old: TableVersion, new: TableVersion) -> bool:
-    """Whether the captured SQL is nothing but whole ALTER TABLE commands without USING, one of them of this table or of
-    one above it.
+    """Say whether the captured SQL has only ALTER TABLE commands without USING, one of them for this table or a parent.
 
-    Inside DO or a function the captured text is the outer one, and then it does not begin with ALTER TABLE. Several
-    commands in one string are told by what none of them does: run code of somebody, which could alter the table unseen.
+    Within DO or a function the captured text is the outer statement, which does not begin with ALTER TABLE. A string of
+    several commands is accepted only if none of them can run user code, which could alter the table unseen.
     """
     if message.nested or message.tag != "ALTER TABLE" or len(message.sql) >= _SQL_CAP:
         return False
@@ -464,14 +471,14 @@ def _unquoted(name: str) -> str:
 
 
 def _widened(old: Column, new: Column) -> bool:
-    """Casts of a rewrite that keep every value's text."""
+    """Say whether a type change with a rewrite keeps the text of every value."""
     if old.type in _INTEGERS:
         return new.type == "numeric" or _INTEGERS.get(new.type, 0) >= _INTEGERS[old.type]
     return False
 
 
 def _relabelled(old: Column, new: Column) -> bool:
-    """Type changes that PostgreSQL makes in the catalog alone and that keep every value's text."""
+    """Say whether a type change without a rewrite keeps the text of every value."""
     (was, limits), (now, wider) = _split(old), _split(new)
     strings = ("character varying", "text")
     if was in strings and now in strings:
@@ -484,7 +491,7 @@ def _relabelled(old: Column, new: Column) -> bool:
 
 
 def _split(column: Column) -> tuple[str, tuple[int, ...]]:
-    """`numeric(12,2)` as ('numeric', (12, 2)); a domain as its base type."""
+    """Split `numeric(12,2)` into ('numeric', (12, 2)); a domain counts as its base type."""
     match = re.fullmatch(r"([^()]+?)\s*\(([0-9, -]+)\)(.*)", column.base)
     if match is None:
         return column.base, ()

@@ -1,4 +1,4 @@
-"""Which attnum stands at which place of a tuple: RELATION messages resolved through schema versions."""
+"""Resolve RELATION messages through schema versions: which attnum is at which place of a tuple."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from toolkit.decode.messages import Relation
 from toolkit.decode.rows import Binding
 from toolkit.values.table import SchemaVersion, TableVersion
 
-#: The change log on the source, and its columns in attnum order.
+#: Name and columns, in attnum order, of the change log on the source.
 LOG_SCHEMA, LOG_NAME = "cdc", re.compile(r"change_log(_\d+)?")
 LOG_COLUMNS = ("part", "xid", "lsn", "relid", "op", "old", "new")
 
 
 def bind(index: int, message: Relation, version: SchemaVersion | TableVersion | None) -> Binding | None:
-    """Resolve names and type OIDs. None if any differs, or if a published column is not in the message."""
+    """Resolve names and type OIDs. Gives None if one differs or a published column is missing from the message."""
     table = version.table if isinstance(version, SchemaVersion) else version
     if table is None or table.dropped:
         return None
@@ -34,19 +34,19 @@ def bind(index: int, message: Relation, version: SchemaVersion | TableVersion | 
 
 
 def log_binding(index: int, message: Relation) -> Binding:
-    """The layout of the change log itself: its columns by name, others behind them."""
+    """Lay out the change log itself: its columns by name, then any others."""
     places = {name: place for place, name in enumerate(LOG_COLUMNS, 1)}
     attnums = tuple(places.get(c.name, len(places) + 1 + i) for i, c in enumerate(message.columns))
     return Binding(index, message.relid, attnums, max((*attnums, len(places))), None, kind="log")
 
 
 def logs(table: TableVersion) -> bool:
-    """Whether rows of the table may be in the change log: a new partition has its root's row trigger first."""
+    """Say whether the change log may have rows of a table; a new partition first has the row trigger of its root."""
     return table.capture != "slot" or not table.published
 
 
 def logged_layout(start: int, version: SchemaVersion) -> Binding:
-    """How logged images of a table read from `start` on: a record holds every live column, unpublished ones too."""
+    """Lay out logged images from `start` on: a record holds every live column, including unpublished ones."""
     table = version.table
     absent = tuple(c.attnum for c in table.columns if not c.published)
     attnums = tuple(c.attnum for c in table.columns)
@@ -56,20 +56,20 @@ def logged_layout(start: int, version: SchemaVersion) -> Binding:
 
 @dataclass(slots=True)
 class Layouts:
-    """The layouts of a stream in order of their start."""
+    """The layouts of a stream, ordered by their start."""
 
     _bindings: list[Binding] = field(default_factory=list)
     _relations: dict[int, list[tuple[int, Relation]]] = field(default_factory=dict)
 
     def add(self, binding: Binding, message: Relation) -> None:
-        """`message` laid out as `binding`, from its start on."""
+        """Add the layout of `message` from the start of `binding` on."""
         self._bindings.append(binding)
         self._relations.setdefault(binding.relid, []).append((binding.start, message))
 
     def relation(self, relid: int, index: int) -> Relation | None:
-        """The RELATION in force at a message."""
+        """Give the RELATION that is valid at a message."""
         return next((m for start, m in reversed(self._relations.get(relid, [])) if start < index), None)
 
     def before(self, stop: int) -> tuple[Binding, ...]:
-        """All layouts that start before a message."""
+        """Give all layouts that start before a message."""
         return tuple(sorted((b for b in self._bindings if b.start < stop), key=lambda b: b.start))

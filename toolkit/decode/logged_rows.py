@@ -1,6 +1,6 @@
-"""Rows of the change log as events: images in the text form of a PostgreSQL record, taken apart column by column.
+"""Convert rows of the change log to events. Their images are PostgreSQL records in text form, split into columns.
 
-Pure, and shared by both ways of reading the log: a tick's rows come by COPY, others as inserts in the slot's stream.
+Pure. Both ways of reading the log use it: ticks read rows by COPY, the slot sends them as inserts.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _OPEN, _CLOSE, _COMMA, _NEWLINE = b"(),\n"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LogRows:
-    """Rows of the log in the order of their effects. `index` is compared with the start of a layout."""
+    """Rows of the change log in the order of their effects. `index` is compared with the start of a layout."""
 
     index: Ints
     commit_lsns: Ints
     ordinals: Ints
     end_lsns: Ints
     times: Ints  # microseconds since 1970, UTC
-    lsns: Ints  # where the row was logged
+    lsns: Ints  # position at which the row was logged
     xids: Ints  # 64 bit
     relids: Ints
     ops: pa.StringArray
@@ -46,7 +46,7 @@ class LogRows:
         return len(self.index)
 
     def take(self, rows: Ints) -> LogRows:
-        """These rows only, in this order."""
+        """Give the rows at these indexes, in their order."""
         numbers = (self.index, self.commit_lsns, self.ordinals, self.end_lsns, self.times, self.lsns, self.xids)
         chosen = _integers(pa.int64(), rows)
         texts = (column.take(chosen) for column in (self.ops, self.old, self.new))
@@ -54,13 +54,13 @@ class LogRows:
 
 
 def unfold(batch: pa.RecordBatch, index: Ints, task: DecodeTask) -> Iterator[pa.RecordBatch]:
-    """Events of the change log's own rows as the slot sent them: inserts with their exact position.
+    """Convert the inserts into the change log that the slot sent to events, each with its exact position.
 
     Args:
-        batch: events of the log's parts, `new` as `LOG_COLUMNS`.
+        batch: events of the parts of the change log; `new` holds `LOG_COLUMNS`.
         index: message index of each.
     """
-    rows = batch.filter(pc.equal(batch.column("op"), "I"))  # the log is append-only; purging it is a TRUNCATE
+    rows = batch.filter(pc.equal(batch.column("op"), "I"))  # the change log is append-only and purged by TRUNCATE
     cells = {name: pc.list_element(rows.column("new"), i) for i, name in enumerate(LOG_COLUMNS)}
     if len(rows) != len(batch):
         index = index[_flags(pc.equal(batch.column("op"), "I"))]
@@ -82,15 +82,15 @@ def unfold(batch: pa.RecordBatch, index: Ints, task: DecodeTask) -> Iterator[pa.
 def events(
     log: LogRows, layouts: Mapping[int, Sequence[Binding]], *, batch_id: int, generation: int
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of `EVENT_SCHEMA`, by table. Rows that no layout fits are kept by position, with a gap that says so.
+    """Give batches of `EVENT_SCHEMA`, by table. Rows that fit no layout are kept by position, with a gap.
 
     Args:
-        layouts: of each captured relid, ascending by start.
+        layouts: by relid, ascending by start.
 
     Raises:
-        DecodeError: an image is not the text of a record.
+        DecodeError: an image is not a record in text form.
     """
-    messages = pc.equal(log.ops, "M")  # the driver reads those
+    messages = pc.equal(log.ops, "M")  # the driver reads these
     if messages.true_count:
         log = log.take(np.flatnonzero(~_flags(messages)))
     for relid in np.unique(log.relids).tolist():
@@ -106,7 +106,7 @@ def events(
 
 
 def _events(log: LogRows, binding: Binding, *, batch_id: int, generation: int) -> Iterator[pa.RecordBatch]:
-    """Rows of one layout, and behind them a gap where something of them is not known."""
+    """Give the rows of one layout, then a gap if some of them are not known."""
     ops = log.ops.to_pylist()
     is_row = pa.array([op in ("I", "U", "D") for op in ops], pa.bool_())
     texts = pa.concat_arrays([pc.if_else(is_row, column, _NO_TEXT) for column in (log.new, log.old)])
@@ -165,12 +165,12 @@ def _events(log: LogRows, binding: Binding, *, batch_id: int, generation: int) -
 
 
 def _kind(binding: Binding, op: str) -> str:
-    """What a table's other capture carries too is evidence only."""
+    """Give the kind of a row event: `logged`, for evidence only, if the slot captures the table too."""
     return "truncate" if op == "T" and binding.kind == "row" else binding.kind
 
 
 class _OtherShape(Exception):
-    """Images have another number of cells than the layout."""
+    """The number of cells differs from that of the layout."""
 
     def __init__(self, cells: int) -> None:
         super().__init__(cells)
@@ -180,15 +180,15 @@ class _OtherShape(Exception):
 def record_images(
     texts: pa.StringArray, attnums: Sequence[int], width: int, absent: Sequence[int] = ()
 ) -> pa.ListArray:
-    """Records in text form, as in `(1,"a b",,)`, as images indexed by attnum - 1; NULL stays NULL.
+    """Convert records in text form, such as `(1,"a b",,)`, to images indexed by attnum - 1; NULL stays NULL.
 
     Args:
-        attnums: of the cells, in order.
+        attnums: attnums of the cells, in order.
         absent: attnums whose cells are left out of the image.
 
     Raises:
-        _OtherShape: a record of another number of cells.
-        DecodeError: not a record.
+        _OtherShape: a record has another number of cells.
+        DecodeError: a text is not a record.
     """
     valid = _valid(texts)
     present = np.flatnonzero(valid)
@@ -205,7 +205,7 @@ def record_images(
 
 
 def _by_position(texts: pa.StringArray) -> pa.ListArray:
-    """Images of unknown columns, each as wide as it is."""
+    """Give the cells of records whose columns are unknown, by position."""
     images = []
     for text in texts.to_pylist():
         one = pa.array([text], pa.string())
@@ -214,9 +214,9 @@ def _by_position(texts: pa.StringArray) -> pa.ListArray:
 
 
 def _cells(records: pa.StringArray, expected: int | None) -> list[pa.StringArray]:
-    """The columns of records without NULLs.
+    """Split records, none of them NULL, into columns.
 
-    A record in text form is a line of CSV in parentheses: what needs quotes has them, NULL is nothing, and inside
+    A record in text form is a line of CSV in parentheses: values are quoted where needed, NULL is empty, and within
     quotes a quote or backslash is doubled. The parentheses become an empty first cell and the end of the line.
     """
     _, offsets, data = records.buffers()
@@ -258,7 +258,7 @@ def _cells(records: pa.StringArray, expected: int | None) -> list[pa.StringArray
 
 
 def _count(records: pa.StringArray) -> int:
-    """How many cells the first record has."""
+    """Count the cells of the first record."""
     return len(_cells(records.slice(0, 1), None))
 
 

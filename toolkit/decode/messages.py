@@ -1,7 +1,7 @@
-"""The sparse messages of pgoutput, protocol 1: everything but the row images, which `rows` walks as columns.
+"""Read the messages of pgoutput protocol 1, except row images, which `rows` decodes by column.
 
-Layouts are those of the chapter "Logical Replication Message Formats". All integers are big-endian; times are
-microseconds since 2000-01-01 UTC.
+The formats are those of PostgreSQL's chapter "Logical Replication Message Formats". All integers are big-endian; times
+are microseconds since 2000-01-01 UTC.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _COLUMN = struct.Struct(">Ii")
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """B: start of a transaction. `final_lsn` is where its commit record starts."""
+    """B: start of a transaction. `final_lsn` is the start of its commit record."""
 
     final_lsn: Lsn
     committed_at: datetime
@@ -42,7 +42,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class RelationColumn:
-    """A column as a RELATION names it: there is no attnum on the wire."""
+    """A column of a RELATION. pgoutput sends no attnum."""
 
     name: str
     type_oid: int
@@ -52,7 +52,7 @@ class RelationColumn:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """R: the columns by which the following tuples of `relid` are laid out."""
+    """R: the columns of the following tuples of `relid`."""
 
     relid: int
     schema: str
@@ -72,7 +72,7 @@ class TypeName:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """O: where a replayed transaction was first committed."""
+    """O: the origin at which a replayed transaction was first committed."""
 
     lsn: Lsn
     name: str
@@ -80,7 +80,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """T: tables emptied by one command."""
+    """T: the tables that one TRUNCATE emptied."""
 
     relids: tuple[int, ...]
     cascade: bool
@@ -89,7 +89,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class LogicalMessage:
-    """M: what `pg_logical_emit_message` wrote."""
+    """M: a message written by `pg_logical_emit_message`."""
 
     transactional: bool
     lsn: Lsn
@@ -99,7 +99,7 @@ class LogicalMessage:
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """I, U or D: only the table; the tuples are decoded as columns elsewhere."""
+    """I, U or D: the table only; `rows` decodes the tuples."""
 
     op: str
     relid: int
@@ -109,10 +109,10 @@ Message = Begin | Commit | Relation | TypeName | Origin | Truncate | LogicalMess
 
 
 def timestamp(microseconds: int) -> datetime:
-    """A wire time as UTC datetime.
+    """Convert a time of the protocol to a UTC datetime.
 
     Raises:
-        DecodeError: no clock shows such a time.
+        DecodeError: the time is outside the range of a datetime.
     """
     try:
         return _EPOCH + timedelta(microseconds=microseconds + POSTGRES_EPOCH_US)
@@ -121,7 +121,7 @@ def timestamp(microseconds: int) -> datetime:
 
 
 class _Reader:
-    """Takes values from the front of one message."""
+    """Reads values from the front of one message."""
 
     def __init__(self, data: bytes, position: int) -> None:
         self.data = data
@@ -147,7 +147,7 @@ class _Reader:
 
 
 def parse(data: bytes, index: int) -> Message:
-    """Read one message. `index` is its place in the stream, for the error.
+    """Read one message. `index` is its place in the stream, for error messages.
 
     Raises:
         DecodeError: an unknown type byte, a message that is too short, or one with bytes left over.
@@ -175,7 +175,7 @@ def parse(data: bytes, index: int) -> Message:
 
 
 def unknown(kind: bytes, index: int) -> DecodeError:
-    """The refusal of a type byte that protocol 1 does not have."""
+    """Give the error for a type byte that protocol 1 does not have."""
     found = f"0x{kind.hex()} ({kind!r})" if kind else "an empty message"
     return DecodeError(f"message {index} is not pgoutput protocol 1: expected one of BCRYOMTIUD, found {found}")
 

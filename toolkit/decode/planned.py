@@ -1,4 +1,4 @@
-"""What a plan is: batches of whole transactions, each with the events that the driver makes and the workers' tasks."""
+"""Define a plan: batches of whole transactions, each with the driver's events and the workers' tasks."""
 
 from __future__ import annotations
 
@@ -18,23 +18,25 @@ from toolkit.values.table import SchemaVersion
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanContext:
-    """What the ledger knows before the spool."""
+    """What the ledger knows before the spool is read."""
 
     generation: int
     batch_id: int  # of the first batch
     next_schema_id: int
-    versions: Mapping[int, SchemaVersion]  # the latest of each relid, dropped ones too
+    versions: Mapping[int, SchemaVersion]  # the latest of each relid, dropped tables included
     key: bytes
     system_id: str
     batch_changes: int  # messages of one batch, in whole transactions
     now: datetime
-    known_good: Callable[[int], Lsn] | None = None  # where the catalog, or a table itself, was last read, by relid
-    publications: frozenset[str] | None = None  # that the spool was read with; None: all came, whatever they say
+    known_good: Callable[[int], Lsn] | None = (
+        None  # gives the LSN at which the catalog, or a table itself, was last read
+    )
+    publications: frozenset[str] | None = None  # that the spool was read with; None: everything is captured
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlannedBatch:
-    """A run of whole transactions, to be committed at once."""
+    """A run of whole transactions, committed together."""
 
     batch_id: int
     first_msg: int
@@ -46,7 +48,7 @@ class PlannedBatch:
     beacons: tuple[str, ...]  # nonces found
     versions: dict[int, SchemaVersion]  # after the batch
     next_schema_id: int
-    skipped: int  # non-transactional messages: they have no place in the order of effects
+    skipped: int  # non-transactional messages, which have no place in the order of effects
     generation: int
     path: str
     stream: Stream = field(repr=False)  # of the whole spool
@@ -55,7 +57,10 @@ class PlannedBatch:
     images: tuple[Binding, ...] = field(repr=False, default=())  # of tables in the change log; start: as in bindings
 
     def tasks(self, count: int) -> list[DecodeTask]:
-        """At most `count` tasks of about equal bytes, none for an empty batch. A large transaction is split too."""
+        """Split the rows into at most `count` tasks of similar size; none for an empty batch.
+
+        A large transaction is split too.
+        """
         first, stop, offsets = self.first_msg, self.stop_msg, self.stream.offsets
         if not self.changes:
             return []
@@ -65,7 +70,7 @@ class PlannedBatch:
         return [self._task(low, high) for low, high in pairwise(edges)]
 
     def _task(self, first: int, stop: int) -> DecodeTask:
-        """Of the rows of messages [first, stop), with the layouts there."""
+        """Make the task for messages [first, stop), with the layouts that are valid there."""
         in_force: dict[int, Binding] = {}
         later = []
         for binding in self.bindings:
@@ -74,7 +79,7 @@ class PlannedBatch:
             elif binding.start < stop:
                 later.append(binding)
         moved = tuple(replace(b, start=max(b.start - first, 0)) for b in [*in_force.values(), *later])
-        # Layouts of logged images are compared with the message index alone, so all of them may come along.
+        # Layouts of logged images are selected by message index alone, so each task may have all of them.
         images = tuple(replace(b, start=b.start - first) for b in self.images if b.start < stop)
         run = run_of(self.stream, first, stop)
         xids = run.xids.copy()
@@ -87,6 +92,6 @@ class PlannedBatch:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All batches of a spool. A complete spool without transactions is one empty batch that moves `complete_to`."""
+    """All batches of a spool. A complete spool without transactions is one empty batch that advances `complete_to`."""
 
     batches: tuple[PlannedBatch, ...]

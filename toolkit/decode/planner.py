@@ -1,7 +1,7 @@
-"""The plan of a spool: batches, the events that the driver makes itself, and the layouts that the workers need.
+"""Plan a spool: its batches, the events that the driver makes, and the layouts that the workers need.
 
-One vectorised pass finds transactions and ordinals; only the few messages that are not rows are looked at one by one,
-in stream order, because what a RELATION means depends on the schema version valid at that position.
+One vectorised pass finds transactions and ordinals. Only the few messages that are not rows are read one by one, in
+stream order, because the meaning of a RELATION depends on the schema version valid at its position.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ __all__ = ["Plan", "PlanContext", "PlannedBatch", "plan"]
 
 
 def plan(spool: Spool, *, context: PlanContext) -> Plan:
-    """Read a spool's skeleton, fold its DDL into schema versions, and cut it into batches.
+    """Find a spool's transactions, fold its DDL into schema versions, and divide it into batches.
 
     Raises:
-        DecodeError: the stream is not what pgoutput sends. What is merely unknown or forged becomes an event.
+        DecodeError: the stream breaks the pgoutput protocol. Unknown or forged messages only become events.
     """
     stream = scan(open_bytes(spool.path), spool.offsets)
     return Plan(tuple(Planner(stream, spool, context).batches()))
 
 
 class Planner:
-    """Walks the messages that are not rows, in stream order."""
+    """Reads the messages that are not rows, in stream order."""
 
     def __init__(self, stream: Stream, spool: Spool, context: PlanContext) -> None:
         self.stream, self.spool, self.context = stream, spool, context
         self.versions = dict(context.versions)
-        self.former: dict[int, list[SchemaVersion]] = {}  # by relid, versions that another has followed
-        self.born: dict[int, int] = {}  # by relid, where the log has all of a table from its CREATE on: an end LSN
+        self.former: dict[int, list[SchemaVersion]] = {}  # by relid, versions that are no longer the latest
+        self.born: dict[int, int] = {}  # by relid, end LSN of the CREATE from which on the log has the whole table
         self.next_schema_id = context.next_schema_id
         self.layouts = Layouts()
         self.batch_id = context.batch_id
@@ -60,7 +60,7 @@ class Planner:
             stop = len(stream) if last else int(ends[stop_transaction - 1])
             complete_to = int(stream.end_lsns[stop_transaction - 1])
             if last and self.spool.complete:
-                # The upto LSN may lie inside the last commit record, which is then read to its end.
+                # The upto LSN may be inside the last commit record, which is then read to its end.
                 complete_to = max(complete_to, self.spool.upto_lsn)
             mine = special[np.searchsorted(special, first) : np.searchsorted(special, stop)]
             yield self._batch(first, stop, complete_to, mine)
@@ -100,13 +100,13 @@ class Planner:
 
     @cached_property
     def row_positions(self) -> tuple[Ints, Ints]:
-        """(message indexes, relids) of all rows; only a spool with DDL pays for it."""
+        """Give (message indexes, relids) of all rows. Only needed for a spool with DDL."""
         rows = np.flatnonzero(np.isin(self.stream.types, ROW_BYTES))
         return rows, self.stream.relids(rows)
 
     @cached_property
     def relations(self) -> dict[int, list[int]]:
-        """Message indexes of the RELATIONs of each table."""
+        """Give the message indexes of the RELATIONs of each table."""
         found: dict[int, list[int]] = {}
         indexes = np.flatnonzero(self.stream.types == ord("R"))
         for index, relid in zip(indexes.tolist(), self.stream.relids(indexes).tolist(), strict=True):
@@ -114,7 +114,7 @@ class Planner:
         return found
 
     def has_rows(self, relid: int, first: int, stop: int) -> bool:
-        """Whether a row of the table stands in messages [first, stop)."""
+        """Say whether messages [first, stop) have a row of the table."""
         rows, relids = self.row_positions
         low, high = np.searchsorted(rows, [first, stop])
         return bool((relids[low:high] == relid).any())

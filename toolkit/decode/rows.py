@@ -1,8 +1,8 @@
-"""Row images as columns: the messages of one table are walked column by column with numpy cursors, never one by one.
+"""Decode row images by column: numpy cursors step over all messages of a table at once, never message by message.
 
-The bytes of a value are never moved in Python. A tuple on the wire is text and framing in turn (`t`, four bytes of
-length, text, `t`, ...), so one Arrow binary array over the raw bytes, with slots text, framing, text, framing ...,
-costs nothing; `take` of the text slots is the copy.
+Python never copies the bytes of a value. A tuple alternates between framing and text (`t`, four bytes of length, text,
+`t`, ...). One Arrow binary array over the raw bytes, with alternating slots of text and framing, therefore costs
+nothing, and `take` of the text slots is the only copy.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from toolkit.values.errors import DecodeError
 from toolkit.values.lsn import Lsn
 from toolkit.values.spool import ROW_HEADER
 
-#: Messages decoded at once, and bytes of them: bounds the memory of a task to about 100 MB.
+#: Messages, and bytes, that are decoded at once. This bounds the memory of a task to about 100 MB.
 CHUNK_MESSAGES = 8_000
 CHUNK_BYTES = 32 << 20
-#: Arrow's 32-bit offsets reach this far from the first message of a chunk to its last.
+#: Largest distance between the first and last message of a chunk, because Arrow's offsets have 32 bits.
 CHUNK_SPAN = 1 << 30
 
 _BODY = ROW_HEADER + 5  # type byte and relid
@@ -50,32 +50,34 @@ _OLD[[ord("K"), ord("O")]] = True
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """How the tuples of a relation are laid out, from message `start` on."""
+    """The layout of the tuples of a relation, from message `start` on."""
 
     start: int  # message index
     relid: int
     attnums: tuple[int, ...]  # by position in the tuple
     width: int  # length of an image
-    schema_id: int | None  # None: quarantined, no schema version fits
+    schema_id: int | None  # None: no schema version fits
     absent: tuple[int, ...] = ()
-    kind: str = "row"  # of its events: row, logged (captured by slot too), or log: rows of the change log itself
+    kind: str = (
+        "row"  # kind of its events: row, logged (the slot captures it too), or log (rows of the change log itself)
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodeTask:
-    """The messages that one worker decodes, a part of a large transaction too. Holds everything but the bytes."""
+    """The messages that one worker decodes, possibly a part of one transaction. Holds everything but the bytes."""
 
     path: str
-    run: Run  # its xids are of 64 bit where they are known
-    bindings: tuple[Binding, ...]  # start: index into this task; those in force before it have 0
+    run: Run  # its xids have 64 bits where they are known
+    bindings: tuple[Binding, ...]  # start: index into this task; 0 for those valid before it
     batch_id: int
     generation: int
-    images: tuple[Binding, ...] = ()  # how the images inside rows of the change log read, `start` as in bindings
+    images: tuple[Binding, ...] = ()  # layouts of the images within rows of the change log, `start` as in bindings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Tuples:
-    """Tuples of one layout, as (message, column) matrices."""
+    """The tuples of one layout, as (message, column) matrices."""
 
     kinds: Bytes
     starts: Ints
@@ -84,7 +86,7 @@ class _Tuples:
 
 
 def decode_rows(path: str, task: DecodeTask) -> Iterator[pa.RecordBatch]:
-    """The `row` events of a task, ordered by table and then by position, in batches of `EVENT_SCHEMA`.
+    """Decode the `row` events of a task, ordered by table and position, in batches of `EVENT_SCHEMA`.
 
     Raises:
         DecodeError: a row before its RELATION, a tuple that does not fit it, or text that is not UTF-8.
@@ -126,7 +128,7 @@ class _Positions:
 def _by_binding(
     stream: Stream, bindings: tuple[Binding, ...], relid: int, rows: Ints
 ) -> Iterator[tuple[Binding, Ints]]:
-    """Rows of one table, cut where its layout changes."""
+    """Divide the rows of one table where its layout changes."""
     mine = [binding for binding in bindings if binding.relid == relid]
     edges = np.searchsorted(rows, [binding.start for binding in mine])
     if not mine or edges[0] > 0:
@@ -137,7 +139,7 @@ def _by_binding(
 
 
 def _chunks(offsets: Ints, rows: Ints) -> Iterator[Ints]:
-    """Runs of rows that are bounded in number, in bytes, and in distance between first and last."""
+    """Divide rows into runs with bounded count, bytes, and distance between first and last."""
     sizes = np.cumsum(offsets[rows + 1] - offsets[rows])
     first = 0
     while first < len(rows):
@@ -206,7 +208,10 @@ def _batch(stream: Stream, at: _Positions, task: DecodeTask, binding: Binding, r
 
 
 def _lacking(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """A gap at the first INSERT that leaves values out: an UPDATE that the row filter let in; no event has them."""
+    """Give a gap at the first INSERT without some values.
+
+    It is an UPDATE that moved the row into the row filter; no event has its unchanged TOASTed values.
+    """
     lacking = pc.and_(pc.equal(batch.column("op"), "I"), pc.greater(pc.list_value_length(batch.column("unchanged")), 0))
     if not lacking.true_count:
         return
@@ -222,13 +227,13 @@ def _lacking(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _walk(stream: Stream, binding: Binding, data: Bytes, rows: Ints, at: Ints, end: Ints) -> _Tuples:
-    """Step one cursor a message over the columns; `at` stands on the column count."""
+    """Step one cursor per message over the columns. `at` starts at the column count."""
     columns, count = len(binding.attnums), len(rows)
     kinds = np.empty((columns, count), np.uint8)
     starts, ends = np.empty((columns, count), np.int64), np.empty((columns, count), np.int64)
-    last = len(data) - 5  # a cursor that has gone astray reads from here, and is reported below
+    last = len(data) - 5  # a cursor outside its message reads from here and is reported below
     cursor = at + 2
-    # At least two bytes of count have to be there before they are read.
+    # The two bytes of the count must exist before they are read.
     astray = cursor > end
     if astray.any():
         raise _misfit(stream, binding, rows, astray)
@@ -261,7 +266,7 @@ def _misfit(stream: Stream, binding: Binding, rows: Ints, wrong: npt.NDArray[np.
 def _images(
     stream: Stream, binding: Binding, data: Bytes, rows: Ints, tuples: _Tuples, present: npt.NDArray[np.bool_]
 ) -> pa.ListArray:
-    """Images indexed by attnum - 1: NULL where the tuple holds none, has no such column, or the row has no image."""
+    """Give images indexed by attnum - 1: NULL for a NULL value, a missing column, or a row without an image."""
     count, columns = tuples.kinds.shape
     width = binding.width
     slots = np.empty((count, columns, 2), np.int32)
@@ -299,14 +304,14 @@ def _not_text(stream: Stream, binding: Binding, rows: Ints, cells: pa.Array) -> 
 
 
 def _lists(values: pa.Array, present: npt.NDArray[np.bool_], width: int) -> pa.ListArray:
-    """Equal lists where present, NULL where not."""
+    """Give lists of equal length where present, and NULL elsewhere."""
     offsets = np.zeros(len(present) + 1, np.int32)
     np.cumsum(present * np.int32(width), out=offsets[1:])
     return _list_array(offsets, values, present)
 
 
 def _unchanged(binding: Binding, new: _Tuples, new_rows: Ints, count: int) -> pa.ListArray:
-    """Attnums whose TOASTed value was not sent; an empty list where all were."""
+    """Give the attnums whose TOASTed value was not sent; an empty list if all were."""
     row, column = np.nonzero(new.kinds == _UNCHANGED)
     offsets = np.zeros(count + 1, np.int32)
     np.cumsum(np.bincount(new_rows[row], minlength=count), out=offsets[1:])
@@ -346,7 +351,7 @@ def _list_array(
 
 
 def _characters(chars: Bytes, present: npt.NDArray[np.bool_]) -> pa.StringArray:
-    """One-letter strings, NULL where not present; `chars` holds those present only."""
+    """Give one-letter strings, NULL where not present. `chars` has only those present."""
     offsets = np.zeros(len(present) + 1, np.int32)
     np.cumsum(present, out=offsets[1:])
     buffers = [_bitmap(present, len(present)), pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(chars))]

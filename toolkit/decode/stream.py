@@ -1,4 +1,4 @@
-"""The skeleton of a spool, found in one vectorised pass: transactions, their positions, and every message's ordinal."""
+"""Find transactions, their positions, and the ordinal of every message of a spool in one vectorised pass."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SCANNED = 1 << 18  # messages whose xids are compared at once
 
 
 def open_bytes(path: str | Path) -> Bytes:
-    """The spool's bytes, mapped; empty files too."""
+    """Map the bytes of a spool. The file may be empty."""
     if Path(path).stat().st_size == 0:
         return np.zeros(0, np.uint8)
     with Path(path).open("rb") as file:
@@ -37,7 +37,7 @@ def open_bytes(path: str | Path) -> Bytes:
 
 
 def release(data: Bytes) -> None:
-    """Let go of the pages of a spool that were read so far; they are read again when they are needed again."""
+    """Release the pages of a spool that were read so far. They are read again on demand."""
     owner: object = data.base
     while isinstance(owner, np.ndarray):
         owner = owner.base
@@ -48,12 +48,12 @@ def release(data: Bytes) -> None:
 
 
 def be32(data: Bytes, at: Ints) -> Ints:
-    """Unsigned big-endian 32-bit integers at byte positions, which ascend."""
+    """Read unsigned big-endian 32-bit integers at ascending byte positions."""
     return _integers(data, at, 4)
 
 
 def be64(data: Bytes, at: Ints) -> Ints:
-    """Signed big-endian 64-bit integers at byte positions, which ascend."""
+    """Read signed big-endian 64-bit integers at ascending byte positions."""
     return _integers(data, at, 8)
 
 
@@ -70,7 +70,7 @@ def _integers(data: Bytes, at: Ints, size: int) -> Ints:
 
 
 def _bytes(data: Bytes, at: Ints) -> Bytes:
-    """Bytes at positions, which ascend."""
+    """Read bytes at ascending positions."""
     value = np.empty(at.shape, np.uint8)
     for part in _parts(data, at):
         value[part] = data[at[part]]
@@ -78,9 +78,9 @@ def _bytes(data: Bytes, at: Ints) -> Bytes:
 
 
 def _parts(data: Bytes, at: Ints) -> Iterator[slice]:
-    """Cut a pass over a spool so that only about `_SPAN` bytes of the map are in memory at once.
+    """Divide a pass over a spool so that only about `_SPAN` bytes of the map are in memory at once.
 
-    It is the reach of the positions that counts: each chunk of rows looks at its own part of a spool of any size.
+    The range of the positions counts, because each chunk of rows reads its own part of a spool of any size.
     """
     span = int(at[-1] - at[0]) if len(at) else 0
     if span <= _SPAN:
@@ -94,13 +94,13 @@ def _parts(data: Bytes, at: Ints) -> Iterator[slice]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stream:
-    """One value a message in the first group, one a transaction in the second."""
+    """A scanned spool. The first group of fields has one value per message, the second one per transaction."""
 
     data: Bytes
     offsets: Ints
     types: Bytes
     weights: Ints  # ordinals that the message takes
-    ordinals: Ints  # the first of them; of messages outside transactions: meaningless
+    ordinals: Ints  # the first of them; without meaning for messages outside transactions
 
     begins: Ints  # message indexes
     commits: Ints
@@ -113,15 +113,15 @@ class Stream:
         return len(self.types)
 
     def message(self, index: int) -> bytes:
-        """The bytes of one message."""
+        """Give the bytes of one message."""
         return self.data[self.offsets[index] + ROW_HEADER : self.offsets[index + 1]].tobytes()
 
     def lsn(self, index: int) -> Lsn:
-        """The change record's own position."""
+        """Give the position of the change record itself."""
         return Lsn(int(be64(self.data, self.offsets[index : index + 1] + 6)[0]))
 
     def relids(self, indexes: Ints) -> Ints:
-        """Table of each of the row messages `indexes`."""
+        """Give the table of each of the row messages `indexes`."""
         return be32(self.data, self.offsets[indexes] + (ROW_HEADER + 1))
 
 
@@ -166,7 +166,7 @@ def scan(data: Bytes, offsets: Ints) -> Stream:
             f"message {begins[first]}: transaction at {Lsn(int(commit_lsns[first]))} comes after the one at"
             f" {Lsn(int(commit_lsns[first - 1]))}; pgoutput sends them in commit order"
         )
-    del starts, sizes  # a huge transaction is scanned as one: what is not needed any more makes room
+    del starts, sizes  # frees memory: a huge transaction is scanned in one piece
     ordinals = _ordinals(weights, begins, 0)
     stream = Stream(
         data, offsets, types, weights, ordinals, begins, commits, commit_lsns, ends, times, xids
@@ -177,11 +177,11 @@ def scan(data: Bytes, offsets: Ints) -> Stream:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """Any run of a stream's messages, inside of transactions too: all that is to be known of it but the bytes."""
+    """A run of messages, possibly within one transaction. Holds everything but the bytes."""
 
     offsets: Ints  # of its messages, n + 1, absolute
     ordinal: int  # of the first
-    begins: Ints  # of its transactions, as message indexes of the run; of one that is under way: below 0
+    begins: Ints  # message index of each BEGIN; below 0 for a transaction that began before the run
     commit_lsns: Ints
     end_lsns: Ints
     times: Ints
@@ -189,7 +189,7 @@ class Run:
 
 
 def run_of(stream: Stream, first: int, stop: int) -> Run:
-    """The messages [first, stop) of a stream."""
+    """Give the messages [first, stop) of a stream as a run."""
     low, high = np.searchsorted(stream.commits, first), np.searchsorted(stream.begins, stop)
     mine = slice(low, high)
     return Run(
@@ -199,7 +199,7 @@ def run_of(stream: Stream, first: int, stop: int) -> Run:
 
 
 def scan_run(data: Bytes, run: Run) -> Stream:
-    """The stream of a run; `scan` has proven what it is a part of. It knows no commits."""
+    """Give the stream of a run, without commits. `scan` has already verified the whole stream."""
     starts, sizes = run.offsets[:-1] + ROW_HEADER, np.diff(run.offsets) - ROW_HEADER
     types = _bytes(data, starts)
     weights = _weights(data, starts, sizes, types)
@@ -212,7 +212,7 @@ def scan_run(data: Bytes, run: Run) -> Stream:
 
 
 def _ordinals(weights: Ints, begins: Ints, first: int) -> Ints:
-    """By message. `first` is that of message 0, if its transaction began before."""
+    """Give the ordinal of each message. `first` is that of message 0 if its transaction began before it."""
     ordinals = np.cumsum(weights)
     ordinals -= weights
     bases = ordinals[begins]
@@ -222,7 +222,10 @@ def _ordinals(weights: Ints, begins: Ints, first: int) -> Ints:
 
 
 def _weights(data: Bytes, starts: Ints, sizes: Ints, types: Bytes) -> Ints:
-    """I, U, D and transactional messages take one ordinal, a TRUNCATE one a relation, all others none."""
+    """Give the number of ordinals that each message takes.
+
+    I, U, D and transactional messages take one, a TRUNCATE one for each relation, all others none.
+    """
     weights = _ROW[types]
     for kind, least in ((b"M", 15), (b"T", 6)):
         _require_size(sizes, np.flatnonzero(types == kind[0]), least, "logical message or TRUNCATE", exact=False)
@@ -248,7 +251,7 @@ def _require_nesting(begins: Ints, commits: Ints, types: Bytes, weights: Ints) -
 
 
 def _inside(begins: Ints, commits: Ints, count: int) -> npt.NDArray[np.bool_]:
-    """By message, whether it is of a transaction, BEGIN and COMMIT too."""
+    """Say for each message whether it is part of a transaction, including BEGIN and COMMIT."""
     steps = np.zeros(count + 1, np.int8)
     steps[begins] += 1
     steps[commits + 1] -= 1
@@ -263,7 +266,7 @@ def _require_size(sizes: Ints, indexes: Ints, size: int, name: str, *, exact: bo
 
 
 def _require_xids(stream: Stream) -> None:
-    """Every row of the spool names its transaction a second time: a lost BEGIN/COMMIT pair shows here."""
+    """Compare the xid of each row with that of its BEGIN, which reveals a lost BEGIN and COMMIT."""
     rows = _inside(stream.begins, stream.commits, len(stream)) & (stream.types != ord("C"))
     rows &= (stream.types != ord("M")) | (stream.weights != 0)
     for first in range(0, len(stream), _SCANNED):
@@ -278,7 +281,7 @@ def _require_xids(stream: Stream) -> None:
 
 
 def _spread(values: Ints, begins: Ints, count: int) -> Ints:
-    """One value a transaction to one a message; messages before the first transaction get 0."""
+    """Spread one value per transaction to its messages; messages before the first transaction get 0."""
     if not len(begins):
         return np.zeros(count, np.int64)
     lengths = np.diff(np.append(begins, count))
@@ -286,5 +289,5 @@ def _spread(values: Ints, begins: Ints, count: int) -> Ints:
 
 
 def per_message(stream: Stream, values: Ints) -> Ints:
-    """A transaction's value for each of its messages."""
+    """Give each message the value of its transaction."""
     return _spread(values, stream.begins, len(stream))
