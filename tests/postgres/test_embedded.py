@@ -22,7 +22,7 @@ pytestmark = pytest.mark.postgres
 _OWNER = """
 import sys
 from pathlib import Path
-from toolkit.embedded import EmbeddedServer
+from toolkit.demo.server import EmbeddedServer
 with EmbeddedServer(Path(sys.argv[1]), 16) as server:
     print(server.data, server.conninfo(), sep="|", flush=True)
     sys.stdin.read()

@@ -119,7 +119,7 @@ def _refusal(record: BatchRecord, error: Exception) -> CdcError:
     """One line for what went wrong in the JVM or in a worker."""
     text = f"{error}\n{getattr(error, 'java_exception', None) or ''}"
     # A worker's own refusal comes back as the last line of its traceback.
-    own = re.search(r"^toolkit\.errors\.(\w+): (.+)$", text, re.MULTILINE)
+    own = re.search(r"^toolkit\.values\.errors\.(\w+): (.+)$", text, re.MULTILINE)
     if own is not None:
         kind: type[CdcError] = getattr(errors, own[1], LakeError)
         return kind(f"committing batch {record.batch_id}: {own[2]}")
