@@ -1,1 +1,1 @@
-"""Parity: proof that the lake holds what the source showed at one LSN."""
+"""Prove parity: the lake has exactly the rows that the source showed at one LSN."""

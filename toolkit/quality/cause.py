@@ -1,4 +1,4 @@
-"""Where a difference came in: the log's own account of the sampled rows against what each side shows."""
+"""Find where a difference arose: compare the sampled rows in the log, in the source and in the lake."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from toolkit.values.lsn import Lsn
     from toolkit.values.table import TableVersion
 
-#: A cell that the events at hand do not tell.
+#: A cell that the events read so far do not determine.
 _UNKNOWN = "\0"
 _BUILT = re.compile(r"g\d+_lsn_")
-#: Times that somebody else wrote to a table which are looked at, newest first.
+#: How many commits by other writers are examined, newest first.
 _TIMES = 20
 
-#: What somebody else wrote, with the named rows before and after.
+#: A commit by another writer, with the named rows before and after it.
 Written = Sequence[tuple["Foreign", Counter[Row], Counter[Row]]]
 
 
@@ -45,7 +45,7 @@ def explain(
     upto: Lsn,
     proven: int | None,
 ) -> tuple[Sample, ...]:
-    """The samples with their causes. `proven` is the table snapshot of the last proof: it was right there."""
+    """Give the samples with their causes. `proven` is the table snapshot of the last proof."""
     from toolkit.lake import evidence
 
     if not samples:
@@ -66,7 +66,7 @@ def explain(
 
 
 def remedy(plan: Comparison, result: TableCheck) -> str | None:
-    """The one command for all rows that differ; None without a cause. A repair builds the table again, too."""
+    """Give the one command that repairs all differing rows, or None without a cause. A repair also rebuilds."""
     causes = [s.cause for s in result.samples if s.cause is not None]
     if all(cause.kind != "capture" for cause in causes):
         return causes[0].remedy if causes else None
@@ -75,13 +75,13 @@ def remedy(plan: Comparison, result: TableCheck) -> str | None:
 
 
 def rebuild(table: TableVersion) -> str:
-    """The command that makes the lake's table anew from the log."""
+    """Give the command that rebuilds the lake's table from the log."""
     lake = lake_table(table.schema, table.name)
     return f"cdc build -- --full-refresh --select current__{lake} history__{lake}"
 
 
 class Account:
-    """What the log says of a few rows: a fold of their events, in log order."""
+    """The state of a few rows according to the log: a fold of their events in log order."""
 
     def __init__(self, plan: Comparison, events: Sequence[RowEvent]) -> None:
         self.rows: dict[Row, Row] = {}  # by key
@@ -92,12 +92,12 @@ class Account:
             (self._keyed if plan.key else self._bag)(event)
 
     def agrees(self, name: Row, sample: Sample) -> bool:
-        """Whether the log comes to what the source shows."""
+        """Say whether the log gives the rows that the source shows."""
         ours = _copies(sample)[0]
         if not self._key:
             return self.copies[name] == ours
         mine = self.rows.get(name)
-        if sample.source is None:  # too much in the lake: wrong in the log only if the log made that very row
+        if sample.source is None:  # only in the lake: the log is wrong only if it has exactly this row
             return ours > 0 or mine is None or not _same(mine, sample.lake)
         return _same(mine, sample.source)
 
@@ -114,7 +114,7 @@ class Account:
         if event.new is not None:
             source = event.old if event.whole else previous
             row = list(event.new)
-            # Of a row that came from another key the events at hand do not tell; of one that the log has lost a build
+            # These events do not determine a row that had another key before. If the log has lost a row, a build
             # knows no more than they do.
             lost = _UNKNOWN if event.old is not None else None
             for i in event.unchanged:
@@ -164,7 +164,7 @@ def _cause(plan: Comparison, name: Row, sample: Sample, account: Account, writte
 
 
 def _of(plan: Comparison, name: Row, rows: Counter[Row]) -> Counter[Row]:
-    """The rows of one key, or the row itself, with their copies."""
+    """Give the rows of one key, or the copies of the row itself."""
     return Counter({r: n for r, n in rows.items() if (tuple(r[i] for i in plan.key) if plan.key else r) == name})
 
 

@@ -1,4 +1,4 @@
-"""Data Docs that read without a network: Great Expectations' pages without what they fetch, and our own first page."""
+"""Make Great Expectations' Data Docs readable without a network, and add a first page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from toolkit.quality.report import CheckReport, TableCheck, cut, headline, shown
 
-#: Stylesheets, scripts and pictures of other hosts, and the scripts that need them.
+#: Stylesheets, scripts and images from other hosts, and the scripts that need them.
 _FETCHED = re.compile(
     r"<link\b[^>]*>|<script\b.*?</script>|<img\b[^>]*>|<footer\b.*?</footer>|<!--.*?-->|url\(['\"]?https?:[^)]*\)",
     re.DOTALL | re.IGNORECASE,
@@ -33,7 +33,7 @@ nav.navbar, .modal, .ge-expectation-editing-instructions, button, .d-none { disp
 
 
 def finish(docs: Path, report: CheckReport) -> None:
-    """Make the pages in `docs` stand alone and write `index.html`."""
+    """Remove references to other hosts from the pages in `docs`, and write `index.html`."""
     pages = sorted(docs.rglob("*.html"))
     for page in pages:
         text = _FETCHED.sub("", page.read_text(encoding="utf-8"))
@@ -58,7 +58,7 @@ def _index(report: CheckReport, pages: Iterable[Path]) -> str:
         " <b>added</b> (in the lake only) or <b>removed</b> (in the source only).</p>"
         f"<table><tr>{head}</tr>{''.join(map(_row, report.tables))}</table>"
         f"{''.join(map(_details, report.tables))}"
-        f"{''.join(f'<p>{html.escape(said)}</p>' for said in map(report.told, report.references) if said)}"
+        f"{''.join(f'<p>{html.escape(said)}</p>' for said in map(report.in_words, report.references) if said)}"
         f"<h2>Expectations</h2><ul>{links}</ul><p>Rules inside one table (not null, unique keys, enum labels, ranges of"
         " types) are dbt tests of the models: <code>dbt test</code> in <code>dbt_project</code>.</p></body></html>\n"
     )

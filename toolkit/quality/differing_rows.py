@@ -1,6 +1,6 @@
-"""Every row that a check found to differ, in `ops.parity_rows`: what the reports show only the first of.
+"""Keep every row that a check found to differ in `ops.parity_rows`; reports show only the first of them.
 
-The table is made by the first difference. Its rows have the `checked_at` of the check in `ops.parity_results`.
+The first difference creates the table. Its rows have the `checked_at` of the check in `ops.parity_results`.
 `cdc repair --differing` reads them: it copies these rows again, and no others.
 """
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from toolkit.values.config import Config
 
 ROWS = "ops.parity_rows"
-#: Rows that are healed one by one, at most: with more of them all of the table is as quick.
+#: Largest number of rows that are repaired by key. With more, copying the whole table is as fast.
 FEW = 10_000
-#: Cells are PostgreSQL text, whole. A modified row has the cells that differ, the others have all of theirs; `key` is
-#: NULL for a table without one.
+#: Cells are complete PostgreSQL texts: of a modified row those that differ, of other rows all. `key` is NULL if the
+#: table has no key.
 _COLUMNS = {
     "checked_at": "timestamp",
     "lsn": "bigint",
@@ -38,15 +38,15 @@ _COLUMNS = {
     "source": "map<string,string>",
     "lake": "map<string,string>",
 }
-#: What is held before it is written to a file: rows, and characters of their cells.
+#: Rows, and characters of their cells, that are held in memory before they are written to a file.
 _HELD, _HELD_CHARACTERS = 50_000, 32 << 20
 
 
 def keys(config: Config, table: str) -> tuple[dict[str, str], ...]:
-    """Keys of the rows that the last check of a table found to differ: their texts by column name. No JVM.
+    """Give the keys of the rows that the last check of a table found to differ, as texts by column name. No JVM.
 
     Raises:
-        ConfigError: that check found none, or more than `FEW`, or the table has no key.
+        ConfigError: the check found none or more than `FEW`, or the table has no key.
     """
     from toolkit.lake.reads import scan
     from toolkit.quality import published
@@ -59,13 +59,13 @@ def keys(config: Config, table: str) -> tuple[dict[str, str], ...]:
     at = f"relid = {row['relid']} and checked_at = '{row['checked_at'].isoformat()}'"
     rows = [r["key"] for r in scan(config, ROWS, ("key",), where=at)]
     if not rows or len(rows) > FEW or None in rows:
-        told = "its rows have no key" if None in rows else f"its last check lists {len(rows) or 'no'} rows"
-        raise ConfigError(f"{what}: {told}; run `cdc repair {table}`")
+        reason = "its rows have no key" if None in rows else f"its last check lists {len(rows) or 'no'} rows"
+        raise ConfigError(f"{what}: {reason}; run `cdc repair {table}`")
     return tuple(dict(key) for key in rows)
 
 
 class DifferingRows:
-    """The differing rows of one check. Files are written as they come; `commit` shows them, all at once."""
+    """The differing rows of one check. Files are written as rows come in; `commit` makes all of them visible."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -75,7 +75,7 @@ class DifferingRows:
         self.checked_at = datetime.now(UTC)
 
     def of(self, plan: Comparison, lsn: Lsn) -> Every:
-        """What takes the rows of one table."""
+        """Give the function that receives the rows of one table."""
         names = [column.name for column in plan.columns]
         same = {"checked_at": self.checked_at, "lsn": int(lsn), "table": plan.table.identifier}
         same["relid"] = plan.table.relid
@@ -125,7 +125,7 @@ class DifferingRows:
         return JdbcCatalog(self._config).load_table(ROWS).transaction()
 
     def commit(self) -> None:
-        """Add the rows to the table; without any nothing is written."""
+        """Add the rows to the table. Writes nothing if there are none."""
         if self._held:
             self._flush()
         if self._transaction is not None:

@@ -1,7 +1,7 @@
-"""Dual capture: a table that slot and triggers both capture is compared with itself, transaction by transaction.
+"""Compare the two captures of a table that both the slot and triggers capture, transaction by transaction.
 
-Both copies of a change come through one slot, so they share their commit LSN; within a transaction the n-th change of
-one side must be the n-th of the other. The rows count by the slot's copy alone, the logged ones are evidence.
+Both copies of a change arrive through one slot and share their commit LSN. Within a transaction the n-th change of one
+side must equal the n-th of the other. Tables are built from the slot's copy only; the logged copy is evidence.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from s full join l on s.relid = l.relid and s.commit_lsn = l.commit_lsn and s.n 
 
 @dataclass(frozen=True, slots=True)
 class AuditDifference:
-    """One change that the two captures do not agree on; an op is None where one of them does not have it."""
+    """One change in which the two captures differ. An op is None if that capture does not have the change."""
 
     table: str
     commit_lsn: Lsn
@@ -53,7 +53,7 @@ class AuditDifference:
 
 @dataclass(frozen=True, slots=True)
 class AuditTable:
-    """What was compared of one table."""
+    """What was compared for one table."""
 
     table: str
     relid: int
@@ -64,14 +64,14 @@ class AuditTable:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """Empty `tables`: nothing is captured twice. `differences` lists the first ones."""
+    """The result of an audit. `tables` is empty if nothing is captured twice; `differences` lists the first ones."""
 
     tables: tuple[AuditTable, ...]
     differences: tuple[AuditDifference, ...]
 
     @property
     def red(self) -> bool:
-        """Whether the captures differ anywhere."""
+        """Say whether the captures differ."""
         return any(t.status == "different" for t in self.tables)
 
 
@@ -79,7 +79,7 @@ def audit(config: Config, tables: Sequence[str] = ()) -> AuditReport:
     """Compare the two captures of `tables` (all that have two if empty) over the whole log.
 
     Raises:
-        UnknownTable: a table that was never captured twice.
+        UnknownTable: a named table was never captured twice.
     """
     from toolkit.lake import session
 
@@ -121,10 +121,10 @@ def audit(config: Config, tables: Sequence[str] = ()) -> AuditReport:
 
 
 def windows(ledger: Ledger) -> Iterator[tuple[int, int, int | None]]:
-    """`(relid, low, high)`: both captures were in force for commits between, bounds excluded.
+    """Give `(relid, low, high)`: both captures were active for commits between these bounds, which are excluded.
 
-    A table that joins the slot while triggers capture it may miss what was under way: its window begins at the next
-    baseline. Triggers wait for every writer, so in the other order nothing is under way.
+    A table that joins the slot while triggers capture it may miss open transactions, so its window begins at the next
+    baseline. Installing triggers waits for every writer, so in the other order no transaction is open.
     """
     versions = ledger.schema_versions()
     for number, version in enumerate(versions):

@@ -1,4 +1,4 @@
-"""Great Expectations over the parity result: the expectations, their Data Docs, and plain reports beside them."""
+"""Assert on the parity result with Great Expectations; write Data Docs, and reports as text, JSON and JUnit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _COUNTS = ("rows", "identical", "modified", "added", "removed")
 
 
 def directory(config: Config) -> Path:
-    """Where the reports of the last check are."""
+    """Give the folder with the reports of the last check."""
     return config.work_dir / "target" / "quality"
 
 
@@ -61,17 +61,17 @@ def validate(config: Config, report: CheckReport) -> None:
 
 
 def preload() -> None:
-    """Begin to import Great Expectations beside other work: it takes seconds, most of them waiting for the disk."""
+    """Import Great Expectations in the background: it takes seconds, most of them waiting for the disk."""
 
     def load() -> None:
-        with contextlib.suppress(ImportError):  # told where it is needed
+        with contextlib.suppress(ImportError):  # the error is raised where the library is needed
             _library()
 
     threading.Thread(target=load, name="preload", daemon=True).start()
 
 
 def _library() -> Any:
-    """The library, imported once and quietly."""
+    """Import the library once, without its messages."""
     # Read when the library is imported; telemetry and progress bars are never wanted in a scheduled run.
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     with _importing, warnings.catch_warnings():
@@ -82,11 +82,11 @@ def _library() -> Any:
 
 
 def run(report: CheckReport, docs: Path, standing: Standing | None = None, limits: CheckConfig | None = None) -> bool:
-    """Whether the result meets the suites of parity and orphans; the Data Docs of all suites are in `docs` afterwards.
+    """Run all suites, write their Data Docs to `docs`, and say whether the suites of parity and orphans succeed.
 
-    `standing` is ruled on too. What it breaks shows in the docs: a red table has made the result red already.
+    The suites over `standing` only show in the docs: a stale table has already made the result red.
 
-    Importing Great Expectations takes seconds, so only a check pays for it.
+    Importing Great Expectations takes seconds, so only a check does it.
     """
     _library()
     shutil.rmtree(docs, ignore_errors=True)
@@ -98,7 +98,7 @@ def run(report: CheckReport, docs: Path, standing: Standing | None = None, limit
 
 
 def _run(report: CheckReport, docs: Path, standing: Standing, limits: CheckConfig) -> dict[str, bool]:
-    """Whether each suite is met."""
+    """Say for each suite whether it succeeds."""
     import great_expectations as gx
     import pandas as pd
     from great_expectations.data_context.types.base import (
@@ -107,7 +107,7 @@ def _run(report: CheckReport, docs: Path, standing: Standing, limits: CheckConfi
         ProgressBarsConfig,
     )
 
-    # Without its default site, for which it would make a temporary folder.
+    # Without the default site, for which it would create a temporary folder.
     own = DataContextConfig(store_backend_defaults=InMemoryStoreBackendDefaults(init_temp_docs_sites=False))
     context = gx.get_context(mode="ephemeral", project_config=own)
     context.variables.progress_bars = ProgressBarsConfig(globally=False)
@@ -159,7 +159,7 @@ def _run(report: CheckReport, docs: Path, standing: Standing, limits: CheckConfi
 
 
 def parity_suite() -> Any:
-    """What proves parity, as Great Expectations states it."""
+    """Give the expectations that prove parity."""
     import great_expectations as gx
 
     expect = gx.expectations
@@ -176,14 +176,14 @@ def parity_suite() -> Any:
 
 
 def published_suite(limits: CheckConfig) -> Any:
-    """What readers may rely on: no red table, each at an LSN proven lately, and every row compared not too long ago."""
+    """Give the expectations for readers: no red table, and recent proofs and full comparisons."""
     import great_expectations as gx
 
     expect = gx.expectations
     found = gx.ExpectationSuite(name="published")
     found.add_expectation(expect.ExpectColumnValuesToBeInSet(column="status", value_set=["identical"]))
     found.add_expectation(expect.ExpectColumnValuesToNotBeNull(column="lsn"))
-    # Due after `full_hours`; twice as long means that the schedule does not run.
+    # Due after `full_hours`; twice that time means that the schedule does not run.
     most = {"age_hours": limits.fresh_hours, "full_age_hours": max(1.0, 2 * limits.full_hours)}
     for column, hours in most.items():
         found.add_expectation(expect.ExpectColumnValuesToBeBetween(column=column, min_value=0, max_value=hours))
@@ -191,7 +191,7 @@ def published_suite(limits: CheckConfig) -> Any:
 
 
 def references_suite() -> Any:
-    """Referential integrity of what is published: tables that reference each other stand at one LSN."""
+    """Give the expectation that published tables that reference each other are at one LSN."""
     import great_expectations as gx
 
     found = gx.ExpectationSuite(name="references")
@@ -204,7 +204,7 @@ def references_suite() -> Any:
 
 
 def orphans_suite() -> Any:
-    """Referential integrity of what is proven: no row lacks the one that a foreign key of the source says it has."""
+    """Give the expectation that no proven row lacks the row that its foreign key references."""
     import great_expectations as gx
 
     found = gx.ExpectationSuite(name=ORPHANS)
@@ -213,7 +213,7 @@ def orphans_suite() -> Any:
 
 
 def frame(report: CheckReport) -> pd.DataFrame:
-    """The result with one row a table: table, lsn, status and the counts (NA where nothing was compared)."""
+    """Give one row per table: table, lsn, status and the counts (NA where nothing was compared)."""
     import pandas as pd
 
     lsn = None if report.lsn is None else str(report.lsn)
@@ -226,7 +226,7 @@ def frame(report: CheckReport) -> pd.DataFrame:
 
 
 def _junit(report: CheckReport) -> bytes:
-    """One test case a table: a difference is a failure, what was not compared an error, nothing is skipped."""
+    """Write one test case per table: a difference is a failure, a table not compared is an error."""
     failures = sum(t.status == "different" for t in report.tables)
     errors = sum(t.status in ("stale", "not_taken") for t in report.tables)
     root = ET.Element(
@@ -245,5 +245,5 @@ def _junit(report: CheckReport) -> bytes:
 
 
 def _printable(text: str) -> str:
-    """Without the control characters that XML cannot hold."""
+    """Remove the control characters that XML does not allow."""
     return "".join(c if c >= " " or c in "\t\n" else "\N{REPLACEMENT CHARACTER}" for c in text)

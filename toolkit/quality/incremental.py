@@ -1,9 +1,9 @@
-"""Parity of the keys that the log touched since the last proof, for tables too large to compare whole every time.
+"""Prove large tables by comparing only the keys that the log touched since the last proof.
 
-What such a proof rests on, and a full one does not: that nothing changed on the source without a change in the log, nor
-in the lake without a table snapshot. What does so on the source (a rewrite, a partition, the publication, past capture)
-leaves a trace in the catalogs, so a table with another fingerprint than at its last proof is compared whole. For the
-rest a full pass comes due by age, and the report says how old the last one is.
+Unlike a full proof, this assumes that nothing changed on the source without a change in the log, nor in the lake
+without a table snapshot. Such changes on the source (a rewrite, a partition, the publication, DDL without an event)
+leave a trace in the catalogs, so a table whose catalog fingerprint changed since its last proof is compared whole. For
+everything else a full comparison becomes due by age, and the report gives the age of the last one.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from toolkit.lake.row_lines import Side
     from toolkit.values.config import Config
 
-#: Keys above this share of the table's rows, or this many, are no saving over all of it.
+#: With more keys than this, or a larger share of the rows, comparing the whole table is as fast.
 _SHARE, _MOST = 0.1, 200_000
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The last green result of a table."""
+    """The last successful proof of a table."""
 
     lsn: Lsn
     snapshot_id: int
@@ -39,7 +39,7 @@ class Proof:
     rows: int
     full_lsn: Lsn
     full_at: datetime
-    fingerprint: str  # of the source's catalogs then
+    fingerprint: str  # of the source's catalogs at that time
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Proof | None:
@@ -52,7 +52,7 @@ class Proof:
 
 
 def candidates(config: Config) -> dict[int, Proof]:
-    """By relid, the last proof of each table that may be proved incrementally: large, and fully proved lately."""
+    """Give, by relid, the last proof of each table that may be proven incrementally: large and fully proven lately."""
     from toolkit.quality import published
 
     due = datetime.now(UTC) - timedelta(hours=config.check.full_hours)
@@ -67,7 +67,7 @@ def candidates(config: Config) -> dict[int, Proof]:
 def touched(
     spark: SparkSession, ledger: Ledger, side: Side, applied: Applied, proof: Proof
 ) -> Sequence[tuple[str, ...]] | None:
-    """Keys that the log touched since the proof; None when only a full pass can tell."""
+    """Give the keys that the log touched since the proof; None if a full comparison is needed."""
     from toolkit.lake import evidence
 
     since = applied.since(proof.snapshot_id)
@@ -87,12 +87,12 @@ def compared(
     result: TableCheck,
     every: Every | None = None,
 ) -> TableCheck:
-    """The result for the rows of these keys, of which `source` are the source's lines. `rows` counts those."""
+    """Compare the rows with these keys; `source` has the source's lines, which `rows` counts."""
     from toolkit.lake import row_lines
 
     result = replace(result, snapshot_id=side.snapshot_id, full_lsn=proof.full_lsn, full_at=proof.full_at)
     if not keys:
-        # Neither side moved, as far as log and table snapshots tell.
+        # By log and table snapshots, neither side has changed.
         return replace(result, status="identical", rows=0, identical=0, modified=0, added=0, removed=0, proof="carried")
     plan = side.plan
     found = classify(

@@ -1,8 +1,8 @@
-"""Prove, at one exact LSN, that the lake holds what the source showed.
+"""Prove, at one exact LSN, that the lake has the rows that the source showed.
 
-A cut names the LSN and shows exactly its rows. The source's figures come from inside it, the lake is drained and built
-to that LSN, and the two are compared. Nothing is retried until equal and nothing is tolerated: a table is identical,
-different, stale, or was not taken.
+A cut gives the LSN and a snapshot that shows exactly its rows. The source's figures are read in that snapshot, the lake
+is drained and built to the LSN, and both are compared. There is no tolerance and no retry until equal: each table is
+identical, different, stale, or not taken.
 """
 
 from __future__ import annotations
@@ -38,35 +38,35 @@ _log = logger(__name__)
 
 
 class Drain(Protocol):
-    """`toolkit.capture.slot_drain.drain`, handed in so that use cases do not import each other."""
+    """The type of `toolkit.capture.slot_drain.drain`, which the caller passes in."""
 
     def __call__(self, config: Config, *, upto: Lsn) -> Any: ...
 
 
 class Build(Protocol):
-    """`toolkit.build.dbt_run.build`, for all tables or the lake names in `select`."""
+    """The type of `toolkit.build.dbt_run.build`, for all tables or the lake names in `select`."""
 
     def __call__(self, config: Config, *, select: Sequence[str] | None = None) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """The source's side of one table, or why there is none."""
+    """The source's figures of one table, or the reason why there are none."""
 
     plan: Comparison
     figures: Figures | None
     reason: str | None = None
     fingerprint: str | None = None  # of the source's catalogs at the cut
-    proof: Proof | None = None  # the one to rest on: the table is read once the log tells by which keys
+    proof: Proof | None = None  # the proof to build on: the table is read when the log has given the keys
 
 
 def check(config: Config, tables: Sequence[str] = (), *, drain: Drain, build: Build, full: bool = False) -> CheckReport:
-    """Compare `tables` (all captured ones if empty) with the source at one LSN, report it, publish what is proven.
+    """Compare `tables` (all captured ones if empty) with the source at one LSN, report, and publish what is proven.
 
-    Drains and builds up to that LSN on the way. With `full` every row of every table is compared.
+    Drains and builds up to that LSN first. With `full`, every row of every table is compared.
 
     Raises:
-        UnknownTable: before anything is done.
+        UnknownTable: a table is not known; nothing was done.
         CdcError: drain or build failed, or Great Expectations and the comparison disagree.
     """
     from toolkit.quality import expectations, published
@@ -89,7 +89,7 @@ def compare(
     full: bool = False,
     rows: DifferingRows | None = None,
 ) -> CheckReport:
-    """The comparison alone: drains and builds, but neither reports nor publishes. `rows` takes what differs."""
+    """Drain, build and compare, without reports and publishing. `rows` receives the differing rows."""
     from toolkit.history import versions
     from toolkit.quality import incremental
     from toolkit.source import catalog, connection
@@ -109,7 +109,7 @@ def compare(
         if standing != lsn:
             return _nothing_taken(config, wanted, f"the lake stands at {standing}, the source was read at {lsn}")
         comparing = _Comparing(config, conn, lsn, taken, wanted, since, rows)
-        results = comparing.results()  # while the snapshot is open
+        results = comparing.results()  # needs the open snapshot
         references = comparing.references(keys, results)
     results = tuple(sorted(results, key=lambda t: t.table))
     return CheckReport(lsn, results, references=references, batch_id=comparing.batch_id)
@@ -124,13 +124,13 @@ def _psycopg_error() -> type[Exception]:
 def _cut(config: Config, conn: psycopg.Connection[Any], stack: ExitStack, drain: Drain) -> Lsn:
     """Open the snapshot of an exact LSN in `conn`, and wait until the slot can be drained to it.
 
-    A temporary slot names it where one can be had at once, else the stream does.
+    A temporary slot gives the LSN if one can be created at once; otherwise the LSN is found in the stream.
     """
     from toolkit.source import connection, exact_cut, row_lines, slot, ticks
 
     if exact_cut.slot_at_once(config):
         try:
-            # Of a temporary slot, so that a kill leaves nothing behind.
+            # The slot is temporary, so that a kill leaves nothing behind.
             made = stack.enter_context(ticks.exact_cut(config))
         except CdcError as error:
             _log.info("no cut by a slot", extra={"reason": str(error)})
@@ -140,7 +140,7 @@ def _cut(config: Config, conn: psycopg.Connection[Any], stack: ExitStack, drain:
                 slot.wait_flush(other)
             return Lsn(made.lsn)
     with connection.connect(config) as other:
-        drain(config, upto=slot.flush_lsn(other))  # so that little is left to be looked up
+        drain(config, upto=slot.flush_lsn(other))  # so that only a short stretch must be searched
         since = exact_cut.oldest_writer(other)
     from toolkit.lake.evidence import unseen_xids
     from toolkit.lake.ledger import Ledger
@@ -155,9 +155,9 @@ def _cut(config: Config, conn: psycopg.Connection[Any], stack: ExitStack, drain:
 def _take_source(
     config: Config, conn: psycopg.Connection[Any], wanted: set[int], proofs: Mapping[int, Proof]
 ) -> dict[int, _Taken]:
-    """Figures of every published table, read inside the snapshot, by relid.
+    """Read the figures of every published table in the snapshot, by relid.
 
-    Not of those that may rest on one of `proofs`: what is to be read of them shows only when the log is drained.
+    Tables with a proof to build on are left out: the keys to read are known only after the drain.
     """
     from toolkit.source import catalog, connection, row_lines
 
@@ -177,7 +177,7 @@ def _take_source(
 
 
 def _read(config: Config, conn: psycopg.Connection[Any], other: psycopg.Connection[Any], table: _Taken) -> _Taken:
-    """With the figures of all rows inside the snapshot of `conn`. `other` is asked who stands in the way."""
+    """Add the figures of all rows in the snapshot of `conn`. `other` is asked who holds a conflicting lock."""
     import psycopg
 
     from toolkit.source import connection, exact_cut, row_lines
@@ -196,7 +196,7 @@ def _read(config: Config, conn: psycopg.Connection[Any], other: psycopg.Connecti
 
 
 def _build(config: Config, wanted: set[int], build: Build) -> tuple[Lsn, News]:
-    """Bring the tables that have anything new to the ledger's position; returns that, and what was new."""
+    """Build the tables that have new events to the ledger's position. Gives the position and what was new."""
     from toolkit.lake.applied import applied, news
     from toolkit.lake.ledger import Ledger
     from toolkit.lake.session import own_session
@@ -212,7 +212,7 @@ def _build(config: Config, wanted: set[int], build: Build) -> tuple[Lsn, News]:
     since = news(own_session(config), ledger, built)
     late = [lake_table(t.schema, t.name) for t in asked if since.late(t.relid, built[t.relid])]
     if late:
-        # All of them at once makes the views over the log and the states too, which a first build has to.
+        # A build of all tables also makes the views over the log and the states, which a first build needs.
         build(config, select=late if len(late) < len(live) else None)
     return Lsn(last.complete_to), since
 
@@ -251,7 +251,7 @@ class _Comparing:
         self.states = {s.relid: s for s in table_states(ledger) if not wanted or s.relid in wanted}
 
     def results(self) -> tuple[TableCheck, ...]:
-        """One result a table; whatever keeps a table from being compared is its reason."""
+        """Give one result per table. If a table cannot be compared, its result has the reason."""
         from toolkit.lake.applied import applied, misshapen
         from toolkit.lake.row_lines import Side
         from toolkit.quality.cause import rebuild
@@ -282,7 +282,7 @@ class _Comparing:
                     continue
             sides.append(replace(side, plan=replace(side.plan, buckets=self.taken[relid].plan.buckets)))
         for relid in self.states.keys() - self.live.keys() - self.taken.keys():
-            # Captured once, and no longer published: nothing to compare, and not green.
+            # Was captured and is no longer published: cannot be compared, so it is not green.
             state = self.states[relid]
             found.append(_stale(TableCheck(state.table, relid, "not_taken"), state))
         figures = self._lake_figures(sides)
@@ -294,13 +294,13 @@ class _Comparing:
             try:
                 found.append(self._compared(result, side, figures[side.plan.table.relid]))
             except Exception as error:
-                # Whatever it was, this table was not proven; the others still can be.
+                # This table is not proven; the others still can be.
                 _log.warning("parity not taken", extra={"table": result.table, "error": repr(error)[:500]})
                 found.append(replace(result, reason=f"the comparison failed: {_first_line(error)}"))
         return tuple(found)
 
     def references(self, keys: Sequence[ForeignKey], results: Sequence[TableCheck]) -> tuple[Reference, ...]:
-        """The foreign keys, with the rows that do not meet them in what was proven whole here: both tables at one LSN.
+        """Count the rows that violate each foreign key, if this check has fully proven both tables at one LSN.
 
         A table that is proven by touched keys is too large to be joined each time.
         """
@@ -331,7 +331,7 @@ class _Comparing:
         return TableCheck(table.identifier, table.relid, "not_taken", fingerprint=fingerprint)
 
     def _refused(self, relid: int) -> TableCheck | None:
-        """Why this table cannot be compared; None if it can."""
+        """Give the result that says why this table cannot be compared; None if it can."""
         table, state, taken = self.live.get(relid), self.states.get(relid), self.taken.get(relid)
         if table is None:
             assert taken is not None
@@ -351,7 +351,7 @@ class _Comparing:
         return None
 
     def _incremental(self, side: Side) -> TableCheck | None:
-        """The result by the keys that the log touched. None after all of the table had to be read instead."""
+        """Compare the keys that the log touched. None if the whole table was read instead."""
         from toolkit.quality import incremental
         from toolkit.source import connection
 
@@ -383,7 +383,7 @@ class _Comparing:
         return None if taken.figures is not None else replace(result, reason=taken.reason, remedy="cdc check again")
 
     def _lake_figures(self, sides: Sequence[Side]) -> dict[int, Figures | Exception]:
-        """Figures by relid. When the job for all of them fails, each table is asked by itself."""
+        """Give the lake's figures by relid. If the job for all tables fails, each table gets a job of its own."""
         from toolkit.lake import row_lines
 
         try:
@@ -430,7 +430,7 @@ class _Comparing:
         )
 
     def _descend(self, side: Side, buckets: Sequence[int], expected: int) -> Classes:
-        """Read the rows of differing buckets from both sides and class them."""
+        """Read the rows of differing buckets from both sides and classify them."""
         from toolkit.lake import row_lines
         from toolkit.source import connection
         from toolkit.source.spooling import spool_directory
@@ -454,7 +454,7 @@ class _Comparing:
             )
 
     def _explained(self, side: Side, samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
-        """The samples with their causes; without them the difference is still one."""
+        """Add causes to the samples. A failure here does not change the result."""
         from toolkit.quality import cause, published
 
         try:
@@ -468,7 +468,7 @@ class _Comparing:
 
 
 def _blamed(result: TableCheck, plan: Comparison) -> TableCheck:
-    """With the counts in words, and what heals it."""
+    """Add the counts in words, and the remedy."""
     from toolkit.quality import cause
 
     if result.status != "different":
@@ -488,7 +488,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _nothing_taken(config: Config, wanted: set[int], reason: str) -> CheckReport:
-    """A report in which nothing is proven."""
+    """Give a report in which nothing is proven."""
     from toolkit.lake.ledger import Ledger
     from toolkit.rawlog.states import live_tables
 

@@ -1,9 +1,10 @@
-"""Move `published.*` to what a check has just proven, and remember what is proven since when.
+"""Move `published.*` to what a check has just proven, and record what is proven since when.
 
-`ops.published` has one row a table: what its view shows, at which LSN that was proven, and what the last check said.
-It changes in one commit, and the views follow it; what a kill left behind follows with the next check. A view names
-the very table snapshot that was compared: a tag can be moved, by a build as by an analyst. The check's own tag only
-keeps it. `ops.proofs` is a view of it with the ages. `ops.parity_results` keeps every result of every check.
+`ops.published` has one row per table: what its view shows, the LSN at which that was proven, and the result of the last
+check. It changes in one commit, and the views follow. If a kill comes between, the next check moves the views. A view
+names the id of the table snapshot that was compared, because a build or an analyst can move a tag. The check's own tag
+only keeps that snapshot from expiring. `ops.proofs` is a view with the ages of the proofs. `ops.parity_results` keeps
+every result of every check.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _LEDGER_COLUMNS = {
     "table": "string",
     "lsn": "bigint",  # of the proof that the view shows; NULL before the first
     "proven_at": "timestamp",
-    "relation": "string",  # name in `current` and `published` that it was proven under; the source may have another now
+    "relation": "string",  # its name in `current` and `published` at the proof; the source may have renamed it since
     "tag": "string",
     "snapshot_id": "bigint",
     "batch_id": "bigint",  # newest of the log that was compared
@@ -43,7 +44,7 @@ _LEDGER_COLUMNS = {
     "full_lsn": "bigint",  # the last time that every row was compared
     "full_at": "timestamp",
     "fingerprint": "string",  # of the source's catalogs at the proof
-    "status": "string",  # what the last check said, and when
+    "status": "string",  # result of the last check, and its time
     "reason": "string",
     "checked_lsn": "bigint",
     "checked_at": "timestamp",
@@ -79,12 +80,12 @@ FROM {PUBLISHED}"""
 def publish(
     config: Config, report: CheckReport, *, complete: bool = True, at: datetime | None = None
 ) -> tuple[str, ...]:
-    """Point the views of the tables proven identical to the table snapshots that were compared.
+    """Move the views of tables that are proven identical to the table snapshots that were compared.
 
-    Tables that are not proven keep their last view. With `complete` (every table was checked) the views of tables that
+    Tables that are not proven keep their last view. With `complete` (every table was checked), the views of tables that
     no longer exist are dropped. `at` is the time of the check (now if None).
 
-    Returns the names of the tables that moved.
+    Returns the names of the tables whose view moved.
     """
     from toolkit.lake.ledger import Ledger
     from toolkit.lake.session import own_session
@@ -127,7 +128,7 @@ def publish(
 
 
 def _note(ledger: Ledger, report: CheckReport) -> None:
-    """Put into the log what this check has found of tables of which a part was copied: from here on all is known."""
+    """Write a baseline of scope `check` for tables that were copied in part: all rows are known from here on."""
     from toolkit.rawlog.states import unproven
 
     last = ledger.last()
@@ -156,19 +157,19 @@ def _proven(result: TableCheck) -> bool:
 
 
 def proofs(config: Config) -> dict[int, dict[str, Any]]:
-    """The rows of `ops.published` by relid, read without a JVM. Empty before the first check."""
+    """Read `ops.published` by relid, without a JVM. Empty before the first check."""
     from toolkit.lake.reads import scan
 
     return {row["relid"]: row for row in scan(config, PUBLISHED)}
 
 
 def published(config: Config) -> dict[str, Lsn]:
-    """The LSN of each published table, read without a JVM. Empty before the first green check."""
+    """Read the LSN of each published table, without a JVM. Empty before the first green check."""
     return {row["table"]: Lsn(row["lsn"]) for row in proofs(config).values() if row["lsn"] is not None}
 
 
 def published_lsn(config: Config) -> Lsn | None:
-    """The oldest LSN that a published table stands at; None before the first green check."""
+    """Give the oldest LSN of the published tables; None before the first green check."""
     from toolkit.lake.ledger import Ledger
     from toolkit.rawlog.states import live_tables
 
@@ -195,7 +196,7 @@ def _make_tables(config: Config, spark: SparkSession) -> None:
 
 
 def _keep(config: Config, spark: SparkSession, name: str, snapshot_id: int | None, generation: int) -> str:
-    """The check's own tag of a table snapshot of `current.<name>`: as long as a view shows it, it stays."""
+    """Make the check's own tag of a table snapshot of `current.<name>`; it stays as long as a view needs it."""
     from toolkit.lake import reads
 
     tag = f"{PROVEN}g{generation}_{snapshot_id}"
@@ -206,31 +207,33 @@ def _keep(config: Config, spark: SparkSession, name: str, snapshot_id: int | Non
 
 
 def _follow(config: Config, spark: SparkSession) -> None:
-    """Make the views show what `ops.published` says, and drop those of tables that it knows no more or elsewhere."""
+    """Make the views show what `ops.published` has, and drop views of tables that are gone or renamed."""
     from toolkit.lake import reads
 
-    # Of two proofs under one name, that of a table which has left it is the older one.
+    # Of two proofs under one name, the older one belongs to a table that was renamed or dropped.
     rows = (row for row in proofs(config).values() if row["relation"] is not None)
     wanted = {row["relation"]: row for row in sorted(rows, key=lambda row: (row["proven_at"], row["relation"]))}
     for name, row in wanted.items():
-        told = reads.properties(config, f"published.{name}")
-        ours = told.get("cdc.query") == _digest(reads.view_sql(config, f"published.{name}") or "")  # not replaced since
-        if ours and told.get("cdc.relid") == str(row["relid"]) and told.get("cdc.tag") == row["tag"]:
+        found = reads.properties(config, f"published.{name}")
+        ours = found.get("cdc.query") == _digest(
+            reads.view_sql(config, f"published.{name}") or ""
+        )  # not replaced since
+        if ours and found.get("cdc.relid") == str(row["relid"]) and found.get("cdc.tag") == row["tag"]:
             continue
-        if reads.tags(config, f"current.{name}").get(row["tag"]) == row["snapshot_id"]:  # else nobody can show it
+        if reads.tags(config, f"current.{name}").get(row["tag"]) == row["snapshot_id"]:  # else the snapshot is gone
             _create_view(spark, row)
     for name in set(reads.tables(config, "published", "VIEW")) - wanted.keys():
-        if "cdc.relid" in reads.properties(config, f"published.{name}"):  # else somebody else's view
+        if "cdc.relid" in reads.properties(config, f"published.{name}"):  # else a view of another owner
             spark.sql(f"DROP VIEW published.{quote_spark(name)}")
 
 
 def _create_view(spark: SparkSession, row: Mapping[str, Any]) -> None:
     name = row["relation"]
-    # A view keeps the column names it was created with, whatever `current` becomes later. And its properties, whoever
-    # replaces it: they tell by which query it is ours.
+    # A view keeps the column names it was created with, even if `current` changes later. A view that is replaced also
+    # keeps its properties; the digest of our query in them shows whether it is still ours.
     query = shown_sql(spark, name, row["snapshot_id"])
-    told = {"cdc.relid": row["relid"], "cdc.tag": row["tag"], "cdc.query": _digest(query)}
-    properties = ", ".join(f"'{key}' = '{value}'" for key, value in told.items())
+    marks = {"cdc.relid": row["relid"], "cdc.tag": row["tag"], "cdc.query": _digest(query)}
+    properties = ", ".join(f"'{key}' = '{value}'" for key, value in marks.items())
     spark.sql(f"CREATE OR REPLACE VIEW published.{name} TBLPROPERTIES ({properties}) AS {query}")
 
 
@@ -252,7 +255,7 @@ def _result(
 def _write(
     config: Config, name: str, columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]], *, overwrite: bool
 ) -> None:
-    """One commit through pyiceberg: a few rows are not worth a Spark job."""
+    """Commit through pyiceberg: a few rows are not worth a Spark job."""
     import pyarrow as pa
 
     from toolkit.lake.jdbc import JdbcCatalog

@@ -1,7 +1,7 @@
-"""Where the published tables stand to each other and to the source: what Great Expectations rules on beside parity.
+"""Give the state of the published tables that Great Expectations asserts on beside parity: ages, LSNs, references.
 
-Rules inside one table (NOT NULL, unique keys, enum labels, ranges of types) are dbt's tests of the models, written by
-`cdc models sync`; they are not said twice.
+Rules within one table (NOT NULL, unique keys, enum labels, ranges of types) are dbt tests of the models, written by
+`cdc models sync`; they are not repeated here.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Rows for the expectations, as they will be once the check has published.
+    """Rows for the expectations, in the state after this check has published.
 
-    `tables`: table, status, lsn, hours since that was proven and since the last full proof. `references`: one row a
-    foreign key of the source between two published tables, with the LSN of both (rows that reference each other are
-    only whole at one LSN) and how many rows lack the one they reference.
+    `tables`: table, status, lsn, hours since its proof and since the last full proof. `references`: one row per foreign
+    key of the source between two published tables, with the LSN of both (references are complete only at one LSN) and
+    the number of rows without the row that they reference.
     """
 
     tables: tuple[dict[str, Any], ...]
@@ -32,14 +32,14 @@ class Standing:
 
 
 def standing(config: Config, report: CheckReport) -> Standing:
-    """What `published.*` will show after this check."""
+    """Give the state of `published.*` after this check."""
     from toolkit.quality import published
 
     return after(published.proofs(config), report)
 
 
 def after(proofs: Mapping[int, Mapping[str, Any]], report: CheckReport) -> Standing:
-    """What the proofs become by a report."""
+    """Apply a report to the proofs."""
     now = datetime.now(UTC)
     tables: dict[int, dict[str, Any]] = {}
     for relid, row in proofs.items():
@@ -74,5 +74,5 @@ def _row(
 
 
 def columns(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, list[Any]]:
-    """Rows as columns, also when there are none."""
+    """Convert rows to columns, even if there are none."""
     return {name: [row[name] for row in rows] for name in names}

@@ -1,4 +1,4 @@
-"""What a check found. Plain values, so that every renderer says the same."""
+"""Define the result of a check as plain values that every renderer uses."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from toolkit.values.table import ForeignKey
 
 Status = Literal["identical", "different", "stale", "not_taken"]
 SampleKind = Literal["modified", "added", "removed"]
-#: capture: the log does not hold what the source shows. build: the log holds it, the table does not. tampered: the
-#: table was changed after its build.
+#: capture: the log does not have what the source shows. build: the log has it, the table does not. tampered: the table
+#: was changed after its build.
 CauseKind = Literal["capture", "build", "tampered"]
-#: full: every row was compared. incremental: the keys that the log touched since the last proof. carried: nothing
-#: happened to the table on either side since the last proof, as far as log and table snapshots tell.
+#: full: every row was compared. incremental: the keys that the log touched since the last proof were compared. carried:
+#: by log and table snapshots, neither side has changed since the last proof.
 ProofKind = Literal["full", "incremental", "carried"]
 
 Row = tuple[str | None, ...]
 
-#: Longest value that a sample shows, in characters.
+#: Longest value in a sample, in characters.
 SHOWN = 200
 
 
@@ -36,7 +36,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Where a difference came in. The position is that of the change that the row should show, where the log has it."""
+    """Where a difference arose. The position is that of the change that the row should show, if the log has it."""
 
     kind: CauseKind
     text: str
@@ -57,13 +57,13 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One row that is not identical: its key (the whole row for a bag) and, when modified, the cells that differ."""
+    """One row that is not identical: its key (the whole row for a bag) and, if modified, the cells that differ."""
 
     kind: SampleKind
     key: tuple[tuple[str, str | None], ...]
     differences: tuple[Difference, ...] = ()
-    copies: tuple[int, int] | None = None  # of a row that is not alone, in source and lake
-    source: Row | None = None  # the whole rows, for whoever looks for the cause; not in the reports
+    copies: tuple[int, int] | None = None  # number of equal rows in source and lake, if not one
+    source: Row | None = None  # the whole rows, for finding the cause; not in the reports
     lake: Row | None = None
     cause: Cause | None = None
 
@@ -83,7 +83,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """Rows by class. `added` rows stand in the lake only, `removed` ones in the source only."""
+    """Rows by class. `added` rows are only in the lake, `removed` rows only in the source."""
 
     identical: int = 0
     modified: int = 0
@@ -134,42 +134,45 @@ class TableCheck:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A foreign key of the source between two tables. `orphans` are rows of the first without their row of the second,
-    None where they were not looked for: not both tables were proven whole by this check, or for the `reason`."""
+    """A foreign key of the source between two tables.
+
+    `orphans` counts rows of the first table without their row of the second. It is None if they were not counted: this
+    check has not fully proven both tables, or `reason` says why.
+    """
 
     key: ForeignKey
     orphans: int | None = None
-    samples: tuple[tuple[str, ...], ...] = ()  # values that are not there
+    samples: tuple[tuple[str, ...], ...] = ()  # values that the second table lacks
     reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """All tables at one LSN. `lsn` is None when no cut could be taken."""
+    """The result for all tables at one LSN. `lsn` is None if no cut could be taken."""
 
     lsn: Lsn | None
     tables: tuple[TableCheck, ...]
     published: tuple[str, ...] = ()  # tables whose published view was moved to `lsn`
     reports: tuple[str, ...] = ()  # files written
     references: tuple[Reference, ...] = ()
-    batch_id: int | None = None  # newest of the log that was compared; what is drained later is not proven
+    batch_id: int | None = None  # newest batch that was compared; what is drained later is not proven
 
     @property
     def green(self) -> bool:
-        """Whether every table was compared and found identical, and no row lacks the one that it references.
+        """Say whether every table is identical and no row lacks the row that it references.
 
-        Nothing compared is not green.
+        A report without any table is not green.
         """
         proven = self.lsn is not None and bool(self.tables) and all(t.status == "identical" for t in self.tables)
         return proven and not self.orphaned
 
     @property
     def orphaned(self) -> tuple[Reference, ...]:
-        """Foreign keys that rows do not meet."""
+        """Give the foreign keys that some rows violate."""
         return tuple(r for r in self.references if r.orphans)
 
-    def told(self, reference: Reference) -> str | None:
-        """What is to say of a foreign key, in words."""
+    def in_words(self, reference: Reference) -> str | None:
+        """Describe the result for a foreign key in words; None if there is nothing to report."""
         names = {t.relid: t.table for t in self.tables}
         one, two = (names.get(relid) for relid in (reference.key.relid, reference.key.references))
         if one is None or two is None:
@@ -185,23 +188,23 @@ class CheckReport:
 
     @property
     def text(self) -> str:
-        """The form for people."""
+        """Give the report as text."""
         return as_text(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form that scripts read."""
+        """Give the report as JSON values, for scripts."""
         return {
             "lsn": None if self.lsn is None else str(self.lsn),
             "green": self.green,
             "tables": [t.to_dict() for t in self.tables],
-            "references": [said for said in map(self.told, self.references) if said],
+            "references": [said for said in map(self.in_words, self.references) if said],
             "published": list(self.published),
             "reports": list(self.reports),
         }
 
 
 def as_text(report: CheckReport) -> str:
-    """The report as a plain table, with the samples of each table that differs below it."""
+    """Render the report as a text table, followed by the samples of each table that differs."""
     where = f"at LSN {report.lsn}" if report.lsn is not None else "not taken"
     lines = [f"parity {where}: {headline(report)}", ""]
     head = ("table", "status", "rows", "identical", "modified", "added", "removed", "last full proof")
@@ -223,13 +226,13 @@ def as_text(report: CheckReport) -> str:
         if table.samples:
             lines += ["", f"{table.table}:"]
             lines += [_sample_line(s) for s in table.samples]
-    for said in map(report.told, report.references):
+    for said in map(report.in_words, report.references):
         lines += ["", said] if said else []
     return "\n".join(lines) + "\n"
 
 
 def headline(report: CheckReport) -> str:
-    """The result in a few words."""
+    """Summarise the result in a few words."""
     if report.green:
         return "all identical"
     proven = replace(report, references=()).green
@@ -264,10 +267,10 @@ def _sample_line(sample: Sample) -> str:
 
 
 def shown(value: str | None) -> str:
-    """A value as people see it, told apart from NULL."""
+    """Quote a value for display, distinct from NULL."""
     return "NULL" if value is None else repr(value)
 
 
 def cut(value: str | None) -> str | None:
-    """A value no longer than `SHOWN`."""
+    """Cut a value to `SHOWN` characters."""
     return value if value is None or len(value) <= SHOWN else value[: SHOWN - 1] + "…"

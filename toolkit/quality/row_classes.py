@@ -1,4 +1,4 @@
-"""Row classes from the lines of both sides. Memory is bounded: what does not fit is spooled apart by key first."""
+"""Classify rows from the lines of both sides in bounded memory: large input is first partitioned by key on disk."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 from toolkit.quality.report import Classes, Difference, Row, Sample, SampleKind, cut
 from toolkit.values.row_line import Native, cells, fields
 
-#: Takes every row that is not identical: its class, and its cells in the source and in the lake.
+#: Receives every row that is not identical: its class, and its cells in the source and in the lake.
 Every = Callable[[SampleKind, Row | None, Row | None], None]
-#: Lines of one part, both sides together: what is held in memory at once.
+#: Lines of one part, both sides together, that are held in memory at once.
 _PART = 200_000
 _PARTS_MOST = 128  # two files each are open at once
 _SIZE = 4  # bytes of a line's length, before it
@@ -34,13 +34,13 @@ def classify(
 ) -> Classes:
     """Count rows by class and keep the first `samples` of each class that is not identical, by key.
 
-    Equal rows are paired off copy by copy; of the rest, rows of one key are the same row modified. `key` indexes
-    `columns`; a bag has none, so that its rows are only ever added or removed.
+    Equal rows cancel out, copy by copy. Of the rest, two rows with one key are one modified row. `key` indexes
+    `columns`; a bag has none, so its rows are only added or removed.
 
     Args:
-        natives: of the comparison that the lines are of.
-        expected: lines of both sides together; above what memory should hold they are spooled in `directory`.
-        every: is handed the rows as they are found, in no order.
+        natives: the columns that lines hold in binary form, by index.
+        expected: number of lines of both sides; if they do not fit in memory they are spooled in `directory`.
+        every: receives the rows as they are found, in no particular order.
     """
     found = _Found(tuple(columns), tuple(key), samples, natives, every)
     parts = min(_PARTS_MOST, 1 + expected // _PART)
@@ -55,7 +55,7 @@ def classify(
 def _apart(
     source: Iterable[bytes], lake: Iterable[bytes], key: Sequence[int], parts: int, directory: Path
 ) -> Iterator[tuple[list[bytes], list[bytes]]]:
-    """The lines of both sides in `parts` parts; those of one key are always in the same part."""
+    """Partition the lines of both sides into `parts` parts; lines of one key go to the same part."""
     files = {}
     for side, lines in (("source", source), ("lake", lake)):
         files[side] = [directory / f"{side}-{n}.lines" for n in range(parts)]
@@ -104,7 +104,7 @@ class _Found:
                 self._note("added", None, self._fields(line), (ours[line], theirs[line]))
 
     def _by_key(self, lines: Counter[bytes]) -> dict[Row, list[bytes]]:
-        """Lines by key; a bag's by themselves, so that different ones never meet."""
+        """Group lines by key; a line of a bag is its own key."""
         found: dict[Row, list[bytes]] = {}
         for line in sorted(lines.elements()):
             row = self._fields(line)
@@ -129,7 +129,7 @@ class _Found:
                 kind,
                 key=tuple((self.columns[i], row[i]) for i in self.key or range(len(self.columns))),
                 differences=_differences(self.columns, source, lake) if both else (),
-                # Of a keyed row only when it stands there more than once: that is the fault itself.
+                # For a keyed row only if it occurs more than once, which is the fault itself.
                 copies=copies if copies is not None and (not self.key or sum(copies) > 1) else None,
                 source=source,
                 lake=lake,

@@ -1,7 +1,7 @@
 """Compare the source with a second PostgreSQL: a paused replica, or a restored copy. Starts no JVM, installs nothing.
 
-Both sides are read in one snapshot each and hashed here. A difference counts only when both snapshots are of one
-moment: a replica stood at the very LSN of the source, and any other server stood still. Else the table is `not_taken`.
+Each side is read in one snapshot and hashed here. A difference counts only if both snapshots show the same position: a
+replica paused at the exact LSN of the source, or another server without writes. Otherwise the table is `not_taken`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def against(config: Config, conninfo: str, tables: Sequence[str] = ()) -> CheckReport:
-    """Compare `tables` (all of `[source] tables` if empty) by name. Rows `added` stand on the second server only.
+    """Compare `tables` (all of `[source] tables` if empty) by name. Rows `added` are only on the second server.
 
     Raises:
         UnknownTable: the source has no such table.
@@ -63,7 +63,7 @@ def against(config: Config, conninfo: str, tables: Sequence[str] = ()) -> CheckR
 
 @dataclass(frozen=True, slots=True)
 class _Position:
-    """Where a server stands."""
+    """The position of a server."""
 
     cluster: str
     follows: bool
@@ -75,7 +75,7 @@ class _Position:
 
 
 def _doubt(seen: Sequence[_Position], found: Sequence[_Position]) -> tuple[str, str] | None:
-    """Why a difference may be none, and what to do: by the positions of both servers around their snapshots."""
+    """Give the reason why a difference may be none, and the remedy, from the positions around the snapshots."""
     one, two = seen[-1], found[-1]
     if one.cluster == two.cluster and (one.follows or two.follows):
         if len({p.lsn for p in (*seen, *found)}) == 1:
@@ -147,7 +147,7 @@ def _compared(
     plan, other_plan = comparison(mine, config.check.buckets), comparison(other, config.check.buckets)
     if _shape(plan) != _shape(other_plan):
         return replace(result, status="different", reason="its columns or its key differ on the other server")
-    # Attribute numbers differ after a restore: both sides print the columns in the order of the source.
+    # Attribute numbers differ after a restore, so both sides print columns in the order of the source.
     by_name = {c.name: c for c in other_plan.columns}
     other_plan = replace(
         other_plan, columns=tuple(by_name[c.name] for c in plan.columns), key=plan.key, natives=plan.natives

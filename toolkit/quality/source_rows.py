@@ -1,4 +1,4 @@
-"""The source's rows as a check reads them, with proof that they print as they did at the cut."""
+"""Read the source's rows for a check, and verify that they print as they did at the cut."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def lines(
     *,
     config: Config,
 ) -> Iterator[Iterator[Sequence[bytes]]]:
-    """`toolkit.source.row_lines.lines` of the snapshot in `conn`; `other` is asked afterwards what the table is now.
+    """Read `toolkit.source.row_lines.lines` in the snapshot of `conn`; `other` then reads the current table version.
 
-    A snapshot does not reach the catalogs that values are printed by: a renamed enum label shows in every row, also in
-    those of long ago. So the table must still be the one of `plan` when all is read.
+    A snapshot does not cover the catalogs by which values are printed: a renamed enum label shows in every row,
+    including old ones. The table must therefore still match `plan` after everything is read.
 
     Raises:
-        TableMoved: the rows of the snapshot, or their texts of then, can no longer be read.
+        TableMoved: the rows of the snapshot, or their texts at that time, can no longer be read.
     """
     from toolkit.source import catalog, row_lines
 
@@ -44,8 +44,10 @@ def lines(
 
 
 def alike(one: Comparison, later: Comparison) -> bool:
-    """Whether the same rows of a table count, with the same columns, and print alike in both; enum values may have come
-    meanwhile."""
+    """Say whether both comparisons select the same rows and columns and print them alike.
+
+    Enum values may have been added between them.
+    """
     shapes = [
         (p.table.relid, p.table.row_filter, p.key, [(c.attnum, c.name, c.type, c.inner_rows) for c in p.columns])
         for p in (one, later)

@@ -1,4 +1,4 @@
-"""What the checks found over time, from `ops.parity_results`, `ops.parity_rows` and `ops.published`. No JVM."""
+"""Read what checks found over time from `ops.parity_results`, `ops.parity_rows` and `ops.published`. No JVM."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """A time in which a table was not proven. `healed_*` are None while it lasts."""
+    """A period in which a table was not proven. `healed_*` are None while it lasts."""
 
     table: str
-    status: str  # at its beginning
+    status: str  # at the beginning
     reason: str | None
     remedy: str | None
     from_at: datetime
@@ -31,14 +31,14 @@ class Episode:
 
 
 def results(config: Config) -> list[dict[str, Any]]:
-    """Every result of every check, oldest first."""
+    """Give every result of every check, oldest first."""
     from toolkit.lake.reads import scan
 
     return sorted(scan(config, RESULTS), key=lambda row: (row["checked_at"], row["table"]))
 
 
 def proven(config: Config) -> list[dict[str, Any]]:
-    """By table: the LSN and time of its proof, of the last full one, and what the last check said."""
+    """Give for each table the LSN and time of its proof and of the last full proof, and the last result."""
     found = []
     for row in sorted(proofs(config).values(), key=lambda row: row["table"]):
         shown = {name: row[name] for name in ("table", "status", "proven_at", "full_at", "tag", "reason")}
@@ -48,7 +48,7 @@ def proven(config: Config) -> list[dict[str, Any]]:
 
 
 def differing(config: Config) -> list[dict[str, Any]]:
-    """How many rows each check found to differ, oldest first: checked_at, lsn, table, class, rows."""
+    """Count the differing rows of each check, oldest first: checked_at, lsn, table, class, rows."""
     from toolkit.lake.reads import scan_batches
 
     names = ("checked_at", "lsn", "table", "class")
@@ -62,7 +62,7 @@ def differing(config: Config) -> list[dict[str, Any]]:
 
 
 def episodes(config: Config) -> list[Episode]:
-    """Times in which a table was red, in the order in which they began."""
+    """Give the periods in which a table was red, ordered by their start."""
     from dataclasses import replace
 
     found: list[Episode] = []
