@@ -7,6 +7,7 @@ PYTEST_ARGS ?=
 # Whole files go to one worker, so that what a file sets up is set up once.
 PYTEST_WORKERS ?= 2
 IN_PARALLEL := -n $(PYTEST_WORKERS) --dist loadfile
+PROSE := mkdocs.yml docs
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 
@@ -15,7 +16,7 @@ BENCH_ARGS ?=
 
 .PHONY: help
 help: ## List the targets
-	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 ##@ Environment
 
@@ -34,7 +35,7 @@ $(STAMP): requirements.lock pyproject.toml
 .PHONY: lock
 lock: ## Resolve the dependencies again into requirements.lock (names no host)
 	@test -x $(BIN)/uv || { $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet uv; }
-	$(BIN)/uv pip compile --quiet --upgrade --no-emit-index-url --no-header --python-version 3.11 --extra dev pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile --quiet --upgrade --no-emit-index-url --no-header --python-version 3.11 --extra dev --extra docs pyproject.toml -o requirements.lock
 
 .PHONY: postgres15
 postgres15: ## Install Debian's PostgreSQL 15 for the tests that want it (root only, optional)
@@ -69,15 +70,24 @@ test-long: $(STAMP) ## The proofs that take minutes or millions of rows
 	$(BIN)/python -m pytest -m long $(PYTEST_ARGS)
 
 .PHONY: lint
-lint: $(STAMP) ## Ruff and mypy
+lint: $(STAMP) ## Ruff, mypy, and the words of the documents
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/codespell -D - -D tests/docs/words.txt $(PROSE)
 
 .PHONY: format
 format: $(STAMP) ## Let Ruff put the code in order
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+.PHONY: docs
+docs: $(STAMP) ## Build the site into site/, with warnings as errors, offline
+	$(BIN)/zensical build --strict --clean
+
+.PHONY: docs-reference
+docs-reference: $(STAMP) ## Write the generated pages of docs/reference again
+	$(BIN)/python -m docs.generate
 
 .PHONY: bench
 bench: $(STAMP) ## Speeds against the limit of the same run, one JSON line a figure (BENCH_ARGS="--changes 100000")
@@ -86,6 +96,6 @@ bench: $(STAMP) ## Speeds against the limit of the same run, one JSON line a fig
 
 .PHONY: clean
 clean: ## Remove what the tools leave behind, and .venv
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis cdc-demo
+	rm -rf $(VENV) build dist site *.egg-info .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis cdc-demo
 	rm -rf dbt_project/target dbt_project/logs
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""The README's table of types says what the one owner of typing does, and names every built-in type's answer."""
+"""The table of types in the docs agrees with the code that types columns, and has every built-in type."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def _column(type_: str) -> Column:
 
 def _rows() -> list[tuple[list[str], list[str], str]]:
     """(types, lake types, kept) of each row, from the code spans in its cells."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    table = text.partition("### Types")[2].partition("\n| PostgreSQL |")[2].partition("\n\n")[0]
+    text = (ROOT / "docs" / "reference" / "types.md").read_text(encoding="utf-8")
+    table = text.partition("# Types")[2].partition("\n| PostgreSQL |")[2].partition("\n\n")[0]
     rows = [line.strip("|").split("|") for line in table.splitlines()[2:]]
     return [(re.findall("`([^`]+)`", a), re.findall("`([^`]+)`", b), c.strip()) for a, b, c in rows]
 

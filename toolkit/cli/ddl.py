@@ -20,7 +20,7 @@ def ddl() -> None:
 
 
 @ddl.command("list")
-@click.option("--unhandled", is_flag=True, help="What capture could not take as it came, and nobody has resolved.")
+@click.option("--unhandled", is_flag=True, help="Only events that capture could not handle and that are not resolved.")
 @click.option("--resolved", is_flag=True, help="With --unhandled: the resolved ones too.")
 @command
 def ddl_list(ctx: Context, unhandled: bool, resolved: bool) -> None:

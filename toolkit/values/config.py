@@ -21,30 +21,44 @@ DEFAULT_NAME = "cdc.toml"
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # The text below a key is its meaning in docs/reference/configuration.md.
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class TableConfig(_Section):
     """How the tables of a pattern are captured: `[table."public.orders"]`."""
 
-    # None: as `[source] capture` says. schema: no rows at all, only the versions of its shape.
     capture: Literal["slot", "change_log", "both", "schema"] | None = None
-    triggers: Literal["row", "statement"] = "row"  # of the change log; statement: cheaper for bulk changes
+    """How the tables of this pattern are captured; default: as `[source] capture`. `both` captures them twice and
+    compares (`cdc audit`); `schema` keeps their schema versions and no rows."""
+    triggers: Literal["row", "statement"] = "row"
+    """Kind of change-log trigger. `statement` costs less for bulk changes and more for single rows."""
 
 
 class SourceConfig(_Section):
     """The PostgreSQL side."""
 
-    conninfo: str = ""  # libpq: conninfo, URI, service=..., or empty for PG* variables
-    publication: str | tuple[str, ...] = "cdc"  # one, or several that the slot is read with; see `own` and `others`
+    conninfo: str = ""
+    """libpq connection string, URI or `service=...`; if empty, libpq uses the `PG*` variables. Put passwords into
+    pgpass or the service file."""
+    publication: str | tuple[str, ...] = "cdc"
+    """One publication, or a list of several that the slot is read with."""
     slot: str = "cdc"
+    """Name of the logical replication slot."""
     tables: tuple[str, ...] = ("public.*",)
+    """Tables to capture, as patterns over `schema.table`."""
     exclude: tuple[str, ...] = ()
-    new_tables: Literal["propose", "publish"] = "propose"  # publish: FOR TABLES IN SCHEMA, captured from birth
-    scope: Literal["tables", "published"] = "tables"  # published: what others put into the publications; never edited
-    capture: Literal["slot", "change_log"] = "slot"  # of every table that `[table]` does not say otherwise of
-    # How the change log is read. auto: through the slot where wal_level is logical (exact commit LSNs), else by ticks.
+    """Tables not to capture, as patterns; it wins over `tables`."""
+    new_tables: Literal["propose", "publish"] = "propose"
+    """`publish` publishes the whole schemas, so that new tables are captured from their CREATE; `propose` adds them at
+    the next `cdc init`."""
+    scope: Literal["tables", "published"] = "tables"
+    """`published` captures what others put into the publications and never edits a publication; `tables` then has no
+    effect."""
+    capture: Literal["slot", "change_log"] = "slot"
+    """How tables are captured, unless `[table]` says otherwise: by logical decoding, or by triggers."""
     change_log_drain: Literal["auto", "slot", "tick"] = "auto"
+    """How the change log is read. `auto`: through the slot if `wal_level` is `logical`, else by ticks."""
 
     @field_validator("scope")
     @classmethod
@@ -103,19 +117,28 @@ class LakeConfig(_Section):
     """The Iceberg side."""
 
     warehouse: str = "lake/warehouse"
+    """Folder of the Iceberg tables. The lease, logs and reports are in its parent folder."""
     catalog: str = "lake"
+    """Name of the Spark catalog."""
     type: Literal["jdbc"] = "jdbc"
+    """Kind of the Iceberg catalog."""
     uri: str = "jdbc:sqlite:lake/catalog.db"
-    keep_days: float = Field(default=7.0, ge=0)  # `cdc maintain` keeps table snapshots and tags that long
+    """The catalog's database; today SQLite only."""
+    keep_days: float = Field(default=7.0, ge=0)
+    """Days that `cdc maintain` keeps table snapshots and tags. Tags of published tables stay."""
 
 
 class DrainConfig(_Section):
     """How much a drain takes at once."""
 
-    max_changes: int = Field(default=1_000_000, gt=0)  # messages a peek may return, in whole transactions
-    batch_changes: int = Field(default=1_000_000, gt=0)  # messages of one commit, in whole transactions
-    spool_dir: str | None = None  # local to the driver unless every executor sees it
+    max_changes: int = Field(default=1_000_000, gt=0)
+    """Messages that one peek may return, rounded up to whole transactions."""
+    batch_changes: int = Field(default=1_000_000, gt=0)
+    """Messages of one commit, rounded up to whole transactions."""
+    spool_dir: str | None = None
+    """Folder for the bytes of a peek; default: beside the lake. Every Spark executor must see it."""
     beacon_minutes: float = Field(default=5.0, ge=0)
+    """Minutes between the beacons of empty drains. A beacon proves that the source still has the same history."""
 
 
 #: Commands that change neither the shape of a table nor a value nor how rows are told apart.
@@ -125,9 +148,11 @@ WITHOUT_EFFECT = ("CREATE INDEX", "REINDEX")
 class DdlConfig(_Section):
     """What is kept of captured DDL."""
 
-    ignore: tuple[str, ...] = ()  # command tags that leave no event
-    # The text of a command may hold secrets. Without it a rewrite is never known to have kept its values.
+    ignore: tuple[str, ...] = ()
+    """Command tags that leave no event: `CREATE INDEX`, `REINDEX`. Others can change what a row means and are
+    refused."""
     sql: Literal["keep", "hash", "none"] = "keep"
+    """What to keep of a command's text. Without the text every rewrite makes its table stale."""
 
     @field_validator("ignore")
     @classmethod
@@ -144,31 +169,42 @@ class DdlConfig(_Section):
 class SnapshotConfig(_Section):
     """How tables are copied."""
 
-    workers: int = Field(default_factory=lambda: min(8, os.cpu_count() or 1), ge=0)  # 0: in the command's own process
-    piece_mb: float = Field(default=256.0, gt=0)  # of a table's file that one worker reads at a time, at most
-    lock_seconds: float = Field(default=30.0, gt=0)  # to wait for another session's lock
-    heal_mb: float = Field(default=1024.0, ge=0)  # `cdc run --heal` copies again what is not larger, all together
+    workers: int = Field(default_factory=lambda: min(8, os.cpu_count() or 1), ge=0)
+    """Processes that copy tables; default: one for each core, at most 8. 0 copies in the command's own process."""
+    piece_mb: float = Field(default=256.0, gt=0)
+    """Largest part of a table's file that one worker reads at a time."""
+    lock_seconds: float = Field(default=30.0, gt=0)
+    """Seconds to wait for another session's lock; the refusal names that session."""
+    heal_mb: float = Field(default=1024.0, ge=0)
+    """Total size of the stale tables that `cdc run --heal` copies again."""
 
 
 class CheckConfig(_Section):
     """How parity is proved."""
 
     buckets: int = Field(default=4096, gt=0)
-    samples: int = Field(default=20, ge=0)  # keys listed per class in the report
-    cut_seconds: float = Field(default=30.0, gt=0)  # to wait for an exact cut before `not_taken`
-    sessions: int = Field(default_factory=lambda: min(4, os.cpu_count() or 1), gt=0)  # that read a large table at once
-    # Tables of that many rows and more may be compared whole only this often (0: every time), and between by the keys
-    # that the log touched.
+    """Hash buckets of a table. Only differing buckets are read row by row."""
+    samples: int = Field(default=20, ge=0)
+    """Rows that the report lists for each class of difference."""
+    cut_seconds: float = Field(default=30.0, gt=0)
+    """Seconds to wait for an exact cut, and for a table's lock, before the table is `not_taken`."""
+    sessions: int = Field(default_factory=lambda: min(4, os.cpu_count() or 1), gt=0)
+    """Sessions that read a large table of the source at once; default: one for each core, at most 4."""
     full_rows: int = Field(default=1_000_000, ge=0)
+    """Tables of this size are proven by touched keys between two full proofs, if `full_hours` is set."""
     full_hours: float = Field(default=0.0, ge=0)
-    fresh_hours: float = Field(default=24.0, gt=0)  # a published table whose proof is older fails its suite
+    """Hours after which such a table is compared whole again. 0 compares it whole each time."""
+    fresh_hours: float = Field(default=24.0, gt=0)
+    """A published table whose proof is older fails the suite `published`."""
 
 
 class DbtConfig(_Section):
     """The dbt project that builds the tables for people."""
 
     project_dir: str = "dbt_project"
+    """Folder of the dbt project."""
     threads: int = Field(default=2, gt=0)
+    """Models that dbt builds at once."""
 
 
 class Config(BaseSettings):
