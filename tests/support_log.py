@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 from toolkit.capture import copy, drift, tick_drain
 from toolkit.decode import planner
 from toolkit.decode.rows import decode_rows
-from toolkit.rawlog import states
-from toolkit.rawlog.arrow import BASELINE_ORDINAL, EVENT_SCHEMA, Event
+from toolkit.rawlog import order, states
+from toolkit.rawlog.arrow import EVENT_SCHEMA, Event
 from toolkit.rawlog.batch import BatchRecord
 from toolkit.source import catalog, change_log, connection, guard, install, peek, slot
 from toolkit.source import ticks as tick
@@ -201,8 +201,8 @@ class Log:
         self._add(
             [
                 Event(
-                    batch_id=self.batch_id, generation=1, commit_lsn=int(at) - 1, ordinal=BASELINE_ORDINAL,
-                    end_lsn=int(at), origin="check", kind="baseline", relid=relid,
+                    batch_id=self.batch_id, generation=1, **order.made_at(at)._asdict(), ordinal=order.BASELINE,
+                    origin="check", kind="baseline", relid=relid,
                     schema_id=self.versions[relid].schema_id, payload=payload,
                 )
             ]

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from toolkit.rawlog.arrow import BASELINE_ORDINAL, Event
+from toolkit.rawlog import order
+from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.batch import BatchRecord, SourceIdentity
 from toolkit.values.lsn import Lsn
 
@@ -184,15 +185,13 @@ class Source:
             self.touched = set()
             self.tables[table.relid] = table
             self.end_lsn = cut
-            self.ordinal = BASELINE_ORDINAL - 2
+            self.ordinal = order.COPIED_VERSION - 1
             self.schema(table)
-        self.ordinal = BASELINE_ORDINAL
+        self.ordinal = order.BASELINE
         for row in table.rows:
             self._event(kind="row", op="R", schema_id=table.schema_id, new=self.image(table, row), **more)
         payload = json.dumps({"rows": len(table.rows), "scope": "all", "lsn": str(Lsn(cut))})
-        self._event(
-            kind="baseline", schema_id=table.schema_id, payload=payload, **(more | {"ordinal": BASELINE_ORDINAL})
-        )
+        self._event(kind="baseline", schema_id=table.schema_id, payload=payload, **(more | {"ordinal": order.BASELINE}))
         self.remember(table.relid, cut)
 
     def part(self, table: Table, attnums: list[int]) -> None:
@@ -211,7 +210,7 @@ class Source:
     def _after_all(self, scope: str, table: Table) -> int:
         cut = self.lsn
         self.lsn += 8
-        self.commit_lsn, self.end_lsn, self.ordinal, self.touched = cut - 1, cut, BASELINE_ORDINAL - 1, set()
+        self.commit_lsn, self.end_lsn, self.ordinal, self.touched = cut - 1, cut, order.COPIED_VERSION, set()
         payload = json.dumps({"rows": len(table.rows), "scope": scope, "lsn": str(Lsn(cut))})
         self._event(kind="baseline", relid=table.relid, schema_id=table.schema_id, payload=payload)
         return cut

@@ -11,7 +11,8 @@ import pytest
 
 from tests.support_corpus import HOSTILE, NEVER_COLUMNS, SETUP, available, cells, columns
 from tests.support_postgres import consume, inserted, stream
-from toolkit.rawlog.arrow import BASELINE_ORDINAL, EVENT_SCHEMA
+from toolkit.rawlog import order
+from toolkit.rawlog.arrow import EVENT_SCHEMA
 from toolkit.source import catalog, install, slot, snapshot_rows
 from toolkit.source.connection import Connection, connect
 from toolkit.values.config import Config
@@ -127,7 +128,7 @@ def test_row_shape(source: Config, conn: Connection) -> None:
     rows = _rows(source, "t", batch_id=7, schema_id=9)
     assert [row["new"] for row in rows] == [["1", None, "x", None, None], ["2", None, "", None, "y"]]
     first = rows[0]
-    assert [row["ordinal"] for row in rows] == [BASELINE_ORDINAL + (1 << 32), BASELINE_ORDINAL + (1 << 32) + 1]
+    assert [row["ordinal"] for row in rows] == [order.copied_rows(0), order.copied_rows(0) + 1]
     assert (first["commit_lsn"], first["op"], first["kind"], first["origin"]) == (
         first["end_lsn"] - 1,
         "R",

@@ -103,6 +103,36 @@ def test_no_module_is_over_500_lines(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 500
 
 
+#: Shifts and numbers that are ordinals of the raw log, and a commit LSN made from an LSN by hand.
+ORDINALS = re.compile(
+    r"1 << (?:39|4[0-2])\b|\b(?:549755813888|1099511627775|1099511627776)\b|commit_lsn=int\(\w+\) - 1"
+)
+
+
+def _own_ordinals(text: str) -> list[str]:
+    return ORDINALS.findall(text)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        p
+        for d, e in (("toolkit", "py"), ("sql", "sql"), ("dbt_project", "sql"))
+        for p in sorted((ROOT / d).rglob(f"*.{e}"))
+    ],
+    ids=lambda path: path.relative_to(ROOT).as_posix(),
+)
+def test_only_rawlog_order_assigns_ordinals(path: Path) -> None:
+    if path != PACKAGE / "rawlog" / "order.py":
+        assert _own_ordinals(path.read_text(encoding="utf-8")) == []
+
+
+def test_an_ordinal_elsewhere_is_found() -> None:
+    assert _own_ordinals("ordinal=(1 << 40) - 1")
+    assert _own_ordinals("where ordinal < 1099511627775")
+    assert _own_ordinals("Event(commit_lsn=int(lsn) - 1)")
+
+
 def test_help_loads_nothing_heavy() -> None:
     """`cdc --help` starts no JVM because nothing that could is even imported."""
     code = f"import sys, toolkit.cli; print(sorted(set({sorted(HEAVY)!r}) & set(sys.modules)))"

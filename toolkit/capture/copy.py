@@ -19,7 +19,8 @@ from toolkit.capture.copy_workers import Copiers, Item, Task
 from toolkit.capture.slot_drain import drain
 from toolkit.lake.ledger import require_ledger
 from toolkit.lake.proofs import found_wrong, proven
-from toolkit.rawlog.arrow import BASELINE_ORDINAL, Event
+from toolkit.rawlog import order
+from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.states import TableState, table_states
 from toolkit.source.spooling import spool_directory
 from toolkit.values.errors import ConfigError, LakeError, UnknownTable
@@ -353,7 +354,7 @@ def _copy_group(
     for copied in done:
         rows.update(copied.rows)
     at: dict[str, Any] = {"batch_id": batch_id, "generation": last.generation, "origin": "snapshot"}
-    at |= {"commit_lsn": int(cut.lsn) - 1, "end_lsn": int(cut.lsn)}
+    at |= order.made_at(cut.lsn)._asdict()
     events: list[Event] = []
     wrong = found_wrong(config, ledger)
     for plan in whole:
@@ -363,22 +364,22 @@ def _copy_group(
             right, checked = wrong[plan.table.relid]
             doubt = {"reason": f"a check at {checked} found rows that differ", "until": str(checked)}
             doubt |= {"remedy": f"cdc repair {plan.table.identifier}"}
-            place = {"commit_lsn": int(right), "end_lsn": int(right) + 1, "ordinal": BASELINE_ORDINAL + 1}
+            place = order.made_after(right)._asdict() | {"ordinal": order.COPY_GAP}
             events.append(Event(**{**at, **place}, **of, kind="gap", payload=json.dumps(doubt)))
         if plan.table.relid in changed:
-            events.append(Event(**at, **of, ordinal=BASELINE_ORDINAL - 1, kind="schema", payload=plan.payload))
+            events.append(Event(**at, **of, ordinal=order.COPIED_VERSION, kind="schema", payload=plan.payload))
         proof = {"rows": rows[plan.table.relid], "scope": scope.name, "lsn": str(cut.lsn)}
         proof |= {"columns": list(scope.columns)} if scope.columns else {}
         proof |= {"partition": scope.partition} if scope.partition else {}
         proof |= {"keys": len(plan.images.keys)} if plan.images.keys else {}
-        events.append(Event(**at, **of, ordinal=BASELINE_ORDINAL, kind="baseline", payload=json.dumps(proof)))
+        events.append(Event(**at, **of, ordinal=order.BASELINE, kind="baseline", payload=json.dumps(proof)))
         if unsent := plan.table.unsent(config.source.publications):
             # It is right at the cut, and what is written from there on need not come.
             doubt = {"reason": unsent[0], "remedy": unsent[1]}
-            events.append(Event(**at, **of, ordinal=BASELINE_ORDINAL + 1, kind="gap", payload=json.dumps(doubt)))
+            events.append(Event(**at, **of, ordinal=order.COPY_GAP, kind="gap", payload=json.dumps(doubt)))
         # Each named key goes, and what was read of them comes behind it: a row that is not there any more stays away.
         events += [
-            Event(**at, **of, ordinal=BASELINE_ORDINAL + 2 + number, kind="row", op="D", **_old_image(plan.table, key))
+            Event(**at, **of, ordinal=order.copied_deletion(number), kind="row", op="D", **_old_image(plan.table, key))
             for number, key in enumerate(plan.images.keys)
         ]
     counts = Counter(event.kind for event in events)

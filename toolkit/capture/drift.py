@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from toolkit.decode import ddl
+from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.states import table_states
 from toolkit.values.log_setup import logger
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 _log = logger(__name__)
 _LOCK_SECONDS = 2  # to wait for DDL that has not committed
 #: Behind everything that the stream, or a baseline, may hold at the same position.
-_VERSION_ORDINAL, _GAP_ORDINAL = 1 << 39, 1 << 41
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,25 +246,24 @@ class _Comparison:
         return TableVersion.from_json(json.loads(self.seen.tables[relid]))
 
     def _differs(self, relid: int, reason: str | None, found: str) -> None:
-        at = {"commit_lsn": int(self.known.at) - 1, "end_lsn": int(self.known.at)}
-        self._event(relid, "schema", found, at, _VERSION_ORDINAL, schema_id=self.next_schema_id)
+        ordinal = order.found_version(len(self.made))
+        self._event(relid, "schema", found, self.known.at, ordinal, schema_id=self.next_schema_id)
         self.next_schema_id += 1
         if reason is not None:
             self._gap(relid, reason, found)
 
     def _gap(self, relid: int, reason: str, table: str) -> None:
         since = max(self.known.since, self.known.baselines.get(relid, self.known.since))
-        at = {"commit_lsn": int(since) - 1, "end_lsn": int(since)}
         name = TableVersion.from_json(json.loads(table)).identifier
         payload = {"reason": reason, "remedy": f"cdc repair {name}", "until": str(self.known.at)}
         if not self.standing and not self.seen.capture.paused:  # and until it stands no repair lasts
             payload["first"] = "cdc init"
-        self._event(relid, "gap", json.dumps(payload), at, _GAP_ORDINAL)
+        self._event(relid, "gap", json.dumps(payload), since, order.found_gap(len(self.made)))
 
-    def _event(self, relid: int, kind: str, payload: str, at: dict[str, int], ordinal: int, **more: Any) -> None:
-        place = ordinal + len(self.made)
-        base: dict[str, Any] = {"batch_id": self.known.batch_id, "generation": self.known.generation, **at}
-        self.made.append(Event(**base, ordinal=place, kind=kind, relid=relid, payload=payload, **more))
+    def _event(self, relid: int, kind: str, payload: str, at: Lsn, ordinal: int, **more: Any) -> None:
+        base: dict[str, Any] = {"batch_id": self.known.batch_id, "generation": self.known.generation}
+        base |= order.made_at(at)._asdict()
+        self.made.append(Event(**base, ordinal=ordinal, kind=kind, relid=relid, payload=payload, **more))
 
 
 def _differences(was: dict[str, object], now: dict[str, object]) -> list[str]:

@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from toolkit.capture.slot_drain import DrainResult, require_same_history
+from toolkit.rawlog import order
 from toolkit.source.spooling import spool_directory
 from toolkit.values.errors import CdcError, ConfigError, HistoryDiverged
 from toolkit.values.log_setup import logger
@@ -257,9 +258,8 @@ class _Run:
                 yield Event(
                     batch_id=self.batch_id,
                     generation=self.last.generation,
-                    commit_lsn=int(self.target.lsn) - 1,
+                    **order.made_at(self.target.lsn)._asdict(),
                     ordinal=self.place,
-                    end_lsn=int(self.target.lsn),
                     kind="gap",
                     relid=relid,
                     origin="change_log",

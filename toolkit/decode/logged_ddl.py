@@ -15,6 +15,7 @@ import numpy as np
 
 from toolkit.decode.ddl import DDL_PREFIX
 from toolkit.decode.planner import PlanContext, plan
+from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event
 from toolkit.values.lsn import Lsn
 from toolkit.values.spool import Spool
@@ -55,7 +56,7 @@ def fold(messages: Sequence[LoggedMessage], *, at: Lsn, context: PlanContext, di
         mine = groups[event.commit_lsn // 8 - 1]
         message = mine[max(event.ordinal, 0)]
         placed = replace(
-            event, commit_lsn=int(at) - 1, end_lsn=int(at), ordinal=message.place, lsn=message.lsn,
+            event, **order.made_at(at)._asdict(), ordinal=message.place, lsn=message.lsn,
             committed_at=context.now, origin="change_log",
         )  # fmt: skip
         events.append(placed)

@@ -13,7 +13,8 @@ from toolkit.decode import ddl
 from toolkit.decode.layout import LOG_COLUMNS, LOG_NAME, LOG_SCHEMA, bind, log_binding, logged_layout, logs
 from toolkit.decode.messages import LogicalMessage, Relation, Truncate, parse, timestamp
 from toolkit.decode.rows import Binding
-from toolkit.rawlog.arrow import BORN, Event
+from toolkit.rawlog import order
+from toolkit.rawlog.arrow import Event
 from toolkit.values.lsn import Lsn
 from toolkit.values.table import SchemaVersion, TableVersion
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 MESSAGE_CAP = 64 * 1024
 #: What is kept of one that claims to be ours and is not, in characters.
 FORGED_CAP = 1000
-#: Ordinal of what must sort behind everything at its position, a baseline too.
-_BEHIND = (1 << 41) - 1
 
 
 class Transaction:
@@ -142,9 +141,9 @@ class Transaction:
         since = max(int(planner.context.known_good(relid)), planner.born.get(relid, 0))
         remedy = f"cdc repair {planner.versions[relid].table.identifier}"
         self._event(
-            "gap", _BEHIND, relid=relid, payload={"reason": reason, "remedy": remedy, "until": str(Lsn(until))}
+            "gap", order.LATE_GAP, relid=relid, payload={"reason": reason, "remedy": remedy, "until": str(Lsn(until))}
         )  # fmt: skip
-        self.events[-1] = replace(self.events[-1], commit_lsn=since - 1, end_lsn=since)
+        self.events[-1] = replace(self.events[-1], **order.made_at(since)._asdict())
 
     # -- TRUNCATE and logical messages
 
@@ -284,13 +283,13 @@ class Transaction:
         elif not born and table.published:
             self._gap(index, relid, "joined the publication", tag=message.tag)
         first = old is None and born
-        version = self._version(index, BORN if first else self._ordinal(index), snapshot, table)
+        version = self._version(index, order.BIRTH if first else self._ordinal(index), snapshot, table)
         if first and table.published and table.persistence == "p" and table.unsent(()) is None:
             # Baseline of no rows at the position of birth: every event of the table counts, this transaction's too.
             self.planner.born[relid] = int(self.stream.end_lsns[self.number])
             at = str(Lsn(int(self.stream.commit_lsns[self.number])))
             payload = {"rows": 0, "scope": "all", "lsn": at}
-            self._event("baseline", BORN, index=index, relid=relid, schema_id=version.schema_id, payload=payload)
+            self._event("baseline", order.BIRTH, index=index, relid=relid, schema_id=version.schema_id, payload=payload)
         self._rebind(index, version)
         return version
 

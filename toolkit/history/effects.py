@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from toolkit.rawlog.arrow import BASELINE_ORDINAL
+from toolkit.rawlog import order
 from toolkit.rawlog.states import left_out
 from toolkit.values.lsn import Lsn
 from toolkit.values.table import Column, SchemaVersion, TableVersion
@@ -57,7 +57,7 @@ def by_position(ledger: Ledger) -> Mapping[tuple[int, int, int], str]:
     found: dict[tuple[int, int, int], str] = {}
     late: set[tuple[Lsn, int]] = set()  # where a change was found of which only the end is known
     for gap in ledger.gaps():
-        if gap.relid is not None and gap.ordinal != BASELINE_ORDINAL + 1:
+        if gap.relid is not None and not order.is_copy_gap(gap):
             found[int(gap.commit_lsn), gap.ordinal, gap.relid] = SILENT
             if "until" in gap.payload:
                 late.add((Lsn.parse(gap.payload["until"]), gap.relid))
@@ -69,7 +69,7 @@ def by_position(ledger: Ledger) -> Mapping[tuple[int, int, int], str]:
         before[version.generation, relid] = version
         if version.table.published:
             names.add((version.generation, version.table.identifier))
-        if version.ordinal == BASELINE_ORDINAL - 1:
+        if order.is_copied_version(version):
             continue
         was = None if old is None or old.table.dropped else old.table
         now = None if version.table.dropped else version.table

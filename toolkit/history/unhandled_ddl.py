@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake.ledger import require_ledger
+from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event
 from toolkit.values.errors import ConfigError
 from toolkit.values.lsn import Lsn
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from toolkit.values.config import Config
 
 _RESOLVED = "cdc.resolved"
-_ORDINAL = 1 << 42  # behind whatever else stands at the position
 _CAPTURE = {"capture_failed": "capture failed", "capture_skipped": "not captured", "capture_paused": "capture paused"}
 
 
@@ -80,7 +80,7 @@ def _event(batch_id: int, generation: int, at: Lsn, payload: dict[str, Any]) -> 
     import json
 
     return Event(
-        batch_id=batch_id, generation=generation, commit_lsn=int(at) - 1, end_lsn=int(at), ordinal=_ORDINAL,
+        batch_id=batch_id, generation=generation, **order.made_at(at)._asdict(), ordinal=order.NOTE,
         kind="message", payload=json.dumps(payload, sort_keys=True),
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from toolkit.history import effects
-from toolkit.rawlog.arrow import BORN
+from toolkit.rawlog import order
 from toolkit.values.errors import ConfigError, UnknownTable
 from toolkit.values.lsn import Lsn
 from toolkit.values.table import Column, SchemaVersion, TableVersion
@@ -332,7 +332,7 @@ def _classed(events: Iterable[DdlEvent], found: Mapping[tuple[int, int, int], st
         there.setdefault((commit, ordinal), []).append(one)
     for event in events:
         commit = int(event.commit_lsn)
-        born = [found[commit, BORN, relid] for relid in event.created if (commit, BORN, relid) in found]
+        born = [found[commit, order.BIRTH, relid] for relid in event.created if (commit, order.BIRTH, relid) in found]
         yield replace(event, effect=effects.worst([*born, *there.get((commit, event.ordinal), ())]))
 
 

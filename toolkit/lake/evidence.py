@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from toolkit.lake.applied import CHANGING
 from toolkit.lake.row_lines import Side, current_fields, lines_sql, query
 from toolkit.lake.tables import EVENTS
+from toolkit.rawlog import order
 from toolkit.values.lsn import Lsn
 from toolkit.values.row_line import Comparison
 from toolkit.values.visibility import Visibility
@@ -48,7 +49,7 @@ def events(
     """Changes at `upto` of the rows with these keys (these rows themselves for a bag) since the last baseline."""
     relid = plan.table.relid
     whole = [b for b in ledger.baselines() if b.relid == relid and b.commit_lsn < upto and b.scope == "all"]
-    last = max(whole, key=lambda b: (int(b.commit_lsn), b.ordinal), default=None)
+    last = max(whole, key=order.position, default=None)
     if last is None:
         return ()
     shown = plan.key or range(len(plan.columns))

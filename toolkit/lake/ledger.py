@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import reads
 from toolkit.lake.tables import BATCH_WIDTH, EVENTS
+from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event, to_arrow
 from toolkit.rawlog.batch import BatchRecord
 from toolkit.rawlog.event import TableEvent
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 _log = logger(__name__)
 #: Snapshot summary property with the record of the batch that the snapshot committed: a cache of its `batch` event.
 SUMMARY_KEY = "cdc.batch"
-#: Ordinal of the `batch` event: after every event at its position but the rows of a copy.
-BATCH_ORDINAL = 1 << 40
 
 
 def batch_event(record: BatchRecord) -> Event:
@@ -42,9 +41,8 @@ def batch_event(record: BatchRecord) -> Event:
     return Event(
         batch_id=record.batch_id,
         generation=record.generation,
-        commit_lsn=int(record.complete_to) - 1,
-        ordinal=BATCH_ORDINAL,
-        end_lsn=int(record.complete_to),
+        **order.made_at(record.complete_to)._asdict(),
+        ordinal=order.BATCH,
         origin=record.origin,
         kind="batch",
         payload=record.to_json(),

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.lake.proofs import PROVEN, PUBLISHED, shown_sql
 from toolkit.quality.report import CheckReport, TableCheck
-from toolkit.rawlog.arrow import BASELINE_ORDINAL, Event
+from toolkit.rawlog import order
+from toolkit.rawlog.arrow import Event
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import lake_table, quote_spark
 
@@ -139,8 +140,8 @@ def _note(ledger: Ledger, report: CheckReport) -> None:
     batch_id, versions = last.batch_id + 1, ledger.latest_versions()
     events = [
         Event(
-            batch_id=batch_id, generation=last.generation, commit_lsn=int(lsn) - 1, ordinal=BASELINE_ORDINAL,
-            end_lsn=int(lsn), origin="check", kind="baseline", relid=relid, schema_id=versions[relid].schema_id,
+            batch_id=batch_id, generation=last.generation, **order.made_at(lsn)._asdict(), ordinal=order.BASELINE,
+            origin="check", kind="baseline", relid=relid, schema_id=versions[relid].schema_id,
             payload=json.dumps({"rows": rows[relid].rows, "scope": "check", "lsn": str(lsn)}),
         )
         for relid, lsn in found.items()

@@ -10,12 +10,6 @@ import pyarrow as pa
 
 KINDS = ("row", "truncate", "logged", "ddl", "schema", "baseline", "message", "gap", "batch")
 
-#: Ordinal of a baseline that was read from the source. It covers what stands before it in the log, and its rows stand
-#: behind it: a tick may have brought changes at the same LSN, and the copy shows them already.
-BASELINE_ORDINAL = (1 << 40) - 1
-#: Ordinal of what must sort before every row of its transaction.
-BORN = -1
-
 #: Columns of `raw.events`, in order. Images are indexed by attnum - 1. Timestamps are UTC.
 EVENT_SCHEMA = pa.schema(
     [

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from toolkit.rawlog import order
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import quote_postgres
 
@@ -60,7 +61,7 @@ def known_at(ledger: LogReader, at: Lsn) -> dict[int, TableEvent]:
     whole = (b for b in ledger.baselines() if b.scope in WHOLE)
     events = (e for e in (*whole, *ledger.gaps()) if e.generation == generation and e.commit_lsn < at)
     found: dict[int, TableEvent] = {}
-    for event in sorted(events, key=_position):
+    for event in sorted(events, key=order.position):
         if event.relid is not None and (event.kind == "baseline" or event.relid in found):
             found[event.relid] = event
     return found
@@ -104,7 +105,7 @@ def unproven(ledger: LogReader, proven: Mapping[int, Lsn]) -> dict[int, Lsn]:
     """Tables of which a part was copied, and since then neither all nor compared, with the LSN that has proven them."""
     last = ledger.last()
     found: dict[int, Lsn] = {}
-    for baseline in sorted(ledger.baselines(), key=_position):
+    for baseline in sorted(ledger.baselines(), key=order.position):
         relid = baseline.relid
         if relid is None or last is None or baseline.generation != last.generation:
             continue
@@ -126,7 +127,7 @@ def table_states(ledger: LogReader, proven: Mapping[int, Lsn] | None = None) -> 
     baselines: dict[int, list[TableEvent]] = {}
     gaps: dict[int, list[TableEvent]] = {}
     for kept, events in ((baselines, ledger.baselines()), (gaps, ledger.gaps())):
-        for event in sorted(events, key=_position):
+        for event in sorted(events, key=order.position):
             if event.relid is not None and event.generation == generations.get(event.relid):
                 kept.setdefault(event.relid, []).append(event)
     proven = proven or {}
@@ -149,12 +150,12 @@ def _state(
         return TableState(table.identifier, table.relid, "stale", reason, Lsn(0), remedy)
     # Nothing before the first baseline counts. A later one heals, and only a check can say whether it healed all of it.
     healing = (b for b in baselines if b is first or b.scope == "check" or Lsn(b.end_lsn) <= proven)
-    known = max(map(_position, healing))
-    open_gaps = [g for g in gaps if _position(g) > known]
+    known = max(map(order.position, healing))
+    open_gaps = [g for g in gaps if order.position(g) > known]
     if not open_gaps:
         return TableState(table.identifier, table.relid, "ok", None, None, None)
     reason, since = str(open_gaps[0].payload.get("reason")), Lsn(open_gaps[0].end_lsn)
-    if _position(baselines[-1]) > _position(open_gaps[-1]):
+    if order.position(baselines[-1]) > order.position(open_gaps[-1]):
         at = Lsn(baselines[-1].end_lsn)
         reason = f"{reason}; repaired at {at}, and parity is not proven since"
         return TableState(
@@ -174,10 +175,6 @@ def _needed(ledger: LogReader, gaps: Sequence[TableEvent]) -> str:
     compared = [gap.payload for gap in gaps if "until" in gap.payload]
     newest = max(compared, key=lambda found: Lsn.parse(found["until"]), default={})
     return f"{newest['first']}, then " if "first" in newest else ""
-
-
-def _position(event: TableEvent) -> tuple[int, int]:
-    return int(event.commit_lsn), event.ordinal
 
 
 def _shown(

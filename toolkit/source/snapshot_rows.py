@@ -21,7 +21,8 @@ import pyarrow as pa
 from psycopg.rows import dict_row
 from psycopg.sql import Literal
 
-from toolkit.rawlog.arrow import BASELINE_ORDINAL, EVENT_SCHEMA
+from toolkit.rawlog import order
+from toolkit.rawlog.arrow import EVENT_SCHEMA
 from toolkit.source import locks
 from toolkit.source.connection import Connection, connect, one_line, unread
 from toolkit.source.copyout import copy_blocks
@@ -198,8 +199,7 @@ def snapshot_batches(
     constants: dict[str, int | str | list[int] | None] = {
         "batch_id": batch_id,
         "generation": generation,
-        "commit_lsn": int(lsn) - 1,
-        "end_lsn": int(lsn),
+        **order.made_at(lsn)._asdict(),
         "origin": "snapshot",
         "kind": "row",
         "relid": table.relid,
@@ -208,7 +208,7 @@ def snapshot_batches(
         "unchanged": [c.attnum for c in table.columns if c.published and c.attnum not in shown],
         "absent": [c.attnum for c in table.columns if not c.published],
     }
-    ordinal = BASELINE_ORDINAL + ((piece.number + 1) << 32)
+    ordinal = order.copied_rows(piece.number)
     try:
         with _held(conn, table, piece, shown, lock_seconds):
             for lines in copy_blocks(conn, copy_statement(table, piece, shown, images.keys), _BLOCK_BYTES):

@@ -1,0 +1,112 @@
+"""Order the events of the raw log. This is the only module that assigns or compares ordinals.
+
+Events take effect in the order (generation, commit LSN, ordinal). Within a transaction, ordinals number its changes
+from 0. An event that the toolkit makes at an LSN takes that LSN minus 1 as its commit LSN: WAL records start on 8-byte
+boundaries, so it sorts after every transaction that is visible at the LSN and before every later one. At one commit
+LSN, ordinals ascend in this order:
+
+====================  =================================================================================
+`BIRTH`               the first schema version and baseline of a table, before the rows of its own transaction
+0 ...                 changes of the transaction, or of the tick
+`found_version(n)`    schema versions that the catalog comparison found
+`COPIED_VERSION`      the schema version that a copy read
+`BASELINE`            a baseline: it covers everything before it, and the rows of its copy follow it
+`COPY_GAP`            a gap that the copy itself leaves or records
+`BATCH`               the ledger row
+`copied_deletion(n)`  deletions of the keys that a copy of single rows read again
+`copied_rows(piece)`  rows of a copy, piece by piece
+`LATE_GAP`            a gap for a change found later, within the transaction that found it
+`found_gap(n)`        gaps that the catalog comparison found
+`NOTE`                notes of operators
+====================  =================================================================================
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from toolkit.values.lsn import Lsn
+
+BIRTH = -1
+_FOUND_VERSION = 1 << 39
+COPIED_VERSION = (1 << 40) - 2
+BASELINE = (1 << 40) - 1
+COPY_GAP = 1 << 40
+BATCH = 1 << 40
+_COPIED_DELETION = (1 << 40) + 1
+_PIECE = 1 << 32
+LATE_GAP = (1 << 41) - 1
+_FOUND_GAP = 1 << 41
+NOTE = 1 << 42
+
+
+class Position(NamedTuple):
+    """The place of an event in its generation. Positions compare in the order of effects."""
+
+    commit_lsn: int
+    ordinal: int
+
+
+class Placed(Protocol):
+    """Anything with a position: events, schema versions, DDL events."""
+
+    @property
+    def commit_lsn(self) -> int:
+        """Commit LSN of the transaction, or the LSN before the one at which the toolkit made the event."""
+
+    @property
+    def ordinal(self) -> int:
+        """Place within the transaction."""
+
+
+class Made(NamedTuple):
+    """The LSNs of an event that the toolkit makes at an LSN."""
+
+    commit_lsn: int
+    end_lsn: int
+
+
+def position(event: Placed) -> Position:
+    """Give the position of an event."""
+    return Position(int(event.commit_lsn), event.ordinal)
+
+
+def made_at(lsn: Lsn | int) -> Made:
+    """Give the LSNs of an event made at `lsn`: it is valid from `lsn` on and sorts before every later transaction."""
+    return Made(int(lsn) - 1, int(lsn))
+
+
+def made_after(lsn: Lsn | int) -> Made:
+    """Give the LSNs of an event made right after `lsn`: it does not change what is valid at `lsn`."""
+    return Made(int(lsn), int(lsn) + 1)
+
+
+def found_version(number: int) -> int:
+    """Give the ordinal of the `number`-th event of a catalog comparison, a schema version."""
+    return _FOUND_VERSION + number
+
+
+def found_gap(number: int) -> int:
+    """Give the ordinal of the `number`-th event of a catalog comparison, a gap."""
+    return _FOUND_GAP + number
+
+
+def copied_deletion(number: int) -> int:
+    """Give the ordinal of the deletion of the `number`-th key of a copy of single rows."""
+    return _COPIED_DELETION + number
+
+
+def copied_rows(piece: int) -> int:
+    """Give the ordinal of the first row of a piece of a copy; a piece has less than 2^32 rows."""
+    return BASELINE + (piece + 1) * _PIECE
+
+
+def is_copy_gap(event: Placed) -> bool:
+    """Say whether a gap was made by a copy, not by a change."""
+    return event.ordinal == COPY_GAP
+
+
+def is_copied_version(version: Placed) -> bool:
+    """Say whether a schema version was read by a copy, not captured with a change."""
+    return version.ordinal == COPIED_VERSION
