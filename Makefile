@@ -7,7 +7,7 @@ PYTEST_ARGS ?=
 # Whole files go to one worker, so that what a file sets up is set up once.
 PYTEST_WORKERS ?= 2
 IN_PARALLEL := -n $(PYTEST_WORKERS) --dist loadfile
-PROSE := mkdocs.yml docs
+PROSE := README.md CONTRIBUTING.md SECURITY.md CHANGELOG.md mkdocs.yml docs
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 

@@ -183,7 +183,7 @@ def commands() -> str:
                 visit(found, f"{path} {name}", context)
             return
         usage = " ".join([path, *command.collect_usage_pieces(context)])
-        parts.append(f"## {path}\n\n```sh\n{usage}\n```\n\n{inspect.cleandoc(command.help or '')}\n")
+        parts.append(f"## {path}\n\n```text\n{usage}\n```\n\n{inspect.cleandoc(command.help or '')}\n")
         own = [p for p in command.params if isinstance(p, click.Option)]
         own = [p for p in own if p.name not in ("config_path", "output_format", "verbose")]
         if own:

@@ -22,7 +22,8 @@ def test_reference_is_what_the_code_says(name: str) -> None:
 
 
 def test_site_builds_without_warnings_and_without_a_network(tmp_path: Path) -> None:
-    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
+    for file in (ROOT / "mkdocs.yml", *ROOT.glob("*.md")):
+        shutil.copy(file, tmp_path)
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     (tmp_path / "tests").symlink_to(ROOT / "tests")  # for the record of conformance
     done = subprocess.run(

@@ -236,7 +236,7 @@ class _Demo:
             found = self._check()
             self.report.fault_found = _names_fault(found, key)
             facts.append(self._told(found))
-        with self.story.step("healed: the table is built again from the raw log"):
+        with self.story.step("repaired: the table is built again from the raw log"):
             dbt_run.build(self.config, select=(name,), dbt_args=("--full-refresh",))
         with self.story.step("cdc check again") as facts:
             found = self._check()
