@@ -11,7 +11,8 @@ import pytest
 from tests.support_postgres import fresh_database, replayed, standby_of
 from toolkit.demo.server import EmbeddedServer
 from toolkit.quality.report import TableCheck
-from toolkit.quality.second_server import _doubt, _Position, against
+from toolkit.quality.second_server import _doubt, against
+from toolkit.source.bare_server import Position
 from toolkit.values.config import Config, SourceConfig
 from toolkit.values.errors import UnknownTable
 from toolkit.values.lsn import Lsn
@@ -140,8 +141,8 @@ def test_trap_027_what_a_paused_replica_lacks_is_no_difference() -> None:
 
 
 def test_servers_that_follow_each_other_are_compared_at_one_lsn() -> None:
-    def at(lsn: int, *, follows: bool = False, cluster: str = "1", xid: str = "7") -> _Position:
-        return _Position(cluster, follows, Lsn(lsn), xid)
+    def at(lsn: int, *, follows: bool = False, cluster: str = "1", xid: str = "7") -> Position:
+        return Position(cluster, follows, Lsn(lsn), xid)
 
     assert _doubt([at(8), at(8)], [at(8, follows=True), at(8, follows=True)]) is None
     # It replayed on, or the source wrote: before or behind the snapshot.

@@ -22,10 +22,9 @@ from toolkit.values.table import SchemaVersion, TableVersion
 from toolkit.values.visibility import Visibility
 
 if TYPE_CHECKING:
-    import psycopg
-
     from toolkit.lake.ledger import Ledger
     from toolkit.rawlog.batch import BatchRecord
+    from toolkit.source.connection import Connection
     from toolkit.source.guard import CaptureState
     from toolkit.source.slot import Cut
     from toolkit.values.config import Config
@@ -53,29 +52,23 @@ class Observation:
         return Visibility.parse(self.snapshot).sees(xid)
 
 
-def observe(conn: psycopg.Connection, config: Config, known: Collection[int]) -> Observation | None:
+def observe(conn: Connection, config: Config, known: Collection[int]) -> Observation | None:
     """Read the catalog of all published tables, and of those `known` to the log, in one REPEATABLE READ snapshot.
 
     None while DDL that has not committed locks a table: the server opens it to print a default, and nobody knows when
     that ends. The next drain compares. Waits until the WAL of what it shows is flushed. Partitions that came since the
     last time get their truncate trigger first.
     """
-    from psycopg import IsolationLevel, errors
-
-    from toolkit.source import guard, slot
+    from toolkit.source import guard, locks, slot
 
     fresh = guard.guard(conn)
     lsn = slot.flush_lsn(conn)
-    conn.isolation_level = IsolationLevel.REPEATABLE_READ
     try:
-        with conn.transaction():
-            conn.execute(f"set local lock_timeout = '{_LOCK_SECONDS}s'".encode())
+        with locks.brief_reading(conn, seconds=_LOCK_SECONDS):
             seen = _read(conn, config, known, lsn, fresh)
-    except errors.LockNotAvailable:
+    except locks.LockTimeout:
         _log.warning("the catalog is not compared", extra={"reason": "DDL that has not committed locks a table"})
         return None
-    finally:
-        conn.isolation_level = None
     return replace(seen, upto=slot.wait_flush(conn))
 
 
@@ -94,7 +87,7 @@ def observe_at(config: Config, cut: Cut, known: Collection[int]) -> Observation:
 
 
 def _read(
-    conn: psycopg.Connection, config: Config, known: Collection[int], lsn: Lsn, fresh: Collection[int] = ()
+    conn: Connection, config: Config, known: Collection[int], lsn: Lsn, fresh: Collection[int] = ()
 ) -> Observation:
     """The catalog in the snapshot of `conn`, of which nothing ends behind `lsn`; `fresh` got their trigger before."""
     from toolkit.source import catalog, change_log, guard, slot

@@ -17,14 +17,13 @@ from toolkit.values.errors import HistoryDiverged
 from toolkit.values.log_setup import logger
 
 if TYPE_CHECKING:
-    import psycopg
-
+    from toolkit.source.connection import Connection
     from toolkit.values.config import Config
 
 _log = logger(__name__)
 
 
-def to_slot(config: Config, conn: psycopg.Connection[Any]) -> None:
+def to_slot(config: Config, conn: Connection) -> None:
     """Drain the last tick at the cut of a new slot; the slot has everything from there.
 
     Killed anywhere, it is simply begun again: nothing was read from the slot yet.
@@ -43,7 +42,7 @@ def to_slot(config: Config, conn: psycopg.Connection[Any]) -> None:
     _log.info("handed over to the slot", extra={"lsn": str(cut.lsn)})
 
 
-def to_ticks(config: Config, conn: psycopg.Connection[Any]) -> None:
+def to_ticks(config: Config, conn: Connection) -> None:
     """Drain the slot to the cut of a temporary one, which is the first tick.
 
     Raises:
@@ -66,7 +65,7 @@ def to_ticks(config: Config, conn: psycopg.Connection[Any]) -> None:
     _log.info("handed over to ticks", extra={"lsn": str(cut.lsn)})
 
 
-def to_publications(config: Config, conn: psycopg.Connection[Any]) -> None:
+def to_publications(config: Config, conn: Connection) -> None:
     """Drain the slot through the publications of before to the cut of a temporary one, and go on with those of now.
 
     The cut waits for every transaction that is older than a publication, since the slot could not be read through it
@@ -85,7 +84,7 @@ def to_publications(config: Config, conn: psycopg.Connection[Any]) -> None:
     _log.info("handed over to other publications", extra={"lsn": str(cut.lsn), "now": config.source.publication_names})
 
 
-def drop_left_slot(config: Config, conn: psycopg.Connection[Any]) -> None:
+def drop_left_slot(config: Config, conn: Connection) -> None:
     """Drop the slot that the log came through before it was drained by ticks; somebody else's of that name stays."""
     from toolkit.source import slot
 

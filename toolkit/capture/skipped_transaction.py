@@ -24,16 +24,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    import psycopg
-
     from toolkit.decode.planned import PlanContext
     from toolkit.rawlog.batch import BatchRecord
+    from toolkit.source.connection import Connection
     from toolkit.values.config import Config
     from toolkit.values.table import SchemaVersion
 
 _log = logger(__name__)
 _ALIGNED = 8  # bytes: where WAL records start
-_PAGE_HEADER, _SEGMENT_HEADER = 24, 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,7 @@ def skip(config: Config, at: Lsn) -> DrainResult:
         last = ledger.last()
         assert last is not None
         before = _last_readable(conn, config, at, last.complete_to)
-        commit = _record_at(conn, before)
+        commit = slot.next_record(conn, before)
         drained = drain(config, upto=before)
         ledger = require_ledger(config)
         last = ledger.last()
@@ -93,7 +91,7 @@ def skip(config: Config, at: Lsn) -> DrainResult:
     return DrainResult(drained.batches + 1, drained.changes + record.changes, drained.from_lsn, left_out.end_lsn)
 
 
-def _last_readable(conn: psycopg.Connection, config: Config, at: Lsn, low: int) -> Lsn:
+def _last_readable(conn: Connection, config: Config, at: Lsn, low: int) -> Lsn:
     """The greatest position to which the slot can be read: the commit of the transaction of `at` comes next.
 
     The error that stops a peek names a change and not its transaction, so the place is halved.
@@ -106,7 +104,7 @@ def _last_readable(conn: psycopg.Connection, config: Config, at: Lsn, low: int) 
         except UnreadableChange as error:
             if error.lsn != at:
                 raise
-            return error.lsn
+            return at
         return None
 
     low, high = low // _ALIGNED, -(-slot.flush_lsn(conn) // _ALIGNED)
@@ -121,9 +119,7 @@ def _last_readable(conn: psycopg.Connection, config: Config, at: Lsn, low: int) 
     return Lsn(low * _ALIGNED)
 
 
-def _context(
-    config: Config, conn: psycopg.Connection, last: BatchRecord, versions: Mapping[int, SchemaVersion]
-) -> PlanContext:
+def _context(config: Config, conn: Connection, last: BatchRecord, versions: Mapping[int, SchemaVersion]) -> PlanContext:
     from toolkit.decode.planned import PlanContext
     from toolkit.source import catalog
 
@@ -140,7 +136,7 @@ def _context(
     )
 
 
-def _in_binary(conn: psycopg.Connection, config: Config, upto: Lsn, context: PlanContext, directory: Path) -> _LeftOut:
+def _in_binary(conn: Connection, config: Config, upto: Lsn, context: PlanContext, directory: Path) -> _LeftOut:
     """The first transaction of the slot, whose commit record `upto` lies in."""
     import numpy as np
 
@@ -162,16 +158,6 @@ def _in_binary(conn: psycopg.Connection, config: Config, upto: Lsn, context: Pla
         others = {relid: ordinal for relid, ordinal in first.items() if relid not in planner.logs}
         first = {relid: 0 for relid in _live(batch.versions) if logs(batch.versions[relid].table)} | others
     return _LeftOut(Lsn(int(stream.commit_lsns[0])), Lsn(int(stream.end_lsns[0])), first, batch.events)
-
-
-def _record_at(conn: psycopg.Connection, end: Lsn) -> Lsn:
-    """Where the record starts that follows one with this end: behind the header of a page that begins there."""
-    row = conn.execute(
-        "select pg_catalog.current_setting('wal_block_size')::int8, s.setting::int8 from pg_catalog.pg_settings as s"
-        " where s.name = 'wal_segment_size'"
-    ).fetchone()
-    assert row is not None
-    return Lsn(end + (0 if end % row[0] else _PAGE_HEADER if end % row[1] else _SEGMENT_HEADER))
 
 
 def _live(versions: Mapping[int, SchemaVersion]) -> set[int]:

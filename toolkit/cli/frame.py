@@ -96,16 +96,14 @@ def command(function: Callable[..., int | None]) -> Callable[..., None]:
 
 def _missing(error: Exception) -> str | None:
     """Give the remedy if an object that `cdc init` made was dropped from the source; None for other errors."""
-    if "psycopg" not in sys.modules:
+    if "toolkit.source.connection" not in sys.modules:
         return None
-    from psycopg import errors
+    from toolkit.source.connection import dropped_object
 
-    from toolkit.source.connection import one_line
-
-    gone = isinstance(error, errors.UndefinedTable | errors.UndefinedFunction | errors.InvalidSchemaName)
-    if not gone or not re.search(r"\bcdc\b", one_line(error)):
+    gone = dropped_object(error)
+    if gone is None or not re.search(r"\bcdc\b", gone):
         return None
-    return f"schema cdc, or what `cdc init` has put there, is gone from the source: {one_line(error)}; run `cdc init`"
+    return f"schema cdc, or what `cdc init` has put there, is gone from the source: {gone}; run `cdc init`"
 
 
 def _stop_spark() -> None:

@@ -24,13 +24,12 @@ from toolkit.values.names import lake_table
 from toolkit.values.row_line import Comparison, Figures, Sums, chosen, comparison, differing, effective, total
 
 if TYPE_CHECKING:
-    import psycopg
-
     from toolkit.lake.applied import Applied, News
     from toolkit.lake.row_lines import Side
     from toolkit.quality.differing_rows import DifferingRows
     from toolkit.quality.incremental import Proof
     from toolkit.rawlog.states import TableState
+    from toolkit.source.connection import Connection
     from toolkit.values.config import Config
     from toolkit.values.table import ForeignKey, TableVersion
 
@@ -100,7 +99,7 @@ def compare(
         try:
             lsn = _cut(config, conn, stack, drain)
             taken = _take_source(config, conn, wanted, {} if full else incremental.candidates(config))
-        except (CdcError, _psycopg_error()) as error:
+        except (CdcError, connection.DriverError) as error:
             return _nothing_taken(config, wanted, f"no exact cut could be made: {connection.one_line(error)}")
         keys = catalog.foreign_keys(conn)
         _log.info("parity cut", extra={"lsn": str(lsn), "tables": len(taken)})
@@ -115,13 +114,7 @@ def compare(
     return CheckReport(lsn, results, references=references, batch_id=comparing.batch_id)
 
 
-def _psycopg_error() -> type[Exception]:
-    import psycopg
-
-    return psycopg.Error
-
-
-def _cut(config: Config, conn: psycopg.Connection[Any], stack: ExitStack, drain: Drain) -> Lsn:
+def _cut(config: Config, conn: Connection, stack: ExitStack, drain: Drain) -> Lsn:
     """Open the snapshot of an exact LSN in `conn`, and wait until the slot can be drained to it.
 
     A temporary slot gives the LSN if one can be created at once; otherwise the LSN is found in the stream.
@@ -152,18 +145,16 @@ def _cut(config: Config, conn: psycopg.Connection[Any], stack: ExitStack, drain:
     return exact_cut.without_slot(config, conn, stack, drained=Lsn(last.complete_to), unseen=unseen)
 
 
-def _take_source(
-    config: Config, conn: psycopg.Connection[Any], wanted: set[int], proofs: Mapping[int, Proof]
-) -> dict[int, _Taken]:
+def _take_source(config: Config, conn: Connection, wanted: set[int], proofs: Mapping[int, Proof]) -> dict[int, _Taken]:
     """Read the figures of every published table in the snapshot, by relid.
 
     Tables with a proof to build on are left out: the keys to read are known only after the drain.
     """
-    from toolkit.source import catalog, connection, row_lines
+    from toolkit.source import catalog, connection, locks, row_lines
 
     taken = {}
     with connection.connect(config) as other:
-        other.execute(f"set lock_timeout = {int(config.check.cut_seconds * 1000)}".encode())
+        locks.limit(other, seconds=config.check.cut_seconds)
         tables = [t for t in catalog.published_tables(other, config) if not wanted or t.relid in wanted]
         fingerprints = row_lines.fingerprints(conn, config, [t.relid for t in tables])
         for table in tables:
@@ -176,10 +167,8 @@ def _take_source(
     return taken
 
 
-def _read(config: Config, conn: psycopg.Connection[Any], other: psycopg.Connection[Any], table: _Taken) -> _Taken:
+def _read(config: Config, conn: Connection, other: Connection, table: _Taken) -> _Taken:
     """Add the figures of all rows in the snapshot of `conn`. `other` is asked who holds a conflicting lock."""
-    import psycopg
-
     from toolkit.source import connection, exact_cut, row_lines
 
     plan = table.plan
@@ -188,7 +177,7 @@ def _read(config: Config, conn: psycopg.Connection[Any], other: psycopg.Connecti
         with source_rows.lines(conn, other, plan, config=config) as blocks:
             for lines in blocks:
                 sums.add(lines)
-    except (row_lines.TableMoved, psycopg.Error) as error:
+    except (row_lines.TableMoved, connection.DriverError) as error:
         by = exact_cut.holders(other, plan.table.relid)
         return replace(table, reason=connection.unread(error) + (f" by {by}" if by else ""), proof=None)
     plan, figures = effective(plan, sums.figures())
@@ -223,7 +212,7 @@ class _Comparing:
     def __init__(
         self,
         config: Config,
-        conn: psycopg.Connection[Any],
+        conn: Connection,
         lsn: Lsn,
         taken: Mapping[int, _Taken],
         wanted: set[int],
@@ -375,7 +364,7 @@ class _Comparing:
                 )  # fmt: skip
                 samples = self._explained(side, done.samples)
                 return _blamed(replace(done, samples=samples), plan)
-        except (CdcError, _psycopg_error()) as error:
+        except (CdcError, connection.DriverError) as error:
             return replace(result, reason=connection.unread(error), remedy="cdc check again")
         with connection.connect(self.config) as other:
             self.taken[relid] = _read(self.config, self.conn, other, self.taken[relid])
@@ -399,6 +388,8 @@ class _Comparing:
         return found
 
     def _compared(self, result: TableCheck, side: Side, lake_figures: Figures | Exception) -> TableCheck:
+        from toolkit.source import connection
+
         if isinstance(lake_figures, Exception):
             raise lake_figures
         source = self.taken[result.relid].figures
@@ -413,7 +404,7 @@ class _Comparing:
             found = self._descend(
                 side, buckets, sum(f[b].rows for f in (source, lake_figures) for b in buckets if b in f)
             )
-        except (CdcError, _psycopg_error()) as error:
+        except (CdcError, connection.DriverError) as error:
             reason = f"{len(buckets)} of {side.plan.buckets} buckets differ; the rows could not be listed"
             return replace(result, reason=f"{reason}: {_first_line(error)}")
         alike = sum(f.rows for bucket, f in source.items() if bucket not in buckets)

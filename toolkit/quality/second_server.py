@@ -6,24 +6,22 @@ replica paused at the exact LSN of the source, or another server without writes.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.quality.row_classes import classify
 from toolkit.values.errors import CdcError, UnknownTable
-from toolkit.values.lsn import Lsn
 from toolkit.values.names import selects
 from toolkit.values.row_line import Comparison, Sums, chosen, comparison, differing, effective, total
 from toolkit.values.table import TableVersion
 
 if TYPE_CHECKING:
-    import psycopg
-
+    from toolkit.source.bare_server import Position
+    from toolkit.source.connection import Connection
     from toolkit.values.config import Config
 
 
@@ -34,23 +32,23 @@ def against(config: Config, conninfo: str, tables: Sequence[str] = ()) -> CheckR
         UnknownTable: the source has no such table.
         SourceUnavailable: one of the servers cannot be reached.
     """
-    from toolkit.source import connection
+    from toolkit.source import bare_server, connection, row_lines
 
     other_config = config.model_copy(update={"source": config.source.model_copy(update={"conninfo": conninfo})})
     with ExitStack() as stack:
         asked = stack.enter_context(connection.connect(config))
         watched = stack.enter_context(connection.connect(other_config))
-        seen = [_position(asked)]
-        ours = stack.enter_context(_reading(config))
-        seen.append(_position(asked))
-        found = [_position(watched)]
-        theirs = stack.enter_context(_reading(other_config))
-        mine, other = _tables(ours), _tables(theirs)
+        seen = [bare_server.position(asked)]
+        ours = stack.enter_context(row_lines.own_snapshot(config))
+        seen.append(bare_server.position(asked))
+        found = [bare_server.position(watched)]
+        theirs = stack.enter_context(row_lines.own_snapshot(other_config))
+        mine, other = bare_server.tables(ours), bare_server.tables(theirs)
         results = [
             _compared(config, other_config, ours, theirs, mine[name], other.get(name))
             for name in _wanted(config, mine, tables)
         ]
-        found.append(_position(watched))
+        found.append(bare_server.position(watched))
     doubt = _doubt(seen, found)
     if doubt is not None:
         reason, remedy = doubt
@@ -61,20 +59,7 @@ def against(config: Config, conninfo: str, tables: Sequence[str] = ()) -> CheckR
     return CheckReport(seen[-1].lsn, tuple(sorted(results, key=lambda t: t.table)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Position:
-    """The position of a server."""
-
-    cluster: str
-    follows: bool
-    lsn: Lsn
-    xid: str
-
-    def __str__(self) -> str:
-        return f"replayed to {self.lsn}" if self.follows else f"at transaction {self.xid}"
-
-
-def _doubt(seen: Sequence[_Position], found: Sequence[_Position]) -> tuple[str, str] | None:
+def _doubt(seen: Sequence[Position], found: Sequence[Position]) -> tuple[str, str] | None:
     """Give the reason why a difference may be none, and the remedy, from the positions around the snapshots."""
     one, two = seen[-1], found[-1]
     if one.cluster == two.cluster and (one.follows or two.follows):
@@ -93,30 +78,6 @@ def _doubt(seen: Sequence[_Position], found: Sequence[_Position]) -> tuple[str, 
     return None
 
 
-@contextmanager
-def _reading(config: Config) -> Iterator[psycopg.Connection[Any]]:
-    from toolkit.source import connection, row_lines
-
-    with connection.connect(config) as conn, row_lines.inside_snapshot(conn, None, seconds=config.check.cut_seconds):
-        conn.execute("select 1")  # takes the snapshot
-        yield conn
-
-
-def _position(conn: psycopg.Connection[Any]) -> _Position:
-    from toolkit.values.resources import load
-
-    cluster, follows, lsn, xid = conn.execute(load("parity/position").encode()).fetchall()[0]
-    return _Position(cluster, follows, Lsn.parse(lsn), xid)
-
-
-def _tables(conn: psycopg.Connection[Any]) -> dict[str, TableVersion]:
-    from toolkit.values.resources import load
-
-    rows = conn.execute(load("parity/tables").encode()).fetchall()
-    tables = (TableVersion.from_json(json.loads(text)) for (text,) in rows)
-    return {table.identifier: table for table in tables}
-
-
 def _wanted(config: Config, mine: dict[str, TableVersion], tables: Sequence[str]) -> list[str]:
     if not tables:
         chosen_ = config.source
@@ -133,8 +94,8 @@ def _wanted(config: Config, mine: dict[str, TableVersion], tables: Sequence[str]
 def _compared(
     config: Config,
     other_config: Config,
-    ours: psycopg.Connection[Any],
-    theirs: psycopg.Connection[Any],
+    ours: Connection,
+    theirs: Connection,
     mine: TableVersion,
     other: TableVersion | None,
 ) -> TableCheck:
@@ -175,7 +136,7 @@ def _compared(
                 expected=sum(f[b].rows for f in (source, other_figures) for b in buckets if b in f),
                 directory=directory,
             )
-    except (CdcError, _psycopg_error()) as error:
+    except (CdcError, connection.DriverError) as error:
         return replace(result, reason=connection.one_line(error), remedy="cdc check again")
     alike = sum(f.rows for bucket, f in source.items() if bucket not in buckets)
     return replace(
@@ -190,7 +151,7 @@ def _compared(
     )
 
 
-def _figures(config: Config, conn: psycopg.Connection[Any], plan: Comparison) -> Any:
+def _figures(config: Config, conn: Connection, plan: Comparison) -> Any:
     from toolkit.source import row_lines
 
     sums = Sums(plan.buckets)
@@ -202,9 +163,3 @@ def _figures(config: Config, conn: psycopg.Connection[Any], plan: Comparison) ->
 
 def _shape(plan: Comparison) -> tuple[Any, ...]:
     return sorted((c.name, c.type) for c in plan.columns), [plan.columns[i].name for i in plan.key]
-
-
-def _psycopg_error() -> type[Exception]:
-    import psycopg
-
-    return psycopg.Error

@@ -5,21 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from toolkit.values.row_line import Comparison, comparison
 from toolkit.values.table import TableVersion
 
 if TYPE_CHECKING:
-    import psycopg
-
+    from toolkit.source.connection import Connection
     from toolkit.values.config import Config
 
 
 @contextmanager
 def lines(
-    conn: psycopg.Connection[Any],
-    other: psycopg.Connection[Any],
+    conn: Connection,
+    other: Connection,
     plan: Comparison,
     keys: Sequence[Sequence[str]] | None = None,
     *,

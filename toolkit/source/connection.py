@@ -13,6 +13,8 @@ from toolkit.values.config import Config
 from toolkit.values.errors import ConfigError, SourceUnavailable
 
 Connection = psycopg.Connection[tuple[Any, ...]]
+#: What the driver raises for an error of the server or of the connection.
+DriverError = psycopg.Error
 
 #: Settings on which the text of a value, or the rows that are seen, depend. They hold against ALTER ROLE and
 #: ALTER DATABASE because they come with the connection itself.
@@ -95,6 +97,12 @@ def one_line(error: BaseException) -> str:
     diagnosis = getattr(error, "diag", None)
     text = getattr(diagnosis, "message_primary", None) or str(error)
     return re.sub(r"\s*\n\s*", "; ", text.strip())
+
+
+def dropped_object(error: BaseException) -> str | None:
+    """Give the server's message if it misses a table, a function or a schema; None for other errors."""
+    missing = psycopg.errors.UndefinedTable | psycopg.errors.UndefinedFunction | psycopg.errors.InvalidSchemaName
+    return one_line(error) if isinstance(error, missing) else None
 
 
 def unread(error: BaseException) -> str:

@@ -42,6 +42,29 @@ def waiting(conn: Connection, what: str, *, seconds: float) -> Iterator[None]:
             raise watch.refusal(what, seconds) from None
 
 
+def limit(conn: Connection, *, seconds: float) -> None:
+    """Bound every later wait for a lock in this session by `seconds`."""
+    conn.execute(f"set lock_timeout = {int(seconds * 1000)}")
+
+
+@contextmanager
+def brief_reading(conn: Connection, *, seconds: float) -> Iterator[None]:
+    """Read in one REPEATABLE READ transaction, in which no wait for a lock lasts longer than `seconds`.
+
+    Raises:
+        LockTimeout: another session held a lock for longer.
+    """
+    conn.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    try:
+        with conn.transaction():
+            conn.execute(f"set local lock_timeout = {int(seconds * 1000)}")
+            yield
+    except psycopg.errors.LockNotAvailable:
+        raise LockTimeout(f"reading the catalog: another session held a lock for more than {seconds:g} s") from None
+    finally:
+        conn.isolation_level = None
+
+
 def insist(conn: Connection, what: str, change: Callable[[], object], *, seconds: float) -> None:
     """Change one table in a transaction, in short waits of `seconds` together: nobody queues behind it for long.
 
@@ -138,4 +161,4 @@ class _Watch:
             self.connected.set()
 
 
-__all__ = ["LockTimeout", "insist", "waiting"]
+__all__ = ["LockTimeout", "brief_reading", "insist", "limit", "waiting"]

@@ -70,6 +70,14 @@ def inside_snapshot(conn: Session, name: str | None, *, seconds: float) -> Itera
         yield
 
 
+@contextmanager
+def own_snapshot(config: Config) -> Iterator[Session]:
+    """Open a session that reads one snapshot of its own, taken here."""
+    with connect(config) as conn, inside_snapshot(conn, None, seconds=config.check.cut_seconds):
+        conn.execute("select 1")  # takes the snapshot
+        yield conn
+
+
 def fingerprints(conn: Session, config: Config, relids: Sequence[int]) -> dict[int, str]:
     """By relid, what two snapshots show alike unless somebody may have changed the table past its log."""
     parameters = {"relids": list(relids), "publications": list(config.source.publications)}

@@ -29,6 +29,8 @@ from toolkit.values.names import quote_postgres
 PLUGIN = "pgoutput"
 _FLUSH_SECONDS = 30.0
 _BLOCKERS_SHOWN = 3
+#: Bytes before the first record of a WAL page, and of the first page of a segment.
+_PAGE_HEADER, _SEGMENT_HEADER = 24, 40
 #: What the server did to a slot, by invalidation_reason (17 and later), and what keeps it from doing so again.
 _INVALIDATIONS = {
     "wal_removed": ("the server removed WAL that it needed", "raise max_slot_wal_keep_size"),
@@ -71,6 +73,16 @@ class Cut:
     slot: str
     tick: str | None = None  # the pg_snapshot, where the cut is a tick and there is no slot
     server: str = ""  # which server exported it (`server_identity`); empty: not known
+
+
+def next_record(conn: Connection, end: Lsn) -> Lsn:
+    """Find where the WAL record starts that follows one with this end: after the header of a page that begins there."""
+    row = conn.execute(
+        "select pg_catalog.current_setting('wal_block_size')::int8, s.setting::int8 from pg_catalog.pg_settings as s"
+        " where s.name = 'wal_segment_size'"
+    ).fetchone()
+    assert row is not None
+    return Lsn(end + (0 if end % row[0] else _PAGE_HEADER if end % row[1] else _SEGMENT_HEADER))
 
 
 def server_identity(conn: Connection) -> str:
