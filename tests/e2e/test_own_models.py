@@ -14,8 +14,8 @@ from tests.support_postgres import fresh_database
 from toolkit.build import dbt_run
 from toolkit.capture import copy, initialise, slot_drain
 from toolkit.demo.server import EmbeddedServer
-from toolkit.lake import session
-from toolkit.quality import parity, published
+from toolkit.lake import published_views, session
+from toolkit.quality import parity
 from toolkit.quality.report import CheckReport
 from toolkit.values.config import Config
 from toolkit.values.resources import ROOT
@@ -126,7 +126,7 @@ def test_models_on_published_read_proven_rows_only(shop: Shop, monkeypatch: pyte
     class Killed(BaseException):
         """The process ends here."""
 
-    real, moves = published._create_view, []
+    real, moves = published_views._create, []
 
     def killed_at_the_second(*arguments: object) -> None:
         if moves:
@@ -135,7 +135,7 @@ def test_models_on_published_read_proven_rows_only(shop: Shop, monkeypatch: pyte
         real(*arguments)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(published, "_create_view", killed_at_the_second)
+        patch.setattr(published_views, "_create", killed_at_the_second)
         with pytest.raises(Killed):
             shop.check()
     assert shop.dbt() == fine

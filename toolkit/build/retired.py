@@ -1,4 +1,4 @@
-"""What the source has renamed or dropped leaves `current` and `history`: nobody builds it any more or calls it red."""
+"""Drop lake tables whose source table was renamed or dropped."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _log = logger(__name__)
 
 
 def retire(config: Config, ledger: Ledger) -> tuple[str, ...]:
-    """Drop the built tables that no table of the source is called by any more.
+    """Drop the built tables whose name no table of the source has any more.
 
-    A renamed table is built under its new name; of a dropped one `history` stays, to its end, under a name of its own.
-    Until that stands, and while a view of `published` is there, the old one stays too. Tables that no build of this
-    generation has made are not looked at. Returns the names of what left.
+    A renamed table is built under its new name. The `history` of a dropped table is kept under a name of its own. The
+    old table is dropped only once that one exists and no view of `published` shows it. Tables that no build of this
+    generation has made are ignored. Returns the names of the dropped tables.
     """
-    from toolkit.lake import reads
+    from toolkit.lake import reads, tables
 
     last = ledger.last()
     versions = ledger.latest_versions()
@@ -40,17 +40,14 @@ def retire(config: Config, ledger: Ledger) -> tuple[str, ...]:
             if follows and _made_of(config, f"{layer}.{version.history_name}") != (relid, generation):
                 continue
             left.append(f"{layer}.{quote_spark(name)}")
-    if left:
-        from toolkit.lake.session import own_session
-
-        for table in left:
-            own_session(config).sql(f"DROP TABLE {table} PURGE")
-            _log.info("table left", extra={"table": table})
+    for table in left:
+        tables.drop(config, table)
+        _log.info("table dropped", extra={"table": table})
     return tuple(table.replace("`", "") for table in left)
 
 
 def _made_of(config: Config, table: str) -> tuple[int, int]:
-    """Relid and generation that a build has written into a table; -1 where none did."""
+    """Give the relid and generation that a build has written into a table; -1 if none did."""
     from toolkit.lake import reads
 
     properties = reads.properties(config, table)

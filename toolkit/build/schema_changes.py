@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
+from toolkit.lake.applied import rows_between
 from toolkit.lake.schema_update import Step
 from toolkit.values.lake_types import spark_type
 from toolkit.values.log_setup import logger
@@ -190,26 +191,17 @@ def _rows_between(
 ) -> Iterator[tuple[int, int, list[SchemaVersion]]]:
     """For each DDL transaction: rows since the one before it (or the target's position), rows inside it, its versions.
 
-    Nothing where a clearing, a baseline or a late row came: the table has to be built anew for them.
+    Yields nothing after a truncate, a baseline or a late row: the table has to be rebuilt for them.
     """
     relid, last = versions[0].table.relid, ledger.last()
     assert last is not None
     groups = [(commit, list(found)) for commit, found in groupby(versions, key=lambda v: int(v.commit_lsn))]
-    figures, low = [], target.lsn
-    for commit, _ in groups:
-        figures += [f"count_if(commit_lsn >= {low} and commit_lsn < {commit})", f"count_if(commit_lsn = {commit})"]
-        low = commit + 1
-    late = f"count_if(commit_lsn < {target.lsn} or kind <> 'row')"
-    row = spark.sql(
-        f"select {late}, {', '.join(figures)} from raw.events version as of {ledger.snapshot_id()}"
-        f" where relid = {relid} and kind in ('row', 'truncate', 'baseline') and generation = {last.generation}"
-        f" and batch_id <= {last.batch_id} and (batch_id > {target.batch} or commit_lsn >= {target.lsn})"
-    ).first()
-    assert row is not None
-    if row[0]:
-        return
-    for number, (_, found) in enumerate(groups):
-        yield row[1 + 2 * number], row[2 + 2 * number], found
+    counts = rows_between(
+        spark, ledger.snapshot_id(), relid, last, commits=[commit for commit, _ in groups], batch=target.batch,
+        lsn=target.lsn,
+    )  # fmt: skip
+    for (before, inside), (_, found) in zip(counts, groups, strict=bool(counts)):
+        yield before, inside, found
 
 
 def _change(
@@ -227,7 +219,7 @@ def _change(
     assert wanted is not None
     table, last = f"current.{alias}", ledger.last()
     assert last is not None
-    if wanted.moves_names and spark.table(table).where("_cdc_text is not null").limit(1).count():
+    if wanted.moves_names and schema_update.holds_text(spark, table):
         return False  # its keys are column names
     schema_update.apply(
         spark,

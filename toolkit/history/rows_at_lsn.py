@@ -6,20 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from toolkit.history.versions import resolve
-from toolkit.lake import proofs
+from toolkit.lake import proofs, row_versions
 from toolkit.lake.proofs import found_wrong
 from toolkit.rawlog.states import known_at, states_at
 from toolkit.values.errors import ConfigError, NotProven
 from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from toolkit.values.config import Config
     from toolkit.values.table import TableVersion
-
-#: Bounds of a row version, beside the table's own columns.
-FROM, TO = "_cdc_from_lsn", "_cdc_to_lsn"
 
 
 def at_one_lsn(config: Config, spark: SparkSession, tables: Sequence[str] = ()) -> Lsn:
@@ -65,42 +62,8 @@ def rows(
         raise ConfigError(f"rows of {version.identifier}: it was dropped at {last.end_lsn}; give a key or an LSN")
     relation = f"{'history' if versioned else 'current'}.{last.history_name}"
     _require_built(config, spark, relation, version, as_of)
-    frame = spark.table(relation)
-    if as_of is not None:
-        frame = _valid_at(frame, as_of)
     fields = dict(zip(names, row_lines.current_fields(plan), strict=True))
-    for column, value in (key or {}).items():
-        frame = _where(frame, fields[column], value)
-    return _read(frame, fields, bounds=key is not None)
-
-
-def _read(frame: DataFrame, fields: Mapping[str, str], *, bounds: bool) -> list[dict[str, str | None]]:
-    from pyspark.sql import functions as F
-
-    if bounds:
-        frame = frame.orderBy(F.col(FROM))
-    shown = [F.expr(text).alias(f"f{i}") for i, text in enumerate(fields.values())]
-    ends = [F.col(FROM), F.col(TO)] if bounds else []
-    found: list[dict[str, str | None]] = []
-    for row in frame.select(*shown, *ends).collect():
-        record: dict[str, str | None] = dict(zip(fields, row, strict=False))
-        if bounds:
-            record |= {end: None if row[end] is None else str(Lsn(row[end])) for end in (FROM, TO)}
-        found.append(record)
-    return found
-
-
-def _valid_at(frame: DataFrame, as_of: Lsn) -> DataFrame:
-    from pyspark.sql import functions as F
-
-    open_ended = F.col(TO).isNull() | (F.col(TO) > F.lit(int(as_of)))
-    return frame.where((F.col(FROM) <= F.lit(int(as_of))) & open_ended)
-
-
-def _where(frame: DataFrame, field: str, value: str) -> DataFrame:
-    from pyspark.sql import functions as F
-
-    return frame.where(F.expr(field) == F.lit(value))
+    return row_versions.read(spark, relation, fields, key, as_of)
 
 
 def _require_built(
@@ -118,18 +81,7 @@ def _require_built(
         raise ConfigError(f"rows of {version.identifier}: another table has its name now; run `cdc build {at}`")
     if as_of is None:
         return
-    from pyspark.sql import functions as F
-
-    stamp = F.col("summary")["cdc.applied-batch"].cast("bigint")
-    found = spark.table(f"{relation}.snapshots").agg(F.max(stamp).alias("batch")).first()
-    batch = -1 if found is None or found["batch"] is None else int(found["batch"])
-    later = spark.table("raw.events").where(
-        (F.col("relid") == version.relid)
-        & F.col("kind").isin("row", "truncate")
-        & (F.col("batch_id") > batch)
-        & (F.col("commit_lsn") < int(as_of))
-    )
-    if later.limit(1).count():
+    if row_versions.lacks_changes(spark, relation, version.relid, below=as_of):
         raise ConfigError(f"rows of {version.identifier} as of {as_of}: not built that far yet; run `cdc build`")
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from toolkit.lake.ledger import Ledger
+    from toolkit.rawlog.batch import BatchRecord
     from toolkit.values.config import Config
     from toolkit.values.table import TableVersion
 
@@ -205,3 +206,31 @@ def behind(
     built = {table.relid: applied(config, table, layer).build for table in tables}
     since = news(spark, ledger, built)
     return tuple(sorted(lake_table(t.schema, t.name) for t in tables if since.late(t.relid, built[t.relid])))
+
+
+def rows_between(
+    spark: SparkSession,
+    log_snapshot: int | None,
+    relid: int,
+    last: BatchRecord,
+    *,
+    commits: Sequence[int],
+    batch: int,
+    lsn: int,
+) -> list[tuple[int, int]]:
+    """Count the rows of a table that a build is to apply, before each of `commits` (since the one before) and in it.
+
+    `batch` and `lsn` are the position that the built table has. Empty if a truncate, a baseline or a late row came.
+    """
+    figures, low = [], lsn
+    for commit in commits:
+        figures += [f"count_if(commit_lsn >= {low} and commit_lsn < {commit})", f"count_if(commit_lsn = {commit})"]
+        low = commit + 1
+    late = f"count_if(commit_lsn < {lsn} or kind <> 'row')"
+    row = spark.sql(
+        f"select {late}, {', '.join(figures)} from {EVENTS} version as of {log_snapshot}"
+        f" where relid = {relid} and kind in ('row', 'truncate', 'baseline') and generation = {last.generation}"
+        f" and batch_id <= {last.batch_id} and (batch_id > {batch} or commit_lsn >= {lsn})"
+    ).first()
+    assert row is not None
+    return [] if row[0] else [(row[n], row[n + 1]) for n in range(1, 2 * len(commits), 2)]

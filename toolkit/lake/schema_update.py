@@ -30,6 +30,11 @@ def columns(spark: SparkSession, table: str) -> dict[str, tuple[int, str | None]
     return {field.name(): (field.fieldId(), field.doc()) for field in _load(spark, table).schema().columns()}
 
 
+def holds_text(spark: SparkSession, table: str) -> bool:
+    """Say whether a row of `namespace.table` keeps a value as text, by the name of its column."""
+    return bool(spark.table(table).where("_cdc_text is not null").limit(1).count())
+
+
 def apply(
     spark: SparkSession,
     table: str,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,6 +79,21 @@ def ensure(spark: SparkSession, config: Config) -> None:
     )
     if spark.table(f"{table}.snapshots").isEmpty():
         spark.table(table).where("false").writeTo(table).append()
+
+
+def create_small(spark: SparkSession, name: str, columns: Mapping[str, str]) -> None:
+    """Create `namespace.table`, and its namespace, with these columns and their Spark types."""
+    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name.partition('.')[0]}")
+    shape = ", ".join(f"{quote_spark(column)} {kind}" for column, kind in columns.items())
+    # Format 2: pyiceberg, which writes the rows, cannot write 3.
+    spark.sql(f"CREATE TABLE {name} ({shape}) USING iceberg TBLPROPERTIES ('format-version' = '2')")
+
+
+def drop(config: Config, table: str) -> None:
+    """Drop `namespace.table` with its files."""
+    from toolkit.lake.session import own_session
+
+    own_session(config).sql(f"DROP TABLE {table} PURGE")
 
 
 def require_writable(config: Config) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from toolkit.lake import check_results
 from toolkit.quality.report import Row, SampleKind
 from toolkit.quality.row_classes import Every
 from toolkit.values.errors import ConfigError
@@ -17,27 +18,12 @@ from toolkit.values.lsn import Lsn
 from toolkit.values.row_line import Comparison
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyiceberg.table import Transaction
 
     from toolkit.values.config import Config
 
-ROWS = "ops.parity_rows"
 #: Largest number of rows that are repaired by key. With more, copying the whole table is as fast.
 FEW = 10_000
-#: Cells are complete PostgreSQL texts: of a modified row those that differ, of other rows all. `key` is NULL if the
-#: table has no key.
-_COLUMNS = {
-    "checked_at": "timestamp",
-    "lsn": "bigint",
-    "table": "string",
-    "relid": "bigint",
-    "class": "string",
-    "key": "map<string,string>",
-    "columns": "array<string>",
-    "source": "map<string,string>",
-    "lake": "map<string,string>",
-}
 #: Rows, and characters of their cells, that are held in memory before they are written to a file.
 _HELD, _HELD_CHARACTERS = 50_000, 32 << 20
 
@@ -57,7 +43,7 @@ def keys(config: Config, table: str) -> tuple[dict[str, str], ...]:
         found = "no check has compared it yet" if row is None else f"its last check says {row['status']}"
         raise ConfigError(f"{what}: {found}; run `cdc check {table}`")
     at = f"relid = {row['relid']} and checked_at = '{row['checked_at'].isoformat()}'"
-    rows = [r["key"] for r in scan(config, ROWS, ("key",), where=at)]
+    rows = [r["key"] for r in scan(config, check_results.ROWS, ("key",), where=at)]
     if not rows or len(rows) > FEW or None in rows:
         reason = "its rows have no key" if None in rows else f"its last check lists {len(rows) or 'no'} rows"
         raise ConfigError(f"{what}: {reason}; run `cdc repair {table}`")
@@ -103,26 +89,10 @@ class DifferingRows:
             self._flush()
 
     def _flush(self) -> None:
-        import pyarrow as pa
-
         if self._transaction is None:
-            self._transaction = self._begin()
-        self._transaction.append(pa.Table.from_pylist(self._held, schema=_schema()))
+            self._transaction = check_results.begin_rows(self._config)
+        self._transaction.append(check_results.to_arrow(check_results.ROWS, self._held))
         self._held, self._characters = [], 0
-
-    def _begin(self) -> Transaction:
-        from toolkit.lake.jdbc import JdbcCatalog
-        from toolkit.lake.reads import metadata_location
-        from toolkit.lake.session import own_session
-        from toolkit.values.names import quote_spark
-
-        if metadata_location(self._config, ROWS) is None:
-            spark = own_session(self._config)
-            spark.sql("CREATE NAMESPACE IF NOT EXISTS ops")
-            shape = ", ".join(f"{quote_spark(column)} {kind}" for column, kind in _COLUMNS.items())
-            # Format 2: pyiceberg, which writes it, cannot write 3.
-            spark.sql(f"CREATE TABLE {ROWS} ({shape}) USING iceberg TBLPROPERTIES ('format-version' = '2')")
-        return JdbcCatalog(self._config).load_table(ROWS).transaction()
 
     def commit(self) -> None:
         """Add the rows to the table. Writes nothing if there are none."""
@@ -131,16 +101,3 @@ class DifferingRows:
         if self._transaction is not None:
             self._transaction.commit_transaction()
             self._transaction = None
-
-
-def _schema() -> pa.Schema:
-    import pyarrow as pa
-
-    kinds: dict[str, pa.DataType] = {
-        "timestamp": pa.timestamp("us", tz="UTC"),
-        "bigint": pa.int64(),
-        "string": pa.string(),
-        "array<string>": pa.list_(pa.string()),
-        "map<string,string>": pa.map_(pa.string(), pa.string()),
-    }
-    return pa.schema([(column, kinds[kind]) for column, kind in _COLUMNS.items()])

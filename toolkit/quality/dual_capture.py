@@ -20,25 +20,6 @@ if TYPE_CHECKING:
 
 _SHOWN = 100  # differences listed
 
-_COMPARE = """
-with s as (
-  select *, row_number() over (partition by relid, commit_lsn order by ordinal) as n
-  from raw.events
-  where kind in ('row', 'truncate') and origin = 'slot' and ({where})
-), l as (
-  select *, row_number() over (partition by relid, commit_lsn order by ordinal) as n
-  from raw.events
-  where kind = 'logged' and ({where})
-)
-select coalesce(s.relid, l.relid) as relid, coalesce(s.commit_lsn, l.commit_lsn) as commit_lsn,
-  coalesce(l.xid, s.xid) as xid, s.op as slot_op, l.op as logged_op,
-  coalesce(s.op <=> l.op, false)
-    and (s.new is null or transform(s.new, (x, i) -> if(array_contains(s.unchanged, i + 1), null, x))
-      <=> transform(l.new, (x, i) -> if(array_contains(s.unchanged, i + 1), null, x)))
-    and (s.old is null or s.old <=> transform(l.old, (x, i) -> if(s.old[i] is null, null, x))) as same
-from s full join l on s.relid = l.relid and s.commit_lsn = l.commit_lsn and s.n = l.n
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class AuditDifference:
@@ -81,7 +62,7 @@ def audit(config: Config, tables: Sequence[str] = ()) -> AuditReport:
     Raises:
         UnknownTable: a named table was never captured twice.
     """
-    from toolkit.lake import session
+    from toolkit.lake import captured_twice, session
 
     ledger = require_ledger(config)
     spans = list(windows(ledger))
@@ -93,29 +74,19 @@ def audit(config: Config, tables: Sequence[str] = ()) -> AuditReport:
     chosen = [w for w in spans if not tables or names[w[0]] in tables]
     if not chosen:
         return AuditReport((), ())
-    where = " or ".join(
-        f"relid = {relid} and commit_lsn > {low}" + ("" if high is None else f" and commit_lsn < {high}")
-        for relid, low, high in chosen
-    )
-    spark = session.own_session(config)
     generation = max(version.generation for version in ledger.schema_versions())
-    compared = spark.sql(_COMPARE.format(where=f"generation = {generation} and ({where})"))
-    rows = compared.groupBy("relid").agg({"*": "count"}).collect()
-    wrong = compared.where("not same")
-    different = {r[0]: r[1] for r in wrong.groupBy("relid").agg({"*": "count"}).collect()}
-    found = wrong.orderBy("commit_lsn").limit(_SHOWN).collect() if different else []
-    total = {r[0]: r[1] for r in rows}
+    found = captured_twice.compare(session.own_session(config), chosen, generation=generation, shown=_SHOWN)
     return AuditReport(
         tuple(
             AuditTable(
-                names[relid], relid, "different" if relid in different else "identical", total.get(relid, 0),
-                different.get(relid, 0),
+                names[relid], relid, "different" if relid in found.different else "identical",
+                found.changes.get(relid, 0), found.different.get(relid, 0),
             )
             for relid in sorted({w[0] for w in chosen})
         ),
         tuple(
             AuditDifference(names[r["relid"]], Lsn(r["commit_lsn"]), r["xid"], r["slot_op"], r["logged_op"])
-            for r in found
+            for r in found.first
         ),
     )  # fmt: skip
 

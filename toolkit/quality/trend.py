@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from toolkit.quality.differing_rows import ROWS
-from toolkit.quality.published import RESULTS, proofs
+from toolkit.lake.check_results import RESULTS, ROWS
+from toolkit.quality.published import proofs
 from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:

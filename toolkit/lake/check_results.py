@@ -1,0 +1,138 @@
+"""Keep what checks found, in `ops.published`, `ops.parity_results` and `ops.parity_rows`; `ops.proofs` shows the ages.
+
+Spark makes the tables. Their rows are written through pyiceberg: a few rows are not worth a Spark job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from toolkit.lake import reads
+from toolkit.lake.proofs import PUBLISHED
+from toolkit.lake.tables import create_small
+from toolkit.values.lsn import Lsn
+from toolkit.values.names import quote_spark
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.table import Transaction
+    from pyspark.sql import SparkSession
+
+    from toolkit.values.config import Config
+
+RESULTS = "ops.parity_results"
+ROWS = "ops.parity_rows"
+_PROOFS = "ops.proofs"
+
+COLUMNS: Mapping[str, Mapping[str, str]] = {
+    PUBLISHED: {
+        "relid": "bigint",
+        "table": "string",
+        "lsn": "bigint",  # of the proof that the view shows; NULL before the first
+        "proven_at": "timestamp",
+        "relation": "string",  # its name in `current` and `published` at the proof
+        "tag": "string",
+        "snapshot_id": "bigint",
+        "batch_id": "bigint",  # newest of the log that was compared
+        "rows": "bigint",  # at the last full proof
+        "full_lsn": "bigint",  # the last time that every row was compared
+        "full_at": "timestamp",
+        "fingerprint": "string",  # of the source's catalogs at the proof
+        "status": "string",  # the result of the last check, its reason and its time
+        "reason": "string",
+        "checked_lsn": "bigint",
+        "checked_at": "timestamp",
+    },
+    RESULTS: {
+        "checked_at": "timestamp",
+        "lsn": "bigint",
+        "table": "string",
+        "relid": "bigint",
+        "status": "string",
+        "proof": "string",
+        "rows": "bigint",
+        "identical": "bigint",
+        "modified": "bigint",
+        "added": "bigint",
+        "removed": "bigint",
+        "full_lsn": "bigint",
+        "published": "boolean",
+        "tag": "string",
+        "reason": "string",
+        "remedy": "string",
+        "causes": "string",  # JSON of the samples
+    },
+    # Cells are PostgreSQL text, whole. A modified row has the cells that differ, the others have all of theirs; `key`
+    # is NULL for a table without one.
+    ROWS: {
+        "checked_at": "timestamp",
+        "lsn": "bigint",
+        "table": "string",
+        "relid": "bigint",
+        "class": "string",
+        "key": "map<string,string>",
+        "columns": "array<string>",
+        "source": "map<string,string>",
+        "lake": "map<string,string>",
+    },
+}
+_PROOFS_SQL = f"""SELECT `table`, status,
+       upper(concat(hex(shiftrightunsigned(lsn, 32)), '/', hex(lsn & 4294967295))) AS proven_lsn, proven_at,
+       round((unix_micros(current_timestamp()) - unix_micros(proven_at)) / 1e6) AS age_seconds,
+       upper(concat(hex(shiftrightunsigned(full_lsn, 32)), '/', hex(full_lsn & 4294967295))) AS full_lsn, full_at,
+       round((unix_micros(current_timestamp()) - unix_micros(full_at)) / 1e6) AS full_age_seconds,
+       relation, snapshot_id, tag, reason, checked_at
+FROM {PUBLISHED}"""
+
+
+def ensure(config: Config, spark: SparkSession) -> None:
+    """Create the tables of results and proofs, and the view with the ages, or bring those of an older version up."""
+    for name in (PUBLISHED, RESULTS):
+        if reads.metadata_location(config, name) is None:
+            spark.sql("CREATE NAMESPACE IF NOT EXISTS published")
+            create_small(spark, name, COLUMNS[name])
+        elif missing := COLUMNS[name].keys() - reads.columns(config, name):
+            added = ", ".join(f"{quote_spark(c)} {kind}" for c, kind in COLUMNS[name].items() if c in missing)
+            spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({added})")
+    if reads.view_sql(config, _PROOFS) != _PROOFS_SQL:
+        spark.sql(f"CREATE OR REPLACE VIEW {_PROOFS} AS {_PROOFS_SQL}")
+
+
+def write(config: Config, name: str, rows: Iterable[Mapping[str, Any]], *, overwrite: bool) -> None:
+    """Append rows to one of the tables, or replace all of its rows, in one commit."""
+    from toolkit.lake.jdbc import JdbcCatalog
+
+    data = to_arrow(
+        name, [{c: int(row[c]) if isinstance(row[c], Lsn) else row[c] for c in COLUMNS[name]} for row in rows]
+    )
+    table = JdbcCatalog(config).load_table(name)
+    if overwrite and table.current_snapshot() is not None:
+        table.overwrite(data)
+    else:
+        table.append(data)
+
+
+def begin_rows(config: Config) -> Transaction:
+    """Open a transaction on `ops.parity_rows`, which the first difference creates."""
+    from toolkit.lake.jdbc import JdbcCatalog
+    from toolkit.lake.session import own_session
+
+    if reads.metadata_location(config, ROWS) is None:
+        create_small(own_session(config), ROWS, COLUMNS[ROWS])
+    return JdbcCatalog(config).load_table(ROWS).transaction()
+
+
+def to_arrow(name: str, rows: list[dict[str, Any]]) -> pa.Table:
+    """Convert rows of one of the tables to Arrow."""
+    import pyarrow as pa
+
+    kinds: dict[str, pa.DataType] = {
+        "bigint": pa.int64(),
+        "string": pa.string(),
+        "boolean": pa.bool_(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+        "array<string>": pa.list_(pa.string()),
+        "map<string,string>": pa.map_(pa.string(), pa.string()),
+    }
+    return pa.Table.from_pylist(rows, schema=pa.schema([(c, kinds[kind]) for c, kind in COLUMNS[name].items()]))

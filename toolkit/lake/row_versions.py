@@ -1,0 +1,63 @@
+"""Read rows of `current` and `history` as PostgreSQL prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from toolkit.lake.tables import EVENTS
+from toolkit.values.lsn import Lsn
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+#: Bounds of a row version, beside the table's own columns.
+FROM, TO = "_cdc_from_lsn", "_cdc_to_lsn"
+
+
+def read(
+    spark: SparkSession, relation: str, fields: Mapping[str, str], key: Mapping[str, str] | None, as_of: Lsn | None
+) -> list[dict[str, str | None]]:
+    """Read `fields` (the expression of each name) of the rows that are valid at `as_of` and have these texts.
+
+    With a key: every version, oldest first, with its bounds.
+    """
+    from pyspark.sql import functions as F
+
+    frame = spark.table(relation)
+    if as_of is not None:
+        frame = _valid_at(frame, as_of)
+    for column, value in (key or {}).items():
+        frame = frame.where(F.expr(fields[column]) == F.lit(value))
+    bounds = () if key is None else (FROM, TO)
+    if bounds:
+        frame = frame.orderBy(F.col(FROM))
+    shown = [F.expr(text).alias(f"f{i}") for i, text in enumerate(fields.values())]
+    found: list[dict[str, str | None]] = []
+    for row in frame.select(*shown, *(F.col(bound) for bound in bounds)).collect():
+        record: dict[str, str | None] = dict(zip(fields, row, strict=False))
+        found.append(record | {end: None if row[end] is None else str(Lsn(row[end])) for end in bounds})
+    return found
+
+
+def lacks_changes(spark: SparkSession, relation: str, relid: int, *, below: Lsn) -> bool:
+    """Say whether the log has changes of a table below an LSN that no build has applied to `relation`."""
+    from pyspark.sql import functions as F
+
+    stamp = F.col("summary")["cdc.applied-batch"].cast("bigint")
+    found = spark.table(f"{relation}.snapshots").agg(F.max(stamp).alias("batch")).first()
+    batch = -1 if found is None or found["batch"] is None else int(found["batch"])
+    later = spark.table(EVENTS).where(
+        (F.col("relid") == relid)
+        & F.col("kind").isin("row", "truncate")
+        & (F.col("batch_id") > batch)
+        & (F.col("commit_lsn") < int(below))
+    )
+    return bool(later.limit(1).count())
+
+
+def _valid_at(frame: DataFrame, as_of: Lsn) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    open_ended = F.col(TO).isNull() | (F.col(TO) > F.lit(int(as_of)))
+    return frame.where((F.col(FROM) <= F.lit(int(as_of))) & open_ended)
