@@ -34,6 +34,18 @@ ORDER = (
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
 #: Reach PostgreSQL on purpose beside `source`: the server and the traffic of the demo.
 OWN_SESSIONS = {"toolkit/demo/server.py", "toolkit/demo/workload.py", "toolkit/demo/story.py"}
+#: Uses Spark on purpose beside `lake`: the demo's story tampers with a table as an analyst would.
+OWN_SPARK = {"toolkit/demo/story.py"}
+#: Calls that run SQL on PostgreSQL, or on SQLite in `lake`, which cannot import psycopg.
+RUNS_SQL = {"execute", "executemany", "copy_expert"}
+#: Calls and attributes of a Spark session that read, make or change a table.
+RUNS_SPARK = {"sql", "table", "read", "createDataFrame", "writeTo", "mapInArrow"}
+#: How a statement begins. ALTER TABLE is left out: messages give it as a remedy.
+STATEMENT = re.compile(
+    r"\s*(select\s[^`]*\sfrom\s|with\s+\w+\s+as\s*\(|insert\s+into\s|update\s+\S+\s+set\s|delete\s+from\s"
+    r"|(create|drop)\s+(or\s+replace\s+)?(table|view|namespace|publication|index)\s)",
+    re.IGNORECASE,
+)
 HEAVY = {"pyspark", "pyiceberg", "dbt", "great_expectations", "pandas", "papermill"}
 
 
@@ -60,6 +72,15 @@ def _imports(tree: ast.AST) -> set[str]:
             if node.module == "toolkit":
                 found |= {f"toolkit.{alias.name}" for alias in node.names if not alias.name.startswith("__")}
     return found
+
+
+def _run_time_imports(text: str) -> set[str]:
+    """Top-level packages that a module imports when it runs: not those under `if TYPE_CHECKING`, for annotations."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and getattr(node.test, "id", None) == "TYPE_CHECKING":
+            node.body = []
+    return {name.split(".")[0] for name in _imports(tree)}
 
 
 def _name(path: Path) -> str:
@@ -94,8 +115,84 @@ def test_only_source_talks_to_postgresql_and_only_lake_to_spark(path: Path) -> N
         assert "psycopg" not in used
     if layer == "source":
         assert not used & HEAVY
-    if "psycopg.connect(" in text and path.relative_to(ROOT).as_posix() not in OWN_SESSIONS:
-        assert layer == "source", "connections are made in toolkit/source, with their settings pinned"
+    if path.relative_to(ROOT).as_posix() not in OWN_SESSIONS and layer != "source":
+        assert "psycopg" not in _run_time_imports(text), "only toolkit/source uses the driver, with its settings pinned"
+    if path.relative_to(ROOT).as_posix() not in OWN_SPARK and layer != "lake":
+        assert "pyspark" not in _run_time_imports(text), "only toolkit/lake uses Spark"
+
+
+def _texts(tree: ast.AST) -> list[str]:
+    """Every string of a module that is not a docstring, with the fixed parts of an f-string as one."""
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            found.append("".join(p.value if isinstance(p, ast.Constant) else "x" for p in node.values))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings | parts:
+            found.append(node.value)
+    return found
+
+
+def _on_spark(node: ast.Attribute) -> bool:
+    """Say whether an attribute is one of a Spark session: a name like `spark`, or the call that opens one."""
+    owner = node.value
+    name = owner.func if isinstance(owner, ast.Call) else owner
+    return (getattr(name, "attr", None) or getattr(name, "id", "")).lstrip("_") in {"spark", "own_session", "session"}
+
+
+def _statements(path: str, text: str) -> list[str]:
+    """Every place where a module runs, loads or holds a statement that belongs to `source` or to `lake`."""
+    tree, room = ast.parse(text), _room(".".join(Path(path).with_suffix("").parts))
+    found = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Attribute):
+            continue
+        if node.attr in RUNS_SQL and room not in {"source", "lake"} and path not in OWN_SESSIONS:
+            found.append(f"line {node.lineno}: {node.attr}() belongs in toolkit/source")
+        if node.attr in RUNS_SPARK and _on_spark(node) and room != "lake" and path not in OWN_SPARK:
+            found.append(f"line {node.lineno}: {node.attr} of Spark belongs in toolkit/lake")
+    used = {(node.module, alias.name) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
+            for alias in node.names}  # fmt: skip
+    loads = {("toolkit.values", "resources"), ("toolkit.values.resources", "load")}
+    if used & loads and room != "source" and path not in OWN_SESSIONS:
+        found.append("loads a statement of sql/, which belongs in toolkit/source")
+    if room not in {"source", "lake", "demo"}:
+        found += [f"holds the statement {text.strip()[:60]!r}" for text in _texts(tree) if STATEMENT.match(text)]
+    return found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=_name)
+def test_sql_runs_in_source_and_spark_sql_in_lake(path: Path) -> None:
+    assert _statements(path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("toolkit/capture/drift.py", "conn.execute('set lock_timeout = 1')"),
+        ("toolkit/quality/parity.py", "with conn.cursor() as c:\n    c.executemany(text, rows)"),
+        (
+            "toolkit/quality/parity.py",
+            "from toolkit.values.resources import load\nload('parity/lines')",
+        ),
+        ("toolkit/history/lag.py", "_ALL = 'select relid from raw.events'"),
+        ("toolkit/ops/status_report.py", "def f(name):\n    return f'drop table {name} purge'"),
+        ("toolkit/source/peek.py", "spark.sql(text)"),
+        ("toolkit/build/retired.py", "own_session(config).sql(text)"),
+        ("toolkit/quality/cause.py", "self.spark.table(name)"),
+        ("toolkit/history/versions.py", "session.own_session(config).createDataFrame(rows)"),
+        ("toolkit/capture/copy.py", "spark.read.parquet(path)"),
+    ],
+)
+def test_a_wrong_statement_is_found(path: str, text: str) -> None:
+    assert _statements(path, text)
+
+
+def test_statements_in_their_rooms_pass() -> None:
+    assert not _statements("toolkit/source/peek.py", "conn.execute('select 1 from pg_class')")
+    assert not _statements("toolkit/lake/proofs.py", "spark.sql('select 1 from raw.events')")
+    assert not _statements("toolkit/cli/history.py", "ctx.output.table(rows, ['a'])")
 
 
 @pytest.mark.parametrize("path", [*MODULES, *sorted((ROOT / "tests").rglob("*.py"))], ids=_name)
