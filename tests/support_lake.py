@@ -18,7 +18,7 @@ import pytest
 from toolkit.capture import slot_drain
 from toolkit.decode.rows import decode_rows
 from toolkit.lake import ledger as ledgers
-from toolkit.lake import reads, session, staging, tables
+from toolkit.lake import reads, scans, session, staging, tables
 from toolkit.lake.files import EventsFile
 from toolkit.rawlog.arrow import EVENT_SCHEMA, Event
 from toolkit.rawlog.batch import BatchRecord
@@ -115,7 +115,7 @@ def plain_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
 
 def rows_in_log(config: Config, where: str = "kind = 'row'") -> list[dict[str, Any]]:
     """Events of the log, in the order of effects."""
-    found = list(reads.scan(config, tables.EVENTS, where=where))
+    found = list(scans.scan(config, tables.EVENTS, where=where))
     return sorted(found, key=lambda e: (e["generation"], e["commit_lsn"], e["ordinal"], e["relid"] or 0))
 
 

@@ -18,7 +18,7 @@ from toolkit.build import dbt_run
 from toolkit.capture import initialise, slot_drain
 from toolkit.history import rows_at_lsn
 from toolkit.lake import proofs, session
-from toolkit.lake.reads import scan
+from toolkit.lake.scans import scan
 from toolkit.quality import parity
 from toolkit.values.config import Config
 from toolkit.values.resources import ROOT

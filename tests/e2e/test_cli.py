@@ -115,11 +115,11 @@ def test_an_unwritable_lake_is_refused_before_anything_else(tmp_path: Path):
 
 
 def test_a_second_runner_is_told_who_holds_the_lease(tmp_path: Path):
-    from toolkit.lake.lease import lease
+    from toolkit.lake.lease import hold_lease
     from toolkit.values import config
 
     _configure(tmp_path, "")
-    with lease(config.load(str(tmp_path / "cdc.toml"))):
+    with hold_lease(config.load(str(tmp_path / "cdc.toml"))):
         _refused(_cdc(tmp_path, "drain"), 4, "lease")
     # The planted fault of this file: without the lease the same command fails for another reason.
     assert _cdc(tmp_path, "drain").returncode == 1

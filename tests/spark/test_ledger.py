@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support_spark import STUB_DECODE, StubTask, batch_record, row_event
-from toolkit.lake import reads, staging, tables
+from toolkit.lake import reads, scans, staging, tables
 from toolkit.lake.ledger import Ledger
 from toolkit.rawlog.arrow import Event
 from toolkit.values.config import Config
@@ -32,7 +32,7 @@ def event(kind: str, batch_id: int = 1, ordinal: int = 0, **more: object) -> Eve
 def test_nothing_is_there_yet(lake: Config) -> None:
     ledger = Ledger(lake)
     assert (ledger.last(), ledger.snapshot_id(), ledger.batches(), ledger.gaps()) == (None, None, (), ())
-    assert (ledger.latest_versions(), ledger.schema_versions(), list(reads.scan(lake, "ops.none"))) == ({}, [], [])
+    assert (ledger.latest_versions(), ledger.schema_versions(), list(scans.scan(lake, "ops.none"))) == ({}, [], [])
     assert not lake.catalog_db.exists()
     with pytest.raises(LakeError, match="cdc init"):
         ledger.append_empty(batch_record(1))
@@ -156,7 +156,7 @@ def test_tags_and_tables(spark: SparkSession, lake: Config) -> None:
     spark.sql("ALTER TABLE current.t CREATE TAG g1_lsn_10")
     assert reads.tags(lake, "current.t") == {"g1_lsn_10": reads.snapshot_id(lake, "current.t")}
     assert reads.tables(lake, "current") == ("t",)
-    assert sorted(r["id"] for r in reads.scan(lake, "current.t", ("id",))) == [1, 2]
+    assert sorted(r["id"] for r in scans.scan(lake, "current.t", ("id",))) == [1, 2]
 
 
 def test_the_newest_batch_is_read_without_pyiceberg(spark: SparkSession, lake: Config) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from toolkit.lake import java, session, tables
-from toolkit.lake.lease import lease
+from toolkit.lake.lease import hold_lease
 from toolkit.values.config import Config
 from toolkit.values.errors import JavaMissing, LakeError, LeaseHeld
 
@@ -188,8 +188,8 @@ def test_one_lease_at_a_time(tmp_path: Path) -> None:
     config = Config(root=tmp_path)
     program = (
         "import sys; from pathlib import Path; from toolkit.values.config import Config\n"
-        "from toolkit.lake.lease import lease\n"
-        "with lease(Config(root=Path(sys.argv[1]))): print('held', flush=True); sys.stdin.read()"
+        "from toolkit.lake.lease import hold_lease\n"
+        "with hold_lease(Config(root=Path(sys.argv[1]))): print('held', flush=True); sys.stdin.read()"
     )
     holder = subprocess.Popen(
         [sys.executable, "-c", program, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -197,12 +197,12 @@ def test_one_lease_at_a_time(tmp_path: Path) -> None:
     with holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(LeaseHeld, match=f"held by pid {holder.pid} on ") as refused, lease(config):
+        with pytest.raises(LeaseHeld, match=f"held by pid {holder.pid} on ") as refused, hold_lease(config):
             pass
         assert refused.value.exit_code == 4
         holder.kill()  # however it ends, the lease is free
         holder.wait()
-    with lease(config), pytest.raises(LeaseHeld), lease(config):
+    with hold_lease(config), pytest.raises(LeaseHeld), hold_lease(config):
         pass
-    with lease(config):
+    with hold_lease(config):
         pass

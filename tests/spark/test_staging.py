@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support_spark import EVENT_SCHEMA, STUB_DECODE, StubTask, batch_record, row_event
-from toolkit.lake import reads, staging
+from toolkit.lake import reads, scans, staging
 from toolkit.lake.ledger import Ledger
 from toolkit.rawlog.arrow import to_arrow
 from toolkit.values.config import Config
@@ -46,7 +46,7 @@ def contents(spark: SparkSession) -> list[tuple[object, ...]]:
 
 def test_rows_arrive_as_they_were_decoded(spark: SparkSession, lake: Config, commit: Commit) -> None:
     commit(1, StubTask(1, 3), StubTask(1, 2, first=3))
-    table = reads.scan_arrow(lake, "raw.events", where="kind = 'row'")
+    table = scans.scan_arrow(lake, "raw.events", where="kind = 'row'")
     assert table is not None
     expected = to_arrow([row_event(1, n) for n in range(5)])
     assert table.sort_by("ordinal").to_pylist() == expected.to_pylist()

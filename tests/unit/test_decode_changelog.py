@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from toolkit.decode import logged_rows
-from toolkit.decode.rows import Binding
+from toolkit.decode.task import Binding
 from toolkit.values.errors import DecodeError
 
 pytestmark = pytest.mark.unit

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,13 @@ RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
 OWN_SESSIONS = {"toolkit/demo/server.py", "toolkit/demo/workload.py", "toolkit/demo/story.py"}
 #: Uses Spark on purpose beside `lake`: the demo's story tampers with a table as an analyst would.
 OWN_SPARK = {"toolkit/demo/story.py"}
+#: Cycles of imports that are known; the two drains are about to share one loop.
+CYCLES = {"toolkit.capture.slot_drain", "toolkit.capture.tick_drain"}
+#: File names in two rooms, for two halves of one thing.
+SAME_THING = {
+    "ddl_switch.py": {"capture", "source"},  # `cdc ddl pause`: the command's steps, and what they do on the source
+    "row_lines.py": {"lake", "source"},  # the line of a row, as each of the two sides of a comparison prints it
+}
 #: Calls that run SQL on PostgreSQL, or on SQLite in `lake`, which cannot import psycopg.
 RUNS_SQL = {"execute", "executemany", "copy_expert"}
 #: Calls and attributes of a Spark session that read, make or change a table.
@@ -103,6 +111,70 @@ def test_a_wrong_import_is_found() -> None:
     assert _wrong_imports("toolkit.source.peek", "from toolkit.lake.ledger import Ledger")
     assert _wrong_imports("toolkit.lake.staging", "from toolkit.capture import slot_drain")
     assert not _wrong_imports("toolkit.capture.slot_drain", "from toolkit.lake.ledger import Ledger")
+
+
+def _graph(texts: dict[str, str]) -> dict[str, set[str]]:
+    """What each module imports, by dotted names: also inside functions, and for annotations only."""
+    graph: dict[str, set[str]] = {}
+    for module, text in texts.items():
+        found = graph.setdefault(module, set())
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names = {f"{node.module}.{alias.name}" for alias in node.names}
+                found |= (names & texts.keys()) or {node.module}
+        found &= texts.keys() - {module}
+    return graph
+
+
+def _cycle(graph: dict[str, set[str]]) -> set[str]:
+    """The modules that import each other, with those between two cycles: none of them can come first or last."""
+    left = dict(graph)
+    while True:
+        free = {m for m in left if not left[m] & left.keys() or not any(m in left[other] for other in left)}
+        if not free:
+            return set(left)
+        left = {m: found for m, found in left.items() if m not in free}
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    assert _cycle(_graph({_name(path): path.read_text(encoding="utf-8") for path in MODULES})) == CYCLES
+
+
+def test_a_cycle_is_found() -> None:
+    one, two = "def f():\n    from a import two\n", "if TYPE_CHECKING:\n    from a.three import Three\n"
+    assert _cycle(_graph({"a.one": one, "a.two": two, "a.three": "import a.one"})) == {"a.one", "a.two", "a.three"}
+    assert not _cycle(_graph({"a.one": one, "a.two": two, "a.three": "import json"}))
+
+
+def _module_names(paths: Iterable[Path]) -> list[str]:
+    """Modules whose only public function has the module's name, and file names that stand for two things."""
+    found, places = [], dict[str, set[str]]()
+    for path in paths:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        public = [n.name for n in tree.body if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")]
+        if public == [path.stem]:
+            found.append(f"{path.name} is named like its one function")
+        if not path.stem.startswith("__"):
+            places.setdefault(path.name, set()).add(path.parent.name)
+    found += [f"{name} is in {sorted(p)}" for name, p in places.items() if len(p) > 1 and SAME_THING.get(name) != p]
+    return found
+
+
+def test_a_file_name_says_one_thing() -> None:
+    assert _module_names(MODULES) == []
+
+
+def test_a_wrong_file_name_is_found(tmp_path: Path) -> None:
+    for name, text in {"a/peek.py": "def peek(): ...", "a/list.py": "", "b/list.py": ""}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    assert len(_module_names(sorted(tmp_path.rglob("*.py")))) == 2
+
+
+def test_few_modules_are_outside_the_rooms() -> None:
+    assert len(list(PACKAGE.glob("*.py"))) <= 8
 
 
 @pytest.mark.parametrize("path", MODULES, ids=_name)

@@ -22,6 +22,7 @@ def retire(config: Config, ledger: Ledger) -> tuple[str, ...]:
     generation has made are ignored. Returns the names of the dropped tables.
     """
     from toolkit.lake import reads, tables
+    from toolkit.lake.session import own_session
 
     last = ledger.last()
     versions = ledger.latest_versions()
@@ -41,7 +42,7 @@ def retire(config: Config, ledger: Ledger) -> tuple[str, ...]:
                 continue
             left.append(f"{layer}.{quote_spark(name)}")
     for table in left:
-        tables.drop(config, table)
+        tables.drop(own_session(config), table)
         _log.info("table dropped", extra={"table": table})
     return tuple(table.replace("`", "") for table in left)
 

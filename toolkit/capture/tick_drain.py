@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from toolkit.capture.drift import Observation
     from toolkit.decode.logged_ddl import LoggedDdl
     from toolkit.decode.logged_rows import LogRows
-    from toolkit.decode.rows import Binding
+    from toolkit.decode.task import Binding
     from toolkit.lake.ledger import Ledger
     from toolkit.rawlog.arrow import Event
     from toolkit.rawlog.batch import BatchRecord

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from toolkit.decode.messages import Relation
-from toolkit.decode.rows import Binding
+from toolkit.decode.task import Binding
 from toolkit.values.table import SchemaVersion, TableVersion
 
 #: Name and columns, in attnum order, of the change log on the source.

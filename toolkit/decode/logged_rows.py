@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.csv as pc_csv
 
 from toolkit.decode.layout import LOG_COLUMNS
-from toolkit.decode.rows import Binding, DecodeTask
 from toolkit.decode.stream import Ints
+from toolkit.decode.task import Binding, DecodeTask
 from toolkit.rawlog.arrow import EVENT_SCHEMA, Event, to_arrow
 from toolkit.values.errors import DecodeError
 

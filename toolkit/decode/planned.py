@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from toolkit.decode.rows import Binding, DecodeTask
 from toolkit.decode.stream import Stream, run_of
+from toolkit.decode.task import Binding, DecodeTask
 from toolkit.rawlog.arrow import Event
 from toolkit.values.lsn import Lsn
 from toolkit.values.table import SchemaVersion

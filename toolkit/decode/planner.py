@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from functools import cached_property
 
 import numpy as np
 
-from toolkit.decode.layout import Layouts, logged_layout, logs
+from toolkit.decode.plan_state import PlanState
 from toolkit.decode.planned import Plan, PlanContext, PlannedBatch
-from toolkit.decode.stream import ROW_BYTES, Ints, Stream, open_bytes, scan
+from toolkit.decode.stream import ROW_BYTES, Ints, open_bytes, scan
 from toolkit.decode.transaction import Transaction
 from toolkit.rawlog.arrow import Event
 from toolkit.values.spool import Spool
-from toolkit.values.table import SchemaVersion
 
 __all__ = ["Plan", "PlanContext", "PlannedBatch", "plan"]
 
@@ -33,20 +31,8 @@ def plan(spool: Spool, *, context: PlanContext) -> Plan:
     return Plan(tuple(Planner(stream, spool, context).batches()))
 
 
-class Planner:
+class Planner(PlanState):
     """Reads the messages that are not rows, in stream order."""
-
-    def __init__(self, stream: Stream, spool: Spool, context: PlanContext) -> None:
-        self.stream, self.spool, self.context = stream, spool, context
-        self.versions = dict(context.versions)
-        self.former: dict[int, list[SchemaVersion]] = {}  # by relid, versions that are no longer the latest
-        self.born: dict[int, int] = {}  # by relid, end LSN of the CREATE from which on the log has the whole table
-        self.next_schema_id = context.next_schema_id
-        self.layouts = Layouts()
-        self.batch_id = context.batch_id
-        self.xids: list[tuple[int, int]] = []
-        self.logs: set[int] = set()  # relids of the change log's parts
-        self.images = [logged_layout(-1, v) for v in self.versions.values() if logs(v.table)]
 
     def batches(self) -> Iterator[PlannedBatch]:
         stream = self.stream
@@ -97,24 +83,3 @@ class Planner:
         )  # fmt: skip
         self.batch_id += 1
         return batch
-
-    @cached_property
-    def row_positions(self) -> tuple[Ints, Ints]:
-        """Give (message indexes, relids) of all rows. Only needed for a spool with DDL."""
-        rows = np.flatnonzero(np.isin(self.stream.types, ROW_BYTES))
-        return rows, self.stream.relids(rows)
-
-    @cached_property
-    def relations(self) -> dict[int, list[int]]:
-        """Give the message indexes of the RELATIONs of each table."""
-        found: dict[int, list[int]] = {}
-        indexes = np.flatnonzero(self.stream.types == ord("R"))
-        for index, relid in zip(indexes.tolist(), self.stream.relids(indexes).tolist(), strict=True):
-            found.setdefault(relid, []).append(index)
-        return found
-
-    def has_rows(self, relid: int, first: int, stop: int) -> bool:
-        """Say whether messages [first, stop) have a row of the table."""
-        rows, relids = self.row_positions
-        low, high = np.searchsorted(rows, [first, stop])
-        return bool((relids[low:high] == relid).any())

@@ -17,12 +17,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from toolkit.decode import logged_rows
 from toolkit.decode.messages import POSTGRES_EPOCH_US
 from toolkit.decode.stream import (
     ROW_BYTES,
     Bytes,
     Ints,
-    Run,
     Stream,
     be32,
     be64,
@@ -31,6 +31,7 @@ from toolkit.decode.stream import (
     release,
     scan_run,
 )  # fmt: skip
+from toolkit.decode.task import Binding, DecodeTask
 from toolkit.rawlog.arrow import EVENT_SCHEMA, Event, to_arrow
 from toolkit.values.errors import DecodeError
 from toolkit.values.lsn import Lsn
@@ -46,33 +47,6 @@ _BODY = ROW_HEADER + 5  # type byte and relid
 _NULL, _UNCHANGED, _TEXT = b"nut"
 _OLD = np.zeros(256, bool)
 _OLD[[ord("K"), ord("O")]] = True
-
-
-@dataclass(frozen=True, slots=True)
-class Binding:
-    """The layout of the tuples of a relation, from message `start` on."""
-
-    start: int  # message index
-    relid: int
-    attnums: tuple[int, ...]  # by position in the tuple
-    width: int  # length of an image
-    schema_id: int | None  # None: no schema version fits
-    absent: tuple[int, ...] = ()
-    kind: str = (
-        "row"  # kind of its events: row, logged (the slot captures it too), or log (rows of the change log itself)
-    )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class DecodeTask:
-    """The messages that one worker decodes, possibly a part of one transaction. Holds everything but the bytes."""
-
-    path: str
-    run: Run  # its xids have 64 bits where they are known
-    bindings: tuple[Binding, ...]  # start: index into this task; 0 for those valid before it
-    batch_id: int
-    generation: int
-    images: tuple[Binding, ...] = ()  # layouts of the images within rows of the change log, `start` as in bindings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,8 +82,6 @@ def decode_rows(path: str, task: DecodeTask) -> Iterator[pa.RecordBatch]:
             for chunk in _chunks(stream.offsets, part):
                 batch = _batch(stream, columns, task, binding, chunk)
                 if binding.kind == "log":
-                    from toolkit.decode import logged_rows
-
                     yield from logged_rows.unfold(batch, chunk, task)
                 else:
                     yield batch

@@ -7,19 +7,17 @@ import json
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from toolkit.decode import ddl
 from toolkit.decode.layout import LOG_COLUMNS, LOG_NAME, LOG_SCHEMA, bind, log_binding, logged_layout, logs
 from toolkit.decode.messages import LogicalMessage, Relation, Truncate, parse, timestamp
-from toolkit.decode.rows import Binding
+from toolkit.decode.plan_state import PlanState
+from toolkit.decode.task import Binding
 from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event
 from toolkit.values.lsn import Lsn
 from toolkit.values.table import SchemaVersion, TableVersion
-
-if TYPE_CHECKING:
-    from toolkit.decode.planner import Planner
 
 #: What is kept of a logical message that is not ours, in bytes.
 MESSAGE_CAP = 64 * 1024
@@ -30,7 +28,7 @@ FORGED_CAP = 1000
 class Transaction:
     """One transaction's RELATIONs, TRUNCATEs and logical messages."""
 
-    def __init__(self, planner: Planner, number: int, indexes: list[int]) -> None:
+    def __init__(self, planner: PlanState, number: int, indexes: list[int]) -> None:
         self.planner, self.stream, self.number = planner, planner.stream, number
         self.begin, self.commit = int(self.stream.begins[number]), int(self.stream.commits[number])
         self.xid = int(self.stream.xids[number])

@@ -110,7 +110,7 @@ def unseen_xids(config: Config, ledger: Ledger, seen: Visibility, *, since: date
         since: when the oldest transaction began that was running before the snapshot was taken; None looks at all of
             the log. Ids come again in a log of many years, and each scan of it takes its time.
     """
-    from toolkit.lake import reads
+    from toolkit.lake import scans
 
     where = "xid is not null"
     if since is not None:
@@ -119,7 +119,7 @@ def unseen_xids(config: Config, ledger: Ledger, seen: Visibility, *, since: date
     if _EDGE < highest < _EPOCH - _EDGE:  # near the turn of the epoch lower numbers may be later ones
         listed = "".join(f" or xid = {xid % _EPOCH}" for xid in sorted(seen.running))
         where += f" and (xid >= {highest}{listed})"
-    found = reads.scan_arrow(config, EVENTS, ("xid",), where=where, snapshot=ledger.snapshot_id())
+    found = scans.scan_arrow(config, EVENTS, ("xid",), where=where, snapshot=ledger.snapshot_id())
     xids = set(found["xid"].unique().to_pylist()) - {None} if found is not None else set()
     return frozenset(xid % _EPOCH for xid in xids if not seen.sees(xid))
 

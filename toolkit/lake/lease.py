@@ -19,7 +19,7 @@ LEASE_NAME = "lease"
 
 
 @contextmanager
-def lease(config: Config) -> Iterator[None]:
+def hold_lease(config: Config) -> Iterator[None]:
     """Hold the lease of this lake.
 
     The kernel frees it when the process ends, however it ends. It keeps well-behaved runners apart; that two of them

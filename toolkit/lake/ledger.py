@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.lake import reads
+from toolkit.lake import reads, scans
 from toolkit.lake.tables import BATCH_WIDTH, EVENTS
 from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event, to_arrow
@@ -195,7 +195,7 @@ class Ledger:
         if self._snapshot is None:
             return {}
         columns = ("batch_id", "generation", "commit_lsn", "ordinal", "end_lsn", "xid", "committed_at", "kind")
-        found = reads.scan_arrow(
+        found = scans.scan_arrow(
             self._config,
             EVENTS,
             (*columns, "relid", "schema_id", "payload"),

@@ -25,7 +25,7 @@ PROVEN = "proven_"
 
 def proven(config: Config, ledger: Ledger) -> dict[int, Lsn]:
     """The newest LSN at which every row of a table was compared and found equal, in this generation, by relid."""
-    from toolkit.lake.reads import scan
+    from toolkit.lake.scans import scan
 
     last = ledger.last()
     if last is None:
@@ -43,7 +43,7 @@ def found_wrong(config: Config, ledger: Ledger) -> dict[int, tuple[Lsn, Lsn]]:
 
     Each with the LSN at which its rows were last known to be right, and that of the check.
     """
-    from toolkit.lake.reads import scan
+    from toolkit.lake.scans import scan
 
     last, right = ledger.last(), proven(config, ledger)
     found: dict[int, tuple[Lsn, Lsn]] = {}
@@ -68,7 +68,7 @@ def at_one_lsn(config: Config, spark: SparkSession, tables: Sequence[TableVersio
         NotProven: a table was never proven, or not at the LSN of the others; the message names it.
     """
     from toolkit.lake.ledger import Ledger
-    from toolkit.lake.reads import scan
+    from toolkit.lake.scans import scan
     from toolkit.rawlog.states import live_tables
 
     versions = list(tables) or list(live_tables(Ledger(config)))
@@ -92,10 +92,10 @@ def at_one_lsn(config: Config, spark: SparkSession, tables: Sequence[TableVersio
 
 def kept_tags(config: Config) -> frozenset[str]:
     """The tags that keep what is proven, and what a view shows until it follows."""
-    from toolkit.lake import reads
+    from toolkit.lake import reads, scans
 
     views = (reads.properties(config, f"published.{name}") for name in reads.tables(config, "published", "VIEW"))
-    rows = reads.scan(config, PUBLISHED, ("tag",))
+    rows = scans.scan(config, PUBLISHED, ("tag",))
     return frozenset(tag for tag in (*(v.get("cdc.tag") for v in views), *(r["tag"] for r in rows)) if tag)
 
 

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from toolkit.lake import reads
+from toolkit.lake import reads, scans
 from toolkit.lake.proofs import PROVEN, PUBLISHED, shown_sql
 from toolkit.values.names import quote_spark
 
@@ -32,7 +32,7 @@ def keep(config: Config, spark: SparkSession, name: str, snapshot_id: int | None
 def follow(config: Config, spark: SparkSession) -> None:
     """Bring the views to `ops.published`, and drop those of tables that it no longer names, or names elsewhere."""
     # Of two proofs under one name, that of a table which has left it is the older one.
-    rows = (row for row in reads.scan(config, PUBLISHED) if row["relation"] is not None)
+    rows = (row for row in scans.scan(config, PUBLISHED) if row["relation"] is not None)
     wanted = {row["relation"]: row for row in sorted(rows, key=lambda row: (row["proven_at"], row["relation"]))}
     for name, row in wanted.items():
         known = reads.properties(config, f"published.{name}")

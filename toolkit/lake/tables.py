@@ -89,11 +89,9 @@ def create_small(spark: SparkSession, name: str, columns: Mapping[str, str]) -> 
     spark.sql(f"CREATE TABLE {name} ({shape}) USING iceberg TBLPROPERTIES ('format-version' = '2')")
 
 
-def drop(config: Config, table: str) -> None:
+def drop(spark: SparkSession, table: str) -> None:
     """Drop `namespace.table` with its files."""
-    from toolkit.lake.session import own_session
-
-    own_session(config).sql(f"DROP TABLE {table} PURGE")
+    spark.sql(f"DROP TABLE {table} PURGE")
 
 
 def require_writable(config: Config) -> None:

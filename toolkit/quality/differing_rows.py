@@ -34,7 +34,7 @@ def keys(config: Config, table: str) -> tuple[dict[str, str], ...]:
     Raises:
         ConfigError: the check found none or more than `FEW`, or the table has no key.
     """
-    from toolkit.lake.reads import scan
+    from toolkit.lake.scans import scan
     from toolkit.quality import published
 
     row = next((row for row in published.proofs(config).values() if row["table"] == table), None)

@@ -107,7 +107,7 @@ def _proven(result: TableCheck) -> bool:
 
 def proofs(config: Config) -> dict[int, dict[str, Any]]:
     """Read `ops.published` by relid, without a JVM. Empty before the first check."""
-    from toolkit.lake.reads import scan
+    from toolkit.lake.scans import scan
 
     return {row["relid"]: row for row in scan(config, PUBLISHED)}
 

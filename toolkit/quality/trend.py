@@ -32,7 +32,7 @@ class Episode:
 
 def results(config: Config) -> list[dict[str, Any]]:
     """Give every result of every check, oldest first."""
-    from toolkit.lake.reads import scan
+    from toolkit.lake.scans import scan
 
     return sorted(scan(config, RESULTS), key=lambda row: (row["checked_at"], row["table"]))
 
@@ -49,7 +49,7 @@ def proven(config: Config) -> list[dict[str, Any]]:
 
 def differing(config: Config) -> list[dict[str, Any]]:
     """Count the differing rows of each check, oldest first: checked_at, lsn, table, class, rows."""
-    from toolkit.lake.reads import scan_batches
+    from toolkit.lake.scans import scan_batches
 
     names = ("checked_at", "lsn", "table", "class")
     found: Counter[tuple[Any, ...]] = Counter()

@@ -11,6 +11,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from toolkit.rawlog.batch import SourceIdentity
+from toolkit.source import drain_mode
 from toolkit.source.connection import Connection
 from toolkit.values import resources
 from toolkit.values.config import Config
@@ -205,11 +206,9 @@ def read_identity(conn: Connection, config: Config) -> SourceIdentity:
     Raises:
         HistoryDiverged: a publication is gone; what it would have published since cannot be had again.
     """
-    from toolkit.source import change_log
-
     (row,) = _rows(conn, "introspect/identity", {"publications": list(config.source.publications)})
     for name in config.source.publications:
-        if name not in row["publications"] and not change_log.by_ticks(conn, config):
+        if name not in row["publications"] and not drain_mode.by_ticks(conn, config):
             raise HistoryDiverged(
                 f"publication {name!r} does not exist on the source; run `cdc init`, or `cdc init --new-generation` if"
                 " it was dropped after the log was started"

@@ -11,6 +11,7 @@ from psycopg.rows import dict_row
 
 from toolkit.source import catalog, locks
 from toolkit.source.connection import Connection, one_line
+from toolkit.source.drain_mode import by_ticks
 from toolkit.values import resources
 from toolkit.values.config import Config
 from toolkit.values.errors import PreflightFailed
@@ -36,16 +37,6 @@ def logged(config: Config, table: TableVersion | catalog.Relation) -> bool:
 def published(config: Config, table: TableVersion | catalog.Relation) -> bool:
     """Whether the slot captures the table itself; the rows of the others come as rows of the change log."""
     return config.capture_of(table.schema, table.name).capture in ("slot", "both")
-
-
-def by_ticks(conn: Connection, config: Config) -> bool:
-    """Whether the change log is drained by ticks and there is no slot at all."""
-    if not config.uses_change_log or config.source.change_log_drain == "slot":
-        return False
-    if config.source.change_log_drain == "tick":
-        return True
-    row = conn.execute("select pg_catalog.current_setting('wal_level') = 'logical'").fetchone()
-    return not (row and row[0])
 
 
 def install_sql(config: Config, *, ticks: bool) -> list[str]:

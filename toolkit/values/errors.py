@@ -6,11 +6,6 @@ and exits with `exit_code`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from toolkit.values.lsn import Lsn
-
 
 class CdcError(Exception):
     """Base class of all errors that the toolkit reports."""
@@ -50,7 +45,7 @@ class DecodeError(CdcError):
 class UnreadableChange(DecodeError):
     """The server cannot decode a change in its WAL; `lsn` is the position of that change."""
 
-    def __init__(self, message: str, lsn: Lsn | None) -> None:
+    def __init__(self, message: str, lsn: int | None) -> None:
         super().__init__(message)
         self.lsn = lsn
 

@@ -51,10 +51,10 @@ def ddl_list(ctx: Context, unhandled: bool, resolved: bool) -> None:
 def ddl_resolve(ctx: Context, ident: str, note: str) -> None:
     """Acknowledge an unhandled event with a note. A stale table still needs `cdc repair`."""
     from toolkit.history import unhandled_ddl
-    from toolkit.lake.lease import lease
+    from toolkit.lake.lease import hold_lease
 
     config = ctx.config
-    with lease(config):
+    with hold_lease(config):
         ctx.output.record(unhandled_ddl.resolve(config, ident, note))
 
 

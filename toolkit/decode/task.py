@@ -1,0 +1,33 @@
+"""Define what a worker decodes: a run of messages and the layouts of their tuples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from toolkit.decode.stream import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """The layout of the tuples of a relation, from message `start` on."""
+
+    start: int  # message index
+    relid: int
+    attnums: tuple[int, ...]  # by position in the tuple
+    width: int  # length of an image
+    schema_id: int | None  # None: no schema version fits
+    absent: tuple[int, ...] = ()
+    #: Kind of its events: row, logged (the slot captures it too), or log (rows of the change log itself).
+    kind: str = "row"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecodeTask:
+    """The messages that one worker decodes, possibly a part of one transaction. Holds everything but the bytes."""
+
+    path: str
+    run: Run  # its xids have 64 bits where they are known
+    bindings: tuple[Binding, ...]  # start: index into this task; 0 for those valid before it
+    batch_id: int
+    generation: int
+    images: tuple[Binding, ...] = ()  # layouts of the images within rows of the change log, `start` as in bindings

@@ -1,0 +1,53 @@
+"""Read rows of lake tables through pyiceberg, without a JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from toolkit.lake.reads import metadata_location
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.expressions import BooleanExpression
+
+    from toolkit.values.config import Config
+
+
+def scan_arrow(
+    config: Config,
+    table: str,
+    columns: Sequence[str] = ("*",),
+    *,
+    where: BooleanExpression | str | None = None,
+    snapshot: int | None = None,
+) -> pa.Table | None:
+    """Rows of a small `namespace.table` as of table snapshot id `snapshot` (the current one by default).
+
+    None if there is no such table.
+    """
+    if metadata_location(config, table) is None:
+        return None
+    from pyiceberg.expressions import AlwaysTrue
+
+    from toolkit.lake.jdbc import JdbcCatalog
+
+    opened = JdbcCatalog(config).load_table(table)
+    return opened.scan(where or AlwaysTrue(), selected_fields=tuple(columns), snapshot_id=snapshot).to_arrow()
+
+
+def scan_batches(config: Config, table: str, columns: Sequence[str], *, where: str) -> Iterator[pa.RecordBatch]:
+    """Rows of a `namespace.table` of any size, a batch at a time; none if there is no such table."""
+    if metadata_location(config, table) is None:
+        return
+    from toolkit.lake.jdbc import JdbcCatalog
+
+    yield from JdbcCatalog(config).load_table(table).scan(where, selected_fields=tuple(columns)).to_arrow_batch_reader()
+
+
+def scan(
+    config: Config, table: str, columns: Sequence[str] = ("*",), *, where: str | None = None
+) -> Iterator[dict[str, Any]]:
+    """Rows of a small `namespace.table`; none if there is no such table."""
+    found = scan_arrow(config, table, columns, where=where)
+    yield from found.to_pylist() if found is not None else ()

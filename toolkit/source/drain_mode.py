@@ -1,0 +1,16 @@
+"""Decide how the source is drained: by a slot, or by ticks of the change log."""
+
+from __future__ import annotations
+
+from toolkit.source.connection import Connection
+from toolkit.values.config import Config
+
+
+def by_ticks(conn: Connection, config: Config) -> bool:
+    """Say whether the change log is drained by ticks and there is no slot at all."""
+    if not config.uses_change_log or config.source.change_log_drain == "slot":
+        return False
+    if config.source.change_log_drain == "tick":
+        return True
+    row = conn.execute("select pg_catalog.current_setting('wal_level') = 'logical'").fetchone()
+    return not (row and row[0])
