@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from tests.support_history import column, snapshot
 from toolkit.history import rows_at_lsn
-from toolkit.lake import reads, session
+from toolkit.lake import check_results, published_views, reads, session
 from toolkit.lake.applied import applied
 from toolkit.lake.ledger import Ledger
 from toolkit.ops import maintenance
@@ -119,18 +120,18 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-def _killed_at(patch: pytest.MonkeyPatch, shop: Shop, step: str, number: int) -> None:
+def _killed_at(patch: pytest.MonkeyPatch, shop: Shop, step: Callable[..., Any], number: int) -> None:
     """Publish, and end at the `number`th call of a step, before it does anything."""
-    real, calls = getattr(published, step), []
+    module, calls = sys.modules[step.__module__], []
 
     def killed(*arguments: Any, **named: Any) -> None:
         calls.append(arguments)
         if len(calls) == number:
             raise Killed
-        real(*arguments, **named)
+        step(*arguments, **named)
 
     with patch.context() as inner:
-        inner.setattr(published, step, killed)
+        inner.setattr(module, step.__name__, killed)
         with pytest.raises(Killed):
             shop.publish()
 
@@ -143,9 +144,9 @@ def test_a_reader_sees_proven_rows_only_through_a_swap_and_a_kill(shop: Shop, mo
     assert shop.seen() == shop.seen_at_one_lsn() == (1, 1)
     shop.build(2)
     assert shop.seen() == shop.seen_at_one_lsn() == (1, 1)  # built, and not proven
-    _killed_at(monkeypatch, shop, "_write", 1)
+    _killed_at(monkeypatch, shop, check_results.write, 1)
     assert shop.seen() == shop.seen_at_one_lsn() == (1, 1)
-    _killed_at(monkeypatch, shop, "_create_view", 2)
+    _killed_at(monkeypatch, shop, published_views._create, 2)
     # Each view shows a proof, and a join of them two of them: whoever wants one LSN has it.
     assert shop.seen() == (2, 1)
     assert shop.seen_at_one_lsn() == (2, 2)
@@ -159,7 +160,7 @@ def test_a_reader_sees_proven_rows_only_through_a_swap_and_a_kill(shop: Shop, mo
     shop.maintain()
     assert shop.seen() == shop.seen_at_one_lsn() == (2, 2)
     assert {len([t for t in tags if t.startswith("proven")]) for tags in shop.tags().values()} == {1}
-    _killed_at(monkeypatch, shop, "_write", 2)  # behind the views
+    _killed_at(monkeypatch, shop, check_results.write, 2)  # behind the views
     assert shop.seen() == shop.seen_at_one_lsn() == (3, 3)
 
 
