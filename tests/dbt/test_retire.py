@@ -11,7 +11,7 @@ from tests.dbt.scenario import Row, Source, Table, column
 from tests.dbt.test_models import check_current, check_history
 from toolkit.build import retired
 from toolkit.history import rows_at_lsn
-from toolkit.lake import proofs, reads
+from toolkit.lake import opened, proofs, reads
 from toolkit.lake.ledger import Ledger
 from toolkit.ops import status_report
 from toolkit.values.errors import ConfigError
@@ -69,7 +69,7 @@ def test_a_renamed_table_leaves_when_no_view_reads_it(built: Lake) -> None:
     assert names(built) == {"current": {"public__u", "public__v", "mine"}, "history": {"public__u", "public__v"}}
     check_current(built, source, [renamed, other])
     check_history(built, source, renamed)
-    assert status_report.dropped_tables(built.config, Ledger(built.config)) == ()
+    assert status_report.dropped_tables(Ledger(built.config)) == ()
 
 
 def test_what_follows_must_stand_before_the_old_one_leaves(built: Lake) -> None:
@@ -87,7 +87,7 @@ def test_what_follows_must_stand_before_the_old_one_leaves(built: Lake) -> None:
     built.append(source)
     assert retired.retire(built.config, Ledger(built.config)) == ("current.public__gone",)
     assert names(built) == {"current": {"public__t"}, "history": {"public__t", "public__gone"}}
-    (dropped,) = status_report.dropped_tables(built.config, Ledger(built.config))
+    (dropped,) = status_report.dropped_tables(Ledger(built.config))
     assert (dropped.table, dropped.lsn, dropped.history) == ("public.gone", source.end_lsn, None)
 
 
@@ -152,13 +152,13 @@ def test_a_dropped_tables_history_ends_and_stays(built: Lake) -> None:
             want = source.at(one.relid, lsn)
             assert want is not None and have == want[0], (one.name, lsn)
         assert max(row[3] for row in found) == end
-    assert [(d.table, d.history) for d in status_report.dropped_tables(built.config, Ledger(built.config))] == [
+    assert [(d.table, d.history) for d in status_report.dropped_tables(Ledger(built.config))] == [
         ("public.t", "history.public__t__dropped_g1_300"), ("public.bag", "history.public__bag__dropped_g1_301"),
     ]  # fmt: skip
-    assert [r["v"] for r in rows_at_lsn.rows(built.config, "bag", key={"id": "3"})] == ["last"]
-    assert len(rows_at_lsn.rows(built.config, "bag", as_of=last)) == 3
+    assert [r["v"] for r in rows_at_lsn.rows(opened.Lake(built.config), "bag", key={"id": "3"})] == ["last"]
+    assert len(rows_at_lsn.rows(opened.Lake(built.config), "bag", as_of=last)) == 3
     with pytest.raises(ConfigError, match=r"public\.bag: it was dropped at"):
-        rows_at_lsn.rows(built.config, "bag")
+        rows_at_lsn.rows(opened.Lake(built.config), "bag")
 
     made = reads.snapshot_id(built.config, "history.public__t__dropped_g1_300")
     source.begin()

@@ -16,6 +16,7 @@ from tests.dbt.scenario import Source, Table, column
 from tests.dbt.test_models import actions, check_current, check_history, expected
 from toolkit.build import models
 from toolkit.history import rows_at_lsn
+from toolkit.lake import opened
 from toolkit.values.errors import BuildFailed, ConfigError, UnknownTable
 from toolkit.values.lsn import Lsn
 
@@ -260,9 +261,12 @@ def test_as_of_knows_the_tables_and_names_of_then(built: Lake) -> None:
     assert built.build(as_of=Lsn(source.lsn), select=["public__t303"]).stale == ()
     assert [s.table for s in built.build(as_of=red, select=["public__t303"]).stale] == ["public.t303"]
 
-    assert {row["v"] for row in rows_at_lsn.rows(built.config, "t", as_of=then)} == {"x", "y"}
+    assert {row["v"] for row in rows_at_lsn.rows(opened.Lake(built.config), "t", as_of=then)} == {"x", "y"}
     want = source.at(gone.relid, then)
     assert want is not None  # it was answered with no rows: another table has its name
-    assert Counter(tuple(row.values()) for row in rows_at_lsn.rows(built.config, "t302", as_of=then)) == want[0]
+    assert (
+        Counter(tuple(row.values()) for row in rows_at_lsn.rows(opened.Lake(built.config), "t302", as_of=then))
+        == want[0]
+    )
     with pytest.raises(ConfigError, match="was dropped at"):
-        rows_at_lsn.rows(built.config, "t304", as_of=Lsn(source.lsn))  # as if it were still there
+        rows_at_lsn.rows(opened.Lake(built.config), "t304", as_of=Lsn(source.lsn))  # as if it were still there

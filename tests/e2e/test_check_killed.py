@@ -18,6 +18,7 @@ from toolkit.build import dbt_run
 from toolkit.capture import initialise, slot_drain
 from toolkit.history import rows_at_lsn
 from toolkit.lake import proofs, session
+from toolkit.lake.opened import Lake
 from toolkit.lake.scans import scan
 from toolkit.quality import parity
 from toolkit.values.config import Config
@@ -83,7 +84,7 @@ def test_a_check_killed_anywhere(database: str, lake: Config, end: Any) -> None:
 
     def seen_at_one_lsn() -> set[int]:
         reader = session.own_session(config)
-        rows_at_lsn.at_one_lsn(config, reader)
+        rows_at_lsn.at_one_lsn(Lake(config), reader)
         return {reader.sql(f"select n from public__{name}").collect()[0][0] for name in TABLES}
 
     with psycopg.connect(database, autocommit=True) as conn:

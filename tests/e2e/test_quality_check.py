@@ -19,6 +19,7 @@ from toolkit.demo.server import EmbeddedServer
 from toolkit.history.rows_at_lsn import rows
 from toolkit.lake import session
 from toolkit.lake.ledger import Ledger
+from toolkit.lake.opened import Lake
 from toolkit.quality import expectations, parity, published, trend
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.source import exact_cut, row_lines, slot
@@ -76,25 +77,25 @@ def test_green_then_each_fault_is_found(source: Config) -> None:
     assert trend.differing(source) == []
     assert green.lsn is not None
     assert green.lsn == Ledger(source).last().complete_to  # type: ignore[union-attr]
-    assert published.published_lsn(source) == green.lsn
+    assert published.published_lsn(Lake(source).ledger) == green.lsn
     assert {"public.bag", "public.item"} <= set(green.published)
     spark = session.own_session(source)
     assert spark.table("published.public__item").count() == 299
 
     first = Lsn(green.lsn)
-    history = rows(source, "item", key={"id": "1"})
+    history = rows(Lake(source), "item", key={"id": "1"})
     assert [r["name"] for r in history] == ["n1", "new"]
-    assert len(rows(source, "item", as_of=first)) == 299
+    assert len(rows(Lake(source), "item", as_of=first)) == 299
     with pytest.raises(ConfigError, match="no column 'nope'"):
-        rows(source, "item", key={"nope": "1"})
+        rows(Lake(source), "item", key={"nope": "1"})
 
     _sql(source, "insert into public.item values (999, 'late', 0)")
     drained = slot_drain.drain(source)
     with pytest.raises(ConfigError, match="not built that far yet"):
-        rows(source, "item", as_of=drained.committed_lsn)
+        rows(Lake(source), "item", as_of=drained.committed_lsn)
     dbt_run.build(source)
-    assert len(rows(source, "item", as_of=drained.committed_lsn)) == 300
-    assert len(rows(source, "item", as_of=first)) == 299
+    assert len(rows(Lake(source), "item", as_of=drained.committed_lsn)) == 300
+    assert len(rows(Lake(source), "item", as_of=first)) == 299
 
     spark.sql("UPDATE current.public__item SET name = 'N7' WHERE id = 7")
     spark.sql("DELETE FROM current.public__item WHERE id = 8")

@@ -14,6 +14,7 @@ from toolkit.cli import frame, main
 from toolkit.history import rows_at_lsn
 from toolkit.lake import session
 from toolkit.lake.ledger import Ledger
+from toolkit.lake.opened import Lake
 from toolkit.ops import status_report
 from toolkit.quality import parity
 from toolkit.rawlog import states
@@ -90,8 +91,8 @@ def test_a_part_heals_what_it_covers_and_only_a_check_says_so(
     refused = dbt_run.build(config, as_of=proven)
     assert [s.table for s in refused.stale] == ["public.short"]
     with pytest.raises(NotProven, match=r"rows of public\.short"):
-        rows_at_lsn.rows(config, "short", as_of=proven)
-    assert len(rows_at_lsn.rows(config, "root", as_of=proven)) == 6
+        rows_at_lsn.rows(Lake(config), "short", as_of=proven)
+    assert len(rows_at_lsn.rows(Lake(config), "root", as_of=proven)) == 6
     dbt_run.build(config)
 
     spark = session.own_session(config)

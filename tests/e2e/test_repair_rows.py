@@ -20,6 +20,7 @@ from toolkit.demo.server import EmbeddedServer
 from toolkit.history import rows_at_lsn
 from toolkit.lake import session
 from toolkit.lake.ledger import Ledger
+from toolkit.lake.opened import Lake
 from toolkit.ops import status_report
 from toolkit.quality import parity, published
 from toolkit.quality.report import CheckReport, TableCheck
@@ -116,8 +117,8 @@ def test_the_printed_commands_heal_the_named_rows_and_no_others(config: Config) 
         f"a check found at {red.lsn}"
     }
     with pytest.raises(NotProven, match="last known to be right at"):
-        rows_at_lsn.rows(config, "public.item", red.lsn, {"id": "6"})
-    assert rows_at_lsn.rows(config, "public.item", first.lsn, {"id": "6"})
+        rows_at_lsn.rows(Lake(config), "public.item", red.lsn, {"id": "6"})
+    assert rows_at_lsn.rows(Lake(config), "public.item", first.lsn, {"id": "6"})
     current = "SELECT id, _cdc_from_lsn AS lsn, name FROM current.public__item"
     before = {row["id"]: row for row in spark.sql(current).collect()}
 

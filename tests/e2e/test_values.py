@@ -20,6 +20,7 @@ from toolkit.demo.server import EmbeddedServer
 from toolkit.history import column_life, rows_at_lsn, versions
 from toolkit.lake import schema_update, session
 from toolkit.lake.ledger import Ledger
+from toolkit.lake.opened import Lake
 from toolkit.ops import diagnosis
 from toolkit.quality import parity
 from toolkit.quality.report import CheckReport
@@ -349,12 +350,14 @@ def test_trap_116_odd_names(world: World):
     for name in (*TABLES, "odd"):
         assert world.texts(name) == world.source(name), name
         assert world.texts(name, "history") == world.source(name), name
-    shape = versions.show(world.config, f"public.{TABLES[0]}").table
+    shape = versions.show(Ledger(world.config), f"public.{TABLES[0]}").table
     assert shape.name == TABLES[0]
-    (row,) = rows_at_lsn.rows(world.config, f"public.{TABLES[0]}", key={"id": "2"})
+    (row,) = rows_at_lsn.rows(Lake(world.config), f"public.{TABLES[0]}", key={"id": "2"})
     assert (row["a"], row["A"]) == ("x", "2024-01-01")
-    assert rows_at_lsn.rows(world.config, f"{quote_postgres(SCHEMA)}.elsewhere") == [{"id": "1", "a": "said there"}]
-    (row,) = rows_at_lsn.rows(world.config, "odd", key={ODD[0]: "s", ODD[1]: "s"})
+    assert rows_at_lsn.rows(Lake(world.config), f"{quote_postgres(SCHEMA)}.elsewhere") == [
+        {"id": "1", "a": "said there"}
+    ]
+    (row,) = rows_at_lsn.rows(Lake(world.config), "odd", key={ODD[0]: "s", ODD[1]: "s"})
     assert row[ODD[2]] == "s"
 
 
@@ -389,7 +392,7 @@ def test_trap_114_generated_columns_are_left_out(world: World):
     for layer in ("current", "history"):
         names = {c for c in spark.table(f"{layer}.public__t").columns if c[:5] != "_cdc_"}
         assert names == {"id", "a", "A_a3"}
-    shape = versions.show(world.config, "public.t").table
+    shape = versions.show(Ledger(world.config), "public.t").table
     assert {c.name: (c.generated, c.published) for c in shape.columns if c.generated} == {
         name: (kind, False) for name, kind in (("g", "s"), ("v", "v")) if shape.column(name)
     }
@@ -443,7 +446,7 @@ def test_ddl_reaches_current_and_published_waits_for_its_proof(world: World):
     # The lake's names of a and A have changed sides with them; each column is still the one it was.
     assert (after["a"][0], after["A_a2"][0]) == (before["A_a3"], before["a"])
     assert after["g"][0] not in before.values()
-    lives = column_life.explain(config, "public.T", "g")
+    lives = column_life.explain(Ledger(config), "public.T", "g")
     # Its expression names the column that was renamed twice: three stretches before it was dropped.
     assert [(s.dropped, s.type) for s in lives] == [
         *[(False, "text")] * 3,

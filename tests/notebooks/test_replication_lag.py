@@ -39,7 +39,7 @@ def drained(lake: Config, spark: object) -> Config:
 
 
 def test_a_batch_is_as_the_ledger_has_it(drained: Config) -> None:
-    frame = lag.batches_frame(drained)
+    frame = lag.batches_frame(Ledger(drained))
     assert frame["batch_id"].tolist() == [2, 3]  # not the generation before
     assert frame["wal_bytes"].tolist() == [0x1000, 0x4000]
     assert frame["complete_to"].tolist() == ["0/2000", "0/6000"]
@@ -60,4 +60,4 @@ def test_the_notebook_says_how_far(drained: Config, tmp_path: Path) -> None:
 
 def test_no_ledger_is_one_line(lake: Config) -> None:
     with pytest.raises(LakeError, match="cdc init"):
-        lag.batches_frame(lake)
+        lag.batches_frame(Ledger(lake))

@@ -20,6 +20,7 @@ from tests.trap_world import PAIR, World
 from toolkit.capture import initialise, slot_drain
 from toolkit.demo.server import EmbeddedServer
 from toolkit.history import ddl_lint, effects, versions
+from toolkit.lake.ledger import Ledger
 from toolkit.source import catalog, install, slot
 from toolkit.source.connection import Connection, connect
 from toolkit.values.config import Config, SourceConfig
@@ -344,7 +345,7 @@ def test_each_ddl_has_its_class(world: World, plain_lake: Config) -> None:
     world.sql(*classes)
     slot_drain.drain(config)
     told: dict[str | None, str] = {}
-    for event in versions.events(config):
+    for event in versions.events(Ledger(config)):
         told[event.sql] = effects.worst([event.effect, told.get(event.sql, effects.NONE)])
     assert {sql: kind for sql, kind in told.items() if sql in classes} == classes
 

@@ -210,21 +210,21 @@ def test_unhandled_events_are_listed_and_resolved_with_a_note(world: World, plai
         "set cdc.capture = off", "alter table t add column skipped int", "reset cdc.capture",
     )  # fmt: skip
     slot_drain.drain(config)
-    found = unhandled_ddl.unhandled(config)
+    found = unhandled_ddl.unhandled(Ledger(config))
     assert sorted({one.kind for one in found}) == ["not captured", "past capture", "refused message"]
     assert {s.state for s in table_states(Ledger(config))} == {"stale"}
     with pytest.raises(ConfigError, match="no unhandled event"):
-        unhandled_ddl.resolve(config, "1-2-3", "what?")
+        unhandled_ddl.resolve(Ledger(config), "1-2-3", "what?")
     for one in found:
-        assert unhandled_ddl.resolve(config, one.id, "seen").note == "seen"
-    assert unhandled_ddl.unhandled(config) == ()
-    assert [one.note for one in unhandled_ddl.unhandled(config, resolved=True)] == ["seen"] * len(found)
+        assert unhandled_ddl.resolve(Ledger(config), one.id, "seen").note == "seen"
+    assert unhandled_ddl.unhandled(Ledger(config)) == ()
+    assert [one.note for one in unhandled_ddl.unhandled(Ledger(config), resolved=True)] == ["seen"] * len(found)
     assert {s.state for s in table_states(Ledger(config))} == {"stale"}  # a note heals nothing
     # The log goes on from there, and an idle drain finds nothing again.
     world.sql("insert into t values (8, 'z')")
     slot_drain.drain(config)
     slot_drain.drain(config)
-    assert unhandled_ddl.unhandled(config) == ()
+    assert unhandled_ddl.unhandled(Ledger(config)) == ()
 
 
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
@@ -246,11 +246,11 @@ def test_a_comparison_goes_into_the_batch_that_completes_the_drain(world: World,
     (state,) = table_states(Ledger(config))
     assert (state.state, state.from_lsn) == ("stale", before.compared_to)
     # When it happened nobody knows: schema history has the interval.
-    found = versions.versions(config, "t")[-1]
+    found = versions.versions(Ledger(config), "t")[-1]
     assert (found.since, found.valid_from, found.ddl) == (before.compared_to, result.committed_lsn, None)
-    assert [v.since for v in versions.versions(config, "t")[:-1]] == [None]
-    assert [s.since for s in column_life.explain(config, "t", "sneaked")] == [before.compared_to]
-    assert list(versions.versions_frame(config, "t")["since"]) == [None, str(before.compared_to)]
+    assert [v.since for v in versions.versions(Ledger(config), "t")[:-1]] == [None]
+    assert [s.since for s in column_life.explain(Ledger(config), "t", "sneaked")] == [before.compared_to]
+    assert list(versions.versions_frame(Ledger(config), "t")["since"]) == [None, str(before.compared_to)]
 
 
 __all__ = ["plain_lake"]

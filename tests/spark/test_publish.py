@@ -17,6 +17,7 @@ from toolkit.history import rows_at_lsn
 from toolkit.lake import check_results, published_views, reads, session
 from toolkit.lake.applied import applied
 from toolkit.lake.ledger import Ledger
+from toolkit.lake.opened import Lake
 from toolkit.ops import maintenance
 from toolkit.quality import published
 from toolkit.quality.report import CheckReport, TableCheck
@@ -101,7 +102,7 @@ class Shop:
     def seen_at_one_lsn(self) -> tuple[int, int]:
         # Of this lake, as a process of its own would have it: a plain new session is of the JVM's first lake.
         reader = session._configured(self.spark, session.spark_settings(self.config))
-        lsn = rows_at_lsn.at_one_lsn(self.config, reader)
+        lsn = rows_at_lsn.at_one_lsn(Lake(self.config), reader)
         row = reader.sql("SELECT a.n, b.n FROM public__a a CROSS JOIN public__b b").first()
         assert row is not None
         assert row[0] == lsn
@@ -138,7 +139,7 @@ def _killed_at(patch: pytest.MonkeyPatch, shop: Shop, step: Callable[..., Any], 
 
 def test_a_reader_sees_proven_rows_only_through_a_swap_and_a_kill(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotProven, match=r"never"):
-        rows_at_lsn.at_one_lsn(shop.config, shop.spark)
+        rows_at_lsn.at_one_lsn(Lake(shop.config), shop.spark)
     shop.build(1)
     shop.publish()
     assert shop.seen() == shop.seen_at_one_lsn() == (1, 1)
@@ -227,7 +228,7 @@ def test_a_renamed_table_that_is_red_is_read_under_the_name_of_its_proof(shop: S
     assert proof is not None
     relation = f"current.{proof['relation']} VERSION AS OF '{proof['tag']}'"
     assert [row["n"] for row in shop.spark.sql(f"SELECT n FROM {relation}").collect()] == [1]
-    assert rows_at_lsn.at_one_lsn(shop.config, shop.spark) == 1
+    assert rows_at_lsn.at_one_lsn(Lake(shop.config), shop.spark) == 1
     assert [row["n"] for row in shop.spark.table("public__c").collect()] == [1]
     shop.spark.sql("INSERT INTO current.public__c VALUES (5, 5)")
     shop.publish()
@@ -245,7 +246,7 @@ def test_a_red_table_stays_and_one_lsn_is_refused_by_its_name(shop: Shop) -> Non
     assert shop.seen() == (2, 1)
     with pytest.raises(NotProven, match=r"proven at 0/2, but not public\.b \(0/1\)"):
         shop.seen_at_one_lsn()
-    assert rows_at_lsn.at_one_lsn(shop.config, shop.spark, ["b"]) == 1
+    assert rows_at_lsn.at_one_lsn(Lake(shop.config), shop.spark, ["b"]) == 1
     assert [row[0] for row in shop.spark.table("public__b").collect()] == [1]
     told = {row["table"]: row["status"] for row in shop.spark.table("ops.proofs").collect()}
     assert told == {"public.a": "identical", "public.b": "different"}

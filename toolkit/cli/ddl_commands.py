@@ -32,11 +32,11 @@ def ddl_list(ctx: Context, unhandled: bool, resolved: bool) -> None:
 
         from toolkit.history import unhandled_ddl
 
-        found = [asdict(one) for one in unhandled_ddl.unhandled(ctx.config, resolved=resolved)]
+        found = [asdict(one) for one in unhandled_ddl.unhandled(ctx.lake.ledger, resolved=resolved)]
         ctx.output.table(found, ["id", "lsn", "kind", "table", "what", *(["note", "resolved_by"] if resolved else [])])
         return
 
-    events = versions.events(ctx.config)
+    events = versions.events(ctx.lake.ledger)
     rows = [
         {"lsn": e.end_lsn, "tag": e.tag, "effect": e.effect, "role": e.role, "event": e.event, "sql": e.sql}
         for e in events
@@ -53,9 +53,9 @@ def ddl_resolve(ctx: Context, ident: str, note: str) -> None:
     from toolkit.history import unhandled_ddl
     from toolkit.lake.lease import hold_lease
 
-    config = ctx.config
-    with hold_lease(config):
-        ctx.output.record(unhandled_ddl.resolve(config, ident, note))
+    lake = ctx.lake
+    with hold_lease(lake.config):
+        ctx.output.record(unhandled_ddl.resolve(lake.ledger, ident, note))
 
 
 @ddl.command("pause")

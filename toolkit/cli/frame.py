@@ -21,6 +21,7 @@ from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
     from toolkit.cli.output import Output
+    from toolkit.lake.opened import Lake
     from toolkit.values.config import Config
 
 RED = 3
@@ -39,6 +40,12 @@ class Context:
         from toolkit.values import config
 
         return config.load(self.config_path)
+
+    @property
+    def lake(self) -> Lake:
+        from toolkit.lake.opened import Lake
+
+        return Lake(self.config)
 
     @property
     def output(self) -> Output:

@@ -39,7 +39,7 @@ def schema_history(ctx: Context, table: str) -> None:
             "changes": [str(c) for c in v.changes],
             "sql": v.ddl and v.ddl.sql,
         }
-        for v in versions.versions(ctx.config, table)
+        for v in versions.versions(ctx.lake.ledger, table)
     ]
     ctx.output.table(rows, ["from_lsn", "to_lsn", "since_lsn", "schema_id", "tag", "role", "at", "changes"])
 
@@ -54,7 +54,7 @@ def schema_show(ctx: Context, table: str, as_of: Lsn | None) -> None:
     from toolkit.values.lake_types import spark_type
     from toolkit.values.names import lake_columns
 
-    found = versions.show(ctx.config, table, as_of)
+    found = versions.show(ctx.lake.ledger, table, as_of)
     version = found.table
     names = lake_columns([(c.attnum, c.name) for c in version.columns])
     rows = [
@@ -84,7 +84,7 @@ def schema_diff(ctx: Context, table: str, from_lsn: Lsn, to_lsn: Lsn) -> None:
     """Show what changed between two LSNs, by column identity."""
     from toolkit.history import versions
 
-    changes = versions.diff(ctx.config, table, from_lsn, to_lsn)
+    changes = versions.diff(ctx.lake.ledger, table, from_lsn, to_lsn)
     rows = [{"kind": c.kind, "column": c.column, "before": c.before, "after": c.after} for c in changes]
     ctx.output.table(rows, ["kind", "column", "before", "after"])
 
@@ -114,7 +114,7 @@ def schema_explain(ctx: Context, table: str, column: str | None) -> None:
             "first_row": s.seen and s.seen.first,
             "last_row": s.seen and s.seen.last,
         }
-        for s in column_life.explain(ctx.config, table, column)
+        for s in column_life.explain(ctx.lake.ledger, table, column)
     ]
     shown = [
         "attnum",
@@ -145,5 +145,5 @@ def rows(ctx: Context, table: str, as_of: Lsn | None, key: tuple[str, ...]) -> N
     if bad is not None:
         raise click.BadParameter(f"{bad!r}: expected COLUMN=VALUE", param_hint="--key")
     pairs = dict(k.split("=", 1) for k in key) or None
-    found = rows_at_lsn.rows(ctx.config, table, as_of, pairs)
+    found = rows_at_lsn.rows(ctx.lake, table, as_of, pairs)
     ctx.output.table(found, list(found[0]) if found else [])

@@ -262,10 +262,11 @@ class _Demo:
     def _lake_rows(self, truth: _Truth) -> list[tuple[str | None, ...]]:
         """The rebuilt table in the source's text form, if it has the columns that it had then."""
         from toolkit.history import versions
+        from toolkit.lake.ledger import Ledger
         from toolkit.lake.session import own_session
         from toolkit.values.lake_types import text_sql
 
-        table = versions.show(self.config, f"public.{_AS_OF_TABLE}", truth.lsn).table
+        table = versions.show(Ledger(self.config), f"public.{_AS_OF_TABLE}", truth.lsn).table
         if tuple(c.name for c in table.columns) != truth.columns:
             return []
         names = lake_columns([(c.attnum, c.name) for c in table.columns])
@@ -286,8 +287,9 @@ class _Demo:
         from toolkit.history import versions
         from toolkit.lake.ledger import Ledger
 
-        self.report.ddl_events = len(versions.events(self.config))
-        self.report.changes = sum(batch.changes for batch in Ledger(self.config).batches())
+        ledger = Ledger(self.config)
+        self.report.ddl_events = len(versions.events(ledger))
+        self.report.changes = sum(batch.changes for batch in ledger.batches())
 
     def _places(self, notebook: Path) -> None:
         from toolkit.quality import expectations

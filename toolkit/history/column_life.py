@@ -18,7 +18,7 @@ from toolkit.values.table import Column
 if TYPE_CHECKING:
     import pandas as pd
 
-    from toolkit.values.config import Config
+    from toolkit.lake.ledger import Ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Span:
     since: Lsn | None = None  # found late: it may have begun from here on
 
 
-def explain(config: Config, table: str, column: str | None = None) -> tuple[Span, ...]:
+def explain(ledger: Ledger, table: str, column: str | None = None) -> tuple[Span, ...]:
     """Every stretch of every life of the columns that ever had the name `column` (of all columns for None).
 
     Ordered by column (attnum), then by position.
@@ -56,7 +56,7 @@ def explain(config: Config, table: str, column: str | None = None) -> tuple[Span
         UnknownTable: no captured table ever had that name.
         ConfigError: no column of it ever had that name.
     """
-    found = versions(config, table)
+    found = versions(ledger, table)
     spans = _spans(found)
     if column is not None:
         lives = {s.attnum for s in spans if s.name == column}
@@ -65,11 +65,11 @@ def explain(config: Config, table: str, column: str | None = None) -> tuple[Span
             close = difflib.get_close_matches(column, names, 3) or names[:10]
             raise ConfigError(f"{table} never had a column {column!r}; did you mean {', '.join(close)}?")
         spans = [s for s in spans if s.attnum in lives]
-    read = _images(config, found[-1].relid)
+    read = _images(ledger, found[-1].relid)
     return tuple(replace(s, seen=_merged([read[i] for i in s.schema_ids if i in read])) for s in spans)
 
 
-def explain_frame(config: Config, table: str, column: str | None = None) -> pd.DataFrame:
+def explain_frame(ledger: Ledger, table: str, column: str | None = None) -> pd.DataFrame:
     """`explain` as a frame, for notebooks.
 
     Columns: attnum, column, type, valid_from, valid_to (LSN text, None while valid), since (LSN text; where a change
@@ -96,7 +96,7 @@ def explain_frame(config: Config, table: str, column: str | None = None) -> pd.D
             "first_row": str(s.seen.first) if s.seen else None,
             "last_row": str(s.seen.last) if s.seen else None,
         }
-        for s in explain(config, table, column)
+        for s in explain(ledger, table, column)
     ]
     frame = pd.DataFrame(rows)
     frame["at"] = pd.to_datetime(frame["at"], utc=True, format="ISO8601")
@@ -128,7 +128,7 @@ def _spans(found: list[VersionInfo]) -> list[Span]:
     return [span for attnum in sorted(lives) for span in lives[attnum]]
 
 
-def _images(config: Config, relid: int) -> dict[int, Seen]:
+def _images(ledger: Ledger, relid: int) -> dict[int, Seen]:
     """New images in the log by the schema version that read them. Streamed: the log may hold more than fits."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -138,7 +138,7 @@ def _images(config: Config, relid: int) -> dict[int, Seen]:
 
     found: dict[int, Seen] = {}
     where = f"kind = 'row' and relid = {relid} and op != 'D'"
-    for batch in scans.scan_batches(config, EVENTS, ("schema_id", "end_lsn"), where=where):
+    for batch in scans.scan_batches(ledger.config, EVENTS, ("schema_id", "end_lsn"), where=where):
         table = pa.Table.from_batches([batch]).filter(pc.is_valid(batch["schema_id"]))
         figures = table.group_by("schema_id").aggregate([("end_lsn", "count"), ("end_lsn", "min"), ("end_lsn", "max")])
         for row in figures.to_pylist():

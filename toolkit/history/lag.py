@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from toolkit.lake.ledger import require_ledger
 from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from toolkit.values.config import Config
+    from toolkit.lake.ledger import Ledger
 
 
-def batches_frame(config: Config) -> pd.DataFrame:
+def batches_frame(ledger: Ledger) -> pd.DataFrame:
     """One row a batch of the newest generation, oldest first.
 
     Columns: `batch_id`; `origin` (slot, change_log, snapshot, check); `from_lsn`, `complete_to` as `X/Y`; `wal_bytes`
@@ -25,7 +24,7 @@ def batches_frame(config: Config) -> pd.DataFrame:
     """
     import pandas as pd
 
-    records = require_ledger(config).batches()
+    records = ledger.require().batches()
     records = tuple(record for record in records if record.generation == records[-1].generation)
     frame = pd.DataFrame(
         {

@@ -15,22 +15,23 @@ from toolkit.values.lsn import Lsn
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from toolkit.values.config import Config
+    from toolkit.lake.ledger import Ledger
+    from toolkit.lake.opened import Lake
     from toolkit.values.table import TableVersion
 
 
-def at_one_lsn(config: Config, spark: SparkSession, tables: Sequence[str] = ()) -> Lsn:
+def at_one_lsn(lake: Lake, spark: SparkSession, tables: Sequence[str] = ()) -> Lsn:
     """Make temporary views `<schema>__<table>` of `tables` (all if empty) in a session, all at one proven LSN.
 
     Raises:
         UnknownTable: no captured table has that name.
         NotProven: a table was never proven, or not at the LSN of the others; the message names it.
     """
-    return proofs.at_one_lsn(config, spark, [resolve(config, name) for name in tables])
+    return proofs.at_one_lsn(lake.ledger, spark, [resolve(lake.ledger, name) for name in tables])
 
 
 def rows(
-    config: Config, table: str, as_of: Lsn | None = None, key: Mapping[str, str] | None = None
+    lake: Lake, table: str, as_of: Lsn | None = None, key: Mapping[str, str] | None = None
 ) -> list[dict[str, str | None]]:
     """Rows as PostgreSQL prints them, by the table's present column names.
 
@@ -45,30 +46,27 @@ def rows(
     """
     from toolkit.history import versions
     from toolkit.lake import row_lines
-    from toolkit.lake.session import own_session
     from toolkit.values.row_line import comparison
 
-    last = versions.newest(config, table, as_of)
+    last = versions.newest(lake.ledger, table, as_of)
     version = last.table
     plan = comparison(version, 1)
     names = [c.name for c in plan.columns]
     unknown = [name for name in key or () if name not in names]
     if unknown:
         raise ConfigError(f"{version.identifier} has no column {unknown[0]!r}; it has {', '.join(names)}")
-    _require_known(config, version, as_of)
+    _require_known(lake.ledger, version, as_of)
     versioned = as_of is not None or key is not None
-    spark = own_session(config)
+    spark = lake.spark
     if version.dropped and not versioned:
         raise ConfigError(f"rows of {version.identifier}: it was dropped at {last.end_lsn}; give a key or an LSN")
     relation = f"{'history' if versioned else 'current'}.{last.history_name}"
-    _require_built(config, spark, relation, version, as_of)
+    _require_built(lake, spark, relation, version, as_of)
     fields = dict(zip(names, row_lines.current_fields(plan), strict=True))
     return row_versions.read(spark, relation, fields, key, as_of)
 
 
-def _require_built(
-    config: Config, spark: SparkSession, relation: str, version: TableVersion, as_of: Lsn | None
-) -> None:
+def _require_built(lake: Lake, spark: SparkSession, relation: str, version: TableVersion, as_of: Lsn | None) -> None:
     """Refuse to answer from a table that lacks changes of the log below the asked LSN; tables without any are current.
 
     The newest rows need no such care: they are those of the last build, and nobody asked for an LSN. Another source
@@ -76,7 +74,7 @@ def _require_built(
     """
     from toolkit.lake import reads
 
-    if reads.properties(config, relation).get("cdc.relid", str(version.relid)) != str(version.relid):
+    if reads.properties(lake.config, relation).get("cdc.relid", str(version.relid)) != str(version.relid):
         at = f"--as-of-lsn {as_of}" if as_of else "--as-of-lsn with an LSN at which it was there"
         raise ConfigError(f"rows of {version.identifier}: another table has its name now; run `cdc build {at}`")
     if as_of is None:
@@ -85,13 +83,10 @@ def _require_built(
         raise ConfigError(f"rows of {version.identifier} as of {as_of}: not built that far yet; run `cdc build`")
 
 
-def _require_known(config: Config, version: TableVersion, as_of: Lsn | None) -> None:
+def _require_known(ledger: Ledger, version: TableVersion, as_of: Lsn | None) -> None:
     """Refuse an LSN at which the log cannot say what the rows were."""
-    from toolkit.lake.ledger import Ledger
-
     if as_of is None:
         return
-    ledger = Ledger(config)
     last = ledger.last()
     if last is None or as_of > last.complete_to:
         end = "it is empty" if last is None else f"it ends at {last.complete_to}"
@@ -106,6 +101,6 @@ def _require_known(config: Config, version: TableVersion, as_of: Lsn | None) -> 
     then = ledger.latest_versions(as_of)[version.relid]
     if then.table.dropped:
         raise ConfigError(f"{doing}: it was dropped at {then.end_lsn}; give an LSN below")
-    for found, state in states_at(ledger, as_of, found_wrong(config, ledger)):
+    for found, state in states_at(ledger, as_of, found_wrong(ledger.config, ledger)):
         if found.table.relid == version.relid and state.state != "ok":
             raise NotProven(f"{doing}: stale since {state.from_lsn}: {state.reason}; {state.remedy}")

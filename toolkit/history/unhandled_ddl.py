@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from toolkit.lake.ledger import require_ledger
 from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event
 from toolkit.values.errors import ConfigError
@@ -20,7 +19,6 @@ from toolkit.values.lsn import Lsn
 if TYPE_CHECKING:
     from toolkit.lake.ledger import Ledger
     from toolkit.rawlog.event import TableEvent
-    from toolkit.values.config import Config
 
 _RESOLVED = "cdc.resolved"
 _CAPTURE = {"capture_failed": "capture failed", "capture_skipped": "not captured", "capture_paused": "capture paused"}
@@ -40,20 +38,20 @@ class Unhandled:
     resolved_at: str | None
 
 
-def unhandled(config: Config, *, resolved: bool = False) -> tuple[Unhandled, ...]:
+def unhandled(ledger: Ledger, *, resolved: bool = False) -> tuple[Unhandled, ...]:
     """In log order; those with a note only if `resolved`.
 
     Raises:
         LakeError: there is no ledger yet.
     """
-    ledger = require_ledger(config)
+    ledger.require()
     notes = {e.payload["id"]: e.payload for e in ledger.messages() if _is_note(e)}
     found = sorted([*_messages(ledger), *_captures(ledger), *_gaps(ledger)], key=lambda one: (one.lsn, one.id))
     noted = (_noted(one, notes.get(one.id)) for one in found)
     return tuple(one for one in noted if resolved or one.note is None)
 
 
-def resolve(config: Config, ident: str, note: str) -> Unhandled:
+def resolve(ledger: Ledger, ident: str, note: str) -> Unhandled:
     """Put a note to one, in the log.
 
     Raises:
@@ -61,10 +59,9 @@ def resolve(config: Config, ident: str, note: str) -> Unhandled:
     """
     if not note.strip():
         raise ConfigError(f"resolving {ident}: the note is empty; say what was done about it")
-    one = next((u for u in unhandled(config, resolved=True) if u.id == ident), None)
+    one = next((u for u in unhandled(ledger, resolved=True) if u.id == ident), None)
     if one is None:
         raise ConfigError(f"resolving {ident}: no unhandled event has that id; see cdc ddl list --unhandled")
-    ledger = require_ledger(config)
     last = ledger.last()
     assert last is not None
     now = datetime.now(UTC).isoformat()

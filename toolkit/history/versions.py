@@ -20,7 +20,7 @@ from toolkit.values.table import Column, SchemaVersion, TableVersion
 if TYPE_CHECKING:
     import pandas as pd
 
-    from toolkit.values.config import Config
+    from toolkit.lake.ledger import Ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,25 +84,25 @@ class VersionInfo:
         return self.table.identifier
 
 
-def versions(config: Config, table: str) -> list[VersionInfo]:
+def versions(ledger: Ledger, table: str) -> list[VersionInfo]:
     """All versions of a table, oldest first. `table` may be any name it ever had.
 
     Raises:
         UnknownTable: no captured table ever had that name.
     """
-    return _versions(_Log.read(config), table, None)
+    return _versions(_Log.read(ledger), table, None)
 
 
-def show(config: Config, table: str, as_of: Lsn | None = None) -> VersionInfo:
+def show(ledger: Ledger, table: str, as_of: Lsn | None = None) -> VersionInfo:
     """The version valid at `as_of` (the newest for None).
 
     Raises:
         UnknownTable: the name is unknown, or the table had no version yet at that LSN.
     """
-    return _valid_at(_versions(_Log.read(config), table, as_of), table, as_of)
+    return _valid_at(_versions(_Log.read(ledger), table, as_of), table, as_of)
 
 
-def diff(config: Config, table: str, start: Lsn, end: Lsn) -> tuple[Change, ...]:
+def diff(ledger: Ledger, table: str, start: Lsn, end: Lsn) -> tuple[Change, ...]:
     """What changed between two LSNs, whatever happened in between.
 
     Raises:
@@ -110,33 +110,33 @@ def diff(config: Config, table: str, start: Lsn, end: Lsn) -> tuple[Change, ...]
     """
     if end < start:
         raise ConfigError(f"comparing {table} from {start} to {end}: the first LSN is the later one")
-    log = _Log.read(config)
+    log = _Log.read(ledger)
     found = _versions(log, table, start)
     return changes(_valid_at(found, table, start).table, _valid_at(found, table, end).table)
 
 
-def events(config: Config) -> list[DdlEvent]:
+def events(ledger: Ledger) -> list[DdlEvent]:
     """All captured DDL commands, in the order of their effects."""
-    return list(_Log.read(config).ddl)
+    return list(_Log.read(ledger).ddl)
 
 
-def resolve(config: Config, table: str, as_of: Lsn | None = None) -> TableVersion:
+def resolve(ledger: Ledger, table: str, as_of: Lsn | None = None) -> TableVersion:
     """The table that a name means: the live one of that name, else the last one that had it.
 
     Raises:
         UnknownTable: no captured table ever had that name; close names are listed.
     """
-    return newest(config, table, as_of).table
+    return newest(ledger, table, as_of).table
 
 
-def newest(config: Config, table: str, as_of: Lsn | None = None) -> SchemaVersion:
+def newest(ledger: Ledger, table: str, as_of: Lsn | None = None) -> SchemaVersion:
     """The last schema version of the table that a name means."""
-    log = _Log.read(config)
+    log = _Log.read(ledger)
     relid = _resolve(log, table, as_of)
     return max((v for v in log.schemas if v.table.relid == relid), key=_position)
 
 
-def versions_frame(config: Config, table: str) -> pd.DataFrame:
+def versions_frame(ledger: Ledger, table: str) -> pd.DataFrame:
     """The versions as a frame, for notebooks.
 
     Columns: schema_id, valid_from, valid_to (LSN text, None while valid), from_bytes, to_bytes (LSN as number), since
@@ -160,14 +160,14 @@ def versions_frame(config: Config, table: str) -> pd.DataFrame:
             "at": v.ddl.at if v.ddl else None,
             "changes": "\n".join(str(c) for c in v.changes),
         }
-        for v in versions(config, table)
+        for v in versions(ledger, table)
     ]
     frame = pd.DataFrame(rows).astype({"from_bytes": "int64", "to_bytes": "Int64"})
     frame["at"] = pd.to_datetime(frame["at"], utc=True, format="ISO8601")
     return frame
 
 
-def shape_frame(config: Config, table: str, as_of: Lsn | None = None) -> pd.DataFrame:
+def shape_frame(ledger: Ledger, table: str, as_of: Lsn | None = None) -> pd.DataFrame:
     """The columns of a table as of an LSN, for notebooks.
 
     Columns: attnum, name, type, not_null, default, key (position in the replica identity, from 1), published, comment,
@@ -178,7 +178,7 @@ def shape_frame(config: Config, table: str, as_of: Lsn | None = None) -> pd.Data
     from toolkit.values.lake_types import spark_type
     from toolkit.values.names import lake_columns
 
-    shape = show(config, table, as_of).table
+    shape = show(ledger, table, as_of).table
     names = lake_columns([(c.attnum, c.name) for c in shape.columns])
     place = {attnum: i for i, attnum in enumerate(shape.key_attnums, 1)}
     rows = [
@@ -311,10 +311,7 @@ class _Log:
     )  # by relid and where a change was found: from where on it may have been so
 
     @classmethod
-    def read(cls, config: Config) -> _Log:
-        from toolkit.lake.ledger import Ledger
-
-        ledger = Ledger(config)
+    def read(cls, ledger: Ledger) -> _Log:
         schemas = tuple(sorted(ledger.schema_versions(), key=_position))
         ddl = _classed((_ddl_event(e) for e in ledger.ddl_events()), effects.by_position(ledger))
         late: dict[tuple[int, Lsn], Lsn] = {}

@@ -89,6 +89,16 @@ class Ledger:
         """Table snapshot id of `raw.events` that this reading stands on."""
         return None if self._snapshot is None else int(self._snapshot["snapshot-id"])
 
+    def require(self) -> Ledger:
+        """Give this reading of a lake that `cdc init` has set up.
+
+        Raises:
+            LakeError: the lake has no ledger yet.
+        """
+        if self.last() is None:
+            raise LakeError("the lake has no ledger yet; run `cdc init` first")
+        return self
+
     def refresh(self) -> None:
         """Forget what was read; the next question reads again."""
         self.__dict__.pop("_snapshot", None)
@@ -269,10 +279,7 @@ def require_ledger(config: Config) -> Ledger:
     Raises:
         LakeError: the lake has no ledger yet.
     """
-    ledger = Ledger(config)
-    if ledger.last() is None:
-        raise LakeError("the lake has no ledger yet; run `cdc init` first")
-    return ledger
+    return Ledger(config).require()
 
 
 def _log_order(row: dict[str, Any]) -> tuple[int, int, int, int]:

@@ -58,7 +58,7 @@ def found_wrong(config: Config, ledger: Ledger) -> dict[int, tuple[Lsn, Lsn]]:
     return found
 
 
-def at_one_lsn(config: Config, spark: SparkSession, tables: Sequence[TableVersion] = ()) -> Lsn:
+def at_one_lsn(ledger: Ledger, spark: SparkSession, tables: Sequence[TableVersion] = ()) -> Lsn:
     """Make temporary views `<schema>__<table>` of `tables` (all if empty) in a session, all at one proven LSN.
 
     The views of `published` move one after another, so a join over several of them may meet two proofs. These stand
@@ -67,13 +67,12 @@ def at_one_lsn(config: Config, spark: SparkSession, tables: Sequence[TableVersio
     Raises:
         NotProven: a table was never proven, or not at the LSN of the others; the message names it.
     """
-    from toolkit.lake.ledger import Ledger
     from toolkit.lake.scans import scan
     from toolkit.rawlog.states import live_tables
 
-    versions = list(tables) or list(live_tables(Ledger(config)))
+    versions = list(tables) or list(live_tables(ledger))
     # One table snapshot: of one check. Rows of a lake that no check has written to since an upgrade have no relation.
-    rows = {row["relid"]: row for row in scan(config, PUBLISHED) if row.get("relation")}
+    rows = {row["relid"]: row for row in scan(ledger.config, PUBLISHED) if row.get("relation")}
     stands = {v.identifier: (rows.get(v.relid) or {}).get("lsn") for v in versions}
     lsns = {lsn for lsn in stands.values() if lsn is not None}
     newest = max(lsns, default=None)

@@ -53,6 +53,8 @@ def status(config: Config) -> Status:
     Raises:
         LakeError: there is no ledger yet.
     """
+    from toolkit.quality import published
+
     try:
         ledger = require_ledger(config)
     except LakeError as error:
@@ -74,22 +76,22 @@ def status(config: Config) -> Status:
         problem = str(error)
     return Status(
         committed_lsn=last.complete_to,
-        applied_lsn=_applied(config),
-        published_lsn=_published(config),
+        applied_lsn=_applied(ledger),
+        published_lsn=published.published_lsn(ledger),
         slot=slot_state,
         slot_error=problem,
         lag_bytes=lag,
         tables=table_states(ledger, proven(config, ledger)),
         stage=None if stage is None else str(stage),
-        dropped=dropped_tables(config, ledger),
+        dropped=dropped_tables(ledger),
     )
 
 
-def dropped_tables(config: Config, ledger: Ledger) -> tuple[DroppedTable, ...]:
+def dropped_tables(ledger: Ledger) -> tuple[DroppedTable, ...]:
     """List captured tables that were dropped from the source, in log order."""
     from toolkit.lake import reads
 
-    built = set(reads.tables(config, "history"))
+    built = set(reads.tables(ledger.config, "history"))
     based = {event.relid for event in ledger.baselines()}
     gone = [v for v in ledger.latest_versions().values() if v.table.dropped and v.table.relid in based]
     return tuple(
@@ -118,19 +120,13 @@ def _begun(config: Config) -> str:
     return f"; done so far: {done}; next: {next(stage for stage in found if not stage.done)}"
 
 
-def _applied(config: Config) -> Lsn | None:
+def _applied(ledger: Ledger) -> Lsn | None:
     """Give the newest position that a finished build has applied."""
     from toolkit.lake import reads
     from toolkit.values.names import lake_table
 
     newest = 0
-    for table in live_tables(require_ledger(config)):
-        summary = reads.snapshot_summary(config, f"current.{lake_table(table.schema, table.name)}")
+    for table in live_tables(ledger):
+        summary = reads.snapshot_summary(ledger.config, f"current.{lake_table(table.schema, table.name)}")
         newest = max(newest, int((summary or {}).get("cdc.applied-lsn", 0)))
     return Lsn(newest) if newest else None
-
-
-def _published(config: Config) -> Lsn | None:
-    from toolkit.quality import published
-
-    return published.published_lsn(config)

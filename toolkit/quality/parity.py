@@ -25,6 +25,7 @@ from toolkit.values.row_line import Comparison, Figures, Sums, chosen, compariso
 
 if TYPE_CHECKING:
     from toolkit.lake.applied import Applied, News
+    from toolkit.lake.opened import Lake
     from toolkit.lake.row_lines import Side
     from toolkit.quality.differing_rows import DifferingRows
     from toolkit.quality.incremental import Proof
@@ -90,37 +91,40 @@ def compare(
 ) -> CheckReport:
     """Drain, build and compare, without reports and publishing. `rows` receives the differing rows."""
     from toolkit.history import versions
+    from toolkit.lake.opened import Lake
     from toolkit.quality import incremental
     from toolkit.source import catalog, connection
 
-    wanted = {versions.resolve(config, name).relid for name in tables}
+    lake = Lake(config)
+    wanted = {versions.resolve(lake.ledger, name).relid for name in tables}
     with ExitStack() as stack:
         conn = stack.enter_context(connection.connect(config))
         try:
-            lsn = _cut(config, conn, stack, drain)
+            lsn = _cut(lake, conn, stack, drain)
             taken = _take_source(config, conn, wanted, {} if full else incremental.candidates(config))
         except (CdcError, connection.DriverError) as error:
-            return _nothing_taken(config, wanted, f"no exact cut could be made: {connection.one_line(error)}")
+            return _nothing_taken(lake, wanted, f"no exact cut could be made: {connection.one_line(error)}")
         keys = catalog.foreign_keys(conn)
         _log.info("parity cut", extra={"lsn": str(lsn), "tables": len(taken)})
         drain(config, upto=lsn)
-        standing, since = _build(config, wanted, build)
+        standing, since = _build(lake, wanted, build)
         if standing != lsn:
-            return _nothing_taken(config, wanted, f"the lake stands at {standing}, the source was read at {lsn}")
-        comparing = _Comparing(config, conn, lsn, taken, wanted, since, rows)
+            return _nothing_taken(lake, wanted, f"the lake stands at {standing}, the source was read at {lsn}")
+        comparing = _Comparing(lake, conn, lsn, taken, wanted, since, rows)
         results = comparing.results()  # needs the open snapshot
         references = comparing.references(keys, results)
     results = tuple(sorted(results, key=lambda t: t.table))
     return CheckReport(lsn, results, references=references, batch_id=comparing.batch_id)
 
 
-def _cut(config: Config, conn: Connection, stack: ExitStack, drain: Drain) -> Lsn:
+def _cut(lake: Lake, conn: Connection, stack: ExitStack, drain: Drain) -> Lsn:
     """Open the snapshot of an exact LSN in `conn`, and wait until the slot can be drained to it.
 
     A temporary slot gives the LSN if one can be created at once; otherwise the LSN is found in the stream.
     """
     from toolkit.source import connection, exact_cut, row_lines, slot, ticks
 
+    config = lake.config
     if exact_cut.slot_at_once(config):
         try:
             # The slot is temporary, so that a kill leaves nothing behind.
@@ -136,9 +140,8 @@ def _cut(config: Config, conn: Connection, stack: ExitStack, drain: Drain) -> Ls
         drain(config, upto=slot.flush_lsn(other))  # so that only a short stretch must be searched
         since = exact_cut.oldest_writer(other)
     from toolkit.lake.evidence import unseen_xids
-    from toolkit.lake.ledger import Ledger
 
-    ledger = Ledger(config)
+    ledger = lake.reread()
     last = ledger.last()
     assert last is not None
     unseen = partial(unseen_xids, config, ledger, since=since)
@@ -184,25 +187,23 @@ def _read(config: Config, conn: Connection, other: Connection, table: _Taken) ->
     return replace(table, plan=plan, figures=figures, proof=None)
 
 
-def _build(config: Config, wanted: set[int], build: Build) -> tuple[Lsn, News]:
+def _build(lake: Lake, wanted: set[int], build: Build) -> tuple[Lsn, News]:
     """Build the tables that have new events to the ledger's position. Gives the position and what was new."""
     from toolkit.lake.applied import applied, news
-    from toolkit.lake.ledger import Ledger
-    from toolkit.lake.session import own_session
     from toolkit.rawlog.states import live_tables, table_states
 
-    ledger = Ledger(config)
+    ledger = lake.reread()
     last = ledger.last()
     assert last is not None
     able = {s.relid for s in table_states(ledger) if s.comparable}
     live = [t for t in live_tables(ledger) if t.relid in able]
     asked = [t for t in live if not wanted or t.relid in wanted]
-    built = {table.relid: applied(config, table).build for table in asked}
-    since = news(own_session(config), ledger, built)
+    built = {table.relid: applied(lake.config, table).build for table in asked}
+    since = news(lake.spark, ledger, built)
     late = [lake_table(t.schema, t.name) for t in asked if since.late(t.relid, built[t.relid])]
     if late:
         # A build of all tables also makes the views over the log and the states, which a first build needs.
-        build(config, select=late if len(late) < len(live) else None)
+        build(lake.config, select=late if len(late) < len(live) else None)
     return Lsn(last.complete_to), since
 
 
@@ -211,7 +212,7 @@ class _Comparing:
 
     def __init__(
         self,
-        config: Config,
+        lake: Lake,
         conn: Connection,
         lsn: Lsn,
         taken: Mapping[int, _Taken],
@@ -219,22 +220,20 @@ class _Comparing:
         since: News,
         rows: DifferingRows | None,
     ) -> None:
-        from toolkit.lake.ledger import Ledger
-        from toolkit.lake.session import own_session
         from toolkit.rawlog.states import live_tables, table_states
 
-        ledger = Ledger(config)
+        ledger = lake.reread()
         last = ledger.last()
         assert last is not None
         self.batch_id = last.batch_id
-        self.config = config
+        self.config = lake.config
         self.ledger = ledger
         self.conn = conn
         self.lsn = lsn
         self.taken = dict(taken)
         self.since = since
         self.rows = rows
-        self.spark = own_session(config)  # ANSI mode, whatever dbt did to the shared one
+        self.spark = lake.spark  # ANSI mode, whatever dbt did to the shared one
         self.live = {t.relid: t for t in live_tables(ledger) if not wanted or t.relid in wanted}
         self.made: dict[int, Applied] = {}
         self.states = {s.relid: s for s in table_states(ledger) if not wanted or s.relid in wanted}
@@ -478,10 +477,9 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
-def _nothing_taken(config: Config, wanted: set[int], reason: str) -> CheckReport:
+def _nothing_taken(lake: Lake, wanted: set[int], reason: str) -> CheckReport:
     """Give a report in which nothing is proven."""
-    from toolkit.lake.ledger import Ledger
     from toolkit.rawlog.states import live_tables
 
-    tables = (t for t in live_tables(Ledger(config)) if not wanted or t.relid in wanted)
+    tables = (t for t in live_tables(lake.reread()) if not wanted or t.relid in wanted)
     return CheckReport(None, tuple(TableCheck(t.identifier, t.relid, "not_taken", reason=reason) for t in tables))

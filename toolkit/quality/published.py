@@ -117,13 +117,12 @@ def published(config: Config) -> dict[str, Lsn]:
     return {row["table"]: Lsn(row["lsn"]) for row in proofs(config).values() if row["lsn"] is not None}
 
 
-def published_lsn(config: Config) -> Lsn | None:
+def published_lsn(ledger: Ledger) -> Lsn | None:
     """Give the oldest LSN of the published tables; None before the first green check."""
-    from toolkit.lake.ledger import Ledger
     from toolkit.rawlog.states import live_tables
 
-    found = published(config)
-    live = [t.identifier for t in live_tables(Ledger(config))]
+    found = published(ledger.config)
+    live = [t.identifier for t in live_tables(ledger)]
     return min((found[name] for name in live if name in found), default=None)
 
 
