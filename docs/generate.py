@@ -16,7 +16,8 @@ from pydantic import BaseModel
 
 from toolkit.cli import main
 from toolkit.history import effects
-from toolkit.quality import differing_rows, published, report
+from toolkit.lake import check_results
+from toolkit.quality import report
 from toolkit.rawlog.arrow import EVENT_SCHEMA, KINDS
 from toolkit.values import errors
 from toolkit.values.config import Config
@@ -98,13 +99,24 @@ META_COLUMNS = {
     "_cdc_from_lsn": "`history` only: first LSN at which the row version is valid.",
     "_cdc_to_lsn": "`history` only: LSN from which it is no longer valid; NULL for a current one.",
 }
+OPS_TABLES = {
+    check_results.PUBLISHED: "What each view of `published` shows. One commit for each check.",
+    check_results.RESULTS: "Every result of every check.",
+    check_results.ROWS: "Every row that a check found to differ, with the cells of both sides as PostgreSQL text.",
+}
 OPS_COLUMNS = {
-    "ops.published": (published._LEDGER_COLUMNS, "What each view of `published` shows. One commit for each check."),
-    "ops.parity_results": (published._RESULT_COLUMNS, "Every result of every check."),
-    "ops.parity_rows": (
-        differing_rows._COLUMNS,
-        "Every row that a check found to differ, with the cells of both sides.",
-    ),
+    "lsn": "LSN of the check; in `ops.published` of the proof that the view shows.",
+    "relation": "Name in `current` and `published` at the proof.",
+    "snapshot_id": "Table snapshot of `current` that was compared.",
+    "batch_id": "Newest batch of the log that was compared.",
+    "full_lsn": "LSN at which every row was last compared.",
+    "full_at": "Time of that.",
+    "fingerprint": "Of the source's catalogs at the proof.",
+    "checked_at": "Time of the last check, or of the check of this row.",
+    "causes": "JSON of the sampled differences with their causes.",
+    "key": "Key of the row; NULL for a table without a key.",
+    "columns": "Columns that differ.",
+    "class": "modified, added or removed.",
 }
 #: PostgreSQL types by what keeps a value in `_cdc_text`; the lake's type comes from the code.
 TYPES: tuple[tuple[tuple[str, ...], str], ...] = (
@@ -335,9 +347,12 @@ def tables() -> str:
                 named = [(f"`{c['name']}`", c.get("description", "")) for c in model.get("columns", ())]
                 if named:
                     parts.append(_table(("column", "meaning"), *named))
-    for name, (kept, text) in OPS_COLUMNS.items():
+    for name, text in OPS_TABLES.items():
         parts.append(f"## {name}\n\n{text}\n")
-        parts.append(_table(("column", "type"), *((f"`{column}`", f"`{kind}`") for column, kind in kept.items())))
+        kept = [
+            (f"`{key}`", f"`{kind}`", OPS_COLUMNS.get(key, "")) for key, kind in check_results.COLUMNS[name].items()
+        ]
+        parts.append(_table(("column", "type", "meaning"), *kept))
     parts.append("## ops.proofs\n\nA view of `ops.published` with LSNs as text and the age of each proof.\n")
     return "\n".join(parts)
 
