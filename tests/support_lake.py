@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from toolkit.capture import slot_drain
 from toolkit.decode.rows import decode_rows
 from toolkit.lake import ledger as ledgers
 from toolkit.lake import reads, scans, session, staging, tables
 from toolkit.lake.files import EventsFile
+from toolkit.lake.stored_log import TASK_CHANGES, StoredLog
 from toolkit.rawlog.arrow import EVENT_SCHEMA, Event
 from toolkit.rawlog.batch import BatchRecord
 from toolkit.values.config import Config
@@ -103,7 +103,7 @@ def without_jvm(replace: Callable[[Any, str, Any], None] = setattr) -> None:
     replace(session, "own_session", lambda *_: None)
     replace(tables, "ensure", lambda _, config: make_events(config))
     replace(staging, "commit_batch", commit_here)
-    replace(slot_drain._Run, "_partitions", lambda _, changes: max(1, -(-changes // slot_drain._TASK_CHANGES)))
+    replace(StoredLog, "partitions", lambda _, changes: max(1, -(-changes // TASK_CHANGES)))
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
-"""The toolkit's log kept in memory: real servers, real peek, plan, decode and catalog comparison; no lake, no JVM.
+"""Capture into a log in memory: real servers and the shipped drain and copy; no lake, no JVM.
 
 `Log.rows` folds the log in plain Python, slowly and strictly: a change that names a row which is not there is an error.
-What it says is held against SELECT, so that a trap's truth is seen without Spark on every server.
+The result is compared with SELECT, so that a trap's truth is seen without Spark on every server.
 """
 
 from __future__ import annotations
@@ -10,24 +10,21 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import psycopg
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from toolkit.capture import copy, drift, tick_drain
-from toolkit.decode import planner
-from toolkit.decode.rows import decode_rows
+from toolkit.capture import copy, initialise, slot_drain
+from toolkit.decode.rows import DecodeTask, decode_rows
 from toolkit.rawlog import order, states
-from toolkit.rawlog.arrow import EVENT_SCHEMA, Event
-from toolkit.rawlog.batch import BatchRecord
-from toolkit.source import catalog, change_log, connection, guard, install, peek, slot
+from toolkit.rawlog.arrow import Event
+from toolkit.rawlog.batch import BatchRecord, SourceIdentity
+from toolkit.rawlog.memory import MemoryLog, MemoryReading
+from toolkit.source import catalog, change_log, connection, install, slot
 from toolkit.source import ticks as tick
 from toolkit.values.config import Config
 from toolkit.values.errors import CdcError
@@ -50,40 +47,34 @@ def _table(text: str) -> TableVersion:
     return TableVersion.from_json(json.loads(text))
 
 
-@dataclass(frozen=True)
-class Noted:
-    """A gap or baseline as `toolkit.rawlog.states` reads it from the ledger."""
-
-    relid: int | None
-    kind: str
-    commit_lsn: Lsn
-    ordinal: int
-    end_lsn: Lsn
-    payload: dict[str, Any]
-    generation: int = 1
-
-    @property
-    def scope(self) -> str:
-        return str(self.payload["scope"])
+def _decoded(task: DecodeTask) -> Iterator[pa.RecordBatch]:
+    for part in decode_rows(task.path, task):
+        part.validate(full=True)
+        yield part
 
 
 class Log:
-    """Capture of one database into a list of events. Also stands for the ledger that `table_states` asks."""
+    """The shipped capture of one database, into a log in memory."""
 
     def __init__(self, conn: psycopg.Connection[Any], config: Config, directory: Path) -> None:
         self.conn, self.directory = conn, directory
-        self.config = config.model_copy(update={"root": directory})
-        self.events: list[dict[str, Any]] = []
-        self.versions: dict[int, SchemaVersion] = {}
-        self.next_schema_id = 1
-        self.batch_id = 1
-        self.complete_to = self.compared_to = Lsn(0)
-        self.capture: str | None = None
-        self.tick: str | None = None
-        self.key = catalog.hmac_key(conn)
-        self.identity = catalog.read_identity(conn, config)
-        self.beacons: list[str] = []
-        self.changes = 0
+        self.store = MemoryLog(config.model_copy(update={"root": directory}), _decoded, partitions=2)
+
+    @property
+    def config(self) -> Config:
+        return self.store.config
+
+    @config.setter
+    def config(self, config: Config) -> None:
+        self.store.config = config.model_copy(update={"root": self.directory})
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return self.store.events
+
+    @events.setter
+    def events(self, events: list[dict[str, Any]]) -> None:
+        self.store.events = events
 
     # -- init, drain, repair
 
@@ -94,77 +85,26 @@ class Log:
         with connection.connect(config) as conn:
             install.install(conn, config)
             ticks = change_log.by_ticks(conn, config)
-            log = (TickLog if ticks else cls)(conn, config, directory)
+            log = cls(conn, config, directory)
             change_log.settle(conn, config)
             change_log.begin(conn, config)
             first = tick.tick_cut(config) if ticks else slot.create_slot(config, config.source.slot, temporary=False)
             with first as cut:
-                log.complete_to = log.compared_to = cut.lsn
-                log.tick = cut.tick
-                log.capture = guard.capture_state(conn).state
+                log.begin(cut.lsn, cut.tick)
                 if left_out := log.copy(cut).left_out:
                     raise CdcError("; ".join(left_out.values()))
             yield log
 
+    def begin(self, at: Lsn, tick: str | None = None) -> None:
+        """Commit the first ledger row."""
+        identity = catalog.read_identity(self.conn, self.config)
+        initialise.start(self.store, self.config, identity, 1, 1, at, tick=tick)
+
     def drain(self, *, upto: Lsn | None = None, cut: slot.Cut | None = None, batch_changes: int = 10**9) -> Lsn:
-        """As `toolkit.capture.slot_drain`: returns the LSN that the log is complete to."""
-        seen = None
-        if cut is not None:
-            seen, upto = drift.observe_at(self.config, cut, self._live()), cut.lsn
-        elif upto is None:
-            seen = drift.observe(self.conn, self.config, self._live())
-        target = upto or slot.flush_lsn(self.conn)
-        if upto is not None and target <= self.complete_to:
-            return self.complete_to
-        spool = peek.peek(self.conn, self.config, upto=target, max_changes=None, directory=self.directory)
-        last = self.last()
-        context = planner.PlanContext(
-            generation=1, batch_id=self.batch_id, next_schema_id=self.next_schema_id, versions=self.versions,
-            key=self.key, system_id=self.identity.system_id, batch_changes=batch_changes, now=datetime.now(UTC),
-            publications=frozenset(self.config.source.publications),
-            known_good=lambda relid: drift.known_good(self, last, relid),  # type: ignore[arg-type]
-        )  # fmt: skip
-        ddl_xids: dict[int, int] = {}
-        for batch in planner.plan(spool, context=context).batches:
-            self._add(batch.events)
-            for task in batch.tasks(2):
-                for part in decode_rows(task.path, task):
-                    part.validate(full=True)
-                    self.events += part.to_pylist()
-            for event in batch.events:
-                if event.kind == "schema" and event.relid is not None and event.xid is not None:
-                    ddl_xids[event.relid] = event.xid
-            self.versions, self.next_schema_id = dict(batch.versions), batch.next_schema_id
-            self.batch_id = batch.batch_id + 1
-            self.complete_to = Lsn(batch.complete_to)
-            self.beacons += batch.beacons
-            self.changes += batch.changes
-        spool.path.unlink()
-        slot.advance(self.conn, self.config.source.slot, self.complete_to)
-        self._compare(last, seen, ddl_xids)
-        if self.config.uses_change_log and seen is not None:
-            if seen.log_is_read:
-                change_log.purge(self.conn, seen.snapshot)
-            change_log.recheck(self.conn, self.config)
-        return self.complete_to
-
-    def _compare(self, last: BatchRecord, seen: drift.Observation | None, ddl_xids: dict[int, int]) -> None:
-        if seen is None:
-            return
-        found = drift.against(
-            self, last, seen, versions=self.versions, ddl_xids=ddl_xids, batch_id=self.batch_id,  # type: ignore[arg-type]
-            next_schema_id=self.next_schema_id, at=self.complete_to,
-        )  # fmt: skip
-        self._add(found)
-        self._learn(found)
-        self.compared_to, self.capture = seen.lsn, seen.capture.state
-
-    def last(self) -> BatchRecord:
-        """As the ledger's newest row."""
-        return BatchRecord(
-            self.batch_id, 1, self.complete_to, self.complete_to, self.complete_to, "slot", "", self.identity, 0,
-            compared_to=self.compared_to, capture=self.capture, tick=self.tick,
-        )  # fmt: skip
+        """Drain as `cdc drain` does, and give the LSN that the log is complete to."""
+        sizes = self.config.drain.model_copy(update={"batch_changes": batch_changes})
+        config = self.config.model_copy(update={"drain": sizes})
+        return slot_drain.drain(config, upto, cut=cut, log=self.store).committed_lsn
 
     def repair(self, *tables: str) -> Lsn:
         """As `cdc repair`: copy the tables at a new cut."""
@@ -177,53 +117,25 @@ class Log:
     def copy(
         self, cut: slot.Cut, tables: Sequence[str] | None = None, scope: copy.Scope = copy.WHOLE
     ) -> copy.SnapshotResult:
-        """The toolkit's own copying, with this log for its ledger."""
-        with patch.object(copy, "require_ledger", lambda config: self):
-            return copy.copy_tables(self.config, cut, tables, scope=scope)
-
-    def file_ids(self) -> dict[str, int]:
-        """As the ledger's: any numbers."""
-        names = [name for field in EVENT_SCHEMA for name in (field.name, f"{field.name}.element")]
-        return {name: number for number, name in enumerate(names, 1)}
-
-    def append(self, record: BatchRecord, events: Sequence[Event], files: Sequence[Path]) -> int:
-        """As the ledger's."""
-        self._add(events)
-        self._learn(events)
-        for file in files:
-            self.events += pq.read_table(file).to_pylist()
-        self.batch_id = record.batch_id + 1
-        return self.batch_id
+        """Copy tables as the cut shows them."""
+        return copy.copy_tables(self.config, cut, tables, scope=scope, log=self.store)
 
     def prove(self, relid: int, at: Lsn) -> None:
         """What a check puts into the log that has found every row right, of a table of which a part was copied."""
         payload = json.dumps({"scope": "check", "lsn": str(at)})
-        self._add(
-            [
-                Event(
-                    batch_id=self.batch_id, generation=1, **order.made_at(at)._asdict(), ordinal=order.BASELINE,
-                    origin="check", kind="baseline", relid=relid,
-                    schema_id=self.versions[relid].schema_id, payload=payload,
-                )
-            ]
+        schema_id = self.versions[relid].schema_id
+        self.commit(
+            Event(
+                batch_id=self.newest.batch_id + 1, generation=1, **order.made_at(at)._asdict(), ordinal=order.BASELINE,
+                origin="check", kind="baseline", relid=relid, schema_id=schema_id, payload=payload,
+            )
         )  # fmt: skip
-        self.batch_id += 1
 
-    def _live(self) -> list[int]:
-        return [relid for relid, version in self.versions.items() if not version.table.dropped]
-
-    def _add(self, events: Sequence[Event]) -> None:
-        self.events += [{name: getattr(e, name) for name in e.__slots__} for e in events]
-
-    def _learn(self, events: Sequence[Event]) -> None:
-        for event in events:
-            if event.kind == "schema":
-                assert event.relid is not None and event.schema_id is not None and event.payload is not None
-                self.versions[event.relid] = SchemaVersion(
-                    event.schema_id, 1, Lsn(event.commit_lsn), Lsn(event.end_lsn), event.ordinal,
-                    TableVersion.from_json(json.loads(event.payload)), event.payload, event.xid,
-                )  # fmt: skip
-                self.next_schema_id = max(self.next_schema_id, event.schema_id + 1)
+    def commit(self, *events: Event, **changes: Any) -> None:
+        """Commit a batch at the same position, with a ledger row that differs in `changes`."""
+        last = self.newest
+        record = replace(last, batch_id=last.batch_id + 1, from_lsn=last.complete_to, changes=0, counts={}, **changes)
+        self.store.commit(record, events, base=self.reading().snapshot_id())
 
     # -- reading
 
@@ -233,38 +145,41 @@ class Log:
         found.sort(key=lambda e: (e["commit_lsn"], e["ordinal"]))
         return [e | {"payload": _object(e["payload"])} if e["payload"] else e for e in found]
 
-    def _noted(self, kind: str) -> list[Noted]:
-        return [
-            Noted(e["relid"], kind, Lsn(e["commit_lsn"]), e["ordinal"], Lsn(e["end_lsn"]), e["payload"])
-            for e in self.of(kind)
-        ]
+    def reading(self) -> MemoryReading:
+        """The log as it is now."""
+        return self.store.reading()
 
-    def baselines(self) -> list[Noted]:
-        return self._noted("baseline")
+    @property
+    def newest(self) -> BatchRecord:
+        """The newest ledger row."""
+        last = self.reading().last()
+        assert last is not None
+        return last
 
-    def gaps(self) -> list[Noted]:
-        return self._noted("gap")
+    @property
+    def complete_to(self) -> Lsn:
+        return self.newest.complete_to
 
-    def ddl_events(self) -> list[Noted]:
-        return self._noted("ddl")
+    @property
+    def compared_to(self) -> Lsn:
+        assert self.newest.compared_to is not None
+        return self.newest.compared_to
 
-    def latest_versions(self, at: Lsn | None = None) -> dict[int, SchemaVersion]:
-        if at is None:
-            return dict(self.versions)
-        return {v.table.relid: v for v in self.schema_versions() if v.commit_lsn < at}
+    @property
+    def identity(self) -> SourceIdentity:
+        return self.newest.identity
 
-    def schema_versions(self) -> list[SchemaVersion]:
-        return [
-            SchemaVersion(
-                e["schema_id"], 1, Lsn(e["commit_lsn"]), Lsn(e["end_lsn"]), e["ordinal"],
-                TableVersion.from_json(e["payload"]), json.dumps(e["payload"]),
-            )
-            for e in self.of("schema")
-        ]  # fmt: skip
+    @property
+    def changes(self) -> int:
+        return sum(batch.changes for batch in self.reading().batches())
+
+    @property
+    def versions(self) -> dict[int, SchemaVersion]:
+        return self.reading().latest_versions()
 
     def states(self) -> dict[str, states.TableState]:
         """Table states by name."""
-        return {s.table: s for s in states.table_states(self)}  # type: ignore[arg-type]
+        return {s.table: s for s in states.table_states(self.reading())}
 
     def doubtful(self, relid: int, at: Lsn) -> str | None:
         """Why a table cannot be known at an LSN: a gap that no baseline had healed, or no baseline at all."""
@@ -295,46 +210,6 @@ class Log:
         table = self.version(relid, Lsn(self.complete_to))
         assert table is not None
         return shown(self.conn, table)
-
-
-class TickLog(Log):
-    """The log of a source whose change log is drained by ticks."""
-
-    def drain(self, *, upto: Lsn | None = None, cut: slot.Cut | None = None, batch_changes: int = 10**9) -> Lsn:
-        """As `toolkit.capture.tick_drain`: a tick is one batch."""
-        last = self.last()
-        since, seen = tick_drain.last_tick(self.config, self.conn, last), None
-        if cut is not None:
-            upto = cut.lsn
-        if upto is not None and upto <= self.complete_to:
-            return self.complete_to
-        if upto is None:
-            seen = drift.observe(self.conn, self.config, self._live())
-            if seen is None:
-                raise CdcError("draining a tick: DDL that has not committed locks a table")
-            target = tick.record(self.conn, seen.snapshot)
-        else:
-            known = tick.known(self.conn, upto)
-            assert known is not None
-            target = known
-            if cut is not None:
-                seen = drift.observe_at(self.config, cut, self._live())
-        run = tick_drain._Run(self.config, self.conn, self, last, since, target, self.directory)  # type: ignore[arg-type]
-        ddl = run.ddl()
-        spooled = run.rows(ddl)
-        self._add([*ddl.events, *run.overtaken()])
-        for file in spooled.files:
-            with pa.ipc.open_stream(str(file)) as rows:
-                self.events += rows.read_all().to_pylist()
-            file.unlink()
-        self.versions, self.next_schema_id = dict(ddl.versions), ddl.next_schema_id
-        self.complete_to, self.tick, self.batch_id = target.lsn, target.snapshot, self.batch_id + 1
-        self.changes += spooled.counts["row"] + spooled.counts["truncate"]
-        self._compare(last, seen, {})
-        change_log.purge(self.conn, target.snapshot)
-        tick.forget_before(self.conn, target.lsn)
-        change_log.recheck(self.conn, self.config)
-        return self.complete_to
 
 
 def shown(conn: psycopg.Connection[Any], table: TableVersion) -> Shown:
@@ -449,4 +324,4 @@ class _Fold:
         return tuple(c.attnum for c in columns), rows
 
 
-__all__ = ["Log", "Noted", "Shown", "shown"]
+__all__ = ["Log", "Shown", "shown"]

@@ -45,7 +45,7 @@ class World:
         """Reasons by table that no repair has answered."""
         at = self.log.complete_to
         open_ = {name: s for name, s in self.log.states().items() if not s.comparable}
-        live = {t.relid for t in live_tables(self.log)}  # type: ignore[arg-type]
+        live = {t.relid for t in live_tables(self.log.reading())}
         return {
             name: (self.log.doubtful(s.relid, at) if s.relid in live else None) or s.reason or ""
             for name, s in open_.items()

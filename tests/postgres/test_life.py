@@ -289,7 +289,7 @@ class Round:
         """As of earlier points, by all that the log knows now; and what is captured twice is the same twice."""
         for at, shown in self.points:
             self.compare(at, shown)
-        for relid, low, high in dual_capture.windows(self.log):  # type: ignore[arg-type]
+        for relid, low, high in dual_capture.windows(self.log.reading()):  # type: ignore[arg-type]
             self.audited(relid, low, high)
 
     def audited(self, relid: int, low: int, high: int | None) -> None:

@@ -346,6 +346,7 @@ def test_what_is_altered_while_the_list_changes_is_red(world: World) -> None:
     assert set(world.stale()) == {"public.t"} and "while [source] publication changed" in world.stale()["public.t"]
     world.exact("u")
     log.config = world.config = world.config.model_copy(update={"source": source})
+    log.commit(identity=catalog.read_identity(log.conn, world.config))
     log.drain()
     assert "public.w" in world.stale()  # it has no baseline
     log.repair("public.t", "public.w")

@@ -134,7 +134,7 @@ def test_forged_replayed_malformed_and_oversized_messages_are_recorded_and_ignor
     world.sql("alter table t add column c int")
     (_, genuine), *_ = logical_messages(stream(log.conn, world.config))
     log.drain()
-    before = log.latest_versions()
+    before = log.versions
     forged = genuine.replace(b'"public"', b'"hidden"')
     attempts: list[bytes] = [
         forged, genuine, b"", b"x", b"0" * 64, b"0" * 64 + b"{", b"\xff\xfe\x00", b"0" * 64 + b"[]",
@@ -153,7 +153,7 @@ def test_forged_replayed_malformed_and_oversized_messages_are_recorded_and_ignor
     assert all(m["reason"] for m in messages)
     assert max(len(m["content"]) for m in messages) <= 1000
     assert "another transaction" in messages[1]["reason"]
-    assert log.latest_versions() == before
+    assert log.versions == before
     world.exact("t")
 
 

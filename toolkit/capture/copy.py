@@ -19,6 +19,7 @@ from toolkit.capture.copy_workers import Copiers, Item, Task
 from toolkit.capture.slot_drain import drain
 from toolkit.lake.ledger import require_ledger
 from toolkit.lake.proofs import found_wrong, proven
+from toolkit.lake.stored_log import StoredLog
 from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.states import TableState, table_states
@@ -32,6 +33,7 @@ from toolkit.values.table import SchemaVersion, TableVersion
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from toolkit.rawlog.store import RawLog
     from toolkit.source.slot import Cut
     from toolkit.source.snapshot_rows import Images, Piece, Size
     from toolkit.values.config import Config
@@ -135,7 +137,7 @@ def repair(config: Config, tables: Sequence[str] = (), *, scope: Scope = WHOLE) 
             break
         with ticks.exact_cut(config) as cut:
             drain(config, cut=cut)  # what passed capture since the first drain is told by nobody after the copy
-            found = _copy(config, cut, wanted, scope)
+            found = _copy(config, StoredLog(config), cut, wanted, scope)
         lsn = cut.lsn
         rows |= {found.names[relid]: count for relid, count in found.rows.items()}
         left_out = {found.names[relid]: reason for relid, (reason, _) in found.refused.items()} | {
@@ -174,17 +176,23 @@ def _stale(config: Config) -> list[TableState]:
 
 
 def copy_tables(
-    config: Config, cut: Cut, tables: Sequence[str] | None = None, *, scope: Scope = WHOLE
+    config: Config,
+    cut: Cut,
+    tables: Sequence[str] | None = None,
+    *,
+    scope: Scope = WHOLE,
+    log: RawLog | None = None,
 ) -> SnapshotResult:
     """Copy `tables` (all published ones if None) as the cut's snapshot shows them, and commit them.
 
-    The log must be drained to the cut. A table is in the log whole or not at all; one that cannot be read is left out.
+    The log, the lake's unless another one is given, must be drained to the cut.
+    A table is in the log whole or not at all; one that cannot be read is left out.
 
     Raises:
         UnknownTable, ConfigError: nothing was copied.
         SourceUnavailable, LakeError: the tables committed before stay; run it again for the others.
     """
-    found = _copy(config, cut, tables, scope)
+    found = _copy(config, StoredLog(config) if log is None else log, cut, tables, scope)
     return SnapshotResult(
         cut.lsn,
         {found.names[relid]: count for relid, count in found.rows.items()},
@@ -192,10 +200,12 @@ def copy_tables(
     )
 
 
-def _copy(config: Config, cut: Cut, tables: Sequence[str] | frozenset[int] | None, scope: Scope) -> _Outcome:
-    ledger = require_ledger(config)
-    last = ledger.last()
-    assert last is not None
+def _copy(
+    config: Config, log: RawLog, cut: Cut, tables: Sequence[str] | frozenset[int] | None, scope: Scope
+) -> _Outcome:
+    last = log.reading().last()
+    if last is None:
+        raise LakeError("the lake has no ledger yet; run `cdc init` first")
     if last.complete_to < cut.lsn:
         raise LakeError(f"copying at {cut.lsn}: the log ends below it, at {last.complete_to}; run `cdc drain` first")
     outcome = _Outcome()
@@ -205,10 +215,10 @@ def _copy(config: Config, cut: Cut, tables: Sequence[str] | frozenset[int] | Non
     with (
         spool_directory(config) as directory,
         Progress("copying", rows=sum(p.size.rows for p in plans), size=total) as progress,
-        Copiers(config, cut, ledger.file_ids(), workers=workers, report=progress.add) as copiers,
+        Copiers(config, cut, log.file_ids(), workers=workers, report=progress.add) as copiers,
     ):
         for group in _groups(plans):
-            _copy_group(config, cut, copiers, group, directory, scope, outcome)
+            _copy_group(config, log, cut, copiers, group, directory, scope, outcome)
     return outcome
 
 
@@ -315,6 +325,7 @@ def _groups(plans: Sequence[_Plan]) -> Iterator[list[_Plan]]:
 
 def _copy_group(
     config: Config,
+    log: RawLog,
     cut: Cut,
     copiers: Copiers,
     plans: Sequence[_Plan],
@@ -323,7 +334,8 @@ def _copy_group(
     outcome: _Outcome,
 ) -> None:
     """Copy and commit tables that share a batch."""
-    ledger = require_ledger(config)
+    ledger = log.reading()
+    base = ledger.snapshot_id()
     last = ledger.last()
     assert last is not None
     batch_id = last.batch_id + 1
@@ -394,7 +406,8 @@ def _copy_group(
         committed_at=datetime.now(UTC).isoformat(),
     )
     # Against the reading from which the batch was planned: another runner's commit since then makes it fail.
-    ledger.append(record, events, [copied.task.path for copied in done if sum(copied.rows.values())])
+    files = [copied.task.path for copied in done if sum(copied.rows.values())]
+    log.commit(record, events, base=base, parquet_files=files)
     outcome.rows |= dict(rows)
     for plan in whole:
         copied_rows = rows[plan.table.relid]

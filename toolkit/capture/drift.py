@@ -22,8 +22,8 @@ from toolkit.values.table import SchemaVersion, TableVersion
 from toolkit.values.visibility import Visibility
 
 if TYPE_CHECKING:
-    from toolkit.lake.ledger import Ledger
     from toolkit.rawlog.batch import BatchRecord
+    from toolkit.rawlog.store import LogReader
     from toolkit.source.connection import Connection
     from toolkit.source.guard import CaptureState
     from toolkit.source.slot import Cut
@@ -120,14 +120,14 @@ class Known:
     stale: frozenset[int]  # tables that are stale already
 
 
-def known_good(ledger: Ledger, last: BatchRecord, relid: int) -> Lsn:
+def known_good(ledger: LogReader, last: BatchRecord, relid: int) -> Lsn:
     """Where the catalog was compared last, or the table itself read: what it showed there, it was."""
     compared = last.compared_to or last.complete_to
     return max([compared, *(e.end_lsn for e in ledger.baselines() if e.relid == relid)])
 
 
 def against(
-    ledger: Ledger,
+    ledger: LogReader,
     last: BatchRecord,
     seen: Observation,
     *,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.capture.slot_drain import as_read, drain
 from toolkit.lake.ledger import require_ledger
+from toolkit.lake.stored_log import StoredLog
 from toolkit.values.errors import HistoryDiverged
 from toolkit.values.log_setup import logger
 
@@ -34,10 +35,7 @@ def to_slot(config: Config, conn: Connection) -> None:
     slot.drop_slot(conn, config.source.slot)  # of an attempt before
     with slot.create_slot(config, config.source.slot, temporary=False) as cut:
         taken = ticks.at_cut(conn, config, cut)
-    ledger = require_ledger(config)
-    last = ledger.last()
-    assert last is not None
-    tick_drain.drain(config, conn, ledger, last, taken.lsn)
+    tick_drain.drain(config, conn, StoredLog(config), taken.lsn)
     _row(config, slot=config.source.slot, identity=catalog.read_identity(conn, config), tick=None)
     _log.info("handed over to the slot", extra={"lsn": str(cut.lsn)})
 

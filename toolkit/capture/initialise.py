@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 from toolkit.capture.copy import copy_tables, missing_baselines, repair
 from toolkit.capture.slot_drain import as_read, require_same_history, require_same_source
+from toolkit.lake.stored_log import StoredLog
 from toolkit.rawlog.batch import BatchRecord, SourceIdentity
 from toolkit.values.errors import HistoryDiverged
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
+    from toolkit.rawlog.store import RawLog
     from toolkit.values.config import Config
 
 _log = logger(__name__)
@@ -102,7 +104,7 @@ def init(config: Config, *, new_generation: bool = False) -> InitResult:
             require_same_history(config, last, identity, existing.confirmed_flush_lsn, slot.flush_lsn(conn))
         if last is None and existing is not None:
             # Killed between slot and ledger: nothing was read from the slot yet, so the log starts where it stands.
-            _start(config, identity, generation, 1, existing.confirmed_flush_lsn)
+            start(StoredLog(config), config, identity, generation, 1, existing.confirmed_flush_lsn)
         change_log.settle(conn, config)
     missing = tuple(dict.fromkeys([*missing_baselines(config), *moving]))
     if not missing:
@@ -120,7 +122,7 @@ def _first(config: Config, identity: SourceIdentity, generation: int, batch_id: 
 
     opened = tick.tick_cut(config) if ticks else slot.create_slot(config, config.source.slot, temporary=False)
     with opened as cut:
-        _start(config, identity, generation, batch_id, cut.lsn, tick=cut.tick)
+        start(StoredLog(config), config, identity, generation, batch_id, cut.lsn, tick=cut.tick)
         copied = copy_tables(config, cut)
     if not copied.left_out:
         return InitResult(cut.lsn, generation, copied.rows)
@@ -129,11 +131,17 @@ def _first(config: Config, identity: SourceIdentity, generation: int, batch_id: 
     return InitResult(again.lsn, generation, copied.rows | again.rows, again.left_out)
 
 
-def _start(
-    config: Config, identity: SourceIdentity, generation: int, batch_id: int, at: Lsn, *, tick: str | None = None
+def start(
+    log: RawLog,
+    config: Config,
+    identity: SourceIdentity,
+    generation: int,
+    batch_id: int,
+    at: Lsn,
+    *,
+    tick: str | None = None,
 ) -> None:
     """Commit the first ledger row of a generation: the log is complete to where the slot starts."""
-    from toolkit.lake.ledger import Ledger
     from toolkit.source import connection, guard
 
     with connection.connect(config) as conn:
@@ -153,7 +161,7 @@ def _start(
         compared_to=at,
         capture=capture,
     )
-    Ledger(config).append_empty(record, [])
+    log.commit(record, [], base=log.reading().snapshot_id())
 
 
 def uninstall(config: Config) -> None:

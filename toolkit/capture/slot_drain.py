@@ -1,67 +1,56 @@
-"""Drain the slot into the raw log: peek, decode, stage in one commit, advance. The order is the guarantee.
-
-Nothing is consumed by a peek, a batch is one Iceberg commit with its ledger row inside, and the slot moves last, to
-what that commit holds. A kill at any point leaves the old or the new batch, and the next drain goes on from the ledger.
-"""
+"""Drain the slot, or ticks where there is none, into the raw log."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from toolkit.rawlog.batch import BatchRecord, SourceIdentity
-from toolkit.source.spooling import spool_directory
+from toolkit.capture.drain_loop import DrainResult, LogEnd, ReadBatch, run
 from toolkit.values.errors import ConfigError, HistoryDiverged, LakeError
-from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     import psycopg
 
     from toolkit.capture.drift import Observation
-    from toolkit.decode.planner import Plan
-    from toolkit.lake.ledger import Ledger
-    from toolkit.rawlog.arrow import Event
+    from toolkit.decode.planned import Plan, PlannedBatch
+    from toolkit.rawlog.batch import BatchRecord, SourceIdentity
+    from toolkit.rawlog.store import LogReader, RawLog
     from toolkit.source.slot import Cut
     from toolkit.values.config import Config
     from toolkit.values.spool import Spool
-    from toolkit.values.table import SchemaVersion
-
-_log = logger(__name__)
 
 _ADVICE = "the log cannot be continued; start a new one with `cdc init --new-generation`"
-_TASK_CHANGES = 125_000  # a task holds some 50 bytes a change besides the chunk that it decodes
-
-
-@dataclass(frozen=True, slots=True)
-class DrainResult:
-    """What one drain committed: `changes` are rows and truncates, the LSNs are end LSNs."""
-
-    batches: int
-    changes: int
-    from_lsn: Lsn
-    committed_lsn: Lsn
 
 
 def drain(
-    config: Config, upto: Lsn | None = None, max_changes: int | None = None, *, cut: Cut | None = None
+    config: Config,
+    upto: Lsn | None = None,
+    max_changes: int | None = None,
+    *,
+    cut: Cut | None = None,
+    log: RawLog | None = None,
 ) -> DrainResult:
     """Drain to `upto` or to an exact cut, else to the WAL flush position at the start.
 
-    The last two compare the catalog: one of now says nothing of an LSN that is behind. `max_changes` bounds the
-    messages taken, in whole transactions; the drain then stops early and says so by its `committed_lsn`.
+    The last two compare the catalog: the current one says nothing of an earlier LSN. `max_changes` bounds the
+    messages taken, in whole transactions; the drain then stops early, which its `committed_lsn` shows. `log` is the
+    lake's unless another one is given.
 
     Raises:
         SlotError, HistoryDiverged, SourceUnavailable, LakeError, CommitConflict: nothing was lost; see the message.
     """
     from toolkit.capture import drift
-    from toolkit.lake.ledger import Ledger
+    from toolkit.lake.stored_log import StoredLog
     from toolkit.source import catalog, change_log, connection, slot
 
+    log = StoredLog(config) if log is None else log
     with connection.connect(config) as conn:
-        ledger = Ledger(config)  # one reading: the row the run continues and the table snapshot it commits against
+        ledger = log.reading()  # one reading: the row the run continues and the state it commits against
         last = ledger.last()
         if last is None:
             raise LakeError(f"draining slot {config.source.slot!r}: the lake has no ledger yet; run `cdc init` first")
@@ -70,7 +59,7 @@ def drain(
         if change_log.by_ticks(conn, config):
             from toolkit.capture import tick_drain
 
-            return tick_drain.drain(config, conn, ledger, last, upto, cut=cut)
+            return tick_drain.drain(config, conn, log, upto, cut=cut)
         state = slot.require_slot(conn, config)
         if last.tick is not None:
             raise HistoryDiverged(
@@ -95,7 +84,8 @@ def drain(
             raise ConfigError(f"draining to {upto}: the source has flushed its WAL only to {slot.flush_lsn(conn)}")
         if target <= last.complete_to:
             return DrainResult(0, 0, last.complete_to, last.complete_to)
-        result = _Run(config, conn, ledger, last, identity, versions, seen).to(target, max_changes)
+        reader = _SlotReader(config, conn, ledger, identity, seen, target, max_changes)
+        result = run(config, log, ledger, LogEnd.of(last, versions), reader, seen)
         if config.uses_change_log and seen is not None and result.committed_lsn >= seen.upto:
             if seen.log_is_read:
                 change_log.purge(conn, seen.snapshot)
@@ -158,98 +148,86 @@ def _listed(identity: SourceIdentity) -> str:
     return ", ".join(sorted(identity.publications)) or "none"
 
 
-class _Run:
-    """One drain in progress. `last` is the newest committed ledger row."""
+class _SlotReader:
+    """Peeks at the slot until `target`, or until `max_changes` messages are read."""
+
+    logged = "drained"
 
     def __init__(
         self,
         config: Config,
-        conn: psycopg.Connection,
-        ledger: Ledger,
-        last: BatchRecord,
+        conn: psycopg.Connection[Any],
+        ledger: LogReader,
         identity: SourceIdentity,
-        versions: dict[int, SchemaVersion],
         seen: Observation | None,
+        target: Lsn,
+        max_changes: int | None,
     ) -> None:
         from toolkit.source import catalog
 
-        self.config = config
-        self.conn = conn
-        self.last = last
-        self.start = last.complete_to
-        self.identity = identity
-        self.seen = seen
+        self.config, self.conn, self.ledger, self.identity = config, conn, ledger, identity
+        self.seen, self.target = seen, target
         self.key = catalog.hmac_key(conn)
-        self.ledger = ledger
-        self.snapshot = ledger.snapshot_id()
-        self.versions = versions
-        self.next_schema_id = max((v.schema_id for v in self.versions.values()), default=0) + 1
-        self.batches = 0
-        self.changes = 0
-        self.ddl_xids: dict[int, int] = {}  # relid -> xid of its newest DDL in this drain
+        self.left, self.more = max_changes, 1
+        self.facts: dict[str, Any] = {}
 
-    def to(self, target: Lsn, max_changes: int | None) -> DrainResult:
-        """Take peek after peek until `target` or `max_changes`."""
-        from toolkit.source import peek, slot
+    def remains(self, last: BatchRecord) -> bool:
+        return last.complete_to < self.target and (self.left is None or self.left > 0)
 
-        left, more = max_changes, 1
-        while self.last.complete_to < target and (left is None or left > 0):
-            size = more * (self.config.drain.max_changes if left is None else min(left, self.config.drain.max_changes))
-            started = time.monotonic()
-            with spool_directory(self.config) as directory:
-                spool = peek.peek(self.conn, self.config, upto=target, max_changes=size, directory=directory)
-                peeked = time.monotonic()
-                plan = self._plan(spool)
-                # Messages of no transaction count too, and may be all that came.
-                more = 1 if plan.batches else more * 2
-                if not plan.batches:
-                    continue
-                self._require_beacon(plan, target)
-                for index in range(len(plan.batches)):
-                    self._commit(plan, index, target)
-                messages = len(spool)
-            slot.advance(self.conn, self.config.source.slot, self.last.complete_to)
-            _log.info(
-                "drained",
-                extra={
-                    "batch_id": self.last.batch_id,
-                    "upto_lsn": str(self.last.complete_to),
-                    "messages": messages,
-                    "peek_seconds": round(peeked - started, 3),
-                    "seconds": round(time.monotonic() - started, 3),
-                },
-            )
-            if left is not None:
-                left -= messages
-        return DrainResult(self.batches, self.changes, self.start, self.last.complete_to)
+    def read(self, end: LogEnd, directory: Path) -> Sequence[ReadBatch]:
+        """Peek once, and plan what came."""
+        from toolkit.source import peek
 
-    def _plan(self, spool: Spool) -> Plan:
+        most = self.config.drain.max_changes
+        size = self.more * (most if self.left is None else min(self.left, most))
+        started = time.monotonic()
+        spool = peek.peek(self.conn, self.config, upto=self.target, max_changes=size, directory=directory)
+        self.facts = {"messages": len(spool), "peek_seconds": round(time.monotonic() - started, 3)}
+        plan = self._plan(spool, end)
+        # Messages of no transaction count too, and may be all that came.
+        self.more = 1 if plan.batches else self.more * 2
+        if plan.batches:
+            self._require_beacon(plan, end.last)
+            if self.left is not None:
+                self.left -= len(spool)
+        return [_read(batch) for batch in plan.batches]
+
+    def compares(self, batch: ReadBatch) -> bool:
+        return self.seen is not None and batch.complete_to >= max(self.target, self.seen.upto)
+
+    def row(self, last: BatchRecord, batch: ReadBatch, changes: int) -> dict[str, Any]:
+        beacon, beacon_lsn = self._beacon(last, batch.complete_to, changes=changes)
+        return {
+            "upto_lsn": self.target, "origin": "slot", "slot": self.config.source.slot, "identity": self.identity,
+            "beacon": beacon, "beacon_lsn": beacon_lsn,
+        }  # fmt: skip
+
+    def forget(self, last: BatchRecord) -> dict[str, Any]:
+        from toolkit.source import slot
+
+        slot.advance(self.conn, self.config.source.slot, last.complete_to)
+        return self.facts
+
+    def _plan(self, spool: Spool, end: LogEnd) -> Plan:
         from toolkit.capture import drift
         from toolkit.decode import planner
 
-        context = planner.PlanContext(
-            generation=self.last.generation,
-            batch_id=self.last.batch_id + 1,
-            next_schema_id=self.next_schema_id,
-            versions=self.versions,
-            key=self.key,
-            system_id=self.identity.system_id,
-            batch_changes=self.config.drain.batch_changes,
-            now=datetime.now(UTC),
+        context = end.context(
+            self.config, self.key, self.identity.system_id,
             publications=frozenset(self.config.source.publications),
-            known_good=lambda relid: drift.known_good(self.ledger, self.last, relid),
-        )
+            known_good=lambda relid: drift.known_good(self.ledger, end.last, relid),
+        )  # fmt: skip
         return planner.plan(spool, context=context)
 
-    def _require_beacon(self, plan: Plan, target: Lsn) -> None:
+    def _require_beacon(self, plan: Plan, last: BatchRecord) -> None:
         """The nonce of an earlier drain must be in the stream, else this is another history with the same numbers."""
-        expected, at = self.last.beacon, self.last.beacon_lsn
-        reached = plan.batches[-1].complete_to if plan.batches else target
-        if expected is None or at is None or at <= self.last.complete_to or at > reached:
+        expected, at = last.beacon, last.beacon_lsn
+        reached = plan.batches[-1].complete_to
+        if expected is None or at is None or at <= last.complete_to or at > reached:
             return
         if any(expected in batch.beacons for batch in plan.batches):
             return
-        beacon = f"beacon {expected} written at {at} by batch {self.last.batch_id}"
+        beacon = f"beacon {expected} written at {at} by batch {last.batch_id}"
         refused = (e.payload for batch in plan.batches for e in batch.events if e.kind == "message")
         if any(expected in (payload or "") for payload in refused):
             raise HistoryDiverged(
@@ -260,90 +238,30 @@ class _Run:
             f"{beacon} is not in the stream: the source was restored to an earlier copy and written again; {_ADVICE}"
         )
 
-    def _commit(self, plan: Plan, index: int, target: Lsn) -> None:
-        """Commit one planned batch with its ledger row; the last one with what the catalog comparison found."""
-        from toolkit.capture import drift
-        from toolkit.lake.ledger import Ledger
-
-        batch = plan.batches[index]
-        events, counts = list(batch.events), dict(batch.counts)
-        for event in events:
-            if event.kind == "schema" and event.relid is not None and event.xid is not None:
-                self.ddl_xids[event.relid] = event.xid
-        compared_to, capture = self.last.compared_to, self.last.capture
-        if self.seen is not None and batch.complete_to >= max(target, self.seen.upto):
-            compared_to, capture = self.seen.lsn, self.seen.capture.state
-            found = drift.against(
-                Ledger(self.config), self.last, self.seen, versions=batch.versions, ddl_xids=self.ddl_xids,
-                batch_id=batch.batch_id, next_schema_id=batch.next_schema_id, at=Lsn(batch.complete_to),
-            )  # fmt: skip
-            for event in found:
-                events.append(event)
-                counts[event.kind] = counts.get(event.kind, 0) + 1
-        beacon, beacon_lsn = self._beacon(batch.complete_to, changes=batch.changes)
-        record = BatchRecord(
-            batch_id=batch.batch_id,
-            generation=self.last.generation,
-            from_lsn=self.last.complete_to,
-            upto_lsn=target,
-            complete_to=Lsn(batch.complete_to),
-            origin="slot",
-            slot=self.config.source.slot,
-            identity=self.identity,
-            changes=batch.changes,
-            counts=counts,
-            beacon=beacon,
-            beacon_lsn=beacon_lsn,
-            committed_at=datetime.now(UTC).isoformat(),
-            compared_to=compared_to,
-            capture=capture,
-        )
-        tasks = batch.tasks(self._partitions(batch.changes)) if batch.counts.get("row") else []
-        if tasks:
-            from toolkit.lake import session, staging
-
-            spark = session.own_session(self.config)
-            self.snapshot = staging.commit_batch(
-                spark, self.config, record, tasks=tasks, events=events, base_snapshot=self.snapshot
-            )
-        else:
-            self.snapshot = self._append(record, events)
-        self._committed(record)
-        self.versions = dict(batch.versions)
-        self.next_schema_id = batch.next_schema_id
-
-    def _partitions(self, changes: int) -> int:
-        """One a core, more where that bounds a worker's memory; a small batch is not worth a second worker."""
-        if changes < 20_000:
-            return 1
-        from toolkit.lake import session
-
-        cores = int(session.own_session(self.config).sparkContext.defaultParallelism)
-        return max(cores, -(-changes // _TASK_CHANGES))
-
-    def _append(self, record: BatchRecord, events: list[Event]) -> int:
-        """Commit a batch without rows and without a JVM, on top of this run's own last commit only."""
-        from toolkit.lake import ledger
-
-        current = ledger.Ledger(self.config)
-        if current.snapshot_id() != self.snapshot:
-            raise ledger.conflict(record.batch_id)
-        return current.append_empty(record, events)
-
-    def _committed(self, record: BatchRecord) -> None:
-        self.last = record
-        self.batches += 1
-        self.changes += record.changes
-
-    def _beacon(self, complete_to: int, *, changes: int) -> tuple[str | None, Lsn | None]:
+    def _beacon(self, last: BatchRecord, complete_to: int, *, changes: int) -> tuple[str | None, Lsn | None]:
         """The beacon a ledger row carries: one still to be found, else a new one when it is due."""
         from toolkit.source import slot
 
-        pending, at = self.last.beacon, self.last.beacon_lsn
+        pending, at = last.beacon, last.beacon_lsn
         if at is not None and at > complete_to:
             return pending, at
-        if changes == 0 and pending is not None and self.last.committed_at:
-            age = datetime.now(UTC) - datetime.fromisoformat(self.last.committed_at)
+        if changes == 0 and pending is not None and last.committed_at:
+            age = datetime.now(UTC) - datetime.fromisoformat(last.committed_at)
             if age.total_seconds() < self.config.drain.beacon_minutes * 60:
                 return pending, at
         return slot.emit_beacon(self.conn, self.key)
+
+
+def _read(batch: PlannedBatch) -> ReadBatch:
+    rows = {"row": batch.counts["row"]} if batch.counts.get("row") else {}
+    return ReadBatch(
+        complete_to=Lsn(batch.complete_to),
+        events=batch.events,
+        rows=rows,
+        versions=batch.versions,
+        next_schema_id=batch.next_schema_id,
+        tasks=batch.tasks if rows else None,
+    )
+
+
+__all__ = ["DrainResult", "as_read", "drain", "require_same_history", "require_same_source"]

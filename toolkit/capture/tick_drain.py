@@ -1,63 +1,49 @@
 """Drain the change log by ticks: the transactions between two snapshots, whole, in one commit with its ledger row.
 
-The order is that of every drain: read, stage in one commit, and only then let the source forget. A tick that is in the
-ledger is never read again, and one that was read twice before its commit gives the same events.
+A tick that is in the ledger is never read again, and one that was read twice before its commit gives the same events.
 """
 
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from toolkit.capture.slot_drain import DrainResult, require_same_history
+from toolkit.capture.drain_loop import DrainResult, LogEnd, ReadBatch, run
+from toolkit.capture.slot_drain import require_same_history
 from toolkit.rawlog import order
-from toolkit.source.spooling import spool_directory
-from toolkit.values.errors import CdcError, ConfigError, HistoryDiverged
-from toolkit.values.log_setup import logger
+from toolkit.values.errors import CdcError, ConfigError, HistoryDiverged, LakeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     import psycopg
     import pyarrow as pa
 
-    from toolkit.capture.drift import Observation
     from toolkit.decode.logged_ddl import LoggedDdl
     from toolkit.decode.logged_rows import LogRows
+    from toolkit.decode.planned import PlanContext
     from toolkit.decode.task import Binding
-    from toolkit.lake.ledger import Ledger
     from toolkit.rawlog.arrow import Event
     from toolkit.rawlog.batch import BatchRecord
+    from toolkit.rawlog.store import LogReader, RawLog
     from toolkit.source.slot import Cut
     from toolkit.source.ticks import Tick
     from toolkit.values.config import Config
     from toolkit.values.lsn import Lsn
     from toolkit.values.table import SchemaVersion
 
-_log = logger(__name__)
 _FILE_ROWS = 500_000  # rows of one Spark partition
-
-
-@dataclass(frozen=True, slots=True)
-class _Spooled:
-    """The rows of a tick on disk, as events."""
-
-    files: tuple[Path, ...]
-    counts: Mapping[str, int]  # events per kind
 
 
 def drain(
     config: Config,
     conn: psycopg.Connection[Any],
-    ledger: Ledger,
-    last: BatchRecord,
+    log: RawLog,
     upto: Lsn | None,
     *,
     cut: Cut | None = None,
@@ -65,17 +51,22 @@ def drain(
     """Drain to the tick at `upto` or of a cut, else to a new one.
 
     Raises:
-        ConfigError: no tick stands at `upto`.
+        ConfigError: there is no tick at `upto`.
         HistoryDiverged: the source does not know the tick that the ledger ends with.
     """
     from toolkit.capture import drift
-    from toolkit.source import change_log, ticks
+    from toolkit.source import ticks
 
+    ledger = log.reading()
+    last = ledger.last()
+    if last is None:
+        raise LakeError("draining ticks: the lake has no ledger yet; run `cdc init` first")
     since = last_tick(config, conn, last)
     upto = cut.lsn if cut is not None else upto
     if upto is not None and upto <= last.complete_to:
         return DrainResult(0, 0, last.complete_to, last.complete_to)
-    live = [relid for relid, version in ledger.latest_versions().items() if not version.table.dropped]
+    versions = ledger.latest_versions()
+    live = [relid for relid, version in versions.items() if not version.table.dropped]
     seen = None
     if upto is None:
         seen = drift.observe(conn, config, live)  # catalog and tick are of one snapshot
@@ -91,32 +82,7 @@ def drain(
         target = found
         if cut is not None:
             seen = drift.observe_at(config, cut, live)
-    started = time.monotonic()
-    with spool_directory(config) as directory:
-        run = _Run(config, conn, ledger, last, since, target, directory)
-        ddl = run.ddl()
-        spooled = run.rows(ddl)
-        events = [*ddl.events, *run.overtaken()]
-        if seen is not None:
-            events += drift.against(
-                ledger, last, seen, versions=ddl.versions, ddl_xids={}, batch_id=run.batch_id,
-                next_schema_id=ddl.next_schema_id, at=target.lsn,
-            )  # fmt: skip
-        changes = run.commit(spooled, events, seen)
-    change_log.purge(conn, target.snapshot)
-    ticks.forget_before(conn, target.lsn)
-    mended = change_log.recheck(conn, config)
-    _log.info(
-        "drained a tick",
-        extra={
-            "batch_id": run.batch_id,
-            "upto_lsn": str(target.lsn),
-            "changes": changes,
-            "mended": list(mended),
-            "seconds": round(time.monotonic() - started, 3),
-        },
-    )
-    return DrainResult(1, changes, last.complete_to, target.lsn)
+    return run(config, log, ledger, LogEnd.of(last, versions), _TickReader(config, conn, ledger, since, target), seen)
 
 
 def last_tick(config: Config, conn: psycopg.Connection[Any], last: BatchRecord) -> Tick:
@@ -147,32 +113,81 @@ def last_tick(config: Config, conn: psycopg.Connection[Any], last: BatchRecord) 
     return found
 
 
-class _Run:
-    """One tick on its way into the lake."""
+class _TickReader:
+    """Reads the one tick `target`, which follows `since`."""
+
+    logged = "drained a tick"
+
+    def __init__(
+        self, config: Config, conn: psycopg.Connection[Any], ledger: LogReader, since: Tick, target: Tick
+    ) -> None:
+        self.config, self.conn, self.ledger, self.since, self.target = config, conn, ledger, since, target
+        self.changes = 0
+
+    def remains(self, last: BatchRecord) -> bool:
+        return last.complete_to < self.target.lsn
+
+    def read(self, end: LogEnd, directory: Path) -> Sequence[ReadBatch]:
+        """Read the rows and the DDL of the tick."""
+        from toolkit.source import catalog
+
+        context = end.context(self.config, catalog.hmac_key(self.conn), end.last.identity.system_id)
+        return (_TickRead(self.conn, self.ledger, self.since, self.target, context, directory).batch(),)
+
+    def compares(self, batch: ReadBatch) -> bool:
+        return True
+
+    def row(self, last: BatchRecord, batch: ReadBatch, changes: int) -> dict[str, Any]:
+        self.changes = changes
+        return {
+            "upto_lsn": self.target.lsn, "origin": "change_log", "beacon": None, "beacon_lsn": None,
+            "tick": self.target.snapshot,
+        }  # fmt: skip
+
+    def forget(self, last: BatchRecord) -> dict[str, Any]:
+        from toolkit.source import change_log, ticks
+
+        change_log.purge(self.conn, self.target.snapshot)
+        ticks.forget_before(self.conn, self.target.lsn)
+        return {"changes": self.changes, "mended": list(change_log.recheck(self.conn, self.config))}
+
+
+class _TickRead:
+    """One tick on its way into the log."""
 
     def __init__(
         self,
-        config: Config,
         conn: psycopg.Connection[Any],
-        ledger: Ledger,
-        last: BatchRecord,
+        ledger: LogReader,
         since: Tick,
         target: Tick,
+        context: PlanContext,
         directory: Path,
     ) -> None:
-        self.config, self.conn, self.ledger, self.last = config, conn, ledger, last
-        self.since, self.target, self.directory = since, target, directory
-        self.batch_id = last.batch_id + 1
-        self.now = datetime.now(UTC)
-        self.versions: dict[int, SchemaVersion] = dict(ledger.latest_versions())
+        self.conn, self.ledger, self.since, self.target = conn, ledger, since, target
+        self.context, self.directory = context, directory
         self.oldest: dict[int, int] = {}  # by relid, where the first of its rows in this tick was logged
         self.place = 0  # how many rows the tick has
+        self.files: list[Path] = []
+        self.counts: Counter[str] = Counter()  # events in the files, per kind
+
+    def batch(self) -> ReadBatch:
+        """Give the rows of the tick as files, and everything else as events."""
+        ddl = self.ddl()
+        self.rows(ddl)
+        return ReadBatch(
+            complete_to=self.target.lsn,
+            events=[*ddl.events, *self.overtaken()],
+            rows=self.counts,
+            versions=ddl.versions,
+            next_schema_id=ddl.next_schema_id,
+            files=self.files,
+        )
 
     def ddl(self) -> LoggedDdl:
         """Fold the DDL messages of the tick."""
         from toolkit.decode import logged_ddl
-        from toolkit.decode.planner import PlanContext
-        from toolkit.source import catalog, ticks
+        from toolkit.source import ticks
 
         messages = []
         if ticks.has_messages(self.conn):
@@ -180,19 +195,9 @@ class _Run:
                 texts = cells.to_pylist()
                 for place, xid, lsn, _, _, _, content in zip(*(texts[i::7] for i in range(7)), strict=True):
                     messages.append(logged_ddl.LoggedMessage(int(place), int(xid), int(lsn), content))
-        context = PlanContext(
-            generation=self.last.generation,
-            batch_id=self.batch_id,
-            next_schema_id=max((v.schema_id for v in self.versions.values()), default=0) + 1,
-            versions=self.versions,
-            key=catalog.hmac_key(self.conn),
-            system_id=self.last.identity.system_id,
-            batch_changes=self.config.drain.batch_changes,
-            now=self.now,
-        )
-        return logged_ddl.fold(messages, at=self.target.lsn, context=context, directory=self.directory)
+        return logged_ddl.fold(messages, at=self.target.lsn, context=self.context, directory=self.directory)
 
-    def rows(self, ddl: LoggedDdl) -> _Spooled:
+    def rows(self, ddl: LoggedDdl) -> None:
         """Spool the rows of the tick as events; their ordinals count all rows of the tick."""
         import numpy as np
         import pyarrow as pa
@@ -205,11 +210,10 @@ class _Run:
         def layout(start: int, version: SchemaVersion) -> Binding:
             return replace(logged_layout(start, version), kind="row")  # published or not, no slot brings its rows
 
-        layouts = {relid: [layout(-1, version)] for relid, version in self.versions.items()}
+        layouts = {relid: [layout(-1, version)] for relid, version in self.context.versions.items()}
         for version in ddl.changed:
             layouts.setdefault(version.table.relid, []).append(layout(version.ordinal, version))
-        files: list[Path] = []
-        counts: Counter[str] = Counter()
+        batch_id, generation = self.context.batch_id, self.context.generation
         written = _FILE_ROWS
         with ExitStack() as stack:
             writer: pa.RecordBatchWriter | None = None
@@ -219,17 +223,16 @@ class _Run:
                 for relid in np.unique(log.relids).tolist():
                     first = int(log.lsns[log.relids == relid].min())
                     self.oldest[relid] = min(first, self.oldest.get(relid, first))
-                for batch in logged_rows.events(log, layouts, batch_id=self.batch_id, generation=self.last.generation):
+                for batch in logged_rows.events(log, layouts, batch_id=batch_id, generation=generation):
                     if written >= _FILE_ROWS:
                         stack.close()
-                        files.append(self.directory / f"tick-{len(files)}.arrow")
-                        sink = stack.enter_context(pa.OSFile(str(files[-1]), "wb"))
+                        self.files.append(self.directory / f"tick-{len(self.files)}.arrow")
+                        sink = stack.enter_context(pa.OSFile(str(self.files[-1]), "wb"))
                         writer, written = stack.enter_context(pa.ipc.new_stream(sink, EVENT_SCHEMA)), 0
                     assert writer is not None
                     writer.write_batch(batch)
                     written += batch.num_rows
-                    counts.update(batch.column("kind").to_pylist())
-        return _Spooled(tuple(files), counts)
+                    self.counts.update(batch.column("kind").to_pylist())
 
     def overtaken(self) -> Iterator[Event]:
         """Gaps of tables with rows that were logged before a type of theirs changed, and come behind a later baseline.
@@ -240,12 +243,12 @@ class _Run:
         from toolkit.decode.ddl import retold
         from toolkit.rawlog.arrow import Event
 
-        late = {relid for relid, lsn in self.oldest.items() if lsn < self.since.lsn and relid in self.versions}
+        late = {relid for relid, lsn in self.oldest.items() if lsn < self.since.lsn and relid in self.context.versions}
         if not late:
             return
         baselines: dict[int, int] = {}
         for event in self.ledger.baselines():
-            if event.relid in late and event.generation == self.last.generation:
+            if event.relid in late and event.generation == self.context.generation:
                 baselines[event.relid] = max(int(event.end_lsn), baselines.get(event.relid, 0))
         chains: dict[int, list[SchemaVersion]] = {}
         for version in self.ledger.schema_versions():
@@ -256,8 +259,8 @@ class _Run:
             if any(since < v.end_lsn <= until and retold(u.table, v.table) for u, v in pairwise(chain)):
                 reason = "a transaction that wrote before a type of it changed was committed after it was copied"
                 yield Event(
-                    batch_id=self.batch_id,
-                    generation=self.last.generation,
+                    batch_id=self.context.batch_id,
+                    generation=self.context.generation,
                     **order.made_at(self.target.lsn)._asdict(),
                     ordinal=self.place,
                     kind="gap",
@@ -277,42 +280,9 @@ class _Run:
         columns = [cells.take(pa.array(np.arange(i, len(cells), 6))) for i in range(6)]
         xids, lsns, relids = (column.cast(pa.int64()).to_numpy() for column in columns[:3])
         at, places = int(self.target.lsn), np.arange(place, place + count, dtype=np.int64)
-        now = int(self.now.timestamp() * 1_000_000)
+        now = int(self.context.now.timestamp() * 1_000_000)
         same = {value: np.full(count, value, np.int64) for value in (at - 1, at, now)}
         return LogRows(places, same[at - 1], places, same[at], same[now], lsns, xids, relids, *columns[3:])
-
-    def commit(self, spooled: _Spooled, events: Sequence[Event], seen: Observation | None) -> int:
-        """Commit rows, events and the ledger row at once. Gives the number of rows and truncates."""
-        from toolkit.lake import session, staging
-
-        counts = Counter(spooled.counts)
-        counts.update(event.kind for event in events)
-        changes = counts["row"] + counts["truncate"]
-        record = replace(
-            self.last,
-            batch_id=self.batch_id,
-            from_lsn=self.last.complete_to,
-            upto_lsn=self.target.lsn,
-            complete_to=self.target.lsn,
-            origin="change_log",
-            changes=changes,
-            counts={kind: number for kind, number in counts.items() if number},
-            beacon=None,
-            beacon_lsn=None,
-            tick=self.target.snapshot,
-            committed_at=self.now.isoformat(),
-            compared_to=seen.lsn if seen else self.last.compared_to,
-            capture=seen.capture.state if seen else self.last.capture,
-        )
-        if spooled.files:
-            spark = session.own_session(self.config)
-            base = self.ledger.snapshot_id()
-            staging.commit_batch(
-                spark, self.config, record, tasks=[], events=events, base_snapshot=base, arrow_files=spooled.files
-            )
-        else:
-            self.ledger.append_empty(record, events)
-        return changes
 
 
 __all__ = ["drain", "last_tick"]

@@ -6,7 +6,6 @@ committed against exactly what was read.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -14,14 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import reads, scans
 from toolkit.lake.tables import BATCH_WIDTH, EVENTS
-from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event, to_arrow
-from toolkit.rawlog.batch import BatchRecord
-from toolkit.rawlog.event import TableEvent
+from toolkit.rawlog.batch import BatchRecord, batch_events
+from toolkit.rawlog.reading import LogReading, log_order
 from toolkit.values.errors import CommitConflict, LakeError
-from toolkit.values.log_setup import logger
-from toolkit.values.lsn import Lsn
-from toolkit.values.table import SchemaVersion, TableVersion
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,36 +26,8 @@ if TYPE_CHECKING:
 
     from toolkit.values.config import Config
 
-_log = logger(__name__)
 #: Snapshot summary property with the record of the batch that the snapshot committed: a cache of its `batch` event.
 SUMMARY_KEY = "cdc.batch"
-
-
-def batch_event(record: BatchRecord) -> Event:
-    """The `batch` event that carries a record."""
-    return Event(
-        batch_id=record.batch_id,
-        generation=record.generation,
-        **order.made_at(record.complete_to)._asdict(),
-        ordinal=order.BATCH,
-        origin=record.origin,
-        kind="batch",
-        payload=record.to_json(),
-    )
-
-
-def checked(record: BatchRecord, events: Sequence[Event]) -> list[Event]:
-    """Driver-made events of one batch with their `batch` event, last.
-
-    Raises:
-        LakeError: an event belongs to another batch.
-    """
-    for event in events:
-        if event.batch_id != record.batch_id or event.kind == "batch":
-            raise LakeError(
-                f"committing batch {record.batch_id}: a {event.kind} event of batch {event.batch_id} is in it"
-            )
-    return [*events, batch_event(record)]
 
 
 def conflict(batch_id: int) -> CommitConflict:
@@ -70,7 +37,7 @@ def conflict(batch_id: int) -> CommitConflict:
     )
 
 
-class Ledger:
+class Ledger(LogReading):
     """The ledger of a lake as of the moment of the first question. Empty without a catalog or table."""
 
     def __init__(self, config: Config) -> None:
@@ -114,89 +81,10 @@ class Ledger:
         if summary.get("total-records") == "0":
             return None
         # Compaction and expiry leave snapshots without it.
-        return max(self.batches(), key=lambda record: record.batch_id, default=None)
+        return super().last()
 
-    def batches(self) -> tuple[BatchRecord, ...]:
-        """All batches, oldest first."""
-        payloads = (BatchRecord.from_json(row["payload"]) for row in self._rows("batch"))
-        return tuple(sorted(payloads, key=lambda record: record.batch_id))
-
-    def exact_at(self, lsn: Lsn) -> Lsn:
-        """`lsn`, or the tick below it where the log knows its ticks alone; it says so then."""
-        for record in self.batches():
-            if record.origin == "change_log" and record.tick and record.from_lsn < lsn < record.complete_to:
-                _log.warning(
-                    "the change log is exact at ticks only: as of the tick below",
-                    extra={"asked_lsn": str(lsn), "lsn": str(record.from_lsn)},
-                )
-                return record.from_lsn
-        return lsn
-
-    def schema_versions(self) -> list[SchemaVersion]:
-        """All schema versions, in log order."""
-        return [
-            SchemaVersion(
-                schema_id=row["schema_id"],
-                generation=row["generation"],
-                commit_lsn=Lsn(row["commit_lsn"]),
-                end_lsn=Lsn(row["end_lsn"]),
-                ordinal=row["ordinal"],
-                table=TableVersion.from_json(json.loads(row["payload"])),
-                payload=row["payload"],
-                xid=row["xid"],
-            )
-            for row in self._rows("schema")
-        ]
-
-    def latest_versions(self, at: Lsn | None = None) -> dict[int, SchemaVersion]:
-        """The newest version of each relid in the present generation (or at an LSN of it), of dropped tables too.
-
-        OIDs of another incarnation of the source say nothing about this one.
-        """
-        last = self.last()
-        generation = last.generation if last is not None else None
-        return {
-            v.table.relid: v
-            for v in self.schema_versions()
-            if v.generation == generation and (at is None or v.commit_lsn < at)
-        }
-
-    def gaps(self) -> tuple[TableEvent, ...]:
-        """All `gap` events, in log order."""
-        return self.events("gap")
-
-    def baselines(self) -> tuple[TableEvent, ...]:
-        """All `baseline` events, in log order."""
-        return self.events("baseline")
-
-    def ddl_events(self) -> tuple[TableEvent, ...]:
-        """All `ddl` events, in log order."""
-        return self.events("ddl")
-
-    def messages(self) -> tuple[TableEvent, ...]:
-        """All `message` events, in log order."""
-        return self.events("message")
-
-    def events(self, kind: str) -> tuple[TableEvent, ...]:
-        """All events of a kind that is neither `row` nor `truncate`, in log order."""
-        return tuple(
-            TableEvent(
-                relid=row["relid"],
-                kind=row["kind"],
-                commit_lsn=Lsn(row["commit_lsn"]),
-                ordinal=row["ordinal"],
-                end_lsn=Lsn(row["end_lsn"]),
-                batch_id=row["batch_id"],
-                payload=json.loads(row["payload"]) if row["payload"] else {},
-                generation=row["generation"],
-                schema_id=row["schema_id"],
-                xid=row["xid"],
-                committed_at=row["committed_at"],
-            )
-            for row in self._rows(kind)
-        )
-
-    def _rows(self, kind: str) -> list[dict[str, Any]]:
+    def rows(self, kind: str) -> list[dict[str, Any]]:
+        """Give all events of a kind that is neither `row` nor `truncate`, in log order."""
         return self._events.get(kind, [])
 
     @cached_property
@@ -216,7 +104,7 @@ class Ledger:
         for row in found.to_pylist() if found is not None else ():
             by_kind.setdefault(row["kind"], []).append(row)
         for rows in by_kind.values():
-            rows.sort(key=_log_order)
+            rows.sort(key=log_order)
         return by_kind
 
     def append_empty(self, record: BatchRecord, events: Sequence[Event] = ()) -> int:
@@ -232,7 +120,7 @@ class Ledger:
             CommitConflict: somebody committed after this ledger was read; nothing was written.
             LakeError: there is no `raw.events`.
         """
-        all_events = checked(record, events)
+        all_events = batch_events(record, events)
         base = self.snapshot_id()
         if base is None:
             raise LakeError(f"committing batch {record.batch_id}: the lake has no {EVENTS} yet; run `cdc init` first")
@@ -280,10 +168,6 @@ def require_ledger(config: Config) -> Ledger:
         LakeError: the lake has no ledger yet.
     """
     return Ledger(config).require()
-
-
-def _log_order(row: dict[str, Any]) -> tuple[int, int, int, int]:
-    return row["generation"], row["commit_lsn"], row["ordinal"], row["schema_id"] or 0
 
 
 def _write(table: Table, events: pa.Table) -> Iterable[DataFile]:

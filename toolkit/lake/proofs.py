@@ -14,7 +14,7 @@ from toolkit.values.names import lake_table, quote_spark
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from toolkit.lake.ledger import Ledger
+    from toolkit.rawlog.store import LogReader
     from toolkit.values.config import Config
     from toolkit.values.table import TableVersion
 
@@ -23,7 +23,7 @@ PUBLISHED = "ops.published"
 PROVEN = "proven_"
 
 
-def proven(config: Config, ledger: Ledger) -> dict[int, Lsn]:
+def proven(config: Config, ledger: LogReader) -> dict[int, Lsn]:
     """The newest LSN at which every row of a table was compared and found equal, in this generation, by relid."""
     from toolkit.lake.scans import scan
 
@@ -38,7 +38,7 @@ def proven(config: Config, ledger: Ledger) -> dict[int, Lsn]:
     return found
 
 
-def found_wrong(config: Config, ledger: Ledger) -> dict[int, tuple[Lsn, Lsn]]:
+def found_wrong(config: Config, ledger: LogReader) -> dict[int, tuple[Lsn, Lsn]]:
     """Tables that the last check found to differ, and that nobody has copied since, by relid.
 
     Each with the LSN at which its rows were last known to be right, and that of the check.

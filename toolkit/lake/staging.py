@@ -13,9 +13,10 @@ import pyarrow as pa
 
 from toolkit.lake import reads
 from toolkit.lake.frames import Part, events_frame
-from toolkit.lake.ledger import SUMMARY_KEY, checked, conflict
+from toolkit.lake.ledger import SUMMARY_KEY, conflict
 from toolkit.lake.tables import EVENTS
 from toolkit.rawlog.arrow import EVENT_SCHEMA, Event, to_arrow
+from toolkit.rawlog.batch import batch_events
 from toolkit.values import errors
 from toolkit.values.errors import CdcError, LakeError
 from toolkit.values.names import quote_spark
@@ -53,7 +54,7 @@ def commit_batch(
     """
     if base_snapshot is None:
         base_snapshot = _first_snapshot(config)
-    driver_made = _stream(to_arrow(checked(record, events)))
+    driver_made = _stream(to_arrow(batch_events(record, events)))
     parts = [Part(tasks=(task,)) for task in tasks] + [Part(files=(file.resolve(),)) for file in arrow_files]
     # The few driver-made events ride along: a task of their own would cost as much as reading thousands of rows.
     parts[:1] = [replace(parts[0] if parts else Part(), inline=driver_made)]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
+from toolkit.rawlog import order
+from toolkit.rawlog.arrow import Event
 from toolkit.values.errors import LakeError
 from toolkit.values.lsn import Lsn
 
@@ -76,3 +79,30 @@ class BatchRecord:
         data.setdefault("format", 1)
         data["identity"] = SourceIdentity(**data["identity"])
         return cls(**data)
+
+
+def batch_event(record: BatchRecord) -> Event:
+    """Give the `batch` event that carries a record."""
+    return Event(
+        batch_id=record.batch_id,
+        generation=record.generation,
+        **order.made_at(record.complete_to)._asdict(),
+        ordinal=order.BATCH,
+        origin=record.origin,
+        kind="batch",
+        payload=record.to_json(),
+    )
+
+
+def batch_events(record: BatchRecord, events: Sequence[Event]) -> list[Event]:
+    """Give the driver-made events of one batch with their `batch` event, last.
+
+    Raises:
+        LakeError: an event belongs to another batch.
+    """
+    for event in events:
+        if event.batch_id != record.batch_id or event.kind == "batch":
+            raise LakeError(
+                f"committing batch {record.batch_id}: a {event.kind} event of batch {event.batch_id} is in it"
+            )
+    return [*events, batch_event(record)]

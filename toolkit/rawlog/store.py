@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
 
+from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.batch import BatchRecord
 from toolkit.rawlog.event import TableEvent
 from toolkit.values.config import Config
@@ -17,6 +20,9 @@ class LogReader(Protocol):
     @property
     def config(self) -> Config:
         """The configuration of the lake that holds the log."""
+
+    def snapshot_id(self) -> int | None:
+        """Give the state of the log that is read: the base of the next commit."""
 
     def last(self) -> BatchRecord | None:
         """Give the newest ledger row, or None before the first batch."""
@@ -35,3 +41,40 @@ class LogReader(Protocol):
 
     def ddl_events(self) -> tuple[TableEvent, ...]:
         """Give all `ddl` events, in log order."""
+
+
+class RawLog(Protocol):
+    """A raw log that can be read and committed to."""
+
+    def reading(self) -> LogReader:
+        """Open a reading of the log as it is now."""
+
+    def commit(
+        self,
+        record: BatchRecord,
+        events: Sequence[Event],
+        *,
+        base: int | None,
+        tasks: Sequence[Any] = (),
+        arrow_files: Sequence[Path] = (),
+        parquet_files: Sequence[Path] = (),
+    ) -> int:
+        """Commit a batch with its ledger row at once, or nothing, and give the base of the next commit.
+
+        Args:
+            record: the ledger row.
+            events: those that are not read from tasks or files.
+            base: the state of the log that the batch continues (`LogReader.snapshot_id`).
+            tasks: decode tasks whose rows are of the batch.
+            arrow_files: Arrow streams of events.
+            parquet_files: Parquet files of rows with the field ids of `file_ids`; they may be moved.
+
+        Raises:
+            CommitConflict: another runner committed since `base`; nothing was written.
+        """
+
+    def partitions(self, changes: int) -> int:
+        """Say into how many tasks to divide the decoding of a number of changes."""
+
+    def file_ids(self) -> dict[str, int]:
+        """Give the field ids that `parquet_files` must have."""

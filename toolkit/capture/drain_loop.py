@@ -1,0 +1,188 @@
+"""The loop of every drain: read, decode, stage in one commit, and only then let the source forget.
+
+The order is the guarantee. Nothing is consumed by a read, a batch is one commit with its ledger row inside, and the
+source forgets last what that commit holds. A kill at any point leaves the old or the new batch, and the next drain
+continues from the ledger. What is read, and how the source forgets it, is the reader's: a slot or ticks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from toolkit.capture import drift
+from toolkit.source.spooling import spool_directory
+from toolkit.values.log_setup import logger
+from toolkit.values.lsn import Lsn
+
+if TYPE_CHECKING:
+    from toolkit.capture.drift import Observation
+    from toolkit.decode.planned import PlanContext
+    from toolkit.rawlog.arrow import Event
+    from toolkit.rawlog.batch import BatchRecord
+    from toolkit.rawlog.store import LogReader, RawLog
+    from toolkit.values.config import Config
+    from toolkit.values.table import SchemaVersion
+
+_log = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DrainResult:
+    """What one drain committed: `changes` are rows and truncates, the LSNs are end LSNs."""
+
+    batches: int
+    changes: int
+    from_lsn: Lsn
+    committed_lsn: Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """Where a drain is: the newest ledger row, and what the log says after it."""
+
+    last: BatchRecord
+    versions: Mapping[int, SchemaVersion]
+    next_schema_id: int
+
+    @classmethod
+    def of(cls, last: BatchRecord, versions: Mapping[int, SchemaVersion]) -> LogEnd:
+        """Give the end of a log that ends with `last`."""
+        return cls(last, versions, max((v.schema_id for v in versions.values()), default=0) + 1)
+
+    def context(self, config: Config, key: bytes, system_id: str, **more: Any) -> PlanContext:
+        """Give what decoding must know of the log."""
+        from toolkit.decode.planned import PlanContext
+
+        return PlanContext(
+            generation=self.last.generation,
+            batch_id=self.last.batch_id + 1,
+            next_schema_id=self.next_schema_id,
+            versions=self.versions,
+            key=key,
+            system_id=system_id,
+            batch_changes=config.drain.batch_changes,
+            now=datetime.now(UTC),
+            **more,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadBatch:
+    """One batch as its reader gives it."""
+
+    complete_to: Lsn
+    events: Sequence[Event]
+    rows: Mapping[str, int]  # events of tasks or files, per kind
+    versions: Mapping[int, SchemaVersion]  # after the batch
+    next_schema_id: int
+    tasks: Callable[[int], Sequence[Any]] | None = None  # its rows, decoded in at most so many tasks
+    files: Sequence[Path] = ()  # its rows, in Arrow streams
+
+
+class Reader(Protocol):
+    """What a drain reads: a slot or ticks."""
+
+    logged: str  # the message when a read is committed and forgotten
+
+    def remains(self, last: BatchRecord) -> bool:
+        """Say whether there is more to read after a batch."""
+
+    def read(self, end: LogEnd, directory: Path) -> Sequence[ReadBatch]:
+        """Read and decode the next batches; none if there was nothing but messages of no transaction."""
+
+    def compares(self, batch: ReadBatch) -> bool:
+        """Say whether a batch completes the log to where the catalog was read."""
+
+    def row(self, last: BatchRecord, batch: ReadBatch, changes: int) -> dict[str, Any]:
+        """Give the fields of the ledger row that are the reader's own."""
+
+    def forget(self, last: BatchRecord) -> dict[str, Any]:
+        """Let the source forget what is committed; gives what to log of it."""
+
+
+def run(
+    config: Config,
+    log: RawLog,
+    ledger: LogReader,
+    end: LogEnd,
+    reader: Reader,
+    seen: Observation | None,
+) -> DrainResult:
+    """Drain what a reader gives into the log.
+
+    Args:
+        ledger: the reading that the drain continues.
+        end: where that reading ends.
+        seen: the catalog, to be compared with the log that is drained to it.
+    """
+    return _Run(config, log, ledger, end, seen).through(reader)
+
+
+class _Run:
+    """One drain in progress."""
+
+    def __init__(self, config: Config, log: RawLog, ledger: LogReader, end: LogEnd, seen: Observation | None) -> None:
+        self.config, self.log, self.end, self.seen = config, log, end, seen
+        self.base = ledger.snapshot_id()
+        self.ddl_xids: dict[int, int] = {}  # relid -> xid of its newest DDL in this drain
+        self.batches = self.changes = 0
+
+    def through(self, reader: Reader) -> DrainResult:
+        start = self.end.last.complete_to
+        while reader.remains(self.end.last):
+            started = time.monotonic()
+            with spool_directory(self.config) as directory:
+                batches = reader.read(self.end, directory)
+                for batch in batches:
+                    self._commit(reader, batch)
+            if not batches:
+                continue
+            last = self.end.last
+            facts = reader.forget(last)
+            seconds = round(time.monotonic() - started, 3)
+            at = {"batch_id": last.batch_id, "upto_lsn": str(last.complete_to)}
+            _log.info(reader.logged, extra={**at, **facts, "seconds": seconds})
+        return DrainResult(self.batches, self.changes, start, self.end.last.complete_to)
+
+    def _commit(self, reader: Reader, batch: ReadBatch) -> None:
+        """Commit one batch with its ledger row; with what the catalog comparison found, if it completes the drain."""
+        last, batch_id = self.end.last, self.end.last.batch_id + 1
+        events = list(batch.events)
+        for event in events:
+            if event.kind == "schema" and event.relid is not None and event.xid is not None:
+                self.ddl_xids[event.relid] = event.xid
+        compared_to, capture = last.compared_to, last.capture
+        if self.seen is not None and reader.compares(batch):
+            compared_to, capture = self.seen.lsn, self.seen.capture.state
+            events += drift.against(
+                self.log.reading(), last, self.seen, versions=batch.versions, ddl_xids=self.ddl_xids,
+                batch_id=batch_id, next_schema_id=batch.next_schema_id, at=batch.complete_to,
+            )  # fmt: skip
+        counts = Counter(batch.rows) + Counter(event.kind for event in events)
+        changes = counts["row"] + counts["truncate"]
+        record = replace(
+            last,
+            batch_id=batch_id,
+            from_lsn=last.complete_to,
+            complete_to=batch.complete_to,
+            changes=changes,
+            counts=dict(counts),
+            committed_at=datetime.now(UTC).isoformat(),
+            compared_to=compared_to,
+            capture=capture,
+            **reader.row(last, batch, changes),
+        )
+        tasks = batch.tasks(self.log.partitions(changes)) if batch.tasks is not None else ()
+        self.base = self.log.commit(record, events, base=self.base, tasks=tasks, arrow_files=batch.files)
+        self.end = LogEnd(record, dict(batch.versions), batch.next_schema_id)
+        self.batches += 1
+        self.changes += changes
+
+
+__all__ = ["DrainResult", "LogEnd", "ReadBatch", "Reader", "run"]

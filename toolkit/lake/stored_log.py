@@ -1,0 +1,72 @@
+"""The raw log of a lake, as the protocol `toolkit.rawlog.store.RawLog` describes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from toolkit.lake.ledger import Ledger, conflict
+
+if TYPE_CHECKING:
+    from toolkit.rawlog.arrow import Event
+    from toolkit.rawlog.batch import BatchRecord
+    from toolkit.values.config import Config
+
+TASK_CHANGES = 125_000  # a task holds some 50 bytes a change besides the chunk that it decodes
+
+
+class StoredLog:
+    """The table `raw.events` of a lake."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    def reading(self) -> Ledger:
+        """Open a reading of the log as it is now."""
+        return Ledger(self.config)
+
+    def commit(
+        self,
+        record: BatchRecord,
+        events: Sequence[Event],
+        *,
+        base: int | None,
+        tasks: Sequence[Any] = (),
+        arrow_files: Sequence[Path] = (),
+        parquet_files: Sequence[Path] = (),
+    ) -> int:
+        """Commit a batch: through Spark where there are tasks or Arrow files, else without a JVM.
+
+        Raises:
+            CommitConflict: another runner committed since `base`; nothing was written.
+            DecodeError, LakeError: as `toolkit.lake.staging.commit_batch`.
+        """
+        if tasks or arrow_files:
+            from toolkit.lake import session, staging
+
+            assert not parquet_files, "a batch has either Parquet files or rows that Spark writes"
+            spark = session.own_session(self.config)
+            return staging.commit_batch(
+                spark, self.config, record, tasks=tasks, events=events, base_snapshot=base, arrow_files=arrow_files
+            )
+        ledger = self.reading()
+        if ledger.snapshot_id() != base:
+            raise conflict(record.batch_id)
+        return ledger.append(record, events, parquet_files)
+
+    def partitions(self, changes: int) -> int:
+        """One a core, more where that bounds a worker's memory; a small batch is not worth a second worker."""
+        if changes < 20_000:
+            return 1
+        from toolkit.lake import session
+
+        cores = int(session.own_session(self.config).sparkContext.defaultParallelism)
+        return max(cores, -(-changes // TASK_CHANGES))
+
+    def file_ids(self) -> dict[str, int]:
+        """Iceberg field ids of `raw.events`."""
+        return self.reading().file_ids()
+
+
+__all__ = ["TASK_CHANGES", "StoredLog"]

@@ -1,0 +1,101 @@
+"""A raw log in memory: commits and readings as in a lake, without one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from toolkit.rawlog.arrow import EVENT_SCHEMA, Event
+from toolkit.rawlog.batch import BatchRecord, batch_events
+from toolkit.rawlog.reading import LogReading, log_order
+from toolkit.values.config import Config
+from toolkit.values.errors import CommitConflict
+
+_NAMES = tuple(field.name for field in fields(Event))
+
+
+class MemoryLog:
+    """A raw log whose events are a list, in the order of their commits. `decode` gives the rows of a decode task."""
+
+    def __init__(self, config: Config, decode: Callable[[Any], Iterable[pa.RecordBatch]], *, partitions: int = 1):
+        self.config, self._decode, self._partitions = config, decode, partitions
+        self.events: list[dict[str, Any]] = []
+        self.commits = 0
+
+    def reading(self) -> MemoryReading:
+        """Give the log as it is now."""
+        return MemoryReading(self.config, self.commits, self.events)
+
+    def commit(
+        self,
+        record: BatchRecord,
+        events: Sequence[Event],
+        *,
+        base: int | None,
+        tasks: Sequence[Any] = (),
+        arrow_files: Sequence[Path] = (),
+        parquet_files: Sequence[Path] = (),
+    ) -> int:
+        """Commit a batch as `toolkit.rawlog.store.RawLog` says."""
+        if base != self.commits:
+            raise CommitConflict(f"committing batch {record.batch_id}: another runner committed first")
+        last = self.reading().last()
+        if last is not None and record.batch_id <= last.batch_id:
+            raise CommitConflict(f"committing batch {record.batch_id}: the ledger is at batch {last.batch_id} already")
+        made = [{name: getattr(event, name) for name in _NAMES} for event in batch_events(record, events)]
+        for task in tasks:
+            for part in self._decode(task):
+                made += part.to_pylist()
+        for path in arrow_files:
+            with pa.ipc.open_stream(str(path)) as stream:
+                made += stream.read_all().to_pylist()
+        for path in parquet_files:
+            made += pq.read_table(path).to_pylist()
+        self.events = self.events + made
+        self.commits += 1
+        return self.commits
+
+    def partitions(self, changes: int) -> int:
+        """Give a fixed number of decode tasks."""
+        return self._partitions
+
+    def file_ids(self) -> dict[str, int]:
+        """Give any numbers: no table has these columns."""
+        names = [name for field in EVENT_SCHEMA for name in (field.name, f"{field.name}.element")]
+        return {name: number for number, name in enumerate(names, 1)}
+
+
+class MemoryReading(LogReading):
+    """A `MemoryLog` as of one commit."""
+
+    def __init__(self, config: Config, snapshot: int, events: Sequence[Mapping[str, Any]]) -> None:
+        self._config, self._snapshot, self._events = config, snapshot, events
+
+    @property
+    def config(self) -> Config:
+        """The configuration of the log."""
+        return self._config
+
+    def snapshot_id(self) -> int:
+        """Give the number of commits."""
+        return self._snapshot
+
+    def rows(self, kind: str) -> list[Mapping[str, Any]]:
+        """Give all events of a kind, in log order."""
+        return self._by_kind.get(kind, [])
+
+    @cached_property
+    def _by_kind(self) -> dict[str, list[Mapping[str, Any]]]:
+        found: dict[str, list[Mapping[str, Any]]] = {}
+        for event in sorted((e for e in self._events if e["kind"] not in ("row", "truncate", "logged")), key=log_order):
+            found.setdefault(event["kind"], []).append(event)
+        return found
+
+
+__all__ = ["MemoryLog", "MemoryReading"]

@@ -1,0 +1,126 @@
+"""Answer questions about a raw log from its events that are not rows, wherever they are stored."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from toolkit.rawlog.batch import BatchRecord
+from toolkit.rawlog.event import TableEvent
+from toolkit.values.log_setup import logger
+from toolkit.values.lsn import Lsn
+from toolkit.values.table import SchemaVersion, TableVersion
+
+_log = logger(__name__)
+
+
+class LogReading(ABC):
+    """One consistent reading of a raw log."""
+
+    @abstractmethod
+    def snapshot_id(self) -> int | None:
+        """Give the state of the log that is read: the base of the next commit."""
+
+    @abstractmethod
+    def rows(self, kind: str) -> Sequence[Mapping[str, Any]]:
+        """Give all events of a kind that is neither `row` nor `truncate`, in log order."""
+
+    def last(self) -> BatchRecord | None:
+        """Give the newest batch; None before the first."""
+        return max(self.batches(), key=lambda record: record.batch_id, default=None)
+
+    def batches(self) -> tuple[BatchRecord, ...]:
+        """Give all batches, oldest first."""
+        payloads = (BatchRecord.from_json(row["payload"]) for row in self.rows("batch"))
+        return tuple(sorted(payloads, key=lambda record: record.batch_id))
+
+    def exact_at(self, lsn: Lsn) -> Lsn:
+        """Give `lsn`, or the tick below it where the log knows ticks alone, with a warning."""
+        for record in self.batches():
+            if record.origin == "change_log" and record.tick and record.from_lsn < lsn < record.complete_to:
+                _log.warning(
+                    "the change log is exact at ticks only: as of the tick below",
+                    extra={"asked_lsn": str(lsn), "lsn": str(record.from_lsn)},
+                )
+                return record.from_lsn
+        return lsn
+
+    def schema_versions(self) -> list[SchemaVersion]:
+        """Give all schema versions, in log order."""
+        return [
+            SchemaVersion(
+                schema_id=row["schema_id"],
+                generation=row["generation"],
+                commit_lsn=Lsn(row["commit_lsn"]),
+                end_lsn=Lsn(row["end_lsn"]),
+                ordinal=row["ordinal"],
+                table=_table(row["payload"]),
+                payload=row["payload"],
+                xid=row["xid"],
+            )
+            for row in self.rows("schema")
+        ]
+
+    def latest_versions(self, at: Lsn | None = None) -> dict[int, SchemaVersion]:
+        """Give the newest version of each relid in the current generation (or at an LSN of it), of dropped tables too.
+
+        OIDs of another incarnation of the source say nothing about this one.
+        """
+        last = self.last()
+        generation = last.generation if last is not None else None
+        return {
+            v.table.relid: v
+            for v in self.schema_versions()
+            if v.generation == generation and (at is None or v.commit_lsn < at)
+        }
+
+    def gaps(self) -> tuple[TableEvent, ...]:
+        """Give all `gap` events, in log order."""
+        return self.events("gap")
+
+    def baselines(self) -> tuple[TableEvent, ...]:
+        """Give all `baseline` events, in log order."""
+        return self.events("baseline")
+
+    def ddl_events(self) -> tuple[TableEvent, ...]:
+        """Give all `ddl` events, in log order."""
+        return self.events("ddl")
+
+    def messages(self) -> tuple[TableEvent, ...]:
+        """Give all `message` events, in log order."""
+        return self.events("message")
+
+    def events(self, kind: str) -> tuple[TableEvent, ...]:
+        """Give all events of a kind that is neither `row` nor `truncate`, in log order."""
+        return tuple(
+            TableEvent(
+                relid=row["relid"],
+                kind=row["kind"],
+                commit_lsn=Lsn(row["commit_lsn"]),
+                ordinal=row["ordinal"],
+                end_lsn=Lsn(row["end_lsn"]),
+                batch_id=row["batch_id"],
+                payload=json.loads(row["payload"]) if row["payload"] else {},
+                generation=row["generation"],
+                schema_id=row["schema_id"],
+                xid=row["xid"],
+                committed_at=row["committed_at"],
+            )
+            for row in self.rows(kind)
+        )
+
+
+def log_order(row: Mapping[str, Any]) -> tuple[int, int, int, int]:
+    """Give the sort key of an event in log order."""
+    return row["generation"], row["commit_lsn"], row["ordinal"], row["schema_id"] or 0
+
+
+@lru_cache(maxsize=4096)
+def _table(payload: str) -> TableVersion:
+    return TableVersion.from_json(json.loads(payload))
+
+
+__all__ = ["LogReading", "log_order"]
