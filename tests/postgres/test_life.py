@@ -204,7 +204,7 @@ class Round:
             assert "DDL that has not committed locks a table" in str(error)  # a tick is refused then
             self.counts["refused"] += 1
             return
-        self.in_words(at)
+        self.told(at)
         shown: dict[int, Shown] = {}
         for relid in self.log.versions:
             table = self.log.version(relid, at)

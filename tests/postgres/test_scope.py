@@ -233,6 +233,6 @@ def test_a_table_moves_between_captured_schemas_and_a_schema_is_renamed(world: W
     for relid in relids.values():
         assert log.rows(relid, log.complete_to) == log.select(relid)
     assert {name: s.state for name, s in log.states().items()} == {"over.t": "ok", "over.u": "ok"}
-    names = [v.table.identifier for v in log.schema_versions() if v.table.relid == relids["here.t"]]
+    names = [v.table.identifier for v in log.reading().schema_versions() if v.table.relid == relids["here.t"]]
     assert names == ["here.t", "there.t", "over.t"]
     assert log.rows(relids["here.t"], at)[1] == {("1", "x"): 1}

@@ -151,6 +151,6 @@ def test_trap_105_text_that_changes_with_another_object(world: World) -> None:
         assert state.comparable and "cdc check" in (state.remedy or "")
         assert log.rows(state.relid, log.complete_to) != log.select(state.relid)
     proven = {s.relid: log.complete_to for s in red.values()}
-    assert {s.state for s in table_states(log, proven)} == {"ok"}  # type: ignore[arg-type]
-    known = {version.table.identifier: s.state for version, s in states_at(log, log.complete_to, {})}  # type: ignore[arg-type]
+    assert {s.state for s in table_states(log.reading(), proven)} == {"ok"}
+    known = {version.table.identifier: s.state for version, s in states_at(log.reading(), log.complete_to, {})}
     assert known == {name: "stale" if name in red else "ok" for name in known}

@@ -44,7 +44,7 @@ class Played:
     @cached_property
     def classes(self) -> Mapping[tuple[int, int, int], str]:
         """Of every change, as `cdc ddl list` tells them."""
-        return effects.by_position(self.log)  # type: ignore[arg-type]
+        return effects.by_position(self.log.reading())  # type: ignore[arg-type]
 
     def look(self, trap: Trap) -> None:
         """Keep what SELECT shows of the trap's tables that the log knows."""
