@@ -19,7 +19,8 @@ import psycopg
 import pyarrow as pa
 
 from toolkit.capture import copy, initialise, slot_drain
-from toolkit.decode.rows import DecodeTask, decode_rows
+from toolkit.decode.rows import decode_rows
+from toolkit.decode.task import DecodeTask
 from toolkit.rawlog import order, states
 from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.batch import BatchRecord, SourceIdentity
