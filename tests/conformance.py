@@ -84,12 +84,12 @@ def found(played: Played | None, trap: Trap) -> Found:
     for (commit, _, relid), kind in played.classes.items():
         if commit < at:
             told.setdefault(relid, []).append(kind)
-    for event in log.ddl_events():
+    for event in log.reading().ddl_events():
         for table in event.payload["tables"]:
             told.setdefault(int(table["relid"]), [])
     kinds, observed, remedies, wrong = set(), set(), set(), []
     states = {state.relid: state for state in played.states.values()}
-    for relid, version in log.latest_versions(at).items():
+    for relid, version in log.reading().latest_versions(at).items():
         table, state = version.table, states.get(relid)
         if not trap.owns(table.schema):
             continue
