@@ -66,6 +66,9 @@ revoke all on cdc.change_log, cdc.change_log_0, cdc.change_log_1, cdc.change_log
 revoke all on cdc.change_log_none from public;
 revoke all on cdc.change_log_current, cdc.tick from public;
 
+-- Images are made with format('%s', row), which calls the output functions of types. A cast to text could be one that the
+-- table's owner has created, and would run that owner's function with the rights of whoever ran `cdc init`.
+--
 -- The user's lock_timeout is for the user's own tables: the log is locked for the moment of a purge.
 --
 -- One row. Any value can be too large for its text, a small one too: a number of 10 bytes prints 131,073 digits. So all
@@ -125,8 +128,8 @@ begin
       end);
     end if;
     if present is null then
-      was := old::text;
-      became := new::text;
+      was := case when tg_op <> 'INSERT' then format('%s', old) end;
+      became := case when tg_op <> 'DELETE' then format('%s', new) end;
     end if;
   exception
     when others then failure := sqlstate || ' ' || sqlerrm;
@@ -150,7 +153,7 @@ begin
     else
       if tg_op <> 'INSERT' then
         insert into cdc.change_log (part, lsn, relid, op, old)
-        values (cdc.log_part(), pg_current_wal_insert_lsn(), tg_relid, 'D', old::text);
+        values (cdc.log_part(), pg_current_wal_insert_lsn(), tg_relid, 'D', format('%s', old));
       end if;
       execute present using cdc.log_part(), old, new;
     end if;
@@ -222,7 +225,7 @@ begin
       perform from new_rows limit 1;
     else
       insert into cdc.change_log (part, lsn, relid, op, old)
-      select current_part, pg_current_wal_insert_lsn(), tg_relid, 'D', (r.*)::text
+      select current_part, pg_current_wal_insert_lsn(), tg_relid, 'D', format('%s', r.*)
       from old_rows as r;
     end if;
     if not found then
@@ -231,7 +234,7 @@ begin
     if tg_op = 'UPDATE' and not cascaded
       and current_setting('transaction_isolation') in ('repeatable read', 'serializable')
     then
-      cascaded := exists (select from old_rows as o join new_rows as n on (n.*)::text = (o.*)::text);
+      cascaded := exists (select from old_rows as o join new_rows as n on format('%s', n.*) = format('%s', o.*));
     end if;
     if cascaded or current_setting(latest, true) = message then
       present := cdc.log_present(tg_relid, case tg_op
@@ -246,7 +249,7 @@ begin
       execute present using current_part;
     elsif tg_op <> 'DELETE' then
       insert into cdc.change_log (part, lsn, relid, op, new)
-      select current_part, pg_current_wal_insert_lsn(), tg_relid, 'I', (r.*)::text
+      select current_part, pg_current_wal_insert_lsn(), tg_relid, 'I', format('%s', r.*)
       from new_rows as r;
     end if;
   exception
@@ -270,7 +273,7 @@ begin
   return (
     select format(
       'insert into cdc.change_log (part, lsn, relid, op, new)'
-      ' select $1, pg_current_wal_insert_lsn(), %s, ''I'', (t.*)::text from only %s as t'
+      ' select $1, pg_current_wal_insert_lsn(), %s, ''I'', format(''%%s'', t.*) from only %s as t'
       ' where exists (select from (%s) as n where %s)',
       c.oid, c.oid::regclass, touched,
       string_agg(

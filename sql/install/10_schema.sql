@@ -4,6 +4,22 @@
 create schema if not exists cdc;
 revoke all on schema cdc from public;
 
+-- Refuse objects that another role has created in the schema. CREATE OR REPLACE and IF NOT EXISTS keep the owner, and the
+-- owner of a function that runs with the installer's rights could replace it later.
+do $install$
+declare
+  foreign_object record;
+begin
+  for foreign_object in
+    :foreign_objects
+  loop
+    raise exception using
+      errcode = 'insufficient_privilege',
+      message = format('%s belongs to role %I', foreign_object.what, foreign_object.owner);
+  end loop;
+end
+$install$;
+
 create table if not exists cdc.settings (
   name text primary key,
   value bytea not null

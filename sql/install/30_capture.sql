@@ -191,7 +191,8 @@ from pg_class as c
 where c.relkind in ('r', 'p') and c.relpersistence <> 't' and c.oid > 16383;
 end;
 
--- Whether capture is switched off: by `cdc ddl pause`, or by anybody's own `set cdc.capture = off` in an emergency.
+-- Say whether capture is switched off: by `cdc ddl pause`, or by `set cdc.capture = off` in a session of a role that is a
+-- member of the installer's role. Any other role could otherwise make every table stale.
 -- Nothing is read then, but each DDL command still leaves a signed mark, so that a gap is never silent.
 create or replace function cdc.paused()
 returns boolean
@@ -200,7 +201,12 @@ stable
 set search_path = pg_catalog, pg_temp
 as $function$
 begin
-  return coalesce(current_setting('cdc.capture', true), '') = 'off'
+  return (
+      coalesce(current_setting('cdc.capture', true), '') = 'off'
+      and pg_has_role(
+        session_user, (select n.nspowner from pg_namespace as n where n.nspname = 'cdc'), 'member'
+      )
+    )
     or exists (select from cdc.settings as s where s.name = 'paused');
 end
 $function$;
@@ -231,7 +237,22 @@ begin
       return;
     end if;
     if cdc.paused() then
-      perform cdc.emit('capture_skipped', jsonb_build_object('tag', tg_tag));
+      select jsonb_agg(
+        jsonb_build_object(
+          'type', d.object_type,
+          'identity', d.object_identity,
+          'relid', case when d.classid = 'pg_class'::regclass then d.objid::int8 end,
+          'subid', d.objsubid
+        )
+      )
+      into objects
+      from pg_event_trigger_ddl_commands() as d
+      where d.classid is not null
+        and not d.in_extension
+        and coalesce(d.schema_name, '') not in ('pg_temp', 'cdc');
+      if objects is not null then
+        perform cdc.emit('capture_skipped', jsonb_build_object('tag', tg_tag, 'objects', objects));
+      end if;
       return;
     end if;
     if tg_tag = any (
@@ -355,7 +376,20 @@ declare
 begin
   begin
     if cdc.paused() then
-      perform cdc.emit('capture_skipped', jsonb_build_object('tag', tg_tag));
+      select jsonb_agg(
+        jsonb_build_object(
+          'type', d.object_type,
+          'identity', d.object_identity,
+          'relid', case when d.classid = 'pg_class'::regclass then d.objid::int8 end,
+          'subid', d.objsubid
+        )
+      )
+      into objects
+      from pg_event_trigger_dropped_objects() as d
+      where not d.is_temporary and coalesce(d.schema_name, '') <> 'cdc';
+      if objects is not null then
+        perform cdc.emit('capture_skipped', jsonb_build_object('tag', tg_tag, 'objects', objects));
+      end if;
       return;
     end if;
     select
@@ -450,10 +484,6 @@ declare
   objects jsonb;
 begin
   begin
-    if cdc.paused() then
-      perform cdc.emit('capture_skipped', jsonb_build_object('tag', tg_tag));
-      return;
-    end if;
     select
       c.oid,
       jsonb_build_array(
@@ -467,6 +497,10 @@ begin
       and n.nspname not in ('cdc', 'information_schema')
       and n.nspname not like 'pg\_%';
     if relid is null then
+      return;
+    end if;
+    if cdc.paused() then
+      perform cdc.emit('capture_skipped', jsonb_build_object('tag', tg_tag, 'objects', objects));
       return;
     end if;
     perform cdc.emit('table_rewrite', jsonb_build_object(

@@ -10,7 +10,8 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from toolkit.values.config import Config
-from toolkit.values.errors import ConfigError, SourceUnavailable
+from toolkit.values.errors import ConfigError, PreflightFailed, SourceUnavailable
+from toolkit.values.resources import load
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 #: What the driver raises for an error of the server or of the connection.
@@ -53,6 +54,7 @@ def connect(config: Config, *, replication: bool = False) -> Connection:
     Raises:
         ConfigError: the conninfo itself is malformed.
         SourceUnavailable: no connection; one line that names server, cause and remedy, never the password.
+        PreflightFailed: schema `cdc` has an object of another role that is not a superuser.
     """
     conninfo = pinned_conninfo(config, replication=replication)
     try:
@@ -62,7 +64,20 @@ def connect(config: Config, *, replication: bool = False) -> Connection:
     connection.prepare_threshold = None  # a prepared statement goes stale at the user's DDL
     if connection.info.server_version >= _HAS_TRANSACTION_TIMEOUT:
         connection.execute("set transaction_timeout = 0")
+    if not replication:
+        _require_own_schema(connection)
     return connection
+
+
+def _require_own_schema(connection: Connection) -> None:
+    """Refuse objects of other roles in schema `cdc`: reading them could run their code with this role's rights."""
+    foreign = connection.execute(load("introspect/foreign_objects")).fetchone()
+    if foreign is not None:
+        connection.close()
+        raise PreflightFailed(
+            f"{foreign[0]} belongs to role {foreign[1]}, which is neither a superuser nor the role of this session:"
+            " connect as the role that ran `cdc init`, or drop the object and run `cdc init`"
+        )
 
 
 def pinned_conninfo(config: Config, *, replication: bool = False) -> str:

@@ -56,6 +56,7 @@ def objects_sql(
     files = [file for file in _FILES if event_triggers or file != _EVENT_TRIGGERS]
     values = {"publications": names, "ignored": "'" + ",".join(config.ddl.ignore) + "'", "sql": f"'{config.ddl.sql}'"}
     parts = [resources.load(f"install/{file}") for file in files]
+    parts[0] = parts[0].replace(":foreign_objects", resources.load("introspect/foreign_objects"))
     for key, value in values.items():
         parts = [part.replace(f":'{key}'", value) for part in parts]
     parts += change_log.install_sql(config, ticks=ticks)

@@ -1,0 +1,25 @@
+-- Objects in schema cdc that belong neither to this role nor to a superuser. Their owners could change what runs with this
+-- role's rights. Reads the system catalogs only, so that it runs no code of theirs.
+select f.what, pg_catalog.pg_get_userbyid(f.owner)::text as owner
+from (
+  select 'schema cdc' as what, n.nspowner as owner
+  from pg_catalog.pg_namespace as n
+  where n.nspname = 'cdc'
+  union all
+  select 'schema cdc, in which it may create objects,', g.grantee
+  from pg_catalog.pg_namespace as n
+  cross join lateral pg_catalog.aclexplode(n.nspacl) as g
+  where n.nspname = 'cdc' and g.privilege_type = 'CREATE'
+  union all
+  select 'relation cdc.' || pg_catalog.quote_ident(c.relname), c.relowner
+  from pg_catalog.pg_class as c
+  join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
+  where n.nspname = 'cdc'
+  union all
+  select 'function ' || p.oid::pg_catalog.regprocedure, p.proowner
+  from pg_catalog.pg_proc as p
+  join pg_catalog.pg_namespace as n on n.oid = p.pronamespace
+  where n.nspname = 'cdc'
+) as f
+where f.owner not in (select r.oid from pg_catalog.pg_roles as r where r.rolsuper or r.rolname = current_user)
+order by f.what
