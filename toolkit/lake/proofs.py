@@ -58,7 +58,7 @@ def found_wrong(config: Config, ledger: LogReader) -> dict[int, tuple[Lsn, Lsn]]
     return found
 
 
-def at_one_lsn(ledger: Ledger, spark: SparkSession, tables: Sequence[TableVersion] = ()) -> Lsn:
+def at_one_lsn(ledger: LogReader, spark: SparkSession, tables: Sequence[TableVersion] = ()) -> Lsn:
     """Make temporary views `<schema>__<table>` of `tables` (all if empty) in a session, all at one proven LSN.
 
     The views of `published` move one after another, so a join over several of them may meet two proofs. These stand
