@@ -23,6 +23,7 @@ from toolkit.lake.opened import Lake
 from toolkit.quality import expectations, parity, published, trend
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.source import exact_cut, row_lines, slot
+from toolkit.source.opened import Source
 from toolkit.values.config import Config
 from toolkit.values.errors import ConfigError
 from toolkit.values.lsn import Lsn
@@ -151,10 +152,10 @@ def test_what_cannot_be_compared_is_never_green(source: Config, monkeypatch: pyt
 
     real = parity._take_source
 
-    def altered_first(config: Config, *rest: object) -> object:
+    def altered_first(opened: Source, *rest: object) -> object:
         # After the cut, before the source's figures are read. The snapshot prints old rows by the new label.
-        _sql(config, "truncate public.item", "alter type public.mood rename value 'ill' to 'sick'")
-        return real(config, *rest)  # type: ignore[arg-type]
+        _sql(opened.config, "truncate public.item", "alter type public.mood rename value 'ill' to 'sick'")
+        return real(opened, *rest)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
         patch.setattr(parity, "_take_source", altered_first)

@@ -22,6 +22,7 @@ from toolkit.lake.evidence import unseen_xids
 from toolkit.lake.ledger import Ledger
 from toolkit.source import exact_cut, install, slot
 from toolkit.source.connection import Connection, connect
+from toolkit.source.opened import Source
 from toolkit.values.config import Config
 from toolkit.values.errors import SlotError
 from toolkit.values.lsn import Lsn
@@ -48,8 +49,7 @@ def _cut(config: Config, in_log: Collection[int] = ()) -> Iterator[tuple[Lsn, se
         state = slot.read_slot(other, config.source.slot)
         assert state is not None
         lsn = exact_cut.without_slot(
-            config,
-            session,
+            Source(config, session),
             stack,
             drained=state.confirmed_flush_lsn,
             unseen=lambda seen: [x for x in in_log if not seen.sees(x)],
@@ -110,10 +110,10 @@ def test_trap_034_an_open_transaction_keeps_a_slot_waiting_but_no_cut(
 ) -> None:
     conn.execute("insert into public.t (who) values ('done')")
     monkeypatch.setattr(exact_cut, "_PATIENCE", 0.0)
-    assert exact_cut.slot_at_once(source)
+    assert exact_cut.slot_at_once(Source(source, conn))
     with psycopg.connect(source.source.conninfo) as open_one:
         open_one.execute("insert into public.t (who) values ('open')")
-        assert not exact_cut.slot_at_once(source)
+        assert not exact_cut.slot_at_once(Source(source, conn))
         with _cut(source) as (lsn, seen):
             assert seen == {"1"}
             open_one.commit()
@@ -129,11 +129,11 @@ def test_without_a_free_slot_none_is_asked_for(pg: EmbeddedServer, source: Confi
     try:
         for name in names:
             conn.execute("select pg_create_physical_replication_slot(%s)", [name])
-        assert not exact_cut.slot_at_once(source)
+        assert not exact_cut.slot_at_once(Source(source, conn))
     finally:
         for name in names:
             slot.drop_slot(conn, name)
-    assert exact_cut.slot_at_once(source)
+    assert exact_cut.slot_at_once(Source(source, conn))
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from toolkit.quality import source_rows
 from toolkit.quality.row_classes import classify
 from toolkit.source import catalog, exact_cut, guard, install, row_lines, slot
 from toolkit.source.connection import Connection, connect
+from toolkit.source.opened import Source
 from toolkit.values.config import Config, SourceConfig
 from toolkit.values.resources import load
 from toolkit.values.row_line import Comparison, comparison, fields
@@ -337,7 +338,7 @@ def test_a_cut_without_a_slot_is_behind_ddl_that_wrote_no_row(source: Config, dd
             drained = made.lsn
         conn.execute(ddl.encode())
         committed = slot.flush_lsn(conn)
-        lsn = exact_cut.without_slot(source, session, stack, drained=drained, unseen=lambda _: ())
+        lsn = exact_cut.without_slot(Source(source, session), stack, drained=drained, unseen=lambda _: ())
         assert drained < lsn <= committed
         (last,) = exact_cut.commits(conn, source, committed)
         assert last.end_lsn == lsn

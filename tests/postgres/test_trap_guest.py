@@ -12,6 +12,7 @@ from toolkit.quality import parity
 from toolkit.rawlog.states import states_at, table_states
 from toolkit.source import row_lines
 from toolkit.source.connection import connect
+from toolkit.source.opened import Source
 from toolkit.values.errors import CdcError
 from toolkit.values.lsn import Lsn
 from toolkit.values.row_line import comparison
@@ -108,14 +109,14 @@ def test_trap_150_the_stream_needs_no_search_path_and_a_check_names_the_function
     unread = parity._Taken(comparison(version, 16), None)
     with connect(world.config) as conn, connect(world.config) as other:
         with row_lines.inside_snapshot(conn, None, seconds=5):
-            taken = parity._read(world.config, conn, other, unread)
+            taken = parity._read(Source(world.config, conn), other, unread)
         assert taken.figures is None
         assert re.fullmatch(
             r"function helper\(text\) does not exist; name its schema .* set search_path = .*", taken.reason
         )
         world.sql(_MENDED)
         with row_lines.inside_snapshot(conn, None, seconds=5):
-            assert parity._read(world.config, conn, other, unread).figures is not None
+            assert parity._read(Source(world.config, conn), other, unread).figures is not None
     world.exact("t")
 
 

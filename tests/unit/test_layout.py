@@ -41,6 +41,7 @@ OWN_SPARK = {"toolkit/demo/story.py"}
 CYCLES = {"toolkit.capture.slot_drain", "toolkit.capture.tick_drain"}
 #: File names in two rooms, for two halves of one thing.
 SAME_THING = {
+    "opened.py": {"lake", "source"},  # what a command opens once and hands down
     "ddl_switch.py": {"capture", "source"},  # `cdc ddl pause`: the command's steps, and what they do on the source
     "row_lines.py": {"lake", "source"},  # the line of a row, as each of the two sides of a comparison prints it
 }

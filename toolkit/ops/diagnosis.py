@@ -39,11 +39,13 @@ def _java() -> list[Diagnosis]:
 
 
 def _source(config: Config) -> list[Diagnosis]:
-    from toolkit.source import catalog, change_log, connection, preflight, slot
+    from toolkit.source import catalog, preflight, slot
+    from toolkit.source.opened import open_source
 
     found: list[Diagnosis] = []
     try:
-        with connection.connect(config) as conn:
+        with open_source(config) as source:
+            conn = source.conn
             findings = preflight.preflight(conn, config)
             found += [Diagnosis(f.level, f.what, f.found, f.remedy) for f in findings]
             if not findings:
@@ -53,8 +55,8 @@ def _source(config: Config) -> list[Diagnosis]:
             outside = ", ".join(f"{count} {kind}" for kind, count in preflight.outside(conn).items())
             if outside:
                 found.append(Diagnosis("ok", "out of scope", f"{outside}: they give no events", None))
-            state = slot.read_slot(conn, config.source.slot)
-            if change_log.by_ticks(conn, config):
+            state = source.slot
+            if source.by_ticks:
                 found.append(Diagnosis("ok", "change log", "drained by ticks: exact at ticks only", None))
             elif state is None:
                 found.append(Diagnosis("error", f"slot {config.source.slot}", "does not exist", "cdc init"))

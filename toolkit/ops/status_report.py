@@ -64,14 +64,15 @@ def status(config: Config) -> Status:
     slot_state, lag, problem, stage = None, None, None, None
     try:
         from toolkit.capture import stages
-        from toolkit.source import change_log, connection, slot
+        from toolkit.source import slot
+        from toolkit.source.opened import open_source
 
-        with connection.connect(config) as conn:
-            slot_state = slot.read_slot(conn, config.source.slot)
-            lag = max(0, slot.flush_lsn(conn) - last.complete_to)
-            if slot_state is None and not change_log.by_ticks(conn, config):
+        with open_source(config) as source:
+            slot_state = source.slot
+            lag = max(0, slot.flush_lsn(source.conn) - last.complete_to)
+            if slot_state is None and not source.by_ticks:
                 problem = f"slot {config.source.slot!r} does not exist"
-            stage = stages.next_stage(config, conn)
+            stage = stages.next_stage(config, source.conn)
     except CdcError as error:
         problem = str(error)
     return Status(

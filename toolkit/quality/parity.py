@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from toolkit.quality.incremental import Proof
     from toolkit.rawlog.states import TableState
     from toolkit.source.connection import Connection
+    from toolkit.source.opened import Source
     from toolkit.values.config import Config
     from toolkit.values.table import ForeignKey, TableVersion
 
@@ -94,38 +95,39 @@ def compare(
     from toolkit.lake.opened import Lake
     from toolkit.quality import incremental
     from toolkit.source import catalog, connection
+    from toolkit.source.opened import open_source
 
     lake = Lake(config)
     wanted = {versions.resolve(lake.ledger, name).relid for name in tables}
     with ExitStack() as stack:
-        conn = stack.enter_context(connection.connect(config))
+        source = stack.enter_context(open_source(config))
         try:
-            lsn = _cut(lake, conn, stack, drain)
-            taken = _take_source(config, conn, wanted, {} if full else incremental.candidates(config))
+            lsn = _cut(source, lake, stack, drain)
+            taken = _take_source(source, wanted, {} if full else incremental.candidates(config))
         except (CdcError, connection.DriverError) as error:
             return _nothing_taken(lake, wanted, f"no exact cut could be made: {connection.one_line(error)}")
-        keys = catalog.foreign_keys(conn)
+        keys = catalog.foreign_keys(source.conn)
         _log.info("parity cut", extra={"lsn": str(lsn), "tables": len(taken)})
         drain(config, upto=lsn)
         standing, since = _build(lake, wanted, build)
         if standing != lsn:
             return _nothing_taken(lake, wanted, f"the lake stands at {standing}, the source was read at {lsn}")
-        comparing = _Comparing(lake, conn, lsn, taken, wanted, since, rows)
+        comparing = _Comparing(source, lake, lsn, taken, wanted, since, rows)
         results = comparing.results()  # needs the open snapshot
         references = comparing.references(keys, results)
     results = tuple(sorted(results, key=lambda t: t.table))
     return CheckReport(lsn, results, references=references, batch_id=comparing.batch_id)
 
 
-def _cut(lake: Lake, conn: Connection, stack: ExitStack, drain: Drain) -> Lsn:
-    """Open the snapshot of an exact LSN in `conn`, and wait until the slot can be drained to it.
+def _cut(source: Source, lake: Lake, stack: ExitStack, drain: Drain) -> Lsn:
+    """Open the snapshot of an exact LSN in the session of `source`, and wait until the slot can be drained to it.
 
     A temporary slot gives the LSN if one can be created at once; otherwise the LSN is found in the stream.
     """
-    from toolkit.source import connection, exact_cut, row_lines, slot, ticks
+    from toolkit.source import exact_cut, row_lines, slot, ticks
 
-    config = lake.config
-    if exact_cut.slot_at_once(config):
+    config, conn = source.config, source.conn
+    if exact_cut.slot_at_once(source):
         try:
             # The slot is temporary, so that a kill leaves nothing behind.
             made = stack.enter_context(ticks.exact_cut(config))
@@ -133,10 +135,10 @@ def _cut(lake: Lake, conn: Connection, stack: ExitStack, drain: Drain) -> Lsn:
             _log.info("no cut by a slot", extra={"reason": str(error)})
         else:
             stack.enter_context(row_lines.inside_snapshot(conn, made.snapshot_name, seconds=config.check.cut_seconds))
-            with connection.connect(config) as other:
+            with source.another() as other:
                 slot.wait_flush(other)
             return Lsn(made.lsn)
-    with connection.connect(config) as other:
+    with source.another() as other:
         drain(config, upto=slot.flush_lsn(other))  # so that only a short stretch must be searched
         since = exact_cut.oldest_writer(other)
     from toolkit.lake.evidence import unseen_xids
@@ -145,39 +147,39 @@ def _cut(lake: Lake, conn: Connection, stack: ExitStack, drain: Drain) -> Lsn:
     last = ledger.last()
     assert last is not None
     unseen = partial(unseen_xids, config, ledger, since=since)
-    return exact_cut.without_slot(config, conn, stack, drained=Lsn(last.complete_to), unseen=unseen)
+    return exact_cut.without_slot(source, stack, drained=Lsn(last.complete_to), unseen=unseen)
 
 
-def _take_source(config: Config, conn: Connection, wanted: set[int], proofs: Mapping[int, Proof]) -> dict[int, _Taken]:
+def _take_source(source: Source, wanted: set[int], proofs: Mapping[int, Proof]) -> dict[int, _Taken]:
     """Read the figures of every published table in the snapshot, by relid.
 
     Tables with a proof to build on are left out: the keys to read are known only after the drain.
     """
-    from toolkit.source import catalog, connection, locks, row_lines
+    from toolkit.source import catalog, locks, row_lines
 
-    taken = {}
-    with connection.connect(config) as other:
+    config, taken = source.config, {}
+    with source.another() as other:
         locks.limit(other, seconds=config.check.cut_seconds)
         tables = [t for t in catalog.published_tables(other, config) if not wanted or t.relid in wanted]
-        fingerprints = row_lines.fingerprints(conn, config, [t.relid for t in tables])
+        fingerprints = row_lines.fingerprints(source.conn, config, [t.relid for t in tables])
         for table in tables:
             found = _Taken(comparison(table, config.check.buckets), None, None, fingerprints.get(table.relid))
             proof = proofs.get(table.relid)
             if proof is not None and proof.fingerprint == found.fingerprint:
                 taken[table.relid] = replace(found, proof=proof)
             else:
-                taken[table.relid] = _read(config, conn, other, found)
+                taken[table.relid] = _read(source, other, found)
     return taken
 
 
-def _read(config: Config, conn: Connection, other: Connection, table: _Taken) -> _Taken:
-    """Add the figures of all rows in the snapshot of `conn`. `other` is asked who holds a conflicting lock."""
+def _read(source: Source, other: Connection, table: _Taken) -> _Taken:
+    """Add the figures of all rows in the snapshot of `source`. `other` is asked who holds a conflicting lock."""
     from toolkit.source import connection, exact_cut, row_lines
 
     plan = table.plan
     sums = Sums(plan.buckets)
     try:
-        with source_rows.lines(conn, other, plan, config=config) as blocks:
+        with source_rows.lines(source.conn, other, plan, config=source.config) as blocks:
             for lines in blocks:
                 sums.add(lines)
     except (row_lines.TableMoved, connection.DriverError) as error:
@@ -212,8 +214,8 @@ class _Comparing:
 
     def __init__(
         self,
+        source: Source,
         lake: Lake,
-        conn: Connection,
         lsn: Lsn,
         taken: Mapping[int, _Taken],
         wanted: set[int],
@@ -228,7 +230,7 @@ class _Comparing:
         self.batch_id = last.batch_id
         self.config = lake.config
         self.ledger = ledger
-        self.conn = conn
+        self.source = source
         self.lsn = lsn
         self.taken = dict(taken)
         self.since = since
@@ -353,8 +355,8 @@ class _Comparing:
                 ours: list[bytes] = []
                 if keys:
                     with (
-                        connection.connect(self.config) as other,
-                        source_rows.lines(self.conn, other, plan, keys, config=self.config) as read,
+                        self.source.another() as other,
+                        source_rows.lines(self.source.conn, other, plan, keys, config=self.config) as read,
                     ):
                         ours = [line for block in read for line in block]
                 done = incremental.compared(
@@ -365,8 +367,8 @@ class _Comparing:
                 return _blamed(replace(done, samples=samples), plan)
         except (CdcError, connection.DriverError) as error:
             return replace(result, reason=connection.unread(error), remedy="cdc check again")
-        with connection.connect(self.config) as other:
-            self.taken[relid] = _read(self.config, self.conn, other, self.taken[relid])
+        with self.source.another() as other:
+            self.taken[relid] = _read(self.source, other, self.taken[relid])
         taken = self.taken[relid]
         return None if taken.figures is not None else replace(result, reason=taken.reason, remedy="cdc check again")
 
@@ -422,14 +424,13 @@ class _Comparing:
     def _descend(self, side: Side, buckets: Sequence[int], expected: int) -> Classes:
         """Read the rows of differing buckets from both sides and classify them."""
         from toolkit.lake import row_lines
-        from toolkit.source import connection
         from toolkit.source.spooling import spool_directory
 
         plan = self.taken[side.plan.table.relid].plan
         with (
             spool_directory(self.config) as directory,
-            connection.connect(self.config) as other,
-            source_rows.lines(self.conn, other, plan, config=self.config) as blocks,
+            self.source.another() as other,
+            source_rows.lines(self.source.conn, other, plan, config=self.config) as blocks,
         ):
             return classify(
                 chosen(blocks, plan.buckets, buckets),

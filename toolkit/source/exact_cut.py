@@ -14,8 +14,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 
-from toolkit.source import change_log, row_lines, slot
-from toolkit.source.connection import Connection, connect
+from toolkit.source import row_lines, slot
+from toolkit.source.connection import Connection
+from toolkit.source.opened import Source
 from toolkit.values import resources
 from toolkit.values.config import Config
 from toolkit.values.errors import SlotError
@@ -36,24 +37,24 @@ class Commit:
     end_lsn: Lsn
 
 
-def slot_at_once(config: Config) -> bool:
-    """Whether a temporary slot is free and its creation would not wait for a transaction of some age."""
-    with connect(config) as conn:
-        if change_log.by_ticks(conn, config):
-            return True  # there is none, and a tick waits for nobody
-        free, oldest = conn.execute(resources.load("introspect/room")).fetchall()[0]
-        return bool(free) and (oldest is None or oldest < _PATIENCE)
+def slot_at_once(source: Source) -> bool:
+    """Say whether a temporary slot is free and its creation would not wait for a transaction of some age."""
+    if source.by_ticks:
+        return True  # there is none, and a tick waits for no transaction
+    free, oldest = source.conn.execute(resources.load("introspect/room")).fetchall()[0]
+    return bool(free) and (oldest is None or oldest < _PATIENCE)
 
 
 def without_slot(
-    config: Config,
-    conn: Connection,
+    source: Source,
     stack: ExitStack,
     *,
     drained: Lsn,
     unseen: Callable[[Visibility], Collection[int]],
 ) -> Lsn:
-    """Open a snapshot in `conn` that ends with `stack`; it shows exactly the transactions with `commit_lsn` below L.
+    """Open a snapshot in the source's session that shows exactly the transactions with `commit_lsn` below L.
+
+    It ends with `stack`.
 
     Args:
         drained: the ledger's position; nothing below it is in the stream any more.
@@ -63,9 +64,10 @@ def without_slot(
     Raises:
         SlotError: no such snapshot in `[check] cut_seconds`; the message says what stood in the way.
     """
+    config, conn = source.config, source.conn
     deadline = time.monotonic() + config.check.cut_seconds
     why = ""
-    with connect(config) as other:
+    with source.another() as other:
         while True:
             attempt = ExitStack()
             attempt.enter_context(row_lines.inside_snapshot(conn, None, seconds=config.check.cut_seconds))
