@@ -35,7 +35,7 @@ $(STAMP): requirements.lock pyproject.toml
 .PHONY: lock
 lock: ## Resolve the dependencies again into requirements.lock (names no host)
 	@test -x $(BIN)/uv || { $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet uv; }
-	$(BIN)/uv pip compile --quiet --upgrade --no-emit-index-url --no-header --python-version 3.11 --extra dev --extra docs pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile --quiet --upgrade --no-emit-index-url --no-header --python-version 3.11 --all-extras pyproject.toml -o requirements.lock
 
 .PHONY: postgres15
 postgres15: ## Install Debian's PostgreSQL 15 for the tests that want it (root only, optional)

@@ -6,12 +6,12 @@ import shutil
 from typing import TYPE_CHECKING
 
 from toolkit.values.errors import LakeError
-from toolkit.values.resources import ROOT
+from toolkit.values.resources import FOLDER
 
 if TYPE_CHECKING:
     from toolkit.values.config import Config
 
-_TEMPLATE = ROOT / "dbt_project"
+_TEMPLATE = FOLDER / "dbt_project"
 #: What a run writes into a project; it belongs to one lake and is never copied.
 _GENERATED = ("target", "logs", "profiles.yml", ".user.yml")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import tempfile
 import warnings
@@ -11,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from toolkit.values.errors import CdcError, ConfigError
 from toolkit.values.process_env import environment
-from toolkit.values.resources import ROOT
+from toolkit.values.resources import FOLDER, ROOT
 
 if TYPE_CHECKING:
     from toolkit.values.config import Config
 
-NOTEBOOKS = ROOT / "notebooks"
+NOTEBOOKS = FOLDER / "notebooks"
 
 
 def run(config: Config, name: str, parameters: Mapping[str, object], out: Path) -> Path:
@@ -26,8 +27,10 @@ def run(config: Config, name: str, parameters: Mapping[str, object], out: Path) 
 
     Raises:
         ConfigError: no such notebook.
-        CdcError: a cell failed; the message is the cell's own.
+        CdcError: a cell failed, with the cell's own message; or the extra `notebooks` is not installed.
     """
+    if importlib.util.find_spec("papermill") is None:
+        raise CdcError('notebook: package papermill is not installed; run pip install "cdc-toolkit[notebooks]"')
     source = NOTEBOOKS / f"{name}.ipynb"
     if not source.is_file():
         known = ", ".join(sorted(p.stem for p in NOTEBOOKS.glob("*.ipynb")))
@@ -35,7 +38,7 @@ def run(config: Config, name: str, parameters: Mapping[str, object], out: Path) 
     given = {"config_path": str(config.root / "cdc.toml")} | dict(parameters)
     executed = out.with_suffix(".ipynb")
     out.parent.mkdir(parents=True, exist_ok=True)
-    # The kernel's process imports the toolkit from the checkout.
+    # The kernel's process imports the same toolkit as this one.
     search = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     with (
         warnings.catch_warnings(),

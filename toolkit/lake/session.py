@@ -14,6 +14,7 @@ from toolkit.lake.java import find_java
 from toolkit.lake.tables import require_writable
 from toolkit.values.errors import LakeError
 from toolkit.values.process_env import environment
+from toolkit.values.resources import ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,7 +25,6 @@ ICEBERG = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0"
 SQLITE = "org.xerial:sqlite-jdbc:3.53.4.0"
 LOG_NAME = "spark.log"
 _LOG4J = Path(__file__).with_name("log4j2.properties")
-_ROOT = Path(__file__).resolve().parents[2]
 
 _lock = threading.RLock()
 _current: dict[str, Any] = {}  # "session", the "settings" that it was made with, and "own"
@@ -168,7 +168,7 @@ def _start(config: Config, settings: dict[str, str]) -> SparkSession:
     if SparkContext._active_spark_context is not None:
         raise LakeError("Spark was started outside the toolkit in this process; call toolkit.lake.session first")
     # Python workers import the toolkit; it need not be installed.
-    search = [str(_ROOT), *(p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and p != str(_ROOT))]
+    search = [str(ROOT), *(p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and p != str(ROOT))]
     variables = {
         "JAVA_HOME": str(find_java().parent.parent),
         "PYSPARK_PYTHON": sys.executable,

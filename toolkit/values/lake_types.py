@@ -11,10 +11,10 @@ from functools import cache
 from typing import Any
 
 from toolkit.values.names import quote_spark
-from toolkit.values.resources import ROOT
+from toolkit.values.resources import FOLDER
 from toolkit.values.table import Column
 
-_MACROS = ROOT / "dbt_project" / "macros" / "cdc_types.sql"
+_MACROS = FOLDER / "dbt_project" / "macros" / "cdc_types.sql"
 
 
 @cache
