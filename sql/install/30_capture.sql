@@ -217,6 +217,7 @@ language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
 set timezone = 'UTC'
+set standard_conforming_strings = on
 set row_security = off
 set plan_cache_mode = force_generic_plan -- planning costs more than running
 set jit = off
@@ -362,6 +363,7 @@ language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
 set timezone = 'UTC'
+set standard_conforming_strings = on
 set row_security = off
 set plan_cache_mode = force_generic_plan
 set jit = off
@@ -474,6 +476,7 @@ language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
 set timezone = 'UTC'
+set standard_conforming_strings = on
 set row_security = off
 set plan_cache_mode = force_generic_plan
 set jit = off

@@ -366,3 +366,12 @@ def test_forgery_by_an_ordinary_role(captured: Captured) -> None:
     assert xids is not None
     assert int(honest["xid"]) < int(xids[0]) - 2
     captured.user.execute("drop role mallory")
+
+
+def test_ddl_is_captured_under_any_setting_of_string_literals(captured: Captured) -> None:
+    """Without its own setting a function reads `like 'pg\\_%'` as `like 'pg_%'`, and leaves out schema pgboss."""
+    captured.user.execute("set standard_conforming_strings = off; set escape_string_warning = off")
+    messages = captured.ddl("create schema pgboss", "create table pgboss.job (id int primary key)")
+    assert _last(messages, captured.relid("pgboss.job")).identifier == "pgboss.job"
+    messages = captured.ddl("alter table pgboss.job alter id type bigint")
+    assert [m["event"] for m in messages] == ["table_rewrite", "ddl_command_end"]
