@@ -141,7 +141,7 @@ def test_init_killed_at_every_stage_goes_on_where_it_stopped(config: Config, mon
         initialise.init(config)
     assert done(config) == ["lake", "objects", "slot"]
     sql(config, "update public.a set x = 'between' where id = 1", "insert into public.b values (100)")
-    with killed(monkeypatch, initialise, "_start", after=True, match=always):
+    with killed(monkeypatch, initialise, "start", after=True, match=always):
         initialise.init(config)
     assert done(config) == ["lake", "objects", "slot", "ledger"]
     assert status_report.status(config).stage == "snapshot (0 of 2 tables)"
@@ -169,7 +169,7 @@ def test_a_new_generation_killed_at_every_stage(config: Config, monkeypatch: pyt
     for command in (initialise.init, slot_drain.drain):
         with pytest.raises(HistoryDiverged, match="ahead of the ledger"):
             command(config)
-    with killed(monkeypatch, initialise, "_start", after=True, match=always):
+    with killed(monkeypatch, initialise, "start", after=True, match=always):
         initialise.init(config, new_generation=True)
     assert place(config) == "snapshot (0 of 2 tables)"
     result = initialise.init(config)
