@@ -186,7 +186,7 @@ def _properties(table: TableVersion, layer: str, alias: str) -> dict[str, Any]:
 
 
 def _limits(column: Column) -> list[dict[str, Any]]:
-    """dbt tests of what the source's type forbids and the lake's type would hold."""
+    """Dbt tests of what the source's type forbids and the lake's type would hold."""
     if column.type_kind == "e":
         labels = [_plain(literal(label)[1:-1]) for _, label in column.enum_labels]
         return [{"accepted_values": {"arguments": {"values": labels}}}]
@@ -202,7 +202,7 @@ def _limits(column: Column) -> list[dict[str, Any]]:
 
 
 def _plain(text: str) -> str:
-    """dbt renders the texts of yml files as Jinja: one that has braces becomes an expression of itself."""
+    """Dbt renders the texts of yml files as Jinja: one that has braces becomes an expression of itself."""
     if not any(opening in text for opening in ("{{", "{%", "{#")):
         return text
     return "{{ " + json.dumps(text, ensure_ascii=False) + " }}"

@@ -37,18 +37,21 @@ class Context:
 
     @property
     def config(self) -> Config:
+        """Read the configuration."""
         from toolkit.values import config
 
         return config.load(self.config_path)
 
     @property
     def lake(self) -> Lake:
+        """Open the lake of the configuration."""
         from toolkit.lake.opened import Lake
 
         return Lake(self.config)
 
     @property
     def output(self) -> Output:
+        """Give the renderer that `--output` selects."""
         from toolkit.cli import output
 
         return output.JsonOutput() if self.output_format == "json" else output.TextOutput()

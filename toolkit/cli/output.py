@@ -52,12 +52,15 @@ class JsonOutput:
     """Write one JSON document to standard output."""
 
     def record(self, value: Any) -> None:
+        """Write one result as an object."""
         click.echo(json.dumps(plain(value), indent=2, ensure_ascii=False))
 
     def table(self, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+        """Write the rows as a list of objects, with all of their fields."""
         click.echo(json.dumps([plain(row) for row in rows], indent=2, ensure_ascii=False))
 
     def text(self, line: str) -> None:
+        """Write nothing."""
         del line
 
 
@@ -65,6 +68,7 @@ class TextOutput:
     """Write aligned lines of text to standard output."""
 
     def record(self, value: Any) -> None:
+        """Write one field a line, and a nested list as a table."""
         data = plain(value)
         nested = {k: v for k, v in data.items() if isinstance(v, list) and v and isinstance(v[0], dict)}
         for key, item in data.items():
@@ -75,12 +79,14 @@ class TextOutput:
             self.table(rows, list(rows[0]))
 
     def table(self, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+        """Write the columns of the rows, aligned."""
         cells = [[str(c) for c in columns], *([_cell(plain(row.get(c))) for c in columns] for row in rows)]
         widths = [min(60, max(len(line[i]) for line in cells)) for i in range(len(columns))]
         for line in cells:
             click.echo("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip())
 
     def text(self, line: str) -> None:
+        """Write the line."""
         click.echo(line)
 
 

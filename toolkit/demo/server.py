@@ -165,16 +165,17 @@ class EmbeddedServer:
 
     @property
     def running(self) -> bool:
+        """Say whether the server's process runs."""
         return self._process is not None and self._process.poll() is None
 
     # -- reaching it ---------------------------------------------------------------------------------------------
 
     def conninfo(self, dbname: str = "postgres") -> str:
-        """libpq conninfo over the unix socket."""
+        """Libpq conninfo over the unix socket."""
         return make_conninfo(host=str(self._sockets), port=self.port, user=self.user, dbname=dbname)
 
     def tcp_conninfo(self, dbname: str = "postgres", password: str | None = None) -> str:
-        """libpq conninfo over 127.0.0.1 with the password in it."""
+        """Libpq conninfo over 127.0.0.1 with the password in it."""
         secret = self.password if password is None else password
         return make_conninfo(host="127.0.0.1", port=self.port, user=self.user, dbname=dbname, password=secret)
 

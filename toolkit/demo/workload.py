@@ -436,7 +436,7 @@ def _change_mind(s: _Session) -> None:
 
 
 def _pgbench_transaction(s: _Session) -> None:
-    """pgbench's own (TPC-B like) transaction, scale 1."""
+    """Pgbench's own (TPC-B like) transaction, scale 1."""
     account, teller, delta = s.random.randint(1, 100_000), s.random.randint(1, 10), s.random.randint(-5000, 5000)
     s.execute("update pgbench_accounts set abalance = abalance + %s where aid = %s", delta, account)
     s.execute("update pgbench_tellers set tbalance = tbalance + %s where tid = %s", delta, teller)

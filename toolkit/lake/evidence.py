@@ -87,8 +87,11 @@ def events(
 def touched_keys(
     spark: SparkSession, ledger: Ledger, plan: Comparison, *, after: int, most: int
 ) -> tuple[tuple[str, ...], ...] | None:
-    """Keys of the rows with events in batches after `after`. None if there are more than `most`, or if something else
-    happened to the table: a truncate, a baseline, another schema version."""
+    """Give the keys of rows with events in batches after `after`.
+
+    None if there are more than `most`, or if something else happened to the table: a truncate, a baseline, another
+    schema version.
+    """
     names = [plan.columns[i] for i in plan.key]
     images = ", ".join(
         f"if({image} IS NULL, NULL, array({', '.join(_cell(image, c) for c in names)}))" for image in ("new", "old")

@@ -21,8 +21,11 @@ _POSITION = "cdc."  # keys of a commit's summary that say which position of the 
 
 @dataclass(frozen=True, slots=True)
 class Upkeep:
-    """What was done to one table: data files merged and the files they became, table snapshots and tags let go, orphan
-    files removed. `skipped` says why nothing was."""
+    """What was done to one table.
+
+    Data files that were merged, the files that they became, expired table snapshots and tags, and removed orphan files.
+    `skipped` says why nothing was done.
+    """
 
     table: str
     merged: int = 0

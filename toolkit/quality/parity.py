@@ -41,13 +41,15 @@ _log = logger(__name__)
 class Drain(Protocol):
     """The type of `toolkit.capture.slot_drain.drain`, which the caller passes in."""
 
-    def __call__(self, config: Config, *, upto: Lsn) -> Any: ...
+    def __call__(self, config: Config, *, upto: Lsn) -> Any:
+        """Drain to an LSN."""
 
 
 class Build(Protocol):
     """The type of `toolkit.build.dbt_run.build`, for all tables or the lake names in `select`."""
 
-    def __call__(self, config: Config, *, select: Sequence[str] | None = None) -> Any: ...
+    def __call__(self, config: Config, *, select: Sequence[str] | None = None) -> Any:
+        """Build all tables, or those in `select`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ LSN, ordinals ascend in this order:
 `COPIED_VERSION`      the schema version that a copy read
 `BASELINE`            a baseline: it covers everything before it, and the rows of its copy follow it
 `COPY_GAP`            a gap that the copy itself leaves or records
-`BATCH`               the ledger row
+`BATCH`               the ledger row; it shares the number of `COPY_GAP`, and has no relid
 `copied_deletion(n)`  deletions of the keys that a copy of single rows read again
 `copied_rows(piece)`  rows of a copy, piece by piece
 `LATE_GAP`            a gap for a change found later, within the transaction that found it

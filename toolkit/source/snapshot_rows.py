@@ -301,8 +301,10 @@ def copy_statement(table: TableVersion, piece: Piece, shown: dict[int, str], key
 
 
 def _named(table: TableVersion, shown: dict[int, str], keys: Sequence[Sequence[str]]) -> str:
-    """The rows whose keys print these texts: so the log tells them apart. What a cast makes of a text may be another
-    key (it is cut to the type's length), or none at all."""
+    """Select the rows whose keys print these texts, by which the log identifies them.
+
+    A cast from text could give another key (it cuts to the type's length) or fail.
+    """
     # format() prints by the type's output function, as COPY does.
     texts = (f"pg_catalog.format('%s', {quote_postgres(shown[attnum])}) collate \"C\"" for attnum in table.key_attnums)
     wanted = (f"pg_catalog.unnest({Literal(list(column)).as_string()}::text[])" for column in zip(*keys, strict=True))

@@ -234,7 +234,8 @@ class Config(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return env_settings, init_settings  # the environment overrides the file
+        """Let the environment override the file."""
+        return env_settings, init_settings
 
     def capture_of(self, schema: str, name: str) -> TableConfig:
         """How a table is captured: the first pattern of `[table]` that matches it, else `[source] capture`."""
@@ -255,6 +256,7 @@ class Config(BaseSettings):
 
     @property
     def warehouse(self) -> Path:
+        """Give the folder of the lake's tables."""
         return self.path(self.lake.warehouse)
 
     @property
@@ -267,6 +269,7 @@ class Config(BaseSettings):
 
     @property
     def project_dir(self) -> Path:
+        """Give the folder of the dbt project."""
         return self.path(self.dbt.project_dir)
 
     @property
