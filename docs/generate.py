@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from toolkit.cli import main
 from toolkit.history import effects
-from toolkit.lake import check_results
+from toolkit.lake import check_results, proofs
 from toolkit.quality import report
 from toolkit.rawlog.arrow import EVENT_SCHEMA, KINDS
 from toolkit.values import errors
@@ -100,7 +100,7 @@ META_COLUMNS = {
     "_cdc_to_lsn": "`history` only: LSN from which it is no longer valid; NULL for a current one.",
 }
 OPS_TABLES = {
-    check_results.PUBLISHED: "What each view of `published` shows. One commit for each check.",
+    proofs.PUBLISHED: "What each view of `published` shows. One commit for each check.",
     check_results.RESULTS: "Every result of every check.",
     check_results.ROWS: "Every row that a check found to differ, with the cells of both sides as PostgreSQL text.",
 }

@@ -108,7 +108,7 @@ class Players:
             letter, text = ("b", step[2:].strip()) if step.startswith("b:") else ("a", step)
             wanted = not text.startswith("!")
             try:
-                self._session(trap, letter).execute(text.removeprefix("!").strip())  # type: ignore[call-overload]
+                self._session(trap, letter).execute(text.removeprefix("!").strip())
                 went, why = True, "it did not fail"
             except psycopg.Error as error:
                 went, why = False, str(error)
@@ -133,8 +133,8 @@ class Players:
         try:
             with psycopg.connect(conninfo, autocommit=True) as admin:
                 for trap in traps:
-                    admin.execute(f"create schema {trap.schema}")  # type: ignore[call-overload]
-                    row = admin.execute(f"select {trap.needs or 'true'}").fetchone()  # type: ignore[call-overload]
+                    admin.execute(f"create schema {trap.schema}")
+                    row = admin.execute(f"select {trap.needs or 'true'}").fetchone()
                     if row and row[0]:
                         players.traps.append(trap)
                     else:

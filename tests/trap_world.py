@@ -27,7 +27,7 @@ class World:
 
     def sql(self, *statements: str) -> None:
         for statement in statements:
-            self.user.execute(statement)  # type: ignore[call-overload]
+            self.user.execute(statement)
 
     def start(self, *setup: str, **source: Any) -> Log:
         """Run the setup, install capture and take the first copies."""

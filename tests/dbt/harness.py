@@ -29,7 +29,7 @@ def rules(config: Config) -> list[tuple[str, str, str | None]]:
             ["test", "--project-dir", project, "--profiles-dir", project, "--quiet", "--log-level-file", "none"]
         )
     assert outcome.result is not None, outcome.exception
-    results: list[Any] = outcome.result.results  # type: ignore[union-attr,assignment]
+    results: list[Any] = outcome.result.results
     return [(r.node.name, str(r.status), r.message) for r in results if "__public__" in r.node.name]
 
 

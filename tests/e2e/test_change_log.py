@@ -97,21 +97,21 @@ def _everything_once(config: Config, writers: Writers) -> dict[str, int]:
     return {"transactions": len(written), "missed by a sequence watermark": missed}
 
 
-def test_trap_121_eight_writers_nothing_is_missed_or_doubled(database: str, lake: Config, by: str, seed: int):
+def test_trap_121_eight_writers_nothing_is_missed_or_doubled(database: str, lake: Config, by: str, seed: int) -> None:
     report = _prove(_config(lake, database, by), 3, seed)
     print(report)
     assert report["missed by a sequence watermark"] > 0, "this run could not have caught a drain by sequence"
 
 
 @pytest.mark.long
-def test_trap_121_eight_writers_for_a_minute(database: str, lake: Config, by: str, seed: int):
+def test_trap_121_eight_writers_for_a_minute(database: str, lake: Config, by: str, seed: int) -> None:
     report = _prove(_config(lake, database, by), 60, seed)
     print(report)
     assert report["missed by a sequence watermark"] > 0
 
 
 @pytest.mark.parametrize(("pg", "by"), [("pg16", "tick"), ("pg18", "slot")], indirect=True)
-def test_the_whole_path(database: str, lake: Config, by: str):
+def test_the_whole_path(database: str, lake: Config, by: str) -> None:
     with psycopg.connect(database, autocommit=True) as conn:
         conn.execute(_TABLES)
     config = _config(lake, database, by)
@@ -194,7 +194,7 @@ def test_trap_036_copies_and_ticks_meet_without_a_seam_under_writers(
 
 
 @pytest.mark.parametrize("pg", ["pg15"], indirect=True)
-def test_trap_036_handover_to_the_slot_and_back_under_writers(database: str, lake: Config, seed: int):
+def test_trap_036_handover_to_the_slot_and_back_under_writers(database: str, lake: Config, seed: int) -> None:
     ticks, by_slot = _config(lake, database, "tick"), _config(lake, database, "slot")
     _sql(ticks, TABLES)
     initialise.init(ticks)
@@ -213,7 +213,9 @@ def test_trap_036_handover_to_the_slot_and_back_under_writers(database: str, lak
 
 
 @pytest.mark.parametrize("pg", ["pg18"], indirect=True)
-def test_trap_036_a_table_moves_to_the_change_log_and_back_under_writers(database: str, lake: Config, seed: int):
+def test_trap_036_a_table_moves_to_the_change_log_and_back_under_writers(
+    database: str, lake: Config, seed: int
+) -> None:
     plain = _config(lake, database, "auto", capture="slot")
     _sql(plain, TABLES, "alter table bag replica identity full")
     initialise.init(plain)
@@ -238,7 +240,7 @@ def test_trap_036_a_table_moves_to_the_change_log_and_back_under_writers(databas
 
 
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
-def test_two_captures_of_one_table_prove_each_other(database: str, lake: Config, seed: int):
+def test_two_captures_of_one_table_prove_each_other(database: str, lake: Config, seed: int) -> None:
     config = _config(lake, database, "auto", capture="slot")
     config = config.model_copy(update={"table": {"public.item": TableConfig(capture="both")}})
     _sql(config, TABLES, "alter table bag replica identity full", "alter table item add big text")
@@ -277,7 +279,7 @@ def test_two_captures_of_one_table_prove_each_other(database: str, lake: Config,
 @pytest.mark.parametrize("pg", ["pg15"], indirect=True)
 def test_trap_129_a_partition_that_comes_or_goes_is_logged_or_stale_until_it_is_copied(
     database: str, lake: Config, by: str
-):
+) -> None:
     config = _config(lake, database, by)
     _sql(config, PARTITIONED)
     initialise.init(config)
@@ -310,7 +312,7 @@ def _states(config: Config) -> dict[str, str]:
     return {s.table: s.state for s in states.table_states(Ledger(config))}
 
 
-def test_a_server_without_logical_decoding(lake: Config):
+def test_a_server_without_logical_decoding(lake: Config) -> None:
     """What the log survives there: prepared transactions, a restart, and 32 bits of xid running over."""
     settings = {"wal_level": "replica", "max_prepared_transactions": "5"}
     with EmbeddedServer(None, 18, settings=settings) as server:

@@ -42,7 +42,7 @@ def _refused(done: subprocess.CompletedProcess[str], code: int, *words: str) -> 
         assert word in done.stderr, done.stderr
 
 
-def test_help_lists_every_command(tmp_path: Path):
+def test_help_lists_every_command(tmp_path: Path) -> None:
     done = _cdc(tmp_path, "--help")
     assert done.returncode == 0
     for name in ("demo", "init", "uninstall", "drain", "build", "check", "run", "status", "doctor", "schema", "rows"):
@@ -58,19 +58,19 @@ def test_help_lists_every_command(tmp_path: Path):
         ("[drain]\nmax_changes = 0\n", ["drain.max_changes", "0"]),
     ],
 )
-def test_a_bad_configuration_is_named_by_its_key(tmp_path: Path, text: str, words: list[str]):
+def test_a_bad_configuration_is_named_by_its_key(tmp_path: Path, text: str, words: list[str]) -> None:
     _refused(_cdc(_configure(tmp_path, text), "status"), 2, *words)
 
 
-def test_a_missing_configuration_file_is_named(tmp_path: Path):
+def test_a_missing_configuration_file_is_named(tmp_path: Path) -> None:
     _refused(_cdc(tmp_path, "status", "--config", "nowhere.toml"), 2, "nowhere.toml")
 
 
-def test_a_malformed_lsn_is_a_usage_error(tmp_path: Path):
+def test_a_malformed_lsn_is_a_usage_error(tmp_path: Path) -> None:
     _refused(_cdc(tmp_path, "drain", "--upto-lsn", "12345"), 2, "12345", "0/16B3748")
 
 
-def test_a_repair_takes_one_scope_of_one_table(tmp_path: Path):
+def test_a_repair_takes_one_scope_of_one_table(tmp_path: Path) -> None:
     _configure(tmp_path, "")
     _refused(_cdc(tmp_path, "repair", "public.t", "--columns", "a", "--partition", "public.p"), 2, "exclude each other")
     _refused(_cdc(tmp_path, "repair", "--columns", "a"), 2, "exactly one table")
@@ -86,17 +86,17 @@ def test_a_repair_takes_one_scope_of_one_table(tmp_path: Path):
         _refused(_cdc(tmp_path, "repair", "public.t", "--rows", text), 2, "--rows", word)
 
 
-def test_without_a_ledger_status_says_what_to_run(tmp_path: Path):
+def test_without_a_ledger_status_says_what_to_run(tmp_path: Path) -> None:
     _refused(_cdc(_configure(tmp_path, ""), "status"), 1, "cdc init")
 
 
-def test_no_server_is_one_line(tmp_path: Path):
+def test_no_server_is_one_line(tmp_path: Path) -> None:
     _configure(tmp_path, '[source]\nconninfo = "host=127.0.0.1 port=1 dbname=x"\n')
     _refused(_cdc(tmp_path, "init"), 1, "127.0.0.1")
     assert not (tmp_path / "lake" / "catalog.db").exists()
 
 
-def test_a_wrong_password_is_one_line_without_the_password(tmp_path: Path, pg16: EmbeddedServer):
+def test_a_wrong_password_is_one_line_without_the_password(tmp_path: Path, pg16: EmbeddedServer) -> None:
     with psycopg.connect(pg16.conninfo(), autocommit=True) as conn:
         conn.execute("drop role if exists cdc_cli")
         conn.execute("create role cdc_cli login password 'right'")
@@ -109,12 +109,12 @@ def test_a_wrong_password_is_one_line_without_the_password(tmp_path: Path, pg16:
     assert "s3cret" not in done.stderr
 
 
-def test_an_unwritable_lake_is_refused_before_anything_else(tmp_path: Path):
+def test_an_unwritable_lake_is_refused_before_anything_else(tmp_path: Path) -> None:
     (tmp_path / "lake").write_text("a file where the lake should be", encoding="utf-8")
     _refused(_cdc(_configure(tmp_path, ""), "init"), 1, "lake")
 
 
-def test_a_second_runner_is_told_who_holds_the_lease(tmp_path: Path):
+def test_a_second_runner_is_told_who_holds_the_lease(tmp_path: Path) -> None:
     from toolkit.lake.lease import hold_lease
     from toolkit.values import config
 
@@ -125,7 +125,7 @@ def test_a_second_runner_is_told_who_holds_the_lease(tmp_path: Path):
     assert _cdc(tmp_path, "drain").returncode == 1
 
 
-def test_json_goes_to_stdout_alone(tmp_path: Path):
+def test_json_goes_to_stdout_alone(tmp_path: Path) -> None:
     _configure(tmp_path, '[source]\nconninfo = "host=127.0.0.1 port=1 dbname=x"\n')
     done = _cdc(tmp_path, "doctor", "--output", "json")
     assert done.returncode == 1

@@ -81,7 +81,7 @@ class Shop:
         with contextlib.redirect_stdout(io.StringIO()):
             outcome = dbtRunner().invoke(["run", *where])
         assert not outcome.exception, outcome.exception
-        return {r.node.name: None if str(r.status) == "success" else r.message for r in outcome.result.results}  # type: ignore[union-attr]
+        return {r.node.name: None if str(r.status) == "success" else r.message for r in outcome.result.results}
 
     def totals(self, name: str = "totals") -> Totals:
         rows = session.own_session(self.config).table(f"marts.{name}").collect()

@@ -58,13 +58,13 @@ def _check(config: Config, *tables: str):
 
 
 @pytest.mark.parametrize("pg", ["pg18"], indirect=True)
-def test_init_is_idempotent_and_copies_every_row_once(source: Config):
+def test_init_is_idempotent_and_copies_every_row_once(source: Config) -> None:
     assert len(_events(source, "op = 'R'")) == 50
     assert initialise.init(source).rows == {}
     assert len(_events(source, "op = 'R'")) == 50
 
 
-def test_every_change_arrives_once_and_the_slot_follows(source: Config):
+def test_every_change_arrives_once_and_the_slot_follows(source: Config) -> None:
     _sql(
         source,
         "insert into item values (100, 'a', null, 1)",
@@ -82,7 +82,7 @@ def test_every_change_arrives_once_and_the_slot_follows(source: Config):
         assert state.confirmed_flush_lsn == Ledger(source).last().complete_to
 
 
-def test_killed_between_commit_and_advance_the_next_drain_reads_nothing_twice(source: Config, monkeypatch):
+def test_killed_between_commit_and_advance_the_next_drain_reads_nothing_twice(source: Config, monkeypatch) -> None:
     _sql(source, "insert into item values (100, 'a', null, 1)")
 
     def killed(*_: object) -> None:
@@ -98,7 +98,7 @@ def test_killed_between_commit_and_advance_the_next_drain_reads_nothing_twice(so
     assert len(_events(source, "op = 'I'")) == 2
 
 
-def test_killed_before_commit_nothing_is_lost(source: Config, monkeypatch):
+def test_killed_before_commit_nothing_is_lost(source: Config, monkeypatch) -> None:
     from toolkit.lake import staging
 
     _sql(source, "insert into item values (100, 'a', null, 1)")
@@ -113,7 +113,7 @@ def test_killed_before_commit_nothing_is_lost(source: Config, monkeypatch):
     assert slot_drain.drain(source).changes == 1
 
 
-def test_many_small_batches_hold_what_one_large_batch_holds(source: Config):
+def test_many_small_batches_hold_what_one_large_batch_holds(source: Config) -> None:
     for i in range(200, 210):
         _sql(source, f"insert into item values ({i}, 'a', null, 1)")
     small = source.model_copy(update={"drain": source.drain.model_copy(update={"batch_changes": 6})})
@@ -124,7 +124,7 @@ def test_many_small_batches_hold_what_one_large_batch_holds(source: Config):
     assert len(set(keys)) == 10
 
 
-def test_a_bounded_drain_stops_early_and_says_where(source: Config):
+def test_a_bounded_drain_stops_early_and_says_where(source: Config) -> None:
     _sql(source, *(f"insert into item values ({i}, 'a', null, 1)" for i in range(300, 305)))
     part = slot_drain.drain(source, max_changes=3)
     assert 0 < part.changes < 5
@@ -134,7 +134,7 @@ def test_a_bounded_drain_stops_early_and_says_where(source: Config):
 
 
 @pytest.mark.parametrize("pg", ["pg18"], indirect=True)
-def test_trap_009_a_slot_recreated_behind_the_ledger_is_refused(source: Config):
+def test_trap_009_a_slot_recreated_behind_the_ledger_is_refused(source: Config) -> None:
     with psycopg.connect(source.source.conninfo, autocommit=True) as conn:
         conn.execute("select pg_drop_replication_slot('cdc')")
         conn.execute("insert into item values (900, 'lost', null, 1)")
@@ -144,7 +144,7 @@ def test_trap_009_a_slot_recreated_behind_the_ledger_is_refused(source: Config):
 
 
 @pytest.mark.parametrize("pg", ["pg18"], indirect=True)
-def test_trap_014_an_idle_table_lets_the_slot_pass_foreign_wal(source: Config):
+def test_trap_014_an_idle_table_lets_the_slot_pass_foreign_wal(source: Config) -> None:
     slot_drain.drain(source)
     before = Ledger(source).last().complete_to
     with psycopg.connect(source.source.conninfo, autocommit=True) as conn:
@@ -158,7 +158,7 @@ def test_trap_014_an_idle_table_lets_the_slot_pass_foreign_wal(source: Config):
 
 
 @mostly_one_server
-def test_parity_is_green_through_changes_and_ddl_and_finds_a_planted_fault(source: Config):
+def test_parity_is_green_through_changes_and_ddl_and_finds_a_planted_fault(source: Config) -> None:
     _sql(
         source,
         "update item set name = name || '!' where id % 3 = 0",  # big stays an unchanged TOAST value
@@ -182,7 +182,7 @@ def test_parity_is_green_through_changes_and_ddl_and_finds_a_planted_fault(sourc
 
 
 @pytest.mark.parametrize("pg", ["pg18"], indirect=True)
-def test_a_silent_rewrite_turns_the_table_red_until_repaired(source: Config):
+def test_a_silent_rewrite_turns_the_table_red_until_repaired(source: Config) -> None:
     from toolkit.capture import copy
 
     _sql(source, "alter table item alter price type text using price || '!'")
@@ -198,7 +198,7 @@ def test_a_silent_rewrite_turns_the_table_red_until_repaired(source: Config):
 
 
 @pytest.mark.parametrize("pg", ["pg18"], indirect=True)
-def test_ddl_past_the_event_triggers_is_found_by_the_catalog_comparison(source: Config):
+def test_ddl_past_the_event_triggers_is_found_by_the_catalog_comparison(source: Config) -> None:
     with psycopg.connect(source.source.conninfo, autocommit=True) as conn:
         name = conn.execute("select evtname from pg_event_trigger where evtevent = 'ddl_command_end'").fetchone()[0]
         conn.execute(f'alter event trigger "{name}" disable')
@@ -210,7 +210,7 @@ def test_ddl_past_the_event_triggers_is_found_by_the_catalog_comparison(source: 
     assert "past capture" in state.reason
 
 
-def test_an_error_names_the_thing_and_leaves_the_lake_alone(tmp_path: Path, lake: Config):
+def test_an_error_names_the_thing_and_leaves_the_lake_alone(tmp_path: Path, lake: Config) -> None:
     config = lake.model_copy(
         update={"source": lake.source.model_copy(update={"conninfo": "host=127.0.0.1 port=1 dbname=x"})}
     )
@@ -220,7 +220,7 @@ def test_an_error_names_the_thing_and_leaves_the_lake_alone(tmp_path: Path, lake
 
 
 @pytest.mark.parametrize("pg", ["pg18"], indirect=True)
-def test_as_of_an_earlier_lsn_equals_what_select_showed_then(source: Config):
+def test_as_of_an_earlier_lsn_equals_what_select_showed_then(source: Config) -> None:
     with slot.create_slot(source, "asof_cut", temporary=True) as cut, psycopg.connect(source.source.conninfo) as conn:
         conn.execute("set transaction isolation level repeatable read")
         conn.execute(f"set transaction snapshot '{cut.snapshot_name}'")

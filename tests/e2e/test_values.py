@@ -239,7 +239,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield World(config, corpus, report)
 
 
-def test_parity_is_green_for_every_table(world: World):
+def test_parity_is_green_for_every_table(world: World) -> None:
     assert {t.table: (t.status, t.reason) for t in world.report.tables if t.status != "identical"} == {}
     assert len(world.report.tables) == 7 + len(TABLES)
 
@@ -277,7 +277,7 @@ def _typed(world: World, *traps: int) -> None:
             assert (cell.column in told["kept"][offset + cell.row]) == (not cell.carried), (cell, offset)
 
 
-def test_a_planted_fault_is_seen(world: World):
+def test_a_planted_fault_is_seen(world: World) -> None:
     told = _corpus(world)
     row = next(c for c in world.corpus if c.kind.type == "numeric" and c.value == "1.000")
     shown = told["current"][str(STREAM + row.row)]
@@ -289,19 +289,19 @@ def test_a_planted_fault_is_seen(world: World):
         shown[row.column] = right
 
 
-def test_trap_100_numeric(world: World):
+def test_trap_100_numeric(world: World) -> None:
     _typed(world, 100)
 
 
-def test_trap_101_dates(world: World):
+def test_trap_101_dates(world: World) -> None:
     _typed(world, 101)
 
 
-def test_trap_102_and_103_times_and_intervals(world: World):
+def test_trap_102_and_103_times_and_intervals(world: World) -> None:
     _typed(world, 102, 103)
 
 
-def test_trap_105_reg_types(world: World):
+def test_trap_105_reg_types(world: World) -> None:
     _typed(world, 105)
     told = " ".join(d.found for d in diagnosis.doctor(world.config) if "changes with the objects it names" in d.found)
     kinds = {c.column: c.kind.type for c in world.corpus if c.kind.type.startswith("reg") or c.kind.type == "aclitem"}
@@ -310,15 +310,15 @@ def test_trap_105_reg_types(world: World):
     assert "c0 " not in told
 
 
-def test_trap_106_floats(world: World):
+def test_trap_106_floats(world: World) -> None:
     _typed(world, 106)
 
 
-def test_trap_107_json(world: World):
+def test_trap_107_json(world: World) -> None:
     _typed(world, 107)
 
 
-def test_trap_108_arrays(world: World):
+def test_trap_108_arrays(world: World) -> None:
     _typed(world, 108)
     spark = session.own_session(world.config)
     cell = next(c for c in world.corpus if c.kind.type == "int[]" and "NULL,-3" in c.value)
@@ -327,26 +327,26 @@ def test_trap_108_arrays(world: World):
     assert row[0] == [1, None, -3]
 
 
-def test_trap_109_composites_ranges_domains(world: World):
+def test_trap_109_composites_ranges_domains(world: World) -> None:
     _typed(world, 109)
 
 
-def test_trap_110_to_112_texts_and_bytes(world: World):
+def test_trap_110_to_112_texts_and_bytes(world: World) -> None:
     _typed(world, 110, 111, 112)
 
 
-def test_trap_115_unsigned_and_integers(world: World):
+def test_trap_115_unsigned_and_integers(world: World) -> None:
     _typed(world, 115)
 
 
-def test_missing_values_of_every_type(world: World):
+def test_missing_values_of_every_type(world: World) -> None:
     """Rows older than a column show its default: the one text that no row event carries."""
     shown, source = world.texts("late"), world.source("late")
     assert len(source["1"]) > 80
     assert shown == source
 
 
-def test_trap_116_odd_names(world: World):
+def test_trap_116_odd_names(world: World) -> None:
     for name in (*TABLES, "odd"):
         assert world.texts(name) == world.source(name), name
         assert world.texts(name, "history") == world.source(name), name
@@ -361,7 +361,7 @@ def test_trap_116_odd_names(world: World):
     assert row[ODD[2]] == "s"
 
 
-def test_a_column_name_is_never_read_as_sql(world: World):
+def test_a_column_name_is_never_read_as_sql(world: World) -> None:
     """Placeholders stood in comments of the parity statements: a name with a newline ended the comment."""
     from toolkit.source import row_lines
     from toolkit.values.row_line import comparison
@@ -371,7 +371,7 @@ def test_a_column_name_is_never_read_as_sql(world: World):
         assert sum(map(len, blocks))
 
 
-def test_trap_117_and_118_lake_names(world: World):
+def test_trap_117_and_118_lake_names(world: World) -> None:
     spark = session.own_session(world.config)
     columns = spark.table("current.public__odd").columns
     assert len({c.lower() for c in columns}) == len(columns) == len(ODD) + 2
@@ -386,7 +386,7 @@ def test_trap_117_and_118_lake_names(world: World):
     assert kept == {frozenset(), frozenset(bag.values())}
 
 
-def test_trap_114_generated_columns_are_left_out(world: World):
+def test_trap_114_generated_columns_are_left_out(world: World) -> None:
     """Their values are not published: they are in neither layer, and parity does not miss them."""
     spark = session.own_session(world.config)
     for layer in ("current", "history"):
@@ -398,13 +398,13 @@ def test_trap_114_generated_columns_are_left_out(world: World):
     }
 
 
-def test_trap_120_no_columns(world: World):
+def test_trap_120_no_columns(world: World) -> None:
     spark = session.own_session(world.config)
     assert spark.table("current.public__none").count() == 3
     assert spark.table("history.public__none").count() == 3
 
 
-def test_trap_116_the_command_line_takes_odd_names(world: World):
+def test_trap_116_the_command_line_takes_odd_names(world: World) -> None:
     (world.config.root / "cdc.toml").write_text("", encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-m", "toolkit.cli", "schema", "explain", f"public.{TABLES[0]}", "A", "--output", "json"],
@@ -419,7 +419,7 @@ def test_trap_116_the_command_line_takes_odd_names(world: World):
     assert (life["column"], life["type"], life["rows"]) == ("A", "date", 3)
 
 
-def test_ddl_reaches_current_and_published_waits_for_its_proof(world: World):
+def test_ddl_reaches_current_and_published_waits_for_its_proof(world: World) -> None:
     """Runs last: it goes on with table t. Swapped names, drop and re-adding and a comment, in one build."""
     config, spark = world.config, session.own_session(world.config)
     catalog = f"{config.lake.catalog}.current.public__t__7139ee35"

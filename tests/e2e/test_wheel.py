@@ -30,7 +30,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def test_the_wheel_holds_what_the_commands_read(wheel: Path):
+def test_the_wheel_holds_what_the_commands_read(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     kept = subprocess.run(
         ["git", "ls-files", "sql", "dbt_project", "notebooks"], cwd=ROOT, capture_output=True, text=True, check=True
@@ -40,7 +40,7 @@ def test_the_wheel_holds_what_the_commands_read(wheel: Path):
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"toolkit"}
 
 
-def test_the_installed_wheel_makes_a_project_without_the_repository(wheel: Path, tmp_path: Path):
+def test_the_installed_wheel_makes_a_project_without_the_repository(wheel: Path, tmp_path: Path) -> None:
     venv, folder = tmp_path / "venv", tmp_path / "empty"
     folder.mkdir()
     uv, python = Path(sys.executable).with_name("uv"), venv / "bin" / "python"

@@ -17,7 +17,7 @@ from toolkit.values.lsn import Lsn
 pytestmark = pytest.mark.postgres
 
 
-def test_trap_121_an_open_writer_is_neither_missed_nor_waited_for(log: Log, database: str):
+def test_trap_121_an_open_writer_is_neither_missed_nor_waited_for(log: Log, database: str) -> None:
     log.conn.execute("create table public.t (id int primary key)")
     log.install()
     start = log.tick()
@@ -40,7 +40,7 @@ def test_trap_121_an_open_writer_is_neither_missed_nor_waited_for(log: Log, data
     assert late and all(xid < high for xid in late)
 
 
-def test_trap_033_a_tick_shows_a_later_commit_without_an_earlier_writer(log: Log, database: str):
+def test_trap_033_a_tick_shows_a_later_commit_without_an_earlier_writer(log: Log, database: str) -> None:
     log.conn.execute("create table public.t (id int primary key)")
     log.install()
     with psycopg.connect(database) as a, psycopg.connect(database, autocommit=True) as b:
@@ -55,7 +55,7 @@ def test_trap_033_a_tick_shows_a_later_commit_without_an_earlier_writer(log: Log
     assert log.ops(taken, log.tick()) == [("I", None, "(1)")], "what the copy lacks comes in the next tick"
 
 
-def test_trap_034_a_tick_waits_for_nobody(log: Log, database: str):
+def test_trap_034_a_tick_waits_for_nobody(log: Log, database: str) -> None:
     log.conn.execute("create table public.t (id int primary key)")
     log.install()
     with psycopg.connect(database) as blocker:
@@ -64,7 +64,7 @@ def test_trap_034_a_tick_waits_for_nobody(log: Log, database: str):
             assert cut.tick is not None and cut.slot == ""
 
 
-def test_trap_035_a_writer_older_than_the_triggers(log: Log, database: str):
+def test_trap_035_a_writer_older_than_the_triggers(log: Log, database: str) -> None:
     log.conn.execute("create table public.t (id int primary key)")
     quick = log.config.model_copy(update={"snapshot": log.config.snapshot.model_copy(update={"lock_seconds": 1})})
     with psycopg.connect(database) as old:
@@ -85,7 +85,7 @@ def test_trap_035_a_writer_older_than_the_triggers(log: Log, database: str):
 
 
 @mostly_one_server
-def test_trap_036_copy_and_ticks_meet_without_gap_or_double_under_writers(log: Log, database: str, seed: int):
+def test_trap_036_copy_and_ticks_meet_without_gap_or_double_under_writers(log: Log, database: str, seed: int) -> None:
     log.conn.execute(TABLES)
     log.install()
     with writing(database, count=4, seed=seed) as writers:
@@ -111,7 +111,7 @@ def test_trap_036_copy_and_ticks_meet_without_gap_or_double_under_writers(log: L
     assert Counter(state.values()) == source_rows(database, "public.item")
 
 
-def test_trap_122_an_earlier_xid_may_write_the_later_value(log: Log, database: str):
+def test_trap_122_an_earlier_xid_may_write_the_later_value(log: Log, database: str) -> None:
     log.conn.execute("create table public.t (id int primary key, v text)")
     log.conn.execute("insert into public.t values (1, 'start')")
     log.install()
@@ -127,7 +127,7 @@ def test_trap_122_an_earlier_xid_may_write_the_later_value(log: Log, database: s
     assert first == (rows[1].xid,) and rows[1].xid < rows[0].xid
 
 
-def test_trap_123_no_sequence_to_cache_and_lastval_stays(log: Log, database: str):
+def test_trap_123_no_sequence_to_cache_and_lastval_stays(log: Log, database: str) -> None:
     log.conn.execute("create table public.t (id bigserial primary key)")
     log.install()
     found = log.conn.execute(
@@ -139,7 +139,7 @@ def test_trap_123_no_sequence_to_cache_and_lastval_stays(log: Log, database: str
         assert app.execute("select lastval() = (select max(id) from t)").fetchone() == (True,)
 
 
-def test_trap_124_a_long_transaction_holds_up_nobody_else(log: Log, database: str):
+def test_trap_124_a_long_transaction_holds_up_nobody_else(log: Log, database: str) -> None:
     log.conn.execute("create table public.t (id int primary key)")
     log.install()
     since = log.tick()
@@ -154,7 +154,7 @@ def test_trap_124_a_long_transaction_holds_up_nobody_else(log: Log, database: st
     assert log.ops(since, log.tick()) == [("I", None, "(0)")]
 
 
-def test_trap_126_the_applications_settings_do_not_leak_in(log: Log, database: str):
+def test_trap_126_the_applications_settings_do_not_leak_in(log: Log, database: str) -> None:
     log.conn.execute(
         "create table public.t (id int primary key, b bytea, i interval, f float8, t timestamptz, m money)"
     )
@@ -176,7 +176,7 @@ def test_trap_126_the_applications_settings_do_not_leak_in(log: Log, database: s
     assert texts == {',"\\\\x00ff","1 day",0.30000000000000004,"2024-01-02 03:04:05.6+00",$1.50)'}
 
 
-def test_trap_127_what_goes_past_a_trigger(log: Log, database: str):
+def test_trap_127_what_goes_past_a_trigger(log: Log, database: str) -> None:
     log.conn.execute("create table public.t (id int primary key, v int)")
     log.conn.execute("insert into public.t values (1, 1)")
     log.install()
@@ -204,7 +204,7 @@ def _names(log: Log, rows: list[Row]) -> list[tuple[str, str]]:
     return [(names[row.relid], row.op) for row in rows]
 
 
-def test_trap_128_truncate_of_leaf_and_root(log: Log):
+def test_trap_128_truncate_of_leaf_and_root(log: Log) -> None:
     log.conn.execute(PARTITIONED)
     log.install()
     since = log.tick()
@@ -215,7 +215,7 @@ def test_trap_128_truncate_of_leaf_and_root(log: Log):
     assert sorted(_names(log, log.rows(middle, log.tick()))) == [("m", "T"), ("m1", "T"), ("m2", "T")]
 
 
-def test_trap_129_partitions_come_and_go(log: Log):
+def test_trap_129_partitions_come_and_go(log: Log) -> None:
     log.conn.execute(PARTITIONED)
     log.install()
     assert log.during("update m set d = 12 where id = 1") == [("D", "(1,1,a)", None), ("I", None, "(1,12,a)")]
@@ -232,7 +232,7 @@ def test_trap_129_partitions_come_and_go(log: Log):
     assert change_log.recheck(log.conn, log.config) == ()
 
 
-def test_trap_130_savepoints_keep_the_top_level_xid(log: Log, database: str):
+def test_trap_130_savepoints_keep_the_top_level_xid(log: Log, database: str) -> None:
     log.conn.execute("create table public.t (id int primary key)")
     log.install()
     since = log.tick()
@@ -250,7 +250,7 @@ def test_trap_130_savepoints_keep_the_top_level_xid(log: Log, database: str):
 
 
 @mostly_one_server
-def test_trap_131_purge_takes_only_what_is_drained(log: Log, database: str, seed: int):
+def test_trap_131_purge_takes_only_what_is_drained(log: Log, database: str, seed: int) -> None:
     log.conn.execute(TABLES)
     log.install()
     collected: Counter[Row] = Counter()
@@ -313,7 +313,7 @@ def test_trap_131_purge_waits_for_nobody_and_nobody_for_it(log: Log, database: s
     assert log.ops(drained, log.tick()) == [("I", None, "(3)"), ("I", None, "(4)"), ("I", None, "(5)")]
 
 
-def test_a_key_that_is_written_again_while_it_is_drained_is_not_lost(log: Log, database: str):
+def test_a_key_that_is_written_again_while_it_is_drained_is_not_lost(log: Log, database: str) -> None:
     """psycopack's defect (e): one log row a key, and the drain removed it together with the newer change of the key."""
     log.conn.execute("create table public.t (id int primary key, v int)")
     log.install()
@@ -332,7 +332,7 @@ def test_a_key_that_is_written_again_while_it_is_drained_is_not_lost(log: Log, d
     assert log.ops(following, log.tick()) == [("U", "(1,2)", "(1,3)")]
 
 
-def test_the_order_of_arrival_in_a_tick_does_not_matter(log: Log):
+def test_the_order_of_arrival_in_a_tick_does_not_matter(log: Log) -> None:
     log.conn.execute("create table public.t (id int primary key, v text)")
     log.install()
     since = log.tick()
@@ -349,7 +349,7 @@ def test_the_order_of_arrival_in_a_tick_does_not_matter(log: Log):
     assert log.ops(since, upto) == expected
 
 
-def test_every_way_to_write_is_logged(log: Log, database: str):
+def test_every_way_to_write_is_logged(log: Log, database: str) -> None:
     log.conn.execute(
         "create table public.p (id int primary key);"
         "create table public.c (id int primary key, p int references public.p on delete cascade on update cascade)"
@@ -378,7 +378,7 @@ def test_every_way_to_write_is_logged(log: Log, database: str):
     ])  # fmt: skip
 
 
-def test_a_change_by_the_users_own_trigger_is_logged_after_what_fired_it(log: Log):
+def test_a_change_by_the_users_own_trigger_is_logged_after_what_fired_it(log: Log) -> None:
     log.conn.execute(
         "create table public.t (id int primary key, v int);"
         "create function public.again() returns trigger language plpgsql as $$ begin"
@@ -389,7 +389,7 @@ def test_a_change_by_the_users_own_trigger_is_logged_after_what_fired_it(log: Lo
     assert log.during("insert into t values (1, 1)") == [("I", None, "(1,1)"), ("U", "(1,1)", "(1,100)")]
 
 
-def test_what_is_logged_late_is_followed_by_what_its_key_holds(log: Log):
+def test_what_is_logged_late_is_followed_by_what_its_key_holds(log: Log) -> None:
     log.conn.execute(
         "create table public.t (id int primary key, self int references public.t deferrable, v int);"
         "insert into public.t values (1, 1, 1), (2, 1, 2), (3, 3, 3);"
@@ -411,7 +411,7 @@ def test_what_is_logged_late_is_followed_by_what_its_key_holds(log: Log):
     assert [op for op, _, _ in log.during(upsert)] == ["U", "U"]
 
 
-def test_statement_triggers_log_bulk_changes(log: Log):
+def test_statement_triggers_log_bulk_changes(log: Log) -> None:
     log.conn.execute("create table public.t (id int primary key deferrable initially deferred, v text)")
     log = with_table(log, "public.t", triggers="statement")
     log.install()
@@ -427,7 +427,7 @@ def test_statement_triggers_log_bulk_changes(log: Log):
     assert log.during("insert into t values (1, 'a')", "delete from t where id = 1")[1:] == [("D", "(1,a)", None)]
 
 
-def test_a_source_that_forgot_the_tick_is_not_continued(log: Log):
+def test_a_source_that_forgot_the_tick_is_not_continued(log: Log) -> None:
     log.conn.execute("create table public.t (id int primary key)")
     log.install()
     taken = log.tick()

@@ -18,7 +18,7 @@ def _logged(log: Log) -> set[str]:
     return {row[0] for row in log.conn.execute("select relid::regclass::text from cdc.logged_tables").fetchall()}
 
 
-def test_trap_129_partition_ddl_by_an_unprivileged_role(log: Log, database: str):
+def test_trap_129_partition_ddl_by_an_unprivileged_role(log: Log, database: str) -> None:
     log.conn.execute(PARTITIONED)
     app = "app_" + psycopg.conninfo.conninfo_to_dict(database)["dbname"]
     log.conn.execute(f"create role {app}; grant all on schema public to {app}")
@@ -55,7 +55,7 @@ def test_trap_129_partition_ddl_by_an_unprivileged_role(log: Log, database: str)
 
 
 @_ONE
-def test_trap_129_a_logged_table_is_attached(log: Log):
+def test_trap_129_a_logged_table_is_attached(log: Log) -> None:
     log.conn.execute(PARTITIONED)
     log.install()
     log.conn.execute("create table public.load (like public.m including all)")
@@ -76,7 +76,7 @@ def test_trap_129_a_logged_table_is_attached(log: Log):
 
 
 @_ONE
-def test_trap_129_a_logged_table_becomes_the_leaf_of_a_new_root(log: Log):
+def test_trap_129_a_logged_table_becomes_the_leaf_of_a_new_root(log: Log) -> None:
     """A bag shows what is logged twice: it has no key by which it would be one row."""
     log.conn.execute("create table public.bag (d int, v text)")
     log.install()
@@ -102,7 +102,7 @@ def test_trap_129_a_logged_table_becomes_the_leaf_of_a_new_root(log: Log):
 
 
 @_ONE
-def test_statement_triggers_do_not_see_what_comes_through_a_family(log: Log):
+def test_statement_triggers_do_not_see_what_comes_through_a_family(log: Log) -> None:
     log.conn.execute(
         "create table public.bulk (id int primary key, v text); create table public.base (id int, v text);"
         "create table public.part (id int primary key, v text);"
@@ -123,7 +123,7 @@ def test_statement_triggers_do_not_see_what_comes_through_a_family(log: Log):
 
 @_ONE
 @pytest.mark.parametrize("triggers", ["row", "statement"])
-def test_copy_savepoints_and_the_replica_role_by_an_unprivileged_role(log: Log, database: str, triggers: str):
+def test_copy_savepoints_and_the_replica_role_by_an_unprivileged_role(log: Log, database: str, triggers: str) -> None:
     app = "app_" + psycopg.conninfo.conninfo_to_dict(database)["dbname"]
     log.conn.execute("create table public.t (id int primary key, v text); create table public.bag (v text)")
     log = with_table(log, "public.*", triggers=triggers)
@@ -153,7 +153,7 @@ def test_copy_savepoints_and_the_replica_role_by_an_unprivileged_role(log: Log, 
 
 
 @_ONE
-def test_trap_128_truncate_cascades_to_sub_partitions(log: Log):
+def test_trap_128_truncate_cascades_to_sub_partitions(log: Log) -> None:
     log.conn.execute(
         "create table public.p (id int primary key); insert into public.p values (1);"
         "create table public.m (id int references public.p, d int) partition by range (d);"

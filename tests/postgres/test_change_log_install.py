@@ -38,7 +38,7 @@ _OTHER_METHOD = (
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
-def test_refused_by_name_before_anything_is_installed(log: Log, ddl: str, settings: dict[str, str], found: str):
+def test_refused_by_name_before_anything_is_installed(log: Log, ddl: str, settings: dict[str, str], found: str) -> None:
     log.conn.execute(ddl)
     tables = "public.t" if "view" in ddl or "unlogged" in ddl else "public.t*"  # those are errors if named
     chosen = log.config.source.model_copy(update={"tables": (tables,)})
@@ -50,7 +50,7 @@ def test_refused_by_name_before_anything_is_installed(log: Log, ddl: str, settin
 
 
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
-def test_an_access_method_that_is_heap_in_all_but_name_is_captured(log: Log):
+def test_an_access_method_that_is_heap_in_all_but_name_is_captured(log: Log) -> None:
     log.conn.execute("create access method h2 type table handler heap_tableam_handler")
     log.conn.execute("create table public.t (id int primary key) using h2")
     log.install()
@@ -60,7 +60,7 @@ def test_an_access_method_that_is_heap_in_all_but_name_is_captured(log: Log):
 
 
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
-def test_a_role_that_does_not_own_the_table_is_told_which_grant_it_needs(log: Log, database: str):
+def test_a_role_that_does_not_own_the_table_is_told_which_grant_it_needs(log: Log, database: str) -> None:
     log.conn.execute("create table public.t (id int primary key)")
     log.conn.execute("create role keeper login; create role owning; grant create on database {} to keeper".format(
         re.search(r"dbname=(\w+)", database)[1]  # type: ignore[index]
@@ -75,7 +75,7 @@ def test_a_role_that_does_not_own_the_table_is_told_which_grant_it_needs(log: Lo
         log.conn.execute("drop owned by owning, keeper; drop role owning; drop role keeper")
 
 
-def test_uninstall_leaves_nothing_of_the_change_log(log: Log):
+def test_uninstall_leaves_nothing_of_the_change_log(log: Log) -> None:
     """psycopack's defect (c): functions and a registry row stayed, and the other strategy was refused for ever."""
     log.conn.execute(PARTITIONED)
     log.install()
@@ -93,7 +93,7 @@ def test_uninstall_leaves_nothing_of_the_change_log(log: Log):
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
 def test_trap_124_a_long_transaction_and_a_large_log_are_alarms(
     log: Log, database: str, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     log.conn.execute("create table public.t (id int primary key)")
     log.install()
     assert list(change_log.health(log.conn)) == []
@@ -140,7 +140,7 @@ def test_the_cost_of_capture_is_predicted_before_anything_is_installed(log: Log)
 
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
 @pytest.mark.parametrize("change", ["install", "uninstall"])
-def test_who_waits_for_a_table_holds_no_other(log: Log, database: str, change: str):
+def test_who_waits_for_a_table_holds_no_other(log: Log, database: str, change: str) -> None:
     """With both locks in one transaction, writers that take the tables in another order kept it out for 30 s (CI)."""
     for table in "abc":
         log.conn.execute(f"create table public.{table} (id int primary key)")
@@ -168,7 +168,7 @@ def test_who_waits_for_a_table_holds_no_other(log: Log, database: str, change: s
 
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
 @pytest.mark.parametrize("before", ["nothing", "b"])
-def test_a_table_that_cannot_be_had_leaves_no_half_of_an_install(log: Log, database: str, before: str):
+def test_a_table_that_cannot_be_had_leaves_no_half_of_an_install(log: Log, database: str, before: str) -> None:
     for table in "abc":
         log.conn.execute(f"create table public.{table} (id int primary key)")
     alone = log.config.source.model_copy(update={"tables": ("public.b",)})
@@ -188,7 +188,7 @@ def test_a_table_that_cannot_be_had_leaves_no_half_of_an_install(log: Log, datab
 
 
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
-def test_an_autovacuum_gives_way_to_install(log: Log, database: str):
+def test_an_autovacuum_gives_way_to_install(log: Log, database: str) -> None:
     """It does so only once a waiter has looked for deadlocks, which takes longer than one of our waits."""
     log.conn.execute("create table public.t (id int primary key) with (autovacuum_enabled = off)")
     log.conn.execute("insert into public.t select generate_series(1, 100000); delete from public.t where id % 2 = 0")
@@ -211,7 +211,7 @@ def test_an_autovacuum_gives_way_to_install(log: Log, database: str):
 
 
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
-def test_rows_of_a_subscription_fire_row_triggers_only(log: Log, database: str, pg: EmbeddedServer):
+def test_rows_of_a_subscription_fire_row_triggers_only(log: Log, database: str, pg: EmbeddedServer) -> None:
     """Its apply worker is a replica and fires no statement triggers: such a table is refused, or no longer captured."""
     log.conn.execute("create table public.t (id int primary key)")
     statement = with_table(log, "public.t", triggers="statement")

@@ -172,13 +172,13 @@ def _rows(log: Log, table: str) -> Counter[Any]:
 
 @pytest.mark.wide
 @pytest.mark.parametrize("triggers", ["row", "statement"])
-def test_the_log_ends_where_the_table_does_whatever_the_order(log: Log, triggers: str):
+def test_the_log_ends_where_the_table_does_whatever_the_order(log: Log, triggers: str) -> None:
     _all_cases(log, triggers)
 
 
 @pytest.mark.wide
 @pytest.mark.parametrize("pg", ["pg18"], indirect=True)
-def test_statements_of_a_transaction_do_not_hide_each_others_order(log: Log):
+def test_statements_of_a_transaction_do_not_hide_each_others_order(log: Log) -> None:
     """A statement trigger logs its own images until another has logged the table behind the same message."""
     _all_cases(log, "statement", "update t set at = at + 1 where id in (5, 9)", "delete from t where id = 1")
 
@@ -195,7 +195,7 @@ def _all_cases(log: Log, triggers: str, before: str = "", after: str = "") -> No
 
 
 @pytest.mark.parametrize("triggers", ["row", "statement"])
-def test_rows_without_a_key_are_counted_in_any_order(log: Log, triggers: str):
+def test_rows_without_a_key_are_counted_in_any_order(log: Log, triggers: str) -> None:
     log = with_table(log, "public.*", triggers=triggers)
     log.conn.execute("create table public.first (id int primary key)")
     log.install()
@@ -222,7 +222,7 @@ alter table c add foreign key (b) references p (b) on update cascade;
 
 @pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
 @pytest.mark.parametrize("triggers", ["row", "statement"])
-def test_cascades_that_the_snapshot_of_the_transaction_does_not_show(log: Log, triggers: str, level: str):
+def test_cascades_that_the_snapshot_of_the_transaction_does_not_show(log: Log, triggers: str, level: str) -> None:
     """The server follows a foreign key from when it is there, in a transaction too that began before."""
     log = with_table(log, "public.*", triggers=triggers)
     log.conn.execute(_KEYS)
@@ -234,7 +234,7 @@ def test_cascades_that_the_snapshot_of_the_transaction_does_not_show(log: Log, t
 
 
 @pytest.mark.parametrize("triggers", ["row", "statement"])
-def test_names_that_the_snapshot_of_the_transaction_does_not_show(log: Log, triggers: str):
+def test_names_that_the_snapshot_of_the_transaction_does_not_show(log: Log, triggers: str) -> None:
     log = with_table(log, "public.*", triggers=triggers)
     log.conn.execute("set search_path = public;" + _TABLE)
     log.install()
@@ -254,7 +254,7 @@ def test_names_that_the_snapshot_of_the_transaction_does_not_show(log: Log, trig
 
 
 @pytest.mark.parametrize("triggers", ["row", "statement"])
-def test_keys_of_any_type_and_name(log: Log, triggers: str):
+def test_keys_of_any_type_and_name(log: Log, triggers: str) -> None:
     """The operator of a key may be nowhere on the search path; columns are gone, generated, or oddly named."""
     log = with_table(log, "public.*", triggers=triggers)
     log.conn.execute(

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.postgres
 _LARGE = "insert into {} select 2, string_agg(decode(md5(i::text), 'hex'), '') from generate_series(1, 40000) as i"
 
 
-def test_trap_125_a_value_never_fails_the_write(log: Log, database: str):
+def test_trap_125_a_value_never_fails_the_write(log: Log, database: str) -> None:
     log.conn.execute("create table public.t (id int primary key, doc json, raw bytea, words text)")
     log.conn.execute("create role app")
     try:
@@ -38,7 +38,7 @@ def test_trap_125_a_value_never_fails_the_write(log: Log, database: str):
         log.conn.execute("drop role app")
 
 
-def test_trap_125_what_cannot_be_logged_is_marked_and_the_write_goes_on(log: Log, database: str):
+def test_trap_125_what_cannot_be_logged_is_marked_and_the_write_goes_on(log: Log, database: str) -> None:
     log.conn.execute("create table public.t (id int primary key, raw bytea)")
     log.install()
     since = log.tick()
@@ -57,7 +57,7 @@ _LONG_PRINTED = "(select {}('1e131071'::numeric) from generate_series(1, 8300))"
 @pytest.mark.wide
 @pytest.mark.parametrize("triggers", ["row", "statement"])
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
-def test_trap_125_a_small_row_whose_text_no_server_can_make(log: Log, database: str, triggers: str):
+def test_trap_125_a_small_row_whose_text_no_server_can_make(log: Log, database: str, triggers: str) -> None:
     log.conn.execute("create table public.t (id int primary key, doc jsonb, n numeric[])")
     with_table(log, "public.t", triggers=triggers).install()
     since = log.tick()
@@ -75,7 +75,7 @@ def test_trap_125_a_small_row_whose_text_no_server_can_make(log: Log, database: 
 
 @pytest.mark.long
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
-def test_trap_125_a_logged_row_that_no_server_can_send(log: Log, database: str):
+def test_trap_125_a_logged_row_that_no_server_can_send(log: Log, database: str) -> None:
     log.conn.execute("create table public.t (id int primary key, words text)")
     log.install()
     since = log.tick()
@@ -89,7 +89,7 @@ def test_trap_125_a_logged_row_that_no_server_can_send(log: Log, database: str):
 
 
 @pytest.mark.parametrize("triggers", ["row", "statement"])
-def test_trap_131_a_write_with_a_lock_timeout_outlives_a_purge(log: Log, database: str, triggers: str):
+def test_trap_131_a_write_with_a_lock_timeout_outlives_a_purge(log: Log, database: str, triggers: str) -> None:
     """The purge holds the part for the moment of its TRUNCATE; nobody's write may fail of that."""
     log.conn.execute("create table public.t (id int primary key)")
     with_table(log, "public.t", triggers=triggers).install()
@@ -113,7 +113,7 @@ def test_trap_131_a_write_with_a_lock_timeout_outlives_a_purge(log: Log, databas
 
 
 @pytest.mark.parametrize("triggers", ["row", "statement"])
-def test_a_part_is_not_detached_under_its_writers(log: Log, database: str, triggers: str):
+def test_a_part_is_not_detached_under_its_writers(log: Log, database: str, triggers: str) -> None:
     """DETACH CONCURRENTLY waits for no writer, and the row that comes next would find no part: its write would fail."""
     log = with_table(log, "public.t", triggers=triggers)
     log.conn.execute("create table public.t (id int primary key)")

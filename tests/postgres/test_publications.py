@@ -285,7 +285,7 @@ def test_the_first_is_the_toolkits_own_and_others_add_what_they_hold(world: Worl
     )  # fmt: skip
     declared = "select p.xmin, (select array_agg(r.xmin) from pg_publication_rel r where r.prpubid = p.oid)"
     declared += " from pg_publication p where pubname = 'ops'"
-    before = world.user.execute(declared).fetchall()  # type: ignore[call-overload]
+    before = world.user.execute(declared).fetchall()
     log = world.start(publication=("cdc", "ops"), tables=("public.*",), exclude=("public.kept",))
     assert set(log.states()) == {"public.t", "s.u"}
     assert {r.identifier for r in catalog.selected_relations(log.conn, world.config)} == {"public.t", "s.u"}
@@ -317,10 +317,10 @@ def test_the_first_is_the_toolkits_own_and_others_add_what_they_hold(world: Worl
     log.repair("public.t", "s.u")
     world.exact("t")
     world.sql("alter publication ops drop table s.u, t", "alter publication ops add table t where (n > 10), s.u")
-    before = world.user.execute(declared).fetchall()  # type: ignore[call-overload]
+    before = world.user.execute(declared).fetchall()
     install.uninstall(log.conn, world.config)
     assert world.user.execute("select array_agg(pubname::text) from pg_publication").fetchone() == (["ops"],)
-    assert world.user.execute(declared).fetchall() == before  # type: ignore[call-overload]
+    assert world.user.execute(declared).fetchall() == before
 
 
 @mostly_one_server

@@ -216,7 +216,7 @@ def test_trap_096_detached_concurrently_is_doubtful_from_where_it_began(world: W
 
 def _ends(session: psycopg.Connection[Any], statement: str) -> None:
     with contextlib.suppress(psycopg.errors.QueryCanceled):
-        session.execute(statement)  # type: ignore[call-overload]
+        session.execute(statement)
 
 
 def test_trap_096_a_plain_detach_is_doubtful_from_there(world: World) -> None:

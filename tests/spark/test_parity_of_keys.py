@@ -24,7 +24,7 @@ def _side(name: str) -> Side:
 
 def _rows_read(spark: SparkSession) -> int:
     """Rows that the scans of the last query put out, by Spark's own metrics."""
-    spark._jsc.sc().listenerBus().waitUntilEmpty()  # type: ignore[attr-defined]
+    spark._jsc.sc().listenerBus().waitUntilEmpty()
     store = spark._jsparkSession.sharedState().statusStore()
     number = store.executionsList().last().executionId()
     nodes, values = store.planGraph(number).allNodes(), store.executionMetrics(number)

@@ -50,11 +50,11 @@ def _compare(seen: dict[int, dict[str, Any]], versions: dict[int, SchemaVersion]
     )
 
 
-def test_equal_catalogs_give_nothing():
+def test_equal_catalogs_give_nothing() -> None:
     assert _compare({1: _snapshot(1)}, {1: _version(1)}) == []
 
 
-def test_a_missing_value_cleared_by_a_rewrite_is_no_difference():
+def test_a_missing_value_cleared_by_a_rewrite_is_no_difference() -> None:
     seen = _snapshot(1)
     seen["columns"][0]["has_missing"] = True
     assert _compare({1: seen}, {1: _version(1)}) == []
@@ -68,7 +68,7 @@ def test_a_missing_value_cleared_by_a_rewrite_is_no_difference():
         ({}, {1: _version(1)}, "left the catalog"),
     ],
 )
-def test_a_difference_without_an_event_is_a_gap_from_where_it_may_have_begun(seen, known, reason):
+def test_a_difference_without_an_event_is_a_gap_from_where_it_may_have_begun(seen, known, reason) -> None:
     events = _compare(seen, known)
     assert [(e.kind, e.batch_id) for e in events] == [("schema", 7), ("gap", 7)]
     assert (events[0].commit_lsn, events[0].end_lsn) == (999, 1000)
@@ -82,18 +82,18 @@ def test_a_difference_without_an_event_is_a_gap_from_where_it_may_have_begun(see
 
 
 @pytest.mark.parametrize(("xid", "found"), [(705, 0), (711, 0), (704, 2), (699, 2)])
-def test_ddl_that_the_snapshot_could_not_see_is_left_to_the_next_drain(xid, found):
+def test_ddl_that_the_snapshot_could_not_see_is_left_to_the_next_drain(xid, found) -> None:
     assert len(_compare({1: _snapshot(1, name="other")}, {1: _version(1)}, {1: xid})) == found
 
 
-def test_xids_are_compared_across_the_epoch():
+def test_xids_are_compared_across_the_epoch() -> None:
     seen = Observation({}, frozenset(), f"{2**32 + 5}:{2**32 + 5}:", Lsn(900), Lsn(990), STANDING, {})
     assert seen.sees(2**32 - 10)
     assert seen.sees(4)
     assert not seen.sees(5)
 
 
-def test_a_table_that_was_dropped_with_an_event_is_no_difference():
+def test_a_table_that_was_dropped_with_an_event_is_no_difference() -> None:
     assert _compare({}, {1: _version(1, dropped=True)}) == []
 
 
@@ -107,7 +107,7 @@ def test_a_table_that_was_dropped_with_an_event_is_no_difference():
         (CaptureState("as ever", standing=True, paused=True), frozenset(), 1),
     ],
 )
-def test_capture_that_was_altered_or_is_off_makes_every_table_stale(state, stale, found):
+def test_capture_that_was_altered_or_is_off_makes_every_table_stale(state, stale, found) -> None:
     seen = Observation({1: json.dumps(_snapshot(1))}, frozenset({1}), "700:710:", Lsn(900), Lsn(990), state, {})
     known = Known({1: _version(1)}, {}, 7, 1, 50, Lsn(1000), Lsn(500), STANDING.state, {}, stale)
     assert [event.kind for event in unexplained(seen, known)] == ["gap"] * found

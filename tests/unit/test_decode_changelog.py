@@ -17,7 +17,7 @@ def _images(texts: list[str | None], attnums: list[int], width: int, absent: tup
     return logged_rows.record_images(pa.array(texts, pa.string()), attnums, width, absent).to_pylist()
 
 
-def test_quotes_backslashes_newlines_null_and_empty():
+def test_quotes_backslashes_newlines_null_and_empty() -> None:
     texts = ['(1,"a ""b"" \\\\ c",,"")', None, '(2,"x\ny\r\n,",3,\u00e9)', "(,,,)"]
     assert _images(texts, [1, 2, 4, 5], 6) == [
         ["1", 'a "b" \\ c', None, None, "", None],
@@ -27,17 +27,17 @@ def test_quotes_backslashes_newlines_null_and_empty():
     ]
 
 
-def test_one_column_and_none_are_told_apart():
+def test_one_column_and_none_are_told_apart() -> None:
     assert _images(["()", "(1)", '("")', None], [2], 2) == [[None, None], [None, "1"], [None, ""], None]
     assert _images(["()", None], [], 0) == [[], None]
 
 
-def test_unpublished_cells_stay_out_of_the_image():
+def test_unpublished_cells_stay_out_of_the_image() -> None:
     assert _images(["(1,2,3)"], [1, 2, 3], 3, absent=(2,)) == [["1", None, "3"]]
 
 
 @pytest.mark.parametrize("text", ["", "(", "1,2", "(1,2", "1)"])
-def test_what_is_no_record_is_refused(text: str):
+def test_what_is_no_record_is_refused(text: str) -> None:
     with pytest.raises(DecodeError, match="not the text of a record"):
         _images([text], [1, 2], 2)
 
@@ -49,7 +49,7 @@ def _log(ops: str, old: list[str | None], new: list[str | None]) -> logged_rows.
     return logged_rows.LogRows(count, same, count, same + 1, same, same, same, same, *texts)
 
 
-def test_rows_truncates_and_what_could_not_be_logged():
+def test_rows_truncates_and_what_could_not_be_logged() -> None:
     layout = Binding(-1, 7, (1, 3), 3, 12)
     log = _log("IUTFMD", [None, "(1,a)", None, None, None, "(1,b)"], ["(1,a)", "(1,b)", None, "too large", "ddl", None])
     found = [
@@ -68,7 +68,7 @@ def test_rows_truncates_and_what_could_not_be_logged():
 
 
 @pytest.mark.parametrize("layouts", [{}, {7: [Binding(-1, 7, (1, 2), 2, 12)]}, {7: [Binding(-1, 7, (), 0, 12)]}])
-def test_images_that_fit_no_schema_version_are_kept_with_a_gap(layouts: dict[int, list[Binding]]):
+def test_images_that_fit_no_schema_version_are_kept_with_a_gap(layouts: dict[int, list[Binding]]) -> None:
     batches = list(logged_rows.events(_log("I", [None], ["(1,a,)"]), layouts, batch_id=1, generation=1))
     row, gap = (row for batch in batches for row in batch.to_pylist())
     assert (row["new"], row["schema_id"], gap["kind"]) == (["1", "a", None], None, "gap")
