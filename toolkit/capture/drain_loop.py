@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from toolkit.capture import drift
+from toolkit.rawlog.reading import WithBatch
 from toolkit.source.spooling import spool_directory
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
@@ -160,8 +161,10 @@ class _Run:
         compared_to, capture = last.compared_to, last.capture
         if self.seen is not None and reader.compares(batch):
             compared_to, capture = self.seen.lsn, self.seen.capture.state
+            # The batch's own baselines and gaps count: a gap before the birth of a table would have no effect.
+            ledger = WithBatch(self.log.reading(), batch.events)
             events += drift.against(
-                self.log.reading(), last, self.seen, versions=batch.versions, ddl_xids=self.ddl_xids,
+                ledger, last, self.seen, versions=batch.versions, ddl_xids=self.ddl_xids,
                 batch_id=batch_id, next_schema_id=batch.next_schema_id, at=batch.complete_to,
             )  # fmt: skip
         counts = Counter(batch.rows) + Counter(event.kind for event in events)

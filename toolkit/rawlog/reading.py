@@ -8,8 +8,11 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.batch import BatchRecord
 from toolkit.rawlog.event import TableEvent
+from toolkit.rawlog.store import LogReader
+from toolkit.values.config import Config
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
 from toolkit.values.table import SchemaVersion, TableVersion
@@ -19,6 +22,11 @@ _log = logger(__name__)
 
 class LogReading(ABC):
     """One consistent reading of a raw log."""
+
+    @property
+    @abstractmethod
+    def config(self) -> Config:
+        """The configuration of the log."""
 
     @abstractmethod
     def snapshot_id(self) -> int | None:
@@ -113,6 +121,31 @@ class LogReading(ABC):
         )
 
 
+class WithBatch(LogReading):
+    """A reading with the events of the next batch, which is not committed yet."""
+
+    def __init__(self, reading: LogReader, events: Sequence[Event]) -> None:
+        self._reading, self._events = reading, events
+
+    @property
+    def config(self) -> Config:
+        """The configuration of the log."""
+        return self._reading.config
+
+    def snapshot_id(self) -> int | None:
+        """Give the state of the log without the batch."""
+        return self._reading.snapshot_id()
+
+    def last(self) -> BatchRecord | None:
+        """Give the newest committed batch."""
+        return self._reading.last()
+
+    def rows(self, kind: str) -> Sequence[Mapping[str, Any]]:
+        """Give all events of a kind, those of the batch included, in log order."""
+        added = ({name: getattr(e, name) for name in e.__slots__} for e in self._events if e.kind == kind)
+        return sorted([*self._reading.rows(kind), *added], key=log_order)
+
+
 def log_order(row: Mapping[str, Any]) -> tuple[int, int, int, int]:
     """Give the sort key of an event in log order."""
     return row["generation"], row["commit_lsn"], row["ordinal"], row["schema_id"] or 0
@@ -123,4 +156,4 @@ def _table(payload: str) -> TableVersion:
     return TableVersion.from_json(json.loads(payload))
 
 
-__all__ = ["LogReading", "log_order"]
+__all__ = ["LogReading", "WithBatch", "log_order"]

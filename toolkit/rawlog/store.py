@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,6 +23,9 @@ class LogReader(Protocol):
 
     def snapshot_id(self) -> int | None:
         """Give the state of the log that is read: the base of the next commit."""
+
+    def rows(self, kind: str) -> Sequence[Mapping[str, Any]]:
+        """Give all events of a kind that is neither `row` nor `truncate`, in log order."""
 
     def last(self) -> BatchRecord | None:
         """Give the newest ledger row, or None before the first batch."""
