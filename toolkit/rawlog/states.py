@@ -167,11 +167,12 @@ def _state(
 
 def _needed(ledger: LogReader, gaps: Sequence[TableEvent]) -> str:
     """What capture itself needs before a repair of a table with these gaps lasts."""
-    if any("paused" in str(gap.payload.get("reason")) for gap in gaps):
-        switches = [e.payload["event"] for e in ledger.ddl_events()]
-        switches = [event for event in switches if event in ("capture_paused", "capture_resumed")]
-        if switches and switches[-1] == "capture_paused":
-            return "cdc ddl resume, then "
+    switches = [e.payload["event"] for e in ledger.ddl_events()]
+    switches = [event for event in switches if event in ("capture_paused", "capture_resumed")]
+    if (
+        switches and switches[-1] == "capture_paused"
+    ):  # each drain makes tables stale again
+        return "cdc ddl resume, then "
     compared = [gap.payload for gap in gaps if "until" in gap.payload]
     newest = max(compared, key=lambda found: Lsn.parse(found["until"]), default={})
     return f"{newest['first']}, then " if "first" in newest else ""
