@@ -169,9 +169,7 @@ def _needed(ledger: LogReader, gaps: Sequence[TableEvent]) -> str:
     """What capture itself needs before a repair of a table with these gaps lasts."""
     switches = [e.payload["event"] for e in ledger.ddl_events()]
     switches = [event for event in switches if event in ("capture_paused", "capture_resumed")]
-    if (
-        switches and switches[-1] == "capture_paused"
-    ):  # each drain makes tables stale again
+    if switches and switches[-1] == "capture_paused":  # each drain makes tables stale again
         return "cdc ddl resume, then "
     compared = [gap.payload for gap in gaps if "until" in gap.payload]
     newest = max(compared, key=lambda found: Lsn.parse(found["until"]), default={})
