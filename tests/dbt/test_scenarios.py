@@ -253,7 +253,7 @@ def test_as_of_knows_the_tables_and_names_of_then(built: Lake) -> None:
         want = source.at(relid, then)
         assert want is not None
         assert built.rows(f"asof_{then.tag}.{built.alias(shape)}", shape) == want[0], shape["name"]
-    assert not models.sync(built.config).written  # the models of now are back
+    assert not models.sync(built.config).written  # the current models are back
 
     refused = built.build(as_of=red)
     assert [(s.table, s.state, s.reason) for s in refused.stale] == [("public.t303", "stale", "test gap")]

@@ -190,7 +190,7 @@ def test_a_log_that_somebody_empties_is_red_where_it_was_not_drained(
     with psycopg.connect(config.source.conninfo, autocommit=True) as conn:
         _write(conn, 10)
         slot_drain.drain(config)
-        slot_drain.drain(config)  # purges, which is nobody's doing but ours
+        slot_drain.drain(config)  # purges, which must not count as a change by another session
         assert {of(config, name).state for name in "rs"} == {"ok"}
         _write(conn, 20)
         conn.execute(f"set session_replication_role = replica; {emptied}; reset session_replication_role".encode())

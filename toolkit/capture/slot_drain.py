@@ -110,7 +110,7 @@ def require_same_history(
     if confirmed is not None and confirmed > last.complete_to:
         raise HistoryDiverged(
             f"slot {config.source.slot!r} is at {confirmed}, ahead of the ledger at {last.complete_to}: changes between"
-            f" them were consumed by somebody else or the slot was re-created; {_ADVICE}"
+            f" them were consumed by another client, or the slot was re-created; {_ADVICE}"
         )
     if flushed < last.complete_to:
         raise HistoryDiverged(
@@ -232,7 +232,7 @@ class _SlotReader:
         if any(expected in (payload or "") for payload in refused):
             raise HistoryDiverged(
                 f"{beacon} is not signed by the key in cdc.settings: schema cdc, or its settings, were dropped on the"
-                f" source and made anew, and what capture told before cannot be verified; {_ADVICE}"
+                f" source and re-created, and earlier DDL messages cannot be verified; {_ADVICE}"
             )
         raise HistoryDiverged(
             f"{beacon} is not in the stream: the source was restored to an earlier copy and written again; {_ADVICE}"

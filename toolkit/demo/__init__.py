@@ -1,1 +1,1 @@
-"""The demo: an embedded PostgreSQL, a workload and the story told on them."""
+"""Run the demo: an embedded PostgreSQL, a workload, and the whole pipeline on them."""
