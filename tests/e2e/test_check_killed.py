@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,10 @@ import pytest
 from toolkit.build import dbt_run
 from toolkit.capture import initialise, slot_drain
 from toolkit.history import rows_at_lsn
-from toolkit.lake import proofs, session
+from toolkit.lake import check_results, proofs, published_views, row_lines, session
 from toolkit.lake.opened import Lake
 from toolkit.lake.scans import scan
-from toolkit.quality import parity
+from toolkit.quality import expectations, parity
 from toolkit.values.config import Config
 from toolkit.values.resources import ROOT
 
@@ -29,11 +29,11 @@ pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.dbt, pytest.mark.w
 TABLES = ("one", "two")
 #: Where it ends (the n-th call of a function), and the number that each view shows then.
 KILLS = {
-    ("toolkit.lake.row_lines", "figures", 1): (1, 1),
-    ("toolkit.quality.expectations", "validate", 1): (1, 1),
-    ("toolkit.quality.published", "_keep", 2): (1, 1),
-    ("toolkit.quality.published", "_create_view", 2): (4, 1),
-    ("toolkit.quality.published", "_write", 2): (5, 5),
+    (row_lines.figures, 1): (1, 1),
+    (expectations.validate, 1): (1, 1),
+    (published_views.keep, 2): (1, 1),
+    (published_views._create, 2): (4, 1),
+    (check_results.write, 2): (5, 5),
 }
 
 
@@ -41,9 +41,8 @@ class Killed(BaseException):
     """Stands for SIGKILL where it strikes."""
 
 
-def _raised(config: Config, file: Path, module: str, step: str, call: int) -> None:
-    owner, calls = importlib.import_module(module), [0]
-    real = getattr(owner, step)
+def _raised(config: Config, file: Path, real: Callable[..., Any], call: int) -> None:
+    calls = [0]
 
     def killed(*arguments: Any, **named: Any) -> Any:
         calls[0] += 1
@@ -52,13 +51,13 @@ def _raised(config: Config, file: Path, module: str, step: str, call: int) -> No
         return real(*arguments, **named)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(owner, step, killed)
+        patch.setattr(sys.modules[real.__module__], real.__name__, killed)
         with pytest.raises(Killed):
             parity.check(config, drain=slot_drain.drain, build=dbt_run.build)
 
 
-def _killed(config: Config, file: Path, module: str, step: str, call: int) -> None:
-    command = [sys.executable, "-m", "tests.e2e.check_process", str(file), module, step, str(call)]
+def _killed(config: Config, file: Path, step: Callable[..., Any], call: int) -> None:
+    command = [sys.executable, "-m", "tests.e2e.check_process", str(file), step.__module__, step.__name__, str(call)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == -signal.SIGKILL, (step, ended.stdout, ended.stderr)
 
@@ -94,9 +93,9 @@ def test_a_check_killed_anywhere(database: str, lake: Config, end: Any) -> None:
     initialise.init(config)
     assert parity.check(config, drain=slot_drain.drain, build=dbt_run.build).green
     assert seen() == (1, 1)
-    for number, ((module, step, call), shown) in enumerate(KILLS.items(), 1):
+    for number, ((step, call), shown) in enumerate(KILLS.items(), 1):
         source(number)
-        end(config, file, module, step, call)
+        end(config, file, step, call)
         assert seen() == shown, step
         assert len(seen_at_one_lsn()) == 1, step
     source(6)
