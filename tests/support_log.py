@@ -10,7 +10,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -137,9 +136,7 @@ class Log:
 
     def commit(self, *events: Event, **changes: Any) -> None:
         """Commit a batch at the same position, with a ledger row that differs in `changes`."""
-        last = self.newest
-        record = replace(last, batch_id=last.batch_id + 1, from_lsn=last.complete_to, changes=0, counts={}, **changes)
-        self.store.commit(record, events, base=self.reading().snapshot_id())
+        self.store.commit(self.newest.next(events, **changes), events, base=self.reading().snapshot_id())
 
     # -- reading
 

@@ -255,6 +255,18 @@ def test_the_ledger_row_reads_back(record: BatchRecord) -> None:
     assert isinstance(again.complete_to, Lsn)
 
 
+def test_the_next_ledger_row_continues_where_this_one_ends() -> None:
+    event = Event(batch_id=5, generation=1, commit_lsn=99, ordinal=0, end_lsn=100, kind="gap")
+    after = RECORD.next([event, event], rows={"row": 7}, changes=7, complete_to=Lsn(30))
+    assert (after.batch_id, after.from_lsn, after.complete_to) == (5, RECORD.complete_to, Lsn(30))
+    assert (after.changes, after.counts) == (7, {"row": 7, "gap": 2})
+    assert after.committed_at > RECORD.committed_at
+    kept = RECORD.next()
+    assert (kept.changes, kept.counts, kept.complete_to) == (0, {}, RECORD.complete_to)
+    same = {name: getattr(RECORD, name) for name in ("batch_id", "from_lsn", "changes", "counts", "committed_at")}
+    assert replace(kept, **same) == RECORD
+
+
 def test_driver_events_fit_the_raw_log() -> None:
     event = Event(
         batch_id=1, generation=1, commit_lsn=99, ordinal=1 << 40, end_lsn=100, kind="batch", payload=RECORD.to_json()

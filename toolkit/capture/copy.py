@@ -11,8 +11,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from toolkit.capture.copy_workers import Copiers, Item, Task
@@ -394,17 +393,7 @@ def _copy_group(
             Event(**at, **of, ordinal=order.copied_deletion(number), kind="row", op="D", **_old_image(plan.table, key))
             for number, key in enumerate(plan.images.keys)
         ]
-    counts = Counter(event.kind for event in events)
-    counts["row"] += sum(rows.values())
-    record = replace(
-        last,
-        batch_id=batch_id,
-        from_lsn=last.complete_to,
-        origin="snapshot",
-        changes=0,
-        counts=dict(counts),
-        committed_at=datetime.now(UTC).isoformat(),
-    )
+    record = last.next(events, rows={"row": sum(rows.values())}, origin="snapshot")
     # Against the reading from which the batch was planned: another runner's commit since then makes it fail.
     files = [copied.task.path for copied in done if sum(copied.rows.values())]
     log.commit(record, events, base=base, parquet_files=files)

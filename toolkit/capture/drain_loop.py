@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -167,16 +167,13 @@ class _Run:
                 ledger, last, self.seen, versions=batch.versions, ddl_xids=self.ddl_xids,
                 batch_id=batch_id, next_schema_id=batch.next_schema_id, at=batch.complete_to,
             )  # fmt: skip
-        counts = Counter(batch.rows) + Counter(event.kind for event in events)
-        changes = counts["row"] + counts["truncate"]
-        record = replace(
-            last,
-            batch_id=batch_id,
-            from_lsn=last.complete_to,
-            complete_to=batch.complete_to,
+        rows = Counter(batch.rows)
+        changes = rows["row"] + rows["truncate"] + sum(event.kind == "truncate" for event in events)
+        record = last.next(
+            events,
+            rows=rows,
             changes=changes,
-            counts=dict(counts),
-            committed_at=datetime.now(UTC).isoformat(),
+            complete_to=batch.complete_to,
             compared_to=compared_to,
             capture=capture,
             **reader.row(last, batch, changes),

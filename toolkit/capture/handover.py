@@ -8,7 +8,6 @@ other side had is taken away afterwards, by `drop_left_slot` and `changelog.sett
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from toolkit.capture.slot_drain import as_read, drain
@@ -97,17 +96,7 @@ def _row(config: Config, **changes: Any) -> None:
     ledger = require_ledger(config)
     last = ledger.last()
     assert last is not None
-    record = replace(
-        last,
-        batch_id=last.batch_id + 1,
-        from_lsn=last.complete_to,
-        upto_lsn=last.complete_to,
-        changes=0,
-        counts={},
-        committed_at=datetime.now(UTC).isoformat(),
-        **({"beacon": None, "beacon_lsn": None} | changes),
-    )
-    ledger.append_empty(record, [])
+    ledger.append_empty(last.next(upto_lsn=last.complete_to, **({"beacon": None, "beacon_lsn": None} | changes)), [])
 
 
 __all__ = ["drop_left_slot", "to_publications", "to_slot", "to_ticks"]

@@ -7,8 +7,7 @@ be sent either, nobody knows what it changed, and every table turns stale. All o
 from __future__ import annotations
 
 import json
-from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -73,15 +72,11 @@ def skip(config: Config, at: Lsn) -> DrainResult:
                 # Its end is not told; any position behind the start of its commit record is past it.
                 left_out = _LeftOut(commit, Lsn(commit + 1), dict.fromkeys(_live(context.versions), 0))
         events = [*left_out.events, *_gaps(left_out, at, context)]
-        record = replace(
-            last,
-            batch_id=context.batch_id,
-            from_lsn=last.complete_to,
+        record = last.next(
+            events,
+            changes=sum(event.kind == "truncate" for event in events),
             upto_lsn=left_out.end_lsn,
             complete_to=left_out.end_lsn,
-            changes=sum(event.kind == "truncate" for event in events),
-            counts=dict(Counter(event.kind for event in events)),
-            committed_at=context.now.isoformat(),
         )
         ledger.append_empty(record, events)
         slot.advance(conn, config.source.slot, left_out.end_lsn)

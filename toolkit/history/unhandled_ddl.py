@@ -65,11 +65,9 @@ def resolve(ledger: Ledger, ident: str, note: str) -> Unhandled:
     last = ledger.last()
     assert last is not None
     now = datetime.now(UTC).isoformat()
-    record = replace(
-        last, batch_id=last.batch_id + 1, from_lsn=last.complete_to, changes=0, counts={"message": 1}, committed_at=now
-    )
     payload = {"prefix": _RESOLVED, "id": ident, "note": note, "by": getpass.getuser(), "at": now}
-    ledger.append_empty(record, [_event(record.batch_id, last.generation, last.complete_to, payload)])
+    events = [_event(last.batch_id + 1, last.generation, last.complete_to, payload)]
+    ledger.append_empty(last.next(events), events)
     return _noted(one, payload)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -94,11 +93,7 @@ def _note(ledger: Ledger, report: CheckReport) -> None:
         )
         for relid, lsn in found.items()
     ]  # fmt: skip
-    record = replace(
-        last, batch_id=batch_id, from_lsn=last.complete_to, origin="check", changes=0,
-        counts={"baseline": len(events)}, committed_at=datetime.now(UTC).isoformat(),
-    )  # fmt: skip
-    ledger.append_empty(record, events)
+    ledger.append_empty(last.next(events, origin="check"), events)
 
 
 def _proven(result: TableCheck) -> bool:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
 
 from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event
@@ -62,6 +65,37 @@ class BatchRecord:
                 f"the log up to batch {self.batch_id} is of format {self.format}, and this version orders events by"
                 f" format {FORMAT}: start a new log with `cdc init --new-generation`"
             )
+
+    def next(
+        self,
+        events: Sequence[Event] = (),
+        *,
+        rows: Mapping[str, int] | None = None,
+        changes: int = 0,
+        **fields: Any,
+    ) -> BatchRecord:
+        """Give the row of the batch that follows this one, committed now.
+
+        Everything that is not given stays as in this row: a batch that drains nothing keeps `complete_to`, the tick and
+        the pending beacon.
+
+        Args:
+            events: those of the new batch that are not in tasks or files.
+            rows: number of the others, by kind.
+            changes: rows and truncates of the source's own changes; a copy has none.
+            fields: other fields of the row.
+        """
+        counts = Counter(rows or {})
+        counts.update(event.kind for event in events)
+        return replace(
+            self,
+            batch_id=self.batch_id + 1,
+            from_lsn=self.complete_to,
+            changes=changes,
+            counts=dict(counts),
+            committed_at=datetime.now(UTC).isoformat(),
+            **fields,
+        )
 
     def to_json(self) -> str:
         """The payload text."""
