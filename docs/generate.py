@@ -294,7 +294,9 @@ def states() -> str:
             "## Kinds of proof\n",
             _values(PROOFS, typing.get_args(report.ProofKind), "proof"),
             "## Effects of DDL\n",
-            "`cdc ddl list` and `cdc ddl lint` show the effect of each command.\n",
+            "`cdc ddl list` and `cdc ddl lint` show the effect of each command. `cdc ddl lint` also shows `fails`,"
+            " `skipped` (transaction control), `refused` (not DDL, so not run) and `differs` (the scratch database is"
+            " not like the source).\n",
             _values(EFFECTS, effects._WORST_FIRST, "effect"),
         ]
     )

@@ -136,6 +136,27 @@ def replayed(standby: EmbeddedServer, primary: EmbeddedServer) -> None:
             pass
 
 
+@pytest.fixture(scope="session")
+def scratch16() -> Iterator[EmbeddedServer]:
+    """A second PostgreSQL 16, for what must not run on the source."""
+    with serve(16) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def scratch18() -> Iterator[EmbeddedServer]:
+    """A second PostgreSQL 18."""
+    with serve(18) as server:
+        yield server
+
+
+@pytest.fixture
+def scratch(pg: EmbeddedServer, request: pytest.FixtureRequest) -> EmbeddedServer:
+    """A server that can take the schema of `pg`."""
+    server: EmbeddedServer = request.getfixturevalue("scratch18" if pg.major == 18 else "scratch16")
+    return server
+
+
 @pytest.fixture
 def database(pg: EmbeddedServer) -> Iterator[str]:
     """Conninfo of a database of this test's own."""

@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict
 
 from tests.support_lake import plain_lake
-from tests.support_postgres import ddl_messages, drop_database, fresh_database, mostly_one_server
+from tests.support_postgres import ddl_messages, mostly_one_server
 from tests.trap_world import PAIR, World
 from toolkit.capture import initialise, slot_drain
+from toolkit.demo.scratch_server import open_scratch
 from toolkit.demo.server import EmbeddedServer
 from toolkit.history import ddl_lint, effects, versions
 from toolkit.lake.ledger import Ledger
 from toolkit.source import catalog, install, slot
 from toolkit.source.connection import Connection, connect
-from toolkit.values.config import Config, SourceConfig
-from toolkit.values.errors import SourceUnavailable
+from toolkit.values.config import Config
+from toolkit.values.errors import ConfigError, SourceUnavailable
 
 pytestmark = pytest.mark.postgres
+
+Lint = Callable[[Config, str], tuple[ddl_lint.Effect, ...]]
 
 SCRIPT = """
 begin;
@@ -70,6 +73,17 @@ def conn(source: Config) -> Iterator[Connection]:
         yield connection
 
 
+@pytest.fixture
+def lint(scratch: EmbeddedServer) -> Lint:
+    """Lint on a scratch server of its own, as `cdc ddl lint --scratch` does."""
+
+    def run(config: Config, script: str) -> tuple[ddl_lint.Effect, ...]:
+        with open_scratch(config, scratch.conninfo()) as conninfo:
+            return ddl_lint.lint(config, script, conninfo=conninfo)
+
+    return run
+
+
 def _install(conn: Connection, source: Config) -> Config:
     config = source.model_copy(update={"source": source.source.model_copy(update={"new_tables": "publish"})})
     install.install(conn, config)
@@ -81,12 +95,12 @@ def _short(effects: tuple[ddl_lint.Effect, ...]) -> list[tuple[int, str | None, 
 
 
 @pytest.mark.parametrize("installed", [True, False])
-def test_each_statement_says_what_it_does(source: Config, conn: Connection, installed: bool) -> None:
+def test_each_statement_says_what_it_does(source: Config, conn: Connection, lint: Lint, installed: bool) -> None:
     config = source.model_copy(update={"source": source.source.model_copy(update={"new_tables": "publish"})})
     if installed:
         install.install(conn, config)
     before = catalog.selected_tables(conn, config)
-    effects = ddl_lint.lint(config, SCRIPT)
+    effects = lint(config, SCRIPT)
     assert _short(effects) == [
         (2, None, "skipped"),
         (4, "public.item", "exact"),
@@ -106,7 +120,7 @@ def test_each_statement_says_what_it_does(source: Config, conn: Connection, inst
         (18, "elsewhere.t", "history only"),
         (19, None, "no effect"),
         (20, None, "fails"),
-        (21, None, "no effect"),
+        (21, None, "refused"),
         (22, "public.thing", "exact"),
         (23, "public.other", "exact"),
         (24, "public.thing", "exact"),
@@ -120,28 +134,28 @@ def test_each_statement_says_what_it_does(source: Config, conn: Connection, inst
     assert told[17].breaks is not None
     assert told[17].breaks.startswith("UPDATE and DELETE on public.item will fail")
     assert "nowhere" in told[20].detail
-    assert {line for line, e in told.items() if e.red} == {6, 8, 13, 15, 17, 20}
+    assert {line for line, e in told.items() if e.red} == {6, 8, 13, 15, 17, 20, 21}
     # Nothing of it stayed, and nothing of it will ever be captured.
     assert catalog.installed(conn) == installed
     assert [(t.name, t.columns) for t in catalog.selected_tables(conn, config)] == [(t.name, t.columns) for t in before]
     assert conn.execute("select count(*) from public.item").fetchone() == (3,)
 
 
-def test_nothing_of_a_trial_is_captured(source: Config, conn: Connection) -> None:
+def test_nothing_of_a_trial_is_captured(source: Config, conn: Connection, lint: Lint) -> None:
     config = _install(conn, source)
     with slot.create_slot(config, config.source.slot, temporary=False):
         pass
     key = catalog.hmac_key(conn)
-    ddl_lint.lint(config, SCRIPT)
+    lint(config, SCRIPT)
     assert ddl_messages(conn, config, key) == []
     conn.execute("alter table public.item add column real int")  # planted: what is captured would be seen
     assert len(ddl_messages(conn, config, key)) == 1
 
 
-def test_what_is_red_really_is_what_the_server_refuses(source: Config, conn: Connection) -> None:
+def test_what_is_red_really_is_what_the_server_refuses(source: Config, conn: Connection, lint: Lint) -> None:
     config = _install(conn, source)
     script = "alter table public.item drop constraint item_pkey"
-    (effect,) = ddl_lint.lint(config, script)
+    (effect,) = lint(config, script)
     assert effect.breaks
     conn.execute("update public.item set name = 'y' where id = 1")  # still works: it was only tried
     conn.execute(script)
@@ -166,29 +180,6 @@ def test_the_command_line_exits_with_3_where_somebody_should_look(
         assert (told["table"], told["line"]) == ("public.item", 1)
 
 
-@contextmanager
-def _copied(server: EmbeddedServer, conninfo: str, directory: Path, how: str) -> Iterator[str]:
-    """A second database with what the first holds: as its template, or from a dump of all or of these schemas."""
-    name = f"{conninfo_to_dict(conninfo)['dbname']}_copy"
-    copy = server.conninfo(name)
-    with psycopg.connect(server.conninfo(), autocommit=True) as admin:
-        if how == "template":
-            admin.execute(f"create database {name} template {conninfo_to_dict(conninfo)['dbname']}".encode())
-        else:
-            admin.execute(f"create database {name}".encode())
-            file = str(directory / "dump.sql")
-            only = [f"--schema={schema}" for schema in how.split()[1:]]
-            for command in (["pg_dump", "-f", file, *only], ["psql", "-qf", file]):
-                program = server.program(command[0])
-                subprocess.run(
-                    [program, "-d", copy if command[0] == "psql" else conninfo, *command[1:]], check=True, timeout=60
-                )
-        try:
-            yield copy
-        finally:
-            drop_database(admin, name)
-
-
 def _everything(conninfo: str) -> list[Any]:
     """All that a script could change: catalog rows with their writers and files, and the rows; not what is counted."""
     counted = "{relpages,reltuples,relallvisible,relallfrozen,relfrozenxid,relminmxid}"
@@ -199,12 +190,10 @@ def _everything(conninfo: str) -> list[Any]:
         return found + conn.execute("select * from public.item order by id").fetchall()
 
 
-@mostly_one_server
-@pytest.mark.parametrize("how", ["template", "dump", "dump public elsewhere"])
-def test_a_copy_tells_what_the_source_would_and_leaves_it_alone(
-    pg: EmbeddedServer, source: Config, conn: Connection, tmp_path: Path, how: str
+def test_a_scratch_database_has_the_schema_of_the_source(
+    pg: EmbeddedServer, scratch: EmbeddedServer, source: Config, conn: Connection, lint: Lint
 ) -> None:
-    """The last copy has neither capture nor publication: both are put there for the trial."""
+    """Dropped columns, partitions, types, roles and functions: nothing is reported as different, nothing stays."""
     conn.execute(
         """
         create table public.torn (id int primary key, gone int, kept int);
@@ -213,28 +202,83 @@ def test_a_copy_tells_what_the_source_would_and_leaves_it_alone(
         create table public.p1 partition of public.p for values from (0) to (9);
         create type public.mood as enum ('a', 'b');
         alter table public.other add m public.mood default 'b';
-        comment on table public.other is 'not the same in the copy'
+        create function public.twice(int) returns int language sql immutable return $1 * 2;
+        create table public.calculated (id int primary key, b int generated always as (public.twice(id)) stored)
         """
     )
     config = _install(conn, source)
     conn.close()
-    script = f"{SCRIPT} alter table torn alter kept type text; alter type mood add value 'c'; truncate p1;"
-    told, before = ddl_lint.lint(config, script), _everything(source.source.conninfo)
-    with _copied(pg, source.source.conninfo, tmp_path, how) as copy:
-        with psycopg.connect(copy, autocommit=True) as there:
-            there.execute("comment on table public.other is null")
-        then = _everything(copy)
-        assert ddl_lint.lint(config, script, conninfo=copy) == told
-        assert _everything(copy) == then
+    before = _everything(source.source.conninfo)
+    script = "alter table torn alter kept type text; alter type mood add value 'c'; truncate p1; select 1"
+    assert [(e.line, e.table, e.effect) for e in lint(config, script)] == [
+        (1, "public.torn", "silent"),
+        (1, "public.other", "history only"),
+        (1, "public.p1", "exact"),
+        (1, None, "refused"),
+    ]
     assert _everything(source.source.conninfo) == before
+    with psycopg.connect(scratch.conninfo()) as admin:
+        assert admin.execute("select from pg_database where datname ~ 'lint'").fetchall() == []
+        assert admin.execute("select from pg_roles where rolname ~ 'lint'").fetchall() == []
+
+
+def test_a_script_reaches_neither_the_source_nor_a_program(
+    pg: EmbeddedServer, scratch: EmbeddedServer, source: Config, conn: Connection, lint: Lint, tmp_path: Path
+) -> None:
+    """Commands outside DDL are not run at all, and what DDL itself evaluates runs elsewhere, without rights."""
+    conn.execute("create sequence public.counted")
+    config = _install(conn, source)
+    planted = Path(tempfile.gettempdir()) / f"planted-{tmp_path.name}-{os.getpid()}"
+    script = f"""
+copy (select 1) to program 'touch {planted}';
+select setval('counted', 77);
+do $$begin perform setval('counted', 78); end$$;
+call nothing();
+with x as (select setval('counted', 79)) select * from x;
+set role postgres;
+set session authorization postgres;
+alter system set work_mem = '1GB';
+alter role postgres password 'x';
+create extension plpgsql;
+vacuum;
+/* c */ copy item from program 'touch {planted}';
+create table taken as select setval('counted', 80);
+create function run() returns int language plpgsql as $f$begin
+  copy (select 1) to program 'touch {planted}'; return 1;
+end$f$;
+create table ran as select run();
+create function up() returns text language sql as $$select set_config('role', 'postgres', false)$$;
+create table up as select up();
+alter table item add column counts bigint default nextval('counted');
+"""
+    effects = {e.line: e for e in lint(config, script)}
+    assert {line for line, e in effects.items() if e.effect == "refused"} == set(range(2, 14))
+    assert all(e.red for line, e in effects.items() if line <= 13)
+    assert effects[18].effect == "fails" and "permission denied to COPY" in effects[18].detail
+    assert effects[20].effect == "fails" and "permission denied to set role" in effects[20].detail
+    assert effects[21].table == "public.item"
+    assert not planted.exists()
+    assert conn.execute("select last_value, is_called from public.counted").fetchone() == (1, False)
+
+
+def test_a_script_is_never_run_with_rights_or_on_the_source(
+    pg: EmbeddedServer, scratch: EmbeddedServer, source: Config, conn: Connection
+) -> None:
+    config = _install(conn, source)
+    with pytest.raises(ConfigError, match="server of the source"):
+        ddl_lint.lint(config, "select 1", conninfo=source.source.conninfo)
+    with pytest.raises(ConfigError, match="server of the source"), open_scratch(config, pg.conninfo()):
+        pass
+    with pytest.raises(ConfigError, match="rights beyond its own database"):
+        ddl_lint.lint(config, "select 1", conninfo=scratch.conninfo())
 
 
 @mostly_one_server
-def test_where_a_copy_is_another_it_is_said_by_name(
-    pg: EmbeddedServer, source: Config, conn: Connection, tmp_path: Path
+def test_where_a_scratch_database_differs_is_said_by_name(
+    scratch: EmbeddedServer, source: Config, conn: Connection
 ) -> None:
     config = _install(conn, source)
-    conn.close()
+    conn.execute("create table elsewhere.t (id int primary key)")
     differs = """
     drop table public.other;
     create table public.more (id int primary key);
@@ -243,12 +287,10 @@ def test_where_a_copy_is_another_it_is_said_by_name(
     alter table public.item add extra int;
     alter table elsewhere.t add far int
     """
-    with psycopg.connect(source.source.conninfo, autocommit=True) as here:
-        here.execute("create table elsewhere.t (id int primary key)")
-    with _copied(pg, source.source.conninfo, tmp_path, "template") as copy:
-        with psycopg.connect(copy, autocommit=True) as there:
+    with open_scratch(config, scratch.conninfo()) as conninfo:
+        with psycopg.connect(conninfo, autocommit=True) as there:
             there.execute(differs)
-        found = ddl_lint.lint(config, "alter table item rename column name to title", conninfo=copy)
+        found = ddl_lint.lint(config, "alter table item rename column name to title", conninfo=conninfo)
         assert [(e.line, e.table, e.effect, e.red) for e in found] == [
             (0, "public.item", "differs", True),
             (0, "public.other", "differs", True),
@@ -259,38 +301,47 @@ def test_where_a_copy_is_another_it_is_said_by_name(
         assert "dropped name: text -> none" in item
         assert "type price: numeric(12,2) -> text" in item
         assert "added extra: integer" in item
-        assert other == "the copy has no such table"
+        assert other == "the scratch database has no such table"
         assert more == "the source has no such table, or does not capture it"
 
 
-def test_a_copy_without_the_publication_of_somebody_else_is_told(pg18: EmbeddedServer, tmp_path: Path) -> None:
-    """Nothing is published there, and a silent statement would only be history."""
-    with fresh_database(pg18) as conninfo:
-        with psycopg.connect(conninfo, autocommit=True) as conn:
-            conn.execute(
-                "create table public.item (id int primary key, v text); create publication theirs for table item"
-            )
-        chosen = SourceConfig(conninfo=conninfo, publication="theirs", scope="published")
-        config = Config(source=chosen)
-        with connect(config) as conn:
-            install.install(conn, config)
-        with _copied(pg18, conninfo, tmp_path, "dump public") as copy:
-            found = ddl_lint.lint(config, "alter table item alter v type int using 1", conninfo=copy)
-            assert (found[0].table, found[0].effect) == ("public.item", "differs")
-            assert "published: yes -> no" in found[0].detail
+@mostly_one_server
+@pytest.mark.parametrize("kind", ["table public.item", "all tables", "tables in schema public"])
+def test_publications_of_others_are_in_the_scratch_database(
+    source: Config, conn: Connection, lint: Lint, kind: str
+) -> None:
+    conn.execute(f"create publication theirs for {kind}".encode())
+    chosen = source.source.model_copy(update={"publication": "theirs", "scope": "published"})
+    config = source.model_copy(update={"source": chosen})
+    install.install(conn, config)
+    found = lint(config, "alter table item alter name type int using 1")
+    assert [(e.table, e.effect) for e in found] == [("public.item", "silent")]
 
 
-def test_statements_that_cannot_be_tried(source: Config, conn: Connection) -> None:
+def test_statements_that_cannot_be_tried(source: Config, conn: Connection, lint: Lint) -> None:
     config = _install(conn, source)
-    effects = ddl_lint.lint(config, "create index concurrently on item (name); vacuum item; do $$begin commit; end$$")
-    assert [e.effect for e in effects] == ["fails", "fails", "fails"]
+    script = (
+        "create index concurrently on item (name); vacuum item; do $$begin commit; end$$; grant select on item to x"
+    )
+    effects = lint(config, script)
+    assert [e.effect for e in effects] == ["fails", "refused", "refused", "fails"]
     assert "transaction" in effects[0].detail
+    assert 'role "x" does not exist' in effects[3].detail
     gone = source.model_copy(update={"source": source.source.model_copy(update={"conninfo": "host=127.0.0.1 port=1"})})
     with pytest.raises(SourceUnavailable, match=r"127\.0\.0\.1"):
-        ddl_lint.lint(gone, "select 1")
+        lint(gone, "select 1")
 
 
-def test_what_a_statement_does_to_one_of_several_publications(source: Config, conn: Connection) -> None:
+def test_a_table_that_a_script_may_have_filled_is_not_called_empty(
+    source: Config, conn: Connection, lint: Lint
+) -> None:
+    config = _install(conn, source)
+    for fills in ("insert into born values (1, 'x')", "do $$begin insert into born values (1, 'x'); end$$"):
+        script = f"create table born (a int primary key, b text); {fills}; alter table born alter b type int using 1"
+        assert lint(config, script)[-1].effect == "silent"
+
+
+def test_what_a_statement_does_to_one_of_several_publications(source: Config, conn: Connection, lint: Lint) -> None:
     conn.execute(
         "create publication a for table public.item, public.other; create publication b for table public.item;"
         "create table public.mine (id int primary key); alter publication b add table public.mine"
@@ -305,7 +356,7 @@ alter table item rename to item_old;
 create table item (id int primary key);
 create table unasked (id int primary key);
 """
-    effects = ddl_lint.lint(config, script)
+    effects = lint(config, script)
     assert [(e.line, e.table, e.effect) for e in effects] == [
         (1, None, "no effect"),
         (2, "public.mine", "silent"),

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from tests.trap_world import ROOT, World
+from toolkit.demo.scratch_server import open_scratch
 from toolkit.history import ddl_lint
 from toolkit.source import install, preflight, slot
 from toolkit.source.connection import connect
@@ -95,7 +96,8 @@ def test_trap_057_a_root_whose_partition_does_not_come_like_it_is_refused(world:
     world.sql(*KEYS)
     with connect(world.config) as conn:
         install.install(conn, world.config)
-        (told,) = ddl_lint.lint(world.config, "alter table r replica identity full")
+        with open_scratch(world.config) as conninfo:
+            (told,) = ddl_lint.lint(world.config, "alter table r replica identity full", conninfo=conninfo)
         assert told.effect == "silent" and "partition public.r1 has REPLICA IDENTITY by id" in told.detail
         world.sql("alter table r replica identity full")
         with pytest.raises(

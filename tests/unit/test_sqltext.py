@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.values.sql_script import statements
+from toolkit.values.sql_script import Kind, statements
 
 pytestmark = pytest.mark.unit
 
@@ -32,3 +32,25 @@ def test_nothing(script: str) -> None:
 @pytest.mark.parametrize("script", ["select 'open", 'select "open', "do $$ open", "select E'a\\"])
 def test_what_is_left_open_is_one_statement(script: str) -> None:
     assert [s.text for s in statements(script)] == [script]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("create or replace recursive view v as select 1", Kind.DDL),
+        ("/* drop */ ALTER materialized view v rename to w", Kind.DDL),
+        ("create foreign table t (a int) server s", Kind.DDL),
+        ("set local search_path = x", Kind.DDL),
+        ("-- select\ninsert into t values (1)", Kind.ROWS),
+        ("prepare transaction 'x'", Kind.CONTROL),
+        *((text, Kind.OTHER) for text in ("copy t to program 'x'", "do 'x'", "call p()", "select 1", "(select 1)")),
+        *((text, Kind.OTHER) for text in ("set role x", 'set "role" to create', "set session authorization x")),
+        *((text, Kind.OTHER) for text in ("with x as (insert into t select 1) select 1", "alter system set a = 1")),
+        *((text, Kind.OTHER) for text in ("create extension x", "create role x", "alter user x", "drop owned by x")),
+        *((text, Kind.OTHER) for text in ("create subscription s", "create foreign data wrapper w", "load 'x'")),
+        *((text, Kind.OTHER) for text in ("create event trigger e", "explain analyze delete from t", "values (1)")),
+    ],
+)
+def test_the_kind_of_a_statement(text: str, kind: Kind) -> None:
+    (statement,) = statements(text)
+    assert statement.kind is kind

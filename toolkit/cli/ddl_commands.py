@@ -78,16 +78,20 @@ def ddl_resume(ctx: Context) -> None:
 
 @ddl.command("lint")
 @click.argument("file", type=click.File(encoding="utf-8"))
-@click.option("--conninfo", metavar="CONNINFO", help="Try it on this copy instead of the source.")
+@click.option("--scratch", metavar="CONNINFO", help="Superuser of a scratch server; default: an embedded PostgreSQL.")
 @command
-def ddl_lint(ctx: Context, file: TextIO, conninfo: str | None) -> int:
-    """Show what each statement of FILE would do to the lake. It runs in a transaction that is rolled back.
+def ddl_lint(ctx: Context, file: TextIO, scratch: str | None) -> int:
+    """Show what each DDL statement of FILE would do to the lake. Nothing is run on the source.
 
-    Exit code 3 when a statement changes values without row events, fails, or breaks UPDATE and DELETE at the source.
+    The schema of the source is copied to a scratch database, without rows. DDL runs there, by a role without rights,
+    and is rolled back. Other statements are not run. Exit code 3 when a statement changes values without row events,
+    fails, is not DDL, or breaks UPDATE and DELETE at the source.
     """
+    from toolkit.demo.scratch_server import open_scratch
     from toolkit.history import ddl_lint
 
-    effects = ddl_lint.lint(ctx.config, file.read(), conninfo=conninfo)
+    with open_scratch(ctx.config, scratch) as conninfo:
+        effects = ddl_lint.lint(ctx.config, file.read(), conninfo=conninfo)
     rows = [
         {
             "line": e.line,

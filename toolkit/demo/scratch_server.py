@@ -1,0 +1,55 @@
+"""A scratch database for `cdc ddl lint`, on an embedded PostgreSQL or on a server that the user names."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from toolkit.demo.server import EmbeddedServer, wheel_bindir
+from toolkit.source.scratch import make_scratch, read_origin
+from toolkit.values.config import Config
+from toolkit.values.errors import SourceUnavailable
+
+_ADMIN = "cdc_scratch"  # not `postgres`: a role of the source that has this name must not be a superuser here
+
+
+@contextmanager
+def open_scratch(config: Config, admin: str | None = None) -> Iterator[str]:
+    """Give the conninfo of a role without rights in a database with the source's schema. Both are dropped at the end.
+
+    Args:
+        config: the source.
+        admin: conninfo of a superuser of a scratch server; an embedded server is started when left out.
+
+    Raises:
+        SourceUnavailable: a server cannot be reached, or the programs of PostgreSQL are not installed.
+        ConfigError: the scratch server is the server of the source.
+    """
+    origin = read_origin(config)
+    major = 16 if origin.major <= 16 else 18
+    if admin is not None:
+        with make_scratch(config, origin, admin, lambda name: _program(name, major), alone=False) as conninfo:
+            yield conninfo
+        return
+    with (
+        EmbeddedServer(major=major, user=_ADMIN) as server,
+        make_scratch(config, origin, server.conninfo(), server.program, alone=True) as conninfo,
+    ):
+        yield conninfo
+
+
+def _program(name: str, major: int) -> str:
+    """Find a client program: in the wheel of the embedded server, else on the PATH."""
+    try:
+        return str(wheel_bindir(major) / name)
+    except SourceUnavailable:
+        found = shutil.which(name)
+        if found is None:
+            raise SourceUnavailable(
+                f'{name} is not installed: install PostgreSQL\'s client programs, or pip install "cdc-toolkit[demo]"'
+            ) from None
+        return found
+
+
+__all__ = ["open_scratch"]
