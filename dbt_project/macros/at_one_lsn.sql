@@ -1,10 +1,11 @@
 {#-
-  Relations of these tables (names as in `published`) at the one LSN at which all of them were proven, by name. The views
-  of `published` move one after another; this is one read of what a check writes in one commit. A table that was not
-  proven there is refused by name. `cdc_rows` is in cdc_run.sql.
+  Relations of these tables at the one LSN at which all of them were proven, by name. Each is a source (then dbt knows
+  what the model depends on) or a name as in `published`. The views of `published` move one after another; this is one
+  read of what a check writes in one commit. A table that was not proven there is refused by name.
 -#}
-{% macro at_one_lsn(names) %}
-  {% set relations, stands = {}, {} %}
+{% macro at_one_lsn(tables) %}
+  {% set names, relations, stands = [], {}, {} %}
+  {% for table in tables %}{% do names.append(table if table is string else table.identifier) %}{% endfor %}
   {% if execute %}
     {# Of two tables that were proven under one name, the one which has left it is the older. #}
     {% for row in cdc_rows("select relation, lsn, 's' || snapshot_id from ops.published where relation is not null order by proven_at")

@@ -2,7 +2,7 @@
 
 {% macro cdc_current(relid) -%}
   {{ config(materialized='cdc_current') }}
-  {%- if not execute -%}select 1{%- else -%}
+  {%- if not execute -%}select 1 from {{ cdc_log() }}{%- else -%}
   {%- set plan = cdc_plan(relid) -%}
   {%- set decision = cdc_decide(plan, cdc_existing()) -%}
   {{ cdc_header(plan, decision) }}

@@ -2,7 +2,7 @@
 
 {% macro cdc_history(relid) -%}
   {{ config(materialized='cdc_history') }}
-  {%- if not execute -%}select 1{%- else -%}
+  {%- if not execute -%}select 1 from {{ cdc_log() }}{%- else -%}
   {%- set plan = cdc_plan(relid, whole=true) -%}
   {%- set decision = cdc_decide(plan, cdc_existing(), mergeable=false) -%}
   {{ cdc_header(plan, decision) }}

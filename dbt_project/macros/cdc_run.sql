@@ -24,18 +24,23 @@
   {% do return(rows) %}
 {% endmacro %}
 
+{#- The log, as dbt's source. A model calls it outside `execute` too: dbt learns what depends on what while it parses. -#}
+{% macro cdc_log() %}
+  {% do return(source('raw', 'events')) %}
+{% endmacro %}
+
 {#- Read (upto, batch, snapshot, generation) from the ledger, or from what `cdc build` read. -#}
 {% macro cdc_read_position() %}
   {# `cdc build` says which table snapshot and batch it read; a plain run takes the newest. #}
   {% set snapshot = env_var('CDC_RUN_SNAPSHOT', '') %}
   {% if not snapshot %}
-    {% set rows = cdc_rows("select cast(snapshot_id as string) || 's' from raw.events.refs where name = 'main'") %}
+    {% set rows = cdc_rows("select cast(snapshot_id as string) || 's' from " ~ cdc_log() ~ ".refs where name = 'main'") %}
     {% if not rows %}
       {% do exceptions.raise_compiler_error("raw.events holds nothing yet; run cdc init, then cdc drain") %}
     {% endif %}
     {% set snapshot = rows[0][0][:-1] %}
   {% endif %}
-  {% set last = cdc_rows("select batch_id, generation, payload from raw.events version as of " ~ snapshot
+  {% set last = cdc_rows("select batch_id, generation, payload from " ~ cdc_log() ~ " version as of " ~ snapshot
       ~ " where kind = 'batch'" ~ (" and batch_id <= " ~ env_var('CDC_RUN_BATCH') if env_var('CDC_RUN_BATCH', '') else "")
       ~ " order by batch_id desc limit 1") %}
   {% if not last %}
@@ -54,7 +59,7 @@
 
 {#- on-run-start. Small parts of the log that every model asks for are read once and kept for the run. -#}
 {% macro cdc_begin() %}
-  {% if execute %}
+  {% if execute and flags.WHICH in ['run', 'build', 'test'] %}
     {% set p = cdc_read_position() %}
     {% do run_query("create or replace temporary view cdc_position as select " ~ p.upto ~ "L as upto, " ~ p.batch ~ "L as batch, "
         ~ p.generation ~ " as generation, 's" ~ p.snapshot ~ "' as snapshot") %}
@@ -91,7 +96,7 @@
 {% endmacro %}
 
 {% macro cdc_events_at(p) -%}
-raw.events version as of {{ p.snapshot }}
+{{ cdc_log() }} version as of {{ p.snapshot }}
 {%- endmacro %}
 
 {% macro cdc_control_sql(p, relid=none) -%}

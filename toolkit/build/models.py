@@ -182,7 +182,19 @@ def _properties(table: TableVersion, layer: str, alias: str) -> dict[str, Any]:
         model["data_tests"] = [{"cdc_unique": {"arguments": {"columns": named}}}]
     if layer == "history" and not table.dropped:
         model["data_tests"] = [{"cdc_as_proven": {"arguments": {"relid": table.relid}}}]
-    return {"version": 2, "models": [model]}
+    described: dict[str, Any] = {"version": 2, "models": [model]}
+    if layer == "current":
+        described["exposures"] = [
+            {
+                "name": f"published__{alias}",
+                "type": "application",
+                "label": f"published.{alias}",
+                "description": "View of the rows that the last green check of the table has proven.",
+                "depends_on": [f"ref('{layer}__{alias}')"],
+                "owner": {"name": "cdc check"},
+            }
+        ]
+    return described
 
 
 def _limits(column: Column) -> list[dict[str, Any]]:

@@ -3,19 +3,19 @@
 with newest as (
   select * from (
     select *, row_number() over (partition by relid order by generation desc, commit_lsn desc, ordinal desc) as n
-    from raw.events where kind = 'schema'
+    from {{ source('raw', 'events') }} where kind = 'schema'
   ) where n = 1
 ),
 -- The copy of a part heals nothing before a check that says so.
 baselines as (
   select generation, relid, max(end_lsn) as baseline_lsn, max(struct(commit_lsn, ordinal)) as position
-  from raw.events
+  from {{ source('raw', 'events') }}
   where kind = 'baseline' and coalesce(get_json_object(payload, '$.scope'), 'all') in ('all', 'check')
   group by generation, relid
 ),
 gaps as (
   select g.generation, g.relid, min_by(g.payload, g.end_lsn) as payload, min(g.end_lsn) as from_lsn
-  from raw.events g
+  from {{ source('raw', 'events') }} g
   left join baselines b on b.generation = g.generation and b.relid = g.relid
   where g.kind = 'gap' and (b.position is null or struct(g.commit_lsn, g.ordinal) > b.position)
   group by g.generation, g.relid

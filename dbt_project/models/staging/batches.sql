@@ -8,5 +8,5 @@ select batch_id, generation,
   get_json_object(payload, '$.slot') as slot,
   cast(get_json_object(payload, '$.committed_at') as timestamp) as committed_at,
   payload
-from raw.events
+from {{ source('raw', 'events') }}
 where kind = 'batch'

@@ -6,5 +6,5 @@ select generation, commit_lsn, ordinal, end_lsn, xid, committed_at, relid,
   get_json_object(payload, '$.sql') as sql_text,
   get_json_object(payload, '$.error') as error,
   payload, batch_id
-from raw.events
+from {{ source('raw', 'events') }}
 where kind = 'ddl'

@@ -6,5 +6,5 @@ select generation, relid, schema_id,
   end_lsn as valid_from_lsn,
   lead(end_lsn) over (partition by generation, relid order by commit_lsn, ordinal) as valid_to_lsn,
   commit_lsn, ordinal, committed_at, xid, payload, batch_id
-from raw.events
+from {{ source('raw', 'events') }}
 where kind = 'schema'

@@ -1,0 +1,81 @@
+"""What dbt itself knows of the project: what depends on what, what was modified, and how old the log is."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import shutil
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from tests.dbt.harness import Lake
+from tests.dbt.scenario import Source, Table, column
+
+pytestmark = [pytest.mark.dbt, pytest.mark.spark]
+
+
+def _dbt(lake: Lake, *command: str) -> Any:
+    from dbt.cli.main import dbtRunner
+
+    project = str(lake.config.project_dir)
+    where = ["--project-dir", project, "--profiles-dir", project, "--log-level-file", "none"]
+    with contextlib.redirect_stdout(io.StringIO()):
+        outcome = dbtRunner().invoke([*command, *where, "--quiet"])
+    assert outcome.exception is None, outcome.exception
+    return outcome.result
+
+
+def _listed(lake: Lake, *selection: str) -> set[str]:
+    nodes = ("model", "source", "exposure")
+    types = [word for kind in nodes for word in ("--resource-type", kind)]
+    return set(_dbt(lake, "ls", *types, *selection))
+
+
+def _age(lake: Lake) -> str:
+    (found,) = [r for r in _dbt(lake, "source", "freshness").results if r.node.resource_type == "source"]
+    assert found.node.name == "events"
+    return str(found.status)
+
+
+def test_dbt_shows_the_true_lineage(built: Lake) -> None:
+    source = Source()
+    for relid, name in ((16384, "one"), (16385, "two")):
+        table = Table(relid, name, [column(1, "id", "bigint", not_null=True)], [1])
+        table.rows = [{1: "1"}]
+        source.baseline(table, first=True)
+    built.append(source)
+    built.build()
+
+    log, project = "source:cdc.raw.events", built.config.project_dir
+    assert _listed(built, "--select", "+current__public__one") == {log, "cdc.current.current__public__one"}
+    shown = "exposure:cdc.published__public__one"
+    assert _listed(built, "--select", "current__public__one+") == {"cdc.current.current__public__one", shown}
+    others = {"source:cdc.ops.published", "source:cdc.ops.parity_results", "exposure:cdc.parity_report"}
+    everything = _listed(built)
+    assert {name.split(".")[1] for name in everything} >= {"staging", "ops", "current", "history"}
+    assert _listed(built, "--select", "source:raw.events+") == everything - others
+
+    before = built.config.root / "before"
+    before.mkdir()
+    shutil.copy(project / "target" / "manifest.json", before)
+    model = project / "models" / "current" / "current__public__two.sql"
+    model.write_text(model.read_text(encoding="utf-8") + "-- changed\n", encoding="utf-8")
+    changed = _listed(built, "--select", "state:modified", "--state", str(before))
+    assert changed == {"cdc.current.current__public__two"}
+
+
+def test_the_age_of_the_log_is_the_age_of_its_last_batch(built: Lake) -> None:
+    source = Source()
+    source.baseline(Table(16384, "one", [column(1, "id", "bigint")], [1]), first=True)
+    built.append(source)
+    built.build()
+    assert _age(built) == "error"  # the batches of the scenario are of January
+    now = json.dumps({"committed_at": datetime.now(UTC).isoformat()})
+    built.spark.sql(
+        f"insert into raw.events (batch_id, generation, commit_lsn, ordinal, end_lsn, kind, payload)"
+        f" values (99, 1, 99, 0, 99, 'batch', '{now}')"
+    )
+    assert _age(built) == "pass"
