@@ -191,7 +191,7 @@ def test_dbt_alone(built: Lake, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert not list(tmp_path.glob("metastore_db")) and not list(tmp_path.glob("derby.log"))
     results = json.loads((built.config.project_dir / "target" / "run_results.json").read_text())["results"]
-    assert {r["status"] for r in results} <= {"success", "pass"}
+    assert {r["status"] for r in results} <= {"success", "pass", "no-op"}  # of exposures, dbt builds nothing
     again = Lake.__new__(Lake)
     again.config = built.config
     from toolkit.lake.session import session

@@ -14,7 +14,7 @@ from toolkit.values.names import quote_spark
 from toolkit.values.resources import FOLDER
 from toolkit.values.table import Column
 
-_MACROS = FOLDER / "dbt_project" / "macros" / "cdc_types.sql"
+_MACROS = FOLDER / "dbt_project" / "macros" / "types"
 
 
 @cache
@@ -22,7 +22,8 @@ def _module() -> Any:
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(undefined=StrictUndefined, autoescape=False)
-    return environment.from_string(_MACROS.read_text(encoding="utf-8")).module
+    macros = (path.read_text(encoding="utf-8") for path in sorted(_MACROS.glob("*.sql")))
+    return environment.from_string("".join(macros)).module
 
 
 def literal(text: str | None) -> str:

@@ -1,26 +1,3 @@
-{#- current.<table>: the rows of a table at the run's position. -#}
-
-{% macro cdc_current(relid) -%}
-  {{ config(materialized='cdc_current') }}
-  {%- if not execute -%}select 1 from {{ cdc_log() }}{%- else -%}
-  {%- set plan = cdc_plan(relid) -%}
-  {%- set decision = cdc_decide(plan, cdc_existing()) -%}
-  {{ cdc_header(plan, decision) }}
-  {%- if decision.action == 'rebuild' and plan.state == 'ok' %}
-{{ cdc_project(plan, cdc_fold(plan), {'_cdc_from_lsn': 'from_lsn'}) }}
-  {%- elif decision.action == 'merge' %}
-{{ cdc_merge(plan, decision) }}
-  {%- else %}
-select 1
-  {%- endif -%}
-  {%- endif -%}
-{%- endmacro %}
-
-{% macro cdc_existing() %}
-  {% do return(adapter.get_relation(database=this.database, schema=this.schema, identifier=this.identifier)) %}
-{% endmacro %}
-
-{#- MERGE of the new events only. Values that the new events leave out come from the target's own rows. -#}
 {% macro cdc_merge(plan, decision) -%}
 {%- set segment, p, target, facts = plan.segments[-1], plan.position, decision.target, decision.news.facts -%}
 {%- set window = {'low': {'commit': target.lsn, 'ordinal': -1}, 'keyed': true, 'key': segment.key, 'version': segment.version} -%}
@@ -69,30 +46,3 @@ when matched then update set {% for name in names %}t.{{ cdc_quote(name) }} = s.
 when not matched and s._cdc_put then insert ({% for name in names %}{{ cdc_quote(name) }}{{ ', ' if not loop.last }}{% endfor %})
   values ({% for name in names %}s.{{ cdc_quote(name) }}{{ ', ' if not loop.last }}{% endfor %})
 {%- endmacro %}
-
-{#- Every key that the new events put or remove. -#}
-{% macro cdc_window_keys(plan, window, facts) -%}
-select distinct x.* from {{ cdc_events_at(plan.position) }} lateral view inline(array(
-  named_struct({% for k in window.key %}'k{{ loop.index }}', new[{{ k - 1 }}]{{ ', ' if not loop.last }}{% endfor %}),
-  named_struct({% for k in window.key %}'k{{ loop.index }}', old[{{ k - 1 }}]{{ ', ' if not loop.last }}{% endfor %}))) x
-where {{ cdc_segment_filter(plan, window) }}
-{%- endmacro %}
-
-{% materialization cdc_current, adapter='spark' %}
-  {%- set relation = api.Relation.create(identifier=model['alias'], schema=schema, database=database, type='table') -%}
-  {%- set lines = sql.strip().split('\n') -%}
-  {%- set decision = fromjson(lines[0][7:]) -%}
-  {%- set body = lines[1:] | join('\n') -%}
-  {% if decision.action == 'skip' %}
-    {% do cdc_skipped(decision) %}
-  {% elif decision.action == 'merge' %}
-    {% call statement('main') %}{{ body }}{% endcall %}
-    {% do cdc_tag(relation, decision) %}
-  {% else %}
-    {% call statement('main') %}
-      {{ cdc_replace(relation, decision, body, "'format-version' = '3', 'write.delete.mode' = 'merge-on-read', 'write.update.mode' = 'merge-on-read', 'write.merge.mode' = 'merge-on-read'") }}
-    {% endcall %}
-    {% do cdc_tag(relation, decision) %}
-  {% endif %}
-  {{ return({'relations': [relation]}) }}
-{% endmaterialization %}

@@ -1,8 +1,3 @@
-{#-
-  Relations of these tables at the one LSN at which all of them were proven, by name. Each is a source (then dbt knows
-  what the model depends on) or a name as in `published`. The views of `published` move one after another; this is one
-  read of what a check writes in one commit. A table that was not proven there is refused by name.
--#}
 {% macro at_one_lsn(tables) %}
   {% set names, relations, stands = [], {}, {} %}
   {% for table in tables %}{% do names.append(table if table is string else table.identifier) %}{% endfor %}

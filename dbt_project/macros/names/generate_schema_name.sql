@@ -1,4 +1,3 @@
-{#- Plain schema names, without the target's prefix. An as-of run never writes over `current`. -#}
 {% macro generate_schema_name(custom_schema_name, node) -%}
   {%- if var('as_of_lsn', none) is not none -%}
     asof_{{ '%016x' | format(cdc_lsn(var('as_of_lsn')) | trim | int) }}

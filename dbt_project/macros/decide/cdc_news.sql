@@ -1,0 +1,13 @@
+{% macro cdc_news(plan, target) %}
+  {% set p = plan.position %}
+  {% if target.batch == p.batch and target.lsn == p.upto %}{% do return({'n': 0}) %}{% endif %}
+  {# cdc_activity tells batches apart, not the positions inside the batch that the target stopped in. #}
+  {% set source = 'cdc_activity' if p.batch - 50 < target.batch < p.batch else
+      '(' ~ cdc_activity_sql(p, plan.relid, target) ~ ')' %}
+  {% set row = cdc_rows("select coalesce(sum(n), 0), coalesce(min(low), 0), coalesce(max(high), 0), coalesce(sum(control), 0),"
+      ~ " array_join(collect_set(nullif(toast, '')), ','), coalesce(sum(moved), 0), coalesce(sum(moved_unchanged), 0)"
+      ~ " from " ~ source ~ " where relid = " ~ plan.relid ~ " and (batch_id > " ~ target.batch ~ " or high >= " ~ target.lsn ~ ")"
+      ~ " and low < " ~ p.upto)[0] %}
+  {% do return({'n': row[0] | int, 'low': row[1] | int, 'high': row[2] | int, 'control': row[3] | int,
+                'facts': cdc_facts(row[4], row[5], row[6])}) %}
+{% endmacro %}

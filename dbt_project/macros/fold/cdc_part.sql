@@ -1,0 +1,1 @@
+{%- macro cdc_part(image, attnum) -%}{{ image }}[{{ attnum - 1 }}]{%- endmacro -%}

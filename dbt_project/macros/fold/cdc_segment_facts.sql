@@ -1,0 +1,7 @@
+{% macro cdc_segment_facts(plan, segment) %}
+  {% set row = cdc_rows("select array_join(array_sort(array_distinct(flatten(collect_set(unchanged)))), ','),"
+      ~ " count_if(op = 'U' and old_kind is not null),"
+      ~ " count_if(op = 'U' and old_kind is not null and size(unchanged) > 0)"
+      ~ " from " ~ cdc_events_at(plan.position) ~ " where " ~ cdc_segment_filter(plan, segment))[0] %}
+  {% do return(cdc_facts(row[0], row[1], row[2])) %}
+{% endmacro %}

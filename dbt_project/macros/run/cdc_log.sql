@@ -1,0 +1,3 @@
+{% macro cdc_log() %}
+  {% do return(source('raw', 'events')) %}
+{% endmacro %}

@@ -1,0 +1,1 @@
+{%- macro cdc_quote(name) -%}`{{ name.replace('`', '``') }}`{%- endmacro -%}

@@ -1,0 +1,54 @@
+"""Each macro of the dbt project has a file of its own, and is documented in the yml of its folder."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from toolkit.values.resources import ROOT
+
+pytestmark = pytest.mark.unit
+
+MACROS = ROOT / "dbt_project" / "macros"
+_MADE = re.compile(r"\{%-?\s*(macro|test|materialization)\s+(\w+)\s*(?:\(([^)]*)\))?")
+_NAMES = {"macro": "{}", "test": "test_{}", "materialization": "materialization_{}_spark"}
+
+
+def _made(text: str) -> list[tuple[str, list[str]]]:
+    """List the macros of a file, each with its arguments."""
+    return [
+        (_NAMES[kind].format(name), [a.split("=")[0].strip() for a in arguments.split(",") if a.strip()])
+        for kind, name, arguments in _MADE.findall(text)
+    ]
+
+
+def _described(folder: Path) -> dict[str, dict[str, Any]]:
+    entries = yaml.safe_load((folder / "macros.yml").read_text(encoding="utf-8"))["macros"]
+    assert len({entry["name"] for entry in entries}) == len(entries)
+    return {entry["name"]: entry for entry in entries}
+
+
+@pytest.mark.parametrize("folder", sorted(path for path in MACROS.iterdir() if path.is_dir()), ids=lambda p: p.name)
+def test_each_macro_has_a_file_and_a_description(folder: Path) -> None:
+    described = _described(folder)
+    for path in sorted(folder.glob("*.sql")):
+        ((name, arguments),) = _made(path.read_text(encoding="utf-8"))
+        file = name if not name.startswith("materialization_") else f"{name[16:-6]}_materialization"
+        assert path.stem == file
+        entry = described.pop(name)
+        assert entry["description"].strip()
+        assert [argument["name"] for argument in entry.get("arguments", [])] == arguments, name
+        assert all(argument["description"] for argument in entry.get("arguments", []))
+    assert described == {}
+
+
+def test_macros_are_found_only_in_folders() -> None:
+    assert [path.name for path in MACROS.iterdir() if path.is_file()] == []
+    assert _made("{%- macro a(b, c=none) -%}{% endmacro %}{% test d(model) %}{% endtest %}") == [
+        ("a", ["b", "c"]),
+        ("test_d", ["model"]),
+    ]
