@@ -17,7 +17,7 @@ from toolkit.cli import frame, main
 from toolkit.ops import diagnosis
 from toolkit.source import change_log, connection, slot
 from toolkit.values import config as configuration
-from toolkit.values.config import Config, DrainConfig, TableConfig
+from toolkit.values.config import Config, TableConfig
 from toolkit.values.errors import HistoryDiverged, PreflightFailed
 
 __all__ = ["plain_lake"]
@@ -299,7 +299,6 @@ def test_a_part_that_cannot_be_attached_is_named_with_what_to_run(source: Config
         ("drop schema cdc cascade", "triggers, slot", "settings, were dropped"),
         ("drop schema cdc cascade", "triggers, ticks", "ticks, were dropped"),
         ("drop schema cdc cascade", "slot", "settings, were dropped"),
-        ("drop schema cdc cascade", "slot, beacon found", None),
         pytest.param("delete from cdc.settings", "slot", "settings, were dropped", marks=pytest.mark.wide),
         pytest.param("delete from cdc.settings", "triggers, ticks", None, marks=pytest.mark.wide),
         pytest.param("delete from cdc.tick", "triggers, ticks", "ticks, were dropped", marks=pytest.mark.wide),
@@ -309,7 +308,7 @@ def test_what_the_toolkit_has_on_the_source_is_dropped(
     source: Config, plain_lake: Config, monkeypatch: pytest.MonkeyPatch, lost: str, by: str, told: str | None
 ) -> None:
     """No refusal takes it for a restored copy, and what it says to run, one after the other, makes the tables right."""
-    config = source.model_copy(update={"root": plain_lake.root, "drain": DrainConfig(beacon_minutes=0)})
+    config = source.model_copy(update={"root": plain_lake.root})
     if "triggers" in by:
         config = _logged(config, plain_lake, ticks="ticks" in by)
     else:
@@ -318,9 +317,6 @@ def test_what_the_toolkit_has_on_the_source_is_dropped(
         initialise.init(config)
     sql(config, *_rows(2, "told"))
     slot_drain.drain(config)
-    if by == "slot, beacon found":
-        settled = config.model_copy(update={"drain": DrainConfig(beacon_minutes=5)})
-        slot_drain.drain(settled)
     sql(config, lost, "insert into r values (3, 'unheard')", "alter table s add column n int default 5")
     assert "schema" not in lost or "schema cdc" in [d.what for d in diagnosis.doctor(config) if d.level == "error"]
     monkeypatch.setattr(configuration, "load", lambda _: config)

@@ -7,6 +7,8 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -22,9 +24,9 @@ from toolkit.demo.server import EmbeddedServer
 from toolkit.lake import staging
 from toolkit.lake.ledger import Ledger
 from toolkit.ops import diagnosis
-from toolkit.source import connection, peek, preflight, slot
+from toolkit.source import connection, peek, preflight, slot, ticks
 from toolkit.source.spooling import spool_directory
-from toolkit.values.config import CheckConfig, Config, DrainConfig, SourceConfig
+from toolkit.values.config import CheckConfig, Config, SourceConfig
 from toolkit.values.errors import CommitConflict, HistoryDiverged, SlotError
 from toolkit.values.lsn import Lsn
 
@@ -42,13 +44,12 @@ def own(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
 
 
 def captured(conninfo: str, lake: Config) -> Config:
-    """A small table, captured; every drain writes a beacon."""
+    """A small table, captured."""
     name = conninfo_to_dict(conninfo)["dbname"]
     config = Config(
         root=lake.root,
         source=SourceConfig(conninfo=conninfo, slot=f"cdc_{name}"),
         check=CheckConfig(cut_seconds=20.0),
-        drain=DrainConfig(beacon_minutes=0),
     )
     sql(config, "create table public.a (id int primary key, x text)", "insert into public.a values (1, 'one')")
     initialise.init(config)
@@ -363,6 +364,13 @@ def test_trap_023_wal_that_may_go_at_the_next_checkpoint(own: EmbeddedServer, pl
                 admin.execute("select pg_reload_conf()")
 
 
+def _run(config: Config) -> None:
+    """What `cdc run` drains: to now, and to the cut of its check."""
+    slot_drain.drain(config)
+    with ticks.exact_cut(config) as cut:
+        slot_drain.drain(config, upto=cut.lsn)
+
+
 def _copy(source: Any, target: Any) -> None:
     shutil.rmtree(target, ignore_errors=True)
     subprocess.run(["cp", "-a", str(source), str(target)], check=True)  # owners and times too
@@ -375,12 +383,14 @@ def test_trap_026_a_restored_copy_is_refused_before_and_after_it_overtook(
     """Same system identifier and timeline. A volume snapshot keeps the slot, a base backup does not."""
     with fresh_database(own) as conninfo:
         config = captured(conninfo, plain_lake)
+        _run(config)
         backup = own.data.parent / f"backup-{slots}"
         own.stop()
         _copy(own.data, backup)
         own.start()
         sql(config, "insert into public.a select i, 'real' from generate_series(100, 600) i")
-        slot_drain.drain(config)
+        _run(config)
+        _run(config)
         last = Ledger(config).last()
         assert last is not None and last.beacon_lsn is not None
         own.stop()
@@ -399,16 +409,50 @@ def test_trap_026_a_restored_copy_is_refused_before_and_after_it_overtook(
         with pytest.raises(HistoryDiverged, match="restored from an older copy"):
             slot_drain.drain(config)
         with connection.connect(config) as conn:
+            kept = slot.require_slot(conn, config).confirmed_flush_lsn
+            assert kept < last.complete_to
             while slot.flush_lsn(conn) <= last.beacon_lsn:  # another history grows over the same positions
                 conn.execute("insert into public.a select i + (select max(id) from public.a), 'other'"
                              " from generate_series(1, 500) i")  # fmt: skip
-        with pytest.raises(HistoryDiverged, match=r"beacon .* is not in the stream"):
-            slot_drain.drain(config)
+        refused = partial(pytest.raises, HistoryDiverged, match=r"beacon .* is not in the stream")
+        for command in (slot_drain.drain, partial(slot_drain.drain, max_changes=1), snapshot.repair, initialise.init):
+            with refused():
+                command(config)
         assert Ledger(config).last() == last  # nothing of the other history came in
+        with connection.connect(config) as conn:
+            assert slot.require_slot(conn, config).confirmed_flush_lsn == kept
+            # The same where the slot is at the ledger already: an older version moved it before it refused.
+            slot.advance(conn, config.source.slot, last.complete_to)
+            sql(config, "insert into public.a select i, 'after' from generate_series(-9, -1) i")
+        with refused():
+            slot_drain.drain(config, max_changes=1)
+        with refused():
+            slot_drain.drain(config, upto=Lsn(last.complete_to + 8))
+        assert Ledger(config).last() == last
         done = initialise.init(config, new_generation=True)
         assert done.generation == 2
         slot_drain.drain(config)
         assert current(config, "a") == on_source(config, "a")
+
+
+def test_trap_009_a_beacon_is_always_outstanding(config: Config) -> None:
+    """Also after an empty drain; one that was found before the position noted for it is not asked for again."""
+    found = set()
+    for _ in range(3):
+        slot_drain.drain(config)
+        last = Ledger(config).last()
+        assert last is not None and last.beacon_lsn is not None and last.beacon_lsn > last.complete_to
+        found.add(last.beacon)
+    assert len(found) == 3
+    sql(config, "insert into public.a values (10, 'ten')")
+    with connection.connect(config) as conn:
+        noted = replace(last, batch_id=last.batch_id + 1, beacon_lsn=slot.flush_lsn(conn))  # others flushed meanwhile
+    Ledger(config).append_empty(noted)
+    sql(config, "insert into public.a values (11, 'eleven')")
+    for _ in range(3):
+        assert slot_drain.drain(config, max_changes=1).batches == 1
+    slot_drain.drain(config)
+    assert current(config, "a") == on_source(config, "a")
 
 
 def test_trap_027_029_a_promotion_is_another_history(own: EmbeddedServer, plain_lake: Config) -> None:

@@ -35,7 +35,9 @@ def to_slot(config: Config, conn: Connection) -> None:
     with slot.create_slot(config, config.source.slot, temporary=False) as cut:
         taken = ticks.at_cut(conn, config, cut)
     tick_drain.drain(config, conn, StoredLog(config), taken.lsn)
-    _row(config, slot=config.source.slot, identity=catalog.read_identity(conn, config), tick=None)
+    beacon, at = slot.emit_beacon(conn, catalog.hmac_key(conn))
+    identity = catalog.read_identity(conn, config)
+    _row(config, slot=config.source.slot, identity=identity, tick=None, beacon=beacon, beacon_lsn=at)
     _log.info("handed over to the slot", extra={"lsn": str(cut.lsn)})
 
 
@@ -58,7 +60,8 @@ def to_ticks(config: Config, conn: Connection) -> None:
     last = require_ledger(config).last()
     assert last is not None
     drain(as_read(by_slot, last), upto=cut.lsn)
-    _row(config, slot="", identity=replace(last.identity, publications={}), tick=taken.snapshot)
+    identity = replace(last.identity, publications={})
+    _row(config, slot="", identity=identity, tick=taken.snapshot, beacon=None, beacon_lsn=None)
     _log.info("handed over to ticks", extra={"lsn": str(cut.lsn)})
 
 
@@ -75,9 +78,8 @@ def to_publications(config: Config, conn: Connection) -> None:
     with slot.create_slot(config, slot.temporary_name(config), temporary=True) as cut:
         pass
     drain(as_read(config, last), upto=cut.lsn)
-    # With a beacon behind the cut the next drain has something to read, and compares the catalog, in any case.
-    beacon, at = slot.emit_beacon(conn, catalog.hmac_key(conn))
-    _row(config, identity=catalog.read_identity(conn, config), beacon=beacon, beacon_lsn=at)
+    # The beacon after the cut gives the next drain something to read, so that it compares the catalog in any case.
+    _row(config, identity=catalog.read_identity(conn, config))
     _log.info("handed over to other publications", extra={"lsn": str(cut.lsn), "now": config.source.publication_names})
 
 
@@ -96,7 +98,7 @@ def _row(config: Config, **changes: Any) -> None:
     ledger = require_ledger(config)
     last = ledger.last()
     assert last is not None
-    ledger.append_empty(last.next(upto_lsn=last.complete_to, **({"beacon": None, "beacon_lsn": None} | changes)), [])
+    ledger.append_empty(last.next(upto_lsn=last.complete_to, **changes), [])
 
 
 __all__ = ["drop_left_slot", "to_publications", "to_slot", "to_ticks"]

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from toolkit.capture.copy import copy_tables, missing_baselines, repair
-from toolkit.capture.slot_drain import as_read, require_same_history, require_same_source
+from toolkit.capture.slot_drain import as_read, prove, require_continued, require_same_history, require_same_source
 from toolkit.lake.stored_log import StoredLog
 from toolkit.rawlog.batch import BatchRecord, SourceIdentity
 from toolkit.values.errors import HistoryDiverged
@@ -70,7 +70,11 @@ def init(config: Config, *, new_generation: bool = False) -> InitResult:
             )
         through_slot = last is not None and last.tick is None and not (new_generation or ticks)
         if through_slot and last:
-            require_same_source(last, catalog.read_identity(conn, as_read(config, last)))
+            read = as_read(config, last)
+            require_same_source(last, catalog.read_identity(conn, read))
+            if existing is not None:
+                require_continued(config, last, existing.confirmed_flush_lsn, slot.flush_lsn(conn))
+                prove(conn, read, last)
         project.ensure(config)
         tables.ensure(session.own_session(config), config)
         moving = change_log.moving(conn, config) if last is not None and not new_generation else ()
@@ -142,10 +146,13 @@ def start(
     tick: str | None = None,
 ) -> None:
     """Commit the first ledger row of a generation: the log is complete to where the slot starts."""
-    from toolkit.source import connection, guard
+    from toolkit.source import catalog, connection, guard, slot
 
+    beacon = beacon_lsn = None
     with connection.connect(config) as conn:
         capture = guard.capture_state(conn).state
+        if tick is None:
+            beacon, beacon_lsn = slot.emit_beacon(conn, catalog.hmac_key(conn))
     record = BatchRecord(
         batch_id=batch_id,
         generation=generation,
@@ -156,6 +163,8 @@ def start(
         slot=config.source.slot,
         identity=identity,
         changes=0,
+        beacon=beacon,
+        beacon_lsn=beacon_lsn,
         tick=tick,
         committed_at=datetime.now(UTC).isoformat(),
         compared_to=at,

@@ -58,7 +58,7 @@ def skip(config: Config, at: Lsn) -> DrainResult:
         assert last is not None
         before = _last_readable(conn, config, at, last.complete_to)
         commit = slot.next_record(conn, before)
-        drained = drain(config, upto=before)
+        drained = drain(config, upto=before, unreadable=at)
         ledger = require_ledger(config)
         last = ledger.last()
         assert last is not None

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from toolkit.capture.drain_loop import DrainResult, LogEnd, ReadBatch, run
-from toolkit.values.errors import ConfigError, HistoryDiverged, LakeError
+from toolkit.values.errors import ConfigError, HistoryDiverged, LakeError, UnreadableChange
 from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -34,12 +33,16 @@ def drain(
     *,
     cut: Cut | None = None,
     log: RawLog | None = None,
+    unreadable: Lsn | None = None,
 ) -> DrainResult:
     """Drain to `upto` or to an exact cut, else to the WAL flush position at the start.
 
     The last two compare the catalog: the current one says nothing of an earlier LSN. `max_changes` bounds the
     messages taken, in whole transactions; the drain then stops early, which its `committed_lsn` shows. `log` is the
-    lake's unless another one is given.
+    lake's unless another one is given. `unreadable` is a change that the operator skips: a beacon after it cannot be
+    read yet, and the next drain requires it.
+
+    Nothing is written, on the source or in the lake, before the beacon of the ledger was found in the stream.
 
     Raises:
         SlotError, HistoryDiverged, SourceUnavailable, LakeError, CommitConflict: nothing was lost; see the message.
@@ -68,8 +71,11 @@ def drain(
             )
         identity = catalog.read_identity(conn, config)
         require_same_history(config, last, identity, state.confirmed_flush_lsn, slot.flush_lsn(conn))
+        proven = unreadable is not None
         if state.confirmed_flush_lsn < last.complete_to:
             # Killed between commit and advance, or the server fell back to its last saved position: both are normal.
+            # So is neither on a restored copy, where the slot still has what was written after the copy was made.
+            proven = prove(conn, config, last, unreadable)
             slot.advance(conn, config.source.slot, last.complete_to)
         versions = ledger.latest_versions()
         live = [relid for relid, version in versions.items() if not version.table.dropped]
@@ -84,7 +90,7 @@ def drain(
             raise ConfigError(f"draining to {upto}: the source has flushed its WAL only to {slot.flush_lsn(conn)}")
         if target <= last.complete_to:
             return DrainResult(0, 0, last.complete_to, last.complete_to)
-        reader = _SlotReader(config, conn, ledger, identity, seen, target, max_changes)
+        reader = _SlotReader(config, conn, ledger, identity, seen, target, max_changes, proven=proven)
         result = run(config, log, ledger, LogEnd.of(last, versions), reader, seen)
         if config.uses_change_log and seen is not None and result.committed_lsn >= seen.upto:
             if seen.log_is_read:
@@ -107,16 +113,55 @@ def require_same_history(
             f"[source] publication was {_listed(last.identity)} at batch {last.batch_id} and is {_listed(identity)}"
             " now: run `cdc init` to go over to that"
         )
+    require_continued(config, last, confirmed, flushed)
+
+
+def require_continued(config: Config, last: BatchRecord, confirmed: Lsn | None, flushed: Lsn) -> None:
+    """Refuse a slot that is ahead of the ledger, and WAL that ends below it.
+
+    Raises:
+        HistoryDiverged: names what differs.
+    """
     if confirmed is not None and confirmed > last.complete_to:
         raise HistoryDiverged(
             f"slot {config.source.slot!r} is at {confirmed}, ahead of the ledger at {last.complete_to}: changes between"
             f" them were consumed by another client, or the slot was re-created; {_ADVICE}"
         )
-    if flushed < last.complete_to:
+    if flushed < max(last.complete_to, last.beacon_lsn or 0):
         raise HistoryDiverged(
-            f"the source's WAL ends at {flushed}, below the ledger at {last.complete_to}: it was restored from an older"
-            f" copy; {_ADVICE}"
+            f"the source's WAL ends at {flushed}, below the ledger at {last.complete_to} or its beacon at"
+            f" {last.beacon_lsn}: the source was restored from an older copy; {_ADVICE}"
         )
+
+
+def prove(conn: psycopg.Connection[Any], config: Config, last: BatchRecord, unreadable: Lsn | None = None) -> bool:
+    """Require the beacon of the ledger in the stream, without consuming it. False if `unreadable` stands before it.
+
+    A log of an older version may have no beacon to find; it gets one from its next drain.
+
+    Raises:
+        HistoryDiverged: the beacon is not there.
+        CdcError: as `toolkit.source.peek.peek`.
+    """
+    from toolkit.source import peek
+
+    if last.beacon is None or last.beacon_lsn is None or last.beacon_lsn <= last.complete_to:
+        return True
+    try:
+        if not peek.has_message(conn, config, last.beacon, upto=last.beacon_lsn):
+            raise _without_beacon(last)
+    except UnreadableChange as error:
+        if unreadable is None or error.lsn != unreadable:
+            raise
+        return False
+    return True
+
+
+def _without_beacon(last: BatchRecord) -> HistoryDiverged:
+    return HistoryDiverged(
+        f"beacon {last.beacon} written at {last.beacon_lsn} by batch {last.batch_id} is not in the stream: the source"
+        f" was restored to an earlier copy and written again; {_ADVICE}"
+    )
 
 
 def require_same_source(last: BatchRecord, identity: SourceIdentity) -> None:
@@ -162,6 +207,8 @@ class _SlotReader:
         seen: Observation | None,
         target: Lsn,
         max_changes: int | None,
+        *,
+        proven: bool,
     ) -> None:
         from toolkit.source import catalog
 
@@ -169,6 +216,8 @@ class _SlotReader:
         self.seen, self.target = seen, target
         self.key = catalog.hmac_key(conn)
         self.left, self.more = max_changes, 1
+        self.proven = proven
+        self.found_in: Lsn | None = None  # end of the batch with the beacon
         self.facts: dict[str, Any] = {}
 
     def remains(self, last: BatchRecord) -> bool:
@@ -187,7 +236,7 @@ class _SlotReader:
         # Messages of no transaction count too, and may be all that came.
         self.more = 1 if plan.batches else self.more * 2
         if plan.batches:
-            self._require_beacon(plan, end.last)
+            self._find_beacon(plan, end.last)
             if self.left is not None:
                 self.left -= len(spool)
         return [_read(batch) for batch in plan.batches]
@@ -196,7 +245,7 @@ class _SlotReader:
         return self.seen is not None and batch.complete_to >= max(self.target, self.seen.upto)
 
     def row(self, last: BatchRecord, batch: ReadBatch, changes: int) -> dict[str, Any]:
-        beacon, beacon_lsn = self._beacon(last, batch.complete_to, changes=changes)
+        beacon, beacon_lsn = self._beacon(last, batch.complete_to)
         return {
             "upto_lsn": self.target, "origin": "slot", "slot": self.config.source.slot, "identity": self.identity,
             "beacon": beacon, "beacon_lsn": beacon_lsn,
@@ -219,36 +268,34 @@ class _SlotReader:
         )  # fmt: skip
         return planner.plan(spool, context=context)
 
-    def _require_beacon(self, plan: Plan, last: BatchRecord) -> None:
-        """The nonce of an earlier drain must be in the stream, else this is another history with the same numbers."""
+    def _find_beacon(self, plan: Plan, last: BatchRecord) -> None:
+        """Require the beacon of the ledger in what was read, or after it; without it this is another history."""
         expected, at = last.beacon, last.beacon_lsn
-        reached = plan.batches[-1].complete_to
-        if expected is None or at is None or at <= last.complete_to or at > reached:
+        if expected is None or at is None or at <= last.complete_to:
             return
-        if any(expected in batch.beacons for batch in plan.batches):
+        self.found_in = next((Lsn(b.complete_to) for b in plan.batches if expected in b.beacons), None)
+        if self.found_in is not None:
+            self.proven = True
             return
-        beacon = f"beacon {expected} written at {at} by batch {last.batch_id}"
         refused = (e.payload for batch in plan.batches for e in batch.events if e.kind == "message")
         if any(expected in (payload or "") for payload in refused):
             raise HistoryDiverged(
-                f"{beacon} is not signed by the key in cdc.settings: schema cdc, or its settings, were dropped on the"
-                f" source and re-created, and earlier DDL messages cannot be verified; {_ADVICE}"
+                f"beacon {expected} written at {at} by batch {last.batch_id} is not signed by the key in cdc.settings:"
+                " schema cdc, or its settings, were dropped on the source and re-created, and earlier DDL messages"
+                f" cannot be verified; {_ADVICE}"
             )
-        raise HistoryDiverged(
-            f"{beacon} is not in the stream: the source was restored to an earlier copy and written again; {_ADVICE}"
-        )
+        if at <= plan.batches[-1].complete_to:
+            raise _without_beacon(last)
+        self.proven = self.proven or prove(self.conn, self.config, last)
 
-    def _beacon(self, last: BatchRecord, complete_to: int, *, changes: int) -> tuple[str | None, Lsn | None]:
-        """The beacon a ledger row carries: one still to be found, else a new one when it is due."""
+    def _beacon(self, last: BatchRecord, complete_to: int) -> tuple[str | None, Lsn | None]:
+        """The beacon of a ledger row: the one that is still to be found, else a new one. One is always outstanding."""
         from toolkit.source import slot
 
-        pending, at = last.beacon, last.beacon_lsn
-        if at is not None and at > complete_to:
-            return pending, at
-        if changes == 0 and pending is not None and last.committed_at:
-            age = datetime.now(UTC) - datetime.fromisoformat(last.committed_at)
-            if age.total_seconds() < self.config.drain.beacon_minutes * 60:
-                return pending, at
+        if last.beacon_lsn is not None and last.beacon_lsn > last.complete_to:
+            if self.found_in is None or self.found_in > complete_to:
+                return last.beacon, last.beacon_lsn
+            self.found_in = None
         return slot.emit_beacon(self.conn, self.key)
 
 
@@ -264,4 +311,12 @@ def _read(batch: PlannedBatch) -> ReadBatch:
     )
 
 
-__all__ = ["DrainResult", "as_read", "drain", "require_same_history", "require_same_source"]
+__all__ = [
+    "DrainResult",
+    "as_read",
+    "drain",
+    "prove",
+    "require_continued",
+    "require_same_history",
+    "require_same_source",
+]

@@ -60,6 +60,23 @@ def try_peek(conn: Connection, config: Config, upto: Lsn) -> None:
         conn.execute(f"select count(*) from ({_query(config, Lsn(upto), None, False)}) as p".encode())
 
 
+def has_message(conn: Connection, config: Config, text: str, *, upto: Lsn) -> bool:
+    """Whether the slot holds a logical message with `text` in it, of a transaction with `end_lsn <= upto`.
+
+    Raises:
+        CdcError: as `peek`.
+    """
+    query = _query(config, Lsn(upto), None, False)
+    with _refusals(config):
+        row = conn.execute(
+            f"select exists (select from ({query}) as p where pg_catalog.substr(data, 1, 1) = 'M'::bytea".encode()
+            + b" and pg_catalog.position(data, %s) > 0)",
+            [text.encode()],
+        ).fetchone()
+    assert row is not None
+    return bool(row[0])
+
+
 @contextmanager
 def _refusals(config: Config) -> Iterator[None]:
     try:

@@ -137,8 +137,6 @@ class DrainConfig(_Section):
     """Messages of one commit, rounded up to whole transactions."""
     spool_dir: str | None = None
     """Folder for the bytes of a peek; default: beside the lake. Every Spark executor must see it."""
-    beacon_minutes: float = Field(default=5.0, ge=0)
-    """Minutes between the beacons of empty drains. A beacon proves that the source still has the same history."""
 
 
 #: Commands that change neither the shape of a table nor a value nor how rows are told apart.
