@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
+import sqlite3
 import sys
 import traceback
 from collections.abc import Callable
@@ -92,10 +93,10 @@ def command(function: Callable[..., int | None]) -> Callable[..., None]:
             click.echo("cdc: interrupted; nothing half-done remains, run the command again", err=True)
             code = 130
         except Exception as error:
-            missing = _missing(error)
-            if missing is None or verbose:
+            reason = _missing(error) or _storage(error) or _java(error)
+            if reason is None or verbose:
                 raise
-            click.echo(f"cdc: {missing}", err=True)
+            click.echo(f"cdc: {reason}", err=True)
             code = 1
         finally:
             _stop_spark()
@@ -114,6 +115,26 @@ def _missing(error: Exception) -> str | None:
     if gone is None or not re.search(r"\bcdc\b", gone):
         return None
     return f"schema cdc, or what `cdc init` has put there, is gone from the source: {gone}; run `cdc init`"
+
+
+def _storage(error: Exception) -> str | None:
+    """Say in one line what a file system or the catalog's file refused; None for other errors."""
+    if isinstance(error, OSError) and error.errno is not None:
+        place = f"{error.filename}: " if error.filename else ""
+        return f"{place}{error.strerror or error}; free space or correct permissions there, and run it again"
+    if isinstance(error, sqlite3.Error):
+        return f"the lake's catalog: {error}; end the program that holds it or free space, and run it again"
+    return None
+
+
+def _java(error: Exception) -> str | None:
+    """Say in one line what Spark refused; None for errors that are not of Spark."""
+    if not type(error).__module__.startswith(("py4j.", "pyspark.")):
+        return None
+    text = f"{error}\n{getattr(error, 'java_exception', None) or ''}"
+    causes = re.findall(r"^(?:Caused by: |: )?((?:\w+\.)+\w*(?:Error|Exception)\b.*)$", text, re.MULTILINE)
+    reason = causes[-1] if causes else text.strip().splitlines()[0]
+    return f"Spark failed: {reason[:300]}; --verbose shows all of it"
 
 
 def _stop_spark() -> None:

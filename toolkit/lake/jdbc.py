@@ -19,6 +19,7 @@ from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.update import update_table_metadata
 
 from toolkit.lake.reads import BUSY_SECONDS, metadata_location
+from toolkit.values.errors import LakeError
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
@@ -60,6 +61,7 @@ class JdbcCatalog:
 
         Raises:
             CommitFailedException: the table is not what it was when `table` was read; it is left as it stands.
+            LakeError: the catalog is locked, or cannot be written.
         """
         old = table.metadata_location
         for requirement in requirements:
@@ -70,8 +72,14 @@ class JdbcCatalog:
         ToOutputFile.table_metadata(metadata, table.io.new_output(new))
         namespace, name = table.name()
         values = {"catalog": self._config.lake.catalog, "namespace": namespace, "name": name, "old": old, "new": new}
-        with closing(sqlite3.connect(self._config.catalog_db, timeout=BUSY_SECONDS)) as connection, connection:
-            swapped = connection.execute(_SWAP, values).rowcount
+        try:
+            with closing(sqlite3.connect(self._config.catalog_db, timeout=BUSY_SECONDS)) as connection, connection:
+                swapped = connection.execute(_SWAP, values).rowcount
+        except sqlite3.Error as error:
+            raise LakeError(
+                f"committing to the catalog {self._config.catalog_db}: {error}; end the program that holds it or free"
+                " space, and run it again"
+            ) from None
         if not swapped:
             raise CommitFailedException(f"{namespace}.{name} was committed to by another process")
         return CommitTableResponse.model_construct(metadata=metadata, metadata_location=new)

@@ -50,7 +50,10 @@ class Ledger(LogReading):
 
     @cached_property
     def _snapshot(self) -> dict[str, Any] | None:
-        return reads.current_snapshot(reads.metadata(self._config, EVENTS))
+        found = reads.metadata(self._config, EVENTS)
+        if found is None:
+            reads.require_no_data(self._config, EVENTS)
+        return reads.current_snapshot(found)
 
     def snapshot_id(self) -> int | None:
         """Table snapshot id of `raw.events` that this reading stands on."""

@@ -70,6 +70,22 @@ def metadata(config: Config, table: str) -> dict[str, Any] | None:
     return None
 
 
+def require_no_data(config: Config, table: str) -> None:
+    """Refuse a warehouse that has data files of a table which the catalog does not name.
+
+    Raises:
+        LakeError: the catalog was lost or replaced, or is another one.
+    """
+    namespace, _, name = table.rpartition(".")
+    found = next((config.warehouse / namespace).glob(f"{name}*/data/**/*.parquet"), None)
+    if found is not None:
+        raise LakeError(
+            f"the catalog {config.catalog_db} names no {table} in catalog {config.lake.catalog!r}, but the warehouse"
+            f" has its files, such as {found}: the catalog was lost, or [lake] uri, catalog or warehouse is wrong;"
+            " correct it, restore the catalog's file from a backup, or set an empty warehouse and run `cdc init`"
+        )
+
+
 def properties(config: Config, table: str) -> dict[str, str]:
     """Table properties of `namespace.table`; empty if there is no such table."""
     found = metadata(config, table)
@@ -128,6 +144,8 @@ def tables(config: Config, namespace: str, kind: str = "TABLE") -> tuple[str, ..
                 " AND coalesce(iceberg_type, 'TABLE') = ? ORDER BY 1",
                 (config.lake.catalog, namespace, kind),
             ).fetchall()
-        except sqlite3.OperationalError:
-            return ()
+        except sqlite3.OperationalError as error:
+            if "no such" in str(error):
+                return ()
+            raise LakeError(f"reading the catalog {database}: {error}") from None
     return tuple(row[0] for row in rows)

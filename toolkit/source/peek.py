@@ -13,7 +13,14 @@ import psycopg
 from toolkit.source.connection import Connection, one_line
 from toolkit.source.copyout import copy_blocks
 from toolkit.values.config import Config
-from toolkit.values.errors import DecodeError, PreflightFailed, SlotError, SourceUnavailable, UnreadableChange
+from toolkit.values.errors import (
+    DecodeError,
+    LakeError,
+    PreflightFailed,
+    SlotError,
+    SourceUnavailable,
+    UnreadableChange,
+)
 from toolkit.values.lsn import Lsn
 from toolkit.values.spool import ROW_HEADER, Spool
 
@@ -102,6 +109,11 @@ def _refusals(config: Config) -> Iterator[None]:
     except (psycopg.errors.InternalError_, psycopg.errors.ProgramLimitExceeded) as error:
         what = "a value there is too large for the server to print"
         raise _unreadable(config, error, what, _copy("removed")) from None
+    except OSError as error:
+        raise LakeError(
+            f"spooling what slot {config.source.slot!r} holds: {error.strerror or error}; the slot was not moved: free"
+            " space or set another [drain] spool_dir, and run it again"
+        ) from None
     except psycopg.OperationalError as error:
         raise SourceUnavailable(f"reading slot {config.source.slot!r}: {one_line(error)}; run it again") from None
 
@@ -140,7 +152,7 @@ def _spool(conn: Connection, statement: str, path: Path) -> np.ndarray[tuple[int
     lengths: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
     first = True
     ended = False
-    with path.open("wb", buffering=0) as file:
+    with path.open("wb") as file:  # buffered: a raw write may take only a part and say so by a number
         for messages in copy_blocks(conn, statement):
             if first:
                 first = False

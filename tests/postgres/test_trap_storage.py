@@ -1,0 +1,137 @@
+"""Disks that are full, catalogs that are locked or lost: a refusal in one line, and nothing is lost."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.postgres.test_snapshot_log import current, on_source, sql
+from tests.support_lake import plain_lake
+from toolkit.capture import initialise, slot_drain
+from toolkit.cli import frame, main
+from toolkit.lake import jdbc, reads
+from toolkit.lake.ledger import Ledger
+from toolkit.source import connection, slot
+from toolkit.values import config as configuration
+from toolkit.values.config import Config
+from toolkit.values.errors import LakeError
+
+__all__ = ["plain_lake"]
+pytestmark = pytest.mark.postgres
+_ROWS = "insert into public.a select i, repeat(md5(i::text), 40) from generate_series(2, 2000) i"
+_LOCK = """
+import sqlite3, sys
+held = sqlite3.connect(sys.argv[1], isolation_level=None)
+held.execute("begin immediate")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def config(source: Config, plain_lake: Config) -> Config:
+    """A captured table, drained."""
+    made = source.model_copy(update={"root": plain_lake.root})
+    sql(made, "create table public.a (id int primary key, x text)", "insert into public.a values (1, 'one')")
+    initialise.init(made)
+    sql(made, "insert into public.a values (0, 'zero')")
+    slot_drain.drain(made)
+    return made
+
+
+@contextmanager
+def _files_below(size: int) -> Iterator[None]:
+    """Let no file of this process grow beyond a number of bytes, as on a disk that is nearly full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@contextmanager
+def _locked(config: Config) -> Iterator[None]:
+    """Another process holds the catalog's file for writing."""
+    command = [sys.executable, "-c", _LOCK, str(config.catalog_db)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdin is not None and other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        yield
+        other.stdin.close()
+
+
+def _cdc(config: Config, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Result:
+    monkeypatch.setattr(configuration, "load", lambda _: config)
+    monkeypatch.setattr(frame, "_stop_spark", lambda: None)
+    return CliRunner().invoke(main, arguments)
+
+
+def _confirmed(config: Config) -> int:
+    with connection.connect(config) as conn:
+        return int(slot.require_slot(conn, config).confirmed_flush_lsn)
+
+
+def test_trap_145_a_spool_on_a_full_disk_is_refused_and_nothing_is_lost(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sql(config, _ROWS)
+    before, last = _confirmed(config), Ledger(config).last()
+    with _files_below(1_000_000):
+        done = _cdc(config, monkeypatch, "drain")
+    assert done.exit_code == 1 and isinstance(done.exception, SystemExit)
+    assert done.output.startswith("cdc: spooling what slot") and done.output.count("\n") == 1
+    assert (_confirmed(config), Ledger(config).last()) == (before, last)
+    assert _cdc(config, monkeypatch, "drain").exit_code == 0
+    assert current(config, "a") == on_source(config, "a")
+
+
+def test_trap_145_a_lake_on_a_full_disk_is_refused_and_nothing_is_lost(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sql(config, "insert into public.a values (2, 'two')")
+    before, last = _confirmed(config), Ledger(config).last()
+    with _files_below(4_000):
+        done = _cdc(config, monkeypatch, "drain")
+    assert done.exit_code == 1 and isinstance(done.exception, SystemExit), done.output
+    assert done.output.startswith("cdc: ") and done.output.count("\n") == 1
+    assert (_confirmed(config), Ledger(config).last()) == (before, last)
+    assert _cdc(config, monkeypatch, "drain").exit_code == 0
+    assert current(config, "a") == on_source(config, "a")
+
+
+def test_trap_145_a_locked_catalog_is_refused_in_one_line(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    sql(config, "insert into public.a values (2, 'two')")
+    before, last = _confirmed(config), Ledger(config).last()
+    for module in (jdbc, reads):
+        monkeypatch.setattr(module, "BUSY_SECONDS", 0.1)
+    with _locked(config):
+        done = _cdc(config, monkeypatch, "drain")
+    assert done.exit_code == 1 and isinstance(done.exception, SystemExit)
+    assert "database is locked; end the program" in done.output and done.output.count("\n") == 1
+    assert (_confirmed(config), Ledger(config).last()) == (before, last)
+    assert _cdc(config, monkeypatch, "drain").exit_code == 0
+    assert current(config, "a") == on_source(config, "a")
+
+
+@pytest.mark.parametrize("left", ["nothing", "an empty file"])
+def test_trap_142_a_lost_catalog_beside_its_files_is_refused_by_name(config: Config, left: str) -> None:
+    """Without the refusal `cdc init` began generation 1 once more, over the same warehouse."""
+    before, kept = _confirmed(config), config.catalog_db.read_bytes()
+    config.catalog_db.unlink()
+    if left == "an empty file":
+        config.catalog_db.touch()
+    for command in (initialise.init, slot_drain.drain):
+        with pytest.raises(LakeError, match=r"names no raw\.events .* has its files, such as .*\.parquet: .* a backup"):
+            command(config)
+    assert _confirmed(config) == before
+    config.catalog_db.write_bytes(kept)
+    sql(config, "insert into public.a values (2, 'two')")
+    slot_drain.drain(config)
+    assert current(config, "a") == on_source(config, "a")
