@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -14,8 +15,10 @@ from click.testing import CliRunner, Result
 from tests.postgres.test_snapshot_log import current, on_source, sql
 from tests.support_lake import plain_lake
 from toolkit.capture import initialise, slot_drain
+from toolkit.capture.runner import only_runner
 from toolkit.cli import frame, main
 from toolkit.lake import jdbc, reads
+from toolkit.lake.lease import LEASE_NAME
 from toolkit.lake.ledger import Ledger
 from toolkit.source import connection, slot
 from toolkit.values import config as configuration
@@ -135,3 +138,17 @@ def test_trap_142_a_lost_catalog_beside_its_files_is_refused_by_name(config: Con
     sql(config, "insert into public.a values (2, 'two')")
     slot_drain.drain(config)
     assert current(config, "a") == on_source(config, "a")
+
+
+def test_trap_019_runners_on_two_machines_exclude_each_other(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two folders stand for two machines: they share no file, only the source."""
+    there = config.model_copy(update={"root": tmp_path / "elsewhere"})
+    with only_runner(there):
+        done = _cdc(config, monkeypatch, "drain")
+        assert done.exit_code == 4
+        assert f"the lease of slot '{config.source.slot}' on the source is held by pid " in done.output
+        assert "cdc-toolkit, from" in done.output
+    assert _cdc(config, monkeypatch, "drain").exit_code == 0
+    assert ((config.work_dir / LEASE_NAME).stat().st_mode & 0o777) == 0o600  # who cannot open it cannot lock it

@@ -55,12 +55,12 @@ def demo(ctx: Context, directory: str | None, postgres: str) -> int:
 def init(ctx: Context, dry_run: bool, new_generation: bool) -> int:
     """Install capture on the source, create the slot and copy the tables. Can be run again at any time."""
     from toolkit.capture import initialise
-    from toolkit.lake.lease import hold_lease
+    from toolkit.capture.runner import only_runner
 
     if dry_run:
         click.echo(initialise.plan_sql(ctx.config))
         return 0
-    with hold_lease(ctx.config):
+    with only_runner(ctx.config):
         done = initialise.init(ctx.config, new_generation=new_generation)
     ctx.output.record(done)
     return RED if done.left_out else 0
@@ -72,13 +72,13 @@ def init(ctx: Context, dry_run: bool, new_generation: bool) -> int:
 def uninstall(ctx: Context, yes: bool) -> None:
     """Remove everything that `init` created on the source."""
     from toolkit.capture import initialise
-    from toolkit.lake.lease import hold_lease
+    from toolkit.capture.runner import only_runner
 
     config = ctx.config
     if not yes:
         own = f", publication {config.source.own!r}" if config.source.own is not None else ""
         click.confirm(f"Drop slot {config.source.slot!r}{own} and capture?", abort=True)
-    with hold_lease(config):
+    with only_runner(config):
         initialise.uninstall(config)
     ctx.output.text("all objects of cdc were removed from the source")
 
@@ -95,12 +95,12 @@ def uninstall(ctx: Context, yes: bool) -> None:
 def drain(ctx: Context, upto_lsn: Lsn | None, max_changes: int | None, skip: Lsn | None) -> None:
     """Drain the slot into the raw log."""
     from toolkit.capture import skipped_transaction, slot_drain
-    from toolkit.lake.lease import hold_lease
+    from toolkit.capture.runner import only_runner
 
     if skip is not None and (upto_lsn is not None or max_changes is not None):
         raise click.UsageError("--skip goes to that transaction and no further: without --upto-lsn and --max-changes")
     config = ctx.config
-    with hold_lease(config):
+    with only_runner(config):
         if skip is not None:
             ctx.output.record(skipped_transaction.skip(config, skip))
         else:
@@ -159,10 +159,10 @@ def check(ctx: Context, tables: tuple[str, ...], full: bool, against: str | None
         from toolkit.quality import second_server
 
         return _show(ctx, second_server.against(ctx.config, against, tables))
-    from toolkit.lake.lease import hold_lease
+    from toolkit.capture.runner import only_runner
 
     config = ctx.config
-    with hold_lease(config):
+    with only_runner(config):
         return _check(ctx, config, tables, full=full)
 
 
@@ -173,10 +173,10 @@ def run(ctx: Context, heal: bool) -> int:
     """Drain, build and check: the one command for a scheduler."""
     from toolkit.build import dbt_run
     from toolkit.capture import copy, slot_drain
-    from toolkit.lake.lease import hold_lease
+    from toolkit.capture.runner import only_runner
 
     config = ctx.config
-    with hold_lease(config):
+    with only_runner(config):
         slot_drain.drain(config)
         if heal:
             copy.heal(config)
@@ -206,7 +206,7 @@ def repair(
 ) -> int:
     """Copy stale tables again at a new exact LSN: the named tables, or all stale ones."""
     from toolkit.capture import copy
-    from toolkit.lake.lease import hold_lease
+    from toolkit.capture.runner import only_runner
     from toolkit.quality import differing_rows
 
     parts = {"--columns": columns, "--partition": partition, "--rows": rows, "--differing": differing}
@@ -215,7 +215,7 @@ def repair(
     if differing and len(tables) != 1:
         raise click.UsageError("--differing is of exactly one table")
     config = ctx.config
-    with hold_lease(config):
+    with only_runner(config):
         scope = copy.Scope(
             tuple(c.strip() for c in columns.split(",")) if columns else (),
             partition,

@@ -1,4 +1,4 @@
-"""The lease: one runner at a time on a lake."""
+"""The lease of a lake: one runner at a time on this machine; `toolkit.source.slot_lease` is that of all machines."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ def hold_lease(config: Config) -> Iterator[None]:
     path = config.work_dir / LEASE_NAME
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600)
+        path.chmod(0o600)  # whoever can open the file can lock it
         file = path.open("a+", encoding="utf-8")
     except OSError as error:
         raise LakeError(f"the lease file {path} is not writable: {error.strerror}; change its permissions") from None

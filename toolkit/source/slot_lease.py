@@ -1,0 +1,44 @@
+"""The lease on the source: an advisory lock, so that runners on several machines are kept apart too."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from toolkit.source.connection import Connection, connect
+from toolkit.values import resources
+from toolkit.values.config import Config
+from toolkit.values.errors import LeaseHeld
+
+_CLASS = 0x636463  # "cdc"
+
+
+@contextmanager
+def hold_slot_lease(config: Config) -> Iterator[None]:
+    """Hold the lease of the configured slot. The server frees it when this session ends, however it ends.
+
+    A session that is lost in between lets another runner begin. What the first one then commits is refused by the
+    commit itself, which names the table snapshot that it continues, and it moves the slot only to what is committed.
+
+    Raises:
+        LeaseHeld: another session holds it; the message says which.
+        SourceUnavailable: the server cannot be reached.
+    """
+    key = zlib.crc32(config.source.slot.encode()) & 0x7FFFFFFF
+    with connect(config) as conn:
+        row = conn.execute("select pg_catalog.pg_try_advisory_lock(%s::int4, %s::int4)", [_CLASS, key]).fetchone()
+        if not (row and row[0]):
+            raise LeaseHeld(
+                f"the lease of slot {config.source.slot!r} on the source is held by {_holder(conn, key)}; wait for it"
+                " to finish, or end that session"
+            )
+        yield
+
+
+def _holder(conn: Connection, key: int) -> str:
+    row = conn.execute(resources.load("introspect/lease_holder"), {"class": _CLASS, "key": key}).fetchone()
+    if row is None:
+        return "a session that has just ended"
+    pid, role, application, address, since = row
+    return f"pid {pid} (role {role}, {application or 'no application name'}, from {address}, since {since})"
