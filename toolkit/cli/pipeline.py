@@ -212,15 +212,15 @@ def repair(
     parts = {"--columns": columns, "--partition": partition, "--rows": rows, "--differing": differing}
     if sum(map(bool, parts.values())) > 1:
         raise click.UsageError(f"{', '.join(parts)} exclude each other")
-    if differing and len(tables) != 1:
-        raise click.UsageError("--differing is of exactly one table")
+    if any(parts.values()) and len(tables) != 1:
+        raise click.UsageError(f"{', '.join(parts)}: name exactly one table")
     config = ctx.config
+    scope = copy.Scope(
+        tuple(c.strip() for c in columns.split(",")) if columns else (),
+        partition,
+        differing_rows.keys(config, tables[0]) if differing else rows,
+    )
     with only_runner(config):
-        scope = copy.Scope(
-            tuple(c.strip() for c in columns.split(",")) if columns else (),
-            partition,
-            differing_rows.keys(config, tables[0]) if differing else rows,
-        )
         done = copy.repair(config, tables, scope=scope)
     ctx.output.record(done)
     return RED if done.left_out else 0
