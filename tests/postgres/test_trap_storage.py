@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import re
 import resource
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from urllib.parse import urlparse
 
 import pytest
 from click.testing import CliRunner, Result
@@ -18,12 +22,15 @@ from toolkit.capture import initialise, slot_drain
 from toolkit.capture.runner import only_runner
 from toolkit.cli import frame, main
 from toolkit.lake import jdbc, reads
+from toolkit.lake.jdbc import JdbcCatalog
 from toolkit.lake.lease import LEASE_NAME
 from toolkit.lake.ledger import Ledger
+from toolkit.ops import diagnosis
 from toolkit.source import connection, slot
 from toolkit.values import config as configuration
 from toolkit.values.config import Config
 from toolkit.values.errors import LakeError
+from toolkit.values.lsn import Lsn
 
 __all__ = ["plain_lake"]
 pytestmark = pytest.mark.postgres
@@ -152,3 +159,59 @@ def test_trap_019_runners_on_two_machines_exclude_each_other(
         assert "cdc-toolkit, from" in done.output
     assert _cdc(config, monkeypatch, "drain").exit_code == 0
     assert ((config.work_dir / LEASE_NAME).stat().st_mode & 0o777) == 0o600  # who cannot open it cannot lock it
+
+
+def test_trap_012_what_a_commit_wrote_is_on_the_disk_before_the_slot_moves(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Data files, manifests, the metadata file, and every folder that names one of them."""
+    synced: set[Path] = set()
+    moved: list[Lsn] = []
+    fsync, advance = os.fsync, slot.advance
+
+    def note_sync(descriptor: int) -> None:
+        fsync(descriptor)
+        synced.add(Path(f"/proc/self/fd/{descriptor}").resolve())
+
+    def note_advance(conn: connection.Connection, name: str, lsn: Lsn) -> Lsn:
+        table = JdbcCatalog(config).load_table("raw.events")
+        snapshot = table.current_snapshot()
+        assert snapshot is not None
+        made = {Path(urlparse(table.metadata_location).path), Path(urlparse(snapshot.manifest_list).path)}
+        for manifest in snapshot.manifests(table.io):
+            if manifest.added_snapshot_id == snapshot.snapshot_id:
+                made.add(Path(urlparse(manifest.manifest_path).path))
+                made |= {Path(urlparse(e.data_file.file_path).path) for e in manifest.fetch_manifest_entry(table.io)}
+        assert len(made) >= 5 and any(file.suffix == ".parquet" for file in made)
+        folders = {folder for file in made for folder in file.parents if folder.is_relative_to(config.warehouse)}
+        assert made | folders <= synced
+        moved.append(lsn)
+        return advance(conn, name, lsn)
+
+    sql(config, "insert into public.a values (2, 'two')")
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(slot, "advance", note_advance)
+    slot_drain.drain(config)
+    assert moved
+
+
+def test_trap_012_a_half_written_metadata_file_has_a_way_out(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The power failed after the catalog named the file, and before the slot moved."""
+    sql(config, "insert into public.a values (2, 'two')")
+    with monkeypatch.context() as patch:
+        patch.setattr(slot, "advance", lambda *_: None)
+        slot_drain.drain(config)
+    location = reads.metadata_location(config, "raw.events")
+    assert location is not None
+    damaged = Path(urlparse(location).path)
+    damaged.write_bytes(damaged.read_bytes()[:1000])
+    with pytest.raises(LakeError, match=f"metadata file {damaged} cannot be read: .*; run `cdc doctor`"):
+        slot_drain.drain(config)
+    (found,) = [d for d in diagnosis.doctor(config) if d.what == "lake" and d.level == "error"]
+    assert str(damaged) in found.found and found.remedy is not None
+    command = re.search(r'sqlite3 (\S+) "(update .*?)"; then run `cdc drain`', found.remedy)
+    assert command is not None
+    with closing(sqlite3.connect(command[1])) as catalog, catalog:
+        assert catalog.execute(command[2]).rowcount == 1
+    slot_drain.drain(config)
+    assert current(config, "a") == on_source(config, "a")

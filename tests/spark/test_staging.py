@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,6 +69,25 @@ def test_a_retry_replaces_its_own_batch(spark: SparkSession, lake: Config, commi
     commit(2, StubTask(2, 4), mark="again")
     assert contents(spark) == once
     assert [b.batch_id for b in Ledger(lake).batches()] == [1, 2]
+
+
+def test_trap_012_a_commit_is_on_the_disk_when_it_returns(
+    lake: Config, commit: Commit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark forces no file to the disk, so the toolkit does, with every folder that names one."""
+    synced: set[Path] = set()
+    fsync = os.fsync
+
+    def note(descriptor: int) -> None:
+        fsync(descriptor)
+        synced.add(Path(f"/proc/self/fd/{descriptor}").resolve())
+
+    monkeypatch.setattr(os, "fsync", note)
+    before = set(lake.warehouse.glob("raw/**/*"))
+    commit(1, StubTask(1, 3), StubTask(1, 2, first=3))
+    made = {path for path in set(lake.warehouse.glob("raw/**/*")) - before if not path.name.startswith(".")}
+    assert {path.suffix for path in made} == {"", ".avro", ".json", ".parquet"}
+    assert made | {lake.warehouse, lake.warehouse / "raw"} <= synced
 
 
 def test_a_lost_answer_leaves_the_same_rows(spark: SparkSession, lake: Config, commit: Commit) -> None:

@@ -29,24 +29,57 @@ def metadata_location(config: Config, table: str) -> str | None:
     Raises:
         LakeError: the catalog file is not a catalog, or cannot be read.
     """
+    return _locations(config, table)[0]
+
+
+def _locations(config: Config, table: str) -> tuple[str | None, str | None]:
+    """The current and the previous metadata file, as the catalog names them."""
     database = config.catalog_db
     if not database.is_file():
-        return None
+        return None, None
     namespace, _, name = table.rpartition(".")
     try:
         with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)) as connection:
             row = connection.execute(
-                "SELECT metadata_location FROM iceberg_tables"
+                "SELECT metadata_location, previous_metadata_location FROM iceberg_tables"
                 " WHERE catalog_name = ? AND table_namespace = ? AND table_name = ?",
                 (config.lake.catalog, namespace, name),
             ).fetchone()
     except sqlite3.OperationalError as error:
         if "no such table" in str(error):
-            return None
+            return None, None
         raise LakeError(f"reading the catalog {database}: {error}") from None
     except sqlite3.DatabaseError as error:
         raise LakeError(f"reading the catalog {database}: {error}; [lake] uri must name an Iceberg catalog") from None
-    return row[0] if row else None
+    return (row[0], row[1]) if row else (None, None)
+
+
+def way_back(config: Config, table: str) -> str | None:
+    """What to do about a metadata file that is missing or damaged; None if the current one can be read.
+
+    A commit is forced to the disk before the slot moves. So what the lost commit had is still in the slot, and the
+    metadata file before it is a complete state of the table; where that does not hold, the next drain refuses.
+    """
+    try:
+        metadata(config, table)
+    except LakeError:
+        pass
+    else:
+        return None
+    namespace, _, name = table.rpartition(".")
+    place = (config.lake.catalog, namespace, name)
+    before = _locations(config, table)[1]
+    if before is None or not Path(urlparse(before).path).is_file():
+        return "restore that file from a backup of the lake"
+    where = " and ".join(
+        f"{column} = '{value}'"
+        for column, value in zip(("catalog_name", "table_namespace", "table_name"), place, strict=True)
+    )
+    return (
+        "restore that file from a backup of the lake; or stop all runs, and let the catalog name the file before it by"
+        f" sqlite3 {config.catalog_db} \"update iceberg_tables set metadata_location = '{before}' where {where}\"; then"
+        " run `cdc drain`, which reads what was lost from the slot once more, or refuses"
+    )
 
 
 def metadata(config: Config, table: str) -> dict[str, Any] | None:
@@ -66,7 +99,9 @@ def metadata(config: Config, table: str) -> dict[str, Any] | None:
         except (OSError, ValueError) as error:
             # Between the two reads the table may have been dropped, or committed to so often that the file is gone.
             if attempt == 2 or metadata_location(config, table) == location:
-                raise LakeError(f"table {table}: metadata file {path} cannot be read: {error}") from None
+                raise LakeError(
+                    f"table {table}: metadata file {path} cannot be read: {error}; run `cdc doctor`"
+                ) from None
     return None
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from toolkit.lake import reads
+from toolkit.lake import durable, reads
 from toolkit.lake.frames import Part, events_frame
 from toolkit.lake.ledger import SUMMARY_KEY, conflict
 from toolkit.lake.tables import EVENTS
@@ -76,10 +76,11 @@ def commit_batch(
         landed = _committed(config, record)  # the answer may be lost, not the commit
         if landed is None:
             raise _refusal(record, error) from None
-        return landed
-    landed = _committed(config, record)
-    if landed is None:
-        raise LakeError(f"committing batch {record.batch_id}: Spark reports success, but {EVENTS} does not have it")
+    else:
+        landed = _committed(config, record)
+        if landed is None:
+            raise LakeError(f"committing batch {record.batch_id}: Spark reports success, but {EVENTS} does not have it")
+    durable.sync_commit(config, EVENTS, landed)
     return landed
 
 

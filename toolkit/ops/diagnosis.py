@@ -77,7 +77,7 @@ def _source(config: Config) -> list[Diagnosis]:
 
 
 def _lake(config: Config) -> list[Diagnosis]:
-    from toolkit.lake import session, tables
+    from toolkit.lake import reads, session, tables
     from toolkit.lake.ledger import Ledger
     from toolkit.lake.proofs import proven
     from toolkit.rawlog.states import table_states
@@ -111,7 +111,11 @@ def _lake(config: Config) -> list[Diagnosis]:
                     )
                 )
     except CdcError as error:
-        found.append(Diagnosis("error", "lake", str(error), None))
+        try:
+            remedy = reads.way_back(config, tables.EVENTS)
+        except CdcError:
+            remedy = None
+        found.append(Diagnosis("error", "lake", str(error), remedy))
     return found
 
 
