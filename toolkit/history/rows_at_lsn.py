@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from toolkit.history.versions import resolve
 from toolkit.lake import proofs, row_versions
 from toolkit.lake.proofs import found_wrong
-from toolkit.rawlog.states import known_at, states_at
+from toolkit.rawlog.states import State, states_at, verdicts
 from toolkit.values.errors import ConfigError, NotProven
 from toolkit.values.lsn import Lsn
 
@@ -93,14 +93,15 @@ def _require_known(ledger: Ledger, version: TableVersion, as_of: Lsn | None) -> 
         raise ConfigError(f"rows of {version.identifier} as of {as_of}: the log does not reach that far, {end}")
     as_of = ledger.exact_at(as_of)
     doing = f"rows of {version.identifier} as of {as_of}"
-    newest = known_at(ledger, as_of).get(version.relid)
-    if newest is None:
+    verdict = verdicts(ledger, as_of).get(version.relid)
+    if verdict is None or verdict.known is None:
         raise ConfigError(f"{doing}: it was not captured yet at that LSN")
-    if newest.kind == "gap":
-        raise NotProven(f"{doing}: stale since {newest.end_lsn}: {newest.payload.get('reason')}")
+    if verdict.unknown:
+        gap = verdict.unknown[0]
+        raise NotProven(f"{doing}: stale since {gap.end_lsn}: {gap.payload.get('reason')}")
     then = ledger.latest_versions(as_of)[version.relid]
     if then.table.dropped:
         raise ConfigError(f"{doing}: it was dropped at {then.end_lsn}; give an LSN below")
     for found, state in states_at(ledger, as_of, found_wrong(ledger.config, ledger)):
-        if found.table.relid == version.relid and state.state != "ok":
+        if found.table.relid == version.relid and state.state != State.OK:
             raise NotProven(f"{doing}: stale since {state.from_lsn}: {state.reason}; {state.remedy}")

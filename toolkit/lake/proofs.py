@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from toolkit.rawlog.states import WHOLE
+from toolkit.rawlog.states import verdicts
 from toolkit.values.errors import NotProven
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import lake_table, quote_spark
@@ -45,7 +45,7 @@ def found_wrong(config: Config, ledger: LogReader) -> dict[int, tuple[Lsn, Lsn]]
     """
     from toolkit.lake.scans import scan
 
-    last, right = ledger.last(), proven(config, ledger)
+    last, right, judged = ledger.last(), proven(config, ledger), verdicts(ledger)
     found: dict[int, tuple[Lsn, Lsn]] = {}
     for row in scan(config, PUBLISHED):
         if last is None or row["status"] != "different" or row["checked_lsn"] is None:
@@ -53,8 +53,8 @@ def found_wrong(config: Config, ledger: LogReader) -> dict[int, tuple[Lsn, Lsn]]
         relid, checked = row["relid"], Lsn(row["checked_lsn"])
         mine = [b for b in ledger.baselines() if b.relid == relid and b.generation == last.generation]
         if mine and all(b.end_lsn <= checked for b in mine):
-            copied = (Lsn(b.end_lsn) for b in mine if b.scope in WHOLE)
-            found[relid] = max([right.get(relid, Lsn(0)), *copied]), checked
+            known = judged[relid].known
+            found[relid] = max(right.get(relid, Lsn(0)), Lsn(known.end_lsn if known else 0)), checked
     return found
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from toolkit.lake.ledger import require_ledger
 from toolkit.lake.proofs import proven
-from toolkit.rawlog.states import TableState, live_tables, table_states
+from toolkit.rawlog import states
+from toolkit.rawlog.states import State, TableState, live_tables, table_states
 from toolkit.values.errors import CdcError, LakeError
 from toolkit.values.lsn import Lsn
 
@@ -44,7 +45,7 @@ class Status:
     @property
     def red(self) -> bool:
         """Say whether a table is stale."""
-        return any(t.state != "ok" for t in self.tables)
+        return any(t.state != State.OK for t in self.tables)
 
 
 def status(config: Config) -> Status:
@@ -93,8 +94,6 @@ def dropped_tables(ledger: Ledger) -> tuple[DroppedTable, ...]:
     from toolkit.lake import reads
 
     built = set(reads.tables(ledger.config, "history"))
-    based = {event.relid for event in ledger.baselines()}
-    gone = [v for v in ledger.latest_versions().values() if v.table.dropped and v.table.relid in based]
     return tuple(
         DroppedTable(
             v.table.identifier,
@@ -102,8 +101,7 @@ def dropped_tables(ledger: Ledger) -> tuple[DroppedTable, ...]:
             Lsn(v.end_lsn),
             f"history.{v.history_name}" if v.history_name in built else None,
         )
-        for v in sorted(gone, key=lambda v: (v.end_lsn, v.ordinal))
-        if v.table.published
+        for v in states.dropped_tables(ledger)
     )
 
 

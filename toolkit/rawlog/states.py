@@ -1,9 +1,10 @@
-"""The state of each captured table, read from the log alone: `ok` or `stale`."""
+"""Decide the state of each captured table from its events and the newest proof."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from toolkit.rawlog import order
@@ -17,19 +18,81 @@ if TYPE_CHECKING:
     from toolkit.values.table import SchemaVersion, TableVersion
 
 
-#: Scopes of the baselines behind which every row is known: all was read, or a check has found the rest to be right too.
+class State(StrEnum):
+    """State of a table."""
+
+    OK = "ok"
+    STALE = "stale"
+
+
+#: Scopes of the baselines from which on every row is known: all rows were copied, or a check found all of them equal.
 WHOLE = ("all", "check")
-#: Why a table is stale that never was captured itself.
+#: Why a table is stale that was never captured itself.
 UNDER_ITS_NAME = "a new table under the name of a captured one, not in the publication"
 
 
 @dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the events of one table and its newest proof say about its rows. Tuples are in log order."""
+
+    whole: tuple[TableEvent, ...]  # baselines from which on every row is known; none without a complete copy in the log
+    unknown: tuple[TableEvent, ...]  # gaps that none of them covers: the rows are not known from the first one on
+    unproven: tuple[TableEvent, ...]  # the same, but a repair counts only once a check has proven it
+    repaired: TableEvent | None  # the last baseline, if it is after all gaps of `unproven`
+    parts: tuple[TableEvent, ...]  # copies of a part after the last of `whole`
+
+    @property
+    def known(self) -> TableEvent | None:
+        """Give the last baseline from which on every row is known; None without a complete copy in the log."""
+        return self.whole[-1] if self.whole else None
+
+
+def judge(events: Iterable[TableEvent], proven: Lsn | None = None) -> Verdict:
+    """Judge one table by its baselines and gaps, in any order, and the newest LSN at which a check found it equal.
+
+    Gaps before the first complete copy do not count. A later baseline covers the gaps before it if it is of all rows.
+    The copy of a part covers nothing: what it left out is known from the baseline on with which a check confirms it.
+    """
+    ordered = sorted(events, key=order.position)
+    baselines = [e for e in ordered if e.kind == "baseline"]
+    gaps = [e for e in ordered if e.kind == "gap"]
+    first = next((b for b in baselines if b.scope == "all"), None)
+    if first is None:
+        return Verdict((), tuple(gaps), tuple(gaps), None, ())
+    whole = (first, *(b for b in _after(baselines, first) if b.scope in WHOLE))
+    settled = [b for b in whole if b is first or b.scope == "check" or (proven is not None and b.end_lsn <= proven)]
+    unproven, last = _after(gaps, settled[-1]), baselines[-1]
+    return Verdict(
+        whole=whole,
+        unknown=_after(gaps, whole[-1]),
+        unproven=unproven,
+        repaired=last if unproven and order.position(last) > order.position(unproven[-1]) else None,
+        parts=_after(baselines, whole[-1]),
+    )
+
+
+def _after(events: Iterable[TableEvent], event: TableEvent) -> tuple[TableEvent, ...]:
+    return tuple(e for e in events if order.position(e) > order.position(event))
+
+
+def verdicts(ledger: LogReader, at: Lsn | None = None, proven: Mapping[int, Lsn] | None = None) -> dict[int, Verdict]:
+    """Judge each table with a baseline or gap in the current generation, by relid: now, or as of `at`."""
+    last = ledger.last()
+    found: dict[int, list[TableEvent]] = {}
+    for event in (*ledger.baselines(), *ledger.gaps()):
+        current = last is not None and event.generation == last.generation
+        if current and event.relid is not None and (at is None or event.commit_lsn < at):
+            found.setdefault(event.relid, []).append(event)
+    return {relid: judge(events, (proven or {}).get(relid)) for relid, events in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
 class TableState:
-    """One captured table. `from_lsn` is the first end LSN at which the table is doubtful; None when it is `ok`."""
+    """One captured table. `from_lsn` is the first end LSN at which its rows are not known; None when it is `ok`."""
 
     table: str
     relid: int
-    state: str
+    state: State
     reason: str | None
     from_lsn: Lsn | None
     remedy: str | None
@@ -38,7 +101,7 @@ class TableState:
     @property
     def comparable(self) -> bool:
         """Whether a check can say something about it."""
-        return self.state == "ok" or self.repaired_lsn is not None
+        return self.state == State.OK or self.repaired_lsn is not None
 
 
 def live_tables(ledger: LogReader) -> tuple[TableVersion, ...]:
@@ -51,118 +114,98 @@ def _live(versions: Iterable[SchemaVersion]) -> tuple[TableVersion, ...]:
     return tuple(sorted(live, key=lambda t: (t.schema, t.name)))
 
 
-def known_at(ledger: LogReader, at: Lsn) -> dict[int, TableEvent]:
-    """By relid, the last baseline or gap before an LSN, where there is a baseline: a gap means that nobody knows.
-
-    The copy of a part heals nothing by itself: what it left out is right from the check on that says so.
-    """
-    last = ledger.last()
-    generation = last.generation if last is not None else None
-    whole = (b for b in ledger.baselines() if b.scope in WHOLE)
-    events = (e for e in (*whole, *ledger.gaps()) if e.generation == generation and e.commit_lsn < at)
-    found: dict[int, TableEvent] = {}
-    for event in sorted(events, key=order.position):
-        if event.relid is not None and (event.kind == "baseline" or event.relid in found):
-            found[event.relid] = event
-    return found
-
-
 def states_at(
     ledger: LogReader, at: Lsn, wrong: Mapping[int, tuple[Lsn, Lsn]]
 ) -> tuple[tuple[SchemaVersion, TableState], ...]:
-    """The tables that were there and captured at an LSN, as they were then, and whether their rows can be known.
+    """Give the tables that existed and were captured at an LSN, as they were then, and whether their rows are known.
 
+    A repair counts from its copy on, also before a check has proven it.
     `wrong` are those that a check has found to differ, as `toolkit.lake.proofs.found_wrong` gives them.
     """
-    versions, known = ledger.latest_versions(at), known_at(ledger, at)
+    versions, judged, now = ledger.latest_versions(at), verdicts(ledger, at), verdicts(ledger)
     found = []
     for table in _live(versions.values()):
-        event = known.get(table.relid)
-        if event is None:
+        verdict = judged.get(table.relid)
+        if verdict is None or verdict.known is None:
             continue
-        state = TableState(table.identifier, table.relid, "ok", None, None, None)
-        if event.kind == "gap":
-            whole = (b for b in ledger.baselines() if b.relid == table.relid and b.scope in WHOLE)
-            healed = min((b.end_lsn for b in whole if b.end_lsn > at), default=None)
-            remedy = f"an LSN below {event.end_lsn}" + (f", or from {healed} on" if healed else "")
-            state = replace(
-                state, state="stale", reason=str(event.payload.get("reason")), from_lsn=event.end_lsn, remedy=remedy
-            )
+        state = TableState(table.identifier, table.relid, State.OK, None, None, None)
+        stale = replace(state, state=State.STALE)
+        if verdict.unknown:
+            since = verdict.unknown[0].end_lsn
+            healed = next((b.end_lsn for b in now[table.relid].whole if b.end_lsn > at), None)
+            remedy = f"an LSN below {since}" + (f", or from {healed} on" if healed else "")
+            state = replace(stale, reason=_reason(verdict.unknown), from_lsn=since, remedy=remedy)
         elif at > (doubtful := wrong.get(table.relid, (at, at)))[0]:
             right, checked = doubtful
             reason = f"a check found at {checked} that rows differ, and they were last known to be right at {right}"
             remedy = f"an LSN up to {right}, or heal what the check names and check again"
-            state = replace(state, state="stale", reason=reason, from_lsn=right, remedy=remedy)
-        elif table.borrowing and event.end_lsn < at:
-            state = replace(
-                state, state="stale", reason=table.borrowing, from_lsn=event.end_lsn, remedy="store it as oid or text"
-            )
+            state = replace(stale, reason=reason, from_lsn=right, remedy=remedy)
+        elif table.borrowing and verdict.known.end_lsn < at:
+            since = verdict.known.end_lsn
+            state = replace(stale, reason=table.borrowing, from_lsn=since, remedy="store it as oid or text")
         found.append((versions[table.relid], _whole(ledger, versions[table.relid], state)))
     return tuple(found)
 
 
+def _reason(gaps: Sequence[TableEvent]) -> str:
+    return str(gaps[0].payload.get("reason"))
+
+
 def unproven(ledger: LogReader, proven: Mapping[int, Lsn]) -> dict[int, Lsn]:
-    """Tables of which a part was copied, and since then neither all nor compared, with the LSN that has proven them."""
-    last = ledger.last()
-    found: dict[int, Lsn] = {}
-    for baseline in sorted(ledger.baselines(), key=order.position):
-        relid = baseline.relid
-        if relid is None or last is None or baseline.generation != last.generation:
-            continue
-        if baseline.scope in WHOLE:
-            found.pop(relid, None)
-        elif baseline.end_lsn <= proven.get(relid, Lsn(0)):
-            found[relid] = proven[relid]
-    return found
+    """Give the tables of which a part was copied and that a check has compared whole since, with the LSN of the check.
+
+    A baseline of scope `check` at that LSN makes their rows known.
+    """
+    return {
+        relid: proven[relid]
+        for relid, verdict in verdicts(ledger).items()
+        if relid in proven and any(part.end_lsn <= proven[relid] for part in verdict.parts)
+    }
 
 
 def table_states(ledger: LogReader, proven: Mapping[int, Lsn] | None = None) -> tuple[TableState, ...]:
     """States of all live tables, and of tables that were captured and no longer are though `[source]` names them.
 
-    A table is stale from the first gap that no later baseline covers. One that was repaired stays stale until parity
-    was proven at or behind its baseline: `proven` holds the newest such LSN by relid (`toolkit.lake.proofs`).
+    A table is stale from the first gap that no later baseline covers. One that was repaired stays stale until a check
+    has proven it at or after its baseline: `proven` holds the newest such LSN by relid (`toolkit.lake.proofs`).
     """
-    latest = ledger.latest_versions()
-    generations = {relid: version.generation for relid, version in latest.items()}
-    baselines: dict[int, list[TableEvent]] = {}
-    gaps: dict[int, list[TableEvent]] = {}
-    for kept, events in ((baselines, ledger.baselines()), (gaps, ledger.gaps())):
-        for event in sorted(events, key=order.position):
-            if event.relid is not None and event.generation == generations.get(event.relid):
-                kept.setdefault(event.relid, []).append(event)
-    proven = proven or {}
+    latest, proven = ledger.latest_versions(), proven or {}
+    judged = verdicts(ledger, proven=proven)
     states = []
     for table in live_tables(ledger):
-        read, at = baselines.get(table.relid, []), proven.get(table.relid, Lsn(0))
-        state = _shown(ledger, table, _state(ledger, table, read, gaps.get(table.relid, []), at), read, at)
+        verdict = judged.get(table.relid, judge(()))
+        state = _shown(ledger, table, _state(ledger, table, verdict), verdict, proven.get(table.relid, Lsn(0)))
         states.append(_whole(ledger, latest[table.relid], state))
-    return (*states, *_silenced(ledger, set(baselines)))
+    return (*states, *_silenced(ledger, _copied(ledger)))
 
 
-def _state(
-    ledger: LogReader, table: TableVersion, baselines: Sequence[TableEvent], gaps: Sequence[TableEvent], proven: Lsn
-) -> TableState:
-    """The state of one table; baselines and gaps are in log order."""
+def dropped_tables(ledger: LogReader) -> tuple[SchemaVersion, ...]:
+    """Give the last versions of the captured tables that were dropped from the source, in log order."""
+    copied = _copied(ledger)
+    gone = (v for v in ledger.latest_versions().values() if v.table.dropped and v.table.published)
+    return tuple(sorted((v for v in gone if v.table.relid in copied), key=order.position))
+
+
+def _copied(ledger: LogReader) -> set[int]:
+    last = ledger.last()
+    return {b.relid for b in ledger.baselines() if b.relid is not None and last and b.generation == last.generation}
+
+
+def _state(ledger: LogReader, table: TableVersion, verdict: Verdict) -> TableState:
     remedy = f"cdc repair {table.identifier}"
-    first = next((b for b in baselines if b.scope == "all"), None)
-    if first is None:
+    if verdict.known is None:
         reason = "no complete snapshot of it is in the log"
-        return TableState(table.identifier, table.relid, "stale", reason, Lsn(0), remedy)
-    # Nothing before the first baseline counts. A later one heals, and only a check can say whether it healed all of it.
-    healing = (b for b in baselines if b is first or b.scope == "check" or Lsn(b.end_lsn) <= proven)
-    known = max(map(order.position, healing))
-    open_gaps = [g for g in gaps if order.position(g) > known]
-    if not open_gaps:
-        return TableState(table.identifier, table.relid, "ok", None, None, None)
-    reason, since = str(open_gaps[0].payload.get("reason")), Lsn(open_gaps[0].end_lsn)
-    if order.position(baselines[-1]) > order.position(open_gaps[-1]):
-        at = Lsn(baselines[-1].end_lsn)
+        return TableState(table.identifier, table.relid, State.STALE, reason, Lsn(0), remedy)
+    if not verdict.unproven:
+        return TableState(table.identifier, table.relid, State.OK, None, None, None)
+    reason, since = _reason(verdict.unproven), Lsn(verdict.unproven[0].end_lsn)
+    if verdict.repaired is not None:
+        at = Lsn(verdict.repaired.end_lsn)
         reason = f"{reason}; repaired at {at}, and parity is not proven since"
-        return TableState(
-            table.identifier, table.relid, "stale", reason, since, f"cdc check {table.identifier}", repaired_lsn=at
-        )
-    needed = _needed(ledger, open_gaps)
-    return TableState(table.identifier, table.relid, "stale", reason, since, f"{needed}{remedy}")
+        remedy = f"cdc check {table.identifier}"
+        return TableState(table.identifier, table.relid, State.STALE, reason, since, remedy, repaired_lsn=at)
+    needed = _needed(ledger, verdict.unproven)
+    return TableState(table.identifier, table.relid, State.STALE, reason, since, f"{needed}{remedy}")
 
 
 def _needed(ledger: LogReader, gaps: Sequence[TableEvent]) -> str:
@@ -176,18 +219,16 @@ def _needed(ledger: LogReader, gaps: Sequence[TableEvent]) -> str:
     return f"{newest['first']}, then " if "first" in newest else ""
 
 
-def _shown(
-    ledger: LogReader, table: TableVersion, state: TableState, baselines: Sequence[TableEvent], proven: Lsn
-) -> TableState:
-    """The state, but stale behind the last copy or proof where the text of a column changes without an event."""
+def _shown(ledger: LogReader, table: TableVersion, state: TableState, verdict: Verdict, proven: Lsn) -> TableState:
+    """The state, but stale after the last copy or proof where the text of a column changes without an event."""
     last, reason = ledger.last(), table.borrowing
-    if reason is None or state.state != "ok" or last is None:
+    if reason is None or state.state != State.OK or last is None or verdict.known is None:
         return state
-    since = max([proven, *(Lsn(b.end_lsn) for b in baselines if b.scope in WHOLE)])
+    since = max(proven, Lsn(verdict.known.end_lsn))
     if since >= last.complete_to:
         return state
     remedy = f"cdc check {table.identifier}, which proves it as of now; or store it as oid or text"
-    return replace(state, state="stale", reason=reason, from_lsn=since, remedy=remedy, repaired_lsn=since)
+    return replace(state, state=State.STALE, reason=reason, from_lsn=since, remedy=remedy, repaired_lsn=since)
 
 
 def _whole(ledger: LogReader, version: SchemaVersion, state: TableState) -> TableState:
@@ -198,7 +239,7 @@ def _whole(ledger: LogReader, version: SchemaVersion, state: TableState) -> Tabl
     reason, remedy = unsent
     return replace(
         state,
-        state="stale",
+        state=State.STALE,
         reason=f"{state.reason}; {reason}" if state.reason else reason,
         from_lsn=state.from_lsn or version.end_lsn,
         remedy=remedy,
@@ -241,7 +282,7 @@ def _silenced(ledger: LogReader, captured: set[int]) -> Iterator[TableState]:
                 reason = "its triggers are not all on it, or the change log is not whole or not published"
         else:
             reason, remedy = UNDER_ITS_NAME, back
-        yield TableState(table.identifier, relid, "stale", reason, latest[relid].end_lsn, remedy)
+        yield TableState(table.identifier, relid, State.STALE, reason, latest[relid].end_lsn, remedy)
 
 
 def _under_root(table: TableVersion, tables: Mapping[int, TableVersion]) -> bool:

@@ -1,0 +1,121 @@
+"""Every reader of table states says the same of all short sequences of what can befall a table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from tests.support_states import KNOWN, START, STEP, Life, Played, batch, sequences
+from toolkit.history import rows_at_lsn
+from toolkit.rawlog.memory import MemoryReading
+from toolkit.rawlog.states import State, dropped_tables, states_at, table_states, unproven
+from toolkit.values.config import Config
+from toolkit.values.errors import ConfigError, NotProven
+from toolkit.values.lsn import Lsn
+
+
+def reading(config: Config, played: Played) -> MemoryReading:
+    return MemoryReading(config, 1, [asdict(event) for event in (*played.events, batch(played.head))])
+
+
+def check_now(log: MemoryReading, played: Played) -> None:
+    """What `cdc status` shows."""
+    found = {state.relid: state for state in table_states(log, played.proofs)}
+    gone = {life.relid for life in played.lives if life.dropped and life.phases[:-1] and copied(life, played)}
+    assert {version.table.relid for version in dropped_tables(log)} == gone
+    assert found.keys() == {life.relid for life in played.lives if not life.dropped}
+    for life in played.lives:
+        if life.dropped:
+            continue
+        state = found[life.relid]
+        assert state.state == ("ok" if life.phase == "ok" else "stale")
+        assert state.from_lsn == (0 if life.phase == "none" else life.stale)
+        assert state.repaired_lsn == life.repaired
+        assert state.comparable == (life.phase in ("ok", "part", "whole"))
+        assert state.remedy == {
+            "ok": None, "part": f"cdc check public.{life.name}", "whole": f"cdc check public.{life.name}",
+        }.get(life.phase, f"cdc repair public.{life.name}")  # fmt: skip
+
+
+def copied(life: Life, played: Played) -> bool:
+    return any(e.relid == life.relid and e.kind == "baseline" for e in played.events)
+
+
+def check_at(log: MemoryReading, played: Played, lsn: int) -> None:
+    """What was known at an LSN: the states of then, and whether `cdc rows --as-of-lsn` answers."""
+    then = {version.table.relid: state for version, state in states_at(log, Lsn(lsn), {})}
+    latest = log.latest_versions()
+    for life in played.lives:
+        before = [(letter, phase) for at, letter, phase in life.phases if at <= lsn]
+        letter, phase = before[-1] if before else ("", "none")
+        there = letter != "D" and phase != "none"
+        assert (life.relid in then) == there
+        refused: type[Exception] | None = None
+        if phase == "none" or (letter == "D" and phase in KNOWN):
+            refused = ConfigError
+        elif phase not in KNOWN:
+            refused = NotProven
+        if there:
+            assert then[life.relid].state == ("ok" if refused is None else "stale")
+        try:
+            rows_at_lsn._require_known(log, latest[life.relid].table, Lsn(lsn))  # type: ignore[arg-type]
+        except (ConfigError, NotProven) as error:
+            assert type(error) is refused, str(error)
+        else:
+            assert refused is None
+
+
+def test_all_readers_agree_on_all_short_sequences(tmp_path: Path) -> None:
+    config = Config(root=tmp_path)
+    phases: Counter[str] = Counter()
+    for letters in sequences(5):
+        played = Played(letters)
+        log = reading(config, played)
+        phases[played.lives[-1].phase] += 1
+        try:
+            check_now(log, played)
+            # As of earlier LSNs four letters are enough: the state at an LSN and one that hides it, twice.
+            for lsn in range(START + STEP, played.head + 1, STEP) if len(letters) < 5 else (played.head,):
+                check_at(log, played, lsn)
+            life = played.lives[-1]
+            if life.phases and life.phases[-1][1] != "V" and life.phase not in ("none", "broken"):
+                # A check at the head would note a baseline for exactly the tables with a copied part.
+                proofs = {life.relid: Lsn(played.head)}
+                assert unproven(log, proofs) == (proofs if life.part else {})
+        except AssertionError as error:
+            raise AssertionError(f"after {letters!r}") from error
+    assert min(phases[phase] for phase in ("none", "ok", "broken", "part", "whole")) > 100, phases
+
+
+@pytest.mark.parametrize(
+    ("letters", "state", "known"),
+    [
+        ("WG", State.STALE, False),
+        ("WGW", State.STALE, True),
+        ("WGWV", State.OK, True),
+        ("WGP", State.STALE, False),
+        ("WGPV", State.OK, True),
+        ("P", State.STALE, None),
+        ("PV", State.STALE, None),
+        ("WGPW", State.STALE, True),
+        ("WGWGW", State.STALE, True),
+    ],
+)
+def test_named_sequences(tmp_path: Path, letters: str, state: State, known: bool | None) -> None:
+    played = Played(letters)
+    log = reading(Config(root=tmp_path), played)
+    (now,) = table_states(log, played.proofs)
+    then = [found.state == State.OK for _, found in states_at(log, Lsn(played.head), {})]
+    assert (now.state, then) == (state, [] if known is None else [known])
+
+
+def test_the_remedy_names_the_first_of_two_gaps(tmp_path: Path) -> None:
+    """It named an LSN below the last one, at which the rows are not known either."""
+    log = reading(Config(root=tmp_path), Played("WGG"))
+    ((_, state),) = states_at(log, Lsn(START + 3 * STEP), {})
+    first = Lsn(START + 2 * STEP)
+    assert (state.from_lsn, state.remedy) == (first, f"an LSN below {first}")
+    assert states_at(log, Lsn(first - 1), {})[0][1].state == State.OK
