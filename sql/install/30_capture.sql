@@ -74,7 +74,17 @@ begin
         'sql', case (select convert_from(s.value, 'UTF8') from cdc.settings as s where s.name = 'sql')
           when 'none' then ''
           when 'hash' then 'sha256:' || encode(sha256(convert_to(current_query(), 'UTF8')), 'hex')
-          else left(current_query(), 10000)
+          else case
+            -- What may hold a password is not kept: of a role, a user mapping, or inside a connection string. No backslash
+            -- is in the patterns, because standard_conforming_strings of the session decides what one means.
+            when left(current_query(), 10000) ~* (
+              '(password|passwd|passfile|pwd|secret|token|connection)[[:alnum:]_]*"?'
+              || '([[:space:]]|/[*]([^*]|[*][^/])*[*]/)*(--[^'']*)?(=|:=|=>|:)?[[:space:]]*(e|u&)?[''$]'
+              || '|(password|passwd|passfile|pwd|secret|token)[[:space:]]*='
+              || '|://[^/[:space:]:@'']+:[^@[:space:]'']+@'
+            ) then ''
+            else left(current_query(), 10000)
+          end
         end,
         'objects', '[]'::jsonb,
         'created', '[]'::jsonb,

@@ -86,6 +86,27 @@ def test_envelope(captured: Captured) -> None:
     }  # fmt: skip
 
 
+def test_a_text_that_may_hold_a_password_is_not_captured(captured: Captured) -> None:
+    alter = "alter table public.t add x{} int"
+    kept = (
+        "",
+        "; comment on column public.t.a is 'the password of it'",
+        "; alter table public.t add password text default ''",
+    )
+    lost = (
+        "; create role cdc_r password 'pl4nted'; drop role cdc_r",
+        "; create role cdc_r encrypted PASSWORD /* x */ E'pl4nted'; drop role cdc_r",
+        "; select 'password=pl4nted'",
+        "; select 'postgresql://u:pl4nted@host/db'",
+        "; select $$password = pl4nted$$",
+    )
+    for number, more in enumerate((*kept, *lost)):
+        text = alter.format(number) + more
+        message = captured.ddl(text)[0]
+        assert message["tables"]
+        assert message["sql"] == (text if more in kept else ""), text
+
+
 def test_trap_068_to_071_rewrites_are_told_from_metadata_changes(captured: Captured) -> None:
     relid = captured.relid("public.t")
     constant = captured.ddl("alter table public.t add column c timestamptz default now()")

@@ -97,6 +97,8 @@ def _apply(project: Path, files: dict[Path, str], aliases: tuple[str, ...]) -> S
         if not target.is_file() or target.read_text(encoding="utf-8") != text:
             target.parent.mkdir(parents=True, exist_ok=True)
             partial = target.with_name(f".{target.name}.{os.getpid()}")
+            if path.name == "profiles.yml":  # has the settings of [spark]
+                partial.touch(mode=0o600)
             partial.write_text(text, encoding="utf-8")
             partial.replace(target)
             written.append(str(path))

@@ -6,6 +6,7 @@ Exit codes: 0 success, 1 failure, 2 wrong usage, 3 parity difference or stale ta
 from __future__ import annotations
 
 import functools
+import os
 import re
 import sqlite3
 import sys
@@ -82,12 +83,13 @@ def command(function: Callable[..., int | None]) -> Callable[..., None]:
         from toolkit.values import log_setup
 
         log_setup.configure(verbose=verbose, as_json=output_format == "json")
+        umask = os.umask(0o077)  # the lake, the spool and the reports hold rows: only this account reads them
         try:
             code = function(Context(config_path, output_format, verbose), **arguments)
         except CdcError as error:
             if verbose:
                 traceback.print_exc()
-            click.echo(f"cdc: {error}", err=True)
+            click.echo(f"cdc: {_shown(error)}", err=True)
             code = error.exit_code
         except KeyboardInterrupt:
             click.echo("cdc: interrupted; nothing half-done remains, run the command again", err=True)
@@ -100,9 +102,16 @@ def command(function: Callable[..., int | None]) -> Callable[..., None]:
             code = 1
         finally:
             _stop_spark()
+            os.umask(umask)
         sys.exit(code or 0)
 
     return run
+
+
+def _shown(error: CdcError) -> str:
+    from toolkit.cli.output import visible
+
+    return visible(str(error))
 
 
 def _missing(error: Exception) -> str | None:

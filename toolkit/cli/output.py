@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
 from datetime import date, datetime
@@ -87,7 +88,12 @@ class TextOutput:
 
     def text(self, line: str) -> None:
         """Write the line."""
-        click.echo(line)
+        click.echo(visible(line))
+
+
+def visible(text: str) -> str:
+    """Show control characters as escapes: a name from the source must not drive the terminal."""
+    return "".join(c if c in "\t\n" or unicodedata.category(c) not in ("Cc", "Cf") else ascii(c)[1:-1] for c in text)
 
 
 def _cell(value: Any) -> str:
@@ -97,7 +103,7 @@ def _cell(value: Any) -> str:
         return " ".join(f"{k}={_cell(v)}" for k, v in value.items())
     if isinstance(value, list):
         return ", ".join(_cell(v) for v in value) or "-"
-    return str(value)
+    return visible(str(value))
 
 
 __all__ = ["JsonOutput", "Output", "TextOutput", "plain"]

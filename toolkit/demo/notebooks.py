@@ -8,7 +8,7 @@ import tempfile
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from toolkit.values.errors import CdcError, ConfigError
 from toolkit.values.process_env import environment
@@ -18,6 +18,27 @@ if TYPE_CHECKING:
     from toolkit.values.config import Config
 
 NOTEBOOKS = FOLDER / "notebooks"
+
+
+def escape_charts() -> None:
+    """Keep names that contain tags from ending the script in which Altair writes a chart into a page."""
+    import altair as alt
+
+    shown: Any = alt.renderers.get()
+
+    def render(spec: Any, **options: Any) -> Any:
+        return shown(_without_tags(spec), **options)
+
+    alt.renderers.register("cdc", render)
+    alt.renderers.enable("cdc")
+
+
+def _without_tags(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_without_tags(name): _without_tags(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_tags(inner) for inner in value]
+    return value.replace("<", "\N{FULLWIDTH LESS-THAN SIGN}") if isinstance(value, str) else value
 
 
 def run(config: Config, name: str, parameters: Mapping[str, object], out: Path) -> Path:

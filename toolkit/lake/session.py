@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import atexit
 import os
+import secrets
+import shlex
 import subprocess
 import sys
+import tempfile
 import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +38,8 @@ _current: dict[str, Any] = {}  # "session", the "settings" that it was made with
 def spark_settings(config: Config) -> dict[str, str]:
     """Every Spark setting that the lake needs, those of `[spark]` last. Nothing is read or started.
 
-    All of them can be given as `--conf`; the toolkit's session and dbt's profile are made from the same dictionary.
+    The toolkit's session and dbt's profile are made from the same dictionary. The secret by which the processes of
+    Spark know each other is not in it: Spark makes one for each run.
     """
     catalog = f"spark.sql.catalog.{config.lake.catalog}"
     settings = {
@@ -77,9 +83,14 @@ def spark_settings(config: Config) -> dict[str, str]:
         "spark.sql.execution.pyspark.udf.faulthandler.enabled": "false",
         "spark.python.worker.faulthandler.enabled": "false",
     }
-    if config.spark.get("spark.master", "local").startswith("local"):
+    master = config.spark.get("spark.master", "local")
+    if not master.startswith("spark://"):  # there the cluster's own configuration holds the secret
+        settings["spark.authenticate"] = "true"
+    if master.startswith("local"):
         # A laptop's host name often resolves to an address that it does not have.
         settings |= {"spark.driver.host": "localhost", "spark.driver.bindAddress": "127.0.0.1"}
+    else:
+        settings["spark.network.crypto.enabled"] = "true"
     return settings | config.spark
 
 
@@ -178,11 +189,13 @@ def _start(config: Config, settings: dict[str, str]) -> SparkSession:
     conf = SparkConf(loadDefaults=False)
     for key, value in settings.items():
         conf.set(key, value)
+    if settings["spark.master"].startswith("local-cluster") and "spark.authenticate.secret" not in settings:
+        conf.set("spark.authenticate.secret", secrets.token_hex(32))  # for other local masters Spark makes its own
     log_path = config.work_dir / LOG_NAME
     with environment(variables):
-        with log_path.open("wb") as log:
+        with log_path.open("wb") as log, _submit_arguments(conf.getAll()) as arguments, environment(arguments):
             try:
-                gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+                gateway = launch_gateway(None, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
             except PySparkRuntimeError:
                 raise LakeError(f"Spark did not start: {_last_words(log_path)}; all of it is in {log_path}") from None
         try:
@@ -192,6 +205,28 @@ def _start(config: Config, settings: dict[str, str]) -> SparkSession:
             SparkContext._gateway = gateway
             stop_session()
             raise LakeError(f"Spark did not start: {lines[0] if lines else error!r}; see {log_path}") from None
+
+
+@contextmanager
+def _submit_arguments(settings: Iterable[tuple[str, str]]) -> Iterator[dict[str, str]]:
+    """Hand settings to spark-submit in a file that only this account can read: everybody can read a command line."""
+
+    def escaped(text: str) -> str:
+        return "".join(c if c.isascii() and (c.isalnum() or c in "._-/") else f"\\u{ord(c):04x}" for c in utf16(text))
+
+    def utf16(text: str) -> Iterator[str]:
+        units = text.encode("utf-16-be")
+        return (chr(units[i] << 8 | units[i + 1]) for i in range(0, len(units), 2))
+
+    with tempfile.TemporaryDirectory(prefix="cdc-spark-") as folder:  # mode 0700
+        file = Path(folder) / "spark.properties"
+        file.touch(mode=0o600)
+        file.write_text("".join(f"{escaped(k)}={escaped(v)}\n" for k, v in settings), encoding="ascii")
+        yield {
+            "PYSPARK_SUBMIT_ARGS": shlex.join(
+                ["--properties-file", str(file), "--load-spark-defaults", "pyspark-shell"]
+            )
+        }
 
 
 def _last_words(log_path: Path) -> str:

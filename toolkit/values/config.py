@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from toolkit.values.errors import ConfigError
 from toolkit.values.names import quote_postgres, selects
@@ -262,7 +262,7 @@ class Config(BaseSettings):
         """The SQLite file of the JDBC catalog."""
         prefix = "jdbc:sqlite:"
         if not self.lake.uri.startswith(prefix):
-            raise ConfigError(f"[lake] uri {self.lake.uri!r} is not supported: expected {prefix}<path>")
+            raise ConfigError(f"[lake] uri is not supported: expected {prefix}<path>")  # another may have a password
         return self.path(self.lake.uri.removeprefix(prefix))
 
     @property
@@ -274,6 +274,10 @@ class Config(BaseSettings):
     def work_dir(self) -> Path:
         """Lease, spool and reports."""
         return self.warehouse.parent
+
+
+#: Keys whose value is never printed.
+_SECRET = frozenset({"source.conninfo", "lake.uri"})
 
 
 def load(path: str | None = None) -> Config:
@@ -298,10 +302,15 @@ def load(path: str | None = None) -> Config:
         data["spark"] = _flatten(spark)
     try:
         return Config(**data)
+    except SettingsError:
+        raise ConfigError("a variable CDC_... for a section or a list is not valid JSON") from None
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        found = f", found {first['input']!r}" if first["type"] != "extra_forbidden" else ""
+        # The value of another key, or a whole section, can hold a password.
+        shown = key not in _SECRET and "." in key and not key.startswith("spark")
+        plain = isinstance(first["input"], str | int | float) and first["type"] != "extra_forbidden"
+        found = f", found {first['input']!r}" if shown and plain else ""
         message = "unknown key" if first["type"] == "extra_forbidden" else first["msg"]
         raise ConfigError(f"{file if file.is_file() else 'configuration'}: {key}: {message}{found}") from None
 

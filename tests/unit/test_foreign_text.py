@@ -1,0 +1,110 @@
+"""Names from the source and secrets of the configuration do not get out of the places where they belong."""
+
+from __future__ import annotations
+
+import os
+import stat
+from html.parser import HTMLParser
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from toolkit.cli.frame import Context, command
+from toolkit.cli.output import TextOutput
+from toolkit.values import config as configuration
+from toolkit.values.errors import ConfigError
+
+pytestmark = pytest.mark.unit
+
+_NAMES = ("<img src=x onerror=alert(1)>", '"><script>alert(2)</script>', "</script><b>", "'); alert(3); ('", "<!--")
+
+
+class _Elements(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, tuple[str, ...]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, tuple(name for name, _ in attrs)))
+
+
+def _elements(names: tuple[str, ...]) -> list[tuple[str, tuple[str, ...]]]:
+    import altair as alt
+    import pandas as pd
+
+    data = pd.DataFrame({"n": range(len(names)), "table": names})
+    chart = alt.Chart(data).mark_bar().encode(x="n:Q", y="table:N").properties(title=names[2])
+    found = _Elements()
+    bundle = chart._repr_mimebundle_()
+    found.feed((bundle[0] if isinstance(bundle, tuple) else bundle)["text/html"])
+    return found.found
+
+
+def test_no_element_of_a_chart_arises_from_a_name() -> None:
+    import altair as alt
+
+    from toolkit.demo.notebooks import escape_charts
+
+    before = alt.renderers.active
+    try:
+        escape_charts()
+        assert _elements(_NAMES) == _elements(("a", "b", "c", "d", "e"))
+    finally:
+        alt.renderers.enable(before)
+    assert _elements(_NAMES) != _elements(("a", "b", "c", "d", "e"))  # planted: without it, they do
+
+
+def test_a_name_does_not_drive_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "a\x1b]0;title\x07\x9b2J\u202eb\r"
+    TextOutput().table([{"table": name}], ["table"])
+    TextOutput().record({"table": name, "list": [{"table": name}]})
+    TextOutput().text(name)
+    shown = capsys.readouterr().out
+    assert not set(shown) & set("\x1b\x07\x9b\u202e\r")
+    assert r"a\x1b]0;title\x07\x9b2J\u202eb\r" in shown
+
+
+def test_a_command_writes_files_that_only_this_account_reads(tmp_path: Path) -> None:
+    @click.command()
+    @command
+    def write(ctx: Context) -> None:
+        (tmp_path / "folder").mkdir()
+        (tmp_path / "file").write_text("")
+
+    before = os.umask(0o022)
+    try:
+        assert CliRunner().invoke(write).exit_code == 0
+        assert os.umask(0o022) == 0o022  # as it was
+    finally:
+        os.umask(before)
+    modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in tmp_path.iterdir()}
+    assert modes == {"folder": 0o700, "file": 0o600}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "source = 'host=db password=pl4nted'",
+        "[source]\nconninfo = ['password=pl4nted']",
+        "spark = 'pl4nted'",
+        "[source]\npassword = 'pl4nted'",
+        "[lake]\nuri = ['jdbc:postgresql://cdc:pl4nted@h/x']",
+    ],
+)
+def test_an_error_of_the_configuration_does_not_print_a_secret(tmp_path: Path, text: str) -> None:
+    (tmp_path / "cdc.toml").write_text(text)
+    with pytest.raises(ConfigError) as refused:
+        configuration.load(str(tmp_path / "cdc.toml"))
+    assert "pl4nted" not in str(refused.value)
+
+
+def test_a_variable_that_is_not_json_is_refused_without_its_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cdc.toml").write_text("")
+    monkeypatch.setenv("CDC_SPARK", "pl4nted")
+    with pytest.raises(ConfigError, match="not valid JSON") as refused:
+        configuration.load(str(tmp_path / "cdc.toml"))
+    assert "pl4nted" not in str(refused.value)
