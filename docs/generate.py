@@ -17,8 +17,10 @@ from pydantic import BaseModel
 from toolkit.cli import main
 from toolkit.history import effects
 from toolkit.lake import check_results, proofs
+from toolkit.lake.tables import STATES
 from toolkit.quality import report
 from toolkit.rawlog.arrow import EVENT_SCHEMA, KINDS
+from toolkit.rawlog.states import State
 from toolkit.values import errors
 from toolkit.values.config import Config
 from toolkit.values.lake_types import spark_type
@@ -32,6 +34,7 @@ TABLE_STATES = {
     "ok": "Every cell is known at every LSN.",
     "stale": "From the named LSN the log does not determine every cell. Causes: a rewrite, a gap, DDL without row "
     "events. `cdc status` shows the reason and the remedy: `cdc repair`, then `cdc check`. Only a proof ends it.",
+    "dropped": "The table was dropped from the source; `history` has its rows. Only in `ops.tables`.",
 }
 CHECK_STATUSES = {
     "identical": "Every cell is equal on both sides at the LSN of the check.",
@@ -103,12 +106,15 @@ OPS_TABLES = {
     proofs.PUBLISHED: "What each view of `published` shows. One commit for each check.",
     check_results.RESULTS: "Every result of every check.",
     check_results.ROWS: "Every row that a check found to differ, with the cells of both sides as PostgreSQL text.",
+    STATES: "What `ops.tables` shows, and the newest batch that was judged.",
 }
 OPS_COLUMNS = {
     "lsn": "LSN of the check; in `ops.published` of the proof that the view shows.",
     "relation": "Name in `current` and `published` at the proof.",
     "snapshot_id": "Table snapshot of `current` that was compared.",
-    "batch_id": "Newest batch of the log that was compared.",
+    "batch_id": "Newest batch of the log that was compared, or judged.",
+    "from_lsn": "LSN from which the state holds; NULL for `ok`.",
+    "baseline_lsn": "LSN of the last baseline from which on every row is known.",
     "full_lsn": "LSN at which every row was last compared.",
     "full_at": "Time of that.",
     "fingerprint": "Of the source's catalogs at the proof.",
@@ -283,7 +289,7 @@ def states() -> str:
             _table(("code", "meaning", "errors"), *rows),
             "## States of a table\n",
             "`cdc status` shows them, and `ops.tables` in the lake.\n",
-            _values(TABLE_STATES, TABLE_STATES, "state"),
+            _values(TABLE_STATES, State, "state"),
             "## Results of a check\n",
             "Only a check in which every table is `identical` exits with 0.\n",
             _values(CHECK_STATUSES, typing.get_args(report.Status), "status"),

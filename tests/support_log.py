@@ -183,13 +183,11 @@ class Log:
         return {s.table: s for s in states.table_states(self.reading())}
 
     def doubtful(self, relid: int, at: Lsn) -> str | None:
-        """Why a table cannot be known at an LSN: a gap that no baseline had healed, or no baseline at all."""
-        whole = (e for e in self._before("baseline", relid, at) if e["payload"]["scope"] in states.WHOLE)
-        baseline = max(((e["commit_lsn"], e["ordinal"]) for e in whole), default=None)
-        if baseline is None:
+        """Why the rows of a table are not known at an LSN, as the shipped rule says; SELECT proves the others."""
+        verdict = states.verdicts(self.reading(), at).get(relid)
+        if verdict is None or verdict.known is None:
             return "no baseline"
-        gaps = [e for e in self._before("gap", relid, at) if (e["commit_lsn"], e["ordinal"]) > baseline]
-        return "; ".join(e["payload"]["reason"] for e in gaps) or None
+        return "; ".join(gap.payload["reason"] for gap in verdict.unknown) or None
 
     def _before(self, kind: str, relid: int, at: Lsn) -> list[dict[str, Any]]:
         return [e for e in self.of(kind, relid) if e["commit_lsn"] < at]

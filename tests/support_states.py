@@ -65,6 +65,16 @@ class Life:
         self.phases.append((lsn, letter, self.phase))
         return noted
 
+    def doubtful(self, start: int) -> bool:
+        """Whether a row version that began at a step and still exists may be wrong somewhere in its life."""
+        letters = "".join(letter for _, letter, _ in self.phases)
+        at = start
+        if self.phases[start][2] == "part":  # it is of the copy or later: right, if the next event is a check
+            at = next((i for i in range(start + 1, len(letters)) if letters[i] in "WGV"), -1)
+            if at < 0 or letters[at] != "V":
+                return True
+        return any(phase not in KNOWN for _, _, phase in self.phases[at:])
+
 
 class Played:
     """The log of one sequence. `proofs` has the newest LSN at which a check found each table equal."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake.proofs import found_wrong
-from toolkit.rawlog.states import TableState, live_tables, states_at
+from toolkit.rawlog.states import State, TableState, live_tables, states_at
 from toolkit.values.errors import BuildFailed, UnknownTable
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import lake_table
@@ -70,8 +70,9 @@ def build(
     """
     from toolkit.build import models as models_sync
     from toolkit.build import retired, schema_changes
+    from toolkit.lake import table_states, tables
     from toolkit.lake.ledger import Ledger
-    from toolkit.lake.session import session
+    from toolkit.lake.session import own_session, session
 
     ledger = Ledger(config)
     last, snapshot = ledger.last(), ledger.snapshot_id()
@@ -83,6 +84,8 @@ def build(
     as_of = None if as_of is None else ledger.exact_at(as_of)
     synced = models_sync.sync(config, as_of=as_of)
     session(config)
+    tables.ensure_states(own_session(config), config)
+    table_states.write(config)
     run_vars = {} if as_of is None else {"as_of_lsn": str(as_of)}
     arguments = ["run", *_selection(select), *dbt_args]
     # Not as vars: other vars make dbt parse the whole project again.
@@ -120,7 +123,7 @@ def _stale(config: Config, ledger: Ledger, as_of: Lsn | None, select: Sequence[s
     if as_of is None:
         return ()
     then = states_at(ledger, as_of, found_wrong(config, ledger))
-    found = ((version.table, state) for version, state in then if state.state != "ok")
+    found = ((version.table, state) for version, state in then if state.state != State.OK)
     named = set(select or ())
     return tuple(state for table, state in found if not named or lake_table(table.schema, table.name) in named)
 

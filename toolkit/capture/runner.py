@@ -1,28 +1,37 @@
-"""One runner at a time, on this machine and on the source."""
+"""One runner at a time, on this machine and on the source; it leaves the states of the tables written."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
+
+from toolkit.values.errors import CdcError
 
 if TYPE_CHECKING:
     from toolkit.values.config import Config
 
 
 @contextmanager
-def only_runner(config: Config) -> Iterator[None]:
-    """Hold the lease of the lake, and that of the slot on the source.
+def only_runner(config: Config, *, source: bool = True) -> Iterator[None]:
+    """Hold the lease of the lake and, with `source`, that of the slot; then write the states of the tables.
 
     Raises:
         LeaseHeld: another process holds one of them; the message says which.
-        LakeError, SourceUnavailable: a lease cannot be taken.
+        LakeError, SourceUnavailable: a lease cannot be taken, or the states cannot be written.
     """
+    from toolkit.lake import table_states
     from toolkit.lake.lease import hold_lease
     from toolkit.source.slot_lease import hold_slot_lease
 
-    with hold_lease(config), hold_slot_lease(config):
-        yield
+    with hold_lease(config), hold_slot_lease(config) if source else nullcontext():
+        try:
+            yield
+        except CdcError:
+            with suppress(Exception):  # the command's error says more; `ops.tables` says stale meanwhile
+                table_states.write(config)
+            raise
+        table_states.write(config)
 
 
 __all__ = ["only_runner"]

@@ -50,11 +50,11 @@ def ddl_list(ctx: Context, unhandled: bool, resolved: bool) -> None:
 @command
 def ddl_resolve(ctx: Context, ident: str, note: str) -> None:
     """Acknowledge an unhandled event with a note. A stale table still needs `cdc repair`."""
+    from toolkit.capture.runner import only_runner
     from toolkit.history import unhandled_ddl
-    from toolkit.lake.lease import hold_lease
 
     lake = ctx.lake
-    with hold_lease(lake.config):
+    with only_runner(lake.config, source=False):
         ctx.output.record(unhandled_ddl.resolve(lake.ledger, ident, note))
 
 

@@ -1,5 +1,7 @@
 """Keep what checks found, in `ops.published`, `ops.parity_results` and `ops.parity_rows`; `ops.proofs` shows the ages.
 
+`toolkit.lake.table_states` writes `ops.table_states`.
+
 Spark makes the tables. Their rows are written through pyiceberg: a few rows are not worth a Spark job.
 """
 
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import reads
 from toolkit.lake.proofs import PUBLISHED
-from toolkit.lake.tables import create_small
+from toolkit.lake.tables import STATE_COLUMNS, STATES, create_small
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import quote_spark
 
@@ -76,6 +78,7 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "source": "map<string,string>",
         "lake": "map<string,string>",
     },
+    STATES: STATE_COLUMNS,
 }
 _PROOFS_SQL = f"""SELECT `table`, status,
        upper(concat(hex(shiftrightunsigned(lsn, 32)), '/', hex(lsn & 4294967295))) AS proven_lsn, proven_at,

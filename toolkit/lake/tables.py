@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from toolkit.lake import reads
 from toolkit.rawlog.arrow import EVENT_SCHEMA
 from toolkit.values.errors import LakeError
 from toolkit.values.names import quote_spark
@@ -21,6 +22,20 @@ if TYPE_CHECKING:
 EVENTS = "raw.events"
 #: Batches of one partition of `raw.events`.
 BATCH_WIDTH = 1000
+#: What `ops.tables` shows: the state of each table at the newest batch that was judged.
+STATES = "ops.table_states"
+STATE_COLUMNS: Mapping[str, str] = {
+    "relid": "bigint",
+    "generation": "bigint",
+    "table_name": "string",
+    "state": "string",
+    "reason": "string",
+    "from_lsn": "bigint",
+    "remedy": "string",
+    "baseline_lsn": "bigint",
+    "schema_id": "bigint",
+    "batch_id": "bigint",
+}
 NAMESPACES = ("raw", "staging", "current", "history", "ops", "published")
 
 #: Columns whose bounds choose files. No reader filters by the others, and bounds of images would only cost.
@@ -63,7 +78,7 @@ def spark_schema() -> str:
 
 
 def ensure(spark: SparkSession, config: Config) -> None:
-    """Make the namespaces and `raw.events` where they are missing.
+    """Make the namespaces, `raw.events` and `ops.table_states` where they are missing.
 
     The new table gets an empty first snapshot: a batch commits against the snapshot that its ledger was read at, so
     there has to be one.
@@ -79,6 +94,13 @@ def ensure(spark: SparkSession, config: Config) -> None:
     )
     if spark.table(f"{table}.snapshots").isEmpty():
         spark.table(table).where("false").writeTo(table).append()
+    ensure_states(spark, config)
+
+
+def ensure_states(spark: SparkSession, config: Config) -> None:
+    """Create `ops.table_states` where it is missing. Lakes of earlier versions get it in a build."""
+    if reads.metadata_location(config, STATES) is None:
+        create_small(spark, STATES, STATE_COLUMNS)
 
 
 def create_small(spark: SparkSession, name: str, columns: Mapping[str, str]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from toolkit.lake import check_results, published_views
+from toolkit.lake import check_results, published_views, table_states
 from toolkit.lake.proofs import PUBLISHED
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.rawlog import order
@@ -72,6 +72,7 @@ def publish(
     published_views.follow(config, spark)
     results = [_result(report, result, after[result.relid], result.table in moved, now) for result in report.tables]
     check_results.write(config, check_results.RESULTS, results, overwrite=False)
+    table_states.write(config)
     return tuple(moved)
 
 

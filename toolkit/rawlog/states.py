@@ -1,4 +1,4 @@
-"""Decide the state of each captured table from its events and the newest proof."""
+"""Decide the state of each captured table from its events and the newest proof. No other module decides it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 
 
 class State(StrEnum):
-    """State of a table."""
+    """State of a table. Only `ops.tables` lists the dropped ones."""
 
     OK = "ok"
     STALE = "stale"
+    DROPPED = "dropped"
 
 
 #: Scopes of the baselines from which on every row is known: all rows were copied, or a check found all of them equal.
-WHOLE = ("all", "check")
+_WHOLE = ("all", "check")
 #: Why a table is stale that was never captured itself.
 UNDER_ITS_NAME = "a new table under the name of a captured one, not in the publication"
 
@@ -59,7 +60,7 @@ def judge(events: Iterable[TableEvent], proven: Lsn | None = None) -> Verdict:
     first = next((b for b in baselines if b.scope == "all"), None)
     if first is None:
         return Verdict((), tuple(gaps), tuple(gaps), None, ())
-    whole = (first, *(b for b in _after(baselines, first) if b.scope in WHOLE))
+    whole = (first, *(b for b in _after(baselines, first) if b.scope in _WHOLE))
     settled = [b for b in whole if b is first or b.scope == "check" or (proven is not None and b.end_lsn <= proven)]
     unproven, last = _after(gaps, settled[-1]), baselines[-1]
     return Verdict(

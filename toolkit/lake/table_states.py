@@ -1,0 +1,62 @@
+"""Keep the states that `toolkit.rawlog.states` decides in `ops.table_states`; the dbt model `ops.tables` shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from toolkit.lake import check_results, reads, scans
+from toolkit.lake.ledger import Ledger
+from toolkit.lake.proofs import proven
+from toolkit.lake.tables import STATE_COLUMNS, STATES
+from toolkit.rawlog.states import State, dropped_tables, table_states, verdicts
+
+if TYPE_CHECKING:
+    from toolkit.rawlog.store import LogReader
+    from toolkit.values.config import Config
+    from toolkit.values.lsn import Lsn
+
+
+def write(config: Config) -> None:
+    """Write the current states, if any differs from what is there. Starts no JVM; does nothing without a log."""
+    if reads.metadata_location(config, STATES) is None:
+        return
+    ledger = Ledger(config)
+    found = rows(ledger, proven(config, ledger))
+    kept = sorted(scans.scan(config, STATES), key=lambda row: int(row["relid"]))
+    if kept == found:
+        return
+    from toolkit.lake.jdbc import JdbcCatalog
+
+    table, data = JdbcCatalog(config).load_table(STATES), check_results.to_arrow(STATES, found)
+    if kept:
+        table.overwrite(data)
+    else:
+        table.append(data)
+
+
+def rows(ledger: LogReader, proofs: Mapping[int, Lsn]) -> list[dict[str, Any]]:
+    """Give the rows of `ops.table_states`, ordered by relid."""
+    last, versions, judged = ledger.last(), ledger.latest_versions(), verdicts(ledger)
+    if last is None:
+        return []
+    found: dict[int, dict[str, Any]] = {
+        state.relid: {
+            "table_name": state.table, "state": str(state.state), "reason": state.reason, "remedy": state.remedy,
+            "from_lsn": None if state.from_lsn is None else int(state.from_lsn),
+        }
+        for state in table_states(ledger, proofs)
+    }  # fmt: skip
+    for version in dropped_tables(ledger):
+        found[version.table.relid] = {
+            "table_name": version.table.identifier, "state": str(State.DROPPED), "reason": None, "remedy": None,
+            "from_lsn": int(version.end_lsn),
+        }  # fmt: skip
+    for relid, row in found.items():
+        known = judged[relid].known if relid in judged else None
+        row |= {"relid": relid, "generation": last.generation, "batch_id": last.batch_id}
+        row |= {"baseline_lsn": int(known.end_lsn) if known else None, "schema_id": versions[relid].schema_id}
+    return [{column: found[relid][column] for column in STATE_COLUMNS} for relid in sorted(found)]
+
+
+__all__ = ["rows", "write"]
