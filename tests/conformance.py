@@ -8,6 +8,7 @@ against what they find: no row is by hand.
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from tests.trap_cases import GROUPS, TRAPS, Trap
 from toolkit.history import effects
+from toolkit.rawlog.event import Kind
 
 if TYPE_CHECKING:
     from tests.e2e.test_traps_path import Checked
@@ -84,8 +86,8 @@ def found(played: Played | None, trap: Trap) -> Found:
     for (commit, _, relid), kind in played.classes.items():
         if commit < at:
             told.setdefault(relid, []).append(kind)
-    for event in log.reading().ddl_events():
-        for table in event.payload["tables"]:
+    for event in log.reading().rows(Kind.DDL):
+        for table in json.loads(event["payload"])["tables"]:
             told.setdefault(int(table["relid"]), [])
     kinds, observed, remedies, wrong = set(), set(), set(), []
     states = {state.relid: state for state in played.states.values()}

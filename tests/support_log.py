@@ -23,6 +23,7 @@ from toolkit.decode.task import DecodeTask
 from toolkit.rawlog import order, states
 from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.batch import BatchRecord, SourceIdentity
+from toolkit.rawlog.event import Baseline, Covers
 from toolkit.rawlog.memory import MemoryLog, MemoryReading
 from toolkit.source import catalog, change_log, connection, install, slot
 from toolkit.source import ticks as tick
@@ -125,7 +126,7 @@ class Log:
 
     def prove(self, relid: int, at: Lsn) -> None:
         """What a check puts into the log that has found every row right, of a table of which a part was copied."""
-        payload = json.dumps({"scope": "check", "lsn": str(at)})
+        payload = Baseline(at, scope=Covers.CHECK).to_json()
         schema_id = self.versions[relid].schema_id
         self.commit(
             Event(
@@ -187,7 +188,7 @@ class Log:
         verdict = states.verdicts(self.reading(), at).get(relid)
         if verdict is None or verdict.known is None:
             return "no baseline"
-        return "; ".join(gap.payload["reason"] for gap in verdict.unknown) or None
+        return "; ".join(gap.payload.reason for gap in verdict.unknown) or None
 
     def _before(self, kind: str, relid: int, at: Lsn) -> list[dict[str, Any]]:
         return [e for e in self.of(kind, relid) if e["commit_lsn"] < at]

@@ -233,7 +233,7 @@ def test_trap_036_a_table_moves_to_the_change_log_and_back_under_writers(
     folded = folded_rows(plain)
     for table in ("public.item", "public.bag", "public.journal"):
         assert folded[table] == source_rows(database, table), table
-    gaps = {gap.payload["reason"] for gap in Ledger(plain).gaps()}
+    gaps = {gap.payload.reason for gap in Ledger(plain).gaps()}
     assert any("capture moved from both to change_log" in reason for reason in gaps)
     assert any("capture moved from change_log to both" in reason for reason in gaps)
     assert [s.table for s in states.table_states(Ledger(plain)) if s.state != "ok" and not s.repaired_lsn] == []

@@ -13,6 +13,7 @@ from tests.support_lake import plain_lake, rows_in_log
 from toolkit.capture import copy, copy_workers, initialise, slot_drain
 from toolkit.lake.ledger import Ledger
 from toolkit.rawlog import states
+from toolkit.rawlog.event import Baseline, Covers
 from toolkit.source import catalog, connection, install, slot, snapshot_rows
 from toolkit.values.config import Config
 from toolkit.values.lsn import Lsn
@@ -116,8 +117,8 @@ def test_named_rows_are_as_at_the_cut_and_what_came_later_stands_behind(
     assert {k: found.pop(k) for k in ("2", "3", "4", "60")} == {k: wanted[k] for k in ("2", "3", "4", "60")}
     assert found == {k: row for k, row in others.items() if k != "3"}  # as the log had them: not right, and not touched
     # Only a check can say whether these rows were enough.
-    (proof,) = [e for e in Ledger(config).baselines() if e.scope == "rows"]
-    assert proof.payload == {"rows": 4, "scope": "rows", "lsn": str(done.lsn), "keys": 5}
+    (proof,) = [e for e in Ledger(config).baselines() if e.payload.scope == Covers.ROWS]
+    assert proof.payload == Baseline(done.lsn, 4, Covers.ROWS, keys=5)
     state = of(config, "a")
     assert (state.state, state.repaired_lsn, state.remedy) == ("stale", done.lsn, "cdc check public.a")
     assert at(config, "a", done.lsn) == "stale"

@@ -14,6 +14,7 @@ from tests.support_lake import plain_lake, rows_in_log
 from toolkit.capture import copy, copy_workers, initialise, slot_drain
 from toolkit.lake.ledger import Ledger
 from toolkit.rawlog import states
+from toolkit.rawlog.event import Baseline, Covers
 from toolkit.source import connection, slot
 from toolkit.values.config import Config
 from toolkit.values.errors import ConfigError, HistoryDiverged, LakeError, SourceUnavailable, UnknownTable
@@ -67,7 +68,7 @@ def current(config: Config, name: str) -> dict[str | None, list[str | None]]:
     start = max(
         (int(e.commit_lsn), e.ordinal)
         for e in Ledger(config).baselines()
-        if e.relid == relid and e.generation == last.generation and e.payload["scope"] == "all"
+        if e.relid == relid and e.generation == last.generation and e.payload.scope == Covers.ALL
     )
     found: dict[str | None, list[str | None]] = {}
     wanted = f"kind in ('row', 'truncate') and relid = {relid} and generation = {last.generation}"
@@ -275,8 +276,8 @@ def test_a_repair_of_columns_puts_these_and_leaves_the_others(config: Config) ->
     put = rows_in_log(config, f"kind = 'row' and relid = {relid} and origin = 'snapshot' and op = 'U'")
     assert {tuple(e["unchanged"]) for e in put} == {(3,)}
     assert {e["new"][2] for e in put} == {None}
-    (proof,) = [e for e in Ledger(config).baselines() if e.payload["scope"] == "columns"]
-    assert proof.payload == {"rows": 20, "scope": "columns", "lsn": str(done.lsn), "columns": ["x"]}
+    (proof,) = [e for e in Ledger(config).baselines() if e.payload.scope == Covers.COLUMNS]
+    assert proof.payload == Baseline(done.lsn, 20, Covers.COLUMNS, ("x",))
     assert of(config, "a").repaired_lsn == done.lsn
     assert at(config, "a", done.lsn) == "stale"  # nobody knows whether the other columns were left alone
     sql(config, "update public.a set y = 'later' where id = 4")
@@ -472,7 +473,7 @@ def test_enum_labels_are_those_of_the_cut(config: Config, monkeypatch: pytest.Mo
     relid = of(config, "e").relid
     (row,) = rows_in_log(config, f"op = 'R' and relid = {relid}")
     assert row["new"][1] == "{blue}"
-    renamed = [e for e in Ledger(config).ddl_events() if "rename value" in str(e.payload.get("sql"))]
+    renamed = [e for e in Ledger(config).ddl_events() if "rename value" in str(e.payload.sql)]
     assert [e.end_lsn < row["end_lsn"] for e in renamed] == [True]  # the row is from after it got that label
     assert len(runs) == 3  # all, the others without it, and it alone under a new cut
 

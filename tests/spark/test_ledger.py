@@ -13,6 +13,7 @@ from tests.support_spark import STUB_DECODE, StubTask, batch_record, row_event
 from toolkit.lake import reads, scans, staging, tables
 from toolkit.lake.ledger import Ledger
 from toolkit.rawlog.arrow import Event
+from toolkit.rawlog.event import Gap
 from toolkit.values.config import Config
 from toolkit.values.errors import CommitConflict, LakeError
 
@@ -57,7 +58,7 @@ def test_both_writers_see_each_other(spark: SparkSession, lake: Config) -> None:
     Ledger(lake).append_empty(batch_record(3))
     assert Ledger(lake).batches() == (batch_record(1), record, batch_record(3))
     assert spark.table("raw.events").count() == 6
-    assert [(g.relid, g.payload, g.batch_id) for g in Ledger(lake).gaps()] == [(7, {"reason": "rewrite"}, 1)]
+    assert [(g.relid, g.payload, g.batch_id) for g in Ledger(lake).gaps()] == [(7, Gap("rewrite"), 1)]
     partitions = spark.table("raw.events.partitions").select("partition.kind", "partition.batch_id_trunc").collect()
     assert {tuple(p) for p in partitions} == {("gap", 0), ("batch", 0), ("row", 0)}
 

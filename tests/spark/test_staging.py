@@ -15,6 +15,7 @@ from tests.support_spark import EVENT_SCHEMA, STUB_DECODE, StubTask, batch_recor
 from toolkit.lake import reads, scans, staging
 from toolkit.lake.ledger import Ledger
 from toolkit.rawlog.arrow import to_arrow
+from toolkit.rawlog.event import Gap
 from toolkit.values.config import Config
 from toolkit.values.errors import CommitConflict, DecodeError, LakeError
 
@@ -149,7 +150,7 @@ def test_driver_events_and_files_are_in_the_same_commit(
     assert counts == {"row": 11, "gap": 1, "batch": 1}
     parents = spark.table("raw.events.snapshots").where(f"parent_id = {before}").count()
     assert parents == 1
-    assert [g.payload for g in Ledger(lake).gaps()] == [{"reason": "x"}]
+    assert [g.payload for g in Ledger(lake).gaps()] == [Gap("x")]
 
 
 def test_a_refusal_in_a_worker_is_one_line_and_writes_nothing(lake: Config, commit: Commit) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +10,7 @@ from tests import support_history as made
 from toolkit.history import versions
 from toolkit.lake.ledger import Ledger
 from toolkit.rawlog.arrow import Event
+from toolkit.rawlog.event import SchemaChange, TableEvent
 from toolkit.values.config import Config
 from toolkit.values.errors import ConfigError, UnknownTable
 from toolkit.values.lsn import Lsn
@@ -31,13 +31,14 @@ def _log(events: list[Event]) -> versions._Log:
     )  # fmt: skip
     ddl = tuple(
         versions._ddl_event(
-            SimpleNamespace(
-                payload=json.loads(e.payload or ""), commit_lsn=e.commit_lsn, ordinal=e.ordinal, end_lsn=e.end_lsn
+            TableEvent(
+                e.relid, Lsn(e.commit_lsn), e.ordinal, Lsn(e.end_lsn), 1, SchemaChange.from_json(e.payload), 1,
+                None, e.xid, None,
             )
         )
         for e in events
         if e.kind == "ddl"
-    )
+    )  # fmt: skip
     return versions._Log(tuple(sorted(schemas, key=versions._position)), ddl)
 
 

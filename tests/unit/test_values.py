@@ -13,6 +13,15 @@ from hypothesis import strategies as st
 
 from toolkit.rawlog.arrow import EVENT_SCHEMA, Event, to_arrow
 from toolkit.rawlog.batch import BatchRecord, SourceIdentity
+from toolkit.rawlog.event import (
+    Baseline,
+    Covers,
+    Gap,
+    GapReasons,
+    Note,
+    StreamMessage,
+    read_message,
+)
 from toolkit.values import config as configuration
 from toolkit.values.errors import ConfigError
 from toolkit.values.lsn import Lsn
@@ -266,6 +275,65 @@ def test_the_next_ledger_row_continues_where_this_one_ends() -> None:
     assert (kept.changes, kept.counts, kept.complete_to) == (0, {}, RECORD.complete_to)
     same = {name: getattr(RECORD, name) for name in ("batch_id", "from_lsn", "changes", "counts", "committed_at")}
     assert replace(kept, **same) == RECORD
+
+
+@pytest.mark.parametrize(
+    ("text", "gap"),
+    [
+        ('{"detail": {"tag": "ALTER TABLE"}, "reason": "r", "remedy": "cdc repair t"}',
+         Gap("r", "cdc repair t", detail={"tag": "ALTER TABLE"})),
+        ('{"first": "cdc init", "reason": "r", "remedy": "cdc repair t", "until": "0/16B3748"}',
+         Gap("r", "cdc repair t", Lsn.parse("0/16B3748"), "cdc init")),
+        ('{"reason": "r"}', Gap("r")),
+    ],
+)  # fmt: skip
+def test_a_gap_reads_back(text: str, gap: Gap) -> None:
+    assert Gap.from_json(text) == gap
+    assert gap.to_json() == text
+
+
+@pytest.mark.parametrize(
+    ("text", "baseline"),
+    [
+        ('{"lsn": "0/8", "rows": 0, "scope": "all"}', Baseline(Lsn(8), 0)),
+        ('{"lsn": "0/8", "rows": 2, "scope": "check"}', Baseline(Lsn(8), 2, Covers.CHECK)),
+        ('{"columns": ["a", "b"], "lsn": "0/8", "rows": 2, "scope": "columns"}',
+         Baseline(Lsn(8), 2, Covers.COLUMNS, ("a", "b"))),
+        ('{"lsn": "0/8", "partition": "public.p1", "rows": 2, "scope": "partition"}',
+         Baseline(Lsn(8), 2, Covers.PARTITION, partition="public.p1")),
+        ('{"keys": 3, "lsn": "0/8", "rows": 2, "scope": "rows"}', Baseline(Lsn(8), 2, Covers.ROWS, keys=3)),
+    ],
+)  # fmt: skip
+def test_a_baseline_reads_back(text: str, baseline: Baseline) -> None:
+    assert Baseline.from_json(text) == baseline
+    assert baseline.to_json() == text
+    assert baseline.whole == (baseline.scope in ("all", "check"))
+
+
+def test_payloads_of_old_lakes_are_read() -> None:
+    assert Baseline.from_json('{"rows": 1}').scope == Covers.ALL
+    assert Gap.from_json(None).reason == "None"
+    assert Gap.from_json('{"remedy": null, "reason": "r", "detail": {}}') == Gap("r", detail={})
+
+
+def test_several_reasons_make_one_gap() -> None:
+    reasons = GapReasons("cdc repair t")
+    for reason, detail in (("p was dropped, and more", {"a": 1}), ("p was dropped", {"b": 2}), ("p was dropped", {})):
+        reasons.add(reason, detail)
+    assert reasons.gap == Gap("p was dropped, and more; p was dropped", "cdc repair t", detail={"a": 1, "b": 2})
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Note("1-A-0", "looked at it", "ana", "2026-01-01T00:00:00+00:00"),
+        StreamMessage("app", "hello", size=5),
+        StreamMessage("app", "AP8=", size=2, encoding="base64"),
+        StreamMessage("cdc.resolved", "{}", "unknown prefix"),
+    ],
+)
+def test_a_message_reads_back_and_none_of_the_stream_is_a_note(message: Note | StreamMessage) -> None:
+    assert read_message(message.to_json()) == message
 
 
 def test_driver_events_fit_the_raw_log() -> None:

@@ -21,6 +21,7 @@ from toolkit.lake.proofs import found_wrong, proven
 from toolkit.lake.stored_log import StoredLog
 from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event
+from toolkit.rawlog.event import Baseline, Covers, Gap, Kind, Origin
 from toolkit.rawlog.states import TableState, table_states
 from toolkit.source.spooling import spool_directory
 from toolkit.values.errors import ConfigError, LakeError, UnknownTable
@@ -56,11 +57,11 @@ class Scope:
     rows: tuple[Mapping[str, str], ...] | None = None  # keys: texts, as PostgreSQL prints them, by column name
 
     @property
-    def name(self) -> str:
-        """As in the payload of the baseline."""
+    def covers(self) -> Covers:
+        """What the baseline is of."""
         if self.rows is not None:
-            return "rows"
-        return "columns" if self.columns else "partition" if self.partition else "all"
+            return Covers.ROWS
+        return Covers.COLUMNS if self.columns else Covers.PARTITION if self.partition else Covers.ALL
 
 
 WHOLE = Scope()
@@ -121,7 +122,7 @@ def repair(config: Config, tables: Sequence[str] = (), *, scope: Scope = WHOLE) 
     """
     from toolkit.source import ticks
 
-    if scope.name != "all" and len(tables) != 1:
+    if scope.covers != Covers.ALL and len(tables) != 1:
         raise ConfigError("repairing a part: name exactly one table")
     drain(config)  # the bulk of a backlog, while no snapshot is held open
     rows: dict[str, int] = {}
@@ -274,7 +275,7 @@ def _images(table: TableVersion, scope: Scope) -> Images:
     """How the rows of a scope are told: a narrower one are updates, which need a key to say of what."""
     from toolkit.source.snapshot_rows import Images
 
-    if scope.name == "all":
+    if scope.covers == Covers.ALL:
         return Images()
     published = {c.attnum for c in table.columns if c.published}
     if not table.keyed or not published >= set(table.key_attnums):
@@ -364,7 +365,7 @@ def _copy_group(
     rows: Counter[int] = Counter({plan.table.relid: 0 for plan in whole})
     for copied in done:
         rows.update(copied.rows)
-    at: dict[str, Any] = {"batch_id": batch_id, "generation": last.generation, "origin": "snapshot"}
+    at: dict[str, Any] = {"batch_id": batch_id, "generation": last.generation, "origin": Origin.SNAPSHOT}
     at |= order.made_at(cut.lsn)._asdict()
     events: list[Event] = []
     wrong = found_wrong(config, ledger)
@@ -373,27 +374,27 @@ def _copy_group(
         if plan.table.relid in wrong:
             # When its rows went wrong nobody knows: from the proof, or copy, behind which they were right.
             right, checked = wrong[plan.table.relid]
-            doubt = {"reason": f"a check at {checked} found rows that differ", "until": str(checked)}
-            doubt |= {"remedy": f"cdc repair {plan.table.identifier}"}
+            reason = f"a check at {checked} found rows that differ"
+            gap = Gap(reason, f"cdc repair {plan.table.identifier}", checked)
             place = order.made_after(right)._asdict() | {"ordinal": order.COPY_GAP}
-            events.append(Event(**{**at, **place}, **of, kind="gap", payload=json.dumps(doubt)))
+            events.append(Event(**{**at, **place}, **of, kind=Kind.GAP, payload=gap.to_json()))
         if plan.table.relid in changed:
-            events.append(Event(**at, **of, ordinal=order.COPIED_VERSION, kind="schema", payload=plan.payload))
-        proof = {"rows": rows[plan.table.relid], "scope": scope.name, "lsn": str(cut.lsn)}
-        proof |= {"columns": list(scope.columns)} if scope.columns else {}
-        proof |= {"partition": scope.partition} if scope.partition else {}
-        proof |= {"keys": len(plan.images.keys)} if plan.images.keys else {}
-        events.append(Event(**at, **of, ordinal=order.BASELINE, kind="baseline", payload=json.dumps(proof)))
+            events.append(Event(**at, **of, ordinal=order.COPIED_VERSION, kind=Kind.SCHEMA, payload=plan.payload))
+        copied_rows, keys = rows[plan.table.relid], len(plan.images.keys)
+        proof = Baseline(cut.lsn, copied_rows, scope.covers, tuple(scope.columns), scope.partition, keys)
+        events.append(Event(**at, **of, ordinal=order.BASELINE, kind=Kind.BASELINE, payload=proof.to_json()))
         if unsent := plan.table.unsent(config.source.publications):
             # It is right at the cut, and what is written from there on need not come.
-            doubt = {"reason": unsent[0], "remedy": unsent[1]}
-            events.append(Event(**at, **of, ordinal=order.COPY_GAP, kind="gap", payload=json.dumps(doubt)))
+            gap = Gap(*unsent)
+            events.append(Event(**at, **of, ordinal=order.COPY_GAP, kind=Kind.GAP, payload=gap.to_json()))
         # Each named key goes, and what was read of them comes behind it: a row that is not there any more stays away.
         events += [
-            Event(**at, **of, ordinal=order.copied_deletion(number), kind="row", op="D", **_old_image(plan.table, key))
+            Event(
+                **at, **of, ordinal=order.copied_deletion(number), kind=Kind.ROW, op="D", **_old_image(plan.table, key)
+            )
             for number, key in enumerate(plan.images.keys)
         ]
-    record = last.next(events, rows={"row": sum(rows.values())}, origin="snapshot")
+    record = last.next(events, rows={Kind.ROW: sum(rows.values())}, origin=Origin.SNAPSHOT)
     # Against the reading from which the batch was planned: another runner's commit since then makes it fail.
     files = [copied.task.path for copied in done if sum(copied.rows.values())]
     log.commit(record, events, base=base, parquet_files=files)
@@ -441,7 +442,7 @@ def _schema_ids(
         if known is not None and json.loads(known.payload) == json.loads(plan.payload):
             ids[plan.table.relid] = known.schema_id
             continue
-        if scope.name != "all":
+        if scope.covers != Covers.ALL:
             raise ConfigError(
                 f"repairing {plan.table.identifier}: the log does not know its present columns; run"
                 f" `cdc repair {plan.table.identifier}`"

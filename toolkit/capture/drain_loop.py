@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from toolkit.capture import drift
+from toolkit.rawlog.event import Kind
 from toolkit.rawlog.reading import WithBatch
 from toolkit.source.spooling import spool_directory
 from toolkit.values.log_setup import logger
@@ -156,7 +157,7 @@ class _Run:
         last, batch_id = self.end.last, self.end.last.batch_id + 1
         events = list(batch.events)
         for event in events:
-            if event.kind == "schema" and event.relid is not None and event.xid is not None:
+            if event.kind == Kind.SCHEMA and event.relid is not None and event.xid is not None:
                 self.ddl_xids[event.relid] = event.xid
         compared_to, capture = last.compared_to, last.capture
         if self.seen is not None and reader.compares(batch):
@@ -168,7 +169,7 @@ class _Run:
                 batch_id=batch_id, next_schema_id=batch.next_schema_id, at=batch.complete_to,
             )  # fmt: skip
         rows = Counter(batch.rows)
-        changes = rows["row"] + rows["truncate"] + sum(event.kind == "truncate" for event in events)
+        changes = rows[Kind.ROW] + rows[Kind.TRUNCATE] + sum(event.kind == Kind.TRUNCATE for event in events)
         record = last.next(
             events,
             rows=rows,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from toolkit.decode import ddl
 from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event
+from toolkit.rawlog.event import Gap, Kind
 from toolkit.rawlog.states import table_states
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
@@ -230,7 +231,7 @@ class _Comparison:
             return
         reason = "DDL capture was altered" if altered else "DDL capture is off"
         reason = "DDL capture is paused" if seen.capture.paused else reason
-        done = {event.relid for event in self.made if event.kind == "gap"}
+        done = {event.relid for event in self.made if event.kind == Kind.GAP}
         for relid, text in sorted(seen.tables.items()):
             if relid not in done and (altered or relid not in known.stale) and self._table(relid).published:
                 self._gap(relid, reason, text)
@@ -240,7 +241,7 @@ class _Comparison:
 
     def _differs(self, relid: int, reason: str | None, found: str) -> None:
         ordinal = order.found_version(len(self.made))
-        self._event(relid, "schema", found, self.known.at, ordinal, schema_id=self.next_schema_id)
+        self._event(relid, Kind.SCHEMA, found, self.known.at, ordinal, schema_id=self.next_schema_id)
         self.next_schema_id += 1
         if reason is not None:
             self._gap(relid, reason, found)
@@ -248,12 +249,12 @@ class _Comparison:
     def _gap(self, relid: int, reason: str, table: str) -> None:
         since = max(self.known.since, self.known.baselines.get(relid, self.known.since))
         name = TableVersion.from_json(json.loads(table)).identifier
-        payload = {"reason": reason, "remedy": f"cdc repair {name}", "until": str(self.known.at)}
-        if not self.standing and not self.seen.capture.paused:  # and until it stands no repair lasts
-            payload["first"] = "cdc init"
-        self._event(relid, "gap", json.dumps(payload), since, order.found_gap(len(self.made)))
+        # Until capture stands again no repair lasts.
+        first = "cdc init" if not self.standing and not self.seen.capture.paused else None
+        gap = Gap(reason, f"cdc repair {name}", self.known.at, first)
+        self._event(relid, Kind.GAP, gap.to_json(), since, order.found_gap(len(self.made)))
 
-    def _event(self, relid: int, kind: str, payload: str, at: Lsn, ordinal: int, **more: Any) -> None:
+    def _event(self, relid: int, kind: Kind, payload: str, at: Lsn, ordinal: int, **more: Any) -> None:
         base: dict[str, Any] = {"batch_id": self.known.batch_id, "generation": self.known.generation}
         base |= order.made_at(at)._asdict()
         self.made.append(Event(**base, ordinal=ordinal, kind=kind, relid=relid, payload=payload, **more))

@@ -10,6 +10,7 @@ from toolkit.capture.copy import copy_tables, missing_baselines, repair
 from toolkit.capture.slot_drain import as_read, prove, require_continued, require_same_history, require_same_source
 from toolkit.lake.stored_log import StoredLog
 from toolkit.rawlog.batch import BatchRecord, SourceIdentity
+from toolkit.rawlog.event import Origin
 from toolkit.values.errors import HistoryDiverged
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
@@ -159,7 +160,7 @@ def start(
         from_lsn=at,
         upto_lsn=at,
         complete_to=at,
-        origin="snapshot",
+        origin=Origin.SNAPSHOT,
         slot=config.source.slot,
         identity=identity,
         changes=0,

@@ -6,7 +6,6 @@ be sent either, nobody knows what it changed, and every table turns stale. All o
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 from toolkit.capture.slot_drain import DrainResult, drain
 from toolkit.lake.ledger import require_ledger
 from toolkit.rawlog.arrow import Event
+from toolkit.rawlog.event import Gap, Kind, Origin
 from toolkit.source.spooling import spool_directory
 from toolkit.values.errors import ConfigError, UnreadableChange
 from toolkit.values.log_setup import logger
@@ -74,7 +74,7 @@ def skip(config: Config, at: Lsn) -> DrainResult:
         events = [*left_out.events, *_gaps(left_out, at, context)]
         record = last.next(
             events,
-            changes=sum(event.kind == "truncate" for event in events),
+            changes=sum(event.kind == Kind.TRUNCATE for event in events),
             upto_lsn=left_out.end_lsn,
             complete_to=left_out.end_lsn,
         )
@@ -163,11 +163,10 @@ def _gaps(left_out: _LeftOut, at: Lsn, context: PlanContext) -> list[Event]:
     gaps = []
     for relid, ordinal in sorted(left_out.tables.items()):
         known = context.versions.get(relid)
-        payload = {
-            "reason": f"its changes beside the unreadable one at {at} were left out by `cdc drain --skip`",
-            "remedy": f"cdc repair {known.table.identifier if known else relid}",
-            "detail": {},
-        }
+        gap = Gap(
+            f"its changes beside the unreadable one at {at} were left out by `cdc drain --skip`",
+            f"cdc repair {known.table.identifier if known else relid}",
+        )
         gaps.append(
             Event(
                 batch_id=context.batch_id,
@@ -175,11 +174,11 @@ def _gaps(left_out: _LeftOut, at: Lsn, context: PlanContext) -> list[Event]:
                 commit_lsn=int(left_out.commit_lsn),
                 ordinal=ordinal,
                 end_lsn=int(left_out.end_lsn),
-                kind="gap",
+                kind=Kind.GAP,
                 lsn=int(at),
-                origin="slot",
+                origin=Origin.SLOT,
                 relid=relid,
-                payload=json.dumps(payload, sort_keys=True),
+                payload=gap.to_json(),
             )
         )
     return gaps

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from toolkit.capture.drain_loop import DrainResult, LogEnd, ReadBatch, run
+from toolkit.rawlog.event import Kind, Origin, StreamMessage, read_message
 from toolkit.values.errors import ConfigError, HistoryDiverged, LakeError, UnreadableChange
 from toolkit.values.lsn import Lsn
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from toolkit.capture.drift import Observation
     from toolkit.decode.planned import Plan, PlannedBatch
+    from toolkit.rawlog.arrow import Event
     from toolkit.rawlog.batch import BatchRecord, SourceIdentity
     from toolkit.rawlog.store import LogReader, RawLog
     from toolkit.source.slot import Cut
@@ -247,7 +249,7 @@ class _SlotReader:
     def row(self, last: BatchRecord, batch: ReadBatch, changes: int) -> dict[str, Any]:
         beacon, beacon_lsn = self._beacon(last, batch.complete_to)
         return {
-            "upto_lsn": self.target, "origin": "slot", "slot": self.config.source.slot, "identity": self.identity,
+            "upto_lsn": self.target, "origin": Origin.SLOT, "slot": self.config.source.slot, "identity": self.identity,
             "beacon": beacon, "beacon_lsn": beacon_lsn,
         }  # fmt: skip
 
@@ -277,8 +279,7 @@ class _SlotReader:
         if self.found_in is not None:
             self.proven = True
             return
-        refused = (e.payload for batch in plan.batches for e in batch.events if e.kind == "message")
-        if any(expected in (payload or "") for payload in refused):
+        if any(_carries(event, expected) for batch in plan.batches for event in batch.events):
             raise HistoryDiverged(
                 f"beacon {expected} written at {at} by batch {last.batch_id} is not signed by the key in cdc.settings:"
                 " schema cdc, or its settings, were dropped on the source and re-created, and earlier DDL messages"
@@ -299,8 +300,16 @@ class _SlotReader:
         return slot.emit_beacon(self.conn, self.key)
 
 
+def _carries(event: Event, nonce: str) -> bool:
+    """Say whether an event is a refused message with a nonce in it."""
+    if event.kind != Kind.MESSAGE:
+        return False
+    message = read_message(event.payload)
+    return isinstance(message, StreamMessage) and message.refused is not None and nonce in message.content
+
+
 def _read(batch: PlannedBatch) -> ReadBatch:
-    rows = {"row": batch.counts["row"]} if batch.counts.get("row") else {}
+    rows = {str(Kind.ROW): batch.counts[Kind.ROW]} if batch.counts.get(Kind.ROW) else {}
     return ReadBatch(
         complete_to=Lsn(batch.complete_to),
         events=batch.events,

@@ -5,7 +5,6 @@ A tick that is in the ledger is never read again, and one that was read twice be
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from toolkit.capture.drain_loop import DrainResult, LogEnd, ReadBatch, run
 from toolkit.capture.slot_drain import require_same_history
 from toolkit.rawlog import order
+from toolkit.rawlog.event import Gap, Kind, Origin
 from toolkit.values.errors import CdcError, ConfigError, HistoryDiverged, LakeError
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class _TickReader:
     def row(self, last: BatchRecord, batch: ReadBatch, changes: int) -> dict[str, Any]:
         self.changes = changes
         return {
-            "upto_lsn": self.target.lsn, "origin": "change_log", "beacon": None, "beacon_lsn": None,
+            "upto_lsn": self.target.lsn, "origin": Origin.CHANGE_LOG, "beacon": None, "beacon_lsn": None,
             "tick": self.target.snapshot,
         }  # fmt: skip
 
@@ -208,7 +208,7 @@ class _TickRead:
         from toolkit.source import ticks
 
         def layout(start: int, version: SchemaVersion) -> Binding:
-            return replace(logged_layout(start, version), kind="row")  # published or not, no slot brings its rows
+            return replace(logged_layout(start, version), kind=Kind.ROW)  # published or not, no slot brings its rows
 
         layouts = {relid: [layout(-1, version)] for relid, version in self.context.versions.items()}
         for version in ddl.changed:
@@ -263,10 +263,10 @@ class _TickRead:
                     generation=self.context.generation,
                     **order.made_at(self.target.lsn)._asdict(),
                     ordinal=self.place,
-                    kind="gap",
+                    kind=Kind.GAP,
                     relid=relid,
-                    origin="change_log",
-                    payload=json.dumps({"reason": reason, "remedy": f"cdc repair {chain[-1].table.identifier}"}),
+                    origin=Origin.CHANGE_LOG,
+                    payload=Gap(reason, f"cdc repair {chain[-1].table.identifier}").to_json(),
                 )
 
     def _log_rows(self, cells: pa.StringArray, place: int) -> LogRows:

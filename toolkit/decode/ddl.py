@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
+from toolkit.rawlog.event import Captured
 from toolkit.values.lsn import Lsn
 from toolkit.values.sql_script import statements
 from toolkit.values.table import OPERATIONS, Column, SchemaVersion, TableVersion
@@ -124,7 +125,7 @@ def read(data: dict[str, Any], text: str) -> DdlMessage:
         KeyError, TypeError, ValueError: the payload does not have the expected form.
     """
     tables = {int(table["relid"]): table for table in data.get("tables") or ()}
-    if data["event"] == "table_rewrite":
+    if data["event"] == Captured.REWRITE:
         tables = {}  # in the middle of a command; only the snapshot at its end counts
     rewrites: dict[int, int] = {}
     for rewrite in data.get("rewrites") or ():

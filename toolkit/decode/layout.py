@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from toolkit.decode.messages import Relation
 from toolkit.decode.task import Binding
+from toolkit.rawlog.event import Kind
 from toolkit.values.table import SchemaVersion, TableVersion
 
 #: Name and columns, in attnum order, of the change log on the source.
@@ -50,7 +51,7 @@ def logged_layout(start: int, version: SchemaVersion) -> Binding:
     table = version.table
     absent = tuple(c.attnum for c in table.columns if not c.published)
     attnums = tuple(c.attnum for c in table.columns)
-    kind = "logged" if table.capture == "both" else "row"
+    kind = Kind.LOGGED if table.capture == "both" else Kind.ROW
     return Binding(start, table.relid, attnums, table.width, version.schema_id, absent, kind)
 
 

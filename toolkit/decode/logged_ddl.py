@@ -17,6 +17,7 @@ from toolkit.decode.ddl import DDL_PREFIX
 from toolkit.decode.planner import PlanContext, plan
 from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event
+from toolkit.rawlog.event import Kind, Origin
 from toolkit.values.lsn import Lsn
 from toolkit.values.spool import Spool
 from toolkit.values.table import SchemaVersion
@@ -57,15 +58,15 @@ def fold(messages: Sequence[LoggedMessage], *, at: Lsn, context: PlanContext, di
         message = mine[max(event.ordinal, 0)]
         placed = replace(
             event, **order.made_at(at)._asdict(), ordinal=message.place, lsn=message.lsn,
-            committed_at=context.now, origin="change_log",
+            committed_at=context.now, origin=Origin.CHANGE_LOG,
         )  # fmt: skip
         events.append(placed)
-    positions = {e.schema_id: e for e in events if e.kind == "schema"}
+    positions = {e.schema_id: e for e in events if e.kind == Kind.SCHEMA}
     versions = {}
     for relid, version in batches[0].versions.items():
         made = positions.get(version.schema_id)
         versions[relid] = version if made is None else _placed(version, made)
-    changed = tuple(_version(e) for e in events if e.kind == "schema")
+    changed = tuple(_version(e) for e in events if e.kind == Kind.SCHEMA)
     return LoggedDdl(tuple(events), versions, changed, batches[0].next_schema_id)
 
 

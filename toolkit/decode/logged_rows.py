@@ -5,7 +5,6 @@ Pure. Both ways of reading the log use it: ticks read rows by COPY, the slot sen
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,9 +18,9 @@ from toolkit.decode.layout import LOG_COLUMNS
 from toolkit.decode.stream import Ints
 from toolkit.decode.task import Binding, DecodeTask
 from toolkit.rawlog.arrow import EVENT_SCHEMA, Event, to_arrow
+from toolkit.rawlog.event import Gap, Kind, Origin, Truncated
 from toolkit.values.errors import DecodeError
 
-ORIGIN = "change_log"
 _NO_TEXT, _NUMBERS = pa.scalar(None, pa.string()), pa.list_(pa.int32())
 _OPEN, _CLOSE, _COMMA, _NEWLINE = b"(),\n"
 
@@ -132,7 +131,7 @@ def _events(log: LogRows, binding: Binding, *, batch_id: int, generation: int) -
         "lsn": _integers(pa.int64(), log.lsns),
         "xid": _integers(pa.int64(), log.xids),
         "committed_at": _integers(pa.timestamp("us", tz="UTC"), log.times),
-        "origin": pa.array([ORIGIN] * count, pa.string()),
+        "origin": pa.array([Origin.CHANGE_LOG] * count, pa.string()),
         "kind": pa.array([_kind(binding, op) for op in ops], pa.string()),
         "relid": _same(pa.int64(), binding.relid, count),
         "schema_id": pa.array([schema_id] * count, pa.int64()),
@@ -142,7 +141,7 @@ def _events(log: LogRows, binding: Binding, *, batch_id: int, generation: int) -
         "old": old,
         "unchanged": pc.if_else(is_row, pa.scalar([], _NUMBERS), pa.scalar(None, _NUMBERS)),
         "absent": pc.if_else(is_row, pa.scalar(absent, _NUMBERS), pa.scalar(None, _NUMBERS)),
-        "payload": pc.if_else(pc.equal(log.ops, "T"), "{}", _NO_TEXT),
+        "payload": pc.if_else(pc.equal(log.ops, "T"), Truncated().to_json(), _NO_TEXT),
     }
     batch = pa.RecordBatch.from_arrays([columns[name] for name in EVENT_SCHEMA.names], schema=EVENT_SCHEMA)
     yield batch.filter(pc.not_equal(log.ops, "F"))
@@ -156,17 +155,17 @@ def _events(log: LogRows, binding: Binding, *, batch_id: int, generation: int) -
             end_lsn=int(log.end_lsns[first]),
             lsn=int(log.lsns[first]),
             xid=int(log.xids[first]),
-            origin=ORIGIN,
-            kind="gap",
+            origin=Origin.CHANGE_LOG,
+            kind=Kind.GAP,
             relid=binding.relid,
-            payload=json.dumps({"reason": "; ".join(doubts), "remedy": "cdc repair"}),
+            payload=Gap("; ".join(doubts), "cdc repair").to_json(),
         )
         yield from to_arrow([gap]).to_batches()
 
 
 def _kind(binding: Binding, op: str) -> str:
     """Give the kind of a row event: `logged`, for evidence only, if the slot captures the table too."""
-    return "truncate" if op == "T" and binding.kind == "row" else binding.kind
+    return Kind.TRUNCATE if op == "T" and binding.kind == Kind.ROW else binding.kind
 
 
 class _OtherShape(Exception):

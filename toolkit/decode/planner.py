@@ -16,6 +16,7 @@ from toolkit.decode.planned import Plan, PlanContext, PlannedBatch
 from toolkit.decode.stream import ROW_BYTES, Ints, open_bytes, scan
 from toolkit.decode.transaction import Transaction
 from toolkit.rawlog.arrow import Event
+from toolkit.rawlog.event import Kind
 from toolkit.values.spool import Spool
 
 __all__ = ["Plan", "PlanContext", "PlannedBatch", "plan"]
@@ -71,11 +72,11 @@ class Planner(PlanState):
         rows = int(np.isin(types, ROW_BYTES).sum())
         counts = Counter(event.kind for event in events)
         if rows:
-            counts["row"] = rows
+            counts[Kind.ROW] = rows
         skipped = int(((types == ord("M")) & (self.stream.weights[first:stop] == 0)).sum())
         batch = PlannedBatch(
             batch_id=self.batch_id, first_msg=first, stop_msg=stop, complete_to=complete_to,
-            changes=rows + counts["truncate"], counts=dict(counts), events=tuple(events), beacons=tuple(beacons),
+            changes=rows + counts[Kind.TRUNCATE], counts=dict(counts), events=tuple(events), beacons=tuple(beacons),
             versions=dict(self.versions), next_schema_id=self.next_schema_id, skipped=skipped,
             generation=self.context.generation, path=str(self.spool.path), stream=self.stream,
             bindings=self.layouts.before(stop), xids=tuple(x for x in self.xids if x[0] >= first),

@@ -7,7 +7,6 @@ nothing, and `take` of the text slots is the only copy.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +32,7 @@ from toolkit.decode.stream import (
 )  # fmt: skip
 from toolkit.decode.task import Binding, DecodeTask
 from toolkit.rawlog.arrow import EVENT_SCHEMA, Event, to_arrow
+from toolkit.rawlog.event import Gap, Kind, Origin
 from toolkit.values.errors import DecodeError
 from toolkit.values.lsn import Lsn
 from toolkit.values.spool import ROW_HEADER
@@ -164,8 +164,8 @@ def _batch(stream: Stream, at: _Positions, task: DecodeTask, binding: Binding, r
         _integers(pa.int64(), be64(stream.data, stream.offsets[rows] + 6)),
         _integers(pa.int64(), at.xids[rows]),
         _integers(pa.timestamp("us", tz="UTC"), at.times[rows]),
-        _constant("slot", count),
-        _constant("row", count),
+        _constant(Origin.SLOT, count),
+        _constant(Kind.ROW, count),
         _integers(pa.int64(), np.full(count, binding.relid, np.int64)),
         _integers(pa.int64(), np.full(count, binding.schema_id or 0, np.int64), binding.schema_id is not None),
         _characters(chars[:count], np.ones(count, bool)),
@@ -194,8 +194,8 @@ def _lacking(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         " (it is under REPLICA IDENTITY FULL)"
     )
     place = ("batch_id", "generation", "commit_lsn", "ordinal", "end_lsn", "lsn", "xid", "origin", "relid")
-    payload = json.dumps({"reason": reason, "remedy": "cdc repair"})
-    yield from to_arrow([Event(**{name: row[name] for name in place}, kind="gap", payload=payload)]).to_batches()
+    gap = Event(**{name: row[name] for name in place}, kind=Kind.GAP, payload=Gap(reason, "cdc repair").to_json())
+    yield from to_arrow([gap]).to_batches()
 
 
 def _walk(stream: Stream, binding: Binding, data: Bytes, rows: Ints, at: Ints, end: Ints) -> _Tuples:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from toolkit.decode.stream import Run
+from toolkit.rawlog.event import Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,7 @@ class Binding:
     schema_id: int | None  # None: no schema version fits
     absent: tuple[int, ...] = ()
     #: Kind of its events: row, logged (the slot captures it too), or log (rows of the change log itself).
-    kind: str = "row"
+    kind: str = Kind.ROW
 
 
 @dataclass(frozen=True, slots=True, eq=False)

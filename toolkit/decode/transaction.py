@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 from bisect import bisect_right
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +15,7 @@ from toolkit.decode.plan_state import PlanState
 from toolkit.decode.task import Binding
 from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event
+from toolkit.rawlog.event import Baseline, Captured, Gap, GapReasons, Kind, Origin, StreamMessage, Truncated
 from toolkit.values.lsn import Lsn
 from toolkit.values.table import SchemaVersion, TableVersion
 
@@ -38,7 +38,7 @@ class Transaction:
         self.born: set[int] = set()  # relids created here
         self.rewrites: dict[int, tuple[int, int]] = {}  # relid -> reason bits, index of the message
         self.adopted: set[tuple[int, int]] = set()  # (message index, relid) already folded
-        self.gaps: dict[tuple[int, int], dict[str, Any]] = {}  # (ordinal, relid) -> payload, several reasons joined
+        self.gaps: dict[tuple[int, int], GapReasons] = {}  # by (ordinal, relid)
         self.strayed: dict[int, tuple[int, int, TableVersion, str]] = {}  # roots whose strays changed here
         self.truncating: set[int] = set()  # published roots whose own TRUNCATE message is still to come
         self.verifier = ddl.Verifier(planner.context.key, planner.context.system_id, self.xid)
@@ -90,15 +90,13 @@ class Transaction:
             # A partition that is born and made like its root before any row has done no harm.
             if self.planner.versions[relid].table.strays != before.strays or self.planner.has_rows(relid, first, last):
                 self._gap(first, relid, strayed)
-        for (ordinal, relid), payload in self.gaps.items():
-            self._event("gap", ordinal, relid=relid, payload=payload)
+        for (ordinal, relid), reasons in self.gaps.items():
+            self._event(Kind.GAP, ordinal, relid=relid, payload=reasons.gap.to_json())
         self.events.sort(key=lambda event: event.ordinal)
 
     # -- events
 
-    def _event(
-        self, kind: str, ordinal: int, *, index: int | None = None, payload: Mapping[str, Any] | str, **more: Any
-    ) -> None:
+    def _event(self, kind: Kind, ordinal: int, *, index: int | None = None, payload: str, **more: Any) -> None:
         context, stream = self.planner.context, self.stream
         self.events.append(
             Event(
@@ -111,8 +109,8 @@ class Transaction:
                 lsn=None if index is None else int(stream.lsn(index)),
                 xid=self.xid,
                 committed_at=timestamp(int(stream.times[self.number])),
-                origin="slot",
-                payload=payload if isinstance(payload, str) else json.dumps(payload, sort_keys=True),
+                origin=Origin.SLOT,
+                payload=payload,
                 **more,
             )
         )
@@ -123,12 +121,7 @@ class Transaction:
     def _gap(self, index: int, relid: int, reason: str, **detail: Any) -> None:
         known = self.planner.versions.get(relid)
         name = known.table.identifier if known else str(relid)
-        payload = self.gaps.setdefault(
-            (self._ordinal(index), relid), {"reason": reason, "remedy": f"cdc repair {name}", "detail": detail}
-        )
-        if reason not in payload["reason"]:
-            payload["reason"] += "; " + reason
-            payload["detail"] |= detail
+        self.gaps.setdefault((self._ordinal(index), relid), GapReasons(f"cdc repair {name}")).add(reason, detail)
 
     def _gap_since_known(self, index: int, relid: int, reason: str) -> None:
         """A gap where the table was last known to be right: what is told now may have happened at any time since."""
@@ -137,16 +130,14 @@ class Transaction:
             self._gap(index, relid, reason)
             return
         since = max(int(planner.context.known_good(relid)), planner.born.get(relid, 0))
-        remedy = f"cdc repair {planner.versions[relid].table.identifier}"
-        self._event(
-            "gap", order.LATE_GAP, relid=relid, payload={"reason": reason, "remedy": remedy, "until": str(Lsn(until))}
-        )  # fmt: skip
+        gap = Gap(reason, f"cdc repair {planner.versions[relid].table.identifier}", Lsn(until))
+        self._event(Kind.GAP, order.LATE_GAP, relid=relid, payload=gap.to_json())
         self.events[-1] = replace(self.events[-1], **order.made_at(since)._asdict())
 
     # -- TRUNCATE and logical messages
 
     def _truncate(self, index: int, message: Truncate) -> None:
-        payload = {"cascade": message.cascade, "restart_identity": message.restart_identity}
+        payload = Truncated(message.cascade, message.restart_identity).to_json()
         self.truncating -= set(message.relids)
         for number, relid in enumerate(message.relids):
             if relid in self.planner.logs:  # what was drained is purged
@@ -154,7 +145,7 @@ class Transaction:
             version = self.planner.versions.get(relid)
             schema_id = version.schema_id if version else None
             self._event(
-                "truncate", self._ordinal(index) + number, index=index, relid=relid, schema_id=schema_id, op="T",
+                Kind.TRUNCATE, self._ordinal(index) + number, index=index, relid=relid, schema_id=schema_id, op="T",
                 payload=payload,
             )  # fmt: skip
 
@@ -164,18 +155,16 @@ class Transaction:
             return
         if message.prefix == ddl.APART_PREFIX and not message.content:
             return
-        payload: dict[str, Any] = {"prefix": message.prefix}
         if index in self.refused or (message.prefix.startswith("cdc.") and message.prefix != ddl.BEACON_PREFIX):
-            payload["reason"] = self.refused.get(index, "unknown prefix")
-            payload["content"] = message.content.decode("utf-8", "replace")[:FORGED_CAP].replace("\0", "\ufffd")
+            content = message.content.decode("utf-8", "replace")[:FORGED_CAP].replace("\0", "\ufffd")
+            kept = StreamMessage(message.prefix, content, self.refused.get(index, "unknown prefix"))
         else:
-            payload["size"] = len(message.content)
-            kept = message.content[:MESSAGE_CAP]
             try:
-                payload["content"] = message.content.decode("utf-8")[:MESSAGE_CAP]
+                content, encoding = message.content.decode("utf-8")[:MESSAGE_CAP], None
             except UnicodeDecodeError:
-                payload["content"], payload["encoding"] = base64.b64encode(kept).decode(), "base64"
-        self._event("message", self._ordinal(index), index=index, payload=payload)
+                content, encoding = base64.b64encode(message.content[:MESSAGE_CAP]).decode(), "base64"
+            kept = StreamMessage(message.prefix, content, size=len(message.content), encoding=encoding)
+        self._event(Kind.MESSAGE, self._ordinal(index), index=index, payload=kept.to_json())
         if index in self.unreadable:
             self._all_stale(index, "DDL message cannot be read")
 
@@ -189,7 +178,7 @@ class Transaction:
     def _ddl(self, index: int, message: ddl.DdlMessage) -> None:
         about = {*message.tables, *message.rewrites, *message.dropped}
         relid = about.pop() if len(about) == 1 else None
-        self._event("ddl", self._ordinal(index), index=index, relid=relid, payload=message.text)
+        self._event(Kind.DDL, self._ordinal(index), index=index, relid=relid, payload=message.text)
         self.born |= message.created
         for table, reason in message.rewrites.items():
             self.rewrites[table] = (self.rewrites.get(table, (0, 0))[0] | reason, index)
@@ -204,14 +193,14 @@ class Transaction:
         self._dropped_partitions(index, message)
         for table in message.dropped:
             self._drop(index, table)
-        if message.event == "capture_failed":
+        if message.event == Captured.FAILED:
             for table in sorted(message.named or ()):
                 self._gap(index, table, "DDL capture failed", error=message.error)
             if not message.named:
                 self._all_stale(index, "DDL capture failed", error=message.error)
-        elif message.event in ("capture_paused", "capture_skipped"):
+        elif message.event in (Captured.PAUSED, Captured.SKIPPED):
             self._all_stale(index, "DDL capture was paused", tag=message.tag, sql=message.sql)
-        elif message.event == "table_truncate":
+        elif message.event == Captured.TRUNCATE:
             self._partition_truncated(index, message)
         read_with = self.planner.context.publications
         if read_with is not None and message.publications not in (None, read_with):
@@ -285,9 +274,10 @@ class Transaction:
         if first and table.published and table.persistence == "p" and table.unsent(()) is None:
             # Baseline of no rows at the position of birth: every event of the table counts, this transaction's too.
             self.planner.born[relid] = int(self.stream.end_lsns[self.number])
-            at = str(Lsn(int(self.stream.commit_lsns[self.number])))
-            payload = {"rows": 0, "scope": "all", "lsn": at}
-            self._event("baseline", order.BIRTH, index=index, relid=relid, schema_id=version.schema_id, payload=payload)
+            payload = Baseline(Lsn(int(self.stream.commit_lsns[self.number])), 0).to_json()
+            self._event(
+                Kind.BASELINE, order.BIRTH, index=index, relid=relid, schema_id=version.schema_id, payload=payload
+            )
         self._rebind(index, version)
         return version
 
@@ -373,7 +363,7 @@ class Transaction:
             planner.images.append(logged_layout(index, version))
         # Several commands of one transaction may touch a table: (ordinal, relid) tells their versions apart.
         self._event(
-            "schema", ordinal, index=index, relid=table.relid, schema_id=version.schema_id, payload=payload
+            Kind.SCHEMA, ordinal, index=index, relid=table.relid, schema_id=version.schema_id, payload=payload
         )  # fmt: skip
         return version
 

@@ -15,6 +15,7 @@ from toolkit.decode import ddl
 from toolkit.history import effects
 from toolkit.history.versions import changes
 from toolkit.rawlog import states
+from toolkit.rawlog.event import Captured
 from toolkit.values.sql_script import Kind, statements
 from toolkit.values.table import TableVersion
 
@@ -172,7 +173,7 @@ def _silent(tried: Tried) -> Iterator[tuple[int, list[str]]]:
             continue
         message = ddl.DdlMessage(
             text="",
-            event="ddl_command_end",
+            event=Captured.COMMAND_END,
             xid=0,
             tag=tried.tag,
             sql=tried.statement.text,

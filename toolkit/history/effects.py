@@ -59,8 +59,8 @@ def by_position(ledger: Ledger) -> Mapping[tuple[int, int, int], str]:
     for gap in ledger.gaps():
         if gap.relid is not None and not order.is_copy_gap(gap):
             found[int(gap.commit_lsn), gap.ordinal, gap.relid] = SILENT
-            if "until" in gap.payload:
-                late.add((Lsn.parse(gap.payload["until"]), gap.relid))
+            if gap.payload.until is not None:
+                late.add((gap.payload.until, gap.relid))
     before: dict[tuple[int, int], SchemaVersion] = {}
     names: set[tuple[int, str]] = set()  # of captured tables, by generation
     for version in sorted(ledger.schema_versions(), key=lambda v: (int(v.commit_lsn), v.ordinal, v.schema_id)):

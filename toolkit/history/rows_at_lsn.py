@@ -98,7 +98,7 @@ def _require_known(ledger: Ledger, version: TableVersion, as_of: Lsn | None) -> 
         raise ConfigError(f"{doing}: it was not captured yet at that LSN")
     if verdict.unknown:
         gap = verdict.unknown[0]
-        raise NotProven(f"{doing}: stale since {gap.end_lsn}: {gap.payload.get('reason')}")
+        raise NotProven(f"{doing}: stale since {gap.end_lsn}: {gap.payload.reason}")
     then = ledger.latest_versions(as_of)[version.relid]
     if then.table.dropped:
         raise ConfigError(f"{doing}: it was dropped at {then.end_lsn}; give an LSN below")

@@ -9,10 +9,11 @@ from __future__ import annotations
 import getpass
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event
+from toolkit.rawlog.event import Captured, Kind, Note, StreamMessage
 from toolkit.values.errors import ConfigError
 from toolkit.values.lsn import Lsn
 
@@ -20,8 +21,11 @@ if TYPE_CHECKING:
     from toolkit.lake.ledger import Ledger
     from toolkit.rawlog.event import TableEvent
 
-_RESOLVED = "cdc.resolved"
-_CAPTURE = {"capture_failed": "capture failed", "capture_skipped": "not captured", "capture_paused": "capture paused"}
+_CAPTURE: dict[str, str] = {
+    Captured.FAILED: "capture failed",
+    Captured.SKIPPED: "not captured",
+    Captured.PAUSED: "capture paused",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,7 @@ def unhandled(ledger: Ledger, *, resolved: bool = False) -> tuple[Unhandled, ...
         LakeError: there is no ledger yet.
     """
     ledger.require()
-    notes = {e.payload["id"]: e.payload for e in ledger.messages() if _is_note(e)}
+    notes = {e.payload.id: e.payload for e in ledger.messages() if isinstance(e.payload, Note)}
     found = sorted([*_messages(ledger), *_captures(ledger), *_gaps(ledger)], key=lambda one: (one.lsn, one.id))
     noted = (_noted(one, notes.get(one.id)) for one in found)
     return tuple(one for one in noted if resolved or one.note is None)
@@ -65,50 +69,43 @@ def resolve(ledger: Ledger, ident: str, note: str) -> Unhandled:
     last = ledger.last()
     assert last is not None
     now = datetime.now(UTC).isoformat()
-    payload = {"prefix": _RESOLVED, "id": ident, "note": note, "by": getpass.getuser(), "at": now}
-    events = [_event(last.batch_id + 1, last.generation, last.complete_to, payload)]
-    ledger.append_empty(last.next(events), events)
-    return _noted(one, payload)
-
-
-def _event(batch_id: int, generation: int, at: Lsn, payload: dict[str, Any]) -> Event:
-    import json
-
-    return Event(
-        batch_id=batch_id, generation=generation, **order.made_at(at)._asdict(), ordinal=order.NOTE,
-        kind="message", payload=json.dumps(payload, sort_keys=True),
+    noted = Note(ident, note, getpass.getuser(), now)
+    event = Event(
+        batch_id=last.batch_id + 1, generation=last.generation, **order.made_at(last.complete_to)._asdict(),
+        ordinal=order.NOTE, kind=Kind.MESSAGE, payload=noted.to_json(),
     )  # fmt: skip
+    ledger.append_empty(last.next([event]), [event])
+    return _noted(one, noted)
 
 
-def _is_note(event: TableEvent) -> bool:
-    # Messages of the stream that call themselves so carry the reason why they were refused.
-    return event.payload.get("prefix") == _RESOLVED and "reason" not in event.payload
-
-
-def _noted(one: Unhandled, payload: dict[str, Any] | None) -> Unhandled:
-    if payload is None:
+def _noted(one: Unhandled, note: Note | None) -> Unhandled:
+    if note is None:
         return one
-    return replace(one, note=payload["note"], resolved_by=payload["by"], resolved_at=payload["at"])
+    return replace(one, note=note.note, resolved_by=note.by, resolved_at=note.at)
 
 
-def _one(event: TableEvent, kind: str, what: str, table: str | None = None) -> Unhandled:
+def _one(event: TableEvent[object], kind: str, what: str, table: str | None = None) -> Unhandled:
     ident = f"{event.batch_id}-{int(event.end_lsn):X}-{event.ordinal}"
     return Unhandled(ident, Lsn(event.end_lsn), kind, what, table, None, None, None)
 
 
 def _messages(ledger: Ledger) -> list[Unhandled]:
-    refused = [e for e in ledger.messages() if "reason" in e.payload]
-    return [_one(e, "refused message", f"{e.payload['prefix']}: {e.payload['reason']}") for e in refused]
+    messages = ((e, e.payload) for e in ledger.messages())
+    return [
+        _one(event, "refused message", f"{message.prefix}: {message.refused}")
+        for event, message in messages
+        if isinstance(message, StreamMessage) and message.refused is not None
+    ]
 
 
 def _captures(ledger: Ledger) -> list[Unhandled]:
     found = []
     for event in ledger.ddl_events():
-        kind = _CAPTURE.get(str(event.payload.get("event")))
+        change = event.payload
+        kind = _CAPTURE.get(change.event)
         if kind is not None:
-            names = ", ".join(str(o.get("identity")) for o in event.payload.get("objects") or ()) or None
-            said = event.payload.get("error") or event.payload.get("sql") or event.payload.get("tag")
-            found.append(_one(event, kind, str(said), names))
+            said = change.error or change.sql or change.tag
+            found.append(_one(event, kind, str(said), ", ".join(change.identities) or None))
     return found
 
 
@@ -119,5 +116,5 @@ def _gaps(ledger: Ledger) -> list[Unhandled]:
     for event in ledger.gaps():
         if event.xid is None and event.relid is not None:
             table = versions[event.relid].table.identifier if event.relid in versions else str(event.relid)
-            found.append(_one(event, "past capture", str(event.payload.get("reason")), table))
+            found.append(_one(event, "past capture", event.payload.reason, table))
     return found

@@ -9,10 +9,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from toolkit.history import effects
 from toolkit.rawlog import order
+from toolkit.rawlog.event import SchemaChange, TableEvent
 from toolkit.values.errors import ConfigError, UnknownTable
 from toolkit.values.lsn import Lsn
 from toolkit.values.table import Column, SchemaVersion, TableVersion
@@ -316,8 +317,8 @@ class _Log:
         ddl = _classed((_ddl_event(e) for e in ledger.ddl_events()), effects.by_position(ledger))
         late: dict[tuple[int, Lsn], Lsn] = {}
         for gap in ledger.gaps():
-            if gap.relid is not None and "until" in gap.payload:
-                found = (gap.relid, Lsn.parse(gap.payload["until"]))
+            if gap.relid is not None and gap.payload.until is not None:
+                found = (gap.relid, gap.payload.until)
                 late[found] = min(gap.end_lsn, late.get(found, gap.end_lsn))
         return cls(schemas, tuple(sorted(ddl, key=lambda e: (e.commit_lsn, e.ordinal))), late)
 
@@ -333,23 +334,20 @@ def _classed(events: Iterable[DdlEvent], found: Mapping[tuple[int, int, int], st
         yield replace(event, effect=effects.worst([*born, *there.get((commit, event.ordinal), ())]))
 
 
-def _ddl_event(event: Any) -> DdlEvent:
-    payload = event.payload
-    relids = {int(o["relid"]) for o in payload.get("objects") or () if o.get("relid")}
-    relids |= {int(t["relid"]) for t in payload.get("tables") or ()}
-    relids |= {int(r) for r in payload.get("dropped") or ()}
+def _ddl_event(event: TableEvent[SchemaChange]) -> DdlEvent:
+    found = event.payload
     return DdlEvent(
         commit_lsn=Lsn(event.commit_lsn),
         ordinal=event.ordinal,
         end_lsn=Lsn(event.end_lsn),
-        at=payload.get("at"),
-        role=payload.get("role"),
-        tag=payload.get("tag"),
-        sql=payload.get("sql"),
-        event=payload.get("event") or "",
-        relids=tuple(sorted(relids)),
-        error=payload.get("error"),
-        created=tuple(int(relid) for relid in payload.get("created") or ()),
+        at=found.at,
+        role=found.role,
+        tag=found.tag,
+        sql=found.sql,
+        event=found.event,
+        relids=found.relids,
+        error=found.error,
+        created=found.created,
     )
 
 

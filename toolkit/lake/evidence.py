@@ -12,6 +12,7 @@ from toolkit.lake.applied import CHANGING
 from toolkit.lake.row_lines import Side, current_fields, lines_sql, query
 from toolkit.lake.tables import EVENTS
 from toolkit.rawlog import order
+from toolkit.rawlog.event import Covers
 from toolkit.values.lsn import Lsn
 from toolkit.values.row_line import Comparison
 from toolkit.values.visibility import Visibility
@@ -48,7 +49,8 @@ def events(
 ) -> tuple[RowEvent, ...]:
     """Changes at `upto` of the rows with these keys (these rows themselves for a bag) since the last baseline."""
     relid = plan.table.relid
-    whole = [b for b in ledger.baselines() if b.relid == relid and b.commit_lsn < upto and b.scope == "all"]
+    baselines = (b for b in ledger.baselines() if b.payload.scope == Covers.ALL)
+    whole = [b for b in baselines if b.relid == relid and b.commit_lsn < upto]
     last = max(whole, key=order.position, default=None)
     if last is None:
         return ()

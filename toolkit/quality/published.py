@@ -17,6 +17,7 @@ from toolkit.lake.proofs import PUBLISHED
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event
+from toolkit.rawlog.event import Baseline, Covers, Kind, Origin
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import lake_table
 
@@ -89,12 +90,12 @@ def _note(ledger: Ledger, report: CheckReport) -> None:
     events = [
         Event(
             batch_id=batch_id, generation=last.generation, **order.made_at(lsn)._asdict(), ordinal=order.BASELINE,
-            origin="check", kind="baseline", relid=relid, schema_id=versions[relid].schema_id,
-            payload=json.dumps({"rows": rows[relid].rows, "scope": "check", "lsn": str(lsn)}),
+            origin=Origin.CHECK, kind=Kind.BASELINE, relid=relid, schema_id=versions[relid].schema_id,
+            payload=Baseline(lsn, rows[relid].rows, Covers.CHECK).to_json(),
         )
         for relid, lsn in found.items()
     ]  # fmt: skip
-    ledger.append_empty(last.next(events, origin="check"), events)
+    ledger.append_empty(last.next(events, origin=Origin.CHECK), events)
 
 
 def _proven(result: TableCheck) -> bool:

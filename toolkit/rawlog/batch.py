@@ -11,6 +11,7 @@ from typing import Any
 
 from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event
+from toolkit.rawlog.event import Kind
 from toolkit.values.errors import LakeError
 from toolkit.values.lsn import Lsn
 
@@ -41,7 +42,7 @@ class BatchRecord:
     from_lsn: Lsn
     upto_lsn: Lsn
     complete_to: Lsn
-    origin: str  # slot | change_log | snapshot | check
+    origin: str  # one of `Origin`
     slot: str
     identity: SourceIdentity
     changes: int  # rows and truncates
@@ -123,7 +124,7 @@ def batch_event(record: BatchRecord) -> Event:
         **order.made_at(record.complete_to)._asdict(),
         ordinal=order.BATCH,
         origin=record.origin,
-        kind="batch",
+        kind=Kind.BATCH,
         payload=record.to_json(),
     )
 
@@ -135,7 +136,7 @@ def batch_events(record: BatchRecord, events: Sequence[Event]) -> list[Event]:
         LakeError: an event belongs to another batch.
     """
     for event in events:
-        if event.batch_id != record.batch_id or event.kind == "batch":
+        if event.batch_id != record.batch_id or event.kind == Kind.BATCH:
             raise LakeError(
                 f"committing batch {record.batch_id}: a {event.kind} event of batch {event.batch_id} is in it"
             )

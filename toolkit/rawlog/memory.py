@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from toolkit.rawlog.arrow import EVENT_SCHEMA, Event
 from toolkit.rawlog.batch import BatchRecord, batch_events
+from toolkit.rawlog.event import BULK
 from toolkit.rawlog.reading import LogReading, log_order
 from toolkit.values.config import Config
 from toolkit.values.errors import CommitConflict
@@ -93,7 +94,7 @@ class MemoryReading(LogReading):
     @cached_property
     def _by_kind(self) -> dict[str, list[Mapping[str, Any]]]:
         found: dict[str, list[Mapping[str, Any]]] = {}
-        for event in sorted((e for e in self._events if e["kind"] not in ("row", "truncate", "logged")), key=log_order):
+        for event in sorted((e for e in self._events if e["kind"] not in BULK), key=log_order):
             found.setdefault(event["kind"], []).append(event)
         return found
 

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.batch import BatchRecord
-from toolkit.rawlog.event import TableEvent
+from toolkit.rawlog.event import (
+    Baseline,
+    Gap,
+    Kind,
+    Note,
+    Origin,
+    SchemaChange,
+    StreamMessage,
+    TableEvent,
+    read_message,
+)
 from toolkit.rawlog.store import LogReader
 from toolkit.values.config import Config
 from toolkit.values.log_setup import logger
@@ -18,6 +28,7 @@ from toolkit.values.lsn import Lsn
 from toolkit.values.table import SchemaVersion, TableVersion
 
 _log = logger(__name__)
+_P = TypeVar("_P")
 
 
 class LogReading(ABC):
@@ -42,13 +53,13 @@ class LogReading(ABC):
 
     def batches(self) -> tuple[BatchRecord, ...]:
         """Give all batches, oldest first."""
-        payloads = (BatchRecord.from_json(row["payload"]) for row in self.rows("batch"))
+        payloads = (BatchRecord.from_json(row["payload"]) for row in self.rows(Kind.BATCH))
         return tuple(sorted(payloads, key=lambda record: record.batch_id))
 
     def exact_at(self, lsn: Lsn) -> Lsn:
         """Give `lsn`, or the tick below it where the log knows ticks alone, with a warning."""
         for record in self.batches():
-            if record.origin == "change_log" and record.tick and record.from_lsn < lsn < record.complete_to:
+            if record.origin == Origin.CHANGE_LOG and record.tick and record.from_lsn < lsn < record.complete_to:
                 _log.warning(
                     "the change log is exact at ticks only: as of the tick below",
                     extra={"asked_lsn": str(lsn), "lsn": str(record.from_lsn)},
@@ -69,7 +80,7 @@ class LogReading(ABC):
                 payload=row["payload"],
                 xid=row["xid"],
             )
-            for row in self.rows("schema")
+            for row in self.rows(Kind.SCHEMA)
         ]
 
     def latest_versions(self, at: Lsn | None = None) -> dict[int, SchemaVersion]:
@@ -85,33 +96,31 @@ class LogReading(ABC):
             if v.generation == generation and (at is None or v.commit_lsn < at)
         }
 
-    def gaps(self) -> tuple[TableEvent, ...]:
+    def gaps(self) -> tuple[TableEvent[Gap], ...]:
         """Give all `gap` events, in log order."""
-        return self.events("gap")
+        return self._typed(Kind.GAP, Gap.from_json)
 
-    def baselines(self) -> tuple[TableEvent, ...]:
+    def baselines(self) -> tuple[TableEvent[Baseline], ...]:
         """Give all `baseline` events, in log order."""
-        return self.events("baseline")
+        return self._typed(Kind.BASELINE, Baseline.from_json)
 
-    def ddl_events(self) -> tuple[TableEvent, ...]:
+    def ddl_events(self) -> tuple[TableEvent[SchemaChange], ...]:
         """Give all `ddl` events, in log order."""
-        return self.events("ddl")
+        return self._typed(Kind.DDL, SchemaChange.from_json)
 
-    def messages(self) -> tuple[TableEvent, ...]:
+    def messages(self) -> tuple[TableEvent[Note | StreamMessage], ...]:
         """Give all `message` events, in log order."""
-        return self.events("message")
+        return self._typed(Kind.MESSAGE, read_message)
 
-    def events(self, kind: str) -> tuple[TableEvent, ...]:
-        """Give all events of a kind that is neither `row` nor `truncate`, in log order."""
+    def _typed(self, kind: Kind, read: Callable[[str | None], _P]) -> tuple[TableEvent[_P], ...]:
         return tuple(
             TableEvent(
                 relid=row["relid"],
-                kind=row["kind"],
                 commit_lsn=Lsn(row["commit_lsn"]),
                 ordinal=row["ordinal"],
                 end_lsn=Lsn(row["end_lsn"]),
                 batch_id=row["batch_id"],
-                payload=json.loads(row["payload"]) if row["payload"] else {},
+                payload=read(row["payload"]),
                 generation=row["generation"],
                 schema_id=row["schema_id"],
                 xid=row["xid"],

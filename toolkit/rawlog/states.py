@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from toolkit.rawlog import order
+from toolkit.rawlog.event import Captured, Covers
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import quote_postgres
 
 if TYPE_CHECKING:
-    from toolkit.rawlog.event import TableEvent
+    from toolkit.rawlog.event import Baseline, Gap, TableEvent
     from toolkit.rawlog.store import LogReader
     from toolkit.values.config import Config
     from toolkit.values.table import SchemaVersion, TableVersion
+
+_P = TypeVar("_P")
 
 
 class State(StrEnum):
@@ -26,8 +29,6 @@ class State(StrEnum):
     DROPPED = "dropped"
 
 
-#: Scopes of the baselines from which on every row is known: all rows were copied, or a check found all of them equal.
-_WHOLE = ("all", "check")
 #: Why a table is stale that was never captured itself.
 UNDER_ITS_NAME = "a new table under the name of a captured one, not in the publication"
 
@@ -36,32 +37,33 @@ UNDER_ITS_NAME = "a new table under the name of a captured one, not in the publi
 class Verdict:
     """What the events of one table and its newest proof say about its rows. Tuples are in log order."""
 
-    whole: tuple[TableEvent, ...]  # baselines from which on every row is known; none without a complete copy in the log
-    unknown: tuple[TableEvent, ...]  # gaps that none of them covers: the rows are not known from the first one on
-    unproven: tuple[TableEvent, ...]  # the same, but a repair counts only once a check has proven it
-    repaired: TableEvent | None  # the last baseline, if it is after all gaps of `unproven`
-    parts: tuple[TableEvent, ...]  # copies of a part after the last of `whole`
+    whole: tuple[TableEvent[Baseline], ...]  # from which on every row is known; none without a complete copy in the log
+    unknown: tuple[TableEvent[Gap], ...]  # gaps that none of them covers: the rows are not known from the first one on
+    unproven: tuple[TableEvent[Gap], ...]  # the same, but a repair counts only once a check has proven it
+    repaired: TableEvent[Baseline] | None  # the last baseline, if it is after all gaps of `unproven`
+    parts: tuple[TableEvent[Baseline], ...]  # copies of a part after the last of `whole`
 
     @property
-    def known(self) -> TableEvent | None:
+    def known(self) -> TableEvent[Baseline] | None:
         """Give the last baseline from which on every row is known; None without a complete copy in the log."""
         return self.whole[-1] if self.whole else None
 
 
-def judge(events: Iterable[TableEvent], proven: Lsn | None = None) -> Verdict:
+def judge(
+    copies: Iterable[TableEvent[Baseline]], doubts: Iterable[TableEvent[Gap]], proven: Lsn | None = None
+) -> Verdict:
     """Judge one table by its baselines and gaps, in any order, and the newest LSN at which a check found it equal.
 
     Gaps before the first complete copy do not count. A later baseline covers the gaps before it if it is of all rows.
     The copy of a part covers nothing: what it left out is known from the baseline on with which a check confirms it.
     """
-    ordered = sorted(events, key=order.position)
-    baselines = [e for e in ordered if e.kind == "baseline"]
-    gaps = [e for e in ordered if e.kind == "gap"]
-    first = next((b for b in baselines if b.scope == "all"), None)
+    baselines, gaps = sorted(copies, key=order.position), sorted(doubts, key=order.position)
+    first = next((b for b in baselines if b.payload.scope == Covers.ALL), None)
     if first is None:
         return Verdict((), tuple(gaps), tuple(gaps), None, ())
-    whole = (first, *(b for b in _after(baselines, first) if b.scope in _WHOLE))
-    settled = [b for b in whole if b is first or b.scope == "check" or (proven is not None and b.end_lsn <= proven)]
+    whole = (first, *(b for b in _after(baselines, first) if b.payload.whole))
+    proof = Lsn(0) if proven is None else proven
+    settled = [b for b in whole if b is first or b.payload.scope == Covers.CHECK or b.end_lsn <= proof]
     unproven, last = _after(gaps, settled[-1]), baselines[-1]
     return Verdict(
         whole=whole,
@@ -72,19 +74,29 @@ def judge(events: Iterable[TableEvent], proven: Lsn | None = None) -> Verdict:
     )
 
 
-def _after(events: Iterable[TableEvent], event: TableEvent) -> tuple[TableEvent, ...]:
+def _after(events: Iterable[TableEvent[_P]], event: TableEvent[Baseline]) -> tuple[TableEvent[_P], ...]:
     return tuple(e for e in events if order.position(e) > order.position(event))
 
 
 def verdicts(ledger: LogReader, at: Lsn | None = None, proven: Mapping[int, Lsn] | None = None) -> dict[int, Verdict]:
     """Judge each table with a baseline or gap in the current generation, by relid: now, or as of `at`."""
     last = ledger.last()
-    found: dict[int, list[TableEvent]] = {}
-    for event in (*ledger.baselines(), *ledger.gaps()):
-        current = last is not None and event.generation == last.generation
-        if current and event.relid is not None and (at is None or event.commit_lsn < at):
+    generation = None if last is None else last.generation
+    baselines, gaps = _by_relid(ledger.baselines(), generation, at), _by_relid(ledger.gaps(), generation, at)
+    return {
+        relid: judge(baselines.get(relid, ()), gaps.get(relid, ()), (proven or {}).get(relid))
+        for relid in baselines.keys() | gaps.keys()
+    }
+
+
+def _by_relid(
+    events: Iterable[TableEvent[_P]], generation: int | None, at: Lsn | None
+) -> dict[int, list[TableEvent[_P]]]:
+    found: dict[int, list[TableEvent[_P]]] = {}
+    for event in events:
+        if event.relid is not None and event.generation == generation and (at is None or event.commit_lsn < at):
             found.setdefault(event.relid, []).append(event)
-    return {relid: judge(events, (proven or {}).get(relid)) for relid, events in found.items()}
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +160,8 @@ def states_at(
     return tuple(found)
 
 
-def _reason(gaps: Sequence[TableEvent]) -> str:
-    return str(gaps[0].payload.get("reason"))
+def _reason(gaps: Sequence[TableEvent[Gap]]) -> str:
+    return gaps[0].payload.reason
 
 
 def unproven(ledger: LogReader, proven: Mapping[int, Lsn]) -> dict[int, Lsn]:
@@ -174,7 +186,7 @@ def table_states(ledger: LogReader, proven: Mapping[int, Lsn] | None = None) -> 
     judged = verdicts(ledger, proven=proven)
     states = []
     for table in live_tables(ledger):
-        verdict = judged.get(table.relid, judge(()))
+        verdict = judged.get(table.relid, judge((), ()))
         state = _shown(ledger, table, _state(ledger, table, verdict), verdict, proven.get(table.relid, Lsn(0)))
         states.append(_whole(ledger, latest[table.relid], state))
     return (*states, *_silenced(ledger, _copied(ledger)))
@@ -209,15 +221,15 @@ def _state(ledger: LogReader, table: TableVersion, verdict: Verdict) -> TableSta
     return TableState(table.identifier, table.relid, State.STALE, reason, since, f"{needed}{remedy}")
 
 
-def _needed(ledger: LogReader, gaps: Sequence[TableEvent]) -> str:
+def _needed(ledger: LogReader, gaps: Sequence[TableEvent[Gap]]) -> str:
     """What capture itself needs before a repair of a table with these gaps lasts."""
-    switches = [e.payload["event"] for e in ledger.ddl_events()]
-    switches = [event for event in switches if event in ("capture_paused", "capture_resumed")]
-    if switches and switches[-1] == "capture_paused":  # each drain makes tables stale again
+    switches = [e.payload.event for e in ledger.ddl_events()]
+    switches = [event for event in switches if event in (Captured.PAUSED, Captured.RESUMED)]
+    if switches and switches[-1] == Captured.PAUSED:  # each drain makes tables stale again
         return "cdc ddl resume, then "
-    compared = [gap.payload for gap in gaps if "until" in gap.payload]
-    newest = max(compared, key=lambda found: Lsn.parse(found["until"]), default={})
-    return f"{newest['first']}, then " if "first" in newest else ""
+    found = [(gap.payload.until, gap.payload.first) for gap in gaps if gap.payload.until is not None]
+    _, first = max(found, key=lambda one: one[0], default=(None, None))
+    return f"{first}, then " if first else ""
 
 
 def _shown(ledger: LogReader, table: TableVersion, state: TableState, verdict: Verdict, proven: Lsn) -> TableState:

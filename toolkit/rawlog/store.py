@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.batch import BatchRecord
-from toolkit.rawlog.event import TableEvent
+from toolkit.rawlog.event import Baseline, Gap, SchemaChange, TableEvent
 from toolkit.values.config import Config
 from toolkit.values.lsn import Lsn
 from toolkit.values.table import SchemaVersion
@@ -36,13 +36,13 @@ class LogReader(Protocol):
     def latest_versions(self, at: Lsn | None = None) -> dict[int, SchemaVersion]:
         """Give the newest version of each relid in the current generation, or as of an LSN of it."""
 
-    def gaps(self) -> tuple[TableEvent, ...]:
+    def gaps(self) -> tuple[TableEvent[Gap], ...]:
         """Give all `gap` events, in log order."""
 
-    def baselines(self) -> tuple[TableEvent, ...]:
+    def baselines(self) -> tuple[TableEvent[Baseline], ...]:
         """Give all `baseline` events, in log order."""
 
-    def ddl_events(self) -> tuple[TableEvent, ...]:
+    def ddl_events(self) -> tuple[TableEvent[SchemaChange], ...]:
         """Give all `ddl` events, in log order."""
 
 

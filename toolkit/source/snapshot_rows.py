@@ -23,6 +23,7 @@ from psycopg.sql import Literal
 
 from toolkit.rawlog import order
 from toolkit.rawlog.arrow import EVENT_SCHEMA
+from toolkit.rawlog.event import Kind, Origin
 from toolkit.source import locks
 from toolkit.source.connection import Connection, connect, one_line, unread
 from toolkit.source.copyout import copy_blocks
@@ -200,8 +201,8 @@ def snapshot_batches(
         "batch_id": batch_id,
         "generation": generation,
         **order.made_at(lsn)._asdict(),
-        "origin": "snapshot",
-        "kind": "row",
+        "origin": Origin.SNAPSHOT,
+        "kind": Kind.ROW,
         "relid": table.relid,
         "schema_id": schema_id,
         "op": images.op,
