@@ -244,8 +244,10 @@ def _cells(records: pa.StringArray, expected: int | None) -> list[pa.StringArray
             ),
         )  # fmt: skip
     except pa.ArrowInvalid as error:
-        if "Expected" in str(error) and "columns" in str(error):
-            raise _OtherShape(_count(records)) from None
+        if expected is not None:
+            for number in range(len(records)):  # each by itself: an image that is no record is refused here
+                if (found := _count(records.slice(number, 1))) != expected:
+                    raise _OtherShape(found) from None
         raise DecodeError(f"the change log holds an image that cannot be read: {error}") from None
     columns = []
     for column in table.columns[1:]:

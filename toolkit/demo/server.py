@@ -126,8 +126,8 @@ class EmbeddedServer:
             message = self._launch()
             if not message:
                 return
-            self.port = 0
-            if "bind" not in message and "create any TCP" not in message:
+            port, self.port = self.port, 0
+            if not _taken(port):
                 break
         raise SourceUnavailable(f"embedded PostgreSQL {self.major} did not start: {message}")
 
@@ -327,6 +327,16 @@ def _free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def _taken(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False
 
 
 def _last_error(log: Path) -> str:

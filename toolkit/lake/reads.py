@@ -40,14 +40,14 @@ def _locations(config: Config, table: str) -> tuple[str | None, str | None]:
     namespace, _, name = table.rpartition(".")
     try:
         with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)) as connection:
+            if not _columns(connection):
+                return None, None
             row = connection.execute(
                 "SELECT metadata_location, previous_metadata_location FROM iceberg_tables"
                 " WHERE catalog_name = ? AND table_namespace = ? AND table_name = ?",
                 (config.lake.catalog, namespace, name),
             ).fetchone()
     except sqlite3.OperationalError as error:
-        if "no such table" in str(error):
-            return None, None
         raise LakeError(f"reading the catalog {database}: {error}") from None
     except sqlite3.DatabaseError as error:
         raise LakeError(f"reading the catalog {database}: {error}; [lake] uri must name an Iceberg catalog") from None
@@ -174,13 +174,18 @@ def tables(config: Config, namespace: str, kind: str = "TABLE") -> tuple[str, ..
         return ()
     with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)) as connection:
         try:
+            if "iceberg_type" not in _columns(connection):
+                return ()
             rows = connection.execute(
                 "SELECT table_name FROM iceberg_tables WHERE catalog_name = ? AND table_namespace = ?"
                 " AND coalesce(iceberg_type, 'TABLE') = ? ORDER BY 1",
                 (config.lake.catalog, namespace, kind),
             ).fetchall()
         except sqlite3.OperationalError as error:
-            if "no such" in str(error):
-                return ()
             raise LakeError(f"reading the catalog {database}: {error}") from None
     return tuple(row[0] for row in rows)
+
+
+def _columns(connection: sqlite3.Connection) -> set[str]:
+    """The columns of the catalog's list of tables; none before the first table."""
+    return {row[0] for row in connection.execute("SELECT name FROM pragma_table_info('iceberg_tables')").fetchall()}

@@ -141,12 +141,12 @@ def recheck(conn: Connection, config: Config) -> tuple[str, ...]:
     return tuple(mended)
 
 
-def faults(conn: Connection, config: Config) -> Iterator[tuple[str, str]]:
-    """`(table, what was found)` for each table whose triggers are not those that the configuration asks for."""
+def faults(conn: Connection, config: Config) -> Iterator[tuple[str | None, str]]:
+    """`(table, what was found)` where triggers are not those that the configuration asks for; None: the log itself."""
     if not config.uses_change_log:
         return
     if conn.execute("select pg_catalog.to_regclass('cdc.change_log')").fetchone() == (None,):
-        yield "change log", "is configured and not on the source"
+        yield None, "is configured and not on the source"
         return
     whole = {row[0] for row in conn.execute("select relid::int8 from cdc.logged_tables").fetchall()}
     for relation in catalog.selected_relations(conn, config):
@@ -163,7 +163,7 @@ def faults(conn: Connection, config: Config) -> Iterator[tuple[str, str]]:
         if not told and relation.relid not in whole:
             told = ["a trigger of the change log has a condition"] if is_read(conn) else ["the change log is not read"]
         if told:
-            yield f"table {relation.identifier}", "; ".join(told)
+            yield relation.identifier, "; ".join(told)
 
 
 def refusals(conn: Connection, config: Config) -> Iterator[tuple[str, str, str]]:

@@ -48,10 +48,11 @@ def capture_state(conn: Connection) -> CaptureState:
     return CaptureState(**row)
 
 
-def faults(conn: Connection) -> tuple[tuple[str, str], ...]:
-    """The event triggers and functions that are not as `cdc init` has put them there, each with what was found."""
+def faults(conn: Connection) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """The event triggers and the functions that are not as `cdc init` has put them there, each with what was found."""
     found = conn.execute(resources.load("introspect/event_triggers")).fetchall()
-    told = [(f"event trigger {name}", what) for name, what in found]
+    triggers = [(f"event trigger {name}", what) for name, what in found]
+    functions = []
     row = conn.execute(
         "select (select s.value from cdc.settings as s where s.name = 'functions'), cdc.fingerprint()"
     ).fetchone()
@@ -59,8 +60,8 @@ def faults(conn: Connection) -> tuple[tuple[str, str], ...]:
     put, now = map(_functions, row)
     for name in sorted(put.keys() | now.keys()):
         if put.get(name) != now.get(name):
-            told.append((f"function {name}", "is another" if name in put and name in now else "is missing or new"))
-    return tuple(told)
+            functions.append((f"function {name}", "is another" if name in put and name in now else "is missing or new"))
+    return triggers, functions
 
 
 def _functions(value: bytes | None) -> dict[str, str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import psycopg
 
+from toolkit.source import slot
 from toolkit.source.connection import Connection, one_line
 from toolkit.source.copyout import copy_blocks
 from toolkit.values.config import Config
@@ -27,6 +28,8 @@ from toolkit.values.spool import ROW_HEADER, Spool
 _SIGNATURE = b"PGCOPY\n\xff\r\n\0"
 _FILE_HEADER = 19  # signature (11), flags (4), length of the extension (4); COPY sends it with the first row
 _TRAILER = b"\xff\xff"
+_LSN = re.compile(r"(?<![0-9A-Za-z_])[0-9A-F]{1,8}/[0-9A-F]{1,8}(?![0-9A-Za-z_])")
+_WORDS = re.compile(r"[a-z0-9_]+")  # what the name of a slot, and of the plugin, is made of
 
 
 def peek(
@@ -49,7 +52,7 @@ def peek(
     """
     upto = Lsn(upto)
     path = directory / f"peek-{upto.tag}.spool"
-    with _refusals(config):
+    with _refusals(conn, config):
         lengths = _spool(conn, f"copy ({_query(config, upto, max_changes, binary)}) to stdout (format binary)", path)
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
@@ -63,7 +66,7 @@ def try_peek(conn: Connection, config: Config, upto: Lsn) -> None:
     Raises:
         CdcError: as `peek`.
     """
-    with _refusals(config):
+    with _refusals(conn, config):
         conn.execute(f"select count(*) from ({_query(config, Lsn(upto), None, False)}) as p".encode())
 
 
@@ -74,7 +77,7 @@ def has_message(conn: Connection, config: Config, text: str, *, upto: Lsn) -> bo
         CdcError: as `peek`.
     """
     query = _query(config, Lsn(upto), None, False)
-    with _refusals(config):
+    with _refusals(conn, config):
         row = conn.execute(
             f"select exists (select from ({query}) as p where pg_catalog.substr(data, 1, 1) = 'M'::bytea".encode()
             + b" and pg_catalog.position(data, %s) > 0)",
@@ -85,7 +88,7 @@ def has_message(conn: Connection, config: Config, text: str, *, upto: Lsn) -> bo
 
 
 @contextmanager
-def _refusals(config: Config) -> Iterator[None]:
+def _refusals(conn: Connection, config: Config) -> Iterator[None]:
     try:
         yield
     except psycopg.errors.ObjectInUse as error:
@@ -95,7 +98,7 @@ def _refusals(config: Config) -> Iterator[None]:
             f"reading slot {config.source.slot!r}: {one_line(error)}; start a new log with `cdc init --new-generation`"
         ) from None
     except psycopg.errors.UndefinedObject as error:
-        if "publication" in str(error):
+        if slot.read_slot(conn, config.source.slot) is not None:  # then it is a publication that is missing
             raise PreflightFailed(
                 f"reading slot {config.source.slot!r}: {one_line(error)} at a position of the log that is still to be"
                 " read; start a new log with `cdc init --new-generation`"
@@ -124,15 +127,28 @@ def _copy(remedy: str) -> str:
 
 def _unreadable(config: Config, error: psycopg.Error, what: str, first: str) -> UnreadableChange:
     """What stops the server's own decoding, with the position that it says."""
-    found = re.search(r"associated LSN ([0-9A-F]+/[0-9A-F]+)", error.diag.context or "")
+    lsn = position_said(error.diag.context, config.source.slot)
     way = "start a new log with `cdc init --new-generation`"
-    if found:
-        way = f"`cdc drain --skip {found[1]}` leaves its transaction out and turns the tables of that stale; or {way}"
+    if lsn is not None:
+        way = f"`cdc drain --skip {lsn}` leaves its transaction out and turns the tables of that stale; or {way}"
     return UnreadableChange(
-        f"reading slot {config.source.slot!r}: {one_line(error)} at {found[1] if found else 'an unknown LSN'}: {what},"
+        f"reading slot {config.source.slot!r}: {one_line(error)} at {'an unknown LSN' if lsn is None else lsn}: {what},"
         f" and the slot stays before it; {way}. {first}",
-        Lsn.parse(found[1]) if found else None,
+        lsn,
     )
+
+
+def position_said(context: str | None, name: str) -> Lsn | None:
+    """Give the LSN in the context of an error of logical decoding; None if there is none.
+
+    The server writes that line in the language of its `lc_messages`, which only a superuser may set. Whatever the
+    language, it holds the slot's name, the plugin's and the LSN, so these are looked for and no words.
+    """
+    for line in (context or "").splitlines():
+        found = _LSN.findall(line)
+        if found and {name, slot.PLUGIN} <= set(_WORDS.findall(line)):
+            return Lsn.parse(found[-1])
+    return None
 
 
 def _query(config: Config, upto: Lsn, max_changes: int | None, binary: bool) -> str:

@@ -12,7 +12,7 @@ from toolkit.source import catalog, change_log, guard, slot
 from toolkit.source.connection import Connection
 from toolkit.values import resources
 from toolkit.values.config import Config
-from toolkit.values.errors import CdcError, PreflightFailed, SlotError, UnknownTable
+from toolkit.values.errors import CdcError, PreflightFailed, SlotError, SlotRefused, UnknownTable
 from toolkit.values.names import qualified, quote_postgres, selects
 from toolkit.values.table import OPERATIONS, TableVersion
 
@@ -155,9 +155,8 @@ def _slot(conn: Connection, config: Config) -> Iterator[Finding]:
     try:
         slot.require_ours(conn, config, state)
         slot.require_usable(state)
-    except SlotError as refusal:
-        found, _, remedy = str(refusal).removeprefix(f"slot {state.name!r} ").partition("; ")
-        yield Finding("error", f"slot {state.name!r}", found, remedy, SlotError)
+    except SlotRefused as refused:
+        yield Finding("error", f"slot {state.name!r}", refused.found, refused.remedy, SlotError)
         return
     row = conn.execute(
         "select setting::int8, unit from pg_catalog.pg_settings where name = 'idle_replication_slot_timeout'"
@@ -301,16 +300,14 @@ def _capture(conn: Connection, config: Config) -> Iterator[Finding]:
     """How DDL capture stands."""
     if not _readable(conn):
         return
-    state, faults = guard.capture_state(conn), guard.faults(conn)
+    state, (triggers, functions) = guard.capture_state(conn), guard.faults(conn)
     if state.paused:
         yield Finding("warning", "DDL capture", "is paused: every table is stale meanwhile", "run: cdc ddl resume")
     if not state.standing and not (state.absent and not catalog.is_superuser(conn)):
-        told = [(name, found) for name, found in faults if name.startswith("event trigger")]
-        for name, found in told or [("event_triggers", "is off for this session")]:
+        for name, found in triggers or [("event_triggers", "is off for this session")]:
             yield Finding("warning", name, f"{found}: DDL is not heard", "run `cdc init`, then `cdc repair`")
     if not state.intact:
-        told = [(name, found) for name, found in faults if name.startswith("function")]
-        for name, found in told or [("a function in schema cdc", "is another")]:
+        for name, found in functions or [("a function in schema cdc", "is another")]:
             yield Finding(
                 "warning",
                 name,
@@ -325,10 +322,13 @@ def _capture(conn: Connection, config: Config) -> Iterator[Finding]:
             "is captured in another way than [source] capture or [table] says: that one counts",
             "run `cdc init`, which moves it, or take the change out of cdc.toml",
         )
-    for name, found in change_log.faults(conn, config):
-        if name.removeprefix("table ") not in moving:
+    for logged, found in change_log.faults(conn, config):
+        if logged not in moving:
             yield Finding(
-                "warning", name, f"{found}: changes may be missed", "run `cdc init`, then `cdc repair` for what is red"
+                "warning",
+                "change log" if logged is None else f"table {logged}",
+                f"{found}: changes may be missed",
+                "run `cdc init`, then `cdc repair` for what is red",
             )
     for key, wanted in (("ignored", ",".join(config.ddl.ignore)), ("sql", config.ddl.sql)):
         row = conn.execute("select convert_from(value, 'UTF8') from cdc.settings where name = %s", [key]).fetchone()

@@ -22,7 +22,7 @@ from psycopg.rows import dict_row
 from toolkit.source.connection import Connection, connect, one_line
 from toolkit.values import resources
 from toolkit.values.config import Config
-from toolkit.values.errors import SlotError, SourceUnavailable
+from toolkit.values.errors import SlotError, SlotRefused, SourceUnavailable
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import quote_postgres
 
@@ -149,18 +149,18 @@ def require_ours(conn: Connection, config: Config, state: SlotState) -> None:
     """Refuse a slot that this toolkit did not make here.
 
     Raises:
-        SlotError: a physical slot, another plugin, another database.
+        SlotRefused: a physical slot, another plugin, another database.
     """
-    what = f"slot {state.name!r}"
     remedy = "give another name in [source] slot"
     if state.type != "logical":
-        raise SlotError(f"{what} is a {state.type} slot, not a logical one; {remedy}")
+        raise SlotRefused(state.name, f"is a {state.type} slot, not a logical one", remedy)
     if state.plugin != PLUGIN:
-        raise SlotError(f"{what} belongs to plugin {state.plugin!r}, not {PLUGIN!r}; {remedy}")
+        raise SlotRefused(state.name, f"belongs to plugin {state.plugin!r}, not {PLUGIN!r}", remedy)
     if state.database != conn.info.dbname:
-        raise SlotError(
-            f"{what} belongs to database {state.database!r}, and the source is {conn.info.dbname!r}; {remedy},"
-            " or another dbname in [source] conninfo"
+        raise SlotRefused(
+            state.name,
+            f"belongs to database {state.database!r}, and the source is {conn.info.dbname!r}",
+            f"{remedy}, or another dbname in [source] conninfo",
         )
 
 
@@ -168,18 +168,21 @@ def require_usable(state: SlotState) -> None:
     """Refuse a slot from which nothing can be read now.
 
     Raises:
-        SlotError: lost, or in use by another session.
+        SlotRefused: lost, or in use by another session.
     """
     if state.lost:
         why = f" ({state.invalidation})" if state.invalidation else ""
         what, remedy = _INVALIDATIONS.get(state.invalidation or "", _INVALIDATIONS["wal_removed"])
-        raise SlotError(
-            f"slot {state.name!r} is lost{why}: {what}; {remedy} and start a new log with `cdc init --new-generation`"
+        raise SlotRefused(
+            state.name,
+            f"is lost{why}: {what}",
+            f"{remedy} and start a new log with `cdc init --new-generation`",
         )
     if state.active:
-        raise SlotError(
-            f"slot {state.name!r} is in use by pid {state.active_pid}; wait for that session or end it with"
-            f" select pg_terminate_backend({state.active_pid})"
+        raise SlotRefused(
+            state.name,
+            f"is in use by pid {state.active_pid}",
+            f"wait for that session or end it with select pg_terminate_backend({state.active_pid})",
         )
 
 

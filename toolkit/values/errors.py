@@ -31,6 +31,15 @@ class SlotError(CdcError):
     """The slot is missing, lost, in use, or belongs to another program."""
 
 
+class SlotRefused(SlotError):
+    """A slot that cannot be used: `found` says why, and `remedy` what to do."""
+
+    def __init__(self, name: str, found: str, remedy: str) -> None:
+        super().__init__(f"slot {name!r} {found}; {remedy}")
+        self.found = found
+        self.remedy = remedy
+
+
 class HistoryDiverged(CdcError):
     """The source no longer has the history that the ledger continues.
 

@@ -1,0 +1,131 @@
+"""No code reads prose: with every message reworded, tests that assert states find the same states."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.reworded import reword
+from tests.trap_world import PAIR, World
+from toolkit.capture import ddl_switch as switch
+from toolkit.source import preflight, slot
+from toolkit.source.peek import peek, position_said
+from toolkit.values.errors import CdcError, PreflightFailed, SlotError, SlotRefused
+from toolkit.values.lsn import Lsn
+
+ROOT = Path(__file__).resolve().parents[2]
+UNIT = "tests/unit/test_decode_plan.py"
+TRAP = "tests/postgres/test_trap_capture.py"
+#: They assert states, kinds and positions, and no text.
+STATES = (
+    "tests/unit/test_decode_changelog.py::test_images_that_fit_no_schema_version_are_kept_with_a_gap",
+    f"{UNIT}::test_silent_changes",
+    f"{UNIT}::test_failed_capture_makes_stale_what_it_may_have_touched",
+    f"{UNIT}::test_a_rewritten_partition_makes_its_published_root_stale",
+    "tests/postgres/test_reworded.py::test_states_of_what_goes_wrong[pg16]",
+)
+
+
+@pytest.mark.unit
+def test_a_rule_that_reads_prose_is_found_by_rewording() -> None:
+    text = """
+class Refused(Exception): ...
+def reason(n): return f"the table {n} was dropped at the source"
+def stale(n): return "was dropped" in reason(n)
+def refuse(): raise Refused("the slot is in use by pid 7")
+def known(kind): return {"timestamp without time zone": 1}[kind]
+"""
+    plain: dict[str, Any] = {}
+    exec(text, plain)
+    reworded: dict[str, Any] = {}
+    exec(compile(reword(text), "reworded", "exec"), reworded)
+    assert (plain["stale"](1), reworded["stale"](1)) == (True, False)
+    assert reworded["reason"](1) != plain["reason"](1)
+    with pytest.raises(Exception, match="pid") as one:
+        plain["refuse"]()
+    with pytest.raises(reworded["Refused"]) as two:
+        reworded["refuse"]()
+    assert str(one.value) != str(two.value)
+    assert reworded["known"]("timestamp without time zone") == 1
+    statement = "conn.execute('select a from b as c where d')"
+    assert "select a from b as c" in repr(compile(reword(statement, everywhere=False), "s", "exec").co_consts)
+
+
+@pytest.mark.postgres
+def test_states_of_what_goes_wrong(world: World, tmp_path: Path) -> None:
+    log = world.start(*PAIR)
+    log.drain()
+    assert world.stale().keys() == set()
+    world.sql("alter table t alter v type text using upper(v)")
+    world.sql("select pg_logical_emit_message(true, 'cdc.beacon', 'forged')")
+    log.drain()
+    assert world.stale().keys() == {"public.t"}
+    refused_messages = [m for m in log.reading().messages() if m.payload.refused]  # type: ignore[union-attr]
+    assert [m.payload.content for m in refused_messages] == ["forged"]  # type: ignore[union-attr]
+    log.repair(*world.stale())
+    log.drain()
+    assert not world.stale()
+    switch.pause(world.config)
+    log.drain()
+    assert log.states()["public.t"].remedy != "cdc repair public.t"  # first capture must be resumed
+    switch.resume(world.config)
+    world.bypass()
+    log.drain()
+    log.repair(*world.stale())
+    log.drain()
+    world.exact("t")
+    assert {gap.payload.until is None for gap in log.reading().gaps()} == {True, False}
+    world.sql("insert into t (id) values (9)")
+    upto = slot.flush_lsn(log.conn)
+    others: list[tuple[dict[str, str], type[CdcError]]] = [({"slot": "nobody"}, SlotError)]
+    if log.conn.info.server_version < 180000:  # 18 warns in its log and sends nothing
+        others.append(({"publication": "nothing"}, PreflightFailed))
+    for update, kind in others:
+        missing = world.config.model_copy(update={"source": world.config.source.model_copy(update=update)})
+        with pytest.raises(kind):
+            peek(log.conn, missing, upto=upto, max_changes=None, directory=tmp_path)
+    log.conn.execute("select pg_catalog.pg_create_physical_replication_slot('other')")
+    other = world.config.model_copy(update={"source": world.config.source.model_copy(update={"slot": "other"})})
+    with pytest.raises(SlotRefused) as refused:
+        slot.require_slot(log.conn, other)
+    found = [f for f in preflight.preflight(log.conn, other) if f.level == "error"]
+    assert [(f.found, f.remedy) for f in found] == [(refused.value.found, refused.value.remedy)]
+
+
+@pytest.mark.postgres
+def test_rewording_every_message_changes_no_behaviour() -> None:
+    """The tests run in a process of their own, whose toolkit says everything in other words."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "tests.reworded", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, "-m", "unit or postgres", *STATES],
+        cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    "line",
+    [
+        'slot "cdc", output plugin "pgoutput", in the change callback, associated LSN 1/16B3748',
+        "Slot »cdc«, Ausgabe-Plugin »pgoutput«, im Callback change, zugehörige LSN 1/16B3748",
+        "slot « cdc », plugin de sortie « pgoutput », dans la fonction d'appel change, associée au LSN 1/16B3748",
+        'スロット"cdc", 出力プラグイン"pgoutput", changeコールバック, 関連LSN 1/16B3748',
+    ],
+)
+def test_the_position_of_an_unreadable_change_is_found_in_any_language(line: str) -> None:
+    context = f'PL/pgSQL function public.f("cdc") line 1/2 at RETURN\n{line}\nSQL statement "copy (select 1/2) to x"'
+    assert position_said(context, "cdc") == Lsn.parse("1/16B3748")
+    assert position_said(context, "other") is None
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("context", [None, "", 'slot "cdc", output plugin "pgoutput", in the begin callback'])
+def test_no_position_is_no_position(context: str | None) -> None:
+    assert position_said(context, "cdc") is None
