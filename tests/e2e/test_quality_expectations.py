@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import xml.etree.ElementTree as ET
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -148,3 +151,44 @@ def test_rows_without_what_they_reference_are_red_with_a_sample(tmp_path: Path) 
     )
     expectations.validate(Config(root=tmp_path), red)
     assert "b_a_fkey" in (expectations.directory(Config(root=tmp_path)) / "data_docs" / "index.html").read_text("utf-8")
+
+
+class _Elements(HTMLParser):
+    """Counts elements with the names of their attributes, and what scripts and links hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: Counter[tuple[str, ...]] = Counter()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found[tag, *(name for name, _ in attrs)] += 1
+        assert not any((value or "").strip().lower().startswith("javascript:") for _, value in attrs)
+
+
+def _elements_of_pages(folder: Path, name: str) -> Counter[tuple[str, ...]]:
+    key = ForeignKey(f"{name}_fkey", 2, 1, (1,), (1,))
+    difference = Difference(name, name, None)
+    cause = Cause("capture", name, f"cdc repair {name}", Lsn(8), 3, 700)
+    sample = Sample("modified", ((name, name),), (difference,), cause=cause)
+    tables = (
+        replace(OK, table=f"public.{name}"),
+        replace(RED["different"], table=f"{name}.b", reason=name, remedy=name, samples=(sample,)),
+        replace(RED["stale"], table=f"{name}.c", relid=3, reason=name),
+    )
+    report = CheckReport(Lsn(0x1000), tables, references=(Reference(replace(key, references=99)), Reference(key)))
+    proofs = {2: {"table": f"{name}.b", "status": "identical", "lsn": 0x800, "full_at": None, "proven_at": None}}
+    expectations.run(report, folder, published_state.after(proofs, report))
+    read = _Elements()
+    pages = list(folder.rglob("*.html"))
+    assert len(pages) > 4
+    for page in pages:
+        read.feed(page.read_text(encoding="utf-8"))
+        read.reset()
+    return read.found
+
+
+@pytest.mark.parametrize("name", ["<svg onload=alert(1)>", '"><script>alert(2)</script>', "{{ 1 }}'--><b>$x"])
+def test_no_element_of_a_page_arises_from_a_name(name: str, tmp_path: Path) -> None:
+    assert _elements_of_pages(tmp_path / "hostile", name) == _elements_of_pages(tmp_path / "plain", "name")
+    pages = [page.read_text(encoding="utf-8") for page in (tmp_path / "hostile").rglob("validations/**/*.html")]
+    assert any(html.escape(f"{name}.b") in page for page in pages)

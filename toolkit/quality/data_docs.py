@@ -16,6 +16,9 @@ _FETCHED = re.compile(
     r"<link\b[^>]*>|<script\b.*?</script>|<img\b[^>]*>|<footer\b.*?</footer>|<!--.*?-->|url\(['\"]?https?:[^)]*\)",
     re.DOTALL | re.IGNORECASE,
 )
+#: Characters of names that Great Expectations writes into its pages as they are, or reads as a template.
+_MARKUP = "<>&\"'$"
+_PRIVATE = 0xE000  # of Unicode's private use: a name with such a character is only shown differently
 _STYLE = """
 <style>
 :root { color-scheme: light dark }
@@ -32,11 +35,17 @@ nav.navbar, .modal, .ge-expectation-editing-instructions, button, .d-none { disp
 """
 
 
+def masked(text: str | None) -> str | None:
+    """Replace the characters of a name that mean something in HTML; `finish` puts them back, escaped."""
+    return None if text is None else text.translate({ord(c): _PRIVATE + ord(c) for c in _MARKUP})
+
+
 def finish(docs: Path, report: CheckReport) -> None:
-    """Remove references to other hosts from the pages in `docs`, and write `index.html`."""
+    """Remove references to other hosts from the pages in `docs`, unmask the names, and write `index.html`."""
     pages = sorted(docs.rglob("*.html"))
     for page in pages:
         text = _FETCHED.sub("", page.read_text(encoding="utf-8"))
+        text = text.translate({_PRIVATE + ord(c): html.escape(c) for c in _MARKUP})
         page.write_text(text.replace("</head>", _STYLE + "</head>", 1), encoding="utf-8")
     found = [page.relative_to(docs) for page in pages if page.relative_to(docs).parts[0] == "validations"]
     (docs / "index.html").write_text(_index(report, found), encoding="utf-8")

@@ -134,6 +134,8 @@ def _run(report: CheckReport, docs: Path, standing: Standing, limits: CheckConfi
         (references_suite(), references, "name"),
         (orphans_suite(), references, "name"),
     ):
+        for column in data.columns.intersection(["table", "name", "references"]):
+            data[column] = data[column].map(data_docs.masked)
         asset = source.add_dataframe_asset(suite.name)
         definition = context.validation_definitions.add(
             gx.ValidationDefinition(
