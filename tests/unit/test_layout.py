@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from toolkit.rawlog.event import Captured, Covers, Kind, Origin
+from toolkit.rawlog.states import State
+
 pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -301,6 +304,32 @@ def test_an_ordinal_elsewhere_is_found() -> None:
     assert _own_ordinals("ordinal=(1 << 40) - 1")
     assert _own_ordinals("where ordinal < 1099511627775")
     assert _own_ordinals("Event(commit_lsn=int(lsn) - 1)")
+
+
+def _spelled_out(text: str) -> list[str]:
+    """List comparisons that spell out a word of an enumeration instead of naming its member."""
+    words = {str(word) for words in (Kind, Origin, Covers, Captured, State) for word in words}
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        sides = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
+        asked = {side.attr for side in sides if isinstance(side, ast.Attribute)}
+        texts = {leaf.value for side in sides for leaf in ast.walk(side) if isinstance(leaf, ast.Constant)}
+        if asked & {"kind", "origin", "scope", "state", "event"} and texts & words:
+            found.append(ast.unparse(node))
+    return found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=_name)
+def test_words_that_decide_are_members_of_an_enumeration(path: Path) -> None:
+    assert _spelled_out(path.read_text(encoding="utf-8")) == []
+
+
+def test_a_word_spelled_out_is_found() -> None:
+    assert _spelled_out("if event.kind == 'gap': pass\nif s.state in ('ok', x): pass") == [
+        "event.kind == 'gap'",
+        "s.state in ('ok', x)",
+    ]
+    assert _spelled_out("event.kind == Kind.GAP; side.kind == 'other'") == []
 
 
 def test_help_loads_nothing_heavy() -> None:

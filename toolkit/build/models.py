@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake.proofs import found_wrong
-from toolkit.rawlog.states import states_at
+from toolkit.rawlog.states import State, states_at
 from toolkit.values.errors import LakeError
 from toolkit.values.lake_types import literal, spark_type
 from toolkit.values.names import lake_columns, quote_spark, renamed
@@ -58,7 +58,7 @@ def sync(config: Config, *, as_of: Lsn | None = None) -> SyncResult:
     ledger = Ledger(config)
     if as_of is not None:
         then = states_at(ledger, as_of, found_wrong(config, ledger))
-        return write(config, [version for version, state in then if state.state == "ok"])
+        return write(config, [version for version, state in then if state.state == State.OK])
     last = ledger.last()
     generation = last.generation if last else None
     based = {event.relid for event in ledger.baselines() if event.generation == generation}

@@ -22,7 +22,7 @@ from toolkit.lake.stored_log import StoredLog
 from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.event import Baseline, Covers, Gap, Kind, Origin
-from toolkit.rawlog.states import TableState, table_states
+from toolkit.rawlog.states import State, TableState, table_states
 from toolkit.source.spooling import spool_directory
 from toolkit.values.errors import ConfigError, LakeError, UnknownTable
 from toolkit.values.log_setup import logger
@@ -172,7 +172,9 @@ def heal(config: Config) -> SnapshotResult | None:
 def _stale(config: Config) -> list[TableState]:
     """Tables that wait for a repair; those that wait for their check only are not among them."""
     ledger = require_ledger(config)
-    return [s for s in table_states(ledger, proven(config, ledger)) if s.state == "stale" and s.repaired_lsn is None]
+    return [
+        s for s in table_states(ledger, proven(config, ledger)) if s.state == State.STALE and s.repaired_lsn is None
+    ]
 
 
 def copy_tables(

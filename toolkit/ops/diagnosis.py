@@ -80,7 +80,7 @@ def _lake(config: Config) -> list[Diagnosis]:
     from toolkit.lake import reads, session, tables
     from toolkit.lake.ledger import Ledger
     from toolkit.lake.proofs import proven
-    from toolkit.rawlog.states import table_states
+    from toolkit.rawlog.states import State, table_states
 
     found: list[Diagnosis] = []
     settings = session.spark_settings(config)
@@ -101,7 +101,7 @@ def _lake(config: Config) -> list[Diagnosis]:
         found.append(Diagnosis("ok", "lake", f"batch {last.batch_id}, complete to {last.complete_to}", None))
         found += [*_worn(config), *_borrowed(ledger)]
         for state in table_states(ledger, proven(config, ledger)):
-            if state.state != "ok":
+            if state.state != State.OK:
                 found.append(
                     Diagnosis(
                         "error",

@@ -471,8 +471,10 @@ def _blamed(result: TableCheck, plan: Comparison) -> TableCheck:
 
 
 def _stale(result: TableCheck, state: TableState) -> TableCheck:
+    from toolkit.rawlog.states import State
+
     since = f" since {state.from_lsn}" if state.from_lsn else ""
-    status: Status = "stale" if state.state == "stale" else "not_taken"
+    status: Status = "stale" if state.state == State.STALE else "not_taken"
     return replace(result, status=status, reason=f"{state.state}{since}: {state.reason}", remedy=state.remedy)
 
 
