@@ -380,7 +380,8 @@ def _lives(
         print(f"\nlife of {', '.join(kinds)}: {json.dumps(counts)}")
     # Else nothing was proven: most looks find a table that can be known, through DDL and changes.
     assert counts["exact"] > counts["stale"]
-    assert counts["changes"] > 50 * counts["rounds"] and counts["ddl"] > 5 * counts["rounds"]
+    # A round of parts has about 50 changes, so that few rounds on a busy machine may have fewer.
+    assert counts["changes"] > 25 * counts["rounds"] and counts["ddl"] > 5 * counts["rounds"]
 
 
 def _servers(request: pytest.FixtureRequest) -> list[str]:
