@@ -104,13 +104,3 @@ def test_the_installed_wheel_proves_a_table(installed: Path, database: str, tmp_
     (table,) = json.loads(_run(cdc, "status", "--output", "json", cwd=tmp_path))["tables"]
     assert table["state"] == "ok"
     _run(cdc, "uninstall", "--yes", cwd=tmp_path)
-
-
-@pytest.mark.wide
-@pytest.mark.notebook
-@pytest.mark.spark
-@pytest.mark.dbt
-def test_the_installed_wheel_plays_the_demo(installed: Path, tmp_path: Path) -> None:
-    said = _run(installed / "cdc", "demo", cwd=tmp_path)
-    assert "identical" in said
-    assert {path.name for path in tmp_path.iterdir()} == {"cdc-demo"}
