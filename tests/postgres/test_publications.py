@@ -10,7 +10,7 @@ import pytest
 from tests.support_log import Log
 from tests.support_postgres import mostly_one_server
 from tests.trap_world import PAIR, World
-from toolkit.capture import drift, slot_drain
+from toolkit.capture import drift, same_history
 from toolkit.demo.server import EmbeddedServer
 from toolkit.rawlog.batch import BatchRecord
 from toolkit.source import catalog, install, preflight, slot
@@ -248,7 +248,7 @@ def test_a_publication_of_several_that_is_dropped_is_another_history(world: Worl
     if again:
         world.sql("create publication b for table t")
     with pytest.raises(HistoryDiverged, match=r"publication 'b'.*--new-generation"):
-        slot_drain.require_same_history(
+        same_history.require_same_history(
             world.config, last, catalog.read_identity(log.conn, world.config), at, slot.flush_lsn(log.conn)
         )
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support_log import Log
 from tests.trap_world import PAIR, ROOT, World
-from toolkit.capture import slot_drain
+from toolkit.capture import same_history
 from toolkit.demo.server import EmbeddedServer
 from toolkit.rawlog.batch import BatchRecord
 from toolkit.source import catalog, install, preflight, slot
@@ -91,7 +91,7 @@ def test_trap_091_a_publication_dropped_and_made_again_is_another_history(world:
     at = log.complete_to
     last = BatchRecord(1, 1, at, at, at, "slot", world.config.source.slot, log.identity, 0)
     with pytest.raises(HistoryDiverged, match="publication 'cdc'"):
-        slot_drain.require_same_history(world.config, last, now, at, slot.flush_lsn(log.conn))
+        same_history.require_same_history(world.config, last, now, at, slot.flush_lsn(log.conn))
 
 
 def test_trap_092_a_publish_list_is_red_as_long_as_it_lacks_anything(world: World) -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from toolkit.capture.slot_drain import as_read, drain
+from toolkit.capture.same_history import as_read
+from toolkit.capture.slot_drain import drain
 from toolkit.lake.ledger import require_ledger
 from toolkit.lake.stored_log import StoredLog
 from toolkit.values.errors import HistoryDiverged

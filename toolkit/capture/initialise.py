@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from toolkit.capture.copy import copy_tables, missing_baselines, repair
-from toolkit.capture.slot_drain import as_read, prove, require_continued, require_same_history, require_same_source
+from toolkit.capture.same_history import as_read, prove, require_continued, require_same_history, require_same_source
 from toolkit.lake.stored_log import StoredLog
 from toolkit.rawlog.batch import BatchRecord, SourceIdentity
 from toolkit.rawlog.event import Origin

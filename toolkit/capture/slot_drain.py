@@ -6,8 +6,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from toolkit.capture.drain_loop import DrainResult, LogEnd, ReadBatch, run
+from toolkit.capture.same_history import ADVICE, prove, require_same_history, without_beacon
 from toolkit.rawlog.event import Kind, Origin, StreamMessage, read_message
-from toolkit.values.errors import ConfigError, HistoryDiverged, LakeError, UnreadableChange
+from toolkit.values.errors import ConfigError, HistoryDiverged, LakeError
 from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from toolkit.source.slot import Cut
     from toolkit.values.config import Config
     from toolkit.values.spool import Spool
-
-_ADVICE = "the log cannot be continued; start a new one with `cdc init --new-generation`"
 
 
 def drain(
@@ -99,100 +98,6 @@ def drain(
                 change_log.purge(conn, seen.snapshot)
             change_log.recheck(conn, config)
         return result
-
-
-def require_same_history(
-    config: Config, last: BatchRecord, identity: SourceIdentity, confirmed: Lsn | None, flushed: Lsn
-) -> None:
-    """Refuse a source that is not the one the ledger continues. `confirmed` is the slot's position, if there is one.
-
-    Raises:
-        HistoryDiverged: names what differs.
-    """
-    require_same_source(last, identity)
-    if last.identity.publications.keys() != identity.publications.keys():
-        raise HistoryDiverged(
-            f"[source] publication was {_listed(last.identity)} at batch {last.batch_id} and is {_listed(identity)}"
-            " now: run `cdc init` to go over to that"
-        )
-    require_continued(config, last, confirmed, flushed)
-
-
-def require_continued(config: Config, last: BatchRecord, confirmed: Lsn | None, flushed: Lsn) -> None:
-    """Refuse a slot that is ahead of the ledger, and WAL that ends below it.
-
-    Raises:
-        HistoryDiverged: names what differs.
-    """
-    if confirmed is not None and confirmed > last.complete_to:
-        raise HistoryDiverged(
-            f"slot {config.source.slot!r} is at {confirmed}, ahead of the ledger at {last.complete_to}: changes between"
-            f" them were consumed by another client, or the slot was re-created; {_ADVICE}"
-        )
-    if flushed < max(last.complete_to, last.beacon_lsn or 0):
-        raise HistoryDiverged(
-            f"the source's WAL ends at {flushed}, below the ledger at {last.complete_to} or its beacon at"
-            f" {last.beacon_lsn}: the source was restored from an older copy; {_ADVICE}"
-        )
-
-
-def prove(conn: psycopg.Connection[Any], config: Config, last: BatchRecord, unreadable: Lsn | None = None) -> bool:
-    """Require the beacon of the ledger in the stream, without consuming it. False if `unreadable` stands before it.
-
-    A log of an older version may have no beacon to find; it gets one from its next drain.
-
-    Raises:
-        HistoryDiverged: the beacon is not there.
-        CdcError: as `toolkit.source.peek.peek`.
-    """
-    from toolkit.source import peek
-
-    if last.beacon is None or last.beacon_lsn is None or last.beacon_lsn <= last.complete_to:
-        return True
-    try:
-        if not peek.has_message(conn, config, last.beacon, upto=last.beacon_lsn):
-            raise _without_beacon(last)
-    except UnreadableChange as error:
-        if unreadable is None or error.lsn != unreadable:
-            raise
-        return False
-    return True
-
-
-def _without_beacon(last: BatchRecord) -> HistoryDiverged:
-    return HistoryDiverged(
-        f"beacon {last.beacon} written at {last.beacon_lsn} by batch {last.batch_id} is not in the stream: the source"
-        f" was restored to an earlier copy and written again; {_ADVICE}"
-    )
-
-
-def require_same_source(last: BatchRecord, identity: SourceIdentity) -> None:
-    """Refuse another server or database, and a publication made again: what it would have sent in between is lost.
-
-    Raises:
-        HistoryDiverged: names what differs.
-    """
-    for what in ("system_id", "timeline", "database_oid"):
-        was, now = getattr(last.identity, what), getattr(identity, what)
-        if was != now:
-            raise HistoryDiverged(f"the source's {what} was {was} at batch {last.batch_id} and is {now} now: {_ADVICE}")
-    for name, oid in last.identity.publications.items():
-        found = identity.publications.get(name, oid)
-        if found != oid:
-            raise HistoryDiverged(
-                f"publication {name!r} had OID {oid} at batch {last.batch_id} and has {found} now: it was dropped and"
-                f" made again: {_ADVICE}"
-            )
-
-
-def as_read(config: Config, last: BatchRecord) -> Config:
-    """The configuration with the publications that the log was read with up to a batch."""
-    source = config.source.model_copy(update={"publication": tuple(last.identity.publications)})
-    return config.model_copy(update={"source": source})
-
-
-def _listed(identity: SourceIdentity) -> str:
-    return ", ".join(sorted(identity.publications)) or "none"
 
 
 class _SlotReader:
@@ -283,10 +188,10 @@ class _SlotReader:
             raise HistoryDiverged(
                 f"beacon {expected} written at {at} by batch {last.batch_id} is not signed by the key in cdc.settings:"
                 " schema cdc, or its settings, were dropped on the source and re-created, and earlier DDL messages"
-                f" cannot be verified; {_ADVICE}"
+                f" cannot be verified; {ADVICE}"
             )
         if at <= plan.batches[-1].complete_to:
-            raise _without_beacon(last)
+            raise without_beacon(last)
         self.proven = self.proven or prove(self.conn, self.config, last)
 
     def _beacon(self, last: BatchRecord, complete_to: int) -> tuple[str | None, Lsn | None]:
@@ -320,12 +225,4 @@ def _read(batch: PlannedBatch) -> ReadBatch:
     )
 
 
-__all__ = [
-    "DrainResult",
-    "as_read",
-    "drain",
-    "prove",
-    "require_continued",
-    "require_same_history",
-    "require_same_source",
-]
+__all__ = ["DrainResult", "drain"]

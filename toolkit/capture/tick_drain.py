@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from toolkit.capture.drain_loop import DrainResult, LogEnd, ReadBatch, run
-from toolkit.capture.slot_drain import require_same_history
+from toolkit.capture.same_history import ADVICE, require_same_history
 from toolkit.rawlog import order
 from toolkit.rawlog.event import Gap, Kind, Origin
 from toolkit.values.errors import CdcError, ConfigError, HistoryDiverged, LakeError
@@ -93,7 +93,6 @@ def last_tick(config: Config, conn: psycopg.Connection[Any], last: BatchRecord) 
     """
     from toolkit.source import catalog, slot, ticks
 
-    advice = "the log cannot be continued; start a new one with `cdc init --new-generation`"
     if last.tick is None:
         raise HistoryDiverged(
             f"the ledger was drained through slot {last.slot!r} to {last.complete_to}, not by ticks: run `cdc init` to"
@@ -108,7 +107,7 @@ def last_tick(config: Config, conn: psycopg.Connection[Any], last: BatchRecord) 
             "it was restored from an older copy" if ticks.any_known(conn) else "schema cdc, or its ticks, were dropped"
         )
         raise HistoryDiverged(
-            f"the source does not know the tick at {last.complete_to} of batch {last.batch_id}: {why}; {advice}"
+            f"the source does not know the tick at {last.complete_to} of batch {last.batch_id}: {why}; {ADVICE}"
         )
     return found
 
@@ -195,7 +194,7 @@ class _TickRead:
                 texts = cells.to_pylist()
                 for place, xid, lsn, _, _, _, content in zip(*(texts[i::7] for i in range(7)), strict=True):
                     messages.append(logged_ddl.LoggedMessage(int(place), int(xid), int(lsn), content))
-        return logged_ddl.fold(messages, at=self.target.lsn, context=self.context, directory=self.directory)
+        return logged_ddl.fold(messages, at=self.target.lsn, context=self.context)
 
     def rows(self, ddl: LoggedDdl) -> None:
         """Spool the rows of the tick as events; their ordinals count all rows of the tick."""

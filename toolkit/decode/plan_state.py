@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
-import numpy as np
-
 from toolkit.decode.layout import Layouts, logged_layout, logs
 from toolkit.decode.planned import PlanContext
-from toolkit.decode.stream import ROW_BYTES, Ints, Stream
-from toolkit.values.spool import Spool
 from toolkit.values.table import SchemaVersion
 
 
 class PlanState:
-    """What is known of the stream so far: schema versions, layouts, xids, and an index of rows and RELATIONs."""
+    """What is known so far: schema versions, layouts and xids. Alone, it is that of messages without rows."""
 
-    def __init__(self, stream: Stream, spool: Spool, context: PlanContext) -> None:
-        self.stream, self.spool, self.context = stream, spool, context
+    def __init__(self, context: PlanContext) -> None:
+        self.context = context
         self.versions = dict(context.versions)
         self.former: dict[int, list[SchemaVersion]] = {}  # by relid, versions that are no longer the latest
         self.born: dict[int, int] = {}  # by relid, end LSN of the CREATE from which on the log has the whole table
@@ -28,23 +22,10 @@ class PlanState:
         self.logs: set[int] = set()  # relids of the change log's parts
         self.images = [logged_layout(-1, v) for v in self.versions.values() if logs(v.table)]
 
-    @cached_property
-    def row_positions(self) -> tuple[Ints, Ints]:
-        """Give (message indexes, relids) of all rows. Only needed for a spool with DDL."""
-        rows = np.flatnonzero(np.isin(self.stream.types, ROW_BYTES))
-        return rows, self.stream.relids(rows)
-
-    @cached_property
-    def relations(self) -> dict[int, list[int]]:
-        """Give the message indexes of the RELATIONs of each table."""
-        found: dict[int, list[int]] = {}
-        indexes = np.flatnonzero(self.stream.types == ord("R"))
-        for index, relid in zip(indexes.tolist(), self.stream.relids(indexes).tolist(), strict=True):
-            found.setdefault(relid, []).append(index)
-        return found
-
     def has_rows(self, relid: int, first: int, stop: int) -> bool:
         """Say whether messages [first, stop) have a row of the table."""
-        rows, relids = self.row_positions
-        low, high = np.searchsorted(rows, [first, stop])
-        return bool((relids[low:high] == relid).any())
+        return False
+
+    def next_relation(self, relid: int, index: int) -> int:
+        """Give the message index of the next RELATION of a table after `index`, or of the end."""
+        return index + 1

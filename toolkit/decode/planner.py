@@ -6,15 +6,18 @@ stream order, because the meaning of a RELATION depends on the schema version va
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
+from functools import cached_property
 
 import numpy as np
 
+from toolkit.decode.messages import parse, timestamp
 from toolkit.decode.plan_state import PlanState
 from toolkit.decode.planned import Plan, PlanContext, PlannedBatch
-from toolkit.decode.stream import ROW_BYTES, Ints, open_bytes, scan
-from toolkit.decode.transaction import Transaction
+from toolkit.decode.stream import ROW_BYTES, Ints, Stream, open_bytes, scan
+from toolkit.decode.transaction import Frame, ReadMessage, Transaction
 from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.event import Kind
 from toolkit.values.spool import Spool
@@ -34,6 +37,35 @@ def plan(spool: Spool, *, context: PlanContext) -> Plan:
 
 class Planner(PlanState):
     """Reads the messages that are not rows, in stream order."""
+
+    def __init__(self, stream: Stream, spool: Spool, context: PlanContext) -> None:
+        super().__init__(context)
+        self.stream, self.spool = stream, spool
+
+    @cached_property
+    def row_positions(self) -> tuple[Ints, Ints]:
+        """Give (message indexes, relids) of all rows. Only needed for a spool with DDL."""
+        rows = np.flatnonzero(np.isin(self.stream.types, ROW_BYTES))
+        return rows, self.stream.relids(rows)
+
+    @cached_property
+    def relations(self) -> dict[int, list[int]]:
+        """Give the message indexes of the RELATIONs of each table."""
+        found: dict[int, list[int]] = {}
+        indexes = np.flatnonzero(self.stream.types == ord("R"))
+        for index, relid in zip(indexes.tolist(), self.stream.relids(indexes).tolist(), strict=True):
+            found.setdefault(relid, []).append(index)
+        return found
+
+    def has_rows(self, relid: int, first: int, stop: int) -> bool:
+        rows, relids = self.row_positions
+        low, high = np.searchsorted(rows, [first, stop])
+        return bool((relids[low:high] == relid).any())
+
+    def next_relation(self, relid: int, index: int) -> int:
+        mine = self.relations.get(relid, [])
+        at = bisect_right(mine, index)
+        return mine[at] if at < len(mine) else len(self.stream)
 
     def batches(self) -> Iterator[PlannedBatch]:
         stream = self.stream
@@ -64,7 +96,7 @@ class Planner(PlanState):
         )  # fmt: skip
         special, owner = special[inside], owner[inside]
         for number in np.unique(owner).tolist():
-            transaction = Transaction(self, int(number), special[owner == number].tolist())
+            transaction = self._transaction(int(number), special[owner == number].tolist())
             transaction.walk()
             events += transaction.events
             beacons += transaction.beacons
@@ -84,3 +116,19 @@ class Planner(PlanState):
         )  # fmt: skip
         self.batch_id += 1
         return batch
+
+    def _transaction(self, number: int, indexes: list[int]) -> Transaction:
+        stream = self.stream
+        frame = Frame(
+            begin=int(stream.begins[number]),
+            commit=int(stream.commits[number]),
+            xid=int(stream.xids[number]),
+            commit_lsn=int(stream.commit_lsns[number]),
+            end_lsn=int(stream.end_lsns[number]),
+            committed_at=timestamp(int(stream.times[number])),
+        )
+        read = {
+            index: ReadMessage(parse(stream.message(index), index), int(stream.ordinals[index]), int(stream.lsn(index)))
+            for index in indexes
+        }
+        return Transaction(self, frame, read)

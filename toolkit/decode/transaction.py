@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
-from bisect import bisect_right
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from toolkit.decode import ddl
 from toolkit.decode.layout import LOG_COLUMNS, LOG_NAME, LOG_SCHEMA, bind, log_binding, logged_layout, logs
-from toolkit.decode.messages import LogicalMessage, Relation, Truncate, parse, timestamp
+from toolkit.decode.messages import LogicalMessage, Message, Relation, Truncate
 from toolkit.decode.plan_state import PlanState
 from toolkit.decode.task import Binding
 from toolkit.rawlog import order
@@ -25,16 +26,38 @@ MESSAGE_CAP = 64 * 1024
 FORGED_CAP = 1000
 
 
-class Transaction:
-    """One transaction's RELATIONs, TRUNCATEs and logical messages."""
+@dataclass(frozen=True, slots=True)
+class ReadMessage:
+    """One message of a transaction. `ordinal` is the place of its first event, `lsn` that of the message itself."""
 
-    def __init__(self, planner: PlanState, number: int, indexes: list[int]) -> None:
-        self.planner, self.stream, self.number = planner, planner.stream, number
-        self.begin, self.commit = int(self.stream.begins[number]), int(self.stream.commits[number])
-        self.xid = int(self.stream.xids[number])
+    message: Message
+    ordinal: int
+    lsn: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """What all events of a transaction share, whichever way its messages came."""
+
+    begin: int  # message indexes
+    commit: int
+    xid: int  # low 32 bits
+    commit_lsn: int
+    end_lsn: int
+    committed_at: datetime
+    origin: Origin = Origin.SLOT
+    birth: int = order.BIRTH  # ordinal of the first version and the baseline of a table that the transaction makes
+
+
+class Transaction:
+    """One transaction's RELATIONs, TRUNCATEs and logical messages, by message index."""
+
+    def __init__(self, planner: PlanState, frame: Frame, read: Mapping[int, ReadMessage]) -> None:
+        self.planner, self.frame, self.read = planner, frame, read
+        self.xid = frame.xid
         self.events: list[Event] = []
         self.beacons: list[str] = []
-        self.messages = {index: parse(self.stream.message(index), index) for index in indexes}
+        self.messages = {index: read.message for index, read in self.read.items()}
         self.born: set[int] = set()  # relids created here
         self.rewrites: dict[int, tuple[int, int]] = {}  # relid -> reason bits, index of the message
         self.adopted: set[tuple[int, int]] = set()  # (message index, relid) already folded
@@ -55,9 +78,9 @@ class Transaction:
         except (ValueError, TypeError) as error:
             self.refused[index] = str(error)
             return
-        if not self.planner.xids or self.planner.xids[-1][0] != self.begin:
+        if not self.planner.xids or self.planner.xids[-1][0] != self.frame.begin:
             self.xid = int(data["xid"])
-            self.planner.xids.append((self.begin, self.xid))
+            self.planner.xids.append((self.frame.begin, self.xid))
         if message.prefix == ddl.BEACON_PREFIX:
             self.beacons.append(str(data.get("nonce")))
             return
@@ -97,26 +120,26 @@ class Transaction:
     # -- events
 
     def _event(self, kind: Kind, ordinal: int, *, index: int | None = None, payload: str, **more: Any) -> None:
-        context, stream = self.planner.context, self.stream
+        context, frame = self.planner.context, self.frame
         self.events.append(
             Event(
                 batch_id=self.planner.batch_id,
                 generation=context.generation,
-                commit_lsn=int(stream.commit_lsns[self.number]),
+                commit_lsn=frame.commit_lsn,
                 ordinal=ordinal,
-                end_lsn=int(stream.end_lsns[self.number]),
+                end_lsn=frame.end_lsn,
                 kind=kind,
-                lsn=None if index is None else int(stream.lsn(index)),
+                lsn=None if index is None else self.read[index].lsn,
                 xid=self.xid,
-                committed_at=timestamp(int(stream.times[self.number])),
-                origin=Origin.SLOT,
+                committed_at=frame.committed_at,
+                origin=frame.origin,
                 payload=payload,
                 **more,
             )
         )
 
     def _ordinal(self, index: int) -> int:
-        return int(self.stream.ordinals[index])
+        return self.read[index].ordinal
 
     def _gap(self, index: int, relid: int, reason: str, **detail: Any) -> None:
         known = self.planner.versions.get(relid)
@@ -125,7 +148,7 @@ class Transaction:
 
     def _gap_since_known(self, index: int, relid: int, reason: str) -> None:
         """A gap where the table was last known to be right: what is told now may have happened at any time since."""
-        planner, until = self.planner, int(self.stream.end_lsns[self.number])
+        planner, until = self.planner, self.frame.end_lsn
         if planner.context.known_good is None:  # a tick, and the one before was compared too
             self._gap(index, relid, reason)
             return
@@ -187,7 +210,7 @@ class Transaction:
             self._adopt(index, message, table)
         for table in sorted(message.unguarded):
             for root in self._roots(table):
-                if self.planner.has_rows(root, index, self.commit):
+                if self.planner.has_rows(root, index, self.frame.commit):
                     name = TableVersion.from_json(message.tables[table]).identifier
                     self._gap(index, root, f"partition {name} may have been truncated before its trigger stood")
         self._dropped_partitions(index, message)
@@ -253,7 +276,7 @@ class Transaction:
         rewrite, _ = self.rewrites.pop(relid, (0, 0))
         born = relid in self.born
         if old is not None:
-            empty = born and old.table.published and not self.planner.has_rows(relid, self.begin, index)
+            empty = born and old.table.published and not self.planner.has_rows(relid, self.frame.begin, index)
             for stale, reason in ddl.classify(old.table, table, message, rewrite=rewrite, empty=empty):
                 self._stale(index, stale, reason, message, table)
             if strayed := ddl.strayed(old.table, table):
@@ -270,13 +293,13 @@ class Transaction:
         elif not born and table.published:
             self._gap(index, relid, "joined the publication", tag=message.tag)
         first = old is None and born
-        version = self._version(index, order.BIRTH if first else self._ordinal(index), snapshot, table)
+        version = self._version(index, self.frame.birth if first else self._ordinal(index), snapshot, table)
         if first and table.published and table.persistence == "p" and table.unsent(()) is None:
             # Baseline of no rows at the position of birth: every event of the table counts, this transaction's too.
-            self.planner.born[relid] = int(self.stream.end_lsns[self.number])
-            payload = Baseline(Lsn(int(self.stream.commit_lsns[self.number])), 0).to_json()
+            self.planner.born[relid] = self.frame.end_lsn
+            payload = Baseline(Lsn(self.frame.commit_lsn), 0).to_json()
             self._event(
-                Kind.BASELINE, order.BIRTH, index=index, relid=relid, schema_id=version.schema_id, payload=payload
+                Kind.BASELINE, self.frame.birth, index=index, relid=relid, schema_id=version.schema_id, payload=payload
             )
         self._rebind(index, version)
         return version
@@ -348,8 +371,8 @@ class Transaction:
         version = SchemaVersion(
             schema_id=planner.next_schema_id,
             generation=planner.context.generation,
-            commit_lsn=Lsn(int(self.stream.commit_lsns[self.number])),
-            end_lsn=Lsn(int(self.stream.end_lsns[self.number])),
+            commit_lsn=Lsn(self.frame.commit_lsn),
+            end_lsn=Lsn(self.frame.end_lsn),
             ordinal=ordinal,
             table=table,
             payload=payload,
@@ -416,13 +439,7 @@ class Transaction:
         binding = bind(index, message, version)
         if binding is None:
             relid = version.table.relid
-            if not self.planner.has_rows(relid, index, self._next_relation(relid, index)):
+            if not self.planner.has_rows(relid, index, self.planner.next_relation(relid, index)):
                 return
             binding = self._quarantine(index, message, "rows follow a DDL event without a new RELATION message")
         self.planner.layouts.add(binding, message)
-
-    def _next_relation(self, relid: int, index: int) -> int:
-        """Message index of the next RELATION of a table, or the end of the stream."""
-        mine = self.planner.relations.get(relid, [])
-        at = bisect_right(mine, index)
-        return mine[at] if at < len(mine) else len(self.stream)

@@ -1,0 +1,111 @@
+"""Require that a source still has the history that the ledger continues, before anything moves or is written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from toolkit.values.errors import HistoryDiverged, UnreadableChange
+from toolkit.values.lsn import Lsn
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from toolkit.rawlog.batch import BatchRecord, SourceIdentity
+    from toolkit.values.config import Config
+
+ADVICE = "the log cannot be continued; start a new one with `cdc init --new-generation`"
+
+
+def require_same_history(
+    config: Config, last: BatchRecord, identity: SourceIdentity, confirmed: Lsn | None, flushed: Lsn
+) -> None:
+    """Refuse a source that is not the one the ledger continues. `confirmed` is the slot's position, if there is one.
+
+    Raises:
+        HistoryDiverged: names what differs.
+    """
+    require_same_source(last, identity)
+    if last.identity.publications.keys() != identity.publications.keys():
+        raise HistoryDiverged(
+            f"[source] publication was {_listed(last.identity)} at batch {last.batch_id} and is {_listed(identity)}"
+            " now: run `cdc init` to go over to that"
+        )
+    require_continued(config, last, confirmed, flushed)
+
+
+def require_continued(config: Config, last: BatchRecord, confirmed: Lsn | None, flushed: Lsn) -> None:
+    """Refuse a slot that is ahead of the ledger, and WAL that ends below it.
+
+    Raises:
+        HistoryDiverged: names what differs.
+    """
+    if confirmed is not None and confirmed > last.complete_to:
+        raise HistoryDiverged(
+            f"slot {config.source.slot!r} is at {confirmed}, ahead of the ledger at {last.complete_to}: changes between"
+            f" them were consumed by another client, or the slot was re-created; {ADVICE}"
+        )
+    if flushed < max(last.complete_to, last.beacon_lsn or 0):
+        raise HistoryDiverged(
+            f"the source's WAL ends at {flushed}, below the ledger at {last.complete_to} or its beacon at"
+            f" {last.beacon_lsn}: the source was restored from an older copy; {ADVICE}"
+        )
+
+
+def prove(conn: psycopg.Connection[Any], config: Config, last: BatchRecord, unreadable: Lsn | None = None) -> bool:
+    """Require the beacon of the ledger in the stream, without consuming it. False if `unreadable` stands before it.
+
+    A log of an older version may have no beacon to find; it gets one from its next drain.
+
+    Raises:
+        HistoryDiverged: the beacon is not there.
+        CdcError: as `toolkit.source.peek.peek`.
+    """
+    from toolkit.source import peek
+
+    if last.beacon is None or last.beacon_lsn is None or last.beacon_lsn <= last.complete_to:
+        return True
+    try:
+        if not peek.has_message(conn, config, last.beacon, upto=last.beacon_lsn):
+            raise without_beacon(last)
+    except UnreadableChange as error:
+        if unreadable is None or error.lsn != unreadable:
+            raise
+        return False
+    return True
+
+
+def without_beacon(last: BatchRecord) -> HistoryDiverged:
+    """Give the error for a stream that lacks the beacon of the ledger."""
+    return HistoryDiverged(
+        f"beacon {last.beacon} written at {last.beacon_lsn} by batch {last.batch_id} is not in the stream: the source"
+        f" was restored to an earlier copy and written again; {ADVICE}"
+    )
+
+
+def require_same_source(last: BatchRecord, identity: SourceIdentity) -> None:
+    """Refuse another server or database, and a publication made again: what it would have sent in between is lost.
+
+    Raises:
+        HistoryDiverged: names what differs.
+    """
+    for what in ("system_id", "timeline", "database_oid"):
+        was, now = getattr(last.identity, what), getattr(identity, what)
+        if was != now:
+            raise HistoryDiverged(f"the source's {what} was {was} at batch {last.batch_id} and is {now} now: {ADVICE}")
+    for name, oid in last.identity.publications.items():
+        found = identity.publications.get(name, oid)
+        if found != oid:
+            raise HistoryDiverged(
+                f"publication {name!r} had OID {oid} at batch {last.batch_id} and has {found} now: it was dropped and"
+                f" made again: {ADVICE}"
+            )
+
+
+def as_read(config: Config, last: BatchRecord) -> Config:
+    """The configuration with the publications that the log was read with up to a batch."""
+    source = config.source.model_copy(update={"publication": tuple(last.identity.publications)})
+    return config.model_copy(update={"source": source})
+
+
+def _listed(identity: SourceIdentity) -> str:
+    return ", ".join(sorted(identity.publications)) or "none"
