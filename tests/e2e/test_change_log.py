@@ -339,7 +339,7 @@ def test_a_server_without_logical_decoding(lake: Config) -> None:
             assert conn.execute("select max(xid) > '4294967296'::xid8 from cdc.change_log").fetchone() == (True,)
         assert slot_drain.drain(config).changes == 1
         shown = status_report.status(config)
-        assert (shown.slot, shown.slot_error, shown.red) == (None, None, False)
+        assert (shown.slot, shown.problem, shown.red) == (None, None, False)
         assert [d for d in diagnosis.doctor(config) if d.level == "error"] == []
         assert folded_rows(config)["public.t"] == source_rows(server.conninfo(), "public.t")
         assert slot_drain.drain(config).changes == 0

@@ -20,6 +20,8 @@ from toolkit.history.rows_at_lsn import rows
 from toolkit.lake import session
 from toolkit.lake.ledger import Ledger
 from toolkit.lake.opened import Lake
+from toolkit.lake.scans import scan
+from toolkit.ops import diagnosis, status_report
 from toolkit.quality import expectations, parity, published, trend
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.source import exact_cut, row_lines, slot
@@ -116,6 +118,13 @@ def test_green_then_each_fault_is_found(source: Config) -> None:
     assert found["public.empty"].status == "identical"
     written = json.loads((expectations.directory(source) / "parity.json").read_text(encoding="utf-8"))
     assert written["green"] is False
+    shown = status_report.status(source)
+    assert shown.red and shown.last_check is not None and shown.last_check.results == {"different": 2, "identical": 2}
+    assert {t.table for t in shown.tables if t.state != "ok"} == {"public.item", "public.bag"}
+    assert {row["table_name"] for row in scan(source, "ops.table_states") if row["state"] == "stale"} == {
+        "public.item", "public.bag",
+    }  # fmt: skip
+    assert [d.what for d in diagnosis.doctor(source) if d.level == "error"] == ["table public.bag", "table public.item"]
     # Every row that differs is in a table of its own, with the cells of both sides.
     every = {(r["table"], r["class"]): r for r in spark.table("ops.parity_rows").collect()}
     assert len(every) == spark.table("ops.parity_rows").count() == 3

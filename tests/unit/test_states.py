@@ -25,7 +25,7 @@ def reading(config: Config, played: Played) -> MemoryReading:
 def check_now(log: MemoryReading, played: Played) -> None:
     """`cdc status`, and `ops.tables` of the same reading."""
     found = {state.relid: state for state in table_states(log, played.proofs)}
-    rows = {row["relid"]: row for row in stored.rows(log, played.proofs)}
+    rows = {row["relid"]: row for row in stored.rows(log, found.values())}
     gone = {life.relid for life in played.lives if life.dropped and life.phases[:-1] and copied(life, played)}
     assert {version.table.relid for version in dropped_tables(log)} == gone
     assert found.keys() == {life.relid for life in played.lives if not life.dropped}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from toolkit.capture.drain_loop import DrainResult, LogEnd, ReadBatch, run
 from toolkit.capture.same_history import ADVICE, prove, require_same_history, without_beacon
 from toolkit.rawlog.event import Kind, Origin, StreamMessage, read_message
-from toolkit.values.errors import ConfigError, HistoryDiverged, LakeError
+from toolkit.values.errors import CdcError, ConfigError, HistoryDiverged, LakeError
 from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from toolkit.rawlog.arrow import Event
     from toolkit.rawlog.batch import BatchRecord, SourceIdentity
     from toolkit.rawlog.store import LogReader, RawLog
-    from toolkit.source.slot import Cut
+    from toolkit.source.opened import Source
+    from toolkit.source.slot import Cut, SlotState
     from toolkit.values.config import Config
     from toolkit.values.spool import Spool
 
@@ -50,7 +51,7 @@ def drain(
     """
     from toolkit.capture import drift
     from toolkit.lake.stored_log import StoredLog
-    from toolkit.source import catalog, change_log, connection, slot
+    from toolkit.source import change_log, connection, slot
 
     log = StoredLog(config) if log is None else log
     with connection.connect(config) as conn:
@@ -64,14 +65,7 @@ def drain(
             from toolkit.capture import tick_drain
 
             return tick_drain.drain(config, conn, log, upto, cut=cut)
-        state = slot.require_slot(conn, config)
-        if last.tick is not None:
-            raise HistoryDiverged(
-                f"the ledger was drained by ticks to {last.complete_to}, not through slot {state.name!r}: run"
-                " `cdc init` to hand over"
-            )
-        identity = catalog.read_identity(conn, config)
-        require_same_history(config, last, identity, state.confirmed_flush_lsn, slot.flush_lsn(conn))
+        state, identity = _require_slot_history(config, conn, last)
         proven = unreadable is not None
         if state.confirmed_flush_lsn < last.complete_to:
             # Killed between commit and advance, or the server fell back to its last saved position: both are normal.
@@ -98,6 +92,42 @@ def drain(
                 change_log.purge(conn, seen.snapshot)
             change_log.recheck(conn, config)
         return result
+
+
+def refusal(source: Source, last: BatchRecord) -> str | None:
+    """Say why a drain would refuse the source as it is; None if it would not. Changes nothing."""
+    from toolkit.capture import tick_drain
+    from toolkit.source import slot
+
+    config, conn = source.config, source.conn
+    try:
+        last.require_format()
+        slot.require_primary(conn)
+        if source.by_ticks:
+            tick_drain.last_tick(config, conn, last)
+        elif source.slot is None or not source.slot.active:  # else a drain is reading it
+            state, _ = _require_slot_history(config, conn, last)
+            if state.confirmed_flush_lsn < last.complete_to:
+                prove(conn, config, last)
+    except CdcError as error:
+        return str(error)
+    return None
+
+
+def _require_slot_history(
+    config: Config, conn: psycopg.Connection[Any], last: BatchRecord
+) -> tuple[SlotState, SourceIdentity]:
+    from toolkit.source import catalog, slot
+
+    state = slot.require_slot(conn, config)
+    if last.tick is not None:
+        raise HistoryDiverged(
+            f"the ledger was drained by ticks to {last.complete_to}, not through slot {state.name!r}: run"
+            " `cdc init` to hand over"
+        )
+    identity = catalog.read_identity(conn, config)
+    require_same_history(config, last, identity, state.confirmed_flush_lsn, slot.flush_lsn(conn))
+    return state, identity
 
 
 class _SlotReader:
@@ -225,4 +255,4 @@ def _read(batch: PlannedBatch) -> ReadBatch:
     )
 
 
-__all__ = ["DrainResult", "drain"]
+__all__ = ["DrainResult", "drain", "refusal"]

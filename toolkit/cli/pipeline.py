@@ -254,14 +254,18 @@ def audit(ctx: Context, tables: tuple[str, ...]) -> int:
 
 
 @main.command()
+@click.option("--exit-zero", is_flag=True, help="Exit with 0 also when something is red.")
 @command
-def status(ctx: Context) -> int:
-    """Show positions, lag and table states. Exit code 3 when a table is stale."""
+def status(ctx: Context, exit_zero: bool) -> int:
+    """Show the source, positions, the last check and each table. Exit code 3 when anything is red.
+
+    Red is a stale table, a failed last check, a source that cannot be read, and whatever a drain would refuse.
+    """
     from toolkit.ops import status_report
 
     found = status_report.status(ctx.config)
     ctx.output.record(found)
-    return RED if found.red else 0
+    return RED if found.red and not exit_zero else 0
 
 
 @main.command()

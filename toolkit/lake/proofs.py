@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from toolkit.rawlog.states import verdicts
+from toolkit.rawlog.states import TableState, table_states, verdicts
 from toolkit.values.errors import NotProven
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import lake_table, quote_spark
@@ -58,6 +58,12 @@ def found_wrong(config: Config, ledger: LogReader) -> dict[int, tuple[Lsn, Lsn]]
     return found
 
 
+def current_states(ledger: LogReader) -> tuple[TableState, ...]:
+    """Give the states of the tables by the log and by what checks have found."""
+    config = ledger.config
+    return table_states(ledger, proven(config, ledger), found_wrong(config, ledger))
+
+
 def at_one_lsn(ledger: LogReader, spark: SparkSession, tables: Sequence[TableVersion] = ()) -> Lsn:
     """Make temporary views `<schema>__<table>` of `tables` (all if empty) in a session, all at one proven LSN.
 
@@ -106,4 +112,4 @@ def shown_sql(spark: SparkSession, name: str, snapshot_id: int) -> str:
     return f"SELECT {shown} FROM {relation}"
 
 
-__all__ = ["at_one_lsn", "kept_tags", "proven", "shown_sql"]
+__all__ = ["at_one_lsn", "current_states", "kept_tags", "proven", "shown_sql"]

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import check_results, reads, scans
 from toolkit.lake.ledger import Ledger
-from toolkit.lake.proofs import proven
+from toolkit.lake.proofs import current_states
 from toolkit.lake.tables import STATE_COLUMNS, STATES
-from toolkit.rawlog.states import State, dropped_tables, table_states, verdicts
+from toolkit.rawlog.states import State, TableState, dropped_tables, verdicts
 
 if TYPE_CHECKING:
     from toolkit.rawlog.store import LogReader
     from toolkit.values.config import Config
-    from toolkit.values.lsn import Lsn
 
 
 def write(config: Config) -> None:
@@ -22,7 +21,7 @@ def write(config: Config) -> None:
     if reads.metadata_location(config, STATES) is None:
         return
     ledger = Ledger(config)
-    found = rows(ledger, proven(config, ledger))
+    found = rows(ledger, current_states(ledger))
     kept = sorted(scans.scan(config, STATES), key=lambda row: int(row["relid"]))
     if kept == found:
         return
@@ -35,7 +34,7 @@ def write(config: Config) -> None:
         table.append(data)
 
 
-def rows(ledger: LogReader, proofs: Mapping[int, Lsn]) -> list[dict[str, Any]]:
+def rows(ledger: LogReader, states: Iterable[TableState]) -> list[dict[str, Any]]:
     """Give the rows of `ops.table_states`, ordered by relid."""
     last, versions, judged = ledger.last(), ledger.latest_versions(), verdicts(ledger)
     if last is None:
@@ -45,7 +44,7 @@ def rows(ledger: LogReader, proofs: Mapping[int, Lsn]) -> list[dict[str, Any]]:
             "table_name": state.table, "state": str(state.state), "reason": state.reason, "remedy": state.remedy,
             "from_lsn": None if state.from_lsn is None else int(state.from_lsn),
         }
-        for state in table_states(ledger, proofs)
+        for state in states
     }  # fmt: skip
     for version in dropped_tables(ledger):
         found[version.table.relid] = {

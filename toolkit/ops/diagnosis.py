@@ -39,6 +39,8 @@ def _java() -> list[Diagnosis]:
 
 
 def _source(config: Config) -> list[Diagnosis]:
+    from toolkit.capture import slot_drain
+    from toolkit.lake.ledger import Ledger
     from toolkit.source import catalog, preflight, slot
     from toolkit.source.opened import open_source
 
@@ -66,6 +68,10 @@ def _source(config: Config) -> list[Diagnosis]:
                 )
             else:
                 found.append(Diagnosis("ok", f"slot {config.source.slot}", f"wal_status {state.wal_status}", None))
+            last = Ledger(config).last()
+            refused = slot_drain.refusal(source, last) if last is not None else None
+            if refused is not None:
+                found.append(Diagnosis("error", "source", f"a drain refuses it: {refused}", None))
             spilled = slot.spilled(conn, config.source.slot)
             if spilled:
                 what = f"decoding has spilled {spilled / 1e6:,.0f} MB to the source's disk so far"
@@ -79,8 +85,8 @@ def _source(config: Config) -> list[Diagnosis]:
 def _lake(config: Config) -> list[Diagnosis]:
     from toolkit.lake import reads, session, tables
     from toolkit.lake.ledger import Ledger
-    from toolkit.lake.proofs import proven
-    from toolkit.rawlog.states import State, table_states
+    from toolkit.lake.proofs import current_states
+    from toolkit.rawlog.states import State
 
     found: list[Diagnosis] = []
     settings = session.spark_settings(config)
@@ -100,7 +106,7 @@ def _lake(config: Config) -> list[Diagnosis]:
             return [*found, Diagnosis("error", "lake", "there is no ledger", "cdc init")]
         found.append(Diagnosis("ok", "lake", f"batch {last.batch_id}, complete to {last.complete_to}", None))
         found += [*_worn(config), *_borrowed(ledger)]
-        for state in table_states(ledger, proven(config, ledger)):
+        for state in current_states(ledger):
             if state.state != State.OK:
                 found.append(
                     Diagnosis(

@@ -150,14 +150,17 @@ def states_at(
             state = replace(stale, reason=_reason(verdict.unknown), from_lsn=since, remedy=remedy)
         elif at > (doubtful := wrong.get(table.relid, (at, at)))[0]:
             right, checked = doubtful
-            reason = f"a check found at {checked} that rows differ, and they were last known to be right at {right}"
             remedy = f"an LSN up to {right}, or heal what the check names and check again"
-            state = replace(stale, reason=reason, from_lsn=right, remedy=remedy)
+            state = replace(stale, reason=_differs(right, checked), from_lsn=right, remedy=remedy)
         elif table.borrowing and verdict.known.end_lsn < at:
             since = verdict.known.end_lsn
             state = replace(stale, reason=table.borrowing, from_lsn=since, remedy="store it as oid or text")
         found.append((versions[table.relid], _whole(ledger, versions[table.relid], state)))
     return tuple(found)
+
+
+def _differs(right: Lsn, checked: Lsn) -> str:
+    return f"a check found at {checked} that rows differ, and they were last known to be right at {right}"
 
 
 def _reason(gaps: Sequence[TableEvent[Gap]]) -> str:
@@ -176,18 +179,28 @@ def unproven(ledger: LogReader, proven: Mapping[int, Lsn]) -> dict[int, Lsn]:
     }
 
 
-def table_states(ledger: LogReader, proven: Mapping[int, Lsn] | None = None) -> tuple[TableState, ...]:
+def table_states(
+    ledger: LogReader, proven: Mapping[int, Lsn] | None = None, wrong: Mapping[int, tuple[Lsn, Lsn]] | None = None
+) -> tuple[TableState, ...]:
     """States of all live tables, and of tables that were captured and no longer are though `[source]` names them.
 
     A table is stale from the first gap that no later baseline covers. One that was repaired stays stale until a check
-    has proven it at or after its baseline: `proven` holds the newest such LSN by relid (`toolkit.lake.proofs`).
+    has proven it at or after its baseline: `proven` holds the newest such LSN by relid. `wrong` are the tables that the
+    last check of theirs has found to differ. Both are of `toolkit.lake.proofs`.
     """
-    latest, proven = ledger.latest_versions(), proven or {}
+    latest, proven, wrong = ledger.latest_versions(), proven or {}, wrong or {}
     judged = verdicts(ledger, proven=proven)
     states = []
     for table in live_tables(ledger):
         verdict = judged.get(table.relid, judge((), ()))
         state = _shown(ledger, table, _state(ledger, table, verdict), verdict, proven.get(table.relid, Lsn(0)))
+        if state.state == State.OK and table.relid in wrong:
+            right, checked = wrong[table.relid]
+            remedy = f"cdc check {table.identifier}, whose report names the cause and its remedy"
+            state = replace(
+                state, state=State.STALE, reason=_differs(right, checked), from_lsn=right, remedy=remedy,
+                repaired_lsn=right,
+            )  # fmt: skip
         states.append(_whole(ledger, latest[table.relid], state))
     return (*states, *_silenced(ledger, _copied(ledger)))
 

@@ -1,0 +1,101 @@
+"""`cdc status` says what a drain or a check would refuse, and no table stays ok then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg
+import pytest
+from psycopg import generators, pq
+from psycopg.abc import PQGen
+
+from tests.postgres.test_snapshot_log import sql
+from tests.support_lake import plain_lake
+from toolkit.capture import initialise, slot_drain
+from toolkit.ops import diagnosis, status_report
+from toolkit.source import connection, slot
+from toolkit.values.config import Config
+from toolkit.values.errors import CdcError
+
+__all__ = ["plain_lake"]
+pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("pg", ["pg16"], indirect=True)]
+
+
+@pytest.fixture
+def config(source: Config, plain_lake: Config) -> Config:
+    """A captured table, drained."""
+    made = source.model_copy(update={"root": plain_lake.root})
+    sql(made, "create table public.a (id int primary key, x text)", "insert into public.a values (1, 'one')")
+    initialise.init(made)
+    sql(made, "insert into public.a values (2, 'two')")
+    slot_drain.drain(made)
+    return made
+
+
+def _drop_slot(config: Config) -> None:
+    with connection.connect(config) as conn:
+        slot.drop_slot(conn, config.source.slot)
+
+
+def _remake_slot(config: Config) -> None:
+    _drop_slot(config)
+    sql(config, "insert into public.a values (3, 'lost')")
+    with slot.create_slot(config, config.source.slot, temporary=False):
+        pass
+
+
+def _remake_publication(config: Config) -> None:
+    (name,) = config.source.publications
+    sql(config, f"drop publication {name}", f"create publication {name} for table public.a")
+
+
+def test_a_source_as_it_should_be_is_ok(config: Config) -> None:
+    found = status_report.status(config)
+    assert (found.red, found.problem, found.stage) == (False, None, None)
+    assert {t.state for t in found.tables} == {"ok"}
+    assert found.summary.startswith("ok: 1 tables ok at")
+
+
+@pytest.mark.parametrize("fault", [_drop_slot, _remake_slot, _remake_publication])
+def test_what_a_drain_refuses_status_says_too(config: Config, fault: Callable[[Config], None]) -> None:
+    """It exited with 0 and every table was `ok`."""
+    fault(config)
+    with pytest.raises(CdcError) as refused:
+        slot_drain.drain(config)
+    found = status_report.status(config)
+    assert (found.red, found.problem) == (True, str(refused.value))
+    assert {t.state for t in found.tables} == {"stale"} and "red: source: " in found.summary
+    errors = [one for one in diagnosis.doctor(config) if one.level == "error"]
+    assert any(str(refused.value) in one.found for one in errors)
+
+
+def test_a_running_drain_is_no_problem(config: Config) -> None:
+    """A session that reads the slot is what a drain looks like from outside."""
+    with connection.connect(config) as conn:
+        at = slot.require_slot(conn, config).confirmed_flush_lsn
+    options = f"proto_version '1', publication_names '{config.source.publication_names}'"
+    session = psycopg.connect(config.source.conninfo, replication="database", autocommit=True)
+    try:
+        session.pgconn.send_query(f"START_REPLICATION SLOT {config.source.slot} LOGICAL {at} ({options})".encode())
+        assert session.wait(_first_result(session.pgconn)) == pq.ExecStatus.COPY_BOTH
+        found = status_report.status(config)
+    finally:
+        session.close()
+    assert found.slot is not None and found.slot.active
+    assert not found.red
+
+
+def _first_result(pgconn: pq.abc.PGconn) -> PQGen[int]:
+    result = yield from generators.fetch(pgconn)
+    assert result is not None
+    return int(result.status)
+
+
+def test_an_unreachable_source_is_red(config: Config) -> None:
+    """The tables keep what the log says: it is right up to where it was drained."""
+    nowhere = config.model_copy(
+        update={"source": config.source.model_copy(update={"conninfo": "host=127.0.0.1 port=1 dbname=x"})}
+    )
+    found = status_report.status(nowhere)
+    assert found.red and "127.0.0.1" in (found.problem or "")
+    assert {t.state for t in found.tables} == {"ok"}
