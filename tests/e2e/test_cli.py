@@ -53,7 +53,10 @@ def test_help_lists_every_command(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("[source\n", ["cdc.toml", "not valid TOML"]),
-        ('[source]\nslott = "x"\n', ["source.slott", "unknown key"]),
+        ('[source]\nslott = "x"\n', ["source.slott", "unknown key", "did you mean 'slot'?"]),
+        ('[sauce]\nslot = "x"\n', ["sauce", "unknown key"]),
+        ('[spark]\nmaster = "local[4]"\n', ["did you mean 'spark.master'?"]),
+        ('[lake]\nwarehouse = "s3a://bucket/lake"\n', ["lake.warehouse", "object stores"]),
         ('[source]\nslot = "Not-A-Slot"\n', ["source.slot", "Not-A-Slot"]),
         ("[drain]\nmax_changes = 0\n", ["drain.max_changes", "0"]),
     ],
@@ -68,6 +71,12 @@ def test_a_missing_configuration_file_is_named(tmp_path: Path) -> None:
 
 def test_a_malformed_lsn_is_a_usage_error(tmp_path: Path) -> None:
     _refused(_cdc(tmp_path, "drain", "--upto-lsn", "12345"), 2, "12345", "0/16B3748")
+
+
+def test_a_time_needs_its_offset(tmp_path: Path) -> None:
+    _refused(_cdc(tmp_path, "rows", "t", "--as-of", "2026-11-20 12:00"), 2, "offset from UTC")
+    _refused(_cdc(tmp_path, "rows", "t", "--as-of", "yesterday"), 2, "0/16B3748", "2026-11-20 12:00+01")
+    _refused(_cdc(_configure(tmp_path, ""), "rows", "t", "--as-of", "2026-11-20 12:00+01"), 1, "cdc init")
 
 
 def test_a_repair_takes_one_scope_of_one_table(tmp_path: Path) -> None:

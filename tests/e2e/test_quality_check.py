@@ -16,7 +16,7 @@ from tests.support_postgres import fresh_database
 from toolkit.build import dbt_run
 from toolkit.capture import initialise, slot_drain
 from toolkit.demo.server import EmbeddedServer
-from toolkit.history.rows_at_lsn import rows
+from toolkit.history.rows_at_lsn import read_rows, rows
 from toolkit.lake import session
 from toolkit.lake.ledger import Ledger
 from toolkit.lake.opened import Lake
@@ -89,6 +89,7 @@ def test_green_then_each_fault_is_found(source: Config) -> None:
     history = rows(Lake(source), "item", key={"id": "1"})
     assert [r["name"] for r in history] == ["n1", "new"]
     assert len(rows(Lake(source), "item", as_of=first)) == 299
+    assert len(list(read_rows(Lake(source), "item", as_of=first, limit=7))) == 7
     with pytest.raises(ConfigError, match="no column 'nope'"):
         rows(Lake(source), "item", key={"nope": "1"})
 

@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -51,6 +52,14 @@ class Context:
 
         return Lake(self.config)
 
+    def lsn(self, moment: Lsn | datetime) -> Lsn:
+        """Give the LSN that an option means: a time is looked up in the log's commits."""
+        if not isinstance(moment, datetime):
+            return moment
+        from toolkit.history import commit_times
+
+        return commit_times.lsn_at(self.lake, moment)
+
     @property
     def output(self) -> Output:
         """Give the renderer that `--output` selects."""
@@ -69,7 +78,27 @@ class _LsnType(click.ParamType[Lsn]):
             self.fail(str(error), param, ctx)
 
 
+class _MomentType(click.ParamType["Lsn | datetime"]):
+    name = "lsn|time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Lsn | datetime:
+        if isinstance(value, Lsn | datetime):
+            return value
+        if "/" in value:
+            return LSN.convert(value, param, ctx)
+        try:
+            at = datetime.fromisoformat(value)
+        except ValueError:
+            self.fail(
+                f"{value!r}: expected an LSN such as 0/16B3748, or a time such as 2026-11-20 12:00+01", param, ctx
+            )
+        if at.tzinfo is None:
+            self.fail(f"{value!r}: a time needs its offset from UTC, such as {value}+01 or {value}Z", param, ctx)
+        return at
+
+
 LSN = _LsnType()
+MOMENT = _MomentType()
 
 
 def command(function: Callable[..., int | None]) -> Callable[..., None]:

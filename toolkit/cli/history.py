@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
 
-from toolkit.cli.frame import LSN, Context, command, main
+from toolkit.cli.frame import MOMENT, Context, command, main
 
 if TYPE_CHECKING:
     from toolkit.values.lsn import Lsn
@@ -46,15 +48,15 @@ def schema_history(ctx: Context, table: str) -> None:
 
 @schema.command("show")
 @click.argument("table")
-@click.option("--as-of", type=LSN, help="Default: now.")
+@click.option("--as-of", type=MOMENT, help="An LSN or a time; default: now.")
 @command
-def schema_show(ctx: Context, table: str, as_of: Lsn | None) -> None:
-    """Show a table's columns at an LSN, at the source and in the lake."""
+def schema_show(ctx: Context, table: str, as_of: Lsn | datetime | None) -> None:
+    """Show a table's columns at an LSN or a time, at the source and in the lake."""
     from toolkit.history import versions
     from toolkit.values.lake_types import spark_type
     from toolkit.values.names import lake_columns
 
-    found = versions.show(ctx.lake.ledger, table, as_of)
+    found = versions.show(ctx.lake.ledger, table, None if as_of is None else ctx.lsn(as_of))
     version = found.table
     names = lake_columns([(c.attnum, c.name) for c in version.columns])
     rows = [
@@ -77,14 +79,14 @@ def schema_show(ctx: Context, table: str, as_of: Lsn | None) -> None:
 
 @schema.command("diff")
 @click.argument("table")
-@click.option("--from", "from_lsn", type=LSN, required=True)
-@click.option("--to", "to_lsn", type=LSN, required=True)
+@click.option("--from", "since", type=MOMENT, required=True, help="An LSN or a time.")
+@click.option("--to", "until", type=MOMENT, required=True, help="An LSN or a time.")
 @command
-def schema_diff(ctx: Context, table: str, from_lsn: Lsn, to_lsn: Lsn) -> None:
-    """Show what changed between two LSNs, by column identity."""
+def schema_diff(ctx: Context, table: str, since: Lsn | datetime, until: Lsn | datetime) -> None:
+    """Show what changed between two LSNs or times, by column identity."""
     from toolkit.history import versions
 
-    changes = versions.diff(ctx.lake.ledger, table, from_lsn, to_lsn)
+    changes = versions.diff(ctx.lake.ledger, table, ctx.lsn(since), ctx.lsn(until))
     rows = [{"kind": c.kind, "column": c.column, "before": c.before, "after": c.after} for c in changes]
     ctx.output.table(rows, ["kind", "column", "before", "after"])
 
@@ -134,16 +136,22 @@ def schema_explain(ctx: Context, table: str, column: str | None) -> None:
 
 @main.command()
 @click.argument("table")
-@click.option("--as-of", type=LSN, help="Rows at this LSN; default: the newest built.")
+@click.option("--as-of", type=MOMENT, help="Rows at this LSN or time; default: the newest built.")
 @click.option("--key", multiple=True, metavar="COLUMN=VALUE", help="All versions of one key.")
+@click.option(
+    "--limit", type=click.IntRange(min=0), default=1000, show_default=True, help="Show at most this many; 0 shows all."
+)
 @command
-def rows(ctx: Context, table: str, as_of: Lsn | None, key: tuple[str, ...]) -> None:
-    """Show the rows of a table at an LSN, or all versions of one key."""
+def rows(ctx: Context, table: str, as_of: Lsn | datetime | None, key: tuple[str, ...], limit: int) -> None:
+    """Show the rows of a table at an LSN or a time, or all versions of one key."""
     from toolkit.history import rows_at_lsn
 
     bad = next((k for k in key if "=" not in k), None)
     if bad is not None:
         raise click.BadParameter(f"{bad!r}: expected COLUMN=VALUE", param_hint="--key")
     pairs = dict(k.split("=", 1) for k in key) or None
-    found = rows_at_lsn.rows(ctx.lake, table, as_of, pairs)
-    ctx.output.table(found, list(found[0]) if found else [])
+    at = None if as_of is None else ctx.lsn(as_of)
+    found = rows_at_lsn.read_rows(ctx.lake, table, at, pairs, limit=limit + 1 if limit else None)
+    ctx.output.table(itertools.islice(found, limit or None), None)
+    if next(found, None) is not None:
+        click.echo(f"cdc: only the first {limit} rows are shown; --limit 0 shows all", err=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from datetime import date, datetime
 from typing import Any, Protocol
@@ -20,8 +21,8 @@ class Output(Protocol):
     def record(self, value: Any) -> None:
         """Show one result."""
 
-    def table(self, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
-        """Show rows with the same columns."""
+    def table(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[str] | None = None) -> None:
+        """Show rows with the same columns, as they come; `columns` are those of the first row if None."""
 
     def text(self, line: str) -> None:
         """Show a line of text; JSON output leaves it out."""
@@ -56,9 +57,13 @@ class JsonOutput:
         """Write one result as an object."""
         click.echo(json.dumps(plain(value), indent=2, ensure_ascii=False))
 
-    def table(self, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    def table(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[str] | None = None) -> None:
         """Write the rows as a list of objects, with all of their fields."""
-        click.echo(json.dumps([plain(row) for row in rows], indent=2, ensure_ascii=False))
+        between = "["
+        for row in rows:
+            click.echo(f"{between}\n{json.dumps(plain(row), indent=2, ensure_ascii=False)}", nl=False)
+            between = ","
+        click.echo("[]" if between == "[" else "\n]")
 
     def text(self, line: str) -> None:
         """Write nothing."""
@@ -79,11 +84,15 @@ class TextOutput:
             click.echo(f"{key}:")
             self.table(rows, list(rows[0]))
 
-    def table(self, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
-        """Write the columns of the rows, aligned."""
-        cells = [[str(c) for c in columns], *([_cell(plain(row.get(c))) for c in columns] for row in rows)]
-        widths = [min(60, max(len(line[i]) for line in cells)) for i in range(len(columns))]
-        for line in cells:
+    def table(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[str] | None = None) -> None:
+        """Write the columns of the rows, aligned by the first thousand."""
+        rest = iter(rows)
+        first = list(itertools.islice(rest, 1000))
+        shown = list(first[0] if first else ()) if columns is None else list(columns)
+        lines = ([_cell(plain(row.get(c))) for c in shown] for row in itertools.chain(first, rest))
+        cells = [shown, *itertools.islice(lines, len(first))]
+        widths = [min(60, max(len(line[i]) for line in cells)) for i in range(len(shown))]
+        for line in itertools.chain(cells, lines):
             click.echo("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip())
 
     def text(self, line: str) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolkit.cli.frame import LSN, RED, Context, command, main
+from toolkit.cli.frame import LSN, MOMENT, RED, Context, command, main
 
 if TYPE_CHECKING:
     from toolkit.quality.report import CheckReport
@@ -108,13 +109,19 @@ def drain(ctx: Context, upto_lsn: Lsn | None, max_changes: int | None, skip: Lsn
 
 
 @main.command()
-@click.option("--as-of-lsn", type=LSN, help="Rebuild the tables as of this LSN, in a schema of their own.")
+@click.option(
+    "--as-of-lsn",
+    "--as-of",
+    "as_of",
+    type=MOMENT,
+    help="Rebuild the tables as of this LSN or time, in a schema.",
+)
 @click.argument("dbt_args", nargs=-1, type=click.UNPROCESSED)
 @command
-def build(ctx: Context, as_of_lsn: Lsn | None, dbt_args: tuple[str, ...]) -> int:
+def build(ctx: Context, as_of: Lsn | datetime | None, dbt_args: tuple[str, ...]) -> int:
     """Build `current` and `history`: sync models, apply schema changes, run dbt. Arguments after `--` go to dbt.
 
-    With --as-of-lsn, exit code 3 means that some tables are not known at that LSN; the output names them, and all
+    With --as-of, exit code 3 means that some tables are not known at that LSN; the output names them, and all
     other tables are built.
     """
     from toolkit.build import dbt_run
@@ -122,7 +129,7 @@ def build(ctx: Context, as_of_lsn: Lsn | None, dbt_args: tuple[str, ...]) -> int
 
     config = ctx.config
     with hold_lease(config):
-        built = dbt_run.build(config, as_of=as_of_lsn, dbt_args=dbt_args)
+        built = dbt_run.build(config, as_of=None if as_of is None else ctx.lsn(as_of), dbt_args=dbt_args)
     ctx.output.record(built)
     return RED if built.stale else 0
 

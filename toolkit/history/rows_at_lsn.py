@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from toolkit.history.versions import resolve
@@ -33,7 +33,19 @@ def at_one_lsn(lake: Lake, spark: SparkSession, tables: Sequence[str] = ()) -> L
 def rows(
     lake: Lake, table: str, as_of: Lsn | None = None, key: Mapping[str, str] | None = None
 ) -> list[dict[str, str | None]]:
-    """Rows as PostgreSQL prints them, by the table's present column names.
+    """Give all rows at once, as `read_rows`."""
+    return list(read_rows(lake, table, as_of, key))
+
+
+def read_rows(
+    lake: Lake,
+    table: str,
+    as_of: Lsn | None = None,
+    key: Mapping[str, str] | None = None,
+    *,
+    limit: int | None = None,
+) -> Iterator[dict[str, str | None]]:
+    """Read rows as PostgreSQL prints them, by the table's present column names; at most `limit`.
 
     Without `as_of` and `key`: the current rows. With `as_of`: the rows valid at that LSN. With `key`: every version of
     the rows whose columns have these texts, oldest first, with their bounds (the one valid at `as_of` when both are
@@ -63,7 +75,7 @@ def rows(
     relation = f"{'history' if versioned else 'current'}.{last.history_name}"
     _require_built(lake, spark, relation, version, as_of)
     fields = dict(zip(names, row_lines.current_fields(plan), strict=True))
-    return row_versions.read(spark, relation, fields, key, as_of)
+    return row_versions.read(spark, relation, fields, key, as_of, limit)
 
 
 def _require_built(lake: Lake, spark: SparkSession, relation: str, version: TableVersion, as_of: Lsn | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from toolkit.lake.tables import EVENTS
@@ -16,11 +16,16 @@ FROM, TO = "_cdc_from_lsn", "_cdc_to_lsn"
 
 
 def read(
-    spark: SparkSession, relation: str, fields: Mapping[str, str], key: Mapping[str, str] | None, as_of: Lsn | None
-) -> list[dict[str, str | None]]:
+    spark: SparkSession,
+    relation: str,
+    fields: Mapping[str, str],
+    key: Mapping[str, str] | None,
+    as_of: Lsn | None,
+    limit: int | None,
+) -> Iterator[dict[str, str | None]]:
     """Read `fields` (the expression of each name) of the rows that are valid at `as_of` and have these texts.
 
-    With a key: every version, oldest first, with its bounds.
+    With a key: every version, oldest first, with its bounds. One partition is in memory at a time.
     """
     from pyspark.sql import functions as F
 
@@ -32,12 +37,13 @@ def read(
     bounds = () if key is None else (FROM, TO)
     if bounds:
         frame = frame.orderBy(F.col(FROM))
+    if limit is not None:
+        frame = frame.limit(limit)
     shown = [F.expr(text).alias(f"f{i}") for i, text in enumerate(fields.values())]
-    found: list[dict[str, str | None]] = []
-    for row in frame.select(*shown, *(F.col(bound) for bound in bounds)).collect():
+    chosen = frame.select(*shown, *(F.col(bound) for bound in bounds))
+    for row in chosen.toLocalIterator():
         record: dict[str, str | None] = dict(zip(fields, row, strict=False))
-        found.append(record | {end: None if row[end] is None else str(Lsn(row[end])) for end in bounds})
-    return found
+        yield record | {end: None if row[end] is None else str(Lsn(row[end])) for end in bounds}
 
 
 def lacks_changes(spark: SparkSession, relation: str, relid: int, *, below: Lsn) -> bool:

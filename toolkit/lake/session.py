@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import secrets
 import shlex
 import subprocess
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 ICEBERG = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0"
 SQLITE = "org.xerial:sqlite-jdbc:3.53.4.0"
 LOG_NAME = "spark.log"
+_HEAP = "2g"
+_TASK_BYTES = 256 << 20  # heap that one task may need
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 
 _lock = threading.RLock()
@@ -44,8 +47,8 @@ def spark_settings(config: Config) -> dict[str, str]:
     catalog = f"spark.sql.catalog.{config.lake.catalog}"
     settings = {
         "spark.app.name": "cdc-toolkit",
-        "spark.master": "local[2]",
-        "spark.driver.memory": "2g",
+        "spark.master": f"local[{_tasks(config.spark.get('spark.driver.memory', _HEAP))}]",
+        "spark.driver.memory": _HEAP,
         "spark.jars.packages": f"{ICEBERG},{SQLITE}",
         "spark.driver.defaultJavaOptions": (
             f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} -Dderby.stream.error.file=/dev/null -Duser.timezone=UTC"
@@ -92,6 +95,13 @@ def spark_settings(config: Config) -> dict[str, str]:
     else:
         settings["spark.network.crypto.enabled"] = "true"
     return settings | config.spark
+
+
+def _tasks(heap: str) -> int:
+    """Give how many tasks run at once in local mode: one for each core, as long as the heap has room for it."""
+    match = re.fullmatch(r"(\d+)([kmgt])b?", heap.strip().lower())
+    room = int(match[1]) * 1024 ** ("kmgt".index(match[2]) + 1) // _TASK_BYTES if match else 1
+    return max(1, min(os.cpu_count() or 1, room))
 
 
 def session(config: Config) -> SparkSession:

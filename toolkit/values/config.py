@@ -6,7 +6,9 @@ libpq does all of the connecting: passwords are never parsed, logged or stored h
 
 from __future__ import annotations
 
+import difflib
 import os
+import re
 import tomllib
 from pathlib import Path
 from typing import Any, Literal
@@ -117,7 +119,7 @@ class LakeConfig(_Section):
     """The Iceberg side."""
 
     warehouse: str = "lake/warehouse"
-    """Folder of the Iceberg tables. The lease, logs and reports are in its parent folder."""
+    """Folder of the Iceberg tables on this machine. The lease, logs and reports are in its parent folder."""
     catalog: str = "lake"
     """Name of the Spark catalog."""
     type: Literal["jdbc"] = "jdbc"
@@ -126,6 +128,13 @@ class LakeConfig(_Section):
     """The catalog's database; today SQLite only."""
     keep_days: float = Field(default=7.0, ge=0)
     """Days that `cdc maintain` keeps table snapshots and tags. Tags of published tables stay."""
+
+    @field_validator("warehouse")
+    @classmethod
+    def _a_folder(cls, value: str) -> str:
+        if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", value):
+            raise ValueError("a folder of this machine is expected; object stores are not supported yet")
+        return value
 
 
 class DrainConfig(_Section):
@@ -223,6 +232,14 @@ class Config(BaseSettings):
     dbt: DbtConfig = DbtConfig()
     table: dict[str, TableConfig] = Field(default_factory=dict)
 
+    @field_validator("spark")
+    @classmethod
+    def _spark_settings(cls, value: dict[str, str]) -> dict[str, str]:
+        for key in value:
+            if not key.startswith("spark."):
+                raise ValueError(f"{key!r} is no setting of Spark; did you mean 'spark.{key}'?")
+        return value
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -311,8 +328,22 @@ def load(path: str | None = None) -> Config:
         shown = key not in _SECRET and "." in key and not key.startswith("spark")
         plain = isinstance(first["input"], str | int | float) and first["type"] != "extra_forbidden"
         found = f", found {first['input']!r}" if shown and plain else ""
-        message = "unknown key" if first["type"] == "extra_forbidden" else first["msg"]
+        message = _unknown(first["loc"]) if first["type"] == "extra_forbidden" else first["msg"]
         raise ConfigError(f"{file if file.is_file() else 'configuration'}: {key}: {message}{found}") from None
+
+
+def _unknown(place: tuple[int | str, ...]) -> str:
+    """Say that there is no such key, and name the one of that section that is spelled most like it."""
+    known: Any = Config
+    for part in place[:-1]:
+        if known is dict:
+            known = TableConfig
+        else:
+            kind = known.model_fields[str(part)].annotation
+            known = kind if isinstance(kind, type) else dict
+    names = list(known.model_fields) if known is not dict else []
+    near = difflib.get_close_matches(str(place[-1]), names, n=1)
+    return f"unknown key; did you mean {near[0]!r}?" if near else f"unknown key; known are {', '.join(names)}"
 
 
 def _flatten(table: dict[str, Any], prefix: str = "") -> dict[str, str]:

@@ -1,0 +1,52 @@
+"""An LSN can be named by a time: the transactions that had committed then, and no others."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import psycopg
+import pytest
+
+from tests.postgres.test_snapshot_log import sql
+from tests.support_lake import plain_lake, rows_in_log
+from toolkit.capture import initialise, slot_drain
+from toolkit.history.commit_times import lsn_at
+from toolkit.lake.opened import Lake
+from toolkit.values.config import Config
+from toolkit.values.errors import ConfigError
+
+__all__ = ["plain_lake"]
+pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("pg", ["pg16"], indirect=True)]
+
+
+def _now(config: Config) -> datetime:
+    with psycopg.connect(config.source.conninfo) as conn:
+        row = conn.execute("select clock_timestamp()").fetchone()
+    assert row is not None
+    found: datetime = row[0]
+    return found
+
+
+def test_a_time_is_the_lsn_before_the_first_later_commit(source: Config, plain_lake: Config) -> None:
+    config = source.model_copy(update={"root": plain_lake.root})
+    sql(config, "create table public.a (id int primary key)")
+    initialise.init(config)
+    times = []
+    for number in range(4):
+        times.append(_now(config))
+        sql(config, f"insert into public.a values ({number})")
+        if number == 1:
+            slot_drain.drain(config)  # the times lie in two batches
+    slot_drain.drain(config)
+    with pytest.raises(ConfigError, match="no transaction that committed later; drain"):
+        lsn_at(Lake(config), _now(config) + timedelta(hours=1))
+    end = _now(config)
+    with pytest.raises(ConfigError, match="drain"):
+        lsn_at(Lake(config), end)  # what committed just before that time may be on the source alone
+    slot_drain.drain(config)
+    slot_drain.drain(config)  # reads the message that the one before has left
+    changes = rows_in_log(config, "kind = 'row'")
+    for number, at in enumerate([*times, end]):
+        lsn = lsn_at(Lake(config), at)
+        assert sum(row["end_lsn"] <= lsn for row in changes) == number
+        assert sum(row["commit_lsn"] < lsn for row in changes) == number
