@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from toolkit.demo.server import EmbeddedServer
-from toolkit.source import install, slot
+from toolkit.source import catalog, install, slot
 from toolkit.source.connection import Connection, connect
 from toolkit.source.preflight import fills_with_null, outside, preflight, require
 from toolkit.values.config import Config, SourceConfig
@@ -56,11 +56,15 @@ def test_a_good_source_passes(source: Config, conn: Connection) -> None:
 )
 def test_51_52_replica_identity(source: Config, conn: Connection, ddl: str, message: str) -> None:
     conn.execute(ddl)
-    with pytest.raises(PreflightFailed, match=message) as refusal:
-        require(conn, source)
-    assert "\n" not in str(refusal.value)
-    require(conn, _changed(source, tables=("public.good",)))
     name = 'public."X y"' if '"X y"' in ddl else "public.x"
+    with pytest.raises(PreflightFailed, match=message) as refusal:
+        require(conn, _changed(source, tables=("public.*", name.replace('"', ""))))
+    assert "\n" not in str(refusal.value) and "change_log" in str(refusal.value) and "exclude" in str(refusal.value)
+    with pytest.raises(PreflightFailed, match=message):
+        require(conn, _changed(source, new_tables="publish"))  # which cannot leave a table out
+    require(conn, source)  # a pattern leaves it out
+    assert name not in {r.identifier for r in catalog.selected_relations(conn, source)}
+    require(conn, _changed(source, tables=("public.good",)))
     conn.execute(f"alter table {name} replica identity full")
     require(conn, source)
 

@@ -15,7 +15,7 @@ from toolkit.capture import initialise, slot_drain
 from toolkit.ops import diagnosis, status_report
 from toolkit.source import connection, slot
 from toolkit.values.config import Config
-from toolkit.values.errors import CdcError
+from toolkit.values.errors import CdcError, PreflightFailed
 
 __all__ = ["plain_lake"]
 pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("pg", ["pg16"], indirect=True)]
@@ -99,3 +99,40 @@ def test_an_unreachable_source_is_red(config: Config) -> None:
     found = status_report.status(nowhere)
     assert found.red and "127.0.0.1" in (found.problem or "")
     assert {t.state for t in found.tables} == {"ok"}
+
+
+def test_a_table_without_a_key_does_not_stop_the_others(source: Config, plain_lake: Config) -> None:
+    """It stopped `cdc init` for all tables, and the remedy named neither `exclude` nor `change_log`."""
+    config = source.model_copy(update={"root": plain_lake.root})
+    sql(config, "create table public.a (id int primary key)", "create table public.bag (v int)")
+    with pytest.raises(PreflightFailed, match=r"public\.bag: has no replica identity"):
+        initialise.init(config, strict=True)
+    done = initialise.init(config)
+    assert done.rows == {"public.a": 0} and list(done.left_out) == ["public.bag"]
+    for remedy in ("primary key", "replica identity full", 'capture = "change_log"', "exclude"):
+        assert remedy in done.left_out["public.bag"]
+    sql(config, "insert into public.bag values (1)", "update public.bag set v = 2")  # it would fail once published
+    slot_drain.drain(config)
+    found = status_report.status(config)
+    assert [t.table for t in found.tables] == ["public.a"] and list(found.not_captured) == ["public.bag"]
+    sql(config, "alter table public.bag replica identity full")
+    assert initialise.init(config).rows == {"public.bag": 1}
+    assert status_report.status(config).not_captured == {}
+
+
+def test_all_schemas_are_captured_by_one_line(source: Config, plain_lake: Config) -> None:
+    """`tables = ["*.*"]` with `new_tables = "publish"` made an empty publication without a word."""
+    chosen = source.source.model_copy(update={"tables": ("*.*",), "new_tables": "publish"})
+    config = source.model_copy(update={"root": plain_lake.root, "source": chosen})
+    sql(
+        config,
+        "create schema sales",
+        "create table sales.orders (id int primary key)",
+        "create table public.a (id int primary key)",
+    )
+    assert set(initialise.init(config).rows) == {"public.a", "sales.orders"}
+    sql(config, "create table sales.later (id int primary key)", "insert into sales.later values (1)")
+    slot_drain.drain(config)
+    assert {t.table: t.state for t in status_report.status(config).tables} == {
+        "public.a": "ok", "sales.later": "ok", "sales.orders": "ok",
+    }  # fmt: skip

@@ -33,9 +33,15 @@ def test_trap_051_and_052_publishing_must_not_break_the_application(
     world: World, number: int, table: str, found: str
 ) -> None:
     world.sql(table, "insert into t values (1)")
-    with connect(world.config) as conn, pytest.raises(PreflightFailed, match=found):
-        preflight.require(conn, world.config)
-    world.sql("update t set id = 2")  # nothing was published, so it still works
+    named = world.config.model_copy(update={"source": world.config.source.model_copy(update={"tables": ("public.t",)})})
+    with connect(named) as conn, pytest.raises(PreflightFailed, match=found):
+        preflight.require(conn, named)
+    with connect(world.config) as conn:
+        assert [(r.identifier, found in why) for r, why in catalog.left_out(conn, world.config).items()] == [
+            ("public.t", True)
+        ]
+        install.install(conn, world.config)
+    world.sql("update t set id = 2")  # it was not published, so it still works
 
 
 # -- publications

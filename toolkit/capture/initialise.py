@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from toolkit.capture.same_history import as_read, prove, require_continued, requ
 from toolkit.lake.stored_log import StoredLog
 from toolkit.rawlog.batch import BatchRecord, SourceIdentity
 from toolkit.rawlog.event import Origin
-from toolkit.values.errors import HistoryDiverged
+from toolkit.values.errors import HistoryDiverged, PreflightFailed
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
 
@@ -29,7 +29,7 @@ class InitResult:
     lsn: Lsn
     generation: int
     rows: dict[str, int]
-    left_out: dict[str, str] = field(default_factory=dict)  # why a table could not be copied
+    left_out: dict[str, str] = field(default_factory=dict)  # why a table is not captured, or could not be copied
 
 
 def plan_sql(config: Config) -> str:
@@ -43,14 +43,28 @@ def plan_sql(config: Config) -> str:
         return cost + install.install_sql(config, tables, ticks=ticks)
 
 
-def init(config: Config, *, new_generation: bool = False) -> InitResult:
+def init(config: Config, *, new_generation: bool = False, strict: bool = False) -> InitResult:
     """Install capture, create the slot and copy every table that has no baseline yet. Idempotent and resumable.
 
+    Tables that publishing would break are left out, and named in the result; `strict` refuses them instead.
     `new_generation` starts a new incarnation of the log after the history of the source was lost.
 
     Raises:
         PreflightFailed, SlotError, HistoryDiverged: nothing was changed on the source.
     """
+    from toolkit.source import catalog, connection, preflight
+
+    with connection.connect(config) as conn:
+        left = {
+            r.identifier: f"{why}; {preflight.keyless_remedy(r)}" for r, why in catalog.left_out(conn, config).items()
+        }
+    if strict and left:
+        raise PreflightFailed("; ".join(f"table {name}: {why}" for name, why in left.items()))
+    done = _init(config, new_generation=new_generation)
+    return replace(done, left_out=left | done.left_out)
+
+
+def _init(config: Config, *, new_generation: bool) -> InitResult:
     from toolkit.build import project
     from toolkit.lake import session, tables
     from toolkit.lake.ledger import Ledger

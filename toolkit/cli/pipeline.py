@@ -52,9 +52,13 @@ def demo(ctx: Context, directory: str | None, postgres: str) -> int:
 @main.command()
 @click.option("--dry-run", is_flag=True, help="Print the SQL; change nothing.")
 @click.option("--new-generation", is_flag=True, help="Start a new log because the source's history was lost.")
+@click.option("--strict", is_flag=True, help="Refuse to begin if a table that a pattern selects cannot be captured.")
 @command
-def init(ctx: Context, dry_run: bool, new_generation: bool) -> int:
-    """Install capture on the source, create the slot and copy the tables. Can be run again at any time."""
+def init(ctx: Context, dry_run: bool, new_generation: bool, strict: bool) -> int:
+    """Install capture on the source, create the slot and copy the tables. Can be run again at any time.
+
+    Tables without a key that only a pattern selects are left out and listed with every remedy: exit code 3.
+    """
     from toolkit.capture import initialise
     from toolkit.capture.runner import only_runner
 
@@ -62,7 +66,7 @@ def init(ctx: Context, dry_run: bool, new_generation: bool) -> int:
         click.echo(initialise.plan_sql(ctx.config))
         return 0
     with only_runner(ctx.config):
-        done = initialise.init(ctx.config, new_generation=new_generation)
+        done = initialise.init(ctx.config, new_generation=new_generation, strict=strict)
     ctx.output.record(done)
     return RED if done.left_out else 0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -67,6 +67,7 @@ class Status:
     tables: tuple[TableStatus, ...]
     stage: str | None = None  # the first stage of `cdc init` that is not done; None when capture is complete
     dropped: tuple[DroppedTable, ...] = ()
+    not_captured: dict[str, str] = field(default_factory=dict)  # tables that a pattern selects, with the reason
 
     @property
     def red(self) -> bool:
@@ -92,9 +93,10 @@ def status(config: Config) -> Status:
     assert last is not None
     tables, checked = _tables(ledger)
     slot_state, lag, refused, stage = None, None, None, None
+    left: dict[str, str] = {}
     try:
         from toolkit.capture import slot_drain, stages
-        from toolkit.source import slot
+        from toolkit.source import catalog, slot
         from toolkit.source.opened import open_source
 
         with open_source(config) as source:
@@ -102,6 +104,7 @@ def status(config: Config) -> Status:
             lag = max(0, slot.flush_lsn(source.conn) - last.complete_to)
             refused = slot_drain.refusal(source, last)
             stage = stages.next_stage(config, source.conn)
+            left = {relation.identifier: why for relation, why in catalog.left_out(source.conn, config).items()}
         problem = refused
     except CdcError as error:
         problem = str(error)
@@ -123,6 +126,7 @@ def status(config: Config) -> Status:
         tables=tables,
         stage=None if stage is None else str(stage),
         dropped=dropped_tables(ledger),
+        not_captured=left,
     )
     return replace(found, summary=_summary(found))
 

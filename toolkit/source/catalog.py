@@ -95,9 +95,38 @@ def schema_only(conn: Connection, config: Config) -> tuple[int, ...]:
     )
 
 
+def without_identity(conn: Connection) -> dict[int, str]:
+    """Tables whose UPDATE and DELETE would fail once published, and why, by relid."""
+    reasons = {
+        "none": "has no replica identity: once published, the application's UPDATE and DELETE would fail",
+        "deferrable": "has a deferrable primary key, which is no replica identity: UPDATE and DELETE would fail",
+        "index": "has lost the index that is its replica identity: UPDATE and DELETE fail",
+        "nothing": "has REPLICA IDENTITY NOTHING: once published, UPDATE and DELETE would fail",
+    }
+    return {relid: reasons[why] for relid, why in conn.execute(resources.load("introspect/identity_missing"))}
+
+
+def left_out(conn: Connection, config: Config) -> dict[Relation, str]:
+    """Tables that a pattern asks for, that no publication holds yet, and that publishing would break, with the reason.
+
+    A table that `[source] tables` names in full, or a schema that is published whole, is never left out.
+    """
+    source = config.source
+    if source.new_tables == "publish":
+        return {}
+    asked = [r for r in matching(conn, config) if r.kind == "r" and not source.names_in_full(r.schema, r.name)]
+    held, reasons = publications(conn, config), without_identity(conn)
+    return {
+        r: reasons[r.relid]
+        for r in asked
+        if r.relid in reasons and config.through_slot(r.schema, r.name) and not any(p.holds(r) for p in held)
+    }
+
+
 def selected_relations(conn: Connection, config: Config) -> tuple[Relation, ...]:
     """The matching relations that can be captured; works before anything is installed."""
-    return tuple(r for r in matching(conn, config) if r.capturable)
+    left = left_out(conn, config)
+    return tuple(r for r in matching(conn, config) if r.capturable and r not in left)
 
 
 def selected_tables(conn: Connection, config: Config) -> tuple[TableVersion, ...]:

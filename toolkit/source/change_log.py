@@ -36,7 +36,7 @@ def logged(config: Config, table: TableVersion | catalog.Relation) -> bool:
 
 def published(config: Config, table: TableVersion | catalog.Relation) -> bool:
     """Whether the slot captures the table itself; the rows of the others come as rows of the change log."""
-    return config.capture_of(table.schema, table.name).capture in ("slot", "both")
+    return config.through_slot(table.schema, table.name)
 
 
 def install_sql(config: Config, *, ticks: bool) -> list[str]:

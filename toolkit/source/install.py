@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 from collections.abc import Callable, Iterable, Sequence
 
@@ -182,7 +183,7 @@ def _publication_sql(
     if source.own is None:
         return []
     tables = [t for t in tables if source.names(t.schema, t.name)]
-    schemas = _whole_schemas(config)
+    schemas = _whole_schemas(config, tables)
     for table in tables:
         capture = config.capture_of(table.schema, table.name).capture
         if not change_log.published(config, table) and table.schema in schemas:
@@ -221,8 +222,8 @@ def _made(publication: str) -> str:
     )
 
 
-def _whole_schemas(config: Config) -> list[str]:
-    """Schemas to publish whole, tables of the future too."""
+def _whole_schemas(config: Config, tables: Sequence[TableVersion]) -> list[str]:
+    """Schemas to publish whole, tables of the future too; of a pattern such as `*.*`, those that have a table."""
     if config.source.new_tables != "publish":
         return []
     if config.source.exclude:
@@ -230,8 +231,9 @@ def _whole_schemas(config: Config) -> list[str]:
             f'[source] exclude {config.source.exclude[0]!r} cannot be kept with new_tables = "publish": a schema is'
             ' published whole; use new_tables = "propose"'
         )
-    found = (pattern.removesuffix(".*") for pattern in config.source.tables if pattern.endswith(".*"))
-    return sorted({name for name in found if not set(name) & set("*?[.")})
+    whole = [pattern.removesuffix(".*") for pattern in config.source.tables if pattern.endswith(".*")]
+    named = {name for name in whole if not set(name) & set("*?[.")}
+    return sorted(named | {t.schema for t in tables if any(fnmatch.fnmatchcase(t.schema, name) for name in whole)})
 
 
 def qualified_sql(schema: str, name: str) -> str:

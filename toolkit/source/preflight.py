@@ -56,6 +56,15 @@ def require(conn: Connection, config: Config) -> None:
             raise finding.refusal(str(finding))
 
 
+def keyless_remedy(relation: catalog.Relation) -> str:
+    """Give every way to capture a table without a usable replica identity, or to leave it out on purpose."""
+    name = relation.identifier
+    return (
+        f'add a primary key, or run: alter table {name} replica identity full; or set capture = "change_log" in'
+        f' [table."{relation.schema}.{relation.name}"]; or name it in [source] exclude'
+    )
+
+
 def outside(conn: Connection) -> dict[str, int]:
     """How many things of each kind this database has that give no event."""
     return {kind: count for kind, count in conn.execute(resources.load("introspect/outside")).fetchall()}
@@ -386,9 +395,9 @@ def _tables(conn: Connection, config: Config, ticks: bool) -> Iterator[Finding]:
             )
     for name, found, remedy in change_log.refusals(conn, config):
         yield Finding("error", f"table {name}", found, remedy)
-    identities = _identities(conn)
+    identities, left = catalog.without_identity(conn), catalog.left_out(conn, config)
     for relation in relations:
-        named = relation.identifier in config.source.tables
+        named = config.source.names_in_full(relation.schema, relation.name)
         if relation.kind in _KINDS:
             if named or relation.kind == "f":
                 yield Finding(
@@ -415,20 +424,8 @@ def _tables(conn: Connection, config: Config, ticks: bool) -> Iterator[Finding]:
             )
         elif relation.kind == "r" and relation.relid in identities and change_log.published(config, relation):
             yield Finding(
-                "error",
+                "warning" if relation in left else "error",
                 f"table {relation.identifier}",
                 identities[relation.relid],
-                f"add a primary key, or run: alter table {relation.identifier} replica identity full",
+                keyless_remedy(relation),
             )
-
-
-def _identities(conn: Connection) -> dict[int, str]:
-    """Tables whose UPDATE and DELETE would fail once published, and why."""
-    rows = conn.execute(resources.load("introspect/identity_missing")).fetchall()
-    reasons = {
-        "none": "has no replica identity: once published, the application's UPDATE and DELETE would fail",
-        "deferrable": "has a deferrable primary key, which is no replica identity: UPDATE and DELETE would fail",
-        "index": "has lost the index that is its replica identity: UPDATE and DELETE fail",
-        "nothing": "has REPLICA IDENTITY NOTHING: once published, UPDATE and DELETE would fail",
-    }
-    return {relid: reasons[reason] for relid, reason in rows}

@@ -95,6 +95,10 @@ class SourceConfig(_Section):
         """Whether a table is to be put into the toolkit's own publication."""
         return self.own is not None and selects(self.tables, self.exclude, schema, name)
 
+    def names_in_full(self, schema: str, name: str) -> bool:
+        """Whether `tables` has the very name of a table, not only a pattern that matches it."""
+        return f"{schema}.{name}" in self.tables
+
     def asks_for(self, schema: str, name: str) -> bool:
         """Whether a table is to be captured, if it is published at all."""
         return selects(("*.*",) if self.others else self.tables, self.exclude, schema, name)
@@ -258,6 +262,10 @@ class Config(BaseSettings):
             if selects((pattern,), (), schema, name):
                 return chosen if chosen.capture else chosen.model_copy(update={"capture": self.source.capture})
         return TableConfig(capture=self.source.capture)
+
+    def through_slot(self, schema: str, name: str) -> bool:
+        """Whether the slot brings a table's own rows; those of the others come as rows of the change log."""
+        return self.capture_of(schema, name).capture in ("slot", "both")
 
     @property
     def uses_change_log(self) -> bool:
