@@ -4,7 +4,7 @@ select
   coalesce(a.usename, 'unknown') as role,
   coalesce(a.application_name, '') as application,
   coalesce(pg_catalog.host(a.client_addr), 'the server''s own machine') as address,
-  coalesce(pg_catalog.date_trunc('second', a.backend_start)::text, 'unknown') as since
+  pg_catalog.date_trunc('second', a.backend_start) as since
 from pg_catalog.pg_locks as l
 left join pg_catalog.pg_stat_activity as a on a.pid = l.pid
 where

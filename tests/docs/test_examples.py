@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import configparser
 import importlib
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -97,9 +100,36 @@ def test_scheduled_commands_parse(block: Block, tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     if block.language == "yaml":
         assert yaml.safe_load(block.text)
-    for line in re.findall(r"(?:&& |run: )(\S*cdc .*?)(?= >>|$)", block.text, re.MULTILINE):
+    for line in re.findall(r"(?:&& |run: )(\S*cdc (?!-)[a-z]+.*?)(?= >>|$)", block.text, re.MULTILINE):
         _parse(shlex.split(line), tmp_path)
     assert block.language == "yaml" or "cdc " in block.text
+
+
+@unit
+@pytest.mark.parametrize("block", blocks("ini"), ids=str)
+def test_units_of_systemd_parse(block: Block, tmp_path: Path) -> None:
+    unit = configparser.ConfigParser(interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment]
+    unit.read_string(block.text)
+    assert {"Service", "Timer"} & set(unit.sections())
+    if "Service" in unit:
+        _parse(shlex.split(unit["Service"]["ExecStart"]), tmp_path)
+
+
+@unit
+@pytest.mark.parametrize("block", blocks("cron"), ids=str)
+def test_a_scheduled_failure_is_mailed(block: Block, tmp_path: Path) -> None:
+    """The lines wrote a red run, and why, into files that nobody reads. Cron mails what a line prints."""
+    program = tmp_path / ".venv" / "bin" / "cdc"
+    program.parent.mkdir(parents=True)
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m toolkit.cli "$@"\n', encoding="utf-8")
+    program.chmod(0o700)
+    (tmp_path / "cdc.toml").write_text('[source]\nconninfo = "host=127.0.0.1 port=1"\n', encoding="utf-8")
+    lines = re.findall(r"(?<=cd /srv/shop-lake && ).*cdc run.*", block.text)
+    assert lines
+    for line in lines:
+        done = subprocess.run(["/bin/sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 1 and "127.0.0.1" in done.stderr
 
 
 @unit
@@ -127,7 +157,7 @@ def test_configurations_load(block: Block, tmp_path: Path) -> None:
 @pytest.mark.parametrize("page", documents(), ids=name)
 def test_keys_in_the_text_exist(page: Path) -> None:
     sections = {key: field.annotation for key, field in config.Config.model_fields.items()}
-    for section, key in re.findall(r"`(source|lake|drain|ddl|snapshot|check|dbt)\.([a-z_]+)`", prose(page)):
+    for section, key in re.findall(r"`(source|lake|drain|ddl|snapshot|check|dbt|log|notify)\.([a-z_]+)`", prose(page)):
         assert key in sections[section].model_fields, f"{section}.{key}"  # type: ignore[union-attr]
 
 

@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,20 +30,30 @@ if TYPE_CHECKING:
 RED = 3
 
 
-@dataclass(frozen=True, slots=True)
+#: Commands whose red or failed end is told by `[notify]`.
+_NOTIFIED = frozenset({"run", "drain", "build", "check", "repair", "maintain"})
+
+
+@dataclass(slots=True)
 class Context:
-    """The options that every command takes."""
+    """The options that every command takes, and the result of the command as JSON values once there is one."""
 
     config_path: str | None
     output_format: str
     verbose: bool
+    result: dict[str, Any] | None = None
 
     @property
     def config(self) -> Config:
-        """Read the configuration."""
-        from toolkit.values import config
+        """Read the configuration, and log as it says from here on."""
+        from toolkit.values import config, log_setup
 
-        return config.load(self.config_path)
+        found = config.load(self.config_path)
+        log_setup.configure(
+            verbose=self.verbose or found.log.level == "info",
+            as_json=self.output_format == "json" or found.log.format == "json",
+        )
+        return found
 
     @property
     def lake(self) -> Lake:
@@ -113,28 +123,42 @@ def command(function: Callable[..., int | None]) -> Callable[..., None]:
 
         log_setup.configure(verbose=verbose, as_json=output_format == "json")
         umask = os.umask(0o077)  # the lake, the spool and the reports hold rows: only this account reads them
+        context = Context(config_path, output_format, verbose)
+        problem: str | None = None
+        failed: CdcError | None = None
         try:
-            code = function(Context(config_path, output_format, verbose), **arguments)
+            code = function(context, **arguments)
         except CdcError as error:
             if verbose:
                 traceback.print_exc()
-            click.echo(f"cdc: {_shown(error)}", err=True)
-            code = error.exit_code
+            problem, failed, code = _shown(error), error, error.exit_code
         except KeyboardInterrupt:
-            click.echo("cdc: interrupted; nothing half-done remains, run the command again", err=True)
-            code = 130
+            problem, code = "interrupted; nothing half-done remains, run the command again", 130
         except Exception as error:
-            reason = _missing(error) or _storage(error) or _java(error)
-            if reason is None or verbose:
+            problem, code = _missing(error) or _storage(error) or _java(error), 1
+            if problem is None or verbose:
                 raise
-            click.echo(f"cdc: {reason}", err=True)
-            code = 1
         finally:
             _stop_spark()
             os.umask(umask)
+        if problem is not None:
+            log_setup.complain(problem)
+        if code and code != 130 and function.__name__ in _NOTIFIED:
+            _tell(context, function.__name__, code, problem, failed)
         sys.exit(code or 0)
 
     return run
+
+
+def _tell(context: Context, command: str, code: int, problem: str | None, error: CdcError | None) -> None:
+    from toolkit.ops import notify
+
+    try:
+        config = context.config
+    except CdcError:  # it was said already, and who is to be told is not known
+        return
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    notify.tell(config, notify.Notice(command, code, at, problem, context.result), error)
 
 
 def _shown(error: CdcError) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
@@ -51,19 +52,22 @@ def _field_names(value: Any) -> list[str]:
 
 
 class JsonOutput:
-    """Write one JSON document to standard output."""
+    """Write one JSON document to standard output: indented on a terminal, else on one line, as log files want it."""
+
+    def _text(self, value: Any) -> str:
+        return json.dumps(plain(value), indent=2 if sys.stdout.isatty() else None, ensure_ascii=False)
 
     def record(self, value: Any) -> None:
         """Write one result as an object."""
-        click.echo(json.dumps(plain(value), indent=2, ensure_ascii=False))
+        click.echo(self._text(value))
 
     def table(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[str] | None = None) -> None:
         """Write the rows as a list of objects, with all of their fields."""
         between = "["
         for row in rows:
-            click.echo(f"{between}\n{json.dumps(plain(row), indent=2, ensure_ascii=False)}", nl=False)
-            between = ","
-        click.echo("[]" if between == "[" else "\n]")
+            click.echo(between + self._text(row), nl=False)
+            between = ", "
+        click.echo("[]" if between == "[" else "]")
 
     def text(self, line: str) -> None:
         """Write nothing."""

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import json
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from toolkit.cli.frame import LSN, MOMENT, RED, Context, command, main
+from toolkit.cli.output import plain
+from toolkit.values.log_setup import complain, logger
 
 if TYPE_CHECKING:
     from toolkit.quality.report import CheckReport
     from toolkit.values.config import Config
     from toolkit.values.lsn import Lsn
 
+_T = TypeVar("_T")
+_log = logger(__name__)
 Keys = tuple[dict[str, str], ...]
 
 
@@ -138,21 +146,35 @@ def build(ctx: Context, as_of: Lsn | datetime | None, dbt_args: tuple[str, ...])
     return RED if built.stale else 0
 
 
-def _check(ctx: Context, config: Config, tables: tuple[str, ...], *, full: bool = False) -> int:
+def _check(
+    ctx: Context,
+    config: Config,
+    tables: tuple[str, ...],
+    *,
+    full: bool = False,
+    stages: Mapping[str, Any] | None = None,
+) -> int:
     from toolkit.build import dbt_run
     from toolkit.capture import slot_drain
     from toolkit.quality import expectations, parity
 
     expectations.preload()
-    return _show(ctx, parity.check(config, tables, drain=slot_drain.drain, build=dbt_run.build, full=full))
+    return _show(ctx, parity.check(config, tables, drain=slot_drain.drain, build=dbt_run.build, full=full), stages)
 
 
-def _show(ctx: Context, report: CheckReport) -> int:
+def _show(ctx: Context, report: CheckReport, stages: Mapping[str, Any] | None = None) -> int:
+    """Show a report, in JSON with the results of the stages before it; a red one in a line on standard error too."""
+    ctx.result = plain({**report.to_dict(), **(stages or {})})
     if ctx.output_format == "json":
-        ctx.output.record(report.to_dict())
+        ctx.output.record(ctx.result)
     else:
         ctx.output.text(report.text)
-    return 0 if report.green else RED
+    if report.green:
+        return 0
+    counts = Counter(table.status for table in report.tables)
+    found = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "no table was compared"
+    complain(f"the check failed: {found}")
+    return RED
 
 
 @main.command()
@@ -188,11 +210,22 @@ def run(ctx: Context, heal: bool) -> int:
 
     config = ctx.config
     with only_runner(config):
-        slot_drain.drain(config)
+        stages: dict[str, Any] = {"drain": _timed("drain", lambda: slot_drain.drain(config))}
         if heal:
-            copy.heal(config)
-        dbt_run.build(config)
-        return _check(ctx, config, ())
+            stages["heal"] = _timed("heal", lambda: copy.heal(config))
+        stages["build"] = _timed("build", lambda: dbt_run.build(config))
+        return _timed("check", lambda: _check(ctx, config, (), stages=stages))
+
+
+def _timed(stage: str, work: Callable[[], _T]) -> _T:
+    """Do one stage of a run, and log what it came to and how long it took."""
+    started = time.monotonic()
+    done = work()
+    fields = plain(done) if is_dataclass(done) else {}
+    figures = {key: value for key, value in fields.items() if isinstance(value, str | int | float)}
+    seconds = round(time.monotonic() - started, 3)
+    _log.info("stage finished", extra={"stage": stage, "seconds": seconds, **figures})
+    return done
 
 
 @main.command()

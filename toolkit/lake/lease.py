@@ -42,8 +42,10 @@ def hold_lease(config: Config) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
-            holder = file.read().strip() or "a process that has just started"
-            raise LeaseHeld(f"the lease {path} is held by {holder}; wait for it to finish") from None
+            holder = file.read().strip()
+            since = datetime.fromisoformat(holder.rpartition(" ")[2]) if holder else None
+            what = holder or "a process that has just started"
+            raise LeaseHeld(f"the lease {path} is held by {what}; wait for it to finish", since) from None
         file.truncate(0)
         file.write(f"pid {os.getpid()} on {socket.gethostname()} since {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}\n")
         file.flush()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 
 from toolkit.source.connection import Connection, connect
 from toolkit.values import resources
@@ -29,16 +30,21 @@ def hold_slot_lease(config: Config) -> Iterator[None]:
     with connect(config) as conn:
         row = conn.execute("select pg_catalog.pg_try_advisory_lock(%s::int4, %s::int4)", [_CLASS, key]).fetchone()
         if not (row and row[0]):
+            holder, since = _holder(conn, key)
             raise LeaseHeld(
-                f"the lease of slot {config.source.slot!r} on the source is held by {_holder(conn, key)}; wait for it"
-                " to finish, or end that session"
+                f"the lease of slot {config.source.slot!r} on the source is held by {holder}; wait for it to finish, or"
+                " end that session",
+                since,
             )
         yield
 
 
-def _holder(conn: Connection, key: int) -> str:
+def _holder(conn: Connection, key: int) -> tuple[str, datetime | None]:
     row = conn.execute(resources.load("introspect/lease_holder"), {"class": _CLASS, "key": key}).fetchone()
     if row is None:
-        return "a session that has just ended"
+        return "a session that has just ended", None
     pid, role, application, address, since = row
-    return f"pid {pid} (role {role}, {application or 'no application name'}, from {address}, since {since})"
+    return (
+        f"pid {pid} (role {role}, {application or 'no application name'}, from {address}, since {since or 'unknown'})",
+        since,
+    )

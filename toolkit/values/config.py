@@ -218,6 +218,27 @@ class DbtConfig(_Section):
     """Models that dbt builds at once."""
 
 
+class LogConfig(_Section):
+    """The log on standard error."""
+
+    format: Literal["text", "json"] = "text"
+    """`json` writes one object a line; `--output json` does so too."""
+    level: Literal["warning", "info"] = "warning"
+    """`info` reports each stage with its figures, as `--verbose` does."""
+
+
+class NotifyConfig(_Section):
+    """Who is notified of a red or failed `run`, `drain`, `build`, `check`, `repair` or `maintain`."""
+
+    command: tuple[str, ...] = ()
+    """Program and arguments, run with a JSON object on standard input: `command`, `exit_code`, `at`, `problem`,
+    `result`."""
+    webhook: str = ""
+    """URL that the same object is posted to. It is never printed."""
+    lease_minutes: float = Field(default=60.0, ge=0)
+    """A lease that is held (exit code 4) is reported only when it has been held longer than this."""
+
+
 class Config(BaseSettings):
     """The whole configuration. `root` is the folder that relative paths start from."""
 
@@ -234,6 +255,8 @@ class Config(BaseSettings):
     snapshot: SnapshotConfig = SnapshotConfig()
     check: CheckConfig = CheckConfig()
     dbt: DbtConfig = DbtConfig()
+    log: LogConfig = LogConfig()
+    notify: NotifyConfig = NotifyConfig()
     table: dict[str, TableConfig] = Field(default_factory=dict)
 
     @field_validator("spark")
@@ -302,7 +325,7 @@ class Config(BaseSettings):
 
 
 #: Keys whose value is never printed.
-_SECRET = frozenset({"source.conninfo", "lake.uri"})
+_SECRET = frozenset({"source.conninfo", "lake.uri", "notify.webhook"})
 
 
 def load(path: str | None = None) -> Config:

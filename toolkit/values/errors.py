@@ -6,6 +6,8 @@ and exits with `exit_code`.
 
 from __future__ import annotations
 
+from datetime import datetime
+
 
 class CdcError(Exception):
     """Base class of all errors that the toolkit reports."""
@@ -72,9 +74,13 @@ class CommitConflict(LakeError):
 
 
 class LeaseHeld(CdcError):
-    """Another runner holds the lease."""
+    """Another runner holds the lease, since `since` where that is known."""
 
     exit_code = 4
+
+    def __init__(self, message: str, since: datetime | None = None) -> None:
+        super().__init__(message)
+        self.since = since
 
 
 class BuildFailed(CdcError):

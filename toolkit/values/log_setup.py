@@ -18,16 +18,25 @@ def logger(name: str) -> logging.Logger:
 class _Lines(logging.Formatter):
     def __init__(self, *, as_json: bool) -> None:
         super().__init__()
-        self._json = as_json
+        self.as_json = as_json
 
     def format(self, record: logging.LogRecord) -> str:
         extra = {k: v for k, v in vars(record).items() if k not in _FIELDS}
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        if self._json:
+        if self.as_json:
             line = {"ts": at, "level": record.levelname.lower(), "event": record.getMessage()} | extra
             return json.dumps(line, default=str)
         facts = " ".join(f"{key}={value}" for key, value in extra.items())
         return f"{at} {record.getMessage()} {facts}".rstrip()
+
+
+def complain(problem: str) -> None:
+    """Write the one line of a command that failed to standard error: `cdc: ...`, or a JSON object as the log is."""
+    root = logging.getLogger("toolkit")
+    if any(isinstance(h.formatter, _Lines) and h.formatter.as_json for h in root.handlers):
+        root.error(problem)
+    else:
+        print(f"cdc: {problem}", file=sys.stderr)
 
 
 def configure(*, verbose: bool, as_json: bool) -> None:

@@ -1,0 +1,75 @@
+"""Tell of a red or failed command, by a program and by a webhook."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import urllib.error
+import urllib.request
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from toolkit.values.errors import CdcError, LeaseHeld
+from toolkit.values.log_setup import logger
+
+if TYPE_CHECKING:
+    from toolkit.values.config import Config
+
+_log = logger(__name__)
+_SECONDS = 30  # for each way of telling
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What is told of a command. `result` is its JSON, if it came to one; `problem` the error in one line."""
+
+    command: str
+    exit_code: int
+    at: str  # ISO 8601
+    problem: str | None
+    result: dict[str, Any] | None
+
+
+def tell(config: Config, notice: Notice, error: CdcError | None = None) -> None:
+    """Run `[notify] command` and post to `[notify] webhook`. What fails is logged and changes nothing else.
+
+    A lease that is held is told when it has been held for `[notify] lease_minutes`: once is only a long run.
+    """
+    if isinstance(error, LeaseHeld):
+        longest = timedelta(minutes=config.notify.lease_minutes)
+        if error.since is None or datetime.now(UTC) - error.since < longest:
+            return
+    text = json.dumps(asdict(notice), ensure_ascii=False).encode()
+    if config.notify.command:
+        _run(config.notify.command, text)
+    if config.notify.webhook:
+        _post(config.notify.webhook, text)
+
+
+def _run(command: tuple[str, ...], text: bytes) -> None:
+    try:
+        done = subprocess.run(command, input=text, capture_output=True, timeout=_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        _log.warning("[notify] command failed", extra={"program": command[0], "reason": str(error)})
+        return
+    if done.returncode:
+        said = done.stderr.decode("utf-8", "replace").strip()[-300:]
+        _log.warning(
+            "[notify] command failed", extra={"program": command[0], "exit_code": done.returncode, "stderr": said}
+        )
+
+
+def _post(url: str, text: bytes) -> None:
+    """Post the text. The URL may hold a token, so it is not in what is logged."""
+    try:
+        request = urllib.request.Request(url, text, {"Content-Type": "application/json"}, method="POST")
+        with urllib.request.urlopen(request, timeout=_SECONDS):
+            pass
+    except urllib.error.HTTPError as error:
+        _log.warning("[notify] webhook failed", extra={"status": error.code})
+    except (OSError, ValueError) as error:
+        _log.warning("[notify] webhook failed", extra={"reason": type(error).__name__})
+
+
+__all__ = ["Notice", "tell"]
