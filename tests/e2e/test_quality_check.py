@@ -72,8 +72,13 @@ def _by_name(report: CheckReport) -> dict[str, TableCheck]:
 
 def test_green_then_each_fault_is_found(source: Config) -> None:
     _sql(source, "update public.item set name = 'new' where id = 1", "delete from public.item where id = 2")
+    _sql(source, "create table public.kin () inherits (public.empty)", "insert into public.kin values (1)")
     green = _check(source)
     assert green.green, green.to_dict()
+    note = "SELECT also shows the rows of public.kin by inheritance; the lake has those of SELECT FROM ONLY"
+    assert {t.table: t.reason for t in green.tables if t.reason} == {"public.empty": note}
+    assert f"public.empty: {note}\n" in green.text
+    assert status_report.status(source).notes == {"public.empty": note}
     assert {t.table: t.rows for t in green.tables} == {
         "public.bag": 5, "public.empty": 0, "public.felt": 1, "public.item": 299,
     }  # fmt: skip

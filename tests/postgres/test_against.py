@@ -43,6 +43,18 @@ def copy(pg16: EmbeddedServer) -> Iterator[str]:
         yield conninfo
 
 
+def test_children_by_inheritance_are_noted(source: Config, copy: str) -> None:
+    _run(source.source.conninfo, *SCHEMA, "create table public.kin () inherits (public.bag)")
+    found = _by_name(source, copy, "public.bag", "public.part")
+    assert {name: (t.status, t.reason) for name, t in found.items()} == {
+        "public.bag": (
+            "identical",
+            "SELECT also shows the rows of public.kin by inheritance; the lake has those of SELECT FROM ONLY",
+        ),
+        "public.part": ("identical", None),
+    }
+
+
 def _run(conninfo: str, *statements: str) -> None:
     with psycopg.connect(conninfo, autocommit=True) as conn:
         for statement in statements:

@@ -38,6 +38,32 @@ def test_a_good_source_passes(source: Config, conn: Connection) -> None:
 
 
 @pytest.mark.parametrize(
+    ("ddl", "child"),
+    [
+        ("create table public.child () inherits (public.good)", "public.child"),
+        ("create table public.child (id int not null); alter table public.child inherit public.good", "public.child"),
+        (
+            "create table public.a () inherits (public.good); create unlogged table public.b () inherits (public.a)",
+            "public.a, public.b",
+        ),
+    ],
+)
+def test_a_parent_by_inheritance_is_noted_by_name(source: Config, conn: Connection, ddl: str, child: str) -> None:
+    conn.execute("create temp table mine () inherits (public.good)")  # which no other session is shown
+    conn.execute("create table public.root (id int primary key) partition by range (id)")
+    conn.execute("create table public.part partition of public.root default")
+    assert "by inheritance" not in str(preflight(conn, source))
+    conn.execute(ddl)
+    (found,) = (f for f in preflight(conn, source) if f.what == "table public.good")
+    assert (found.level, found.found) == (
+        "warning",
+        f"SELECT also shows the rows of {child} by inheritance; the lake has those of SELECT FROM ONLY",
+    )
+    conn.execute("drop table public.good cascade")
+    assert "by inheritance" not in str(preflight(conn, source))
+
+
+@pytest.mark.parametrize(
     ("ddl", "message"),
     [
         ("create table public.x (a int)", "public.x: has no replica identity.*add a primary key, or run: alter table"),

@@ -68,6 +68,7 @@ class Status:
     stage: str | None = None  # the first stage of `cdc init` that is not done; None when capture is complete
     dropped: tuple[DroppedTable, ...] = ()
     not_captured: dict[str, str] = field(default_factory=dict)  # tables that a pattern selects, with the reason
+    notes: dict[str, str] = field(default_factory=dict)  # what SELECT shows of a table beyond the rows of the lake
 
     @property
     def red(self) -> bool:
@@ -94,6 +95,7 @@ def status(config: Config) -> Status:
     tables, checked = _tables(ledger)
     slot_state, lag, refused, stage = None, None, None, None
     left: dict[str, str] = {}
+    notes: dict[str, str] = {}
     try:
         from toolkit.capture import slot_drain, stages
         from toolkit.source import catalog, slot
@@ -105,6 +107,8 @@ def status(config: Config) -> Status:
             refused = slot_drain.refusal(source, last)
             stage = stages.next_stage(config, source.conn)
             left = {relation.identifier: why for relation, why in catalog.left_out(source.conn, config).items()}
+            inherited = catalog.inherited(source.conn)
+            notes = {t.table: inherited[t.relid] for t in tables if t.relid in inherited}
         problem = refused
     except CdcError as error:
         problem = str(error)
@@ -127,6 +131,7 @@ def status(config: Config) -> Status:
         stage=None if stage is None else str(stage),
         dropped=dropped_tables(ledger),
         not_captured=left,
+        notes=notes,
     )
     return replace(found, summary=_summary(found))
 

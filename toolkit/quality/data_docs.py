@@ -84,7 +84,7 @@ def _row(table: TableCheck) -> str:
 
 
 def _details(table: TableCheck) -> str:
-    if table.status == "identical":
+    if table.status == "identical" and not table.reason:
         return ""
     remedy = f" <code>{html.escape(table.remedy)}</code>" if table.remedy else ""
     rows = []

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from toolkit.quality import source_rows
-from toolkit.quality.report import CheckReport, Classes, Reference, Sample, Status, TableCheck
+from toolkit.quality.report import CheckReport, Classes, Reference, Sample, Status, TableCheck, noted
 from toolkit.quality.row_classes import classify
 from toolkit.values.errors import CdcError
 from toolkit.values.log_setup import logger
@@ -108,7 +108,7 @@ def compare(
             taken = _take_source(source, wanted, {} if full else incremental.candidates(config))
         except (CdcError, connection.DriverError) as error:
             return _nothing_taken(lake, wanted, f"no exact cut could be made: {connection.one_line(error)}")
-        keys = catalog.foreign_keys(source.conn)
+        keys, notes = catalog.foreign_keys(source.conn), catalog.inherited(source.conn)
         _log.info("parity cut", extra={"lsn": str(lsn), "tables": len(taken)})
         drain(config, upto=lsn)
         standing, since = _build(lake, wanted, build)
@@ -117,7 +117,7 @@ def compare(
         comparing = _Comparing(source, lake, lsn, taken, wanted, since, rows)
         results = comparing.results()  # needs the open snapshot
         references = comparing.references(keys, results)
-    results = tuple(sorted(results, key=lambda t: t.table))
+    results = noted(sorted(results, key=lambda t: t.table), notes)
     return CheckReport(lsn, results, references=references, batch_id=comparing.batch_id)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -105,7 +105,7 @@ class TableCheck:
     added: int | None = None
     removed: int | None = None
     samples: tuple[Sample, ...] = ()
-    reason: str | None = None
+    reason: str | None = None  # of an identical one too: what SELECT on the source shows beyond the rows compared
     remedy: str | None = None
     snapshot_id: int | None = None  # the table snapshot of `current` that was compared
     proof: ProofKind = "full"
@@ -201,6 +201,13 @@ class CheckReport:
             "published": list(self.published),
             "reports": list(self.reports),
         }
+
+
+def noted(tables: Iterable[TableCheck], notes: Mapping[int, str]) -> tuple[TableCheck, ...]:
+    """Add to the reason of each table what is to be known of it besides its result. `notes`: by relid."""
+    return tuple(
+        replace(t, reason="; ".join(filter(None, (t.reason, notes[t.relid])))) if t.relid in notes else t for t in tables
+    )
 
 
 def as_text(report: CheckReport) -> str:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from toolkit.quality.report import CheckReport, TableCheck
+from toolkit.quality.report import CheckReport, TableCheck, noted
 from toolkit.quality.row_classes import classify
 from toolkit.values.errors import CdcError, UnknownTable
 from toolkit.values.names import selects
@@ -32,7 +32,7 @@ def against(config: Config, conninfo: str, tables: Sequence[str] = ()) -> CheckR
         UnknownTable: the source has no such table.
         SourceUnavailable: one of the servers cannot be reached.
     """
-    from toolkit.source import bare_server, connection, row_lines
+    from toolkit.source import bare_server, catalog, connection, row_lines
 
     other_config = config.model_copy(update={"source": config.source.model_copy(update={"conninfo": conninfo})})
     with ExitStack() as stack:
@@ -48,6 +48,7 @@ def against(config: Config, conninfo: str, tables: Sequence[str] = ()) -> CheckR
             _compared(config, other_config, ours, theirs, mine[name], other.get(name))
             for name in _wanted(config, mine, tables)
         ]
+        notes = catalog.inherited(ours)
         found.append(bare_server.position(watched))
     doubt = _doubt(seen, found)
     if doubt is not None:
@@ -56,7 +57,7 @@ def against(config: Config, conninfo: str, tables: Sequence[str] = ()) -> CheckR
             replace(r, status="not_taken", reason=reason, remedy=remedy) if r.status == "different" else r
             for r in results
         ]
-    return CheckReport(seen[-1].lsn, tuple(sorted(results, key=lambda t: t.table)))
+    return CheckReport(seen[-1].lsn, noted(sorted(results, key=lambda t: t.table), notes))
 
 
 def _doubt(seen: Sequence[Position], found: Sequence[Position]) -> tuple[str, str] | None:

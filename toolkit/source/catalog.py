@@ -155,6 +155,18 @@ def snapshot_json(conn: Connection, config: Config) -> dict[int, str]:
     return _snapshots(conn, published=True)
 
 
+def inherited(conn: Connection) -> dict[int, str]:
+    """What SELECT shows of a parent by inheritance beyond its own rows, which alone the lake has, by relid.
+
+    As the transaction's snapshot shows it, so that it is right at the LSN of a cut, whether DDL was captured or not.
+    """
+    found = conn.execute(resources.load("introspect/inheritors")).fetchall()
+    return {
+        relid: f"SELECT also shows the rows of {', '.join(children)} by inheritance; the lake has those of SELECT FROM ONLY"
+        for relid, children in found
+    }
+
+
 def snapshots_of(conn: Connection, relids: Sequence[int]) -> dict[int, str]:
     """JSON of the given tables that exist, published or not."""
     if not relids:

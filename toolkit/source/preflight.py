@@ -396,6 +396,7 @@ def _tables(conn: Connection, config: Config, ticks: bool) -> Iterator[Finding]:
     for name, found, remedy in change_log.refusals(conn, config):
         yield Finding("error", f"table {name}", found, remedy)
     identities, left = catalog.without_identity(conn), catalog.left_out(conn, config)
+    inherited = catalog.inherited(conn)
     for relation in relations:
         named = config.source.names_in_full(relation.schema, relation.name)
         if relation.kind in _KINDS:
@@ -428,4 +429,11 @@ def _tables(conn: Connection, config: Config, ticks: bool) -> Iterator[Finding]:
                 f"table {relation.identifier}",
                 identities[relation.relid],
                 keyless_remedy(relation),
+            )
+        elif relation.relid in inherited:
+            yield Finding(
+                "warning",
+                f"table {relation.identifier}",
+                inherited[relation.relid],
+                "read the children in the lake too, or make it a partitioned table",
             )
