@@ -21,6 +21,24 @@ begin
 end
 $function$;
 
+-- This transaction and its parts that have not been rolled back: each holds a lock on its own id. Among the ids that run
+-- at one time the 32 bits of an xmin are exact; to compare an old one with them by age, or to ask the server what became
+-- of it, is not.
+create or replace function cdc.own_xids()
+returns setof xid
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $function$
+begin
+  perform pg_current_xact_id(); -- which has one from here on
+  return query
+  select l.transactionid
+  from pg_locks as l
+  where l.locktype = 'transactionid' and l.mode = 'ExclusiveLock' and l.granted and l.pid = pg_backend_pid();
+end
+$function$;
+
 -- Of the transactions that wrote the catalog rows of some table snapshots, those that are this one, or parts of it.
 create or replace function cdc.own(tables jsonb)
 returns jsonb
@@ -28,20 +46,15 @@ language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $function$
-declare
-  top int8 := pg_current_xact_id()::text::int8;
 begin
   return (
     select coalesce(jsonb_agg(w.writer), '[]')
     from (
-      select distinct s.writer::int8 as writer, (s.writer::int8 - top % (1::int8 << 32) + (1::int8 << 32)) % (1::int8 << 32) as since
-      from (
-        select jsonb_path_query(tables, 'strict $[*].stamps[*][*] ? (@ != null)') as writer
-        union all
-        select jsonb_path_query(tables, 'strict $[*].entries[*][3]')
-      ) as s
+      select jsonb_path_query(tables, 'strict $[*].stamps[*][*] ? (@ != null)') as writer
+      union
+      select jsonb_path_query(tables, 'strict $[*].entries[*][3]')
     ) as w
-    where w.since < 1::int8 << 31 and pg_xact_status((top + w.since)::text::xid8) = 'in progress'
+    where w.writer::text::xid in (select cdc.own_xids())
   );
 end
 $function$;
@@ -334,7 +347,7 @@ begin
       tables := tables || coalesce((
         select array_agg(c.oid)
         from pg_class as c
-        where c.relkind in ('r', 'p') and age(c.xmin) <= age(pg_current_xact_id()::xid)
+        where c.relkind in ('r', 'p') and c.xmin in (select cdc.own_xids())
       ), '{}');
     end if;
     touched := cdc.touched(tables, types);
@@ -563,6 +576,7 @@ begin
 end
 $function$;
 
+revoke all on function cdc.own_xids() from public;
 revoke all on function cdc.own(jsonb) from public;
 revoke all on function cdc.sign(bytea) from public;
 revoke all on function cdc.emit(text, jsonb) from public;

@@ -168,7 +168,7 @@ def _waiting_for_a_standby(source: Config, conn: Connection) -> Iterator[tuple[i
 
 def test_trap_029_a_commit_that_nobody_sees_yet_is_in_no_cut(source: Config, conn: Connection) -> None:
     with _waiting_for_a_standby(source, conn) as (pid, xid):
-        committed = {c.xid for c in exact_cut.commits(conn, source, slot.flush_lsn(conn))}
+        committed = {c.xid for c in exact_cut.commits(conn, source, slot.flush_lsn(conn), 0)}
         assert xid in committed
         with _cut(source) as (lsn, seen):  # it comes last: a cut right before it is exact
             assert seen == set().union(*(ids for commit, ids in _ids(stream(conn, source)) if commit < lsn))

@@ -340,7 +340,7 @@ def test_a_cut_without_a_slot_is_behind_ddl_that_wrote_no_row(source: Config, dd
         committed = slot.flush_lsn(conn)
         lsn = exact_cut.without_slot(Source(source, session), stack, drained=drained, unseen=lambda _: ())
         assert drained < lsn <= committed
-        (last,) = exact_cut.commits(conn, source, committed)
+        (last,) = exact_cut.commits(conn, source, committed, 0)
         assert last.end_lsn == lsn
 
 

@@ -18,7 +18,7 @@ from toolkit.quality.report import Cause, Sample, TableCheck
 from toolkit.values.lsn import Lsn
 from toolkit.values.row_line import Comparison, comparison
 from toolkit.values.table import TableVersion
-from toolkit.values.visibility import Visibility
+from toolkit.values.visibility import Visibility, full_xid
 
 pytestmark = pytest.mark.unit
 
@@ -169,6 +169,7 @@ def test_whatever_somebody_else_wrote_since_the_proof_is_known() -> None:
 
 def test_a_snapshot_shows_what_had_ended() -> None:
     seen = Visibility.parse(f"{2**32 + 5}:{2**32 + 9}:{2**32 + 5},{2**32 + 7}")
-    told = {4: True, 5: False, 6: True, 7: False, 8: True, 9: False, 2**32 - 1: True}
-    assert {xid: seen.sees(xid) for xid in told} == told
+    told = {4: True, 5: False, 6: True, 7: False, 8: True, 9: False, -1: True, 2**32 - 1: False}
+    assert {low: seen.sees(2**32 + low) for low in told} == told
+    assert [full_xid(low, 2**32 - 5) for low in (2**32 - 6, 3, 2**31)] == [2**32 - 6, 2**32 + 3, 2**31]
     assert Visibility.parse("5:5:").running == frozenset()

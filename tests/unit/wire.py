@@ -139,6 +139,7 @@ def context(*snapshots: dict[str, Any], batch_changes: int = 10**9, **more: Any)
     fields: dict[str, Any] = {
         "generation": 1, "batch_id": 1, "next_schema_id": len(versions) + 1, "versions": versions, "key": KEY,
         "system_id": SYSTEM, "batch_changes": batch_changes, "now": NOW,
+        "near_xid": 700,
     }  # fmt: skip
     return PlanContext(**(fields | more))
 

@@ -49,7 +49,7 @@ class Observation:
     log_is_read: bool = True  # every row of the change log that the snapshot shows is sent, or drained by ticks
 
     def sees(self, xid: int) -> bool:
-        """Whether a transaction, by the low 32 bits of its id, had ended for this snapshot."""
+        """Whether a transaction had ended for this snapshot."""
         return Visibility.parse(self.snapshot).sees(xid)
 
 

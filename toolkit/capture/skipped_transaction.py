@@ -18,6 +18,7 @@ from toolkit.source.spooling import spool_directory
 from toolkit.values.errors import ConfigError, UnreadableChange
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
+from toolkit.values.visibility import Visibility
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -116,7 +117,7 @@ def _last_readable(conn: Connection, config: Config, at: Lsn, low: int) -> Lsn:
 
 def _context(config: Config, conn: Connection, last: BatchRecord, versions: Mapping[int, SchemaVersion]) -> PlanContext:
     from toolkit.decode.planned import PlanContext
-    from toolkit.source import catalog
+    from toolkit.source import catalog, slot
 
     return PlanContext(
         generation=last.generation,
@@ -125,6 +126,7 @@ def _context(config: Config, conn: Connection, last: BatchRecord, versions: Mapp
         versions=versions,
         key=catalog.hmac_key(conn),
         system_id=last.identity.system_id,
+        near_xid=Visibility.parse(slot.shown(conn)).xmax,
         batch_changes=config.drain.batch_changes,
         now=datetime.now(UTC),
         publications=frozenset(config.source.publications),

@@ -10,6 +10,7 @@ from toolkit.capture.same_history import ADVICE, prove, require_same_history, wi
 from toolkit.rawlog.event import Kind, Origin, StreamMessage, read_message
 from toolkit.values.errors import CdcError, ConfigError, HistoryDiverged, LakeError
 from toolkit.values.lsn import Lsn
+from toolkit.values.visibility import Visibility
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -197,10 +198,12 @@ class _SlotReader:
     def _plan(self, spool: Spool, end: LogEnd) -> Plan:
         from toolkit.capture import drift
         from toolkit.decode import planner
+        from toolkit.source import slot
 
         context = end.context(
             self.config, self.key, self.identity.system_id,
             publications=frozenset(self.config.source.publications),
+            near_xid=Visibility.parse(slot.shown(self.conn)).xmax,
             known_good=lambda relid: drift.known_good(self.ledger, end.last, relid),
         )  # fmt: skip
         return planner.plan(spool, context=context)

@@ -16,6 +16,7 @@ from toolkit.capture.same_history import ADVICE, require_same_history
 from toolkit.rawlog import order
 from toolkit.rawlog.event import Gap, Kind, Origin
 from toolkit.values.errors import CdcError, ConfigError, HistoryDiverged, LakeError
+from toolkit.values.visibility import Visibility
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -130,7 +131,10 @@ class _TickReader:
         """Read the rows and the DDL of the tick."""
         from toolkit.source import catalog
 
-        context = end.context(self.config, catalog.hmac_key(self.conn), end.last.identity.system_id)
+        context = end.context(
+            self.config, catalog.hmac_key(self.conn), end.last.identity.system_id,
+            near_xid=Visibility.parse(self.target.snapshot).xmax,
+        )  # fmt: skip
         return (_TickRead(self.conn, self.ledger, self.since, self.target, context, directory).batch(),)
 
     def compares(self, batch: ReadBatch) -> bool:

@@ -92,7 +92,7 @@ class Verifier:
 
     key: bytes
     system_id: str
-    xid: int  # 32 bit, of the transaction
+    xid: int  # 64 bit, of the transaction
     _seen: set[bytes] = field(default_factory=set)
 
     def open(self, content: bytes) -> dict[str, Any]:
@@ -112,7 +112,7 @@ class Verifier:
             raise ValueError("payload is not an object")
         if str(data.get("system")) != self.system_id:
             raise ValueError(f"message of another system {data.get('system')}")
-        if int(data.get("xid") or 0) & 0xFFFFFFFF != self.xid:
+        if int(data.get("xid") or 0) != self.xid:
             raise ValueError(f"message of another transaction {data.get('xid')}")
         self._seen.add(signature)
         return data

@@ -52,7 +52,7 @@ def fold(messages: Sequence[LoggedMessage], *, at: Lsn, context: PlanContext) ->
         frame = Frame(
             begin=mine[0].place,
             commit=mine[-1].place,
-            xid=xid & 0xFFFFFFFF,
+            xid=xid,
             **order.made_at(at)._asdict(),
             committed_at=context.now,
             origin=Origin.CHANGE_LOG,

@@ -8,7 +8,7 @@ from toolkit.values.table import SchemaVersion
 
 
 class PlanState:
-    """What is known so far: schema versions, layouts and xids. Alone, it is that of messages without rows."""
+    """What is known so far: schema versions and layouts. Alone, it is that of messages without rows."""
 
     def __init__(self, context: PlanContext) -> None:
         self.context = context
@@ -18,7 +18,6 @@ class PlanState:
         self.next_schema_id = context.next_schema_id
         self.layouts = Layouts()
         self.batch_id = context.batch_id
-        self.xids: list[tuple[int, int]] = []
         self.logs: set[int] = set()  # relids of the change log's parts
         self.images = [logged_layout(-1, v) for v in self.versions.values() if logs(v.table)]
 

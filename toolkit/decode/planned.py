@@ -26,6 +26,7 @@ class PlanContext:
     versions: Mapping[int, SchemaVersion]  # the latest of each relid, dropped tables included
     key: bytes
     system_id: str
+    near_xid: int  # a 64-bit transaction id close to those of the spool, which has their low 32 bits
     batch_changes: int  # messages of one batch, in whole transactions
     now: datetime
     known_good: Callable[[int], Lsn] | None = (
@@ -53,7 +54,6 @@ class PlannedBatch:
     path: str
     stream: Stream = field(repr=False)  # of the whole spool
     bindings: tuple[Binding, ...] = field(repr=False)  # start: index into the spool
-    xids: tuple[tuple[int, int], ...] = field(repr=False)  # (index of BEGIN, 64-bit xid) where it is known
     images: tuple[Binding, ...] = field(repr=False, default=())  # of tables in the change log; start: as in bindings
 
     def tasks(self, count: int) -> list[DecodeTask]:
@@ -81,13 +81,7 @@ class PlannedBatch:
         moved = tuple(replace(b, start=max(b.start - first, 0)) for b in [*in_force.values(), *later])
         # Layouts of logged images are selected by message index alone, so each task may have all of them.
         images = tuple(replace(b, start=b.start - first) for b in self.images if b.start < stop)
-        run = run_of(self.stream, first, stop)
-        xids = run.xids.copy()
-        for begin, xid in self.xids:
-            xids[run.begins == begin - first] = xid
-        return DecodeTask(
-            self.path, replace(run, xids=xids), moved, self.batch_id, self.generation, images
-        )  # fmt: skip
+        return DecodeTask(self.path, run_of(self.stream, first, stop), moved, self.batch_id, self.generation, images)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -21,6 +22,7 @@ from toolkit.decode.transaction import Frame, ReadMessage, Transaction
 from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.event import Kind
 from toolkit.values.spool import Spool
+from toolkit.values.visibility import full_xid
 
 __all__ = ["Plan", "PlanContext", "PlannedBatch", "plan"]
 
@@ -40,7 +42,7 @@ class Planner(PlanState):
 
     def __init__(self, stream: Stream, spool: Spool, context: PlanContext) -> None:
         super().__init__(context)
-        self.stream, self.spool = stream, spool
+        self.stream, self.spool = replace(stream, xids=full_xid(stream.xids, context.near_xid)), spool
 
     @cached_property
     def row_positions(self) -> tuple[Ints, Ints]:
@@ -111,8 +113,7 @@ class Planner(PlanState):
             changes=rows + counts[Kind.TRUNCATE], counts=dict(counts), events=tuple(events), beacons=tuple(beacons),
             versions=dict(self.versions), next_schema_id=self.next_schema_id, skipped=skipped,
             generation=self.context.generation, path=str(self.spool.path), stream=self.stream,
-            bindings=self.layouts.before(stop), xids=tuple(x for x in self.xids if x[0] >= first),
-            images=tuple(self.images) if self.logs else (),
+            bindings=self.layouts.before(stop), images=tuple(self.images) if self.logs else (),
         )  # fmt: skip
         self.batch_id += 1
         return batch

@@ -107,7 +107,7 @@ class Stream:
     commit_lsns: Ints
     end_lsns: Ints
     times: Ints  # microseconds since 2000-01-01 UTC
-    xids: Ints  # 32 bit
+    xids: Ints  # 32 bit as sent, 64 bit once planned
 
     def __len__(self) -> int:
         return len(self.types)

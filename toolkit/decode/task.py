@@ -27,7 +27,7 @@ class DecodeTask:
     """The messages that one worker decodes, possibly a part of one transaction. Holds everything but the bytes."""
 
     path: str
-    run: Run  # its xids have 64 bits where they are known
+    run: Run
     bindings: tuple[Binding, ...]  # start: index into this task; 0 for those valid before it
     batch_id: int
     generation: int

@@ -41,7 +41,7 @@ class Frame:
 
     begin: int  # message indexes
     commit: int
-    xid: int  # low 32 bits
+    xid: int
     commit_lsn: int
     end_lsn: int
     committed_at: datetime
@@ -54,7 +54,6 @@ class Transaction:
 
     def __init__(self, planner: PlanState, frame: Frame, read: Mapping[int, ReadMessage]) -> None:
         self.planner, self.frame, self.read = planner, frame, read
-        self.xid = frame.xid
         self.events: list[Event] = []
         self.beacons: list[str] = []
         self.messages = {index: read.message for index, read in self.read.items()}
@@ -64,7 +63,7 @@ class Transaction:
         self.gaps: dict[tuple[int, int], GapReasons] = {}  # by (ordinal, relid)
         self.strayed: dict[int, tuple[int, int, TableVersion, str]] = {}  # roots whose strays changed here
         self.truncating: set[int] = set()  # published roots whose own TRUNCATE message is still to come
-        self.verifier = ddl.Verifier(planner.context.key, planner.context.system_id, self.xid)
+        self.verifier = ddl.Verifier(planner.context.key, planner.context.system_id, self.frame.xid)
         self.ddl: dict[int, ddl.DdlMessage] = {}
         self.refused: dict[int, str] = {}
         self.unreadable: set[int] = set()
@@ -78,9 +77,6 @@ class Transaction:
         except (ValueError, TypeError) as error:
             self.refused[index] = str(error)
             return
-        if not self.planner.xids or self.planner.xids[-1][0] != self.frame.begin:
-            self.xid = int(data["xid"])
-            self.planner.xids.append((self.frame.begin, self.xid))
         if message.prefix == ddl.BEACON_PREFIX:
             self.beacons.append(str(data.get("nonce")))
             return
@@ -130,7 +126,7 @@ class Transaction:
                 end_lsn=frame.end_lsn,
                 kind=kind,
                 lsn=None if index is None else self.read[index].lsn,
-                xid=self.xid,
+                xid=self.frame.xid,
                 committed_at=frame.committed_at,
                 origin=frame.origin,
                 payload=payload,
@@ -376,7 +372,7 @@ class Transaction:
             ordinal=ordinal,
             table=table,
             payload=payload,
-            xid=self.xid,
+            xid=self.frame.xid,
         )
         planner.next_schema_id += 1
         if table.relid in planner.versions:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 Row = tuple[str | None, ...]
 #: How far the source's clock may have been set back meanwhile.
 _CLOCK = timedelta(hours=1)
-_EPOCH, _EDGE = 1 << 32, 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,24 +108,20 @@ def touched_keys(
 
 
 def unseen_xids(config: Config, ledger: Ledger, seen: Visibility, *, since: datetime | None) -> frozenset[int]:
-    """Transactions of the log (the low 32 bits of their ids) that a snapshot does not show. No JVM.
+    """Transactions of the log that a snapshot does not show. No JVM.
 
     Args:
         since: when the oldest transaction began that was running before the snapshot was taken; None looks at all of
-            the log. Ids come again in a log of many years, and each scan of it takes its time.
+            the log, each scan of which takes its time.
     """
     from toolkit.lake import scans
 
-    where = "xid is not null"
+    listed = "".join(f" or xid = {xid}" for xid in sorted(seen.running))
+    where = f"(xid >= {seen.xmax}{listed})"
     if since is not None:
         where += f" and committed_at >= '{(since - _CLOCK).isoformat()}'"
-    highest = seen.xmax % _EPOCH
-    if _EDGE < highest < _EPOCH - _EDGE:  # near the turn of the epoch lower numbers may be later ones
-        listed = "".join(f" or xid = {xid % _EPOCH}" for xid in sorted(seen.running))
-        where += f" and (xid >= {highest}{listed})"
     found = scans.scan_arrow(config, EVENTS, ("xid",), where=where, snapshot=ledger.snapshot_id())
-    xids = set(found["xid"].unique().to_pylist()) - {None} if found is not None else set()
-    return frozenset(xid % _EPOCH for xid in xids if not seen.sees(xid))
+    return frozenset(found["xid"].unique().to_pylist() if found is not None else ())
 
 
 def lines_at(spark: SparkSession, side: Side, snapshot_id: int, rows: Collection[Row]) -> Counter[bytes]:

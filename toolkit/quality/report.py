@@ -205,9 +205,8 @@ class CheckReport:
 
 def noted(tables: Iterable[TableCheck], notes: Mapping[int, str]) -> tuple[TableCheck, ...]:
     """Add to the reason of each table what is to be known of it besides its result. `notes`: by relid."""
-    return tuple(
-        replace(t, reason="; ".join(filter(None, (t.reason, notes[t.relid])))) if t.relid in notes else t for t in tables
-    )
+    told = ((t, filter(None, (t.reason, notes.get(t.relid)))) for t in tables)
+    return tuple(replace(t, reason="; ".join(reasons) or None) for t, reasons in told)
 
 
 def as_text(report: CheckReport) -> str:

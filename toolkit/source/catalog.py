@@ -161,10 +161,8 @@ def inherited(conn: Connection) -> dict[int, str]:
     As the transaction's snapshot shows it, so that it is right at the LSN of a cut, whether DDL was captured or not.
     """
     found = conn.execute(resources.load("introspect/inheritors")).fetchall()
-    return {
-        relid: f"SELECT also shows the rows of {', '.join(children)} by inheritance; the lake has those of SELECT FROM ONLY"
-        for relid, children in found
-    }
+    own = "by inheritance; the lake has those of SELECT FROM ONLY"
+    return {relid: f"SELECT also shows the rows of {', '.join(children)} {own}" for relid, children in found}
 
 
 def snapshots_of(conn: Connection, relids: Sequence[int]) -> dict[int, str]:

@@ -21,7 +21,7 @@ from toolkit.values import resources
 from toolkit.values.config import Config
 from toolkit.values.errors import SlotError
 from toolkit.values.lsn import Lsn
-from toolkit.values.visibility import Visibility
+from toolkit.values.visibility import Visibility, full_xid
 
 #: Transactions younger than this end before anybody would choose another way.
 _PATIENCE = 2.0
@@ -75,7 +75,7 @@ def without_slot(
                 seen = Visibility.parse(slot.shown(conn))
                 upto = slot.wait_flush(other)  # everything visible is in the stream now
                 ahead = unseen(seen)
-                found = position(seen, commits(other, config, upto), drained)
+                found = position(seen, commits(other, config, upto, seen.xmax), drained)
                 if found is not None and not ahead:
                     stack.push(attempt.pop_all())
                     return found
@@ -103,8 +103,8 @@ def position(seen: Visibility, stream: Collection[Commit], drained: Lsn) -> Lsn 
     return Lsn(max(last, drained))
 
 
-def commits(conn: Connection, config: Config, upto: Lsn) -> tuple[Commit, ...]:
-    """The transactions that the slot holds, up to an LSN, in the order of their commits."""
+def commits(conn: Connection, config: Config, upto: Lsn, near_xid: int) -> tuple[Commit, ...]:
+    """The transactions that the slot holds, up to an LSN, in the order of their commits. `near_xid`: for `full_xid`."""
     rows = conn.execute(
         resources.load("parity/commits"),
         {
@@ -118,7 +118,7 @@ def commits(conn: Connection, config: Config, upto: Lsn) -> tuple[Commit, ...]:
     for (data,) in rows:
         message = bytes(data)
         if message[:1] == b"B":
-            (xid,) = struct.unpack_from(">I", message, 17)
+            xid = full_xid(struct.unpack_from(">I", message, 17)[0], near_xid)
         else:
             commit_lsn, end_lsn = struct.unpack_from(">QQ", message, 2)
             found.append(Commit(xid, Lsn(commit_lsn), Lsn(end_lsn)))
@@ -135,6 +135,6 @@ def _names(conn: Connection, xids: Collection[int]) -> str:
     rows = conn.execute(
         "select a.pid, coalesce(a.wait_event, a.state) from pg_catalog.pg_stat_activity as a"
         " where (a.backend_xid::text::int8 & 4294967295) = any (%s)",
-        [list(xids)],
+        [[xid % (1 << 32) for xid in xids]],
     ).fetchall()
     return ", ".join(f"pid {pid} ({waits})" for pid, waits in rows) or f"xid {', '.join(map(str, sorted(xids)))}"
