@@ -6,14 +6,19 @@ Exit codes: 0 success, 1 failure, 2 wrong usage, 3 parity difference or stale ta
 from __future__ import annotations
 
 import functools
+import io
+import logging
 import os
 import re
+import signal
 import sqlite3
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -126,21 +131,26 @@ def command(function: Callable[..., int | None]) -> Callable[..., None]:
         context = Context(config_path, output_format, verbose)
         problem: str | None = None
         failed: CdcError | None = None
+        interrupted = _Interrupt()
         try:
-            code = function(context, **arguments)
+            with interrupted:
+                code = function(context, **arguments)
         except CdcError as error:
-            if verbose:
+            if verbose and not interrupted.came:
                 traceback.print_exc()
             problem, failed, code = _shown(error), error, error.exit_code
         except KeyboardInterrupt:
-            problem, code = "interrupted; nothing half-done remains, run the command again", 130
+            code = 130
         except Exception as error:
             problem, code = _missing(error) or _storage(error) or _java(error), 1
-            if problem is None or verbose:
+            if (problem is None or verbose) and not interrupted.came:
                 raise
         finally:
-            _stop_spark()
+            _stop_spark(at_once=interrupted.came)
             os.umask(umask)
+        if interrupted.came or code == 130:
+            logging.disable(logging.NOTSET)
+            problem, code = "interrupted; nothing half-done remains, run the command again", 130
         if problem is not None:
             log_setup.complain(problem)
         if code and code != 130 and function.__name__ in _NOTIFIED:
@@ -199,11 +209,38 @@ def _java(error: Exception) -> str | None:
     return f"Spark failed: {reason[:300]}; --verbose shows all of it"
 
 
-def _stop_spark() -> None:
+class _Interrupt:
+    """While it is entered, the first Ctrl-C stops the command, and whatever other threads then complain of is silent.
+
+    A library between here and there may turn the KeyboardInterrupt into an error of its own, so `came` counts.
+    """
+
+    def __init__(self) -> None:
+        self.came = False
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, self._stop)
+
+    def __exit__(self, *_: object) -> None:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.SIG_IGN if self.came else signal.default_int_handler)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self.came = True
+        logging.disable(logging.CRITICAL)
+        threading.excepthook = lambda _: None
+        sys.stderr = io.StringIO()  # the log's own stream stays
+        raise KeyboardInterrupt
+
+
+def _stop_spark(*, at_once: bool) -> None:
     if "toolkit.lake.session" in sys.modules:
         from toolkit.lake import session
 
-        session.stop_session()
+        session.stop_session(at_once=at_once)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -7,11 +7,13 @@ import os
 import re
 import secrets
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -143,8 +145,11 @@ def own_session(config: Config) -> SparkSession:
         return own
 
 
-def stop_session() -> None:
-    """Stop Spark and wait for its JVM to end. Does nothing if there is none."""
+def stop_session(*, at_once: bool = False) -> None:
+    """Stop Spark and wait for its JVM to end. Does nothing if there is none.
+
+    `at_once` ends the JVM without asking it anything, which after an interruption nobody can.
+    """
     from pyspark import SparkContext
 
     with _lock:
@@ -155,15 +160,17 @@ def stop_session() -> None:
             return
         process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
         try:
-            if SparkContext._active_spark_context is not None:
+            if SparkContext._active_spark_context is not None and not at_once:
                 from pyspark.sql import SparkSession
 
                 SparkSession(SparkContext._active_spark_context).stop()
         except Exception:  # a JVM that died by itself answers with any py4j error; it is gone either way
             SparkContext._active_spark_context = None
         try:
-            gateway.shutdown()
+            if not at_once:
+                gateway.shutdown()
         finally:
+            SparkContext._active_spark_context = None
             SparkContext._gateway = None
             SparkContext._jvm = None
             if process is not None:
@@ -205,16 +212,39 @@ def _start(config: Config, settings: dict[str, str]) -> SparkSession:
     with environment(variables):
         with log_path.open("wb") as log, _submit_arguments(conf.getAll()) as arguments, environment(arguments):
             try:
-                gateway = launch_gateway(None, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+                with _uninterrupted():  # pyspark forgets a JVM that it has started and not yet reached, and it stays
+                    gateway = launch_gateway(None, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
             except PySparkRuntimeError:
                 raise LakeError(f"Spark did not start: {_last_words(log_path)}; all of it is in {log_path}") from None
         try:
-            return SparkSession(SparkContext(conf=conf, gateway=gateway), options=dict(settings))
-        except Exception as error:
+            # In the main thread a context replaces the handler of Ctrl-C by one that asks the JVM something while
+            # another question is open, and fails.
+            with ThreadPoolExecutor(1) as thread:
+                context = thread.submit(SparkContext, conf=conf, gateway=gateway).result()
+            return SparkSession(context, options=dict(settings))
+        except BaseException as error:
             lines = str(error).splitlines()
             SparkContext._gateway = gateway
             stop_session()
+            if not isinstance(error, Exception):
+                raise
             raise LakeError(f"Spark did not start: {lines[0] if lines else error!r}; see {log_path}") from None
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Hold Ctrl-C back until the block ends."""
+    if threading.current_thread() is not threading.main_thread():  # signals never reach the others
+        yield
+        return
+    held: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: held.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if held:
+        raise KeyboardInterrupt
 
 
 @contextmanager

@@ -31,12 +31,13 @@ class _Lines(logging.Formatter):
 
 
 def complain(problem: str) -> None:
-    """Write the one line of a command that failed to standard error: `cdc: ...`, or a JSON object as the log is."""
+    """Write the one line of a command that failed where the log goes: `cdc: ...`, or a JSON object as the log is."""
     root = logging.getLogger("toolkit")
-    if any(isinstance(h.formatter, _Lines) and h.formatter.as_json for h in root.handlers):
+    handler = next((h for h in root.handlers if isinstance(h, logging.StreamHandler)), None)
+    if handler is not None and isinstance(handler.formatter, _Lines) and handler.formatter.as_json:
         root.error(problem)
     else:
-        print(f"cdc: {problem}", file=sys.stderr)
+        print(f"cdc: {problem}", file=handler.stream if handler is not None else sys.stderr, flush=True)
 
 
 def configure(*, verbose: bool, as_json: bool) -> None:
