@@ -66,7 +66,7 @@ def test_states_of_what_goes_wrong(world: World, tmp_path: Path) -> None:
     log.drain()
     assert world.stale().keys() == {"public.t"}
     refused_messages = [m for m in log.reading().messages() if m.payload.refused]  # type: ignore[union-attr]
-    assert [m.payload.content for m in refused_messages] == ["forged"]  # type: ignore[union-attr]
+    assert [m.payload.prefix for m in refused_messages] == ["cdc.beacon"]  # type: ignore[union-attr]
     log.repair(*world.stale())
     log.drain()
     assert not world.stale()

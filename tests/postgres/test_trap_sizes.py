@@ -16,6 +16,8 @@ from tests.postgres.test_snapshot_log import current, of, on_source, sql
 from tests.support_lake import plain_lake
 from toolkit.capture import copy, initialise, skipped_transaction, slot_drain
 from toolkit.lake.ledger import Ledger
+from toolkit.rawlog import states
+from toolkit.rawlog.event import StreamMessage
 from toolkit.values import config as configuration
 from toolkit.values.config import Config
 from toolkit.values.errors import UnreadableChange
@@ -93,3 +95,39 @@ def test_trap_031_a_huge_transaction_in_bounded_memory(config: Config) -> None:
     print(small, large)
     assert (small["changes"], large["changes"]) == (1, _ROWS)
     assert large["peak_mb"] < 600
+
+
+def test_messages_of_any_role_cost_a_count_and_a_hash(config: Config) -> None:
+    """Of 200 MB, 2,000 of 60 kB, with our prefix too, and a prefix of 50 MB: none of it gets to the lake."""
+    if config.source.capture != "slot":
+        pytest.skip("ticks read no logical messages")
+    sql(config, "create table public.t (id int primary key)")
+    initialise.init(config)
+    sql(config, "insert into public.t values (0)")
+    small = _drain(config)
+    sql(
+        config,
+        "insert into public.t values (1)",
+        "select pg_logical_emit_message(true, 'app', repeat('x', 200000000))",
+        "select pg_logical_emit_message(true, 'cdc.ddl', repeat('x', 200000000))",
+        "select pg_logical_emit_message(true, repeat('p', 50000000), 'x')",
+        "select pg_logical_emit_message(true, p, repeat('x', 60000))"
+        " from generate_series(1, 1000), unnest(array['cdc.beacon', 'app']) as p",
+    )
+    before = sum(file.stat().st_size for file in config.root.rglob("*") if file.is_file())
+    large = _drain(config)
+    print(small, large)
+    assert (small["changes"], large["changes"]) == (1, 1)
+    assert large["peak_mb"] < small["peak_mb"] + 50
+    assert sum(file.stat().st_size for file in config.root.rglob("*") if file.is_file()) < before + 200_000
+    reading = Ledger(config)
+    assert {s.state for s in states.table_states(reading)} == {"ok"}
+    assert reading._events.keys() == {"batch", "schema", "baseline"}, "what anybody can write many of is not read"
+    found = [m.payload for m in reading.messages() if isinstance(m.payload, StreamMessage)][-6:]
+    assert sorted((m.prefix, m.refused, m.count) for m in found if m.prefix != "cdc.beacon" or m.refused) == [
+        ("...", None, 1),
+        ("app", None, 1),
+        ("app", None, 1000),
+        ("cdc.beacon", "signature does not verify", 1000),
+        ("cdc.ddl", "signature does not verify", 1),
+    ]

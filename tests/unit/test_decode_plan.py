@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -179,11 +180,10 @@ def test_beacons_are_found(tmp_path: Path) -> None:
     assert kinds(wire.decoded(made)) == ["message", "message"]
 
 
-def test_foreign_messages_are_kept(tmp_path: Path) -> None:
+def test_foreign_messages_are_counted_and_hashed(tmp_path: Path) -> None:
     messages = wire.transaction(1, wire.logical("app", "grüße".encode()), wire.logical("app", b"\xff\0"))
-    first, second = [json.loads(e["payload"]) for e in wire.events(tmp_path / "s", messages, wire.context())]
-    assert (first["prefix"], first["content"]) == ("app", "grüße")
-    assert (second["encoding"], second["content"]) == ("base64", "/wA=")
+    (found,) = [json.loads(e["payload"]) for e in wire.events(tmp_path / "s", messages, wire.context())]
+    assert found == {"prefix": "app", "count": 2, "sha256": hashlib.sha256("grüße".encode() + b"\xff\0").hexdigest()}
 
 
 # -- schema versions and layouts

@@ -327,9 +327,8 @@ def test_several_reasons_make_one_gap() -> None:
     "message",
     [
         Note("1-A-0", "looked at it", "ana", "2026-01-01T00:00:00+00:00"),
-        StreamMessage("app", "hello", size=5),
-        StreamMessage("app", "AP8=", size=2, encoding="base64"),
-        StreamMessage("cdc.resolved", "{}", "unknown prefix"),
+        StreamMessage("app", count=5, sha256="ab"),
+        StreamMessage("cdc.resolved", "unknown prefix"),
     ],
 )
 def test_a_message_reads_back_and_none_of_the_stream_is_a_note(message: Note | StreamMessage) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.capture.drain_loop import DrainResult, LogEnd, ReadBatch, run
 from toolkit.capture.same_history import ADVICE, prove, require_same_history, without_beacon
+from toolkit.decode.ddl import BEACON_PREFIX
 from toolkit.rawlog.event import Kind, Origin, StreamMessage, read_message
 from toolkit.values.errors import CdcError, ConfigError, HistoryDiverged, LakeError
 from toolkit.values.lsn import Lsn
@@ -210,6 +211,8 @@ class _SlotReader:
 
     def _find_beacon(self, plan: Plan, last: BatchRecord) -> None:
         """Require the beacon of the ledger in what was read, or after it; without it this is another history."""
+        from toolkit.source import peek
+
         expected, at = last.beacon, last.beacon_lsn
         if expected is None or at is None or at <= last.complete_to:
             return
@@ -217,13 +220,15 @@ class _SlotReader:
         if self.found_in is not None:
             self.proven = True
             return
-        if any(_carries(event, expected) for batch in plan.batches for event in batch.events):
+        read_to = plan.batches[-1].complete_to
+        refused = any(_refused_beacon(event) for batch in plan.batches for event in batch.events)
+        if refused and peek.has_message(self.conn, self.config, expected, upto=Lsn(read_to)):
             raise HistoryDiverged(
                 f"beacon {expected} written at {at} by batch {last.batch_id} is not signed by the key in cdc.settings:"
                 " schema cdc, or its settings, were dropped on the source and re-created, and earlier DDL messages"
                 f" cannot be verified; {ADVICE}"
             )
-        if at <= plan.batches[-1].complete_to:
+        if at <= read_to:
             raise without_beacon(last)
         self.proven = self.proven or prove(self.conn, self.config, last)
 
@@ -238,12 +243,11 @@ class _SlotReader:
         return slot.emit_beacon(self.conn, self.key)
 
 
-def _carries(event: Event, nonce: str) -> bool:
-    """Say whether an event is a refused message with a nonce in it."""
+def _refused_beacon(event: Event) -> bool:
     if event.kind != Kind.MESSAGE:
         return False
     message = read_message(event.payload)
-    return isinstance(message, StreamMessage) and message.refused is not None and nonce in message.content
+    return isinstance(message, StreamMessage) and message.refused is not None and message.prefix == BEACON_PREFIX
 
 
 def _read(batch: PlannedBatch) -> ReadBatch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import base64
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,11 +19,6 @@ from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.event import Baseline, Captured, Gap, GapReasons, Kind, Origin, StreamMessage, Truncated
 from toolkit.values.lsn import Lsn
 from toolkit.values.table import SchemaVersion, TableVersion
-
-#: What is kept of a logical message that is not ours, in bytes.
-MESSAGE_CAP = 64 * 1024
-#: What is kept of one that claims to be ours and is not, in characters.
-FORGED_CAP = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +62,7 @@ class Transaction:
         self.ddl: dict[int, ddl.DdlMessage] = {}
         self.refused: dict[int, str] = {}
         self.unreadable: set[int] = set()
+        self.others: dict[str | None, list[tuple[int, LogicalMessage]]] = {}  # by why they are refused
         for index, message in self.messages.items():
             if isinstance(message, LogicalMessage) and message.prefix in (ddl.DDL_PREFIX, ddl.BEACON_PREFIX):
                 self._verify(index, message)
@@ -109,6 +105,10 @@ class Transaction:
             # A partition that is born and made like its root before any row has done no harm.
             if self.planner.versions[relid].table.strays != before.strays or self.planner.has_rows(relid, first, last):
                 self._gap(first, relid, strayed)
+        for refused, found in self.others.items():
+            (first, message), digest = found[0], hashlib.sha256(b"".join(m.content for _, m in found)).hexdigest()
+            kept = StreamMessage(message.prefix, refused, len(found), digest)
+            self._event(Kind.MESSAGE, self._ordinal(first), index=first, payload=kept.to_json())
         for (ordinal, relid), reasons in self.gaps.items():
             self._event(Kind.GAP, ordinal, relid=relid, payload=reasons.gap.to_json())
         self.events.sort(key=lambda event: event.ordinal)
@@ -174,16 +174,10 @@ class Transaction:
             return
         if message.prefix == ddl.APART_PREFIX and not message.content:
             return
-        if index in self.refused or (message.prefix.startswith("cdc.") and message.prefix != ddl.BEACON_PREFIX):
-            content = message.content.decode("utf-8", "replace")[:FORGED_CAP].replace("\0", "\ufffd")
-            kept = StreamMessage(message.prefix, content, self.refused.get(index, "unknown prefix"))
-        else:
-            try:
-                content, encoding = message.content.decode("utf-8")[:MESSAGE_CAP], None
-            except UnicodeDecodeError:
-                content, encoding = base64.b64encode(message.content[:MESSAGE_CAP]).decode(), "base64"
-            kept = StreamMessage(message.prefix, content, size=len(message.content), encoding=encoding)
-        self._event(Kind.MESSAGE, self._ordinal(index), index=index, payload=kept.to_json())
+        reason = self.refused.get(index)
+        if reason is None and message.prefix.startswith("cdc.") and message.prefix != ddl.BEACON_PREFIX:
+            reason = "unknown prefix"
+        self.others.setdefault(reason, []).append((index, message))
         if index in self.unreadable:
             self._all_stale(index, "DDL message cannot be read")
 

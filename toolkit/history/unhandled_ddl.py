@@ -92,7 +92,7 @@ def _one(event: TableEvent[object], kind: str, what: str, table: str | None = No
 def _messages(ledger: Ledger) -> list[Unhandled]:
     messages = ((e, e.payload) for e in ledger.messages())
     return [
-        _one(event, "refused message", f"{message.prefix}: {message.refused}")
+        _one(event, "refused message", f"{message.prefix}: {message.refused}; {message.count} in its transaction")
         for event, message in messages
         if isinstance(message, StreamMessage) and message.refused is not None
     ]

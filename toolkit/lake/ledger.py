@@ -15,6 +15,7 @@ from toolkit.lake import durable, reads, scans
 from toolkit.lake.tables import BATCH_WIDTH, EVENTS
 from toolkit.rawlog.arrow import Event, to_arrow
 from toolkit.rawlog.batch import BatchRecord, batch_events
+from toolkit.rawlog.event import BULK, Kind
 from toolkit.rawlog.reading import LogReading, log_order
 from toolkit.values.errors import CommitConflict, LakeError
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
     from toolkit.values.config import Config
 
+#: Kinds of which as many events are as somebody wrote messages and ran DDL: read only where they are asked for.
+_RECORDED = frozenset({Kind.DDL, Kind.MESSAGE})
 #: Snapshot summary property with the record of the batch that the snapshot committed: a cache of its `batch` event.
 SUMMARY_KEY = "cdc.batch"
 
@@ -42,6 +45,7 @@ class Ledger(LogReading):
 
     def __init__(self, config: Config) -> None:
         self._config = config
+        self._recorded: dict[str, list[dict[str, Any]]] = {}
 
     @property
     def config(self) -> Config:
@@ -73,6 +77,7 @@ class Ledger(LogReading):
         """Forget what was read; the next question reads again."""
         self.__dict__.pop("_snapshot", None)
         self.__dict__.pop("_events", None)
+        self._recorded.clear()
 
     def last(self) -> BatchRecord | None:
         """The newest batch; None before the first. From the snapshot's summary if it has it, else from the log."""
@@ -88,27 +93,33 @@ class Ledger(LogReading):
 
     def rows(self, kind: str) -> list[dict[str, Any]]:
         """Give all events of a kind that is neither `row` nor `truncate`, in log order."""
-        return self._events.get(kind, [])
+        if kind not in _RECORDED:
+            return self._events.get(kind, [])
+        if kind not in self._recorded:
+            self._recorded[kind] = self._scan(f"kind = '{kind}'")
+        return self._recorded[kind]
 
     @cached_property
     def _events(self) -> dict[str, list[dict[str, Any]]]:
-        """Every event that is not data, by kind and in log order. They are few: one scan serves all questions."""
+        """Every event that decides the state of a table, by kind and in log order. One scan serves all questions."""
+        left_out = ", ".join(f"'{kind}'" for kind in sorted({*BULK, *_RECORDED}))
+        by_kind: dict[str, list[dict[str, Any]]] = {}
+        for row in self._scan(f"kind not in ({left_out})"):
+            by_kind.setdefault(row["kind"], []).append(row)
+        return by_kind
+
+    def _scan(self, where: str) -> list[dict[str, Any]]:
         if self._snapshot is None:
-            return {}
+            return []
         columns = ("batch_id", "generation", "commit_lsn", "ordinal", "end_lsn", "xid", "committed_at", "kind")
         found = scans.scan_arrow(
             self._config,
             EVENTS,
             (*columns, "relid", "schema_id", "payload"),
-            where="kind not in ('row', 'truncate', 'logged')",
+            where=where,
             snapshot=self.snapshot_id(),
         )
-        by_kind: dict[str, list[dict[str, Any]]] = {}
-        for row in found.to_pylist() if found is not None else ():
-            by_kind.setdefault(row["kind"], []).append(row)
-        for rows in by_kind.values():
-            rows.sort(key=log_order)
-        return by_kind
+        return sorted(found.to_pylist() if found is not None else (), key=log_order)
 
     def append_empty(self, record: BatchRecord, events: Sequence[Event] = ()) -> int:
         """`append` without files."""

@@ -198,22 +198,16 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class StreamMessage:
-    """A logical message of the stream that is not a verified one of the toolkit."""
+    """Logical messages of one transaction that say nothing of the toolkit's own: beacons, refused and foreign ones."""
 
-    prefix: str
-    content: str
-    refused: str | None = None  # why it is not accepted, if it claims to be the toolkit's
-    size: int | None = None  # bytes before `content` was cut
-    encoding: str | None = None  # base64, where the content is not UTF-8
+    prefix: str  # of the first
+    refused: str | None = None  # why they are not accepted, if they claim to be the toolkit's
+    count: int = 1
+    sha256: str | None = None  # of what was read of them: an unsigned one is read as its hash
 
     def to_json(self) -> str:
         """Give the payload text."""
-        return _text(
-            {
-                "prefix": self.prefix, "content": self.content, "reason": self.refused,
-                "size": self.size, "encoding": self.encoding,
-            }
-        )  # fmt: skip
+        return _text({"prefix": self.prefix, "reason": self.refused, "count": self.count, "sha256": self.sha256})
 
 
 def read_message(text: str | None) -> Note | StreamMessage:
@@ -222,8 +216,7 @@ def read_message(text: str | None) -> Note | StreamMessage:
     # Messages of the stream that have this prefix carry the reason why they were refused.
     if data.get("prefix") == _RESOLVED and "reason" not in data:
         return Note(data["id"], data["note"], data["by"], data["at"])
-    size, encoding = data.get("size"), data.get("encoding")
-    return StreamMessage(data.get("prefix", ""), data.get("content", ""), data.get("reason"), size, encoding)
+    return StreamMessage(data.get("prefix", ""), data.get("reason"), data.get("count", 1), data.get("sha256"))
 
 
 _P_co = TypeVar("_P_co", covariant=True)

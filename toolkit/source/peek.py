@@ -13,6 +13,7 @@ import psycopg
 from toolkit.source import slot
 from toolkit.source.connection import Connection, one_line
 from toolkit.source.copyout import copy_blocks
+from toolkit.values import resources
 from toolkit.values.config import Config
 from toolkit.values.errors import (
     DecodeError,
@@ -42,7 +43,8 @@ def peek(
         max_changes: stop after the transaction in which that many messages are reached.
         binary: values as their types send them, which may be shorter than text. Nothing here can decode them.
 
-    Memory stays bounded here; the server keeps its result in temporary files until it is sent.
+    Of logical messages that this source has not signed only the prefix and a hash come. Memory stays bounded here; the
+    server keeps its result in temporary files until it is sent.
 
     Raises:
         SlotError: the slot is in use, lost or missing.
@@ -53,7 +55,8 @@ def peek(
     upto = Lsn(upto)
     path = directory / f"peek-{upto.tag}.spool"
     with _refusals(conn, config):
-        lengths = _spool(conn, f"copy ({_query(config, upto, max_changes, binary)}) to stdout (format binary)", path)
+        query = resources.load("introspect/stream").format(peek=_query(config, upto, max_changes, binary))
+        lengths = _spool(conn, f"copy ({query}) to stdout (format binary)", path)
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     complete = max_changes is None or len(lengths) < max_changes
