@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import socket
+
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from toolkit.demo.server import EmbeddedServer
-from toolkit.source.connection import PINNED, connect
+from toolkit.source.connection import PINNED, Connection, connect
 from toolkit.values.config import Config, SourceConfig
 from toolkit.values.errors import ConfigError, SourceUnavailable
 
@@ -76,3 +80,20 @@ def test_malformed_conninfo_is_not_printed() -> None:
 def test_unknown_database(pg16: EmbeddedServer) -> None:
     with pytest.raises(SourceUnavailable, match='"nope" does not exist; check dbname'):
         connect(Config(source=SourceConfig(conninfo=pg16.conninfo("nope"))))
+
+
+def test_a_lost_network_is_noticed_within_minutes(pg16: EmbeddedServer) -> None:
+    """A half-open connection held the lease for two hours, and a client waited for its server as long."""
+
+    def probes(conn: Connection) -> tuple[list[int], list[str]]:
+        options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        with socket.socket(fileno=os.dup(conn.fileno())) as mine:
+            here = [mine.getsockopt(socket.IPPROTO_TCP, option) for option in options]
+        names = ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count")
+        return here, [row[0] for name in names for row in conn.execute(f"show {name}").fetchall()]
+
+    with connect(Config(source=SourceConfig(conninfo=pg16.tcp_conninfo()))) as conn:
+        assert probes(conn) == ([30, 10, 3], ["30", "10", "3"])
+    chosen = make_conninfo(pg16.tcp_conninfo(), keepalives_idle=77, options="-c tcp_keepalives_idle=88")
+    with connect(Config(source=SourceConfig(conninfo=chosen))) as conn:
+        assert probes(conn) == ([77, 10, 3], ["88", "10", "3"])

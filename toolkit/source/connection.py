@@ -39,6 +39,9 @@ PINNED: tuple[tuple[str, str], ...] = (
     ("synchronous_commit", "local"),  # a beacon is flushed when its commit returns, without waiting for standbys
     ("standard_conforming_strings", "on"),
 )
+#: A runner whose machine or network is gone must free the lease, and one whose server is gone must end; by the defaults
+#: of most systems both wait two hours. Probes only: a limit on unread data would end a slow reader too.
+_PROBES = {"keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3"}
 APPLICATION_NAME = "cdc-toolkit"
 _CONNECT_SECONDS = "10"
 _HAS_TRANSACTION_TIMEOUT = 170000  # unknown to older servers, which then refuse the connection
@@ -90,6 +93,7 @@ def pinned_conninfo(config: Config, *, replication: bool = False) -> str:
     options = " ".join(
         part
         for part in (
+            *(f"-c tcp_{name}={value}" for name, value in _PROBES.items()),  # first: what is configured wins
             str(given.get("options") or os.environ.get("PGOPTIONS", "")),
             *(f"-c {name}={_escape(value)}" for name, value in PINNED),  # last: later ones win
         )
@@ -102,6 +106,7 @@ def pinned_conninfo(config: Config, *, replication: bool = False) -> str:
     }
     if "connect_timeout" not in given and "PGCONNECT_TIMEOUT" not in os.environ:
         extra["connect_timeout"] = _CONNECT_SECONDS
+    extra |= {name: value for name, value in _PROBES.items() if name not in given}
     if replication:
         extra["replication"] = "database"
     return make_conninfo(config.source.conninfo, **extra)
