@@ -20,7 +20,7 @@ from toolkit.rawlog import states
 from toolkit.rawlog.event import StreamMessage
 from toolkit.values import config as configuration
 from toolkit.values.config import Config
-from toolkit.values.errors import UnreadableChange
+from toolkit.values.errors import ServerFull, UnreadableChange
 
 __all__ = ["plain_lake"]
 pytestmark = [pytest.mark.postgres, pytest.mark.long, pytest.mark.parametrize("pg", ["pg18"], indirect=True)]
@@ -95,6 +95,24 @@ def test_trap_031_a_huge_transaction_in_bounded_memory(config: Config) -> None:
     print(small, large)
     assert (small["changes"], large["changes"]) == (1, _ROWS)
     assert large["peak_mb"] < 600
+
+
+def test_a_server_without_room_is_read_in_smaller_steps(config: Config) -> None:
+    """Below temp_file_limit of the runner's role a drain goes on by itself; one transaction above it is named."""
+    if config.source.capture != "slot":
+        pytest.skip("ticks are not decoded")
+    sql(config, "create table public.t (id int primary key, a text)")
+    initialise.init(config)
+    fill = "insert into public.t select %s00 + i, repeat('x', 20000) from generate_series(1, 20) as i"
+    limit = f"alter database {conninfo_to_dict(config.source.conninfo)['dbname']} set temp_file_limit = "
+    sql(config, *(fill % number for number in range(30)), limit + "'2MB'")
+    done = slot_drain.drain(config)
+    assert (done.changes, done.batches > 2) == (600, True)
+    sql(config, "insert into public.t select -i, repeat('x', 20000) from generate_series(1, 600) as i")
+    with pytest.raises(ServerFull, match="its first transaction; raise temp_file_limit"):
+        slot_drain.drain(config)
+    sql(config, limit + "-1")
+    assert slot_drain.drain(config).changes == 600
 
 
 def test_messages_of_any_role_cost_a_count_and_a_hash(config: Config) -> None:

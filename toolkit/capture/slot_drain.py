@@ -9,7 +9,8 @@ from toolkit.capture.drain_loop import DrainResult, LogEnd, ReadBatch, run
 from toolkit.capture.same_history import ADVICE, prove, require_same_history, without_beacon
 from toolkit.decode.ddl import BEACON_PREFIX
 from toolkit.rawlog.event import Kind, Origin, StreamMessage, read_message
-from toolkit.values.errors import CdcError, ConfigError, HistoryDiverged, LakeError
+from toolkit.values.errors import CdcError, ConfigError, HistoryDiverged, LakeError, ServerFull
+from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
 from toolkit.values.visibility import Visibility
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from toolkit.source.slot import Cut, SlotState
     from toolkit.values.config import Config
     from toolkit.values.spool import Spool
+
+_log = logger(__name__)
 
 
 def drain(
@@ -154,7 +157,7 @@ class _SlotReader:
         self.config, self.conn, self.ledger, self.identity = config, conn, ledger, identity
         self.seen, self.target = seen, target
         self.key = catalog.hmac_key(conn)
-        self.left, self.more = max_changes, 1
+        self.left, self.most, self.more = max_changes, config.drain.max_changes, 1
         self.proven = proven
         self.found_in: Lsn | None = None  # end of the batch with the beacon
         self.facts: dict[str, Any] = {}
@@ -166,10 +169,16 @@ class _SlotReader:
         """Peek once, and plan what came."""
         from toolkit.source import peek
 
-        most = self.config.drain.max_changes
-        size = self.more * (most if self.left is None else min(self.left, most))
+        size = self.more * (self.most if self.left is None else min(self.left, self.most))
         started = time.monotonic()
-        spool = peek.peek(self.conn, self.config, upto=self.target, max_changes=size, directory=directory)
+        try:
+            spool = peek.peek(self.conn, self.config, upto=self.target, max_changes=size, directory=directory)
+        except ServerFull:
+            if size == 1:
+                raise
+            self.most, self.more = max(1, size // 8), 1
+            _log.warning("the server has no room for a peek: smaller steps", extra={"messages": self.most})
+            return self.read(end, directory)
         self.facts = {"messages": len(spool), "peek_seconds": round(time.monotonic() - started, 3)}
         plan = self._plan(spool, end)
         # Messages of no transaction count too, and may be all that came.

@@ -19,6 +19,7 @@ from toolkit.values.errors import (
     DecodeError,
     LakeError,
     PreflightFailed,
+    ServerFull,
     SlotError,
     SourceUnavailable,
     UnreadableChange,
@@ -49,6 +50,7 @@ def peek(
     Raises:
         SlotError: the slot is in use, lost or missing.
         PreflightFailed: the publication did not exist at a position of the log.
+        ServerFull: the server has no room for what it decodes; a smaller `max_changes` may have.
         SourceUnavailable: the connection broke.
         UnreadableChange: the server cannot send one of the changes.
     """
@@ -119,6 +121,11 @@ def _refusals(conn: Connection, config: Config) -> Iterator[None]:
         raise LakeError(
             f"spooling what slot {config.source.slot!r} holds: {error.strerror or error}; the slot was not moved: free"
             " space or set another [drain] spool_dir, and run it again"
+        ) from None
+    except (psycopg.errors.ConfigurationLimitExceeded, psycopg.errors.DiskFull) as error:
+        raise ServerFull(
+            f"reading slot {config.source.slot!r}: {one_line(error)}: the server has no room to decode its first"
+            " transaction; raise temp_file_limit of this role, or free space on the server's disk, and run it again"
         ) from None
     except psycopg.OperationalError as error:
         raise SourceUnavailable(f"reading slot {config.source.slot!r}: {one_line(error)}; run it again") from None

@@ -25,6 +25,10 @@ class SourceUnavailable(CdcError):
     """The connection to PostgreSQL failed."""
 
 
+class ServerFull(SourceUnavailable):
+    """The server has no room for a result."""
+
+
 class PreflightFailed(CdcError):
     """The source cannot be captured with its current configuration."""
 
