@@ -102,7 +102,7 @@ def drain(
 def refusal(source: Source, last: BatchRecord) -> str | None:
     """Say why a drain would refuse the source as it is; None if it would not. Changes nothing."""
     from toolkit.capture import tick_drain
-    from toolkit.source import slot
+    from toolkit.source import connection, slot
 
     config, conn = source.config, source.conn
     try:
@@ -116,6 +116,11 @@ def refusal(source: Source, last: BatchRecord) -> str | None:
                 prove(conn, config, last)
     except CdcError as error:
         return str(error)
+    except connection.DriverError as error:
+        gone = connection.dropped_object(error)
+        if gone is None:
+            raise
+        return f"{gone}; run `cdc init`"
     return None
 
 
