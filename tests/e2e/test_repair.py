@@ -118,7 +118,7 @@ def test_a_part_heals_what_it_covers_and_only_a_check_says_so(
     assert _states(config) == {"enough": "ok", "short": "stale", "root": "ok"}
     file = config.root / "cdc.toml"
     file.write_text(f"[source]\nconninfo = {json.dumps(database)}\n", encoding="utf-8")
-    monkeypatch.setattr(frame, "_stop_spark", lambda: None)
+    monkeypatch.setattr(frame, "_stop_spark", lambda **_: None)
     done = CliRunner().invoke(main, ["run", "--heal", "--config", str(file), "--output", "json"])
     assert done.exit_code == 0, done.output
     told = {t["table"]: t["status"] for t in json.loads(done.stdout)["tables"]}

@@ -66,7 +66,7 @@ def _run(config: Config, command: str | None) -> Any:
     file = config.root / "cdc.toml"
     file.write_text(f"[source]\nconninfo = {json.dumps(config.source.conninfo)}\n", encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(frame, "_stop_spark", lambda: None)
+        patch.setattr(frame, "_stop_spark", lambda **_: None)
         return CliRunner().invoke(main, arguments, env={"CDC_CONFIG": str(file)})
 
 

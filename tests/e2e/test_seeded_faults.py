@@ -67,7 +67,7 @@ def _run(scene: Scene, remedy: str | None) -> None:
     source = scene.config.source
     file.write_text(f"[source]\nconninfo = {json.dumps(source.conninfo)}\nslot = {json.dumps(source.slot)}\n", "utf-8")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(frame, "_stop_spark", lambda: None)
+        patch.setattr(frame, "_stop_spark", lambda **_: None)
         done = CliRunner().invoke(main, arguments, env={"CDC_CONFIG": str(file)})
     assert done.exit_code == 0, (remedy, done.output)
 

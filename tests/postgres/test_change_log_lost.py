@@ -108,7 +108,7 @@ def test_a_log_that_is_dropped_fails_no_write_and_is_red(
                     within.commit()
                     within.close()
     monkeypatch.setattr(configuration, "load", lambda _: config)
-    monkeypatch.setattr(frame, "_stop_spark", lambda: None)
+    monkeypatch.setattr(frame, "_stop_spark", lambda **_: None)
     drained = CliRunner().invoke(main, ["drain"])
     assert "run `cdc init`" in drained.output or drained.exit_code == 0
     if lost != "schema" and not (ticks and lost == "log"):  # these cannot be drained at all
@@ -320,7 +320,7 @@ def test_what_the_toolkit_has_on_the_source_is_dropped(
     sql(config, lost, "insert into r values (3, 'unheard')", "alter table s add column n int default 5")
     assert "schema" not in lost or "schema cdc" in [d.what for d in diagnosis.doctor(config) if d.level == "error"]
     monkeypatch.setattr(configuration, "load", lambda _: config)
-    monkeypatch.setattr(frame, "_stop_spark", lambda: None)
+    monkeypatch.setattr(frame, "_stop_spark", lambda **_: None)
     said = ""
 
     def run(command: str) -> str | None:

@@ -79,7 +79,7 @@ def _locked(config: Config) -> Iterator[None]:
 
 def _cdc(config: Config, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Result:
     monkeypatch.setattr(configuration, "load", lambda _: config)
-    monkeypatch.setattr(frame, "_stop_spark", lambda: None)
+    monkeypatch.setattr(frame, "_stop_spark", lambda **_: None)
     return CliRunner().invoke(main, arguments)
 
 
