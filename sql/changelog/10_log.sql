@@ -100,6 +100,7 @@ declare
   latest text := 'cdc_toolkit.latest_' || tg_relid;
   before int8;
   command int8;
+  late bool;
   present text;
   was text;
   became text;
@@ -117,14 +118,16 @@ begin
     if command > before then
       perform set_config(latest, command::text, true);
     end if;
-    if command < before
-      or (tg_op = 'DELETE' and age(old.xmin) <= 0)
-      or (tg_op <> 'DELETE' and new.xmax <> 0 and cdc.is_gone(tg_relid, new.ctid)) -- else an upsert or a key locks it
-    then
+    late := command < before or (tg_op = 'DELETE' and age(old.xmin) <= 0);
+    if not late and tg_op <> 'DELETE' and new.xmax <> 0 then -- gone, or locked by an upsert or a key
+      late := cdc.is_gone(tg_relid, new.ctid);
+      perform cdc.pin();
+    end if;
+    if late then
       present := cdc.log_present(tg_relid, case tg_op
-        when 'INSERT' then 'select ($3).*'
-        when 'DELETE' then 'select ($2).*'
-        else 'select ($2).* union all select ($3).*'
+        when 'INSERT' then 'array[$3]'
+        when 'DELETE' then 'array[$2]'
+        else 'array[$2, $3]'
       end);
     end if;
     if present is null then
@@ -156,12 +159,120 @@ begin
         values (cdc.log_part(), pg_current_wal_insert_lsn(), tg_relid, 'D', format('%s', old));
       end if;
       execute present using cdc.log_part(), old, new;
+      perform cdc.pin();
     end if;
   exception
     when others then
       perform cdc.log_failed(tg_relid, sqlstate || ' ' || sqlerrm);
   end;
   return null;
+end
+$function$;
+
+-- Set again what log_row and log_rows set for themselves. What a table's owner runs may leave settings behind: a plain SET
+-- outlives the SET clauses of the functions around it, and under another search_path the names that follow would be the
+-- owner's. So this comes right after each reading; here and until then no name is looked up in a search_path.
+create or replace function cdc.pin()
+returns void
+language plpgsql
+as $function$
+begin
+  perform
+    pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
+    pg_catalog.set_config('datestyle', 'ISO', true),
+    pg_catalog.set_config('intervalstyle', 'postgres', true),
+    pg_catalog.set_config('timezone', 'UTC', true),
+    pg_catalog.set_config('bytea_output', 'hex', true),
+    pg_catalog.set_config('extra_float_digits', '3', true),
+    pg_catalog.set_config('lc_monetary', 'C', true),
+    pg_catalog.set_config('row_security', 'off', true),
+    pg_catalog.set_config('lock_timeout', '0', true);
+end
+$function$;
+
+-- Read rows of a user's table: those that `query` gives for `touched` rows ($1) and a version ($2). Only the owner of the
+-- table may run it, so that whatever the server runs of the owner's while it plans the query (functions in expressions of
+-- indexes and statistics) has the owner's rights and no others. For each owner there is a copy of this function that
+-- belongs to the owner and runs with the owner's rights (cdc.own_reader). The owner can alter that copy, but not its body:
+-- so nothing before the refusal depends on a setting, and no argument is ever null. A snapshot that is kept may show an
+-- owner of before: but a change of owner updates the rows of the table and of its indexes, and then none is unchanged.
+create or replace function cdc.present(relid oid, query text, touched anyarray, version tid)
+returns setof anyelement
+language plpgsql
+as $function$
+#variable_conflict use_variable
+begin
+  if not exists (
+    select
+    from pg_catalog.pg_class as c
+    where c.oid operator(pg_catalog.=) relid
+      and pg_catalog.pg_get_userbyid(c.relowner) operator(pg_catalog.=) current_user
+      and (
+        pg_catalog.current_setting('transaction_isolation') operator(pg_catalog.=) 'read committed'
+        or c.xmax::pg_catalog.text operator(pg_catalog.=) '0'
+      )
+  ) and not exists (
+    select
+    from pg_catalog.pg_index as i
+    join pg_catalog.pg_class as c on c.oid operator(pg_catalog.=) i.indexrelid
+    where i.indrelid operator(pg_catalog.=) relid
+      and pg_catalog.pg_get_userbyid(c.relowner) operator(pg_catalog.=) current_user
+      and c.xmax::pg_catalog.text operator(pg_catalog.=) '0'
+  ) or pg_catalog.current_setting('row_security') operator(pg_catalog.<>) 'off' then -- a policy then is an error
+    raise exception 'table % has changed its owner, or its owner the function that reads it', relid;
+  end if;
+  return query execute query using touched, version;
+end
+$function$;
+
+-- The function that reads a table: cdc.present, or the copy that belongs to the table's owner.
+create or replace function cdc.reader(relid oid)
+returns text
+language sql
+stable
+begin atomic
+select case when pg_get_userbyid(c.relowner) = current_user then 'cdc.present' else 'cdc.present_' || c.relowner end
+from pg_class as c
+where c.oid = reader.relid;
+end;
+
+-- Make the copy of cdc.present that belongs to the owner of a table, or mend it. A role that may not give a function away
+-- goes without: rows logged out of order then make the table stale.
+create or replace function cdc.own_reader(relid oid)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $function$
+declare
+  owner oid := (select c.relowner from pg_class as c where c.oid = relid);
+  name text := 'present_' || owner;
+  body text := (select p.prosrc from pg_proc as p where p.oid = 'cdc.present(oid, text, anyarray, tid)'::regprocedure);
+begin
+  if pg_get_userbyid(owner) = current_user or exists (
+    select
+    from pg_proc as p
+    join pg_language as l on l.oid = p.prolang and l.lanname = 'plpgsql'
+    where p.oid = to_regprocedure(format('cdc.%I(oid, text, anyarray, tid)', name))
+      and p.proowner = owner
+      and p.prosrc = body
+      and p.prosecdef
+      and p.provolatile = 'v'
+      and not p.proisstrict
+      and p.proconfig is null
+      and p.proacl is not null
+      and not exists (select from aclexplode(p.proacl) as a where a.grantee = 0)
+  ) then
+    return;
+  end if;
+  execute format(
+    'create or replace function cdc.%1$I(relid oid, query text, touched anyarray, version tid) returns setof anyelement'
+    ' language plpgsql security definer as %2$L;'
+    ' revoke all on function cdc.%1$I(oid, text, anyarray, tid) from public;'
+    ' alter function cdc.%1$I(oid, text, anyarray, tid) owner to %3$I',
+    name, body, pg_get_userbyid(owner)
+  );
+exception
+  when insufficient_privilege then null;
 end
 $function$;
 
@@ -173,11 +284,12 @@ as $function$
 declare
   gone bool;
 begin
-  execute format('select not exists (select from only %s as t where t.ctid = $1)', relid::regclass)
-  using version into gone;
+  execute format(
+    'select not exists (select from %s($1, %L, ''{}''::%s[], $2))',
+    cdc.reader(relid), format('select t.* from only %s as t where t.ctid = $2', relid::regclass), relid::regclass
+  )
+  using relid, version into gone;
   return gone;
-exception
-  when others then return true;
 end
 $function$;
 
@@ -237,16 +349,21 @@ begin
       cascaded := exists (select from old_rows as o join new_rows as n on format('%s', n.*) = format('%s', o.*));
     end if;
     if cascaded or current_setting(latest, true) = message then
-      present := cdc.log_present(tg_relid, case tg_op
-        when 'INSERT' then 'table new_rows'
-        when 'DELETE' then 'table old_rows'
-        else 'table old_rows union all table new_rows'
-      end);
+      present := cdc.log_present(tg_relid, format(
+        '(select array_agg(row(r.*)::%s) from (%s) as r)',
+        tg_relid::regclass,
+        case tg_op
+          when 'INSERT' then 'table new_rows'
+          when 'DELETE' then 'table old_rows'
+          else 'table old_rows union all table new_rows'
+        end
+      ));
     else
       perform set_config(latest, message, true);
     end if;
     if present is not null then
       execute present using current_part;
+      perform cdc.pin();
     elsif tg_op <> 'DELETE' then
       insert into cdc.change_log (part, lsn, relid, op, new)
       select current_part, pg_current_wal_insert_lsn(), tg_relid, 'I', format('%s', r.*)
@@ -273,15 +390,21 @@ begin
   return (
     select format(
       'insert into cdc.change_log (part, lsn, relid, op, new)'
-      ' select $1, pg_current_wal_insert_lsn(), %s, ''I'', format(''%%s'', t.*) from only %s as t'
-      ' where exists (select from (%s) as n where %s)',
-      c.oid, c.oid::regclass, touched,
-      string_agg(
-        format(
-          't.%1$s operator(%2$I.%3$s) n.%1$s', pg_get_indexdef(i.indexrelid, k.place::int, false), m.nspname, o.oprname
-        ),
-        ' and ' order by k.place
-      )
+      ' select $1, pg_current_wal_insert_lsn(), %1$s, ''I'', format(''%%s'', r.*)'
+      ' from %2$s(%1$s, %3$L, %4$s, ''(0,0)'') as r',
+      c.oid,
+      cdc.reader(c.oid),
+      format(
+        'select t.* from only %s as t where exists (select from pg_catalog.unnest($1) as n where %s)',
+        c.oid::regclass,
+        string_agg(
+          format(
+            't.%1$s operator(%2$I.%3$s) n.%1$s', pg_get_indexdef(i.indexrelid, k.place::int, false), m.nspname, o.oprname
+          ),
+          ' and ' order by k.place
+        )
+      ),
+      touched
     )
     from pg_class as c
     join pg_index as i on i.indexrelid = cdc.key_index(c.oid)
@@ -472,9 +595,32 @@ begin
     execute format('alter table %s enable always trigger %I', target, wanted.name);
     done := done || format('enabled %s', wanted.name);
   end loop;
+  perform cdc.own_reader(relid);
   return done;
 end
 $function$;
+
+-- Copies of cdc.present of roles that own no logged table any more.
+do $install$
+declare
+  copy record;
+begin
+  for copy in
+    select p.oid::regprocedure as name
+    from pg_proc as p
+    where p.pronamespace = 'cdc'::regnamespace
+      and p.proname = 'present_' || p.proowner
+      and not exists (
+        select
+        from pg_trigger as t
+        join pg_class as c on c.oid = t.tgrelid
+        where t.tgname like '!cdc\_%' and c.relowner = p.proowner
+      )
+  loop
+    execute format('drop function %s', copy.name);
+  end loop;
+end
+$install$;
 
 -- Take the triggers off a table.
 create or replace function cdc.unlog_table(relid oid)
@@ -554,6 +700,10 @@ end
 $function$;
 
 revoke all on function cdc.log_row() from public;
+revoke all on function cdc.pin() from public;
+revoke all on function cdc.present(oid, text, anyarray, tid) from public;
+revoke all on function cdc.reader(oid) from public;
+revoke all on function cdc.own_reader(oid) from public;
 revoke all on function cdc.is_gone(oid, tid) from public;
 revoke all on function cdc.log_present(oid, text) from public;
 revoke all on function cdc.log_rows() from public;

@@ -20,6 +20,14 @@ from (
   from pg_catalog.pg_proc as p
   join pg_catalog.pg_namespace as n on n.oid = p.pronamespace
   where n.nspname = 'cdc'
+    and not ( -- copies of cdc.present, whose owners may not replace the body
+      p.proname = 'present_' || p.proowner
+      and p.prosrc = (
+        select m.prosrc
+        from pg_catalog.pg_proc as m
+        where m.pronamespace = n.oid and m.proname = 'present' and m.proowner = n.nspowner and m.prolang = p.prolang
+      )
+    )
 ) as f
 where f.owner not in (select r.oid from pg_catalog.pg_roles as r where r.rolsuper or r.rolname = current_user)
 order by f.what

@@ -111,12 +111,26 @@ CASES = {
 }  # fmt: skip
 
 
-def _begin(log: Log, setup: str, triggers: str) -> None:
-    """Make the tables of a case, after those of another one, and capture them."""
+#: Gives the tables to a role that is not the one of `cdc init`, as most tables are.
+_GIVEN = """
+do $$ begin create role log_owner; exception when duplicate_object then null; end $$;
+grant usage on schema public to log_owner;
+do $$ declare t text; begin
+  for t in select c.oid::regclass from pg_class c where relkind = 'r' and relnamespace = 'public'::regnamespace loop
+    execute format('alter table %s owner to log_owner', t);
+  end loop;
+end $$
+"""
+
+
+def _begin(log: Log, setup: str, triggers: str, *, given: bool = False) -> None:
+    """Make the tables of a case, after those of another one, and capture them. `given`: they belong to another role."""
     log.conn.execute(
         "set search_path = public; set client_min_messages = warning;"
         "drop table if exists t, c, p, u cascade; drop function if exists app(), app(int);" + setup
     )
+    if given:
+        log.conn.execute(_GIVEN)
     log.conn.execute(
         "select cdc.log_table(c.oid, %s) from pg_class c where relkind = 'r' and relnamespace = 'public'::regnamespace",
         [triggers == "statement"],
@@ -173,7 +187,7 @@ def _rows(log: Log, table: str) -> Counter[Any]:
 @pytest.mark.wide
 @pytest.mark.parametrize("triggers", ["row", "statement"])
 def test_the_log_ends_where_the_table_does_whatever_the_order(log: Log, triggers: str) -> None:
-    _all_cases(log, triggers)
+    _all_cases(log, triggers, given=True)
 
 
 @pytest.mark.wide
@@ -183,13 +197,13 @@ def test_statements_of_a_transaction_do_not_hide_each_others_order(log: Log) -> 
     _all_cases(log, "statement", "update t set at = at + 1 where id in (5, 9)", "delete from t where id = 1")
 
 
-def _all_cases(log: Log, triggers: str, before: str = "", after: str = "") -> None:
+def _all_cases(log: Log, triggers: str, before: str = "", after: str = "", *, given: bool = False) -> None:
     log = with_table(log, "public.*", triggers=triggers)
     log.conn.execute("create table public.first (id int primary key)")
     log.install()
     log.conn.execute("select cdc.pause()")  # DDL is not what is told here, and there is much of it
     for name, (setup, statement) in CASES.items():
-        _begin(log, _TABLE + setup, triggers)
+        _begin(log, _TABLE + setup, triggers, given=given)
         ended, there = _ends(log, *(text for text in (before, statement, after) if text))
         assert ended == there, name
 
@@ -202,7 +216,7 @@ def test_rows_without_a_key_are_counted_in_any_order(log: Log, triggers: str) ->
     log.conn.execute("select cdc.pause()")  # DDL is not what is told here, and there is much of it
     for name in ("merge that deletes a key and inserts it", "a trigger that changes the same row"):
         setup, statement = CASES[name]
-        _begin(log, _TABLE + setup + "alter table t replica identity full;", triggers)
+        _begin(log, _TABLE + setup + "alter table t replica identity full;", triggers, given=True)
         ended, there = _ends(log, statement)
         assert ended == there, name
 
@@ -230,6 +244,17 @@ def test_cascades_that_the_snapshot_of_the_transaction_does_not_show(log: Log, t
     begin = f"set transaction isolation level {level}; select from pg_class limit 1"
     add = partial(log.conn.execute, _CASCADES)
     ended, there = _ends(log, begin, add, "update p set a = a + 10, b = b + 20")
+    assert ended == there
+
+
+@pytest.mark.parametrize("triggers", ["row", "statement"])
+def test_rows_of_another_role_s_table_are_read_in_a_kept_snapshot(log: Log, triggers: str) -> None:
+    log = with_table(log, "public.*", triggers=triggers)
+    log.conn.execute("create table public.first (id int primary key)")
+    log.install()
+    setup, statement = CASES["a trigger that changes another row first"]
+    _begin(log, _TABLE + setup, triggers, given=True)
+    ended, there = _ends(log, "set transaction isolation level repeatable read", statement)
     assert ended == there
 
 

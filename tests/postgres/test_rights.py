@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 
 import psycopg
@@ -70,6 +71,142 @@ def test_a_cast_to_text_of_the_owner_never_runs_as_the_installer(
     assert images == {("1", "a"), ("2", None), ("1", "b"), ("1", "c"), ("1", "e")}
 
 
+#: The planner runs a function of constant arguments: to load an index, or statistics, it needs no row of the table.
+_PLANNED = """
+create function mine.act() returns int language plpgsql as $$
+begin
+  alter role intruder superuser;
+  return 1;
+exception when insufficient_privilege then return 1;
+end $$;
+create function mine.constant(int) returns int language plpgsql immutable as $$ begin return mine.act(); end $$;
+create table mine.t (id int primary key, v text, n int);
+create statistics mine.s on (mine.constant(1) + id), n from mine.t;
+create index i on mine.t ((mine.constant(2) + n));
+insert into mine.t values (1, 'a', 1), (2, 'b', 2);
+create function mine.twice() returns trigger language plpgsql as $$ begin
+  if new.id = 1 then update mine.t set v = 'late' where id = 2; end if; return null; end $$;
+create trigger twice after update on mine.t for each row execute function mine.twice();
+"""
+_LATE = "update mine.t set n = n + 1"
+_ENDED = {("1", "a", "2"), ("2", "late", "3")}
+
+
+def _captured(log: Log, triggers: str) -> Log:
+    """Capture the tables of schema `mine` by triggers."""
+    selected = log.config.source.model_copy(update={"tables": ("mine.*",)})
+    log = with_table(Log(log.config.model_copy(update={"source": selected}), log.conn), "mine.t", triggers=triggers)
+    log.install()
+    return log
+
+
+@pytest.mark.parametrize("triggers", ["row", "statement"])
+def test_what_the_planner_runs_of_the_owner_runs_with_the_owners_rights(
+    log: Log, intruder: psycopg.Connection[tuple[object, ...]], triggers: str
+) -> None:
+    intruder.execute(_PLANNED)
+    log = _captured(log, triggers)
+    since = log.tick()
+    intruder.execute(_LATE)
+    intruder.execute("insert into mine.t values (1) on conflict (id) do update set n = 2")
+    rows = log.rows(since, log.tick())
+    assert {row.op for row in rows} <= {"I", "U", "D"}
+    assert {image(row.new, 3) for row in rows if row.new is not None} >= _ENDED
+
+
+@pytest.mark.parametrize("triggers", ["row", "statement"])
+def test_settings_that_the_owner_leaves_behind_do_not_reach_the_triggers(
+    log: Log, intruder: psycopg.Connection[tuple[object, ...]], triggers: str
+) -> None:
+    """A plain SET outlives the function that ran it, and with it the names of the caller mean others."""
+    intruder.execute(_PLANNED)
+    intruder.execute("""
+        create function mine.pg_current_wal_insert_lsn() returns pg_lsn language plpgsql as $$ begin
+          perform mine.act();
+          return pg_catalog.pg_current_wal_insert_lsn();
+        end $$;
+        create or replace function mine.constant(int) returns int language plpgsql immutable as $$ begin
+          perform pg_catalog.set_config('search_path', 'mine, pg_catalog', false);
+          return 1;
+        end $$
+    """)
+    _captured(log, triggers)
+    intruder.execute(_LATE)
+    intruder.execute("insert into mine.t values (1) on conflict (id) do update set n = 2")
+    intruder.execute(_LATE)
+
+
+def test_what_is_set_again_is_what_the_triggers_set(log: Log) -> None:
+    """Else what an owner leaves behind under one of these settings would stay."""
+    log = with_table(log, "public.*", triggers="row")
+    log.conn.execute("create table public.first (id int primary key)")
+    log.install()
+    rows = log.conn.execute(
+        "select proname, proconfig, prosrc from pg_proc where proname in ('log_row', 'log_rows', 'pin')"
+        " and pronamespace = 'cdc'::regnamespace"
+    ).fetchall()
+    found = {name: (settings, body) for name, settings, body in rows}
+    again = re.findall(r"set_config\('(\w+)', '([^']+)', true\)", found["pin"][1])
+    for trigger in ("log_row", "log_rows"):
+        assert {name.lower(): value for name, value in (s.split("=", 1) for s in found[trigger][0])} == dict(again)
+
+
+def test_a_reader_that_its_owner_has_altered_reads_nothing(
+    log: Log, intruder: psycopg.Connection[tuple[object, ...]]
+) -> None:
+    intruder.execute(_PLANNED)
+    log = _captured(log, "row")
+    (reader,) = log.conn.execute(
+        "select p.oid::regprocedure::text from pg_proc as p where p.proname ~ '^present_' and p.prosecdef"
+    ).fetchall()[0]
+    log.conn.execute(f"alter function {reader} security invoker")
+    since = log.tick()
+    intruder.execute(_LATE)
+    failed = [row for row in log.rows(since, log.tick()) if row.op == "F"]
+    assert failed and "changed its owner" in str(failed[0].new)
+    log.install()  # mends it
+    since = log.tick()
+    intruder.execute(_LATE)
+    assert {row.op for row in log.rows(since, log.tick())} <= {"I", "U", "D"}
+    log.conn.execute(f"alter function {reader} strict set row_security = on")
+    log.install()
+    assert log.conn.execute(
+        "select proisstrict, proconfig from pg_proc where oid = %s::regprocedure", [reader]
+    ).fetchone() == (False, None)
+
+
+@pytest.mark.parametrize("triggers", ["row", "statement"])
+def test_an_owner_of_before_does_not_read_in_a_kept_snapshot(
+    log: Log, intruder: psycopg.Connection[tuple[object, ...]], triggers: str
+) -> None:
+    """The snapshot of a transaction may show that the table belongs to the installer still."""
+    intruder.execute(_PLANNED)
+    intruder.execute("drop statistics mine.s; drop index mine.i")
+    log.conn.execute("alter table mine.t owner to current_user; grant select, update on mine.t to intruder")
+    log = _captured(log, triggers)
+    with psycopg.connect(log.config.source.conninfo) as kept:
+        kept.execute("set session authorization intruder")
+        kept.execute("set transaction isolation level repeatable read")
+        kept.execute("select from pg_class limit 1")
+        log.conn.execute("alter table mine.t owner to intruder")
+        intruder.execute("create statistics mine.s on (mine.constant(1) + id), n from mine.t")
+        since = log.tick()
+        kept.execute(_LATE)
+    assert "F" in {row.op for row in log.rows(since, log.tick())}
+
+
+def test_tables_of_a_role_that_is_gone_leave_no_reader(
+    log: Log, intruder: psycopg.Connection[tuple[object, ...]]
+) -> None:
+    intruder.execute(_PLANNED)
+    log = _captured(log, "row")
+    readers = "select count(*) from pg_proc where proname ~ '^present_' and prosecdef"
+    assert log.conn.execute(readers).fetchone() == (1,)
+    log.conn.execute("alter table mine.t owner to current_user")
+    log.install()
+    assert log.conn.execute(readers).fetchone() == (0,)
+
+
 @pytest.mark.parametrize(
     "squatted",
     [
@@ -129,3 +266,28 @@ def test_the_installer_switches_capture_off_and_the_objects_are_named(log: Log) 
     messages = [json.loads((row.new or "")[64:]) for row in log.rows(since, log.tick(), messages=True)]
     assert [m["event"] for m in messages] == ["capture_skipped"]
     assert [o["identity"] for o in messages[0]["objects"]] == ["public.t"]
+
+
+def test_members_of_pg_read_all_data_read_no_row(log: Log) -> None:
+    """They read the signing key, with which DDL messages and beacons can be forged, and every image in the log."""
+    log = with_table(log, "public.*", triggers="row")
+    log.conn.execute("create table public.first (id int primary key)")
+    log.install()
+    log.conn.execute("insert into public.first values (1)")
+    with psycopg.connect(log.config.source.conninfo, autocommit=True) as reader:
+        reader.execute("create role reads_all; grant pg_read_all_data to reads_all")
+        try:
+            tables = reader.execute(
+                "select oid::regclass::text from pg_class"
+                " where relnamespace = 'cdc'::regnamespace and relkind in ('r', 'p')"
+            ).fetchall()
+            counts = [reader.execute(f"select count(*) from {name}".encode()).fetchone() for (name,) in tables]
+            assert len(tables) > 5 and sum(row[0] > 0 for row in counts if row) >= 3
+            reader.execute("set role reads_all")
+            for (name,) in tables:
+                assert reader.execute(f"select count(*) from {name}".encode()).fetchone() == (0,), name
+            reader.execute("set row_security = off")
+            with pytest.raises(psycopg.errors.InsufficientPrivilege, match="row-level security"):
+                reader.execute("select * from cdc.settings")
+        finally:
+            reader.execute("reset role; drop role reads_all")
