@@ -8,11 +8,13 @@ import resource
 import sqlite3
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import urlparse
 
+import psycopg
 import pytest
 from click.testing import CliRunner, Result
 
@@ -26,7 +28,7 @@ from toolkit.lake.jdbc import JdbcCatalog
 from toolkit.lake.lease import LEASE_NAME
 from toolkit.lake.ledger import Ledger
 from toolkit.ops import diagnosis
-from toolkit.source import connection, slot
+from toolkit.source import connection, slot, slot_lease
 from toolkit.values import config as configuration
 from toolkit.values.config import Config
 from toolkit.values.errors import LakeError
@@ -215,3 +217,15 @@ def test_trap_012_a_half_written_metadata_file_has_a_way_out(config: Config, mon
         assert catalog.execute(command[2]).rowcount == 1
     slot_drain.drain(config)
     assert current(config, "a") == on_source(config, "a")
+
+
+def test_a_command_that_ends_has_freed_the_lease(source: Config) -> None:
+    """The server frees the lock of a session that was closed a moment later, and the next command was refused."""
+    key = zlib.crc32(source.source.slot.encode()) & 0x7FFFFFFF
+    with psycopg.connect(source.source.conninfo, autocommit=True) as other:
+        for _ in range(30):
+            with slot_lease.hold_slot_lease(source):
+                pass
+            lock = [slot_lease._CLASS, key]
+            assert other.execute("select pg_try_advisory_lock(%s::int4, %s::int4)", lock).fetchone() == (True,)
+            other.execute("select pg_advisory_unlock(%s::int4, %s::int4)", lock)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 
-from toolkit.source.connection import Connection, connect
+from toolkit.source.connection import Connection, DriverError, connect
 from toolkit.values import resources
 from toolkit.values.config import Config
 from toolkit.values.errors import LeaseHeld
@@ -36,7 +36,11 @@ def hold_slot_lease(config: Config) -> Iterator[None]:
                 " end that session",
                 since,
             )
-        yield
+        try:
+            yield
+        finally:
+            with suppress(DriverError):  # else the server frees it a moment after the next command has asked for it
+                conn.execute("select pg_catalog.pg_advisory_unlock(%s::int4, %s::int4)", [_CLASS, key])
 
 
 def _holder(conn: Connection, key: int) -> tuple[str, datetime | None]:
