@@ -69,6 +69,14 @@ test-wide: $(STAMP) ## More types, traps and faults (ten minutes); .ci/run calls
 test-long: $(STAMP) ## The proofs that take minutes or millions of rows
 	$(BIN)/python -m pytest -m long $(PYTEST_ARGS)
 
+.PHONY: soak
+soak: $(STAMP) ## Ten minutes of random input for every parser of foreign bytes
+	$(BIN)/python -m tests.fuzz.parsers --seconds 600
+
+.PHONY: mutants
+mutants: $(STAMP) ## Remove one guard at a time: the test named for it must fail
+	$(BIN)/python -m tests.mutants $(MUTANTS)
+
 .PHONY: lint
 lint: $(STAMP) ## Ruff, mypy, and the words of the documents
 	$(BIN)/ruff check .

@@ -77,6 +77,8 @@ _LOGGED: dict[str, Any] = {"capture": "change_log", "tables": ("life.*", "near.*
 _STATEMENT = {"life.t2": TableConfig(triggers="statement"), "life.t3": TableConfig(triggers="statement")}
 KINDS = {
     "plain": Kind(source=_OURS),
+    # The publication names each table, and a new one joins it where it is made.
+    "named": Kind(source=_OURS | {"exclude": ("life.left_out_*",)}),
     # Rows of partitions are sent under their root.
     "roots": Kind(
         "create publication theirs for tables in schema life, near with (publish_via_partition_root = true);",

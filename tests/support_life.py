@@ -145,7 +145,10 @@ class Life:
 
     def tables(self) -> list[Table]:
         found = self.admin.execute(_COLUMNS).fetchall()
-        return [Table(*of, tuple(zip(c, t, strict=True)), tuple(key), name) for *of, c, t, key, name in found]
+        return [
+            Table(*of, tuple(zip(c, t, strict=True)), tuple(key), name)  # type: ignore[call-arg]
+            for *of, c, t, key, name in found
+        ]
 
     def follow(self, word: str, rest: str) -> None:
         """Do what a line of `said` tells."""

@@ -118,7 +118,10 @@ begin
     if command > before then
       perform set_config(latest, command::text, true);
     end if;
-    late := command < before or (tg_op = 'DELETE' and age(old.xmin) <= 0);
+    late := command < before;
+    if tg_op = 'DELETE' and not late and age(old.xmin) <= 0 then -- of this transaction, or of 2^31 ids ago
+      late := old.xmin in (select cdc.own_xids());
+    end if;
     if not late and tg_op <> 'DELETE' and new.xmax <> 0 then -- gone, or locked by an upsert or a key
       late := cdc.is_gone(tg_relid, new.ctid);
       perform cdc.pin();

@@ -10,7 +10,7 @@ select
 from (select) as one
 left join (
   select
-    a.pid::text,
+    'pid ' || a.pid as name,
     coalesce(a.usename, '') as role,
     pg_catalog.extract('epoch', pg_catalog.clock_timestamp() - a.xact_start)::int as seconds
   from pg_catalog.pg_stat_activity as a

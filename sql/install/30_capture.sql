@@ -1,7 +1,7 @@
 -- DDL capture: event triggers that write one signed, transactional logical message per event into the WAL.
 -- Whatever goes wrong inside becomes a `capture_failed` message; the user's DDL is never failed, and never waits long.
--- No sequence is touched (the user's lastval() stays), no table of the user is opened, and no DDL is run but for the
--- trigger of a new partition.
+-- No sequence is touched (the user's lastval() stays), no table of the user is opened, and the only DDL that is run
+-- puts the trigger on a new partition, and a new table into the publication.
 
 -- HMAC-SHA256 with the padded keys of 10_schema.sql.
 create or replace function cdc.sign(content bytea)
@@ -214,6 +214,51 @@ from pg_class as c
 where c.relkind in ('r', 'p') and c.relpersistence <> 't' and c.oid > 16383;
 end;
 
+-- Tables that a change of the given publications concerns: nobody reads others than those captured. One that is missing may
+-- have been renamed, or dropped with all that it named.
+create or replace function cdc.published_by(publications oid[])
+returns oid[]
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $function$
+#variable_conflict use_column
+begin
+  if publications = '{}' then
+    return '{}';
+  end if;
+  if exists (
+    select
+    from cdc.settings as s
+    cross join jsonb_array_elements_text(convert_from(s.value, 'UTF8')::jsonb) as n (name)
+    where s.name = 'publications' and not exists (select from pg_publication as p where p.pubname = n.name)
+  ) or exists (
+    select from cdc.publications as p where p.oid = any (published_by.publications) and p.puballtables
+  ) then
+    return cdc.publishable();
+  end if;
+  return (
+    select coalesce(array_agg(t.relid), '{}')
+    from (
+      select r.prrelid
+      from cdc.publications as p
+      join pg_publication_rel as r on r.prpubid = p.oid
+      where p.oid = any (published_by.publications)
+      union
+      select c.oid
+      from cdc.publications as p
+      join pg_publication_namespace as n on n.pnpubid = p.oid
+      join pg_class as c on c.relnamespace = n.pnnspid and c.relkind in ('r', 'p')
+      where p.oid = any (published_by.publications)
+      union
+      select l.relid -- their rows come by the change log, whatever publication has it
+      from cdc.logged_tables as l
+      where exists (select from cdc.publications as p where p.oid = any (published_by.publications))
+    ) as t (relid)
+  );
+end
+$function$;
+
 -- Say whether capture is switched off: by `cdc ddl pause`, or by `set cdc.capture = off` in a session of a role that is a
 -- member of the installer's role. Any other role could otherwise make every table stale.
 -- Nothing is read then, but each DDL command still leaves a signed mark, so that a gap is never silent.
@@ -231,6 +276,42 @@ begin
       )
     )
     or exists (select from cdc.settings as s where s.name = 'paused');
+end
+$function$;
+
+-- With `new_tables = "publish"`: put those of the new tables that [source] names into the toolkit's publication, in the
+-- transaction that makes them, so that their first row is sent. Left out is what a schema or a root brings along, and a table
+-- without a replica identity: the UPDATE and DELETE of the user would fail. CREATE TABLE AS makes none, so no row came before.
+-- Who else holds the publication is waited for as long as lock_timeout says; `cdc init` adds what is not added here.
+create or replace function cdc.publish_new(created oid[])
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $function$
+declare
+  chosen jsonb := (select convert_from(s.value, 'UTF8')::jsonb from cdc.settings as s where s.name = 'new_tables');
+begin
+  perform cdc.unheard(format('alter publication %I add table %s', p.pubname, c.oid::regclass))
+  from pg_class as c
+  join pg_namespace as n on n.oid = c.relnamespace
+  join pg_publication as p on p.pubname = chosen ->> 'publication'
+  where c.oid = any (created)
+    and c.relkind in ('r', 'p')
+    and c.relpersistence = 'p'
+    and exists (select from jsonb_array_elements_text(chosen -> 'tables') as t where n.nspname || '.' || c.relname ~ t)
+    and not exists (select from jsonb_array_elements_text(chosen -> 'exclude') as t where n.nspname || '.' || c.relname ~ t)
+    and not p.puballtables
+    and not exists (select from pg_publication_namespace as e where e.pnpubid = p.oid and e.pnnspid = n.oid)
+    and not exists (
+      select from pg_publication_rel as e
+      where e.prpubid = p.oid
+        and (e.prrelid = c.oid or e.prrelid in (select a.relid from pg_partition_ancestors(c.oid) as a (relid)))
+    )
+    and exists (
+      select from pg_index as i where i.indrelid = c.oid and i.indisprimary and i.indimmediate and i.indisvalid
+    );
+exception
+  when others then null; -- `cdc status` lists what is not captured
 end
 $function$;
 
@@ -252,6 +333,7 @@ declare
   tables oid[];
   types oid[];
   touched oid[];
+  altered oid[];
   unguarded oid[] := '{}';
   context text;
 begin
@@ -322,22 +404,24 @@ begin
         where t.typnamespace = any (
           array_agg(d.objid) filter (where d.classid = 'pg_namespace'::regclass and d.command_tag <> 'CREATE SCHEMA')
         )
-      ), '{}')
-    into objects, created, tables, types
+      ), '{}'),
+      coalesce(array_agg(d.objid) filter (where d.object_type = 'publication'), '{}')
+    into objects, created, tables, types, altered
     from pg_event_trigger_ddl_commands() as d
     left join pg_index as i on d.classid = 'pg_class'::regclass and i.indexrelid = d.objid
     left join pg_constraint as k on d.classid = 'pg_constraint'::regclass and k.oid = d.objid
     left join pg_publication_rel as p on d.classid = 'pg_publication_rel'::regclass and p.oid = d.objid
     left join pg_publication_namespace as n on d.classid = 'pg_publication_namespace'::regclass and n.oid = d.objid
-    where d.classid is not null
+    where coalesce(p.prpubid, n.pnpubid, 0) in (select 0 union all select c.oid from cdc.publications as c)
+      and d.classid is not null
       and not d.in_extension
       and coalesce(d.schema_name, '') not in ('pg_temp', 'cdc');
 
     if objects is null then
       return;
     end if;
-    if objects @> '[{"type": "publication"}]' and tg_tag <> 'CREATE PUBLICATION' then
-      tables := tables || cdc.publishable();
+    if tg_tag <> 'CREATE PUBLICATION' then
+      tables := tables || cdc.published_by(altered);
     end if;
     if tg_tag = 'ALTER TABLE'
       and exists (select from pg_class as c where c.oid = any (tables) and c.relkind = 'p')
@@ -354,6 +438,9 @@ begin
     tables := touched;
     if tables = '{}' and not (objects @> '[{"type": "publication"}]' or objects @> '[{"type": "type"}]') then
       return;
+    end if;
+    if created <> '{}' and exists (select from cdc.settings as s where s.name = 'new_tables') then
+      perform cdc.publish_new(created);
     end if;
     if exists (select from pg_class as c where c.oid = any (tables) and (c.relispartition or c.relkind = 'p')) then
       unguarded := cdc.guard_new(tables);
@@ -444,7 +531,7 @@ begin
             array_agg(d.address_names[1]) filter (where d.object_type = 'publication namespace')
           )
       ), '{}')
-      || case when bool_or(d.object_type = 'publication') then cdc.publishable() else '{}' end
+      || cdc.published_by(coalesce(array_agg(d.objid) filter (where d.object_type = 'publication'), '{}'))
       || case when bool_or(d.object_type = 'index') then coalesce((
         select array_agg(c.oid) -- the index is gone from the catalog: which of these tables it belonged to is not known
         from pg_class as c
@@ -463,6 +550,14 @@ begin
       and d.object_type in (
         'table', 'table column', 'table constraint', 'default value', 'composite type column', 'index', 'type', 'schema',
         'publication', 'publication relation', 'publication namespace'
+      )
+      and (
+        d.object_type not like 'publication %'
+        or d.address_args[1] in (
+          select jsonb_array_elements_text(convert_from(s.value, 'UTF8')::jsonb)
+          from cdc.settings as s
+          where s.name = 'publications'
+        )
       );
 
     if objects is null then
@@ -582,6 +677,8 @@ revoke all on function cdc.sign(bytea) from public;
 revoke all on function cdc.emit(text, jsonb) from public;
 revoke all on function cdc.touched(oid[], oid[]) from public;
 revoke all on function cdc.publishable() from public;
+revoke all on function cdc.published_by(oid[]) from public;
+revoke all on function cdc.publish_new(oid[]) from public;
 revoke all on function cdc.capture_failed(text, text, jsonb, oid[]) from public;
 revoke all on function cdc.capture_command() from public;
 revoke all on function cdc.capture_drop() from public;

@@ -23,8 +23,8 @@ begin
         'capture_command', 'capture_drop', 'capture_failed', 'capture_rewrite', 'capture_truncate', 'emit', 'guard',
         'guard_new', 'guarding', 'is_gone', 'key_index', 'log_doubted', 'log_emptied', 'log_failed', 'log_is_read',
         'log_lacks', 'log_part', 'log_present', 'log_row', 'log_rows', 'log_table', 'log_truncate', 'naming_types', 'own',
-        'own_reader', 'own_xids', 'paused', 'pin', 'present', 'publishable', 'reader', 'sign', 'table_snapshots', 'touched',
-        'unheard'
+        'own_reader', 'own_xids', 'paused', 'pin', 'present', 'publish_new', 'publishable', 'published_by', 'reader', 'sign',
+        'table_snapshots', 'touched', 'unheard'
       )
   );
 end

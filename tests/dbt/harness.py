@@ -19,18 +19,16 @@ from toolkit.values.resources import ROOT
 from toolkit.values.table import Column, TableVersion
 
 
-def rules(config: Config) -> list[tuple[str, str, str | None]]:
-    """`dbt test`: the rules of the tables by name, each with its status and message."""
+def rules(config: Config, select: str = "test_type:data") -> list[tuple[str, str, str | None]]:
+    """`dbt test`: the rules of the tables, or its unit tests, by name, each with its status and message."""
     from dbt.cli.main import dbtRunner
 
-    project = str(config.project_dir)
+    where = ("--project-dir", str(config.project_dir), "--profiles-dir", str(config.project_dir))
     with contextlib.redirect_stdout(io.StringIO()):
-        outcome = dbtRunner().invoke(
-            ["test", "--project-dir", project, "--profiles-dir", project, "--quiet", "--log-level-file", "none"]
-        )
+        outcome = dbtRunner().invoke([*("test", "--select", select, "--quiet", "--log-level-file", "none"), *where])
     assert outcome.result is not None, outcome.exception
     results: list[Any] = outcome.result.results
-    return [(r.node.name, str(r.status), r.message) for r in results if "__public__" in r.node.name]
+    return [(r.node.name, str(r.status), r.message) for r in results if "__public__" in r.node.unique_id]
 
 
 class Lake:

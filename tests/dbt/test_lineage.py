@@ -53,7 +53,7 @@ def test_dbt_shows_the_true_lineage(built: Lake) -> None:
     assert _listed(built, "--select", "+current__public__one") == {log, "cdc.current.current__public__one"}
     shown = "exposure:cdc.published__public__one"
     assert _listed(built, "--select", "current__public__one+") == {"cdc.current.current__public__one", shown}
-    others = {f"source:cdc.ops.{name}" for name in ("table_states", "published", "parity_results")}
+    others = {f"source:cdc.ops.{name}" for name in ("table_states", "plans", "published", "parity_results")}
     others.add("exposure:cdc.parity_report")
     everything = _listed(built)
     assert {name.split(".")[1] for name in everything} >= {"staging", "ops", "current", "history"}

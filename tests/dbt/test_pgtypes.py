@@ -152,11 +152,9 @@ def test_corpus(lake: Config) -> None:
 
 
 @pytest.mark.unit
-def test_names_are_those_of_python() -> None:
+def test_no_two_columns_share_a_name_in_the_lake() -> None:
     named = ["id", "A", "a", "_cdc_text", "_pos", "_FILE", "Ä", "ä", "x.y", "it's", "`"]
     named += ["u_cdc_text_a4", "A_A2", "a_a2_", "U_POS_A5"]
-    columns = [a_column("text", name, number + 1) for number, name in enumerate(named)]
-    found = lake_columns([(c.attnum, c.name) for c in columns])
-    assert lake_types.lake_columns(columns) == found
-    assert len({name.lower() for name in found.values()}) == len(columns)
+    found = lake_columns(list(enumerate(named, 1)))
+    assert len({name.lower() for name in found.values()}) == len(named)
     assert {found[attnum] for attnum in (12, 13, 14, 15)} == set(named[11:])  # the user's own names stay

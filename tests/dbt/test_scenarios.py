@@ -16,7 +16,8 @@ from tests.dbt.scenario import Source, Table, column
 from tests.dbt.test_models import actions, check_current, check_history, expected
 from toolkit.build import models
 from toolkit.history import rows_at_lsn
-from toolkit.lake import opened
+from toolkit.lake import opened, plans
+from toolkit.lake.ledger import Ledger
 from toolkit.values.errors import BuildFailed, ConfigError, UnknownTable
 from toolkit.values.lsn import Lsn
 
@@ -174,7 +175,7 @@ def test_cases(built: Lake) -> None:
 
 @pytest.mark.wide
 def test_dbt_alone(built: Lake, tmp_path: Path) -> None:
-    """`dbt build` as a process, with nothing but the profile."""
+    """`dbt build` as a process, with nothing but the profile: it builds the last batch that a command finished."""
     from toolkit.lake.session import stop_session
 
     source = Source()
@@ -183,12 +184,25 @@ def test_dbt_alone(built: Lake, tmp_path: Path) -> None:
     built.append(source)
     models.sync(built.config)
     assert not models.sync(built.config).written
-    command = [Path(sys.executable).with_name("dbt"), "build", "--project-dir", built.config.project_dir]
+    plans.write(Ledger(built.config))
+    finished = expected(source, table)
+    source.begin()
+    source.insert(table, {1: "9", 2: "90", 3: "of a command that was killed"})
+    source.commit()
+    built.append(source)
     stop_session()
-    done = subprocess.run(
-        [*command, "--profiles-dir", built.config.project_dir, "--log-path", tmp_path / "logs"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False, env=os.environ | {"NO_COLOR": "1"},
-    )  # fmt: skip
+
+    def dbt(*arguments: str) -> subprocess.CompletedProcess[str]:
+        project = built.config.project_dir
+        command = [Path(sys.executable).with_name("dbt"), "build", "--project-dir", project, "--profiles-dir", project]
+        return subprocess.run(
+            [*command, "--log-path", tmp_path / "logs", *arguments],
+            cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False, env=os.environ | {"NO_COLOR": "1"},
+        )  # fmt: skip
+
+    refused = dbt("--vars", "as_of_lsn: 0/1")
+    assert refused.returncode and "run cdc build --as-of-lsn" in refused.stdout
+    done = dbt()
     assert done.returncode == 0, done.stdout + done.stderr
     assert not list(tmp_path.glob("metastore_db")) and not list(tmp_path.glob("derby.log"))
     results = json.loads((built.config.project_dir / "target" / "run_results.json").read_text())["results"]
@@ -198,7 +212,37 @@ def test_dbt_alone(built: Lake, tmp_path: Path) -> None:
     from toolkit.lake.session import session
 
     again.spark = session(built.config)
-    check_current(again, source, [table])
+    assert again.rows(f"current.{again.alias(table.snapshot())}", table.snapshot()) == finished
+
+
+@pytest.mark.wide
+def test_own_models_never_stop_the_toolkits(built: Lake) -> None:
+    """A model of the user's in the toolkit's project that fails, and one that keeps dbt from reading the project."""
+    source, table = Source(), two_keys(300)
+    source.baseline(table, first=True)
+    built.append(source)
+    marts = built.config.project_dir / "models" / "marts"
+    marts.mkdir()
+    failing = "select cast(raise_error('of the analyst') as string) as x from {{ ref('current__public__t300') }}"
+    (marts / "failing.sql").write_text(failing)
+    (marts / "failing.yml").write_text("models: [{name: failing, config: {materialized: table}}]")
+    (reason,) = built.build().own_failed
+    assert reason.startswith("failing: ") and "of the analyst" in reason
+    check_current(built, source, [table])
+
+    source.begin()
+    source.insert(table, {1: "3", 2: "30", 3: "z"})
+    source.commit()
+    built.append(source)
+    (marts / "unreadable.sql").write_text("select * from {{ ref('current__public__renamed') }}")
+    (reason,) = built.build().own_failed
+    assert "no model of the user's was run" in reason and "current__public__renamed" in reason
+    check_current(built, source, [table])
+    assert not list(built.config.work_dir.glob("dbt-*"))
+
+    (marts / "unreadable.sql").unlink()
+    (marts / "failing.sql").write_text("select 1 as fine")
+    assert built.build().own_failed == ()
 
 
 def test_a_stale_bag_that_does_not_add_up_stops_no_other_table(built: Lake) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.dbt.harness import Lake
 from tests.support_states import START, STEP, Played, batch, sequences
 from toolkit.build import models
-from toolkit.lake import check_results, session, table_states
+from toolkit.lake import check_results, plans, session, table_states
 from toolkit.lake.ledger import Ledger
 from toolkit.lake.proofs import PUBLISHED, proven
 from toolkit.ops.status_report import status
@@ -25,7 +25,7 @@ _DOUBTS = """
 {{ config(materialized='table', schema='ops') }}
 {%- if not execute %}select 1{% else %}
 {%- for relid, versions in var('versions').items() %}
-{% set plan = cdc_plan(relid | int, whole=true) -%}
+{% set plan = cdc_plan(relid | int, 'history') -%}
 select {{ relid }} as relid, from_lsn, to_lsn, ({{ cdc_doubtful(plan) }}) as doubtful
 from (values {{ versions }}) as v(from_lsn, to_lsn)
 {% if not loop.last %}union all{% endif %}
@@ -72,7 +72,8 @@ def test_ops_tables_and_history_say_what_the_log_says(built: Lake) -> None:
     ]
     check_results.write(built.config, PUBLISHED, rows, overwrite=True)
     assert proven(built.config, Ledger(built.config)) == proofs
-    table_states.write(built.config)
+    table_states.write(Ledger(built.config))
+    plans.write(Ledger(built.config))
     models.write(built.config, [])
     lives = {life.relid: life for one in played.values() for life in one.lives}
     versions = {
@@ -118,7 +119,7 @@ def test_ops_tables_and_history_say_what_the_log_says(built: Lake) -> None:
     # A batch that was committed by a command that was killed: no table is called ok before its states are written.
     append(built, [batch(head + START, 2)])
     assert {row["state"] for row in built.spark.table("ops.tables").collect()} == {"stale", "dropped"}
-    table_states.write(built.config)
+    table_states.write(Ledger(built.config))
     assert {row["relid"]: row["state"] for row in built.spark.table("ops.tables").collect()} == {
         relid: row["state"] for relid, row in shown.items()
     }

@@ -19,6 +19,7 @@ import yaml
 
 from tests.docs.documents import LANGUAGES, Block, blocks, command_lines, documents, name, prose
 from tests.support_postgres import fresh_database
+from toolkit.api import Toolkit
 from toolkit.cli import main
 from toolkit.demo.server import EmbeddedServer
 from toolkit.values import config
@@ -209,3 +210,11 @@ def test_statements_run(page: str, pg16: EmbeddedServer) -> None:
             for (role,) in conn.execute("select rolname from pg_roles").fetchall():
                 if role not in roles:
                     conn.execute(psycopg.sql.SQL("drop role {}").format(psycopg.sql.Identifier(role)))
+
+
+@unit
+def test_each_call_of_the_python_interface_exists() -> None:
+    guide = (ROOT / "docs" / "guides" / "notebooks.md").read_text(encoding="utf-8")
+    called = set(re.findall(r"`cdc\.(\w+)\(", guide))
+    public = {name for name in vars(Toolkit) if not name.startswith("_")}
+    assert len(called) > 10 and called <= public

@@ -14,6 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.e2e.check_process import ended_at
 from toolkit.build import dbt_run
 from toolkit.capture import initialise, slot_drain
 from toolkit.history import rows_at_lsn
@@ -27,13 +28,14 @@ from toolkit.values.resources import ROOT
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.dbt, pytest.mark.wide]
 
 TABLES = ("one", "two")
-#: Where it ends (the n-th call of a function), and the number that each view shows then.
+#: Where it ends (the n-th call of a function, or the first call with a value among its arguments), and the
+#: number that each view shows then.
 KILLS = {
     (row_lines.figures, 1): (1, 1),
     (expectations.validate, 1): (1, 1),
     (published_views.keep, 2): (1, 1),
     (published_views._create, 2): (4, 1),
-    (check_results.write, 2): (5, 5),
+    (check_results.write, check_results.RESULTS): (5, 5),
 }
 
 
@@ -41,22 +43,17 @@ class Killed(BaseException):
     """Stands for SIGKILL where it strikes."""
 
 
-def _raised(config: Config, file: Path, real: Callable[..., Any], call: int) -> None:
-    calls = [0]
-
-    def killed(*arguments: Any, **named: Any) -> Any:
-        calls[0] += 1
-        if calls[0] == call:
-            raise Killed
-        return real(*arguments, **named)
+def _raised(config: Config, file: Path, real: Callable[..., Any], call: int | str) -> None:
+    def kill() -> None:
+        raise Killed
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules[real.__module__], real.__name__, killed)
+        patch.setattr(sys.modules[real.__module__], real.__name__, ended_at(real, str(call), kill))
         with pytest.raises(Killed):
             parity.check(config, drain=slot_drain.drain, build=dbt_run.build)
 
 
-def _killed(config: Config, file: Path, step: Callable[..., Any], call: int) -> None:
+def _killed(config: Config, file: Path, step: Callable[..., Any], call: int | str) -> None:
     command = [sys.executable, "-m", "tests.e2e.check_process", str(file), step.__module__, step.__name__, str(call)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == -signal.SIGKILL, (step, ended.stdout, ended.stderr)

@@ -97,7 +97,7 @@ def test_the_whole_story(started: Demo) -> None:
     assert report["changes"] > 500
     assert "public.customers different" in started.said
     assert "Proven in" in started.said
-    for name in ("Data Docs", "Notebook", "SQL prompt"):
+    for name in ("Parity", "Notebook", "SQL prompt"):
         place = next(line for line in started.said.splitlines() if line.strip().startswith(name)).split()
         assert Path(next(word for word in place if word.startswith("/"))).is_file()
     noise = [line for line in started.said.splitlines() if "WARN" in line or "INFO" in line]

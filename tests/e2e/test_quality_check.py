@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.support_outside import assert_readers_agree
 from tests.support_postgres import fresh_database
 from toolkit.build import dbt_run
 from toolkit.capture import initialise, slot_drain
@@ -27,7 +28,7 @@ from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.source import exact_cut, row_lines, slot
 from toolkit.source.opened import Source
 from toolkit.values.config import Config
-from toolkit.values.errors import ConfigError
+from toolkit.values.errors import ConfigError, SlotError
 from toolkit.values.lsn import Lsn
 from toolkit.values.resources import ROOT
 from toolkit.values.row_line import Comparison
@@ -109,6 +110,9 @@ def test_green_then_each_fault_is_found(source: Config) -> None:
     spark.sql("UPDATE current.public__item SET name = 'N7' WHERE id = 7")
     spark.sql("DELETE FROM current.public__item WHERE id = 8")
     spark.sql("DELETE FROM current.public__bag WHERE line = ''")
+    assert assert_readers_agree(source, spark) == {
+        "public__bag": 5, "public__empty": 0, "public__felt": 1, "public__item": 299,
+    }  # fmt: skip
     red = _check(source)
     found = _by_name(red)
     assert not red.green
@@ -203,7 +207,7 @@ def test_what_cannot_be_compared_is_never_green(source: Config, monkeypatch: pyt
     assert found["public.item"].status == "identical"
 
     def no_slot(*_: object, **__: object) -> object:
-        raise slot.SlotError("no slot is free")
+        raise SlotError("no slot is free")
 
     with monkeypatch.context() as patch:
         patch.setattr(slot, "create_slot", no_slot)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -37,23 +38,20 @@ def test_a_green_report_meets_the_suite(tmp_path: Path) -> None:
     expectations.validate(Config(root=tmp_path), report)
     files = expectations.write(Config(root=tmp_path), report)
     assert all(f.is_file() for f in files)
-    pages = list(files[-1].parent.glob("validations/**/*.html"))
+    text = files[-1].read_text(encoding="utf-8")
+    assert "Parity at LSN 0/1000: all identical" in text and "\N{CHECK MARK} identical" in text
+    assert not re.search(r"""(src|href)=["']https?:|<script|url\(["']?http""", text)  # it reads without a network
+    pages = [files[-1].parent / unquote(link) for link in re.findall(r'href="([^"]+)"', text)]
+    assert len(pages) == 4
     assert any("identical" in page.read_text(encoding="utf-8") for page in pages)
-    assert "Parity at LSN 0/1000: all identical" in files[-1].read_text(encoding="utf-8")
-    # They read without a network, and nothing was left in the temporary folder.
-    for page in files[-1].parent.rglob("*.html"):
-        assert not re.search(r"""(src|href)=["']https?:|<script|url\(["']?http""", page.read_text(encoding="utf-8")), (
-            page
-        )
 
 
 def test_the_first_page_names_the_fault(tmp_path: Path) -> None:
     cause = Cause("capture", "the log <lacks> it", "cdc repair public.b", Lsn(8), 3, 700)
     sample = Sample("modified", (("id", "7"),), (Difference("name", "<b>", None),), cause=cause)
     red = replace(RED["different"], samples=(sample,), remedy="cdc repair public.b")
-    assert not expectations.run(CheckReport(Lsn(0x1000), (OK, red)), tmp_path)
-    text = (tmp_path / "index.html").read_text(encoding="utf-8")
-    assert "NOT proven" in text
+    text = expectations.write(Config(root=tmp_path), CheckReport(Lsn(0x1000), (OK, red)))[-1].read_text("utf-8")
+    assert "NOT proven" in text and "\N{BALLOT X} different" in text
     assert "id = &#x27;7&#x27;" in text
     assert "name: source &#x27;&lt;b&gt;&#x27;, lake NULL" in text
     assert "capture: the log &lt;lacks&gt; it" in text
@@ -150,7 +148,8 @@ def test_rows_without_what_they_reference_are_red_with_a_sample(tmp_path: Path) 
         in red.text
     )
     expectations.validate(Config(root=tmp_path), red)
-    assert "b_a_fkey" in (expectations.directory(Config(root=tmp_path)) / "data_docs" / "index.html").read_text("utf-8")
+    files = expectations.write(Config(root=tmp_path), red)
+    assert all("b_a_fkey" in file.read_text("utf-8") for file in (files[0], files[-1]))
 
 
 class _Elements(HTMLParser):
@@ -177,7 +176,9 @@ def _elements_of_pages(folder: Path, name: str) -> Counter[tuple[str, ...]]:
     )
     report = CheckReport(Lsn(0x1000), tables, references=(Reference(replace(key, references=99)), Reference(key)))
     proofs = {2: {"table": f"{name}.b", "status": "identical", "lsn": 0x800, "full_at": None, "proven_at": None}}
-    expectations.run(report, folder, published_state.after(proofs, report))
+    config = Config(root=folder)
+    expectations.run(report, expectations.directory(config) / "data_docs", published_state.after(proofs, report))
+    expectations.write(config, report)
     read = _Elements()
     pages = list(folder.rglob("*.html"))
     assert len(pages) > 4
@@ -191,4 +192,23 @@ def _elements_of_pages(folder: Path, name: str) -> Counter[tuple[str, ...]]:
 def test_no_element_of_a_page_arises_from_a_name(name: str, tmp_path: Path) -> None:
     assert _elements_of_pages(tmp_path / "hostile", name) == _elements_of_pages(tmp_path / "plain", "name")
     pages = [page.read_text(encoding="utf-8") for page in (tmp_path / "hostile").rglob("validations/**/*.html")]
-    assert any(html.escape(f"{name}.b") in page for page in pages)
+    assert any(f"{expectations._without_markup(name)}.b" in page for page in pages)
+    (page,) = (tmp_path / "hostile").rglob("report.html")
+    assert html.escape(f"{name}.b") in page.read_text(encoding="utf-8")
+
+
+def test_a_name_with_control_characters_is_escaped_in_every_report(tmp_path: Path) -> None:
+    """It made lines of parity.txt, broke junit.xml, and turned the text after it around on the pages."""
+    name, shown = "public.a\x1b[2J\r\nb identical\u202e", r"public.a\x1b[2J\r\nb identical\u202e"
+    report = CheckReport(Lsn(0x1000), (replace(RED["stale"], table=name, reason=name, remedy=name),))
+    config = Config(root=tmp_path)
+    expectations.run(report, expectations.directory(config) / "data_docs")
+    text, _, junit, page = expectations.write(config, report)
+    assert len(text.read_text(encoding="utf-8").splitlines()) == len(
+        replace(report, tables=(RED["stale"],)).text.splitlines()
+    )
+    ET.fromstring(junit.read_text(encoding="utf-8"))
+    for file in (text, junit, page, *(expectations.directory(config) / "data_docs").rglob("validations/**/*.html")):
+        found = file.read_text(encoding="utf-8")
+        assert not set(found) & set("\x1b\u202e") and name not in found
+    assert all(shown in file.read_text(encoding="utf-8") for file in (text, junit, page))

@@ -15,7 +15,7 @@ from toolkit.lake import session
 from toolkit.quality import parity
 from toolkit.source import peek
 from toolkit.values.config import Config
-from toolkit.values.spool import Spool
+from toolkit.values.spool import ROW_HEADER, Spool
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.parametrize("pg", ["pg18"], indirect=True)]
 _TABLES = """
@@ -39,8 +39,8 @@ def _timed(spool: Spool, time: Callable[[int], int]) -> Spool:
     """The same stream from a server whose clock said something else: microseconds since 2000 of the n-th commit."""
     data, n = bytearray(spool.path.read_bytes()), 0
     for at in spool.offsets[:-1].tolist():
-        kind = data[at + peek.ROW_HEADER : at + peek.ROW_HEADER + 1]
-        place = at + peek.ROW_HEADER + {b"B": 9, b"C": 18}.get(bytes(kind), 0)
+        kind = data[at + ROW_HEADER : at + ROW_HEADER + 1]
+        place = at + ROW_HEADER + {b"B": 9, b"C": 18}.get(bytes(kind), 0)
         if bytes(kind) in (b"B", b"C"):
             struct.pack_into(">q", data, place, time(n))
         n += bytes(kind) == b"C"

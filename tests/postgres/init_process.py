@@ -14,13 +14,14 @@ from tests.support_lake import without_jvm
 from toolkit.capture import copy, initialise
 from toolkit.cli.output import plain
 from toolkit.values import config
-from toolkit.values.progress import Progress
+from toolkit.values.progress import Stage
+
+_counted = Stage.add
 
 
-class _Slow(Progress):
-    def add(self, *counted: Any) -> None:
-        time.sleep(0.1)  # a block; the driver cannot commit the table before
-        super().add(*counted)
+def _slowly(stage: Stage, *counted: Any) -> None:
+    time.sleep(0.1)  # a block; the driver cannot commit the table before
+    _counted(stage, *counted)
 
 
 if __name__ == "__main__":
@@ -28,5 +29,5 @@ if __name__ == "__main__":
     copy._WORKERS_FROM = 0
     copy._GROUP_BYTES = 1
     copy._LEAST_PIECE = 1 << 20
-    copy.Progress = _Slow
+    Stage.add = _slowly  # type: ignore[method-assign]
     print(json.dumps(plain(initialise.init(config.load(sys.argv[1])))))

@@ -251,6 +251,27 @@ def test_trap_091_and_092_publication_edits(captured: Captured) -> None:
     assert gone[0]["objects"][0]["type"] == "publication"
 
 
+def test_a_publication_event_reads_the_tables_that_it_concerns(captured: Captured) -> None:
+    """Every change of any publication read all tables of the database: 6.5 s at 2,000 tables."""
+
+    def read(*statements: str) -> set[str]:
+        return {t["name"] for message in captured.ddl(*statements) for t in message["tables"]}
+
+    captured.user.execute("create table public.u (id int primary key); create table public.w (id int primary key)")
+    captured.user.execute("create publication other for table public.t, public.u")
+    assert (
+        read("alter publication other set (publish = 'insert')", "alter publication other add table public.w") == set()
+    )
+    assert read("alter publication other drop table public.t") == set()
+    assert read("alter publication other rename to another", "drop publication another") == set()
+    assert read("alter publication cdc set (publish = 'insert, update, delete')") == {"t"}
+    assert read("alter publication cdc add table public.u") == {"u"}
+    assert read("alter publication cdc set (publish_via_partition_root = true)") == {"t", "u"}
+    assert read("alter publication cdc rename to moved") == {"t", "u", "w"}  # whatever it had, it has no more
+    assert read("alter publication moved rename to cdc") == {"t", "u"}
+    assert read("drop publication cdc") == {"t", "u", "w"}
+
+
 def test_trap_050_identity_index_dropped(captured: Captured) -> None:
     relid = captured.relid("public.t")
     captured.user.execute("create unique index ix on public.t (id)")

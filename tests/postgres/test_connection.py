@@ -28,12 +28,22 @@ def test_104_settings_hold_against_role_and_database(pg: EmbeddedServer, source:
         "row_security": "on",
         "statement_timeout": "9s",
         "idle_in_transaction_session_timeout": "9s",
+        "idle_session_timeout": "9s",
+        "lock_timeout": "9s",
+        "lc_monetary": "POSIX",
+        "xmlbinary": "hex",
+        "quote_all_identifiers": "on",
+        "default_transaction_read_only": "on",
+        "default_transaction_isolation": "serializable",
+        "synchronous_commit": "off",
+        "standard_conforming_strings": "off",
     }
+    assert hostile.keys() == dict(PINNED).keys()
     with psycopg.connect(source.source.conninfo, autocommit=True) as conn:
         for name, value in hostile.items():
             conn.execute(f"alter role postgres in database {conn.info.dbname} set {name} = '{value}'")
     with psycopg.connect(source.source.conninfo) as plain:  # planted fault: without the pins the text differs
-        row = plain.execute("select '2024-05-06 01:02:03+00'::timestamptz::text, '\\x00ff'::bytea::text").fetchone()
+        row = plain.execute("select '2024-05-06 01:02:03+00'::timestamptz::text, E'\\\\x00ff'::bytea::text").fetchone()
         assert row == ("06.05.2024 06:32:03 IST", "\\000\\377")
     for replication in (False, True):
         with connect(source, replication=replication) as conn:

@@ -61,7 +61,7 @@ def test_trap_149_a_cancel_is_the_users_own(world: World) -> None:
     log = world.start(*PAIR)
     log.drain()
     log.conn.execute(
-        "create or replace function cdc.publishable() returns oid[] language plpgsql as"
+        "create or replace function cdc.published_by(publications oid[]) returns oid[] language plpgsql as"
         " $$ begin perform pg_sleep(60); return '{}'; end $$;"
         "update cdc.settings set value = cdc.fingerprint() where name = 'functions'"
     )

@@ -167,8 +167,8 @@ def verdict(played: Played, trap: Trap) -> None:
         doubt = f"{state.reason}; {log.doubtful(state.relid, last)}"
         assert re.search(pattern, doubt), doubt
         assert identifier not in played.healed, played.healed[identifier]
-    found = conformance.found(played, trap)
-    assert not found.contradictions
+    outcome = conformance.found(played, trap)
+    assert not outcome.contradictions
 
 
 def _test(trap: Trap) -> Callable[..., None]:

@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -63,26 +64,39 @@ class Shop:
             self.spark.sql(f"INSERT OVERWRITE current.public__{name} SELECT {n or lsn}, {lsn}L")
             self.spark.sql(f"ALTER TABLE current.public__{name} CREATE OR REPLACE TAG g1_lsn_{lsn:016x}")
 
-    def publish(self, **statuses: str) -> None:
+    def publish(self, at: datetime | None = None, **statuses: str) -> None:
         """What a check publishes that found every table identical but those of `statuses`."""
         found = []
         for table in live_tables(Ledger(self.config)):
             status = statuses.get(table.name, "identical")
             made = applied(self.config, table).snapshot_id
             found.append(TableCheck(table.identifier, table.relid, status, 1, 1, 0, 0, 0, snapshot_id=made))  # type: ignore[arg-type]
-        published.publish(self.config, CheckReport(Lsn(self.lsn), tuple(found), batch_id=1))
+        published.publish(self.config, CheckReport(Lsn(self.lsn), tuple(found), batch_id=1), at=at)
 
     def rename(self, old: str, new: str) -> None:
         """What the log says of a table that the source has renamed."""
+        self._log(snapshot(new, [column(1, "n2", "integer")], relid=TABLES[old]))
+
+    def drop(self, name: str) -> None:
+        """What the log says of a table that the source has dropped."""
+        self._log(snapshot(name, [column(1, "n", "integer")], relid=TABLES[name]) | {"dropped": True})
+
+    def create(self, name: str, relid: int) -> None:
+        """A new table, in the log and in the lake."""
+        self._log(snapshot(name, [column(1, "n", "integer")], relid=relid))
+        self.spark.sql(f"CREATE OR REPLACE TABLE current.public__{name} (n int, _cdc_from_lsn bigint) USING iceberg")
+        self.spark.sql(f"INSERT INTO current.public__{name} VALUES ({relid}, 1)")
+
+    def _log(self, shape: dict[str, Any]) -> None:
         ledger = Ledger(self.config)
         last = ledger.last()
         assert last is not None
-        shape = snapshot(new, [column(1, "n2", "integer")], relid=TABLES[old])
+        at, number = last.complete_to, last.batch_id + 1
         event = Event(
-            batch_id=2, generation=1, commit_lsn=0x1000, ordinal=1, end_lsn=0x1001, kind="schema", origin="slot",
-            relid=TABLES[old], schema_id=9, payload=json.dumps(shape),
+            batch_id=number, generation=1, commit_lsn=at, ordinal=1, end_lsn=at + 1, kind="schema", origin="slot",
+            relid=shape["relid"], schema_id=7 + number, payload=json.dumps(shape),
         )  # fmt: skip
-        ledger.append_empty(replace(last, batch_id=2, from_lsn=last.complete_to, complete_to=Lsn(0x1001)), [event])
+        ledger.append_empty(replace(last, batch_id=number, from_lsn=at, complete_to=Lsn(at + 1)), [event])
 
     def maintain(self) -> None:
         """Let go of everything that nobody needs."""
@@ -107,6 +121,10 @@ class Shop:
         assert row is not None
         assert row[0] == lsn
         return row[0], row[1]
+
+
+def _later(*, days: int) -> datetime:
+    return datetime.now(UTC) + timedelta(days=days, minutes=1)
 
 
 @pytest.fixture
@@ -233,9 +251,35 @@ def test_a_renamed_table_that_is_red_is_read_under_the_name_of_its_proof(shop: S
     shop.spark.sql("INSERT INTO current.public__c VALUES (5, 5)")
     shop.publish()
     assert [row["n2"] for row in shop.spark.table("published.public__c").collect()] == [5]
+    # Whoever reads the old name has some days to follow.
+    assert [row["n2"] for row in shop.spark.table("published.public__a").collect()] == [5]
+    shop.spark.sql("INSERT INTO current.public__c VALUES (6, 6)")
+    shop.publish(at=_later(days=29))
+    assert sorted(row["n2"] for row in shop.spark.table("published.public__a").collect()) == [5, 6]
+    shop.publish(at=_later(days=30))
     assert reads.tables(shop.config, "published", "VIEW") == ("public__b", "public__c")
     # The log has gone on since the comparison: what came then is not proven.
     assert {row["batch_id"] for row in published.proofs(shop.config).values()} == {1}
+
+
+def test_the_view_of_a_dropped_table_shows_its_last_proof_until_a_table_takes_the_name(shop: Shop) -> None:
+    shop.build(1)
+    shop.publish()
+    shop.drop("a")
+    shop.build(2)
+    shop.publish()
+    shop.maintain()
+    assert shop.seen() == (1, 2)
+    shop.create("a", 16403)
+    shop.publish(at=_later(days=1))
+    assert shop.seen() == (16403, 2)
+    shop.publish(at=_later(days=60))  # a name in use is not deprecated
+    assert shop.seen() == (16403, 2)
+    shop.drop("b")
+    shop.publish(at=_later(days=61))
+    assert shop.seen() == (16403, 2)
+    shop.publish(at=_later(days=91))
+    assert reads.tables(shop.config, "published", "VIEW") == ("public__a",)
 
 
 def test_a_red_table_stays_and_one_lsn_is_refused_by_its_name(shop: Shop) -> None:

@@ -155,7 +155,7 @@ def test_driver_events_and_files_are_in_the_same_commit(
 
 def test_a_refusal_in_a_worker_is_one_line_and_writes_nothing(lake: Config, commit: Commit) -> None:
     before = reads.snapshot_id(lake, "raw.events")
-    with pytest.raises(DecodeError, match=r"^committing batch 1: message at 0/12 is cut short$"):
+    with pytest.raises(DecodeError, match=r"^committing batch 1: message at 0/12 is cut short; nothing was consumed"):
         commit(1, StubTask(1, 2), StubTask(1, 2, fail="message at 0/12 is cut short"))
     assert reads.snapshot_id(lake, "raw.events") == before
     assert Ledger(lake).last() is None

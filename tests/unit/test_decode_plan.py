@@ -94,6 +94,22 @@ def test_a_commit_must_be_the_one_its_begin_announced(tmp_path: Path) -> None:
         wire.events(tmp_path / "s", [*GOOD[:3], (lsn, xid, wire.commit(19_001, 19_100)), *GOOD[4:]], wire.context(TWO))
 
 
+def test_a_commit_must_end_behind_its_beginning(tmp_path: Path) -> None:
+    lsn, xid, _ = GOOD[3]
+    with pytest.raises(DecodeError, match="ends before it starts"):
+        wire.events(tmp_path / "s", [*GOOD[:3], (lsn, xid, wire.commit(19_000, 19_000)), *GOOD[4:]], wire.context(TWO))
+
+
+def test_a_transaction_inside_another_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DecodeError, match="B does not match the transaction before it"):
+        wire.events(tmp_path / "s", [GOOD[0], *GOOD[4:6], GOOD[3], GOOD[6]], wire.context(TWO))
+
+
+def test_a_change_outside_any_transaction_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DecodeError, match="I stands outside any transaction"):
+        wire.events(tmp_path / "s", [*GOOD, GOOD[5]], wire.context(TWO))
+
+
 def test_an_empty_spool_is_one_empty_batch_that_moves(tmp_path: Path) -> None:
     (batch,) = plan(wire.spool(tmp_path / "s", []), context=wire.context()).batches
     assert (batch.changes, batch.complete_to, batch.events, batch.tasks(2)) == (0, 10**9, (), [])

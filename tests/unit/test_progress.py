@@ -1,60 +1,135 @@
-"""What a long copy says about itself."""
+"""What long work says about itself: bars on a terminal, log lines elsewhere."""
 
 from __future__ import annotations
 
-import io
 import logging
+import os
+import re
+import subprocess
+import sys
+import time
 
 import pytest
 
+from tests.support_terminal import on_a_terminal, screen
 from toolkit.values import progress
-from toolkit.values.progress import Progress
 
 pytestmark = pytest.mark.unit
 
+#: A command with the frame of all commands, whose work is three steps of one stage and then what is asked for.
+_COMMAND = """
+import logging, sys, time
+from toolkit.cli import frame
+from toolkit.values import errors, progress
 
-class _Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+@frame.main.command()
+@frame.command
+def work(ctx):
+    with progress.stage("copying", "rows", 40) as stage, progress.stage("inner"):
+        for _ in range(3):
+            stage.add(10)
+            time.sleep(0.3)
+        logging.getLogger("toolkit.x").warning("a long line " + 30 * "of words ")
+        if "fail" in sys.argv[0]:
+            raise errors.CdcError("thing: found; do")
+        if "wait" in sys.argv[0]:
+            for _ in range(600):
+                time.sleep(0.1)  # a signal that comes right before a long sleep would be handled after it
+    stage.add(5)  # a thread that comes late
+    print("result")
+
+sys.argv[0] = {ending!r}
+frame.main(["work", *{options!r}])
+"""
+
+
+def _work(ending: str, *options: str) -> list[str]:
+    return [sys.executable, "-c", _COMMAND.format(ending=ending, options=options)]
+
+
+@pytest.mark.parametrize(
+    ("ending", "code", "last"),
+    [("end", 0, "result"), ("fail", 1, "cdc: thing: found; do"), ("wait", 130, "cdc: interrupted")],
+)
+def test_a_terminal_shows_bars_and_is_left_clean(ending: str, code: int, last: str) -> None:
+    done, shown = on_a_terminal(_work(ending), interrupt_at="a long line" if ending == "wait" else None)
+    assert done == code, shown
+    for word in ("copying", "10 of 40 rows", "30 of 40 rows", "inner", "━"):
+        assert word in shown, shown
+    left = screen(shown)
+    assert [line[:20] for line in left if "long line" not in line and line != "^C"][-1].startswith(last[:20]), left
+    assert not any("copying" in line or "━" in line for line in left), left
+    assert "a long line " + "of words " * 30 in re.sub(r"\s+", " ", shown).replace("  ", " "), shown
+    assert shown.rfind("\x1b[?25h") > shown.rfind("\x1b[?25l"), "the cursor is hidden"
+    assert "Traceback" not in shown
+
+
+def test_elsewhere_no_escape_is_written() -> None:
+    for options in ((), ("--verbose",), ("--output", "json")):
+        done = subprocess.run(
+            _work("end", *options),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+            env={**os.environ, "FORCE_COLOR": "1", "TERM": "xterm"},
+        )
+        assert "\x1b" not in done.stdout + done.stderr
+        assert "\r" not in done.stdout + done.stderr
+
+
+def test_json_on_a_terminal_has_no_bars() -> None:
+    done, shown = on_a_terminal(_work("end", "--output", "json"))
+    assert (done, "\x1b" in shown) == (0, False), shown
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time, in seconds; tests move it."""
     now = [100.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     return now
-
-
-def test_a_terminal_sees_one_line_that_is_wiped_at_the_end(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None:
-    terminal = _Terminal()
-    monkeypatch.setattr(progress.sys, "stderr", terminal)
-    with Progress("copying", rows=4_000_000, size=10**9) as shown:
-        shown.add(1000, 10**5)
-        assert terminal.getvalue() == ""  # too early
-        clock[0] += 2
-        shown.add(999_000, 199_900_000)
-        line = terminal.getvalue()
-        assert line.endswith("copying: 1,000,000 of about 4,000,000 rows, 200 MB, 500,000 rows/s, about 6 s left")
-    assert terminal.getvalue() == line + "\r\x1b[K"
 
 
 def test_elsewhere_there_are_log_lines_with_the_same_facts(
     clock: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO, "toolkit"), Progress("copying", rows=100, size=1000) as shown:
+    with caplog.at_level(logging.INFO, "toolkit"), progress.stage("copying", "rows", 100) as shown:
+        shown.started = clock[0]
         shown.add(40, 400)
+        assert caplog.records == []  # too early
         clock[0] += 6
         shown.add(-30, -300)  # a dead worker's share is read again
         (record,) = caplog.records
-    facts = {key: vars(record)[key] for key in ("rows", "bytes", "rows_per_second", "seconds_left")}
-    assert facts == {"rows": 10, "bytes": 100, "rows_per_second": 2, "seconds_left": 54}
+    assert record.getMessage() == "copying"
+    facts = {key: vars(record)[key] for key in ("done", "total", "unit", "bytes", "per_second", "seconds_left")}
+    assert facts == {"done": 10, "total": 100, "unit": "rows", "bytes": 100, "per_second": 2, "seconds_left": 54}
 
 
-def test_a_low_estimate_promises_nothing(clock: list[float]) -> None:
-    shown = Progress("copying", rows=10, size=0)
-    clock[0] += 1
+def test_a_low_estimate_promises_nothing() -> None:
+    shown = progress.Stage("copying", "rows", 10, started=100.0)
     shown.add(20, 5)
-    assert shown.facts(clock[0])["seconds_left"] is None
-    assert shown.line(clock[0]) == "copying: 20 rows, 0 MB, 20 rows/s"
-    assert Progress("copying", rows=0, size=0).facts(clock[0])["seconds_left"] is None
+    assert shown.facts(101.0)["seconds_left"] is None
+    assert progress.Stage("copying", started=100.0).facts(101.0)["seconds_left"] is None
+
+
+def test_each_item_counts_when_it_is_done() -> None:
+    class Seen:
+        done: list[int]
+
+        def begin(self, stage: progress.Stage) -> None:
+            self.done = []
+
+        def update(self, stage: progress.Stage) -> None:
+            self.done.append(stage.done)
+
+        def end(self, stage: progress.Stage) -> None:
+            self.done.append(-1)
+
+    seen = Seen()
+    progress.show_on(seen)
+    try:
+        assert list(progress.each("checking", "tables", "ab")) == ["a", "b"]
+    finally:
+        progress.show_on(None)
+    assert seen.done == [1, 2, -1]

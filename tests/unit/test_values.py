@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import toolkit
 from toolkit.rawlog.arrow import EVENT_SCHEMA, Event, to_arrow
 from toolkit.rawlog.batch import BatchRecord, SourceIdentity
 from toolkit.rawlog.event import (
@@ -23,7 +24,7 @@ from toolkit.rawlog.event import (
     read_message,
 )
 from toolkit.values import config as configuration
-from toolkit.values.errors import ConfigError
+from toolkit.values.errors import ConfigError, LakeError
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import lake_columns, lake_table, qualified, quote_postgres, quote_spark, renamed, selects
 from toolkit.values.table import TableVersion
@@ -343,3 +344,24 @@ def test_driver_events_fit_the_raw_log() -> None:
     assert table.schema.equals(EVENT_SCHEMA)
     assert table.column("kind").to_pylist() == ["batch", "truncate"]
     assert to_arrow([]).num_rows == 0
+
+
+def test_a_notebook_in_a_folder_of_the_project_finds_the_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cdc.toml").write_text('[source]\nslot = "above"\n', encoding="utf-8")
+    (tmp_path / "notebooks").mkdir()
+    monkeypatch.chdir(tmp_path / "notebooks")
+    monkeypatch.delenv("CDC_CONFIG", raising=False)
+    for named in (None, "cdc.toml", tmp_path / "cdc.toml"):
+        opened = toolkit.open(named).config
+        assert (opened.source.slot, opened.root) == ("above", tmp_path)
+    with pytest.raises(ConfigError, match="no such configuration file"):
+        toolkit.open("other.toml")
+
+
+def test_a_log_of_another_format_is_refused() -> None:
+    record = BatchRecord(1, 1, Lsn(0), Lsn(8), Lsn(8), "slot", "cdc", SourceIdentity("1", 1, 5, {"cdc": 6}), 0)
+    record.require_format()
+    with pytest.raises(LakeError, match="start a new log"):
+        replace(record, format=record.format - 1).require_format()

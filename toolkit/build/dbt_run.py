@@ -6,12 +6,15 @@ import contextlib
 import io
 import json
 import re
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake.proofs import found_wrong
 from toolkit.rawlog.states import State, TableState, live_tables, states_at
+from toolkit.values import progress
 from toolkit.values.errors import BuildFailed, UnknownTable
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import lake_table
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from toolkit.values.config import Config
 
 
+#: How dbt calls a node that did not succeed; it skips the nodes after it.
+_FAILED = ("error", "fail", "runtime error")
 #: Runs of dbt that a build may spend on bringing tables to the LSN of a DDL; what is left then is built anew.
 _PASSES = 3
 
@@ -45,7 +50,8 @@ class BuildResult:
     events_snapshot_id: int
     schema: str  # where the current tables are: `current`, or `asof_<hex>`
     models: tuple[ModelResult, ...]
-    stale: tuple[TableState, ...] = ()  # as of an LSN: tables whose rows nobody knows there; they are not built
+    stale: tuple[TableState, ...] = ()  # as of an LSN: tables whose rows are not known there; they are not built
+    own_failed: tuple[str, ...] = ()  # models of the user's in the project, with the reason; the toolkit's are built
 
     @property
     def rebuilt(self) -> tuple[str, ...]:
@@ -70,7 +76,7 @@ def build(
     """
     from toolkit.build import models as models_sync
     from toolkit.build import retired, schema_changes
-    from toolkit.lake import table_states, tables
+    from toolkit.lake import plans, table_states, tables
     from toolkit.lake.ledger import Ledger
     from toolkit.lake.session import own_session, session
 
@@ -84,20 +90,18 @@ def build(
     as_of = None if as_of is None else ledger.exact_at(as_of)
     synced = models_sync.sync(config, as_of=as_of)
     session(config)
-    tables.ensure_states(own_session(config), config)
-    table_states.write(config)
-    run_vars = {} if as_of is None else {"as_of_lsn": str(as_of)}
+    tables.ensure_judged(own_session(config), config)
+    plans.write(ledger)
+    table_states.write(ledger)
     arguments = ["run", *_selection(select), *dbt_args]
-    # Not as vars: other vars make dbt parse the whole project again.
-    position = {"CDC_RUN_SNAPSHOT": str(snapshot), "CDC_RUN_BATCH": str(last.batch_id)}
     quiet: list[ModelResult] = []
     if as_of is None and not select and not dbt_args:
-        _evolve(config, ledger, position)
+        _evolve(config, ledger)
         # A quiet table costs a model a second of dbt, only to find nothing to do.
         quiet = _quiet(config, ledger, synced.tables)
         arguments += ["--exclude", *(model.name.replace(".", "__", 1) for model in quiet)] if quiet else []
     try:
-        results = _invoke(config, arguments, run_vars, position)
+        results, own_failed = _invoke(config, ledger, arguments, as_of=as_of)
     finally:
         if as_of is not None:
             models_sync.sync(config)  # dbt by itself must not find the models of then
@@ -116,6 +120,7 @@ def build(
         schema=f"asof_{as_of.tag}" if as_of is not None else "current",
         models=(*models, *quiet),
         stale=stale,
+        own_failed=own_failed,
     )
 
 
@@ -143,7 +148,7 @@ def _quiet(config: Config, ledger: Ledger, names: Sequence[str]) -> list[ModelRe
     ]
 
 
-def _evolve(config: Config, ledger: Ledger, position: dict[str, str]) -> None:
+def _evolve(config: Config, ledger: Ledger) -> None:
     """Schema changes without rewriting a table, each at its own LSN: the rows before it are merged in first."""
     from toolkit.build import schema_changes
 
@@ -153,7 +158,7 @@ def _evolve(config: Config, ledger: Ledger, position: dict[str, str]) -> None:
             return
         upto = min(p.upto for p in pending)
         names = [f"current__{p.alias}" for p in pending if p.upto == upto]
-        _invoke(config, ["run", "--select", *names], {}, position | {"CDC_RUN_UPTO": str(int(upto))})
+        _invoke(config, ledger, ["run", "--select", *names], upto=upto)
 
 
 def _selection(select: Sequence[str] | None) -> list[str]:
@@ -165,20 +170,55 @@ def _selection(select: Sequence[str] | None) -> list[str]:
     return ["--select", *" ".join(known).split()]
 
 
-def _invoke(config: Config, arguments: list[str], run_vars: dict[str, str], position: dict[str, str]) -> list[Any]:
+def _invoke(
+    config: Config, ledger: Ledger, arguments: list[str], *, as_of: Lsn | None = None, upto: Lsn | None = None
+) -> tuple[list[Any], tuple[str, ...]]:
+    """Run dbt at the position of the ledger, at an earlier one (`upto`), or into a schema of its own (`as_of`).
+
+    Gives the results, and what failed of the user's own models in the project. A project that cannot be read because of
+    them is run without them.
+    """
+    from toolkit.build import project
+    from toolkit.lake import plans
+    from toolkit.lake.session import session
+
+    plans.show(session(config), ledger, as_of if as_of is not None else upto)
+    options = ["--profiles-dir", str(config.project_dir), "--log-path", str(config.work_dir / "dbt")]
+    options += ["--quiet", "--no-use-colors", "--log-level-file", "none"]
+    if as_of is not None:
+        options += ["--vars", json.dumps({"as_of_lsn": str(as_of)})]
+    exception, results = _dbt([*arguments, "--project-dir", str(config.project_dir), *options])
+    own = [r for r in results if r.status in _FAILED and not project.owned(Path(r.node.original_file_path))]
+    own_failed = [f"{result.node.name}: {_line(result.message or 'no message')}" for result in own]
+    if exception is not None and not results and project.own_files(config.project_dir):
+        with tempfile.TemporaryDirectory(prefix="dbt-", dir=config.work_dir) as folder:
+            project.copy_shared(config.project_dir, Path(folder))
+            own_failed = [f"no model of the user's was run: {_line(str(exception))}"]
+            exception, results = _dbt([*arguments, "--project-dir", folder, *options])
+    if exception is not None or any(r.status in _FAILED and r not in own for r in results):
+        raise BuildFailed(_message(exception, results)) from None
+    return results, tuple(own_failed)
+
+
+def _dbt(arguments: list[str]) -> tuple[BaseException | None, list[Any]]:
+    """Run dbt in this process: the error that stopped it, if any, and the results of the nodes."""
     from dbt.cli.main import dbtRunner
 
-    project = str(config.project_dir)
-    where = ["--project-dir", project, "--profiles-dir", project]
-    options = ["--quiet", "--no-use-colors", "--log-level-file", "none", "--log-path", str(config.work_dir / "dbt")]
-    if run_vars:
-        options += ["--vars", json.dumps(run_vars)]
-    with contextlib.redirect_stdout(io.StringIO()), environment(position):
-        outcome = dbtRunner().invoke([*arguments, *where, *options])
-    results = list(getattr(outcome.result, "results", None) or [])
-    if not outcome.success:
-        raise BuildFailed(_message(outcome.exception, results)) from None
-    return results
+    with (
+        progress.stage("building", "models") as stage,
+        contextlib.redirect_stdout(io.StringIO()),
+        environment({"CDC_RUN_PLANNED": "1"}),
+    ):
+
+        def note(event: Any) -> None:
+            if event.info.name == "LogStartLine":
+                stage.total, stage.detail = event.data.total, event.data.description
+                stage.show()
+            elif event.info.name == "NodeFinished":
+                stage.add()
+
+        outcome = dbtRunner(callbacks=[note]).invoke(arguments)
+    return outcome.exception, list(getattr(outcome.result, "results", None) or [])
 
 
 def _model(result: Any) -> ModelResult:
@@ -191,10 +231,10 @@ def _model(result: Any) -> ModelResult:
 def _message(exception: BaseException | None, results: list[Any]) -> str:
     """One line: the first failed node and what the engine said, without its stack."""
     for result in results:
-        if str(result.status) in ("error", "fail", "runtime error"):
+        if result.status in _FAILED:
             found = _line(result.message or "no message")
             return f"building {result.node.name}: {found}; run cdc build again once it is mended"
-    return f"building: {_line(str(exception or 'dbt did not finish'))}"
+    return f"building: {_line(str(exception or 'dbt did not finish'))}; run `cdc build` again once it is mended"
 
 
 def _line(text: str) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from toolkit.build.project import ensure
 from toolkit.lake.proofs import found_wrong
 from toolkit.rawlog.states import State, states_at
 from toolkit.values.errors import LakeError
@@ -70,10 +71,7 @@ def sync(config: Config, *, as_of: Lsn | None = None) -> SyncResult:
 def write(config: Config, versions: Iterable[SchemaVersion]) -> SyncResult:
     """Write the models of these versions: of a dropped table its history alone, of an unpublished one none."""
     project = config.project_dir
-    if not (project / "dbt_project.yml").is_file():
-        raise LakeError(
-            f"[dbt] project_dir {project} holds no dbt_project.yml; set it to the toolkit's dbt_project folder"
-        )
+    ensure(config)
     found = sorted((v for v in versions if v.table.published), key=lambda v: v.history_name)
     files = {Path("profiles.yml"): profile(config)}
     for version in found:

@@ -22,12 +22,14 @@ def retire(config: Config, ledger: Ledger) -> tuple[str, ...]:
     generation has made are ignored. Returns the names of the dropped tables.
     """
     from toolkit.lake import reads, tables
+    from toolkit.lake.published_views import READ
     from toolkit.lake.session import own_session
 
     last = ledger.last()
     versions = ledger.latest_versions()
     named = {lake_table(v.table.schema, v.table.name) for v in versions.values() if not v.table.dropped}
-    named |= set(reads.tables(config, "published", "VIEW"))
+    views = reads.tables(config, "published", "VIEW")
+    named |= {reads.properties(config, f"published.{view}").get(READ, view) for view in views}
     left = []
     for layer in ("current", "history"):
         for name in reads.tables(config, layer):

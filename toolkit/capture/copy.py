@@ -27,7 +27,7 @@ from toolkit.source.spooling import spool_directory
 from toolkit.values.errors import ConfigError, LakeError, UnknownTable
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
-from toolkit.values.progress import Progress
+from toolkit.values.progress import stage
 from toolkit.values.table import SchemaVersion, TableVersion
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def repair(config: Config, tables: Sequence[str] = (), *, scope: Scope = WHOLE) 
     from toolkit.source import ticks
 
     if scope.covers != Covers.ALL and len(tables) != 1:
-        raise ConfigError("repairing a part: name exactly one table")
+        raise ConfigError(f"repairing a part: {len(tables)} tables are named; name exactly one table")
     drain(config)  # the bulk of a backlog, while no snapshot is held open
     rows: dict[str, int] = {}
     left_out: dict[str, str] = {}
@@ -216,7 +216,7 @@ def _copy(
     workers = config.snapshot.workers if total > _WORKERS_FROM else 0
     with (
         spool_directory(config) as directory,
-        Progress("copying", rows=sum(p.size.rows for p in plans), size=total) as progress,
+        stage("copying", "rows", sum(p.size.rows for p in plans)) as progress,
         Copiers(config, cut, log.file_ids(), workers=workers, report=progress.add) as copiers,
     ):
         for group in _groups(plans):
@@ -250,7 +250,9 @@ def _plans(
             if scope.partition:
                 found = tuple(p for p in found if _named(p, scope.partition))
                 if not found:
-                    raise ConfigError(f"repairing {table.identifier}: it has no partition {scope.partition}")
+                    raise ConfigError(
+                        f"repairing {table.identifier}: it has no partition {scope.partition}; name it as SCHEMA.TABLE"
+                    )
             plans.append(_Plan(table, payloads[table.relid], found, size, images))
     return plans
 
@@ -289,13 +291,15 @@ def _images(table: TableVersion, scope: Scope) -> Images:
         return Images("U", keys=_keys(table, scope.rows))
     if scope.partition:
         if table.kind != "p":
-            raise ConfigError(f"repairing {table.identifier}: it is not partitioned, or its partitions are captured")
+            raise ConfigError(f"repairing {table.identifier}: it has no partitions of its own; leave out --partition")
         return Images("U")
     chosen = set(table.key_attnums)
     for name in scope.columns:
         column = table.column(name)
         if column is None or not column.published:
-            raise ConfigError(f"repairing {table.identifier}: it has no published column {name!r}")
+            raise ConfigError(
+                f"repairing {table.identifier}: it has no published column {name!r}; name others in --columns"
+            )
         chosen.add(column.attnum)
     return Images("U", frozenset(chosen))
 
@@ -308,7 +312,7 @@ def _keys(table: TableVersion, rows: Sequence[Mapping[str, str]]) -> tuple[tuple
         if sorted(row) != sorted(key):
             raise ConfigError(
                 f"repairing {table.identifier}: its rows are named by {', '.join(key)}, not by"
-                f" {', '.join(row) or 'nothing'}"
+                f" {', '.join(row) or 'nothing'}; name the columns of the key, and no others"
             )
     return tuple(dict.fromkeys(tuple(row[name] for name in key) for row in rows))
 

@@ -191,14 +191,16 @@ def _serve(
             if attempt >= _ATTEMPTS:
                 what = ", ".join(sorted({_name(item) for item in task.items}))
                 failures.append(
-                    SourceUnavailable(f"copying {what}: {_ATTEMPTS} workers ended without an answer, the last: {error}")
+                    SourceUnavailable(
+                        f"copying {what}: {_ATTEMPTS} workers ended without an answer, the last: {error}; run it again"
+                    )
                 )
             else:
                 waiting.put((task, attempt + 1))
         except CdcError as error:
             failures.append(error)
         except Exception as error:  # a thread must not take its failure with it
-            failures.append(CdcError(f"copying {task.path.name}: {error!r}"))
+            failures.append(CdcError(f"copying {task.path.name}: {error!r}; run it again"))
 
 
 def _name(item: Item) -> str:

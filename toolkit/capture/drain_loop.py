@@ -19,6 +19,7 @@ from toolkit.capture import drift
 from toolkit.rawlog.event import Kind
 from toolkit.rawlog.reading import WithBatch
 from toolkit.source.spooling import spool_directory
+from toolkit.values import progress
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
 
@@ -92,6 +93,10 @@ class Reader(Protocol):
 
     logged: str  # the message when a read is committed and forgotten
 
+    @property
+    def upto(self) -> Lsn:
+        """Where the drain ends."""
+
     def remains(self, last: BatchRecord) -> bool:
         """Say whether there is more to read after a batch."""
 
@@ -137,12 +142,20 @@ class _Run:
 
     def through(self, reader: Reader) -> DrainResult:
         start = self.end.last.complete_to
+        with progress.stage("draining", "bytes of WAL", max(0, reader.upto - start)) as stage:
+            self._drain(reader, stage)
+        return DrainResult(self.batches, self.changes, start, self.end.last.complete_to)
+
+    def _drain(self, reader: Reader, stage: progress.Stage) -> None:
         while reader.remains(self.end.last):
             started = time.monotonic()
             with spool_directory(self.config) as directory:
                 batches = reader.read(self.end, directory)
                 for batch in batches:
+                    before = self.end.last.complete_to
                     self._commit(reader, batch)
+                    stage.detail = f"{self.changes:,} changes"
+                    stage.add(batch.complete_to - before)
             if not batches:
                 continue
             last = self.end.last
@@ -150,7 +163,6 @@ class _Run:
             seconds = round(time.monotonic() - started, 3)
             at = {"batch_id": last.batch_id, "upto_lsn": str(last.complete_to)}
             _log.info(reader.logged, extra={**at, **facts, "seconds": seconds})
-        return DrainResult(self.batches, self.changes, start, self.end.last.complete_to)
 
     def _commit(self, reader: Reader, batch: ReadBatch) -> None:
         """Commit one batch with its ledger row; with what the catalog comparison found, if it completes the drain."""

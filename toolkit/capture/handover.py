@@ -52,7 +52,7 @@ def to_ticks(config: Config, conn: Connection) -> None:
 
     if slot.read_slot(conn, config.source.slot) is None:
         raise HistoryDiverged(
-            f"slot {config.source.slot!r} is gone, so nobody knows where the ticks should begin: hand over while it is"
+            f"slot {config.source.slot!r} is gone, so nobody knows where the ticks should begin; hand over while it is"
             " there (`cdc init` before wal_level is lowered), or start a new log with `cdc init --new-generation`"
         )
     by_slot = config.model_copy(update={"source": config.source.model_copy(update={"change_log_drain": "slot"})})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from toolkit.capture.same_history import as_read, prove, require_continued, requ
 from toolkit.lake.stored_log import StoredLog
 from toolkit.rawlog.batch import BatchRecord, SourceIdentity
 from toolkit.rawlog.event import Origin
+from toolkit.values import progress
 from toolkit.values.errors import HistoryDiverged, PreflightFailed
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
@@ -140,7 +142,9 @@ def _first(config: Config, identity: SourceIdentity, generation: int, batch_id: 
     from toolkit.source import ticks as tick
 
     opened = tick.tick_cut(config) if ticks else slot.create_slot(config, config.source.slot, temporary=False)
-    with opened as cut:
+    with ExitStack() as stack:
+        with progress.stage("waiting for running transactions"):
+            cut = stack.enter_context(opened)
         start(StoredLog(config), config, identity, generation, batch_id, cut.lsn, tick=cut.tick)
         copied = copy_tables(config, cut)
     if not copied.left_out:

@@ -1,4 +1,4 @@
-"""One runner at a time, on this machine and on the source; it leaves the states of the tables written."""
+"""One runner at a time, on this machine and on the source; it leaves the states and plans of the tables written."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ if TYPE_CHECKING:
 
 @contextmanager
 def only_runner(config: Config, *, source: bool = True) -> Iterator[None]:
-    """Hold the lease of the lake and, with `source`, that of the slot; then write the states of the tables.
+    """Hold the lease of the lake and, with `source`, that of the slot; then write the states and plans of the tables.
 
     Raises:
         LeaseHeld: another process holds one of them; the message says which.
         LakeError, SourceUnavailable: a lease cannot be taken, or the states cannot be written.
     """
-    from toolkit.lake import table_states
     from toolkit.lake.lease import hold_lease
     from toolkit.source.slot_lease import hold_slot_lease
 
@@ -29,9 +28,18 @@ def only_runner(config: Config, *, source: bool = True) -> Iterator[None]:
             yield
         except CdcError:
             with suppress(Exception):  # the command's error says more; `ops.tables` says stale meanwhile
-                table_states.write(config)
+                _write_judged(config)
             raise
-        table_states.write(config)
+        _write_judged(config)
+
+
+def _write_judged(config: Config) -> None:
+    from toolkit.lake import plans, table_states
+    from toolkit.lake.ledger import Ledger
+
+    ledger = Ledger(config)
+    plans.write(ledger)
+    table_states.write(ledger)
 
 
 __all__ = ["only_runner"]

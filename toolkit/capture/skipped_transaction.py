@@ -166,7 +166,7 @@ def _gaps(left_out: _LeftOut, at: Lsn, context: PlanContext) -> list[Event]:
     for relid, ordinal in sorted(left_out.tables.items()):
         known = context.versions.get(relid)
         gap = Gap(
-            f"its changes beside the unreadable one at {at} were left out by `cdc drain --skip`",
+            f"its changes beside the unreadable one at {at} were left out by `cdc drain --skip {at}`",
             f"cdc repair {known.table.identifier if known else relid}",
         )
         gaps.append(

@@ -87,7 +87,9 @@ def drain(
             seen = drift.observe(conn, config, live)
         target = upto if upto is not None else slot.flush_lsn(conn)
         if upto is not None and upto > slot.flush_lsn(conn):
-            raise ConfigError(f"draining to {upto}: the source has flushed its WAL only to {slot.flush_lsn(conn)}")
+            raise ConfigError(
+                f"draining to {upto}: the source has flushed its WAL only to {slot.flush_lsn(conn)}; give that or less"
+            )
         if target <= last.complete_to:
             return DrainResult(0, 0, last.complete_to, last.complete_to)
         reader = _SlotReader(config, conn, ledger, identity, seen, target, max_changes, proven=proven)
@@ -132,7 +134,7 @@ def _require_slot_history(
     state = slot.require_slot(conn, config)
     if last.tick is not None:
         raise HistoryDiverged(
-            f"the ledger was drained by ticks to {last.complete_to}, not through slot {state.name!r}: run"
+            f"the ledger was drained by ticks to {last.complete_to}, not through slot {state.name!r}; run"
             " `cdc init` to hand over"
         )
     identity = catalog.read_identity(conn, config)
@@ -166,6 +168,10 @@ class _SlotReader:
         self.proven = proven
         self.found_in: Lsn | None = None  # end of the batch with the beacon
         self.facts: dict[str, Any] = {}
+
+    @property
+    def upto(self) -> Lsn:
+        return self.target
 
     def remains(self, last: BatchRecord) -> bool:
         return last.complete_to < self.target and (self.left is None or self.left > 0)

@@ -96,7 +96,7 @@ def last_tick(config: Config, conn: psycopg.Connection[Any], last: BatchRecord) 
 
     if last.tick is None:
         raise HistoryDiverged(
-            f"the ledger was drained through slot {last.slot!r} to {last.complete_to}, not by ticks: run `cdc init` to"
+            f"the ledger was drained through slot {last.slot!r} to {last.complete_to}, not by ticks; run `cdc init` to"
             " hand over while that slot is there"
         )
     # Ticks need no publication; there may be one, if a slot is about to take over.
@@ -123,6 +123,10 @@ class _TickReader:
     ) -> None:
         self.config, self.conn, self.ledger, self.since, self.target = config, conn, ledger, since, target
         self.changes = 0
+
+    @property
+    def upto(self) -> Lsn:
+        return self.target.lsn
 
     def remains(self, last: BatchRecord) -> bool:
         return last.complete_to < self.target.lsn

@@ -32,11 +32,11 @@ def ddl_list(ctx: Context, unhandled: bool, resolved: bool) -> None:
 
         from toolkit.history import unhandled_ddl
 
-        found = [asdict(one) for one in unhandled_ddl.unhandled(ctx.lake.ledger, resolved=resolved)]
+        found = [asdict(one) for one in unhandled_ddl.unhandled(ctx.toolkit.lake.ledger, resolved=resolved)]
         ctx.output.table(found, ["id", "lsn", "kind", "table", "what", *(["note", "resolved_by"] if resolved else [])])
         return
 
-    events = versions.events(ctx.lake.ledger)
+    events = versions.events(ctx.toolkit.lake.ledger)
     rows = [
         {"lsn": e.end_lsn, "tag": e.tag, "effect": e.effect, "role": e.role, "event": e.event, "sql": e.sql}
         for e in events
@@ -53,7 +53,7 @@ def ddl_resolve(ctx: Context, ident: str, note: str) -> None:
     from toolkit.capture.runner import only_runner
     from toolkit.history import unhandled_ddl
 
-    lake = ctx.lake
+    lake = ctx.toolkit.lake
     with only_runner(lake.config, source=False):
         ctx.output.record(unhandled_ddl.resolve(lake.ledger, ident, note))
 

@@ -15,7 +15,8 @@ import sqlite3
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import FrameType
@@ -25,11 +26,11 @@ import click
 
 from toolkit import __version__
 from toolkit.values.errors import CdcError
-from toolkit.values.lsn import Lsn
+from toolkit.values.lsn import Lsn, parse_moment
 
 if TYPE_CHECKING:
+    from toolkit.api import Toolkit
     from toolkit.cli.output import Output
-    from toolkit.lake.opened import Lake
     from toolkit.values.config import Config
 
 RED = 3
@@ -51,29 +52,21 @@ class Context:
     @property
     def config(self) -> Config:
         """Read the configuration, and log as it says from here on."""
-        from toolkit.values import config, log_setup
+        from toolkit.values import config, log_setup, progress
 
         found = config.load(self.config_path)
-        log_setup.configure(
-            verbose=self.verbose or found.log.level == "info",
-            as_json=self.output_format == "json" or found.log.format == "json",
-        )
+        as_json = self.output_format == "json" or found.log.format == "json"
+        log_setup.configure(verbose=self.verbose or found.log.level == "info", as_json=as_json)
+        if as_json:
+            progress.show_on(None)
         return found
 
     @property
-    def lake(self) -> Lake:
-        """Open the lake of the configuration."""
-        from toolkit.lake.opened import Lake
+    def toolkit(self) -> Toolkit:
+        """Open the source and the lake of the configuration."""
+        from toolkit.api import Toolkit
 
-        return Lake(self.config)
-
-    def lsn(self, moment: Lsn | datetime) -> Lsn:
-        """Give the LSN that an option means: a time is looked up in the log's commits."""
-        if not isinstance(moment, datetime):
-            return moment
-        from toolkit.history import commit_times
-
-        return commit_times.lsn_at(self.lake, moment)
+        return Toolkit(self.config)
 
     @property
     def output(self) -> Output:
@@ -97,19 +90,10 @@ class _MomentType(click.ParamType["Lsn | datetime"]):
     name = "lsn|time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Lsn | datetime:
-        if isinstance(value, Lsn | datetime):
-            return value
-        if "/" in value:
-            return LSN.convert(value, param, ctx)
         try:
-            at = datetime.fromisoformat(value)
-        except ValueError:
-            self.fail(
-                f"{value!r}: expected an LSN such as 0/16B3748, or a time such as 2026-11-20 12:00+01", param, ctx
-            )
-        if at.tzinfo is None:
-            self.fail(f"{value!r}: a time needs its offset from UTC, such as {value}+01 or {value}Z", param, ctx)
-        return at
+            return value if isinstance(value, Lsn | datetime) else parse_moment(str(value))
+        except CdcError as error:
+            self.fail(str(error), param, ctx)
 
 
 LSN = _LsnType()
@@ -133,7 +117,7 @@ def command(function: Callable[..., int | None]) -> Callable[..., None]:
         failed: CdcError | None = None
         interrupted = _Interrupt()
         try:
-            with interrupted:
+            with interrupted, _bars(output_format):
                 code = function(context, **arguments)
         except CdcError as error:
             if verbose and not interrupted.came:
@@ -160,6 +144,24 @@ def command(function: Callable[..., int | None]) -> Callable[..., None]:
     return run
 
 
+@contextmanager
+def _bars(output_format: str) -> Iterator[None]:
+    """Show the progress of the command on a terminal, and wipe it however the command ends."""
+    from toolkit.cli import bars
+    from toolkit.values import progress
+
+    if output_format == "json" or not bars.wanted():
+        yield
+        return
+    shown = bars.Bars()
+    progress.show_on(shown)
+    try:
+        yield
+    finally:
+        progress.show_on(None)
+        shown.close()
+
+
 def _tell(context: Context, command: str, code: int, problem: str | None, error: CdcError | None) -> None:
     from toolkit.ops import notify
 
@@ -172,7 +174,7 @@ def _tell(context: Context, command: str, code: int, problem: str | None, error:
 
 
 def _shown(error: CdcError) -> str:
-    from toolkit.cli.output import visible
+    from toolkit.values.names import visible
 
     return visible(str(error))
 

@@ -1,4 +1,4 @@
-"""Provide the commands that read history by LSN: schemas, columns, rows."""
+"""Provide the commands that read history by LSN: schemas, columns, rows, and what is published."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli.frame import MOMENT, Context, command, main
+from toolkit.cli.output import plain
 
 if TYPE_CHECKING:
     from toolkit.values.lsn import Lsn
@@ -27,8 +28,6 @@ def schema_history(ctx: Context, table: str) -> None:
 
     since_lsn is set for a change that was found late: the earliest LSN at which it may have happened.
     """
-    from toolkit.history import versions
-
     rows = [
         {
             "from_lsn": v.valid_from,
@@ -41,7 +40,7 @@ def schema_history(ctx: Context, table: str) -> None:
             "changes": [str(c) for c in v.changes],
             "sql": v.ddl and v.ddl.sql,
         }
-        for v in versions.versions(ctx.lake.ledger, table)
+        for v in ctx.toolkit.versions(table)
     ]
     ctx.output.table(rows, ["from_lsn", "to_lsn", "since_lsn", "schema_id", "tag", "role", "at", "changes"])
 
@@ -52,11 +51,10 @@ def schema_history(ctx: Context, table: str) -> None:
 @command
 def schema_show(ctx: Context, table: str, as_of: Lsn | datetime | None) -> None:
     """Show a table's columns at an LSN or a time, at the source and in the lake."""
-    from toolkit.history import versions
     from toolkit.values.lake_types import spark_type
     from toolkit.values.names import lake_columns
 
-    found = versions.show(ctx.lake.ledger, table, None if as_of is None else ctx.lsn(as_of))
+    found = ctx.toolkit.shape(table, as_of)
     version = found.table
     names = lake_columns([(c.attnum, c.name) for c in version.columns])
     rows = [
@@ -86,7 +84,8 @@ def schema_diff(ctx: Context, table: str, since: Lsn | datetime, until: Lsn | da
     """Show what changed between two LSNs or times, by column identity."""
     from toolkit.history import versions
 
-    changes = versions.diff(ctx.lake.ledger, table, ctx.lsn(since), ctx.lsn(until))
+    opened = ctx.toolkit
+    changes = versions.diff(opened.lake.ledger, table, opened.lsn(since), opened.lsn(until))
     rows = [{"kind": c.kind, "column": c.column, "before": c.before, "after": c.after} for c in changes]
     ctx.output.table(rows, ["kind", "column", "before", "after"])
 
@@ -116,7 +115,7 @@ def schema_explain(ctx: Context, table: str, column: str | None) -> None:
             "first_row": s.seen and s.seen.first,
             "last_row": s.seen and s.seen.last,
         }
-        for s in column_life.explain(ctx.lake.ledger, table, column)
+        for s in column_life.explain(ctx.toolkit.lake.ledger, table, column)
     ]
     shown = [
         "attnum",
@@ -144,14 +143,23 @@ def schema_explain(ctx: Context, table: str, column: str | None) -> None:
 @command
 def rows(ctx: Context, table: str, as_of: Lsn | datetime | None, key: tuple[str, ...], limit: int) -> None:
     """Show the rows of a table at an LSN or a time, or all versions of one key."""
-    from toolkit.history import rows_at_lsn
-
     bad = next((k for k in key if "=" not in k), None)
     if bad is not None:
         raise click.BadParameter(f"{bad!r}: expected COLUMN=VALUE", param_hint="--key")
     pairs = dict(k.split("=", 1) for k in key) or None
-    at = None if as_of is None else ctx.lsn(as_of)
-    found = rows_at_lsn.read_rows(ctx.lake, table, at, pairs, limit=limit + 1 if limit else None)
+    found = ctx.toolkit.rows(table, as_of, pairs, limit=limit + 1 if limit else None)
     ctx.output.table(itertools.islice(found, limit or None), None)
     if next(found, None) is not None:
         click.echo(f"cdc: only the first {limit} rows are shown; --limit 0 shows all", err=True)
+
+
+@main.command()
+@click.option("--duckdb", is_flag=True, help="Print SQL that makes the views of `published` in DuckDB.")
+@command
+def published(ctx: Context, duckdb: bool) -> None:
+    """List the published tables: the LSN of each proof, and where a reader other than Spark finds the rows."""
+    if duckdb:
+        click.echo(ctx.toolkit.duckdb_script())
+        return
+    shown = ["table", "relation", "lsn", "proven_at", "status", "snapshot_id", "metadata"]
+    ctx.output.table(map(plain, ctx.toolkit.published()), shown)

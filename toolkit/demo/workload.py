@@ -91,7 +91,9 @@ def create_pgbench(server: EmbeddedServer, dbname: str = "postgres", scale: int 
     command = [server.program("pgbench"), "--initialize", f"--scale={scale}", "--quiet", conninfo]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise CdcError(f"pgbench could not make its tables: {done.stderr.strip().splitlines()[-1:]}")
+        raise CdcError(
+            f"pgbench could not make its tables: {done.stderr.strip().splitlines()[-1:]}; run `cdc demo` again"
+        )
     with psycopg.connect(conninfo, autocommit=True) as conn:
         conn.execute("alter table pgbench_history replica identity full")
 
@@ -156,7 +158,7 @@ def run_step(conn: Connection, step: DdlStep, names: Names | None = None, *, sec
             break
         except (errors.LockNotAvailable, errors.DeadlockDetected) as error:
             if time.monotonic() > end:
-                raise CdcError(f"DDL {step.title!r}: no lock within {seconds:.0f} s") from error
+                raise CdcError(f"DDL {step.title!r}: no lock within {seconds:.0f} s; run `cdc demo` again") from error
     if names is not None:
         names.release(step.renames)
 
@@ -230,7 +232,9 @@ class Load:
     def _raise(self) -> None:
         for session in self._sessions:
             if session.error is not None:
-                raise CdcError(f"load session {session.number}: {session.error}") from session.error
+                raise CdcError(
+                    f"load session {session.number}: {session.error}; run `cdc demo` again"
+                ) from session.error
 
 
 class _RollBack(Exception):

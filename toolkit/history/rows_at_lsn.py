@@ -102,15 +102,17 @@ def _require_known(ledger: Ledger, version: TableVersion, as_of: Lsn | None) -> 
     last = ledger.last()
     if last is None or as_of > last.complete_to:
         end = "it is empty" if last is None else f"it ends at {last.complete_to}"
-        raise ConfigError(f"rows of {version.identifier} as of {as_of}: the log does not reach that far, {end}")
+        raise ConfigError(
+            f"rows of {version.identifier} as of {as_of}: the log does not reach it, {end}; run `cdc drain`"
+        )
     as_of = ledger.exact_at(as_of)
     doing = f"rows of {version.identifier} as of {as_of}"
     verdict = verdicts(ledger, as_of).get(version.relid)
     if verdict is None or verdict.known is None:
-        raise ConfigError(f"{doing}: it was not captured yet at that LSN")
+        raise ConfigError(f"{doing}: it was not captured yet at that LSN; give a later one")
     if verdict.unknown:
         gap = verdict.unknown[0]
-        raise NotProven(f"{doing}: stale since {gap.end_lsn}: {gap.payload.reason}")
+        raise NotProven(f"{doing}: stale since {gap.end_lsn}: {gap.payload.reason}; give an LSN outside that time")
     then = ledger.latest_versions(as_of)[version.relid]
     if then.table.dropped:
         raise ConfigError(f"{doing}: it was dropped at {then.end_lsn}; give an LSN below")

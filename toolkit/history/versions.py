@@ -110,7 +110,7 @@ def diff(ledger: Ledger, table: str, start: Lsn, end: Lsn) -> tuple[Change, ...]
         UnknownTable: the name is unknown, or the table had no version yet at one of the LSNs.
     """
     if end < start:
-        raise ConfigError(f"comparing {table} from {start} to {end}: the first LSN is the later one")
+        raise ConfigError(f"comparing {table} from {start} to {end}: the first LSN is the later one; exchange them")
     log = _Log.read(ledger)
     found = _versions(log, table, start)
     return changes(_valid_at(found, table, start).table, _valid_at(found, table, end).table)

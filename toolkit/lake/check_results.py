@@ -1,18 +1,18 @@
 """Keep what checks found, in `ops.published`, `ops.parity_results` and `ops.parity_rows`; `ops.proofs` shows the ages.
 
-`toolkit.lake.table_states` writes `ops.table_states`.
+`toolkit.lake.table_states` writes `ops.table_states`, and `toolkit.lake.plans` writes `ops.plans`.
 
 Spark makes the tables. Their rows are written through pyiceberg: a few rows are not worth a Spark job.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from toolkit.lake import reads
+from toolkit.lake import reads, scans
 from toolkit.lake.proofs import PUBLISHED
-from toolkit.lake.tables import STATE_COLUMNS, STATES, create_small
+from toolkit.lake.tables import PLAN_COLUMNS, PLANS, STATE_COLUMNS, STATES, create_small
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import quote_spark
 
@@ -79,6 +79,7 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "lake": "map<string,string>",
     },
     STATES: STATE_COLUMNS,
+    PLANS: PLAN_COLUMNS,
 }
 _PROOFS_SQL = f"""SELECT `table`, status,
        upper(concat(hex(shiftrightunsigned(lsn, 32)), '/', hex(lsn & 4294967295))) AS proven_lsn, proven_at,
@@ -114,6 +115,16 @@ def write(config: Config, name: str, rows: Iterable[Mapping[str, Any]], *, overw
         table.overwrite(data)
     else:
         table.append(data)
+
+
+def replace_rows(config: Config, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Replace the rows of one of the tables if any differs. Starts no JVM; does nothing where the table is missing."""
+    if reads.metadata_location(config, name) is not None and _sorted(scans.scan(config, name)) != _sorted(rows):
+        write(config, name, rows, overwrite=True)
+
+
+def _sorted(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return sorted(rows, key=lambda row: tuple(str(value) for value in row.values()))
 
 
 def begin_rows(config: Config) -> Transaction:

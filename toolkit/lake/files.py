@@ -128,7 +128,7 @@ def moved_in(table: Table, key: PartitionKey, files: Sequence[Path]) -> Iterator
 def _local(location: str) -> str:
     parsed = urlparse(location)
     if parsed.scheme not in ("", "file"):
-        raise LakeError(f"writing {location}: only a warehouse in a file system can take a snapshot's files")
+        raise LakeError(f"writing {location}: a warehouse of files is needed; correct [lake] warehouse")
     return parsed.path if parsed.scheme else location
 
 

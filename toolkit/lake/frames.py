@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from toolkit.lake.tables import spark_schema
 from toolkit.rawlog.arrow import EVENT_SCHEMA
-from toolkit.values.errors import LakeError
+from toolkit.values.errors import DecodeError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -81,5 +81,5 @@ def _conform(batch: pa.RecordBatch) -> pa.RecordBatch:
     if batch.schema.equals(EVENT_SCHEMA):
         return batch
     if batch.schema.names != EVENT_SCHEMA.names:
-        raise LakeError(f"a batch has columns {batch.schema.names}, expected {EVENT_SCHEMA.names}")
+        raise DecodeError(f"a batch has columns {batch.schema.names}, expected {EVENT_SCHEMA.names}")
     return batch.cast(EVENT_SCHEMA)

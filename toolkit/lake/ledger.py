@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from toolkit.values.config import Config
 
-#: Kinds of which as many events are as somebody wrote messages and ran DDL: read only where they are asked for.
-_RECORDED = frozenset({Kind.DDL, Kind.MESSAGE})
+#: Kinds whose number grows with what users do: read only where they are asked for.
+_RECORDED = frozenset({Kind.DDL, Kind.MESSAGE, Kind.TRUNCATE})
 #: Snapshot summary property with the record of the batch that the snapshot committed: a cache of its `batch` event.
 SUMMARY_KEY = "cdc.batch"
 
@@ -92,7 +92,7 @@ class Ledger(LogReading):
         return super().last()
 
     def rows(self, kind: str) -> list[dict[str, Any]]:
-        """Give all events of a kind that is neither `row` nor `truncate`, in log order."""
+        """Give all events of a kind that is not of `BULK`, in log order."""
         if kind not in _RECORDED:
             return self._events.get(kind, [])
         if kind not in self._recorded:
@@ -140,7 +140,9 @@ class Ledger(LogReading):
             raise LakeError(f"committing batch {record.batch_id}: the lake has no {EVENTS} yet; run `cdc init` first")
         last = self.last()
         if last is not None and record.batch_id <= last.batch_id:
-            raise CommitConflict(f"committing batch {record.batch_id}: the ledger is at batch {last.batch_id} already")
+            raise CommitConflict(
+                f"committing batch {record.batch_id}: the ledger is at batch {last.batch_id} already; run it again"
+            )
         from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 
         from toolkit.lake import files as data

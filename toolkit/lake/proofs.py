@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from toolkit.rawlog.states import TableState, table_states, verdicts
 from toolkit.values.errors import NotProven
 from toolkit.values.lsn import Lsn
-from toolkit.values.names import lake_table, quote_spark
+from toolkit.values.names import META_PREFIX, lake_table, quote_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,11 +87,13 @@ def at_one_lsn(ledger: LogReader, spark: SparkSession, tables: Sequence[TableVer
     ]
     if newest is None or behind:
         at = "no LSN" if newest is None else str(Lsn(newest))
-        raise NotProven(f"reading at one LSN: proven at {at}, but not {', '.join(behind)}; cdc check, or name fewer")
+        raise NotProven(
+            f"reading at one LSN: proven at {at}, but not {', '.join(behind)}; run `cdc check`, or name fewer"
+        )
     for version in versions:
         row = rows[version.relid]
-        shown = shown_sql(spark, row["relation"], row["snapshot_id"])
-        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {lake_table(version.schema, version.name)} AS {shown}")
+        query = shown_sql(spark, row["relation"], row["snapshot_id"])
+        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {lake_table(version.schema, version.name)} AS {query}")
     return Lsn(newest)
 
 
@@ -107,9 +109,13 @@ def kept_tags(config: Config) -> frozenset[str]:
 def shown_sql(spark: SparkSession, name: str, snapshot_id: int) -> str:
     """The query for what readers see of a table snapshot of `current.<name>`: its own columns, by the names of then."""
     relation = f"current.{name} VERSION AS OF {snapshot_id}"
-    columns = spark.sql(f"SELECT * FROM {relation}").columns
-    shown = ", ".join(quote_spark(c) for c in columns if c == "_cdc_text" or not c.startswith("_cdc_"))
-    return f"SELECT {shown} FROM {relation}"
+    columns = ", ".join(map(quote_spark, shown(spark.sql(f"SELECT * FROM {relation}").columns)))
+    return f"SELECT {columns} FROM {relation}"
 
 
-__all__ = ["at_one_lsn", "current_states", "kept_tags", "proven", "shown_sql"]
+def shown(columns: Iterable[str]) -> tuple[str, ...]:
+    """Give the columns of a table of `current` that readers of `published` see."""
+    return tuple(c for c in columns if c == "_cdc_text" or not c.startswith(META_PREFIX))
+
+
+__all__ = ["at_one_lsn", "current_states", "kept_tags", "proven", "shown", "shown_sql"]

@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import reads, scans
 from toolkit.lake.proofs import PROVEN, PUBLISHED, shown_sql
+from toolkit.values.log_setup import logger
 from toolkit.values.names import quote_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from toolkit.values.config import Config
+
+_log = logger(__name__)
+#: Properties of a view: the table of `current` that it reads, and since when its own name is deprecated.
+READ, _DEPRECATED = "cdc.relation", "cdc.deprecated"
 
 
 def keep(config: Config, spark: SparkSession, name: str, snapshot_id: int | None, generation: int) -> str:
@@ -29,33 +35,61 @@ def keep(config: Config, spark: SparkSession, name: str, snapshot_id: int | None
     return tag
 
 
-def follow(config: Config, spark: SparkSession) -> None:
-    """Bring the views to `ops.published`, and drop those of tables that it no longer names, or names elsewhere."""
+def follow(config: Config, spark: SparkSession, now: datetime) -> None:
+    """Bring the views to `ops.published`, and keep deprecated views under the names that it has given up.
+
+    A table that was renamed is shown under its old name too, one that was dropped as it was last proven. `[check]
+    deprecated_days` after `now`, the time of the first check that finds it so, the view is dropped.
+    """
     # Of two proofs under one name, that of a table which has left it is the older one.
     rows = (row for row in scans.scan(config, PUBLISHED) if row["relation"] is not None)
     wanted = {row["relation"]: row for row in sorted(rows, key=lambda row: (row["proven_at"], row["relation"]))}
     for name, row in wanted.items():
-        known = reads.properties(config, f"published.{name}")
-        ours = known.get("cdc.query") == _digest(
-            reads.view_sql(config, f"published.{name}") or ""
-        )  # not replaced since
-        if ours and known.get("cdc.relid") == str(row["relid"]) and known.get("cdc.tag") == row["tag"]:
-            continue
-        if reads.tags(config, f"current.{name}").get(row["tag"]) == row["snapshot_id"]:  # else it cannot be shown
-            _create(spark, row)
+        _show(config, spark, name, row)
+    renamed = {str(row["relid"]): row for row in wanted.values()}
     for name in set(reads.tables(config, "published", "VIEW")) - wanted.keys():
-        if "cdc.relid" in reads.properties(config, f"published.{name}"):  # else the view is not the toolkit's
+        known = reads.properties(config, f"published.{name}")
+        if "cdc.relid" not in known:  # the view is not the toolkit's
+            continue
+        since = datetime.fromisoformat(known.get(_DEPRECATED, now.isoformat()))
+        last: dict[str, Any] = {"relid": known["cdc.relid"], "tag": known["cdc.tag"], "relation": known.get(READ, name)}
+        last["snapshot_id"] = reads.tags(config, f"current.{last['relation']}").get(last["tag"])
+        row = renamed.get(known["cdc.relid"], last)
+        if now - since >= timedelta(days=config.check.deprecated_days) or row["snapshot_id"] is None:
             spark.sql(f"DROP VIEW published.{quote_spark(name)}")
+            continue
+        if _DEPRECATED not in known:
+            instead = None if row is last else f"published.{row['relation']}"
+            _log.warning("view deprecated", extra={"view": f"published.{name}", "instead": instead})
+        _show(config, spark, name, row, since)
 
 
-def _create(spark: SparkSession, row: Mapping[str, Any]) -> None:
-    name = row["relation"]
+def _show(
+    config: Config, spark: SparkSession, name: str, row: Mapping[str, Any], deprecated: datetime | None = None
+) -> None:
+    """Make one view show a table snapshot of `current`, unless it does so already or the snapshot is not there."""
+    known = reads.properties(config, f"published.{name}")
+    ours = known.get("cdc.query") == _digest(reads.view_sql(config, f"published.{name}") or "")  # not replaced since
+    wanted = {"cdc.relid": str(row["relid"]), "cdc.tag": row["tag"], READ: row["relation"]}
+    again = deprecated is None and _DEPRECATED in known  # a table has taken the name
+    if deprecated is not None:
+        wanted[_DEPRECATED] = deprecated.isoformat()
+    if ours and wanted.items() <= known.items() and not again:
+        return
+    if (
+        reads.tags(config, f"current.{row['relation']}").get(row["tag"]) == row["snapshot_id"]
+    ):  # else it cannot be shown
+        _create(spark, name, row["snapshot_id"], wanted)
+        if again:
+            spark.sql(f"ALTER VIEW published.{quote_spark(name)} UNSET TBLPROPERTIES ('{_DEPRECATED}')")
+
+
+def _create(spark: SparkSession, name: str, snapshot_id: int, known: Mapping[str, str]) -> None:
     # A view keeps the column names it was created with, whatever `current` becomes later. It also keeps its properties
     # when another program replaces it: the digest of the query shows whether the view is still the toolkit's.
-    query = shown_sql(spark, name, row["snapshot_id"])
-    known = {"cdc.relid": row["relid"], "cdc.tag": row["tag"], "cdc.query": _digest(query)}
-    properties = ", ".join(f"'{key}' = '{value}'" for key, value in known.items())
-    spark.sql(f"CREATE OR REPLACE VIEW published.{name} TBLPROPERTIES ({properties}) AS {query}")
+    query = shown_sql(spark, known[READ], snapshot_id)
+    properties = ", ".join(f"'{key}' = '{value}'" for key, value in {**known, "cdc.query": _digest(query)}.items())
+    spark.sql(f"CREATE OR REPLACE VIEW published.{quote_spark(name)} TBLPROPERTIES ({properties}) AS {query}")
 
 
 def _digest(query: str) -> str:

@@ -48,7 +48,7 @@ def _locations(config: Config, table: str) -> tuple[str | None, str | None]:
                 (config.lake.catalog, namespace, name),
             ).fetchone()
     except sqlite3.OperationalError as error:
-        raise LakeError(f"reading the catalog {database}: {error}") from None
+        raise LakeError(f"reading the catalog {database}: {error}; run it again, or restore that file") from None
     except sqlite3.DatabaseError as error:
         raise LakeError(f"reading the catalog {database}: {error}; [lake] uri must name an Iceberg catalog") from None
     return (row[0], row[1]) if row else (None, None)
@@ -182,7 +182,7 @@ def tables(config: Config, namespace: str, kind: str = "TABLE") -> tuple[str, ..
                 (config.lake.catalog, namespace, kind),
             ).fetchall()
         except sqlite3.OperationalError as error:
-            raise LakeError(f"reading the catalog {database}: {error}") from None
+            raise LakeError(f"reading the catalog {database}: {error}; run it again, or restore that file") from None
     return tuple(row[0] for row in rows)
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.lake.java import find_java
 from toolkit.lake.tables import require_writable
+from toolkit.values import progress
 from toolkit.values.errors import LakeError
 from toolkit.values.process_env import environment
 from toolkit.values.resources import ROOT
@@ -210,7 +211,12 @@ def _start(config: Config, settings: dict[str, str]) -> SparkSession:
         conf.set("spark.authenticate.secret", secrets.token_hex(32))  # for other local masters Spark makes its own
     log_path = config.work_dir / LOG_NAME
     with environment(variables):
-        with log_path.open("wb") as log, _submit_arguments(conf.getAll()) as arguments, environment(arguments):
+        with (
+            progress.stage("starting Spark"),
+            log_path.open("wb") as log,
+            _submit_arguments(conf.getAll()) as arguments,
+            environment(arguments),
+        ):
             try:
                 with _uninterrupted():  # pyspark forgets a JVM that it has started and not yet reached, and it stays
                     gateway = launch_gateway(None, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]

@@ -79,7 +79,9 @@ def commit_batch(
     else:
         landed = _committed(config, record)
         if landed is None:
-            raise LakeError(f"committing batch {record.batch_id}: Spark reports success, but {EVENTS} does not have it")
+            raise LakeError(
+                f"committing batch {record.batch_id}: Spark reports success, but {EVENTS} lacks it; run it again"
+            )
     durable.sync_commit(config, EVENTS, landed)
     return landed
 
@@ -130,4 +132,4 @@ def _refusal(record: BatchRecord, error: Exception) -> CdcError:
     causes = re.findall(r"^(?:Caused by: )?((?:\w+\.)*\w*(?:Error|Exception)\b.*)$", text, re.MULTILINE)
     unknown = " (it is not known whether it landed; the next run finds out)" if "CommitStateUnknown" in text else ""
     reason = (causes[-1] if causes else next(iter(text.splitlines()), type(error).__name__))[:300]
-    return LakeError(f"committing batch {record.batch_id}: {reason}{unknown}")
+    return LakeError(f"committing batch {record.batch_id}: {reason}{unknown}; run it again")

@@ -5,33 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from toolkit.lake import check_results, reads, scans
-from toolkit.lake.ledger import Ledger
+from toolkit.lake import check_results
 from toolkit.lake.proofs import current_states
 from toolkit.lake.tables import STATE_COLUMNS, STATES
 from toolkit.rawlog.states import State, TableState, dropped_tables, verdicts
 
 if TYPE_CHECKING:
     from toolkit.rawlog.store import LogReader
-    from toolkit.values.config import Config
 
 
-def write(config: Config) -> None:
-    """Write the current states, if any differs from what is there. Starts no JVM; does nothing without a log."""
-    if reads.metadata_location(config, STATES) is None:
-        return
-    ledger = Ledger(config)
-    found = rows(ledger, current_states(ledger))
-    kept = sorted(scans.scan(config, STATES), key=lambda row: int(row["relid"]))
-    if kept == found:
-        return
-    from toolkit.lake.jdbc import JdbcCatalog
-
-    table, data = JdbcCatalog(config).load_table(STATES), check_results.to_arrow(STATES, found)
-    if kept:
-        table.overwrite(data)
-    else:
-        table.append(data)
+def write(ledger: LogReader) -> None:
+    """Write the current states, if any differs from what is there. Starts no JVM."""
+    check_results.replace_rows(ledger.config, STATES, rows(ledger, current_states(ledger)))
 
 
 def rows(ledger: LogReader, states: Iterable[TableState]) -> list[dict[str, Any]]:

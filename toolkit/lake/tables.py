@@ -36,6 +36,16 @@ STATE_COLUMNS: Mapping[str, str] = {
     "schema_id": "bigint",
     "batch_id": "bigint",
 }
+#: How the tables are built from the log up to the newest batch: what a plain `dbt run` builds.
+PLANS = "ops.plans"
+PLAN_COLUMNS: Mapping[str, str] = {
+    "layer": "string",
+    "relid": "bigint",
+    "plan": "string",  # JSON of `toolkit.rawlog.plan.TablePlan`
+    "generation": "bigint",
+    "batch_id": "bigint",
+    "upto": "bigint",
+}
 NAMESPACES = ("raw", "staging", "current", "history", "ops", "published")
 
 #: Columns whose bounds choose files. No reader filters by the others, and bounds of images would only cost.
@@ -78,7 +88,7 @@ def spark_schema() -> str:
 
 
 def ensure(spark: SparkSession, config: Config) -> None:
-    """Make the namespaces, `raw.events` and `ops.table_states` where they are missing.
+    """Make the namespaces, `raw.events`, and the tables that commands keep for dbt where they are missing.
 
     The new table gets an empty first snapshot: a batch commits against the snapshot that its ledger was read at, so
     there has to be one.
@@ -94,13 +104,14 @@ def ensure(spark: SparkSession, config: Config) -> None:
     )
     if spark.table(f"{table}.snapshots").isEmpty():
         spark.table(table).where("false").writeTo(table).append()
-    ensure_states(spark, config)
+    ensure_judged(spark, config)
 
 
-def ensure_states(spark: SparkSession, config: Config) -> None:
-    """Create `ops.table_states` where it is missing. Lakes of earlier versions get it in a build."""
-    if reads.metadata_location(config, STATES) is None:
-        create_small(spark, STATES, STATE_COLUMNS)
+def ensure_judged(spark: SparkSession, config: Config) -> None:
+    """Create `ops.table_states` and `ops.plans` where missing. Lakes of earlier versions get them in a build."""
+    for name, columns in ((STATES, STATE_COLUMNS), (PLANS, PLAN_COLUMNS)):
+        if reads.metadata_location(config, name) is None:
+            create_small(spark, name, columns)
 
 
 def create_small(spark: SparkSession, name: str, columns: Mapping[str, str]) -> None:

@@ -55,7 +55,7 @@ def tend(
     # The commit of a compaction is the newest one: it has to say what the one before it said.
     position = {k: v for k, v in (present.get("summary") or {}).items() if k.startswith(_POSITION)}
     if table.startswith("current.") and not position:
-        return Upkeep(table, skipped="somebody else wrote to it after its build: cdc check tells what")
+        return Upkeep(table, skipped="somebody else wrote to it after its build: run `cdc check`")
     merging = _saying(actions.rewriteDataFiles(native).option("min-input-files", str(_MIN_FILES)), position).execute()
     if native.currentSnapshot().allManifests(native.io()).size() >= _MIN_MANIFESTS:
         _saying(actions.rewriteManifests(native), position).execute()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from toolkit.values import progress
 from toolkit.values.errors import LakeError
 
 if TYPE_CHECKING:
@@ -48,10 +49,12 @@ def maintain(config: Config) -> tuple[Upkeep, ...]:
     shown = kept_tags(config)
     spark = session.own_session(config)
     done = []
-    for namespace in _NAMESPACES:
-        since = now - timedelta(days=min(days, _LOG_DAYS) if namespace == "raw" else days)
-        done += [
-            upkeep.tend(spark, config, f"{namespace}.{table}", keep_tags=shown, since=since, orphans=orphans)
-            for table in reads.tables(config, namespace)
-        ]
+    names = [(namespace, table) for namespace in _NAMESPACES for table in reads.tables(config, namespace)]
+    with progress.stage("maintaining", "tables", len(names)) as stage:
+        for namespace, table in names:
+            since = now - timedelta(days=min(days, _LOG_DAYS) if namespace == "raw" else days)
+            stage.detail = f"{namespace}.{table}"
+            stage.show()
+            done.append(upkeep.tend(spark, config, stage.detail, keep_tags=shown, since=since, orphans=orphans))
+            stage.add()
     return tuple(done)

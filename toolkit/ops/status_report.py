@@ -67,7 +67,7 @@ class Status:
     tables: tuple[TableStatus, ...]
     stage: str | None = None  # the first stage of `cdc init` that is not done; None when capture is complete
     dropped: tuple[DroppedTable, ...] = ()
-    not_captured: dict[str, str] = field(default_factory=dict)  # tables that a pattern selects, with the reason
+    not_captured: dict[str, str] = field(default_factory=dict)  # tables that are asked for, with the reason
     notes: dict[str, str] = field(default_factory=dict)  # what SELECT shows of a table beyond the rows of the lake
 
     @property
@@ -106,7 +106,7 @@ def status(config: Config) -> Status:
             lag = max(0, slot.flush_lsn(source.conn) - last.complete_to)
             refused = slot_drain.refusal(source, last)
             stage = stages.next_stage(config, source.conn)
-            left = {relation.identifier: why for relation, why in catalog.left_out(source.conn, config).items()}
+            left = catalog.not_captured(source.conn, config, ticks=source.by_ticks)
             inherited = catalog.inherited(source.conn)
             notes = {t.table: inherited[t.relid] for t in tables if t.relid in inherited}
         problem = refused

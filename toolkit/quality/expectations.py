@@ -14,11 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.quality import data_docs
+from toolkit.quality import report_page
 from toolkit.quality.published_state import Standing, after, columns, standing
 from toolkit.quality.report import CheckReport, as_text
 from toolkit.values.config import CheckConfig
 from toolkit.values.errors import CdcError
+from toolkit.values.names import in_one_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,15 +37,17 @@ def directory(config: Config) -> Path:
 
 
 def write(config: Config, report: CheckReport) -> tuple[Path, ...]:
-    """Write `parity.txt`, `parity.json` and `junit.xml`; return them and the index of the Data Docs."""
+    """Write `parity.txt`, `parity.json`, `junit.xml` and `report.html`, which links to the Data Docs; return them."""
     target = directory(config)
     target.mkdir(parents=True, exist_ok=True)
     text, data, junit = target / "parity.txt", target / "parity.json", target / "junit.xml"
-    files = (text, data, junit, target / "data_docs" / "index.html")
+    files = (text, data, junit, target / "report.html")
+    pages = sorted(page.relative_to(target).as_posix() for page in (target / "data_docs").glob("validations/**/*.html"))
     report = replace(report, reports=tuple(str(f) for f in files))
     text.write_text(as_text(report), encoding="utf-8")
     data.write_text(json.dumps(report.to_dict(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     junit.write_bytes(_junit(report))
+    files[-1].write_text(report_page.render(report, pages), encoding="utf-8")
     return files
 
 
@@ -135,7 +138,7 @@ def _run(report: CheckReport, docs: Path, standing: Standing, limits: CheckConfi
         (orphans_suite(), references, "name"),
     ):
         for column in data.columns.intersection(["table", "name", "references"]):
-            data[column] = data[column].map(data_docs.masked)
+            data[column] = data[column].map(_without_markup)
         asset = source.add_dataframe_asset(suite.name)
         definition = context.validation_definitions.add(
             gx.ValidationDefinition(
@@ -156,7 +159,6 @@ def _run(report: CheckReport, docs: Path, standing: Standing, limits: CheckConfi
         )
         success[suite.name] = bool(result.success)
     context.build_data_docs(site_names=["parity"])
-    data_docs.finish(docs, report)
     return success
 
 
@@ -227,6 +229,14 @@ def frame(report: CheckReport) -> pd.DataFrame:
     return found.astype(dict.fromkeys(_COUNTS, "Int64") | {"table": object, "lsn": object, "status": object})
 
 
+def _without_markup(text: str | None) -> str | None:
+    """Replace what means something in Great Expectations' pages and templates by its full-width form.
+
+    Its pages show names as they are, so a name could be markup.
+    """
+    return None if text is None else in_one_line(text).translate({ord(c): ord(c) + 0xFEE0 for c in "<>&\"'${}"})
+
+
 def _junit(report: CheckReport) -> bytes:
     """Write one test case per table: a difference is a failure, a table not compared is an error."""
     failures = sum(t.status == "different" for t in report.tables)
@@ -235,17 +245,12 @@ def _junit(report: CheckReport) -> bytes:
         "testsuite", name=SUITE, tests=str(len(report.tables)), failures=str(failures), errors=str(errors), skipped="0"
     )
     for table in report.tables:
-        case = ET.SubElement(root, "testcase", classname=SUITE, name=table.table)
+        case = ET.SubElement(root, "testcase", classname=SUITE, name=in_one_line(table.table))
         if table.status != "identical":
             kind = "failure" if table.status == "different" else "error"
             message = f"{table.status}: {table.reason or 'rows differ'}"
-            ET.SubElement(case, kind, message=_printable(message)).text = _printable(
+            ET.SubElement(case, kind, message=in_one_line(message)).text = in_one_line(
                 f"modified {table.modified}, added {table.added}, removed {table.removed}"
             )
     text: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
     return text
-
-
-def _printable(text: str) -> str:
-    """Remove the control characters that XML does not allow."""
-    return "".join(c if c >= " " or c in "\t\n" else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from toolkit.quality import source_rows
 from toolkit.quality.report import CheckReport, Classes, Reference, Sample, Status, TableCheck, noted
 from toolkit.quality.row_classes import classify
+from toolkit.values import progress
 from toolkit.values.errors import CdcError
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
@@ -77,9 +78,10 @@ def check(config: Config, tables: Sequence[str] = (), *, drain: Drain, build: Bu
 
     rows = DifferingRows(config)
     report = compare(config, tables, drain=drain, build=build, full=full, rows=rows)
-    expectations.validate(config, report)
-    rows.commit()
-    report = replace(report, published=published.publish(config, report, complete=not tables, at=rows.checked_at))
+    with progress.stage("publishing"):
+        expectations.validate(config, report)
+        rows.commit()
+        report = replace(report, published=published.publish(config, report, complete=not tables, at=rows.checked_at))
     return replace(report, reports=tuple(str(path) for path in expectations.write(config, report)))
 
 
@@ -164,7 +166,7 @@ def _take_source(source: Source, wanted: set[int], proofs: Mapping[int, Proof]) 
         locks.limit(other, seconds=config.check.cut_seconds)
         tables = [t for t in catalog.published_tables(other, config) if not wanted or t.relid in wanted]
         fingerprints = row_lines.fingerprints(source.conn, config, [t.relid for t in tables])
-        for table in tables:
+        for table in progress.each("reading the source", "tables", tables):
             found = _Taken(comparison(table, config.check.buckets), None, None, fingerprints.get(table.relid))
             proof = proofs.get(table.relid)
             if proof is not None and proof.fingerprint == found.fingerprint:
@@ -181,9 +183,13 @@ def _read(source: Source, other: Connection, table: _Taken) -> _Taken:
     plan = table.plan
     sums = Sums(plan.buckets)
     try:
-        with source_rows.lines(source.conn, other, plan, config=source.config) as blocks:
+        with (
+            source_rows.lines(source.conn, other, plan, config=source.config) as blocks,
+            progress.stage(plan.table.identifier, "rows") as stage,
+        ):
             for lines in blocks:
                 sums.add(lines)
+                stage.add(len(lines))
     except (row_lines.TableMoved, connection.DriverError) as error:
         by = exact_cut.holders(other, plan.table.relid)
         return replace(table, reason=connection.unread(error) + (f" by {by}" if by else ""), proof=None)
@@ -251,7 +257,7 @@ class _Comparing:
         found: list[TableCheck] = []
         sides: list[Side] = []
         made = self.made
-        for relid in sorted(self.live.keys() | self.taken.keys()):
+        for relid in progress.each("comparing", "tables", sorted(self.live.keys() | self.taken.keys())):
             refused = self._refused(relid)
             if refused is not None:
                 found.append(refused)
@@ -259,7 +265,7 @@ class _Comparing:
             made[relid] = applied(self.config, self.live[relid])
             if made[relid].exists and self.since.late(relid, made[relid].build):
                 reason = "it was built to an earlier LSN while the check was taken, by another run of dbt"
-                found.append(replace(self._named(self.live[relid]), reason=reason, remedy="cdc check again"))
+                found.append(replace(self._named(self.live[relid]), reason=reason, remedy="cdc check"))
                 continue
             shape = misshapen(self.live[relid], made[relid])
             if shape is not None:
@@ -277,7 +283,8 @@ class _Comparing:
             # Was captured and is no longer published: cannot be compared, so it is not green.
             state = self.states[relid]
             found.append(_stale(TableCheck(state.table, relid, "not_taken"), state))
-        figures = self._lake_figures(sides)
+        with progress.stage(f"reading {len(sides)} tables of the lake"):
+            figures = self._lake_figures(sides)
         for side in sides:
             result = self._named(side.plan.table)
             if not made[side.plan.table.relid].exists:
@@ -334,12 +341,12 @@ class _Comparing:
         if state is not None and not state.comparable:
             return _stale(result, state)
         if taken is None:
-            return replace(result, reason="the source no longer publishes it", remedy="cdc check again")
+            return replace(result, reason="the source no longer publishes it", remedy="cdc check")
         if taken.figures is None and taken.proof is None:
-            return replace(result, reason=taken.reason, remedy="cdc check again")
+            return replace(result, reason=taken.reason, remedy="cdc check")
         if not source_rows.alike(comparison(table, 1), taken.plan):
             reason = "the source's columns are not those of the log at this LSN: altered while the check was taken"
-            return replace(result, reason=reason, remedy="cdc check again")
+            return replace(result, reason=reason, remedy="cdc check")
         return None
 
     def _incremental(self, side: Side) -> TableCheck | None:
@@ -368,11 +375,11 @@ class _Comparing:
                 samples = self._explained(side, done.samples)
                 return _blamed(replace(done, samples=samples), plan)
         except (CdcError, connection.DriverError) as error:
-            return replace(result, reason=connection.unread(error), remedy="cdc check again")
+            return replace(result, reason=connection.unread(error), remedy="cdc check")
         with self.source.another() as other:
             self.taken[relid] = _read(self.source, other, self.taken[relid])
         taken = self.taken[relid]
-        return None if taken.figures is not None else replace(result, reason=taken.reason, remedy="cdc check again")
+        return None if taken.figures is not None else replace(result, reason=taken.reason, remedy="cdc check")
 
     def _lake_figures(self, sides: Sequence[Side]) -> dict[int, Figures | Exception]:
         """Give the lake's figures by relid. If the job for all tables fails, each table gets a job of its own."""

@@ -32,7 +32,7 @@ def publish(
     """Move the views of tables that are proven identical to the table snapshots that were compared.
 
     Tables that are not proven keep their last view. With `complete` (every table was checked), the views of tables that
-    no longer exist are dropped. `at` is the time of the check (now if None).
+    no longer exist are deprecated, and dropped later. `at` is the time of the check (now if None).
 
     Returns the names of the tables whose view moved.
     """
@@ -70,10 +70,10 @@ def publish(
     if complete and report.lsn is not None:
         kept = {relid: row for relid, row in before.items() if relid in tables or relid in after}
     check_results.write(config, PUBLISHED, (kept | after).values(), overwrite=True)
-    published_views.follow(config, spark)
+    published_views.follow(config, spark, now)
     results = [_result(report, result, after[result.relid], result.table in moved, now) for result in report.tables]
     check_results.write(config, check_results.RESULTS, results, overwrite=False)
-    table_states.write(config)
+    table_states.write(Ledger(config))
     return tuple(moved)
 
 

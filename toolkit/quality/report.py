@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from toolkit.values.lsn import Lsn
+from toolkit.values.names import in_one_line
 from toolkit.values.table import ForeignKey
 
 Status = Literal["identical", "different", "stale", "not_taken"]
@@ -234,7 +235,7 @@ def as_text(report: CheckReport) -> str:
             lines += [_sample_line(s) for s in table.samples]
     for said in map(report.in_words, report.references):
         lines += ["", said] if said else []
-    return "\n".join(lines) + "\n"
+    return "\n".join(map(in_one_line, lines)) + "\n"
 
 
 def headline(report: CheckReport) -> str:

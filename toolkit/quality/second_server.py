@@ -87,7 +87,7 @@ def _wanted(config: Config, mine: dict[str, TableVersion], tables: Sequence[str]
     for name in tables:
         full = name if name in mine else f"public.{name}"
         if full not in mine:
-            raise UnknownTable(f"the source has no table {name!r}")
+            raise UnknownTable(f"the source has no table {name!r}; name one that `cdc status` lists")
         found.append(full)
     return found
 
@@ -138,7 +138,7 @@ def _compared(
                 directory=directory,
             )
     except (CdcError, connection.DriverError) as error:
-        return replace(result, reason=connection.one_line(error), remedy="cdc check again")
+        return replace(result, reason=connection.one_line(error), remedy="cdc check")
     alike = sum(f.rows for bucket, f in source.items() if bucket not in buckets)
     return replace(
         result,

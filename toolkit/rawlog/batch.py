@@ -64,7 +64,7 @@ class BatchRecord:
         if self.format != FORMAT:
             raise LakeError(
                 f"the log up to batch {self.batch_id} is of format {self.format}, and this version orders events by"
-                f" format {FORMAT}: start a new log with `cdc init --new-generation`"
+                f" format {FORMAT}; start a new log with `cdc init --new-generation`"
             )
 
     def next(
@@ -138,6 +138,6 @@ def batch_events(record: BatchRecord, events: Sequence[Event]) -> list[Event]:
     for event in events:
         if event.batch_id != record.batch_id or event.kind == Kind.BATCH:
             raise LakeError(
-                f"committing batch {record.batch_id}: a {event.kind} event of batch {event.batch_id} is in it"
+                f"committing batch {record.batch_id}: a {event.kind} event of batch {event.batch_id}; run it again"
             )
     return [*events, batch_event(record)]

@@ -30,7 +30,7 @@ class Kind(StrEnum):
 
 
 #: Kinds whose events are as many as the changes; no reading gives them.
-BULK = frozenset({Kind.ROW, Kind.TRUNCATE, Kind.LOGGED})
+BULK = frozenset({Kind.ROW, Kind.LOGGED})
 
 
 class Origin(StrEnum):

@@ -45,10 +45,12 @@ class MemoryLog:
     ) -> int:
         """Commit a batch as `toolkit.rawlog.store.RawLog` says."""
         if base != self.commits:
-            raise CommitConflict(f"committing batch {record.batch_id}: another runner committed first")
+            raise CommitConflict(f"committing batch {record.batch_id}: another runner committed first; run it again")
         last = self.reading().last()
         if last is not None and record.batch_id <= last.batch_id:
-            raise CommitConflict(f"committing batch {record.batch_id}: the ledger is at batch {last.batch_id} already")
+            raise CommitConflict(
+                f"committing batch {record.batch_id}: the ledger is at batch {last.batch_id} already; run it again"
+            )
         made = [{name: getattr(event, name) for name in _NAMES} for event in batch_events(record, events)]
         for task in tasks:
             for part in self._decode(task):

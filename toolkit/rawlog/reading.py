@@ -45,7 +45,7 @@ class LogReading(ABC):
 
     @abstractmethod
     def rows(self, kind: str) -> Sequence[Mapping[str, Any]]:
-        """Give all events of a kind that is neither `row` nor `truncate`, in log order."""
+        """Give all events of a kind that is not of `BULK`, in log order."""
 
     def last(self) -> BatchRecord | None:
         """Give the newest batch; None before the first."""
@@ -103,6 +103,10 @@ class LogReading(ABC):
     def baselines(self) -> tuple[TableEvent[Baseline], ...]:
         """Give all `baseline` events, in log order."""
         return self._typed(Kind.BASELINE, Baseline.from_json)
+
+    def truncates(self) -> tuple[TableEvent[None], ...]:
+        """Give all `truncate` events, in log order."""
+        return self._typed(Kind.TRUNCATE, lambda _: None)
 
     def ddl_events(self) -> tuple[TableEvent[SchemaChange], ...]:
         """Give all `ddl` events, in log order."""

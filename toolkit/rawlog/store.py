@@ -25,7 +25,7 @@ class LogReader(Protocol):
         """Give the state of the log that is read: the base of the next commit."""
 
     def rows(self, kind: str) -> Sequence[Mapping[str, Any]]:
-        """Give all events of a kind that is neither `row` nor `truncate`, in log order."""
+        """Give all events of a kind that is not of `BULK`, in log order."""
 
     def last(self) -> BatchRecord | None:
         """Give the newest ledger row, or None before the first batch."""
@@ -41,6 +41,9 @@ class LogReader(Protocol):
 
     def baselines(self) -> tuple[TableEvent[Baseline], ...]:
         """Give all `baseline` events, in log order."""
+
+    def truncates(self) -> tuple[TableEvent[None], ...]:
+        """Give all `truncate` events, in log order."""
 
     def ddl_events(self) -> tuple[TableEvent[SchemaChange], ...]:
         """Give all `ddl` events, in log order."""

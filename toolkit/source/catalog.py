@@ -112,7 +112,7 @@ def left_out(conn: Connection, config: Config) -> dict[Relation, str]:
     A table that `[source] tables` names in full, or a schema that is published whole, is never left out.
     """
     source = config.source
-    if source.new_tables == "publish":
+    if source.whole_schemas:
         return {}
     asked = [r for r in matching(conn, config) if r.kind == "r" and not source.names_in_full(r.schema, r.name)]
     held, reasons = publications(conn, config), without_identity(conn)
@@ -121,6 +121,30 @@ def left_out(conn: Connection, config: Config) -> dict[Relation, str]:
         for r in asked
         if r.relid in reasons and config.through_slot(r.schema, r.name) and not any(p.holds(r) for p in held)
     }
+
+
+def not_captured(conn: Connection, config: Config, *, ticks: bool) -> dict[str, str]:
+    """Tables that the configuration asks for and that have no rows in the log, by name: why, and what to do."""
+    left, held = left_out(conn, config), publications(conn, config)
+    found: dict[str, str] = {}
+    asked = [r for r in matching(conn, config) if config.capture_of(r.schema, r.name).capture != "schema"]
+    inside = {r.relid for r in asked if any(p.holds(r) for p in held)}
+    while below := {r.relid for r in asked if inside.intersection(r.parents)} - inside:
+        inside |= below
+    for relation in asked:
+        if relation.kind in "rp" and relation.persistence == "u":
+            found[relation.identifier] = (
+                f"is unlogged: its changes are not in the WAL; run: alter table {relation.identifier} set logged, then"
+                " `cdc init`; or name it in [source] exclude"
+            )
+        elif relation in left:
+            found[relation.identifier] = left[relation]
+        elif relation.capturable and not ticks and config.through_slot(relation.schema, relation.name):
+            if relation.relid not in inside:
+                found[relation.identifier] = "is in no publication; run `cdc init`, or name it in [source] exclude"
+            elif relation.kind == "p" and not any(p.via_root for p in held):
+                found[relation.identifier] = "is partitioned: its partitions are captured, each as a table of its own"
+    return found
 
 
 def selected_relations(conn: Connection, config: Config) -> tuple[Relation, ...]:

@@ -233,9 +233,8 @@ def health(conn: Connection) -> Iterator[tuple[str, str, str]]:
             "run `cdc drain` more often: it empties the parts that earlier ones left, but those of open writers",
         )
     if row["seconds"] is not None and row["seconds"] > _LONG_SECONDS:
-        name = row["pid"] if row["pid"].startswith("prepared") else f"pid {row['pid']}"
         yield (
-            f"transaction of {name} ({row['role']})",
+            f"transaction of {row['name']} ({row['role']})",
             f"is open for {row['seconds']} s: its changes come when it ends, and what it wrote into cannot be purged",
             "end it, if nobody waits for it",
         )

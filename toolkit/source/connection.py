@@ -78,7 +78,7 @@ def _require_own_schema(connection: Connection) -> None:
     if foreign is not None:
         connection.close()
         raise PreflightFailed(
-            f"{foreign[0]} belongs to role {foreign[1]}, which is neither a superuser nor the role of this session:"
+            f"{foreign[0]} belongs to role {foreign[1]}, which is neither a superuser nor the role of this session;"
             " connect as the role that ran `cdc init`, or drop the object and run `cdc init`"
         )
 

@@ -85,7 +85,9 @@ def without_slot(
             finally:
                 attempt.close()
             if time.monotonic() > deadline:
-                raise SlotError(f"no exact snapshot in {config.check.cut_seconds:g} s: {why}")
+                raise SlotError(
+                    f"no exact snapshot in {config.check.cut_seconds:g} s: {why}; raise [check] cut_seconds"
+                )
             time.sleep(_BETWEEN)
 
 

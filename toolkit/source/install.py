@@ -14,7 +14,7 @@ from toolkit.values import resources
 from toolkit.values.config import Config
 from toolkit.values.errors import CdcError, ConfigError, PreflightFailed
 from toolkit.values.log_setup import logger
-from toolkit.values.names import quote_postgres
+from toolkit.values.names import postgres_regex, quote_postgres
 from toolkit.values.table import TableVersion
 
 _log = logger(__name__)
@@ -63,6 +63,7 @@ def objects_sql(
     parts += change_log.install_sql(config, ticks=ticks)
     if not ticks:
         parts += [f"{statement};\n" for statement in _publication_sql(config, tables, publication)]
+    parts.append(_new_tables_sql(config, ticks=ticks))
     parts.append(resources.load("install/45_seal"))  # of all functions, those of the change log too
     return "\n".join(parts)
 
@@ -197,6 +198,7 @@ def _publication_sql(
     if state is not None:
         if state.all_tables:
             return []
+        _require_kept_out(config, state)
         schemas = [s for s in schemas if s not in state.schemas]
         alone = [t for t in alone if t.relid not in state.relids and t.schema not in state.schemas]
         verb, clause = "alter", "add "
@@ -212,6 +214,34 @@ def _publication_sql(
     return changed if state is not None else [*(changed or [head]), _made(source.own)]
 
 
+def _require_kept_out(config: Config, state: catalog.PublicationState) -> None:
+    """Refuse to leave tables out of a schema that the publication has whole: it would bring them all the same."""
+    source = config.source
+    for pattern in source.exclude if source.new_tables == "publish" else ():
+        for schema in sorted(state.schemas):
+            if fnmatch.fnmatchcase(schema, pattern.rpartition(".")[0]):
+                raise ConfigError(
+                    f"[source] exclude {pattern!r} cannot be kept: publication {state.name!r} has schema {schema}"
+                    f" whole; run: alter publication {quote_postgres(state.name)} drop tables in schema"
+                    f" {quote_postgres(schema)}, then `cdc init`, which copies its tables again"
+                )
+
+
+def _new_tables_sql(config: Config, *, ticks: bool) -> str:
+    """The note by which `cdc.publish_new` knows the tables to publish from their CREATE on."""
+    source = config.source
+    if source.new_tables != "publish" or source.own is None or source.capture != "slot" or ticks:
+        return "delete from cdc.settings where name = 'new_tables';\n"
+    others = (name for name, table in config.table.items() if table.capture in ("change_log", "schema"))
+    chosen = {"publication": source.own, "tables": [*map(postgres_regex, source.tables)]}
+    chosen |= {"exclude": [*map(postgres_regex, (*source.exclude, *others))]}
+    return (
+        "insert into cdc.settings (name, value)"
+        f" values ('new_tables', pg_catalog.convert_to($cdc${json.dumps(chosen)}$cdc$, 'UTF8'))"
+        " on conflict (name) do update set value = excluded.value;\n"
+    )
+
+
 def _made(publication: str) -> str:
     """A note that this very publication was made here: only such a one is dropped again."""
     name = publication.replace("'", "''")
@@ -224,13 +254,8 @@ def _made(publication: str) -> str:
 
 def _whole_schemas(config: Config, tables: Sequence[TableVersion]) -> list[str]:
     """Schemas to publish whole, tables of the future too; of a pattern such as `*.*`, those that have a table."""
-    if config.source.new_tables != "publish":
+    if not config.source.whole_schemas:
         return []
-    if config.source.exclude:
-        raise ConfigError(
-            f'[source] exclude {config.source.exclude[0]!r} cannot be kept with new_tables = "publish": a schema is'
-            ' published whole; use new_tables = "propose"'
-        )
     whole = [pattern.removesuffix(".*") for pattern in config.source.tables if pattern.endswith(".*")]
     named = {name for name in whole if not set(name) & set("*?[.")}
     return sorted(named | {t.schema for t in tables if any(fnmatch.fnmatchcase(t.schema, name) for name in whole)})

@@ -13,7 +13,7 @@ import psycopg
 from toolkit.source import slot
 from toolkit.source.connection import Connection, one_line
 from toolkit.source.copyout import copy_blocks
-from toolkit.values import resources
+from toolkit.values import progress, resources
 from toolkit.values.config import Config
 from toolkit.values.errors import (
     DecodeError,
@@ -178,7 +178,10 @@ def _spool(conn: Connection, statement: str, path: Path) -> np.ndarray[tuple[int
     lengths: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
     first = True
     ended = False
-    with path.open("wb") as file:  # buffered: a raw write may take only a part and say so by a number
+    with (
+        progress.stage("reading the slot", "messages") as stage,
+        path.open("wb") as file,
+    ):  # buffered: a raw write may take only a part and say so by a number
         for messages in copy_blocks(conn, statement):
             if first:
                 first = False
@@ -194,6 +197,7 @@ def _spool(conn: Connection, statement: str, path: Path) -> np.ndarray[tuple[int
             if sizes.size and int(sizes.min()) < ROW_HEADER:
                 raise DecodeError(f"reading the slot: a row of {int(sizes.min())} bytes, below its fixed {ROW_HEADER}")
             lengths.append(sizes)
+            stage.add(len(sizes))
             file.write(b"".join(messages))
     if not ended:
         raise DecodeError("reading the slot: COPY ended without its trailer")

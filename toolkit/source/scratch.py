@@ -82,7 +82,7 @@ def make_scratch(
         if _server(conn) == origin.server:
             raise ConfigError("the scratch server is the server of the source; name another one")
         if not catalog.is_superuser(conn):
-            raise ConfigError(f"role {conn.info.user!r} of the scratch server is no superuser, so it cannot set it up")
+            raise ConfigError(f"role {conn.info.user!r} of the scratch server cannot set it up; name a superuser")
         secret = conn.pgconn.encrypt_password(password.encode(), name.encode(), b"scram-sha-256").decode()
         try:
             conn.execute(sql.SQL("create role {} login password {}").format(role, sql.Literal(secret)))
@@ -118,7 +118,9 @@ def require_scratch(config: Config, conn: psycopg.Connection) -> None:
         " from pg_catalog.pg_roles as r where r.rolname = session_user"
     ).fetchone()
     if found != (False,):
-        raise ConfigError(f"role {conn.info.user!r} of the scratch server has rights beyond its own database")
+        raise ConfigError(
+            f"role {conn.info.user!r} of the scratch server has rights beyond its own database; name another"
+        )
 
 
 def _connect(conninfo: str, what: str) -> Connection:
@@ -127,9 +129,11 @@ def _connect(conninfo: str, what: str) -> Connection:
             make_conninfo(conninfo, application_name="cdc-toolkit", client_encoding="UTF8"), autocommit=True
         )
     except psycopg.ProgrammingError:
-        raise ConfigError(f"{what}: malformed conninfo") from None  # libpq's message may quote a password
+        raise ConfigError(
+            f"{what}: malformed conninfo, expected key=value pairs or a postgresql:// URI"
+        ) from None  # libpq's message may quote a password
     except psycopg.OperationalError as error:
-        raise SourceUnavailable(f"{what}: {one_line(error)}") from None
+        raise SourceUnavailable(f"{what}: {one_line(error)}; start it, or name another") from None
 
 
 def _server(conn: psycopg.Connection) -> tuple[str, str]:
@@ -157,7 +161,9 @@ def _copy_schema(config: Config, conninfo: str, admin: str, program: Callable[[s
         dump, contents = Path(folder) / "schema.dump", Path(folder) / "publications"
         done = _run(program("pg_dump"), config.source.conninfo, *_DUMP, f"--file={dump}")
         if done.returncode != 0:
-            raise SourceUnavailable(f"reading the schema of the source: {_last(done.stderr)}")
+            raise SourceUnavailable(
+                f"reading the schema of the source: {_last(done.stderr)}; correct that and run it again"
+            )
         restore = (program("pg_restore"), "--no-owner", "--no-privileges")
         done = _run(restore[0], conninfo, *restore[1:], str(dump))
         failed = [line for line in done.stderr.splitlines() if "error:" in line]
@@ -176,7 +182,9 @@ def _run(program: str, conninfo: str, *arguments: str) -> subprocess.CompletedPr
     if password := given.pop("password", None):
         environment["PGPASSWORD"] = password
     if given.pop("sslpassword", None):
-        raise ConfigError("[source] conninfo has sslpassword, which pg_dump can only take from a command line")
+        raise ConfigError(
+            "[source] conninfo has sslpassword, which pg_dump can only take from a command line; use a key without"
+        )
     command = [program, *arguments, "--no-password", f"--dbname={make_conninfo('', **given)}"]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 

@@ -214,11 +214,13 @@ def create_slot(config: Config, name: str, temporary: bool) -> Iterator[Cut]:
                 f" end in {config.check.cut_seconds:g} s; end it, or raise [check] cut_seconds"
             ) from None
         except psycopg.errors.DuplicateObject:
-            raise SlotError(f"creating slot {name!r}: a slot of that name exists already") from None
+            raise SlotError(
+                f"creating slot {name!r}: a slot of that name exists already; set another [source] slot"
+            ) from None
         except psycopg.errors.ConfigurationLimitExceeded:
             raise SlotError(f"creating slot {name!r}: all slots are in use; raise max_replication_slots") from None
         except psycopg.Error as error:
-            raise SlotError(f"creating slot {name!r}: {one_line(error)}") from None
+            raise SlotError(f"creating slot {name!r}: {one_line(error)}; run `cdc doctor`") from None
         assert row is not None
         # The snapshot lasts until the next command on this session, so none is sent.
         yield Cut(lsn=Lsn.parse(row[1]), snapshot_name=row[2], slot=name, server=server)
@@ -246,7 +248,9 @@ def advance(conn: Connection, name: str, lsn: Lsn) -> Lsn:
     """
     lsn, flushed = Lsn(lsn), flush_lsn(conn)
     if lsn > flushed:
-        raise SlotError(f"advancing slot {name!r} to {lsn}: the source has flushed its WAL only to {flushed}")
+        raise SlotError(
+            f"advancing slot {name!r} to {lsn}: the source has flushed its WAL only to {flushed}; run it again"
+        )
     state = read_slot(conn, name)
     if state is None:
         raise SlotError(f"advancing slot {name!r}: it does not exist; run `cdc doctor`")
@@ -258,7 +262,7 @@ def advance(conn: Connection, name: str, lsn: Lsn) -> Lsn:
             [name, str(lsn)],
         ).fetchone()
     except psycopg.Error as error:
-        raise SlotError(f"advancing slot {name!r} to {lsn}: {one_line(error)}") from None
+        raise SlotError(f"advancing slot {name!r} to {lsn}: {one_line(error)}; run `cdc doctor`") from None
     assert row is not None
     reached = Lsn.parse(row[0])
     if reached < lsn:
@@ -292,7 +296,7 @@ def wait_flush(conn: Connection) -> Lsn:
     deadline = time.monotonic() + _FLUSH_SECONDS
     while flush_lsn(conn) < target:
         if time.monotonic() > deadline:
-            raise SlotError(f"waiting for the WAL to be flushed to {target}: it is at {flush_lsn(conn)}")
+            raise SlotError(f"waiting for the WAL to be flushed to {target}: it is at {flush_lsn(conn)}; run it again")
         with conn.transaction():
             conn.execute("select from cdc.settings where name = 'hmac_key' for update")
     return target

@@ -237,7 +237,7 @@ def snapshot_batches(
                 ordinal += rows
     except psycopg.Error as error:
         if conn.broken or conn.closed:
-            raise SourceUnavailable(f"copying {table.identifier}: {one_line(error)}") from None
+            raise SourceUnavailable(f"copying {table.identifier}: {one_line(error)}; run it again") from None
         raise TableRefused(f"copying {table.identifier}: {unread(error)}") from None
 
 

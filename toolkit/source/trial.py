@@ -67,7 +67,7 @@ def attempt(config: Config, statements: Iterable[Statement], *, conninfo: str) -
     try:
         conn = psycopg.connect(target, autocommit=True)
     except psycopg.OperationalError as error:
-        raise SourceUnavailable(f"trying the script: {one_line(error)}") from None
+        raise SourceUnavailable(f"trying the script: {one_line(error)}; run it again") from None
     with conn:
         conn.prepare_threshold = None
         try:
@@ -77,7 +77,7 @@ def attempt(config: Config, statements: Iterable[Statement], *, conninfo: str) -
             conn.execute(f"set local statement_timeout = '{_STATEMENT_TIMEOUT}'")
             yield from _each(config, conn, statements)
         except psycopg.OperationalError as error:
-            raise SourceUnavailable(f"trying the script: {one_line(error)}") from None
+            raise SourceUnavailable(f"trying the script: {one_line(error)}; run it again") from None
         finally:
             if conn.info.transaction_status != pq.TransactionStatus.UNKNOWN:
                 conn.execute("rollback")

@@ -52,8 +52,8 @@ class SourceConfig(_Section):
     exclude: tuple[str, ...] = ()
     """Tables not to capture, as patterns; it wins over `tables`."""
     new_tables: Literal["propose", "publish"] = "propose"
-    """`publish` publishes the whole schemas, so that new tables are captured from their CREATE; `propose` adds them at
-    the next `cdc init`."""
+    """`publish` captures new tables from their CREATE: it publishes whole schemas, or with `exclude` table by table;
+    `propose` adds them at the next `cdc init`."""
     scope: Literal["tables", "published"] = "tables"
     """`published` captures what others put into the publications and never edits a publication; `tables` then has no
     effect."""
@@ -85,6 +85,11 @@ class SourceConfig(_Section):
     def others(self) -> tuple[str, ...]:
         """The publications that somebody else keeps: all that is in them is captured."""
         return tuple(name for name in self.publications if name != self.own)
+
+    @property
+    def whole_schemas(self) -> bool:
+        """Whether whole schemas are published: a schema that is published whole cannot leave a table out."""
+        return self.new_tables == "publish" and not self.exclude
 
     @property
     def publication_names(self) -> str:
@@ -207,6 +212,8 @@ class CheckConfig(_Section):
     """Hours after which such a table is compared whole again. 0 compares it whole each time."""
     fresh_hours: float = Field(default=24.0, gt=0)
     """A published table whose proof is older fails the suite `published`."""
+    deprecated_days: float = Field(default=30.0, ge=0)
+    """Days for which a view of `published` keeps the name of a table that was renamed or dropped."""
 
 
 class DbtConfig(_Section):
@@ -341,7 +348,7 @@ def load(path: str | None = None) -> Config:
         try:
             data = tomllib.loads(file.read_text(encoding="utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{file}: not valid TOML: {error}") from None
+            raise ConfigError(f"{file}: not valid TOML: {error}; correct it there") from None
     elif named:
         raise ConfigError(f"{file}: no such configuration file; create it or give another --config")
     data.setdefault("root", file.resolve().parent)
@@ -351,7 +358,7 @@ def load(path: str | None = None) -> Config:
     try:
         return Config(**data)
     except SettingsError:
-        raise ConfigError("a variable CDC_... for a section or a list is not valid JSON") from None
+        raise ConfigError("a variable CDC_... for a section or a list is not valid JSON; write it as JSON") from None
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
@@ -360,7 +367,9 @@ def load(path: str | None = None) -> Config:
         plain = isinstance(first["input"], str | int | float) and first["type"] != "extra_forbidden"
         found = f", found {first['input']!r}" if shown and plain else ""
         message = _unknown(first["loc"]) if first["type"] == "extra_forbidden" else first["msg"]
-        raise ConfigError(f"{file if file.is_file() else 'configuration'}: {key}: {message}{found}") from None
+        raise ConfigError(
+            f"{file if file.is_file() else 'configuration'}: {key}: {message}{found}; correct it there"
+        ) from None
 
 
 def _unknown(place: tuple[int | str, ...]) -> str:

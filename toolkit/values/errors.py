@@ -13,6 +13,12 @@ class CdcError(Exception):
     """Base class of all errors that the toolkit reports."""
 
     exit_code = 1
+    #: What to do next, where it is the same for all errors of a class.
+    advice = ""
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return f"{text}; {self.advice}" if self.advice and self.advice not in text else text
 
 
 class ConfigError(CdcError):
@@ -56,9 +62,16 @@ class HistoryDiverged(CdcError):
 class DecodeError(CdcError):
     """The stream contains bytes that the pgoutput protocol does not allow."""
 
+    advice = (
+        "nothing was consumed: run it again, and if it says the same, report it, and start a new log with"
+        " `cdc init --new-generation`"
+    )
+
 
 class UnreadableChange(DecodeError):
     """The server cannot decode a change in its WAL; `lsn` is the position of that change."""
+
+    advice = ""
 
     def __init__(self, message: str, lsn: int | None) -> None:
         super().__init__(message)

@@ -5,8 +5,6 @@ The rules are the dbt project's own macros, so that dbt models and parity checks
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -61,11 +59,3 @@ def text_sql(lake_name: str, column: Column, canonical: str | None = None) -> st
 def canonical_sql(lake_name: str, column: Column) -> str:
     """Render the source's text of a column from the typed column alone; exact in rows whose `_cdc_text` is NULL."""
     return str(_module().cdc_canonical(quote_spark(lake_name), column)).strip()
-
-
-def lake_columns(columns: Sequence[Column]) -> dict[int, str]:
-    """Give lake names by attnum, as the dbt macros make them.
-
-    A test holds them equal to `toolkit.values.names.lake_columns`.
-    """
-    return {int(attnum): name for attnum, name in json.loads(str(_module().cdc_lake_columns(columns))).items()}

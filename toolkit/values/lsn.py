@@ -1,8 +1,9 @@
-"""Log sequence numbers as 64-bit integers that print the way PostgreSQL prints them."""
+"""Log sequence numbers as 64-bit integers that print the way PostgreSQL prints them, and times in their place."""
 
 from __future__ import annotations
 
 import re
+from datetime import datetime
 
 from toolkit.values.errors import ConfigError
 
@@ -36,3 +37,22 @@ class Lsn(int):
     def tag(self) -> str:
         """Give sixteen hexadecimal digits, for the names of tags and schemas."""
         return f"{int(self):016x}"
+
+
+def parse_moment(text: str) -> Lsn | datetime:
+    """Read an LSN, or a time with its offset from UTC.
+
+    Raises:
+        ConfigError: the text is neither.
+    """
+    if "/" in text:
+        return Lsn.parse(text)
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(
+            f"{text!r}: expected an LSN such as 0/16B3748, or a time such as 2026-11-20 12:00+01"
+        ) from None
+    if at.tzinfo is None:
+        raise ConfigError(f"{text!r}: a time needs its offset from UTC; write {text}+01 or {text}Z")
+    return at

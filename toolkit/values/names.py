@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 
 META_PREFIX = "_cdc_"
@@ -26,6 +27,16 @@ def qualified(schema: str, table: str) -> str:
     """Write `schema.table`, quoted only where PostgreSQL requires it."""
     plain = re.compile(r"[a-z_][a-z0-9_$]*")
     return ".".join(part if plain.fullmatch(part) else quote_postgres(part) for part in (schema, table))
+
+
+def visible(text: str, keep: str = "\t\n") -> str:
+    """Show control characters as escapes: a name from the source must not drive a terminal, nor turn text around."""
+    return "".join(c if c in keep or unicodedata.category(c) not in ("Cc", "Cf") else ascii(c)[1:-1] for c in text)
+
+
+def in_one_line(text: str) -> str:
+    """Show all control characters as escapes: a name in a line of a report must not make another line."""
+    return visible(text, keep="")
 
 
 def _suffix(text: str) -> str:
@@ -75,6 +86,21 @@ def selects(patterns: Iterable[str], exclude: Iterable[str], schema: str, table:
     return any(fnmatch.fnmatchcase(name, p) for p in patterns) and not any(
         fnmatch.fnmatchcase(name, p) for p in exclude
     )
+
+
+def postgres_regex(pattern: str) -> str:
+    """Give the regular expression with which PostgreSQL matches the names that a pattern matches."""
+    made, at = "", 0
+    while at < len(pattern):
+        char, at = pattern[at], at + 1
+        end = pattern.find("]", at + (2 if pattern[at : at + 1] == "!" else 1)) if char == "[" else -1
+        if end > 0:
+            negated = pattern[at] == "!"
+            chars = re.sub(r"([\\\[\]^])", r"\\\1", pattern[at + negated : end])
+            made, at = f"{made}[{'^' * negated}{chars}]", end + 1
+        else:
+            made += {"*": ".*", "?": "."}.get(char, re.sub(r"\W", r"\\\g<0>", char))
+    return f"^(?:{made})$"
 
 
 def renamed(columns: Sequence[tuple[int, str]]) -> Mapping[int, str]:

@@ -1,77 +1,108 @@
-"""Show the progress of a long copy: one updating line on a terminal, log lines with `--verbose`."""
+"""Say how far long work has come: to a display if one is set, and in a log line every five seconds."""
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
-from types import TracebackType
-from typing import Self
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 from toolkit.values.log_setup import logger
 
 _log = logger(__name__)
-_TTY_SECONDS, _LOG_SECONDS = 0.5, 5.0
+_LOG_SECONDS = 5.0
+_T = TypeVar("_T")
 
 
-class Progress:
-    """Count rows and bytes from any thread. Use as a context manager.
+class Display(Protocol):
+    """What shows the open stages to a person. Called from any thread."""
 
-    The totals are estimates, so the counts may exceed them.
-    """
+    def begin(self, stage: Stage) -> None:
+        """Show a new stage."""
 
-    def __init__(self, what: str, *, rows: int, size: int) -> None:
-        self._what = what
-        self._total_rows = rows
-        self._total_bytes = size
-        self._rows = self._bytes = 0
-        self._lock = threading.Lock()
-        self._started = self._said = time.monotonic()
-        self._tty = sys.stderr.isatty()
+    def update(self, stage: Stage) -> None:
+        """Show new figures of a stage; one that has ended is not shown again."""
 
-    def __enter__(self) -> Self:
-        return self
+    def end(self, stage: Stage) -> None:
+        """Take a stage away."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._tty and self._said > self._started:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
 
-    def add(self, rows: int, size: int) -> None:
-        """Add rows and bytes that were read; negative numbers take back what must be read again."""
+@dataclass(eq=False)
+class Stage:
+    """Work of which `done` of `total` units are done. The total is an estimate, and None if it is not known."""
+
+    what: str
+    unit: str = ""
+    total: int | None = None
+    done: int = 0
+    size: int = 0  # bytes
+    detail: str = ""  # what is being worked on
+    started: float = field(default_factory=time.monotonic)
+    _said: float = 0.0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, done: int = 1, size: int = 0) -> None:
+        """Add units and bytes; negative numbers take back what must be done again."""
         with self._lock:
-            self._rows += rows
-            self._bytes += size
+            self.done += done
+            self.size += size
+        self.show()
+
+    def show(self) -> None:
+        """Show the figures as they are now."""
+        for display in tuple(_displays):
+            display.update(self)
+        with self._lock:
             now = time.monotonic()
-            if now - self._said < (_TTY_SECONDS if self._tty else _LOG_SECONDS):
+            if now - max(self._said, self.started) < _LOG_SECONDS:
                 return
             self._said = now
-            if self._tty:
-                sys.stderr.write(f"\r\x1b[K{self.line(now)}")
-                sys.stderr.flush()
-            _log.info(self._what, extra=self.facts(now))
+        _log.info(self.what, extra=self.facts(now))
 
-    def facts(self, now: float) -> dict[str, int | None]:
-        """Give rows, bytes, rows per second, and the estimated seconds left."""
-        seconds = max(now - self._started, 1e-6)
-        share = self._rows / self._total_rows if self._total_rows else 0.0
+    def facts(self, now: float) -> dict[str, int | str | None]:
+        """Give what is done, the units per second, and the estimated seconds left."""
+        seconds = max(now - self.started, 1e-6)
+        share = self.done / self.total if self.total else 0.0
         left = seconds * (1 - share) / share if 0 < share < 1 else None
-        return {
-            "rows": self._rows,
-            "bytes": self._bytes,
-            "rows_per_second": round(self._rows / seconds),
+        facts: dict[str, int | str | None] = {
+            "done": self.done,
+            "total": self.total,
+            "unit": self.unit,
+            "per_second": round(self.done / seconds),
             "seconds_left": None if left is None else round(left),
         }
-
-    def line(self, now: float) -> str:
-        """Give the same figures as one line of text."""
-        facts = self.facts(now)
-        left = "" if facts["seconds_left"] is None else f", about {facts['seconds_left']} s left"
-        total = f" of about {self._total_rows:,}" if self._total_rows > self._rows else ""
-        size = self._bytes / 1e6
-        return f"{self._what}: {self._rows:,}{total} rows, {size:,.0f} MB, {facts['rows_per_second']:,} rows/s{left}"
+        return facts | ({"bytes": self.size} if self.size else {}) | ({"detail": self.detail} if self.detail else {})
 
 
-__all__ = ["Progress"]
+_displays: list[Display] = []
+
+
+def show_on(display: Display | None) -> None:
+    """Show the stages that begin from now on with `display`; None shows nothing."""
+    _displays[:] = [] if display is None else [display]
+
+
+@contextmanager
+def stage(what: str, unit: str = "", total: int | None = None) -> Iterator[Stage]:
+    """Show a stage while the block runs, however it ends. Stages may be nested."""
+    begun, displays = Stage(what, unit, total), tuple(_displays)
+    for display in displays:
+        display.begin(begun)
+    try:
+        yield begun
+    finally:
+        for display in displays:
+            display.end(begun)
+
+
+def each(what: str, unit: str, items: Sequence[_T]) -> Iterator[_T]:
+    """Show a stage while a loop goes through the items."""
+    with stage(what, unit, len(items)) as begun:
+        for item in items:
+            yield item
+            begun.add()
+
+
+__all__ = ["Display", "Stage", "each", "show_on", "stage"]

@@ -14,6 +14,8 @@ _PACKAGE = Path(str(files("toolkit")))
 ROOT = _PACKAGE.parent
 #: The folder that holds `sql`, `dbt_project` and `notebooks`.
 FOLDER = _PACKAGE / "resources"
+#: What `cdc new` copies: a configuration with comments, and examples of schedules.
+SCAFFOLD = _PACKAGE / "scaffold"
 
 
 @cache

@@ -1,10 +1,10 @@
-{% macro cdc_decide(plan, relation, mergeable=true) %}
+{% macro cdc_decide(plan, mergeable=true) %}
   {% set p = plan.position %}
   {% if flags.WHICH not in ['run', 'build'] %}{% do return({'action': 'rebuild', 'reason': 'compiled only'}) %}{% endif %}
-  {% if plan.state == 'dropped' %}{% do return({'action': 'skip', 'reason': 'dropped at the source'}) %}{% endif %}
-  {% if plan.state != 'ok' %}{% do return({'action': 'skip', 'reason': 'not captured at this LSN'}) %}{% endif %}
+  {% if not plan.known %}{% do return({'action': 'skip', 'reason': 'not captured at this LSN'}) %}{% endif %}
+  {% if not plan.segments %}{% do return({'action': 'skip', 'reason': 'dropped at the source'}) %}{% endif %}
   {% if var('as_of_lsn', none) is not none %}{% do return({'action': 'rebuild', 'reason': 'as of an LSN'}) %}{% endif %}
-  {% set target = cdc_target_state(relation) %}
+  {% set target = cdc_target_state(cdc_existing()) %}
   {% if flags.FULL_REFRESH %}{% do return({'action': 'rebuild', 'reason': 'full refresh'}) %}{% endif %}
   {% if target is none %}{% do return({'action': 'rebuild', 'reason': 'no table with a position'}) %}{% endif %}
   {% if (target.relid, target.generation) != (plan.relid, p.generation) %}
@@ -15,8 +15,8 @@
       {% do return({'action': 'skip', 'reason': 'built further by another run'}) %}
     {% endif %}
     {% do return({'action': 'rebuild', 'reason': 'the table is ahead of the log'}) %}
-  {% elif target.schema_id != plan.version.schema_id %}
-    {% do return({'action': 'rebuild', 'reason': 'schema version ' ~ plan.version.schema_id}) %}
+  {% elif target.schema_id != plan.schema_id %}
+    {% do return({'action': 'rebuild', 'reason': 'schema version ' ~ plan.schema_id}) %}
   {% endif %}
   {% set news = cdc_news(plan, target) %}
   {% if news.n == 0 %}
@@ -25,7 +25,7 @@
     {% do return({'action': 'rebuild', 'reason': 'a baseline, a truncate or a schema version'}) %}
   {% elif news.low < target.lsn %}
     {% do return({'action': 'rebuild', 'reason': 'new events below the applied position'}) %}
-  {% elif not mergeable or not plan.segments[-1].keyed %}
+  {% elif not mergeable or not plan.segments[-1].key %}
     {% do return({'action': 'rebuild', 'reason': 'new events'}) %}
   {% endif %}
   {% do return({'action': 'merge', 'reason': 'new events', 'target': target, 'news': news}) %}

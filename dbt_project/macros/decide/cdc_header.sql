@@ -1,7 +1,6 @@
 {% macro cdc_header(plan, decision) -%}
--- cdc {{ tojson({'action': decision.action, 'reason': decision.reason, 'relid': plan.relid, 'upto': plan.position.upto,
-                  'batch': plan.position.batch, 'generation': plan.position.generation,
-                  'schema_id': plan.version.schema_id if plan.state == 'ok' else none,
-                  'comment': plan.version.table.get('comment') if plan.state == 'ok' else none,
+-- cdc {{ tojson({'action': decision.action, 'reason': decision.reason, 'relid': plan.relid, 'upto': plan.position.get('upto'),
+                  'batch': plan.position.get('batch'), 'generation': plan.position.get('generation'),
+                  'schema_id': plan.get('schema_id'), 'comment': plan.get('comment'),
                   'target': decision.get('target')}, sort_keys=true) }}
 {% endmacro %}

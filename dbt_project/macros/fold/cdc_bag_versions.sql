@@ -1,5 +1,5 @@
 {% macro cdc_bag_versions(plan, i, segment, columns, initial, whole) -%}
-{%- set clears = cdc_clears(plan, segment) | trim -%}
+{%- set clears = cdc_clears(segment) | trim -%}
 {%- set cells -%}{% for column in columns %}s{{ column.attnum }}{{ ', ' if not loop.last }}{% endfor %}{%- endset -%}
 e{{ i }} as (
   select commit_lsn, ordinal, end_lsn, x.delta{% for column in columns %},
@@ -17,7 +17,7 @@ e{{ i }} as (
 r{{ i }} as (
   select {{ cells }}, from_lsn, cast(null as bigint) as to_lsn from (
     select {{ cells }}, sum(delta) as n, max(case when delta > 0 then end_lsn end) as from_lsn from e{{ i }} group by {{ cells }}
-  ) lateral view explode(case when n > 0 then sequence(1, n) when n < 0 then {{ cdc_refuse(plan, false) }} end) x as copy
+  ) lateral view explode(case when n > 0 then sequence(1, n) when n < 0 then {{ cdc_refuse(plan) }} end) x as copy
 )
 {%- else %}
 d{{ i }} as (
@@ -32,7 +32,7 @@ r{{ i }} as (
   select {{ cells }}, from_lsn, to_lsn from (
     select {{ cells }}, d, end_lsn as from_lsn,
       least(lead(end_lsn) over (partition by {{ cells }}, epoch, copy order by commit_lsn), cleared) as to_lsn
-    from n{{ i }} lateral view explode(case when n < 0 or n - d < 0 then {{ cdc_refuse(plan, true) }}
+    from n{{ i }} lateral view explode(case when n < 0 or n - d < 0 then {{ cdc_refuse(plan) }}
       when d > 0 then sequence(n - d + 1, n) else sequence(n + 1, n - d) end) x as copy
   ) where d > 0 and (to_lsn is null or from_lsn < to_lsn)
 )

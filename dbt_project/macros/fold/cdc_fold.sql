@@ -3,8 +3,8 @@
   {% set state = {'initial': none} %}
   {% for segment in plan.segments %}
     {% set i = loop.index0 %}
-    {% set columns = cdc_or_none(plan.columns if loop.last else segment.version.table.columns) %}
-    {% if segment.keyed %}
+    {% set columns = cdc_or_none(plan.columns if loop.last else segment.cells) %}
+    {% if segment.key %}
       {% set facts = cdc_segment_facts(plan, segment) %}
       {% do ctes.append(cdc_keyed(plan, i, segment, columns, facts, state.initial)) %}
       {% if facts.chained %}

@@ -1,5 +1,5 @@
 {% macro cdc_keyed_versions(plan, i, segment, columns, facts, whole) -%}
-{%- set clears = cdc_clears(plan, segment) | trim -%}
+{%- set clears = cdc_clears(segment) | trim -%}
 r{{ i }} as (
   select * from (
     select {% for column in columns %}{{ cdc_carried(column, facts) }} as s{{ column.attnum }}, {% endfor %}end_lsn as from_lsn,

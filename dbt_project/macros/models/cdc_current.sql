@@ -1,10 +1,10 @@
 {% macro cdc_current(relid) -%}
   {{ config(materialized='cdc_current') }}
   {%- if not execute -%}select 1 from {{ cdc_log() }}{%- else -%}
-  {%- set plan = cdc_plan(relid) -%}
-  {%- set decision = cdc_decide(plan, cdc_existing()) -%}
+  {%- set plan = cdc_plan(relid, 'current') -%}
+  {%- set decision = cdc_decide(plan) -%}
   {{ cdc_header(plan, decision) }}
-  {%- if decision.action == 'rebuild' and plan.state == 'ok' %}
+  {%- if decision.action == 'rebuild' and plan.segments %}
 {{ cdc_project(plan, cdc_fold(plan), {'_cdc_from_lsn': 'from_lsn'}) }}
   {%- elif decision.action == 'merge' %}
 {{ cdc_merge(plan, decision) }}

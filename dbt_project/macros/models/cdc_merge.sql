@@ -1,6 +1,6 @@
 {% macro cdc_merge(plan, decision) -%}
 {%- set segment, p, target, facts = plan.segments[-1], plan.position, decision.target, decision.news.facts -%}
-{%- set window = {'low': {'commit': target.lsn, 'ordinal': -1}, 'keyed': true, 'key': segment.key, 'version': segment.version} -%}
+{%- set window = {'low': {'commit': target.lsn, 'ordinal': -1}, 'high': none, 'key': segment.key} -%}
 {%- set by_attnum = {} -%}{%- for column in plan.columns -%}{%- do by_attnum.update({column.attnum: column}) -%}{%- endfor -%}
 {%- set ctes = [] -%}
 {%- if facts.toast -%}

@@ -11,7 +11,7 @@
     {% set newest = stands.values() | max %}
     {% set behind = [] %}
     {% for name in names if stands.get(name) != newest or not stands %}
-      {% do behind.append(name ~ (' (' ~ (cdc_lsn_text(stands[name]) | trim) ~ ')' if name in stands else ' (never)')) %}
+      {% do behind.append(name ~ (' (' ~ (cdc_lsn_text(stands[name]) | trim) ~ ')' if name in stands else ' (never under this name)')) %}
     {% endfor %}
     {% if behind %}
       {% do exceptions.raise_compiler_error("reading at one LSN: not proven at that of the others: " ~ behind | join(', ')

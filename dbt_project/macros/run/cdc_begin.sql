@@ -1,12 +1,20 @@
 {% macro cdc_begin() %}
   {% if execute and flags.WHICH in ['run', 'build', 'test'] %}
-    {% set p = cdc_read_position() %}
-    {% do run_query("create or replace temporary view cdc_position as select " ~ p.upto ~ "L as upto, " ~ p.batch ~ "L as batch, "
-        ~ p.generation ~ " as generation, 's" ~ p.snapshot ~ "' as snapshot") %}
-    {% do cdc_keep('cdc_control', cdc_control_sql(p)) %}
-    {% do cdc_keep('cdc_activity', cdc_activity_sql(p)) %}
-    {% for name, value in {'applied-batch': p.batch, 'applied-lsn': p.upto, 'generation': p.generation}.items() %}
-      {% do run_query("set `spark.sql.iceberg.snapshot-property.cdc." ~ name ~ "`=" ~ value) %}
-    {% endfor %}
+    {# `cdc build` says itself which plans it runs; a plain run takes those of the newest batch. #}
+    {% if not env_var('CDC_RUN_PLANNED', '') %}
+      {% if var('as_of_lsn', none) is not none %}
+        {% do exceptions.raise_compiler_error("as_of_lsn: a plain dbt run builds at the newest LSN; run cdc build --as-of-lsn") %}
+      {% elif adapter.get_relation(database=none, schema='ops', identifier='plans') is none %}
+        {% do exceptions.raise_compiler_error("ops.plans: no table has been planned yet; run cdc init, then cdc build") %}
+      {% endif %}
+      {% do cdc_keep('cdc_plans', cdc_plans_sql()) %}
+    {% endif %}
+    {% set p = cdc_position() %}
+    {% if p is not none %}
+      {% do cdc_keep('cdc_activity', cdc_activity_sql(p)) %}
+      {% for name, value in {'applied-batch': p.batch, 'applied-lsn': p.upto, 'generation': p.generation}.items() %}
+        {% do run_query("set `spark.sql.iceberg.snapshot-property.cdc." ~ name ~ "`=" ~ value) %}
+      {% endfor %}
+    {% endif %}
   {% endif %}
 {% endmacro %}

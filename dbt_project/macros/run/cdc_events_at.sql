@@ -1,3 +1,3 @@
 {% macro cdc_events_at(p) -%}
-{{ cdc_log() }} version as of {{ p.snapshot }}
+{{ cdc_log() }} {{ cdc_pinned(p) }}
 {%- endmacro %}

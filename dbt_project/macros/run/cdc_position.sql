@@ -1,7 +1,5 @@
 {% macro cdc_position() %}
-  {% if flags.WHICH in ['run', 'build', 'test'] %}
-    {% set row = cdc_rows("select upto, batch, generation, snapshot from cdc_position")[0] %}
-    {% do return({'upto': row[0] | int, 'batch': row[1] | int, 'generation': row[2] | int, 'snapshot': row[3][1:]}) %}
-  {% endif %}
-  {% do return(cdc_read_position()) %}
+  {% set rows = cdc_rows("select distinct upto, batch_id, generation, snapshot from " ~ cdc_plans()) %}
+  {% if not rows %}{% do return(none) %}{% endif %}
+  {% do return({'upto': rows[0][0] | int, 'batch': rows[0][1] | int, 'generation': rows[0][2] | int, 'snapshot': rows[0][3][1:]}) %}
 {% endmacro %}

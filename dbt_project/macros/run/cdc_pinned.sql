@@ -1,0 +1,3 @@
+{% macro cdc_pinned(p) -%}
+version as of {{ p.snapshot }}
+{%- endmacro %}

@@ -1,0 +1,44 @@
+"""`cdc new` makes a folder that works once the connection is filled in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.docs.documents import blocks
+from toolkit.cli import main
+from toolkit.values import config
+from toolkit.values.resources import SCAFFOLD
+
+pytestmark = pytest.mark.unit
+
+
+def test_a_new_folder_has_all_that_a_user_needs(tmp_path: Path) -> None:
+    made = tmp_path / "shop-lake"
+    found = CliRunner().invoke(main, ["new", str(made)])
+    assert found.exit_code == 0, found.output
+    names = (".gitignore", "schedule/crontab", "dbt_project/dbt_project.yml", "notebooks/row_at_lsn.ipynb")
+    assert [name for name in names if not (made / name).is_file()] == []
+    loaded = config.load(str(made / "cdc.toml"))
+    assert loaded.source.tables == ("public.*",) and loaded.root == made
+    assert f"cd {made} && .venv/bin/cdc run" in (made / "schedule" / "crontab").read_text(encoding="utf-8")
+    assert "/srv/shop-lake" not in "".join(p.read_text("utf-8") for p in (made / "schedule").iterdir())
+    # Each commented key is one that exists.
+    text = (made / "cdc.toml").read_text(encoding="utf-8")
+    lines = [line.removeprefix("# ") if line.startswith("# [") or " = " in line else line for line in text.splitlines()]
+    (made / "all.toml").write_text("\n".join(lines), encoding="utf-8")
+    assert config.load(str(made / "all.toml")).log.format == "json"
+
+
+def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("", encoding="utf-8")
+    found = CliRunner().invoke(main, ["new", str(tmp_path)])
+    assert found.exit_code == 2 and "there is something already" in found.output
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize("path", sorted((SCAFFOLD / "schedule").iterdir()), ids=lambda path: path.name)
+def test_the_guide_shows_the_same_schedules(path: Path) -> None:
+    assert path.read_text(encoding="utf-8") in [block.text for block in blocks()]

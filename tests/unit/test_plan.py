@@ -1,0 +1,167 @@
+"""The plan of a table is what its events say, in whatever order they were committed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.dbt.scenario import Source, Table, column
+from toolkit.rawlog.memory import MemoryReading
+from toolkit.rawlog.plan import Doubt, Layer, TablePlan, plans
+from toolkit.values.config import Config
+from toolkit.values.lsn import Lsn
+
+Planned = Callable[..., dict[Layer, TablePlan]]
+RELID = 300
+
+
+@pytest.fixture
+def planned(tmp_path: Path) -> Planned:
+    """Both plans of the table of a source, at its end or at an LSN."""
+
+    def plan(source: Source, upto: int | None = None) -> dict[Layer, TablePlan]:
+        source.batch()
+        events = [asdict(event) for batch in source.all_batches for event in batch]
+        log = MemoryReading(Config(root=tmp_path), 1, events)
+        found = plans(log, Lsn(source.lsn if upto is None else upto))
+        return {one.layer: one for one in found if one.relid == RELID}
+
+    return plan
+
+
+def a_table(**more: Any) -> Table:
+    columns = [column(1, "id", "bigint"), column(2, "ID"), column(3, "v", has_missing=True, missing="7")]
+    return Table(RELID, "t", columns, **({"key": [1]} | more))
+
+
+def started(table: Table) -> Source:
+    source = Source()
+    source.baseline(table, first=True)
+    return source
+
+
+def in_a_transaction(source: Source, act: Callable[[], None]) -> int:
+    """Run one transaction and give its commit LSN."""
+    source.begin()
+    act()
+    source.commit()
+    return source.commit_lsn
+
+
+def test_a_table_that_was_never_copied_has_no_plan(planned: Planned) -> None:
+    source, table = Source(), a_table()
+    source.tables[RELID] = table
+    in_a_transaction(source, lambda: source.schema(table))
+    assert planned(source) == {}
+
+
+def test_rows_are_folded_from_the_last_reset_and_their_history_from_the_first_copy(planned: Planned) -> None:
+    """A truncate and a later copy of the whole table: sorting the events by kind would end at the truncate."""
+    table = a_table()
+    source = started(table)
+    first = source.lsn - 8
+    truncated = in_a_transaction(source, lambda: source.truncate(table))
+    copied = source.lsn
+    source.baseline(table)
+    many = [in_a_transaction(source, lambda: source.truncate(table)) for _ in range(12)]
+    made = planned(source)
+    (current,) = made[Layer.CURRENT].segments
+    (history,) = made[Layer.HISTORY].segments
+    assert (current.low.commit, current.clears, current.high) == (many[-1], (), None)
+    assert history.low.end == first
+    assert [clear.commit for clear in history.clears] == [truncated, copied - 1, *many]
+    assert [clear.end for clear in history.clears][1] == copied
+
+    (current,) = planned(source, upto=many[0])[Layer.CURRENT].segments
+    assert current.low.end == copied  # the truncate before it is older
+    (current,) = planned(source, upto=copied - 1)[Layer.CURRENT].segments
+    assert current.low.commit == truncated
+
+
+def test_a_segment_ends_where_the_key_changes(planned: Planned) -> None:
+    table = a_table()
+    source = started(table)
+
+    def new_key() -> None:
+        table.key = [2, 1]
+        source.schema(table)
+
+    renamed = in_a_transaction(source, lambda: source.schema(table))
+    changed = in_a_transaction(source, new_key)
+    table.identity = "f"
+    unkeyed = in_a_transaction(source, lambda: source.schema(table))
+    for made in planned(source).values():
+        assert [one.key for one in made.segments] == [(1,), (2, 1), ()]
+        assert [one.low.commit for one in made.segments][1:] == [changed, unkeyed]
+        assert [one.high and one.high.commit for one in made.segments] == [changed, unkeyed, None]
+        assert renamed < changed
+        assert [[cell.attnum for cell in one.cells] for one in made.segments] == [[1, 2, 3], [1, 2, 3], []]
+        assert made.segments[0].cells[2].missing == "7"
+        assert [c.lake for c in made.columns] == ["id", "ID_a2", "v"]
+
+
+def test_a_dropped_table_has_a_history_that_ends_and_no_rows(planned: Planned) -> None:
+    table = a_table()
+    source = started(table)
+    table.dropped = True
+    dropped = in_a_transaction(source, lambda: source.schema(table))
+    made = planned(source)
+    assert (made[Layer.CURRENT].dropped, made[Layer.CURRENT].segments) == (True, ())
+    assert [clear.commit for clear in made[Layer.HISTORY].segments[0].clears] == [dropped]
+    assert not planned(source, upto=dropped)[Layer.CURRENT].dropped
+
+
+def test_a_gap_is_in_doubt_until_a_copy_or_a_check(planned: Planned) -> None:
+    table = a_table()
+    source = started(table)
+    in_a_transaction(source, lambda: source.gap(table))
+    gap = source.end_lsn
+    made = planned(source)
+    assert [plan.doubts for plan in made.values()] == [(Doubt(gap, None, None, None),)] * 2
+    assert made[Layer.CURRENT].incomplete and made[Layer.HISTORY].incomplete
+    part = source.lsn
+    source.part(table, [3])
+    checked = source.lsn
+    source.checked(table)
+    assert planned(source)[Layer.HISTORY].doubts == (Doubt(gap, None, part, checked),)
+    copied = source.lsn
+    source.baseline(table)
+    made = planned(source)
+    assert made[Layer.HISTORY].doubts == (Doubt(gap, copied, part, checked),)
+    assert not made[Layer.CURRENT].incomplete and made[Layer.HISTORY].incomplete
+
+
+def labels(*names: str, former: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A column of an enum: the first value has OID 70, the second 71; `former` are earlier names of the first."""
+    given = [{"oid": 70 + n, "label": name} for n, name in enumerate(names)]
+    return column(4, "mood", "mood", type_oid=99, type_kind="e", type_category="E", enum_labels=given) | {
+        "former_labels": [{"oid": 70, "label": name} for name in former]
+    }
+
+
+def test_renamed_labels_replace_the_older_ones_since_each_copy(planned: Planned) -> None:
+    table = a_table()
+    table.columns.append(labels("sad", "ok"))
+    source = started(table)
+    first = source.lsn - 8
+
+    def rename(to: str, *former: str) -> None:
+        table.columns[-1] = labels(to, "ok", former=former)
+        in_a_transaction(source, lambda: source.schema(table))
+
+    rename("grey", "sad")
+    second = source.lsn
+    source.baseline(table, first=True)  # with a version of its own, which has no former names
+    table.columns[-1] = labels("blue", "ok", former=("grey",))
+    in_a_transaction(source, lambda: source.schema(table))
+    eras = {layer: plan.columns[-1].relabel for layer, plan in planned(source).items()}
+    assert [(era.since, dict(era.labels)) for era in eras[Layer.CURRENT]] == [(second, {"grey": "blue"})]
+    assert [(era.since, dict(era.labels)) for era in eras[Layer.HISTORY]] == [
+        (second, {"grey": "blue"}),
+        (first, {"sad": "blue", "grey": "blue"}),
+    ]
+    assert all(plan.columns[0].relabel == () for plan in planned(source).values())

@@ -1,0 +1,128 @@
+"""The dbt project follows the toolkit's version, and keeps what is the user's."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from toolkit.build import project
+from toolkit.values.config import Config
+from toolkit.values.errors import LakeError
+from toolkit.values.resources import FOLDER
+
+PLAN = Path("macros/plan/cdc_plan.sql")
+SHIPPED = {
+    path.relative_to(FOLDER / "dbt_project"): path.read_bytes()
+    for top in ("macros", "models")
+    for path in (FOLDER / "dbt_project" / top).rglob("*.*")
+    if not path.name.startswith(("current__", "history__"))
+}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return Config(root=tmp_path)
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    log = logging.getLogger("toolkit")
+    shown, log.propagate = log.propagate, True
+    yield caplog
+    log.propagate = shown
+
+
+def files(folder: Path) -> dict[Path, bytes]:
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder): path.read_bytes() for path in found}
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_project_is_made_once_and_then_left_alone(config: Config, said: pytest.LogCaptureFixture) -> None:
+    project.ensure(config)
+    made = files(config.project_dir)
+    assert made.items() >= SHIPPED.items() and made.keys() >= {Path("dbt_project.yml"), Path(".gitignore")}
+    times = {path: path.stat().st_mtime_ns for path in config.project_dir.rglob("*")}
+    write(config.project_dir / "models" / "current" / "current__public__t.sql", "select 1")
+    project.ensure(config)
+    assert all(path.stat().st_mtime_ns == at for path, at in times.items() if path.is_file())
+    assert said.records == []
+
+
+def test_a_project_of_the_first_version_is_upgraded(config: Config, said: pytest.LogCaptureFixture) -> None:
+    """It has no record of its files, several macros in a file, and what the user has added."""
+    folder = config.project_dir
+    settings = (FOLDER / "dbt_project" / "dbt_project.yml").read_text(encoding="utf-8") + "\nvars: {mine: 1}\n"
+    write(folder / "dbt_project.yml", settings)
+    write(
+        folder / "macros" / "plan.sql",
+        "{% macro cdc_plan(relid) %}{% endmacro %}{%- macro cdc_sorted(x) -%}{% endmacro %}",
+    )
+    write(folder / "models" / "ops" / "tables.sql", "select 'of the first version'")
+    mine = {
+        write(folder / "macros" / "mine.sql", "{% macro euros(cents) %}{{ cents }} / 100{% endmacro %}"),
+        write(folder / "models" / "marts" / "totals.sql", "select 1 as total"),
+        folder / "dbt_project.yml",
+    }
+    before = {path: path.read_bytes() for path in mine}
+    project.ensure(config)
+    assert (
+        files(folder).items() >= SHIPPED.items() | {p.relative_to(folder): text for p, text in before.items()}.items()
+    )
+    assert not (folder / "macros" / "plan.sql").exists()
+    assert sorted(path.as_posix() for path in files(folder / "replaced")) == [
+        "macros/plan.sql",
+        "models/ops/tables.sql",
+    ]
+    (line,) = said.records
+    assert (line.getMessage(), line.levelname) == ("dbt project upgraded", "WARNING")
+    assert line.kept_in_replaced == ["macros/plan.sql", "models/ops/tables.sql"]  # type: ignore[attr-defined]
+    said.clear()
+    project.ensure(config)
+    assert said.records == []
+
+
+def test_an_older_file_is_replaced_and_a_changed_one_is_kept_aside(config: Config) -> None:
+    project.ensure(config)
+    folder = config.project_dir
+    record = json.loads((folder / ".toolkit.json").read_text(encoding="utf-8"))
+    for path, text in ((PLAN, "{# older #}"), (Path("macros/plan/cdc_gone.sql"), "{# gone #}")):
+        write(folder / path, text)
+        record[path.as_posix()] = project._digest(text.encode())
+    write(folder / ".toolkit.json", json.dumps(record))
+    write(folder / "models" / "sources.yml", "# changed by hand")
+    project.ensure(config)
+    found = files(folder)
+    assert found.items() >= SHIPPED.items() and Path("macros/plan/cdc_gone.sql") not in found
+    assert files(folder / "replaced") == {Path("models/sources.yml"): b"# changed by hand"}
+
+
+def test_a_setting_that_runs_need_is_asked_for_by_name(config: Config) -> None:
+    project.ensure(config)
+    settings = config.project_dir / "dbt_project.yml"
+    text = settings.read_text(encoding="utf-8")
+    for needed, name in (
+        ("skip_nodes_if_on_run_start_fails: true", "flags.skip_nodes_if_on_run_start_fails"),
+        ('on-run-start: ["{{ cdc_begin() }}"]', "'{{ cdc_begin() }}' in on-run-start"),
+    ):
+        assert needed in text
+        settings.write_text(text.replace(needed, ""), encoding="utf-8")
+        with pytest.raises(LakeError, match=r"dbt_project\.yml lacks") as refused:
+            project.ensure(config)
+        assert name in str(refused.value)
+
+
+def test_another_folder_is_not_written_to(config: Config) -> None:
+    write(config.project_dir / "notes.txt", "mine")
+    with pytest.raises(LakeError, match=r"is not empty and holds no dbt_project\.yml"):
+        project.ensure(config)
+    assert list(files(config.project_dir)) == [Path("notes.txt")]

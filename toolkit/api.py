@@ -1,0 +1,269 @@
+"""Offer what the commands do as methods of one object. `toolkit.open` makes it; no other module is public.
+
+Each call that writes holds the lease of the lake and, where it reads the source's slot, that of the slot. Errors are
+those of `toolkit.values.errors`: each names the thing, what was found and what to do next.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, TypeVar
+
+from toolkit.values.log_setup import logger
+from toolkit.values.lsn import Lsn, parse_moment
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyiceberg.table import DataScan
+    from pyspark.sql import SparkSession
+
+    from toolkit.build.dbt_run import BuildResult
+    from toolkit.capture.copy import Scope, SnapshotResult
+    from toolkit.capture.drain_loop import DrainResult
+    from toolkit.capture.initialise import InitResult
+    from toolkit.history.versions import VersionInfo
+    from toolkit.lake.opened import Lake
+    from toolkit.lake.published_tables import PublishedTable
+    from toolkit.lake.upkeep import Upkeep
+    from toolkit.ops.diagnosis import Diagnosis
+    from toolkit.ops.status_report import Status
+    from toolkit.quality.report import CheckReport
+    from toolkit.values.config import Config
+
+#: An LSN, a time with a zone, or a text of either.
+Moment = Lsn | datetime | str
+_T = TypeVar("_T")
+_log = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What the stages of a run came to. `heal` is None unless it was asked for."""
+
+    drain: DrainResult
+    heal: SnapshotResult | None
+    build: BuildResult
+    check: CheckReport
+
+
+class Toolkit:
+    """One source and its lake. Making it connects to nothing; each call reads anew."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    @property
+    def lake(self) -> Lake:
+        """Open the lake: one reading of the raw log, and Spark when it is first needed."""
+        from toolkit.lake.opened import Lake
+
+        return Lake(self.config)
+
+    def lsn(self, moment: Moment) -> Lsn:
+        """Give the LSN that is meant: a time with a zone is looked up in the commits of the log.
+
+        Raises:
+            ConfigError: the text is neither an LSN nor a time with a zone, or the log does not reach the time.
+        """
+        from toolkit.history import commit_times
+
+        if isinstance(moment, str):
+            moment = parse_moment(moment)
+        return commit_times.lsn_at(self.lake, moment) if isinstance(moment, datetime) else moment
+
+    def _lsn(self, moment: Moment | None) -> Lsn | None:
+        return None if moment is None else self.lsn(moment)
+
+    # What moves data and proves it.
+
+    def init(self, *, new_generation: bool = False, strict: bool = False) -> InitResult:
+        """Install capture on the source, create the slot and copy the tables; `strict` refuses to leave any out."""
+        from toolkit.capture import initialise
+        from toolkit.capture.runner import only_runner
+
+        with only_runner(self.config):
+            return initialise.init(self.config, new_generation=new_generation, strict=strict)
+
+    def uninstall(self) -> None:
+        """Remove everything that `init` created on the source. The lake stays."""
+        from toolkit.capture import initialise
+        from toolkit.capture.runner import only_runner
+
+        with only_runner(self.config):
+            initialise.uninstall(self.config)
+
+    def drain(self, *, upto: Lsn | None = None, max_changes: int | None = None) -> DrainResult:
+        """Drain the source into the raw log: to `upto`, or to the WAL's flush position now."""
+        from toolkit.capture import slot_drain
+        from toolkit.capture.runner import only_runner
+
+        with only_runner(self.config):
+            return slot_drain.drain(self.config, upto=upto, max_changes=max_changes)
+
+    def skip(self, at: Lsn) -> DrainResult:
+        """Drain past the transaction with the unreadable change at this LSN; its tables become stale."""
+        from toolkit.capture import skipped_transaction
+        from toolkit.capture.runner import only_runner
+
+        with only_runner(self.config):
+            return skipped_transaction.skip(self.config, at)
+
+    def build(self, *, as_of: Moment | None = None, dbt_args: Sequence[str] = ()) -> BuildResult:
+        """Build `current` and `history`, or the tables as of an LSN or time in a schema of their own."""
+        from toolkit.build import dbt_run
+        from toolkit.lake.lease import hold_lease
+
+        with hold_lease(self.config):
+            return dbt_run.build(self.config, as_of=self._lsn(as_of), dbt_args=dbt_args)
+
+    def check(self, *tables: str, full: bool = False) -> CheckReport:
+        """Prove tables, or all, at one exact LSN and publish what is proven; `full` compares every row."""
+        from toolkit.capture.runner import only_runner
+
+        with only_runner(self.config):
+            return self._check(tables, full=full)
+
+    def _check(self, tables: Sequence[str], *, full: bool = False) -> CheckReport:
+        from toolkit.build import dbt_run
+        from toolkit.capture import slot_drain
+        from toolkit.quality import expectations, parity
+
+        expectations.preload()
+        return parity.check(self.config, tables, drain=slot_drain.drain, build=dbt_run.build, full=full)
+
+    def run(self, *, heal: bool = False) -> RunResult:
+        """Drain, build and check; with `heal`, repair stale tables too, within `[snapshot] heal_mb`."""
+        from toolkit.build import dbt_run
+        from toolkit.capture import copy, slot_drain
+        from toolkit.capture.runner import only_runner
+
+        with only_runner(self.config):
+            return RunResult(
+                drain=_timed("drain", lambda: slot_drain.drain(self.config)),
+                heal=_timed("heal", lambda: copy.heal(self.config)) if heal else None,
+                build=_timed("build", lambda: dbt_run.build(self.config)),
+                check=_timed("check", lambda: self._check(())),
+            )
+
+    def repair(self, *tables: str, scope: Scope | None = None) -> SnapshotResult:
+        """Copy stale tables again at a new exact LSN: the named ones, or all; of one table, the rows of a scope."""
+        from toolkit.capture import copy
+        from toolkit.capture.runner import only_runner
+
+        with only_runner(self.config):
+            return copy.repair(self.config, tables, scope=scope or copy.WHOLE)
+
+    def maintain(self) -> tuple[Upkeep, ...]:
+        """Compact the lake, and expire table snapshots and tags. The log keeps every event."""
+        from toolkit.lake.lease import hold_lease
+        from toolkit.ops import maintenance
+
+        with hold_lease(self.config):
+            return maintenance.maintain(self.config)
+
+    def status(self) -> Status:
+        """Give the source, the positions, the last check and the state of each table."""
+        from toolkit.ops import status_report
+
+        return status_report.status(self.config)
+
+    def doctor(self) -> tuple[Diagnosis, ...]:
+        """List everything that is or will go wrong, each with its remedy."""
+        from toolkit.ops import diagnosis
+
+        return diagnosis.doctor(self.config)
+
+    # What was, by LSN. No call needs the source; `rows` and `at_one_lsn` alone start a JVM.
+
+    def versions(self, table: str) -> list[VersionInfo]:
+        """List the schema versions of a table, each with the DDL that made it."""
+        from toolkit.history import versions
+
+        return versions.versions(self.lake.ledger, table)
+
+    def versions_frame(self, table: str) -> pd.DataFrame:
+        """Give the schema versions of a table as a frame, one row a version."""
+        from toolkit.history import versions
+
+        return versions.versions_frame(self.lake.ledger, table)
+
+    def shape(self, table: str, as_of: Moment | None = None) -> VersionInfo:
+        """Give the schema version that is valid at an LSN or time; the newest without one."""
+        from toolkit.history import versions
+
+        return versions.show(self.lake.ledger, table, self._lsn(as_of))
+
+    def shape_frame(self, table: str, as_of: Moment | None = None) -> pd.DataFrame:
+        """Give the columns of that version as a frame, one row a column."""
+        from toolkit.history import versions
+
+        return versions.shape_frame(self.lake.ledger, table, self._lsn(as_of))
+
+    def column_frame(self, table: str, column: str | None = None) -> pd.DataFrame:
+        """Give the life of a column, or of all, as a frame: one row a time with one name, type and declaration."""
+        from toolkit.history import column_life
+
+        return column_life.explain_frame(self.lake.ledger, table, column)
+
+    def batches_frame(self) -> pd.DataFrame:
+        """Give the committed batches as a frame, with their WAL, changes and waits."""
+        from toolkit.history import lag
+
+        return lag.batches_frame(self.lake.ledger)
+
+    def rows(
+        self,
+        table: str,
+        as_of: Moment | None = None,
+        key: Mapping[str, str] | None = None,
+        *,
+        limit: int | None = None,
+    ) -> Iterator[dict[str, str | None]]:
+        """Read rows as PostgreSQL prints them: the current ones, those at an LSN or time, or all versions of a key."""
+        from toolkit.history import rows_at_lsn
+
+        return rows_at_lsn.read_rows(self.lake, table, self._lsn(as_of), key, limit=limit)
+
+    def at_one_lsn(self, spark: SparkSession, *tables: str) -> Lsn:
+        """Make temporary views `<schema>__<table>` of tables, or all, at one proven LSN; give that LSN."""
+        from toolkit.history import rows_at_lsn
+
+        return rows_at_lsn.at_one_lsn(self.lake, spark, tables)
+
+    # What is published, for readers other than Spark. No call starts a JVM.
+
+    def published(self) -> tuple[PublishedTable, ...]:
+        """List the published tables: LSN, tag, table snapshot, metadata file and columns of each."""
+        from toolkit.lake import published_tables
+
+        return published_tables.published_tables(self.config)
+
+    def scan(self, table: str) -> DataScan:
+        """Give pyiceberg's scan of a published table at its proof, to filter, select and read."""
+        from toolkit.lake import published_tables
+
+        return published_tables.scan_published(self.config, table)
+
+    def duckdb_script(self) -> str:
+        """Write SQL that makes the views of `published` in DuckDB."""
+        from toolkit.lake import published_tables
+
+        return published_tables.duckdb_script(self.config)
+
+
+def _timed(stage: str, work: Callable[[], _T]) -> _T:
+    """Do one stage of a run, and log what it came to and how long it took."""
+    started = time.monotonic()
+    done = work()
+    values = {f.name: getattr(done, f.name) for f in fields(done)} if is_dataclass(done) else {}
+    shown = {name: str(value) if isinstance(value, Lsn) else value for name, value in values.items()}
+    figures = {name: value for name, value in shown.items() if isinstance(value, str | int | float)}
+    seconds = round(time.monotonic() - started, 3)
+    _log.info("stage finished", extra={"stage": stage, "seconds": seconds, **figures})
+    return done
+
+
+__all__ = ["Moment", "RunResult", "Toolkit"]

@@ -1,0 +1,115 @@
+"""Draw the open stages of a command on a terminal: one line each, wiped when the stage ends."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any, TextIO
+
+from toolkit.values.names import visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
+
+    from toolkit.values.progress import Stage
+
+
+class _Above:
+    """A stream for the log that writes above the bars."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def write(self, text: str) -> None:
+        self._console.out(text, end="", highlight=False)
+
+    def flush(self) -> None:
+        """Do nothing: the console writes at once."""
+
+
+class Bars:
+    """The bars on standard error. They exist only while a stage is open."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._live: Progress | None = None
+        self._tasks: dict[Stage, TaskID] = {}
+        self._streams: list[tuple[logging.StreamHandler[Any], TextIO]] = []
+
+    def begin(self, stage: Stage) -> None:
+        """Show a new stage."""
+        with self._lock:
+            if self._live is None:
+                self._live = self._started()
+            self._tasks[stage] = self._live.add_task(visible(stage.what), total=stage.total, figures="")
+
+    def update(self, stage: Stage) -> None:
+        """Show new figures of a stage; one that has ended is not shown again."""
+        with self._lock:
+            if self._live is None or stage not in self._tasks:
+                return
+            total = None if stage.total is None or stage.done > stage.total else stage.total
+            rate = stage.facts(time.monotonic())["per_second"]
+            of = f" of {total:,}" if total is not None else ""
+            self._live.update(
+                self._tasks[stage],
+                description=visible(f"{stage.what} {stage.detail}".strip()),
+                total=total,
+                completed=stage.done,
+                figures=f"{stage.done:,}{of} {stage.unit}, {rate:,}/s" if stage.unit and stage.done else "",
+            )
+
+    def end(self, stage: Stage) -> None:
+        """Take a stage away; with the last one the bars are wiped."""
+        with self._lock:
+            task = self._tasks.pop(stage, None)
+            if self._live is not None and task is not None:
+                self._live.remove_task(task)
+            if not self._tasks:
+                self.close()
+
+    def close(self) -> None:
+        """Wipe the bars and give the log its stream back."""
+        with self._lock:
+            live, self._live = self._live, None
+            self._tasks.clear()
+            if live is not None:
+                live.stop()
+            for handler, stream in self._streams:
+                handler.setStream(stream)
+            self._streams.clear()
+
+    def _started(self) -> Progress:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        console = Console(file=sys.stderr, force_terminal=True)
+        live = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(20),
+            TextColumn("{task.fields[figures]}", markup=False),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        for handler in logging.getLogger("toolkit").handlers:
+            if isinstance(handler, logging.StreamHandler):
+                self._streams.append((handler, handler.stream))
+                handler.setStream(_Above(console))
+        live.start()
+        return live
+
+
+def wanted() -> bool:
+    """Say whether standard error is a terminal that can redraw a line."""
+    return sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+
+
+__all__ = ["Bars", "wanted"]

@@ -1,0 +1,115 @@
+"""Give readers other than Spark the rows that the views of `published` show, without a JVM.
+
+Only Spark can run those views. Their content is a table snapshot of `current` that `ops.published` names, and Iceberg
+lets any reader ask for it by its id. `ops.published` is read, not the views: it changes in one commit, they follow it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from toolkit.lake import reads, scans
+from toolkit.lake.proofs import PUBLISHED, shown
+from toolkit.values.errors import LakeError, NotProven
+from toolkit.values.lsn import Lsn
+from toolkit.values.names import quote_postgres
+
+if TYPE_CHECKING:
+    from pyiceberg.table import DataScan
+
+    from toolkit.values.config import Config
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedTable:
+    """What the view `published.<relation>` shows, and where its rows are.
+
+    `metadata` is the newest metadata file of `current.<relation>`, and `columns` are those of the view.
+    """
+
+    table: str
+    relation: str
+    lsn: Lsn
+    proven_at: datetime
+    status: str
+    tag: str
+    snapshot_id: int
+    metadata: str
+    columns: tuple[str, ...]
+
+
+def published_tables(config: Config) -> tuple[PublishedTable, ...]:
+    """List the published tables by their names in the lake, all of one commit of `ops.published`.
+
+    Raises:
+        NotProven: no check has published a table yet.
+        LakeError: a table snapshot that is published is gone.
+    """
+    # Of two proofs under one name, that of a table which has left it is the older one.
+    rows = [row for row in scans.scan(config, PUBLISHED) if row.get("relation") is not None]
+    newest = {row["relation"]: row for row in sorted(rows, key=lambda row: (row["proven_at"], row["relation"]))}
+    if not newest:
+        raise NotProven(f"published tables of {config.warehouse}: there are none; run `cdc check`")
+    found = []
+    for name, row in sorted(newest.items()):
+        metadata, columns = _place(config, name, row["snapshot_id"])
+        found.append(
+            PublishedTable(
+                table=row["table"], relation=name, lsn=Lsn(row["lsn"]), proven_at=row["proven_at"],
+                status=row["status"], tag=row["tag"], snapshot_id=row["snapshot_id"],
+                metadata=metadata, columns=columns,
+            )
+        )  # fmt: skip
+    return tuple(found)
+
+
+def scan_published(config: Config, table: str) -> DataScan:
+    """Give pyiceberg's scan of a published table, by its name at the source or in the lake.
+
+    The scan has the columns of the view and can be narrowed by `filter` and `select`; `to_arrow` and others read it.
+
+    Raises:
+        NotProven: no table of that name is published.
+        LakeError: a table snapshot that is published is gone.
+    """
+    from toolkit.lake.jdbc import JdbcCatalog
+
+    tables = published_tables(config)
+    found = next((t for t in tables if table in (t.table, t.relation)), None)
+    if found is None:
+        names = ", ".join(t.table for t in tables)
+        raise NotProven(f"published table {table}: there is none; published are {names}; run `cdc check`")
+    current = JdbcCatalog(config).load_table(f"current.{found.relation}")
+    snapshot = current.snapshot_by_id(found.snapshot_id)
+    # pyiceberg takes the columns of a filter from the table's current schema, also for an older table snapshot.
+    at_proof = {"current_schema_id": snapshot and snapshot.schema_id, "current_snapshot_id": found.snapshot_id}
+    current.metadata = current.metadata.model_copy(update=at_proof)
+    return current.scan(selected_fields=found.columns, snapshot_id=found.snapshot_id)
+
+
+def duckdb_script(config: Config) -> str:
+    """Write the statements that make DuckDB views with the names, columns and rows of those of `published`."""
+    lines = ["create schema if not exists published;"]
+    for table in published_tables(config):
+        columns = ", ".join(map(quote_postgres, table.columns))
+        metadata = table.metadata.replace("'", "''")
+        lines += [
+            f"-- {table.table} at {table.lsn}".replace("\n", " "),
+            f"create or replace view published.{quote_postgres(table.relation)} as select {columns}"
+            f" from iceberg_scan('{metadata}', snapshot_from_id = {table.snapshot_id});",
+        ]
+    return "\n".join(lines)
+
+
+def _place(config: Config, name: str, snapshot_id: int) -> tuple[str, tuple[str, ...]]:
+    """Give the metadata file of `current.<name>`, and the columns that its view shows of a table snapshot."""
+    location, found = reads.metadata_location(config, f"current.{name}"), reads.metadata(config, f"current.{name}")
+    snapshot = next((s for s in (found or {}).get("snapshots", ()) if s["snapshot-id"] == snapshot_id), None)
+    if location is None or found is None or snapshot is None:
+        raise LakeError(
+            f"published.{name}: table snapshot {snapshot_id} of current.{name} is gone from the lake; run `cdc check`"
+        )
+    fields = next(s["fields"] for s in found["schemas"] if s["schema-id"] == snapshot["schema-id"])
+    return location, shown(field["name"] for field in fields)

@@ -1,0 +1,288 @@
+"""Plan how the log of one table is folded into its rows. The macros of the dbt project render the plan as SQL.
+
+A baseline covers the events before its position, and the rows of its copy follow it. The baseline of a new table is at
+its CREATE; one that was read from the source follows everything that the log may hold before its LSN.
+
+A segment is a part of the log in which rows are identified in the same way: by the same key columns or, without a key,
+not at all. Its events have the key of the schema version that is valid at the segment's start.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from itertools import pairwise
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from toolkit.rawlog import order
+from toolkit.rawlog.event import Covers
+from toolkit.values.names import lake_columns
+
+if TYPE_CHECKING:
+    from toolkit.rawlog.event import Baseline, Gap, TableEvent
+    from toolkit.rawlog.store import LogReader
+    from toolkit.values.lsn import Lsn
+    from toolkit.values.table import Column, SchemaVersion, TableVersion
+
+
+class _Event(Protocol):
+    """An event of the log or a schema version."""
+
+    @property
+    def generation(self) -> int: ...
+
+    @property
+    def commit_lsn(self) -> Lsn: ...
+
+    @property
+    def end_lsn(self) -> Lsn: ...
+
+    @property
+    def ordinal(self) -> int: ...
+
+
+_E = TypeVar("_E", bound=_Event)
+
+
+class Layer(StrEnum):
+    """What a plan makes: the rows at a position, or all row versions up to it."""
+
+    CURRENT = "current"
+    HISTORY = "history"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A position of the log, and the LSN from which it is visible."""
+
+    commit: int
+    ordinal: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A column as the fold needs it. An image that is too short for the column shows `missing`."""
+
+    attnum: int
+    has_missing: bool
+    missing: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Era:
+    """How labels of an enum are shown that were renamed after rows with `since` or a later LSN were written."""
+
+    since: int
+    labels: Mapping[str, str]  # new by old
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedColumn(Cell):
+    """A published column of the last version, with its name in the lake."""
+
+    lake: str
+    type: str
+    type_kind: str
+    base_type: str | None
+    relabel: tuple[Era, ...]  # latest first; empty if no label was renamed
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Events after `low` and before `high`. `key` is empty where rows have none."""
+
+    low: Point
+    high: Point | None
+    key: tuple[int, ...]
+    clears: tuple[Point, ...]  # after which no earlier row exists
+    cells: tuple[Cell, ...]  # of the version that is valid at the end; empty for the last: the plan's own columns
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A gap: row versions that were valid at `since` or later are not verified.
+
+    Those before `copied` are not, where a complete copy followed. Where a part was copied at `part` and a check found
+    the table right at `confirmed`, versions written from `part` on and valid at `confirmed` are verified.
+    """
+
+    since: int
+    copied: int | None
+    part: int | None
+    confirmed: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """How one table is built from the log. Of a dropped one, `CURRENT` has no columns and no segments."""
+
+    relid: int
+    layer: Layer
+    dropped: bool
+    schema_id: int
+    version_commit: int  # commit LSN of the last schema version
+    comment: str | None
+    doubts: tuple[Doubt, ...]
+    incomplete: bool = False  # a gap is inside the segments, so the log may remove a row that it never put
+    columns: tuple[PlannedColumn, ...] = ()
+    segments: tuple[Segment, ...] = ()
+
+    def to_json(self) -> str:
+        """Give the form that the macros read."""
+        return json.dumps(asdict(self))
+
+
+def plans(log: LogReader, upto: Lsn) -> Iterator[TablePlan]:
+    """Plan both layers of every table of the current generation that was copied below `upto`, ordered by relid.
+
+    `upto` includes all transactions with a commit LSN below it.
+    """
+    last = log.last()
+    if last is None:
+        return
+
+    def by_relid(events: Iterable[_E], relid: Callable[[_E], int | None]) -> dict[int | None, list[_E]]:
+        found: dict[int | None, list[_E]] = {}
+        for event in events:
+            if event.generation == last.generation and event.commit_lsn < upto:
+                found.setdefault(relid(event), []).append(event)
+        return {key: sorted(of_table, key=order.position) for key, of_table in found.items()}
+
+    versions = by_relid(log.schema_versions(), lambda version: version.table.relid)
+    copies = by_relid(log.baselines(), lambda event: event.relid)
+    gaps = by_relid(log.gaps(), lambda event: event.relid)
+    truncates = by_relid(log.truncates(), lambda event: event.relid)
+    for relid in sorted(key for key in versions.keys() & copies.keys() if key is not None):
+        for layer in Layer:
+            made = _plan(layer, versions[relid], copies[relid], gaps.get(relid, []), truncates.get(relid, []))
+            if made is not None:
+                yield made
+
+
+def _plan(
+    layer: Layer,
+    versions: Sequence[SchemaVersion],
+    copies: Sequence[TableEvent[Baseline]],
+    gaps: Sequence[TableEvent[Gap]],
+    truncates: Sequence[TableEvent[None]],
+) -> TablePlan | None:
+    """Plan a table from its events in log order; None before its first complete copy."""
+    # A copy of a part is an update like any other: its rows replace what was read again, and nothing else.
+    complete = [copy for copy in copies if copy.payload.scope == Covers.ALL]
+    if not complete:
+        return None
+    last, whole = versions[-1], layer == Layer.HISTORY
+    table = last.table
+    doubts = tuple(_doubt(gap, copies) for gap in gaps)
+    made = TablePlan(table.relid, layer, table.dropped, last.schema_id, int(last.commit_lsn), table.comment, doubts)
+    if table.dropped and not whole:
+        return made
+    start = complete[0] if whole else complete[-1]
+    clears: list[_Event] = [*complete, *truncates]
+    if table.dropped:
+        clears.append(last)  # its rows end there, as they would by a TRUNCATE
+    reach = order.position(start)
+    points = sorted((_point(clear) for clear in clears if order.position(clear) >= reach), key=_place)
+    base = points[0] if whole else points[-1]
+    return replace(
+        made,
+        incomplete=any(whole or _place(_point(gap)) > _place(base) for gap in gaps),
+        columns=_columns(versions, complete if whole else [start]),
+        segments=_segments(versions, base, points),
+    )
+
+
+def _point(event: _Event) -> Point:
+    return Point(int(event.commit_lsn), event.ordinal, int(event.end_lsn))
+
+
+def _place(point: Point) -> tuple[int, int]:
+    return point.commit, point.ordinal
+
+
+def _doubt(gap: TableEvent[Gap], copies: Sequence[TableEvent[Baseline]]) -> Doubt:
+    later = [copy for copy in copies if order.position(copy) > order.position(gap)]
+
+    def first(*scopes: Covers) -> int | None:
+        return next((int(copy.end_lsn) for copy in later if copy.payload.scope in scopes), None)
+
+    return Doubt(int(gap.end_lsn), copied=first(Covers.ALL), part=first(*Covers), confirmed=first(Covers.CHECK))
+
+
+def _segments(versions: Sequence[SchemaVersion], base: Point, clears: Sequence[Point]) -> tuple[Segment, ...]:
+    """Divide the log after `base` where the key changes."""
+    starts: list[tuple[Point, SchemaVersion]] = []
+    ends: list[SchemaVersion] = []  # the last version of each segment
+    for version in versions:
+        if _place(_point(version)) <= _place(base) or not starts:
+            starts, ends = [(base, version)], [version]
+        elif _key(version.table) == _key(ends[-1].table):
+            ends[-1] = version
+        else:
+            starts.append((_point(version), version))
+            ends.append(version)
+    made = []
+    for number, ((low, first), end) in enumerate(zip(starts, ends, strict=True)):
+        high = starts[number + 1][0] if number + 1 < len(starts) else None
+        inside = (c for c in clears if _place(c) > _place(low) and (high is None or _place(c) < _place(high)))
+        cells = () if high is None else tuple(Cell(c.attnum, c.has_missing, c.missing) for c in end.table.columns)
+        made.append(Segment(low, high, _key(first.table), tuple(inside), cells))
+    return tuple(made)
+
+
+def _key(table: TableVersion) -> tuple[int, ...]:
+    return table.key_attnums if table.keyed else ()
+
+
+def _columns(versions: Sequence[SchemaVersion], baselines: Sequence[TableEvent[Baseline]]) -> tuple[PlannedColumn, ...]:
+    columns = versions[-1].table.columns
+    names = lake_columns([(c.attnum, c.name) for c in columns])
+    return tuple(
+        PlannedColumn(
+            attnum=c.attnum,
+            has_missing=c.has_missing,
+            missing=c.missing,
+            lake=names[c.attnum],
+            type=c.type,
+            type_kind=c.type_kind,
+            base_type=c.base_type,
+            relabel=_relabel(c, versions, baselines),
+        )
+        for c in columns
+        if c.published
+    )
+
+
+def _relabel(
+    column: Column, versions: Sequence[SchemaVersion], baselines: Sequence[TableEvent[Baseline]]
+) -> tuple[Era, ...]:
+    """Give the labels to replace in the rows after each baseline.
+
+    The OID identifies an enum value. A baseline was read with the names of its time; the versions after it hold every
+    name that a value has had since. A table in which one name meant two values is stale.
+    """
+    now = dict(column.enum_labels)
+    eras: list[Era] = []
+    for baseline, following in pairwise([*baselines, None]) if now else ():
+        assert baseline is not None
+        labels: tuple[tuple[int, str], ...] = ()
+        for version in versions:
+            if following is None or _is_before_copy(version, following):
+                for other in version.table.columns:
+                    if (other.attnum, other.type_oid) == (column.attnum, column.type_oid):
+                        labels = (*other.former_labels, *other.enum_labels)
+        renamed = {label: now[oid] for oid, label in labels if now.get(oid, label) != label}
+        eras.insert(0, Era(int(baseline.end_lsn), renamed))
+    return tuple(eras) if any(era.labels for era in eras) else ()
+
+
+def _is_before_copy(version: SchemaVersion, baseline: TableEvent[Baseline]) -> bool:
+    """Say whether a version is before a baseline and is not the one that was read together with it."""
+    read_with_it = order.is_copied_version(version) and version.commit_lsn == baseline.commit_lsn
+    return order.position(version) < order.position(baseline) and not read_with_it
+
+
+__all__ = ["Layer", "TablePlan", "plans"]
