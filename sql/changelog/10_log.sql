@@ -464,7 +464,7 @@ begin
 exception
   when others then
     raise warning 'cdc-toolkit: a change of % is not in the change log: %', relid::regclass, failure
-      using hint = 'run: cdc init, then cdc repair ' || relid::regclass;
+      using hint = format('run: cdc init, then cdc repair ''%s''', replace(relid::regclass::text, '''', '''"''"'''));
 end
 $function$;
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -67,7 +68,7 @@ def _heal(config: Config) -> None:
         for state in status_report.status(config).tables:
             for step in steps(state.remedy or "") if not state.comparable else ():
                 if repair := re.fullmatch("cdc repair (.*)", step):
-                    repairs.append(repair[1])
+                    repairs += shlex.split(repair[1])
                 elif step == "cdc init":
                     initialise.init(config)
                 else:

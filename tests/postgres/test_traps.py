@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -88,7 +89,7 @@ class Played:
         repairs = []
         for step in steps(remedy):
             if repair := re.fullmatch("cdc repair (.*)", step):
-                repairs.append(repair[1])
+                repairs += shlex.split(repair[1])
             elif step == "cdc init":
                 install.install(self.log.conn, self.log.config)
             elif step == "cdc ddl resume":

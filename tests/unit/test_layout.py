@@ -387,6 +387,15 @@ def test_no_leftovers_are_kept() -> None:
     assert [p for p in _own_files() if p.stat().st_size > 1 << 20] == []
 
 
+def test_commands_with_a_name_in_them_are_quoted_for_a_shell() -> None:
+    """Such a remedy is pasted, and a table name may hold a backtick: `names.command` writes it."""
+    unquoted = re.compile(r"cdc (?:repair|check|rows|handover)\b[^`\"]* ?\{")
+    found = [
+        f"{p.relative_to(ROOT)}: {m[0]}" for p in MODULES for m in unquoted.finditer(p.read_text(encoding="utf-8"))
+    ]
+    assert found == []
+
+
 def test_every_command_of_the_makefile_says_what_it_does() -> None:
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = re.findall(r"^\.PHONY: ([\w-]+)$", text, re.MULTILINE)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +28,16 @@ from toolkit.rawlog.event import (
 from toolkit.values import config as configuration
 from toolkit.values.errors import ConfigError, LakeError
 from toolkit.values.lsn import Lsn
-from toolkit.values.names import lake_columns, lake_table, qualified, quote_postgres, quote_spark, renamed, selects
+from toolkit.values.names import (
+    command,
+    lake_columns,
+    lake_table,
+    qualified,
+    quote_postgres,
+    quote_spark,
+    renamed,
+    selects,
+)
 from toolkit.values.table import TableVersion
 
 pytestmark = pytest.mark.unit
@@ -94,6 +105,15 @@ def test_names_are_quoted_for_each_engine() -> None:
     assert quote_spark("a`b") == "`a``b`"
     assert qualified("public", "orders") == "public.orders"
     assert qualified("public", "Order items") == 'public."Order items"'
+
+
+@pytest.mark.parametrize("name", ["a$b", "a`id`", 'a"b', "a b", "a'b", "$(id)", "a;b", "a\\b", "Ä*", "-x"])
+def test_a_printed_command_is_read_by_a_shell_as_it_is_meant(name: str) -> None:
+    printed = command("repair", qualified("public", name), "--differing")
+    read = subprocess.run(["sh", "-c", f"printf '%s\\n' {printed}"], capture_output=True, text=True, check=True)
+    assert read.stdout.splitlines() == ["cdc", "repair", qualified("public", name), "--differing"]
+    assert shlex.split(printed) == read.stdout.splitlines()
+    assert command("repair", "public.orders") == "cdc repair public.orders"
 
 
 def test_selection_by_globs() -> None:

@@ -27,6 +27,7 @@ from toolkit.source.spooling import spool_directory
 from toolkit.values.errors import ConfigError, LakeError, UnknownTable
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
+from toolkit.values.names import command
 from toolkit.values.progress import stage
 from toolkit.values.table import SchemaVersion, TableVersion
 
@@ -285,7 +286,7 @@ def _images(table: TableVersion, scope: Scope) -> Images:
     if not table.keyed or not published >= set(table.key_attnums):
         raise ConfigError(
             f"repairing {table.identifier}: its rows have no key, so a part of it cannot be told from the rest; run"
-            f" `cdc repair {table.identifier}`"
+            f" `{command('repair', table.identifier)}`"
         )
     if scope.rows is not None:
         return Images("U", keys=_keys(table, scope.rows))
@@ -381,7 +382,7 @@ def _copy_group(
             # When its rows went wrong nobody knows: from the proof, or copy, behind which they were right.
             right, checked = wrong[plan.table.relid]
             reason = f"a check at {checked} found rows that differ"
-            gap = Gap(reason, f"cdc repair {plan.table.identifier}", checked)
+            gap = Gap(reason, command("repair", plan.table.identifier), checked)
             place = order.made_after(right)._asdict() | {"ordinal": order.COPY_GAP}
             events.append(Event(**{**at, **place}, **of, kind=Kind.GAP, payload=gap.to_json()))
         if plan.table.relid in changed:
@@ -451,7 +452,7 @@ def _schema_ids(
         if scope.covers != Covers.ALL:
             raise ConfigError(
                 f"repairing {plan.table.identifier}: the log does not know its present columns; run"
-                f" `cdc repair {plan.table.identifier}`"
+                f" `{command('repair', plan.table.identifier)}`"
             )
         ids[plan.table.relid] = following + len(changed)
         changed.add(plan.table.relid)

@@ -19,6 +19,7 @@ from toolkit.rawlog.event import Gap, Kind
 from toolkit.rawlog.states import table_states
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
+from toolkit.values.names import command
 from toolkit.values.table import SchemaVersion, TableVersion
 from toolkit.values.visibility import Visibility
 
@@ -251,7 +252,7 @@ class _Comparison:
         name = TableVersion.from_json(json.loads(table)).identifier
         # Until capture stands again no repair lasts.
         first = "cdc init" if not self.standing and not self.seen.capture.paused else None
-        gap = Gap(reason, f"cdc repair {name}", self.known.at, first)
+        gap = Gap(reason, command("repair", name), self.known.at, first)
         self._event(relid, Kind.GAP, gap.to_json(), since, order.found_gap(len(self.made)))
 
     def _event(self, relid: int, kind: Kind, payload: str, at: Lsn, ordinal: int, **more: Any) -> None:

@@ -18,6 +18,7 @@ from toolkit.source.spooling import spool_directory
 from toolkit.values.errors import ConfigError, UnreadableChange
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
+from toolkit.values.names import command
 from toolkit.values.visibility import Visibility
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ def _gaps(left_out: _LeftOut, at: Lsn, context: PlanContext) -> list[Event]:
         known = context.versions.get(relid)
         gap = Gap(
             f"its changes beside the unreadable one at {at} were left out by `cdc drain --skip {at}`",
-            f"cdc repair {known.table.identifier if known else relid}",
+            command("repair", known.table.identifier if known else str(relid)),
         )
         gaps.append(
             Event(

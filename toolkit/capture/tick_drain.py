@@ -16,6 +16,7 @@ from toolkit.capture.same_history import ADVICE, require_same_history
 from toolkit.rawlog import order
 from toolkit.rawlog.event import Gap, Kind, Origin
 from toolkit.values.errors import CdcError, ConfigError, HistoryDiverged, LakeError
+from toolkit.values.names import command
 from toolkit.values.visibility import Visibility
 
 if TYPE_CHECKING:
@@ -273,7 +274,7 @@ class _TickRead:
                     kind=Kind.GAP,
                     relid=relid,
                     origin=Origin.CHANGE_LOG,
-                    payload=Gap(reason, f"cdc repair {chain[-1].table.identifier}").to_json(),
+                    payload=Gap(reason, command("repair", chain[-1].table.identifier)).to_json(),
                 )
 
     def _log_rows(self, cells: pa.StringArray, place: int) -> LogRows:

@@ -18,6 +18,7 @@ from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.event import Baseline, Captured, Gap, GapReasons, Kind, Origin, StreamMessage, Truncated
 from toolkit.values.lsn import Lsn
+from toolkit.values.names import command
 from toolkit.values.table import SchemaVersion, TableVersion
 
 
@@ -140,7 +141,7 @@ class Transaction:
     def _gap(self, index: int, relid: int, reason: str, **detail: Any) -> None:
         known = self.planner.versions.get(relid)
         name = known.table.identifier if known else str(relid)
-        self.gaps.setdefault((self._ordinal(index), relid), GapReasons(f"cdc repair {name}")).add(reason, detail)
+        self.gaps.setdefault((self._ordinal(index), relid), GapReasons(command("repair", name))).add(reason, detail)
 
     def _gap_since_known(self, index: int, relid: int, reason: str) -> None:
         """A gap where the table was last known to be right: what is told now may have happened at any time since."""
@@ -149,7 +150,7 @@ class Transaction:
             self._gap(index, relid, reason)
             return
         since = max(int(planner.context.known_good(relid)), planner.born.get(relid, 0))
-        gap = Gap(reason, f"cdc repair {planner.versions[relid].table.identifier}", Lsn(until))
+        gap = Gap(reason, command("repair", planner.versions[relid].table.identifier), Lsn(until))
         self._event(Kind.GAP, order.LATE_GAP, relid=relid, payload=gap.to_json())
         self.events[-1] = replace(self.events[-1], **order.made_at(since)._asdict())
 

@@ -16,6 +16,7 @@ from toolkit.history import effects
 from toolkit.history.versions import changes
 from toolkit.rawlog import states
 from toolkit.rawlog.event import Captured
+from toolkit.values.names import command
 from toolkit.values.sql_script import Kind, statements
 from toolkit.values.table import TableVersion
 
@@ -153,7 +154,7 @@ def of(config: Config, tried: Tried, captured: Collection[str]) -> Iterator[Effe
             yield effect(new, effects.SILENT, told, breaks=breaks, remedy=states.way_back(config, new))
         elif kind == effects.SILENT:
             told = "; ".join((*([detail] if detail else []), *silent[relid]))
-            yield effect(shown, kind, told, breaks=breaks, remedy=f"cdc repair {shown.identifier}")
+            yield effect(shown, kind, told, breaks=breaks, remedy=command("repair", shown.identifier))
         else:
             yield effect(shown, kind, f"{detail}{_destination(old, new)}", breaks=breaks)
     if not found:

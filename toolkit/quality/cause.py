@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.quality.differing_rows import FEW
 from toolkit.quality.report import Cause, Row, Sample, TableCheck
-from toolkit.values.names import lake_table
+from toolkit.values.names import command, lake_table
 from toolkit.values.row_line import Comparison, fields
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ def remedy(plan: Comparison, result: TableCheck) -> str | None:
     if all(cause.kind != "capture" for cause in causes):
         return causes[0].remedy if causes else None
     few = plan.key and sum(n or 0 for n in (result.modified, result.added, result.removed)) <= FEW
-    return shlex.join(["cdc", "repair", plan.table.identifier, *(["--differing"] if few else [])])
+    return command("repair", plan.table.identifier, *(["--differing"] if few else []))
 
 
 def rebuild(table: TableVersion) -> str:
@@ -151,7 +150,7 @@ def _cause(plan: Comparison, name: Row, sample: Sample, account: Account, writte
         text = "the log does not hold what the source shows"
         text += f": its newest change of this row is {at}" if event is not None else ": it has no change of this row"
         row = ["--rows", json.dumps(dict(sample.key))] if plan.key else []
-        return Cause("capture", text, shlex.join(["cdc", "repair", table.identifier, *row]), *where)
+        return Cause("capture", text, command("repair", table.identifier, *row), *where)
     for foreign, before, after in written:
         if _of(plan, name, before) != _of(plan, name, after):
             known = foreign.before

@@ -15,6 +15,7 @@ from toolkit.quality.report import Row, SampleKind
 from toolkit.quality.row_classes import Every
 from toolkit.values.errors import ConfigError
 from toolkit.values.lsn import Lsn
+from toolkit.values.names import command
 from toolkit.values.row_line import Comparison
 
 if TYPE_CHECKING:
@@ -41,12 +42,12 @@ def keys(config: Config, table: str) -> tuple[dict[str, str], ...]:
     what = f"repairing what differs of {table}"
     if row is None or row["status"] != "different":
         found = "no check has compared it yet" if row is None else f"its last check says {row['status']}"
-        raise ConfigError(f"{what}: {found}; run `cdc check {table}`")
+        raise ConfigError(f"{what}: {found}; run `{command('check', table)}`")
     at = f"relid = {row['relid']} and checked_at = '{row['checked_at'].isoformat()}'"
     rows = [r["key"] for r in scan(config, check_results.ROWS, ("key",), where=at)]
     if not rows or len(rows) > FEW or None in rows:
         reason = "its rows have no key" if None in rows else f"its last check lists {len(rows) or 'no'} rows"
-        raise ConfigError(f"{what}: {reason}; run `cdc repair {table}`")
+        raise ConfigError(f"{what}: {reason}; run `{command('repair', table)}`")
     return tuple(dict(key) for key in rows)
 
 

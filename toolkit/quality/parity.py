@@ -21,7 +21,7 @@ from toolkit.values import progress
 from toolkit.values.errors import CdcError
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
-from toolkit.values.names import lake_table
+from toolkit.values.names import command, lake_table
 from toolkit.values.row_line import Comparison, Figures, Sums, chosen, comparison, differing, effective, total
 
 if TYPE_CHECKING:
@@ -336,7 +336,7 @@ class _Comparing:
             assert taken is not None
             name = taken.plan.table.identifier
             reason = "it is not captured at this LSN"
-            return TableCheck(name, relid, "not_taken", reason=reason, remedy=f"cdc repair {name}")
+            return TableCheck(name, relid, "not_taken", reason=reason, remedy=command("repair", name))
         result = self._named(table)
         if state is not None and not state.comparable:
             return _stale(result, state)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from toolkit.rawlog import order
 from toolkit.rawlog.event import Captured, Covers
 from toolkit.values.lsn import Lsn
-from toolkit.values.names import quote_postgres
+from toolkit.values.names import command, quote_postgres
 
 if TYPE_CHECKING:
     from toolkit.rawlog.event import Baseline, Gap, TableEvent
@@ -196,7 +196,7 @@ def table_states(
         state = _shown(ledger, table, _state(ledger, table, verdict), verdict, proven.get(table.relid, Lsn(0)))
         if state.state == State.OK and table.relid in wrong:
             right, checked = wrong[table.relid]
-            remedy = f"cdc check {table.identifier}, whose report names the cause and its remedy"
+            remedy = f"{command('check', table.identifier)}, whose report names the cause and its remedy"
             state = replace(
                 state, state=State.STALE, reason=_differs(right, checked), from_lsn=right, remedy=remedy,
                 repaired_lsn=right,
@@ -218,7 +218,7 @@ def _copied(ledger: LogReader) -> set[int]:
 
 
 def _state(ledger: LogReader, table: TableVersion, verdict: Verdict) -> TableState:
-    remedy = f"cdc repair {table.identifier}"
+    remedy = command("repair", table.identifier)
     if verdict.known is None:
         reason = "no complete snapshot of it is in the log"
         return TableState(table.identifier, table.relid, State.STALE, reason, Lsn(0), remedy)
@@ -228,7 +228,7 @@ def _state(ledger: LogReader, table: TableVersion, verdict: Verdict) -> TableSta
     if verdict.repaired is not None:
         at = Lsn(verdict.repaired.end_lsn)
         reason = f"{reason}; repaired at {at}, and parity is not proven since"
-        remedy = f"cdc check {table.identifier}"
+        remedy = command("check", table.identifier)
         return TableState(table.identifier, table.relid, State.STALE, reason, since, remedy, repaired_lsn=at)
     needed = _needed(ledger, verdict.unproven)
     return TableState(table.identifier, table.relid, State.STALE, reason, since, f"{needed}{remedy}")
@@ -253,7 +253,7 @@ def _shown(ledger: LogReader, table: TableVersion, state: TableState, verdict: V
     since = max(proven, Lsn(verdict.known.end_lsn))
     if since >= last.complete_to:
         return state
-    remedy = f"cdc check {table.identifier}, which proves it as of now; or store it as oid or text"
+    remedy = f"{command('check', table.identifier)}, which proves it as of now; or store it as oid or text"
     return replace(state, state=State.STALE, reason=reason, from_lsn=since, remedy=remedy, repaired_lsn=since)
 
 
@@ -298,12 +298,12 @@ def _silenced(ledger: LogReader, captured: set[int]) -> Iterator[TableState]:
     for relid, table in sorted(tables.items()):
         if (relid not in captured and table.identifier not in names) or not left_out(config, table, tables):
             continue
-        back = way_back(config, table)
+        back, repair = way_back(config, table), command("repair", table.identifier)
         if relid in captured:
-            reason, remedy = "it left the publication", f"{back}, then cdc repair {table.identifier}"
+            reason, remedy = "it left the publication", f"{back}, then {repair}"
             if table.persistence == "u":
                 reason = "it is unlogged: its changes are not in the WAL"
-                remedy = f"alter table {table.identifier} set logged, then cdc repair {table.identifier}"
+                remedy = f"alter table {table.identifier} set logged, then {repair}"
             elif config.capture_of(table.schema, table.name).capture == "change_log":
                 reason = "its triggers are not all on it, or the change log is not whole or not published"
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import re
+import shlex
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -27,6 +28,11 @@ def qualified(schema: str, table: str) -> str:
     """Write `schema.table`, quoted only where PostgreSQL requires it."""
     plain = re.compile(r"[a-z_][a-z0-9_$]*")
     return ".".join(part if plain.fullmatch(part) else quote_postgres(part) for part in (schema, table))
+
+
+def command(*words: str) -> str:
+    """Write `cdc` and these words as a shell takes them: a table name may contain anything, a backtick too."""
+    return shlex.join(("cdc", *words))
 
 
 def visible(text: str, keep: str = "\t\n") -> str:

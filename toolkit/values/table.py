@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolkit.values.lsn import Lsn
-from toolkit.values.names import lake_table, qualified, quote_postgres
+from toolkit.values.names import command, lake_table, qualified, quote_postgres
 
 #: The operations that a table's publications must send.
 OPERATIONS = frozenset({"insert", "update", "delete", "truncate"})
@@ -107,25 +107,26 @@ class TableVersion:
     def unsent(self, publications: Sequence[str]) -> tuple[str, str] | None:
         """Give the reason why its publications do not send enough, and the remedy; None if they do."""
         names = " or ".join(quote_postgres(name) for name in publications)
+        repair = command("repair", self.identifier)
         if self.conflict is not None:
             remedy = (
                 "make them the same, or take it out of one: by [source] exclude before it is in the first, or by"
                 f" alter publication {names} drop table {self.identifier}"
             )
-            return self.conflict, f"{remedy}; then cdc repair {self.identifier}"
+            return self.conflict, f"{remedy}; then {repair}"
         if self.publishes != OPERATIONS:
             reason = f"no publication sends {', '.join(sorted(OPERATIONS - self.publishes))} of it"
             remedy = f"alter publication {names} set (publish = '{', '.join(sorted(OPERATIONS))}')"
-            return reason, f"{remedy}, then cdc repair {self.identifier}"
+            return reason, f"{remedy}, then {repair}"
         if self.strays:
             fault, remedy = self.strays[0].fault
             more = f" (and {len(self.strays) - 1} more partitions)" if self.strays[1:] else ""
-            return f"partition {self.strays[0].name} {fault}{more}", f"{remedy}, then cdc repair {self.identifier}"
+            return f"partition {self.strays[0].name} {fault}{more}", f"{remedy}, then {repair}"
         if self.borrowed_key is not None:
             reason = (
                 f"rows are told apart by column {self.borrowed_key}, whose text changes with names of other objects"
             )
-            remedy = f"give it a replica identity by other columns, then cdc repair {self.identifier}; or exclude it"
+            remedy = f"give it a replica identity by other columns, then {repair}; or exclude it"
             return reason, remedy
         return None
 
