@@ -48,6 +48,13 @@ def _never(name: str, file: str, condition: str, test: str) -> Guard:
 
 
 GUARDS = (
+    Guard(
+        "local tasks bounded by the heap",
+        "toolkit/lake/session.py",
+        "min(os.cpu_count() or 1, room)",
+        "os.cpu_count() or 1",
+        "tests/unit/test_values.py::test_local_mode_runs_no_more_tasks_than_the_heap_has_room_for",
+    ),
     _definer(_CAPTURE, "capture_command()\nreturns event_trigger"),
     _definer(_CAPTURE, "capture_drop()\nreturns event_trigger"),
     _definer(_CAPTURE, "capture_rewrite()\nreturns event_trigger"),

@@ -129,6 +129,21 @@ def test_unknown_table(source: Config, conn: Connection) -> None:
         require(conn, _changed(source, tables=("public.good", "public.goood")))
 
 
+@pytest.mark.parametrize(
+    ("source_settings", "found"),
+    [
+        ({"tables": ("public.*", "seen.*")}, "'seen.*': matches views and foreign tables only"),
+        ({"tables": ("public.*",), "exclude": ("public.g*",)}, "'public.*': matches only tables that .* exclude takes"),
+    ],
+)
+def test_a_pattern_that_selects_no_table_is_refused(
+    source: Config, conn: Connection, source_settings: dict[str, object], found: str
+) -> None:
+    conn.execute("create schema seen; create view seen.v as select 1 as x; create view public.v as select 1 as x")
+    with pytest.raises(UnknownTable, match=found.replace("*'", r"\*'")):
+        require(conn, _changed(source, **source_settings))
+
+
 def test_wal_level_and_slots() -> None:
     with EmbeddedServer(None, 16, {"wal_level": "replica"}) as server:
         config = Config(source=SourceConfig(conninfo=server.conninfo()))

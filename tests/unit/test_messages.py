@@ -41,6 +41,10 @@ def _text(node: ast.expr, value: str = _VALUE) -> str:
         return str(node.value)
     if isinstance(node, ast.JoinedStr):
         return "".join(_text(part, value) for part in node.values)
+    if isinstance(node, ast.FormattedValue) and isinstance(node.value, ast.Call):
+        return _text(node.value, value)
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "command":  # of `toolkit.values.names`
+        return " ".join(("cdc", *(_text(word, value) for word in node.args if not isinstance(word, ast.Starred))))
     if isinstance(node, ast.FormattedValue) and isinstance(node.value, ast.Name) and node.value.id == "ADVICE":
         from toolkit.capture.same_history import ADVICE
 
@@ -101,13 +105,14 @@ def _strings() -> Iterator[tuple[str, str]]:
             for node in ast.walk(tree)
             for part in (
                 node.values if isinstance(node, ast.JoinedStr)
+                else [node.value] if isinstance(node, ast.FormattedValue)
                 else [node.left, node.right] if isinstance(node, ast.BinOp)
                 else [node.value] if isinstance(node, ast.Expr)
                 else []
             )
         }  # fmt: skip
         for node in ast.walk(tree):
-            if isinstance(node, ast.Constant | ast.JoinedStr | ast.BinOp) and id(node) not in inner:
+            if isinstance(node, ast.Constant | ast.JoinedStr | ast.BinOp | ast.Call) and id(node) not in inner:
                 text = _text(node)
                 if "cdc " in text:
                     yield f"{path}:{node.lineno}", text

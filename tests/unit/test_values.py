@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import subprocess
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import toolkit
+from toolkit.lake import session
 from toolkit.rawlog.arrow import EVENT_SCHEMA, Event, to_arrow
 from toolkit.rawlog.batch import BatchRecord, SourceIdentity
 from toolkit.rawlog.event import (
@@ -193,6 +195,11 @@ def test_no_file_at_all_is_the_defaults(tmp_path: Path, monkeypatch: pytest.Monk
             "[source]\npublication = ['a', 'a']\n",
             "source.publication: Value error, a publication is one name, or a list",
         ),
+        (
+            "[spark.spark.drivr]\nmemory = '2g'\n",
+            "'spark.drivr.memory' is no setting of Spark; did you mean 'spark.driv",
+        ),
+        ("[spark]\n'spark.sql.shufle.partitions' = 8\n", "did you mean 'spark.sql.shuffle.partitions'?"),
         ("[source]\npublication = []\n", "source.publication: Value error, a publication is one name, or a list"),
     ],
 )
@@ -204,6 +211,47 @@ def test_a_bad_configuration_is_one_line_that_names_the_key(tmp_path: Path, text
     assert "cdc.toml" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "key", ["spark.sql.catalog.lake2.type", "spark.hadoop.fs.s3a.acces.key", "spark.openlineage.transport.type"]
+)
+def test_settings_that_are_not_spark_s_own_are_left_to_spark(tmp_path: Path, key: str) -> None:
+    assert configuration.load(_write(tmp_path, f"[spark]\n'{key}' = 'x'\n")).spark == {key: "x"}
+
+
+@pytest.mark.wide
+def test_no_setting_that_spark_knows_is_refused() -> None:
+    """Every name in Spark's own classes that looks like a setting is taken as it is."""
+    import pyspark
+
+    text = re.compile(rb"\x01(..)(spark\.[A-Za-z][\w-]*(?:\.[\w-]+)+)", re.DOTALL)  # a constant and its length
+    names: set[str] = set()
+    for jar in Path(pyspark.__file__).with_name("jars").glob("spark-*.jar"):
+        with zipfile.ZipFile(jar) as file:
+            found = (m for n in file.namelist() if n.endswith(".class") for m in text.finditer(file.read(n)))
+            names |= {m[2].decode() for m in found if int.from_bytes(m[1]) == len(m[2])}
+    assert len(names) > 1000
+    names = {name for name in names if not name.startswith("spark.test")}
+    assert {name: near for name in names if (near := configuration._misspelled(name))} == {}
+
+
+@pytest.mark.parametrize(
+    ("heap", "cores", "tasks"),
+    [("2g", 64, 8), ("2g", 2, 2), ("512m", 64, 2), ("100m", 64, 1), ("1tb", 64, 64), ("half", 64, 1), (" 2G ", 64, 8)],
+)
+def test_local_mode_runs_no_more_tasks_than_the_heap_has_room_for(
+    monkeypatch: pytest.MonkeyPatch, heap: str, cores: int, tasks: int
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    config = configuration.Config(spark={"spark.driver.memory": heap})
+    assert session.spark_settings(config)["spark.master"] == f"local[{tasks}]"
+
+
+def test_a_variable_of_an_unknown_section_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CDC_SAUCE__SLOT", "x")
+    with pytest.raises(ConfigError, match=r"variable CDC_SAUCE__SLOT: .* did you mean 'source'\?; rename or unset it"):
+        configuration.load()
 
 
 def test_a_named_file_must_be_there(tmp_path: Path) -> None:

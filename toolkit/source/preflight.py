@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -366,6 +366,20 @@ def _capture(conn: Connection, config: Config) -> Iterator[Finding]:
         )
 
 
+def _selects_nothing(config: Config, pattern: str, matched: Sequence[catalog.Relation]) -> tuple[str, str] | None:
+    """Say what is wrong with a pattern that selects no table, and the remedy: it would publish nothing, silently."""
+    if not matched:
+        return "matches no table", "check the name; patterns are schema.table with * and ?"
+    tables = [r for r in matched if r.kind in "rp"]
+    if not tables:
+        if any(config.source.names_in_full(r.schema, r.name) for r in matched):
+            return None  # refused by its own name
+        return "matches views and foreign tables only", "take it out, or name tables"
+    if not any(config.source.names(r.schema, r.name) for r in tables):
+        return "matches only tables that [source] exclude takes out", "change one of the two"
+    return None
+
+
 def _tables(conn: Connection, config: Config, ticks: bool) -> Iterator[Finding]:
     relations = catalog.matching(conn, config)
     if config.source.scope == "published" and config.uses_change_log:
@@ -376,14 +390,9 @@ def _tables(conn: Connection, config: Config, ticks: bool) -> Iterator[Finding]:
             'set scope = "tables", or capture = "slot"',
         )
     for pattern in config.source.tables if config.source.own is not None else ():
-        if not any(selects((pattern,), (), r.schema, r.name) for r in catalog.relations(conn)):
-            yield Finding(
-                "error",
-                f"[source] tables {pattern!r}",
-                "matches no table",
-                "check the name; patterns are schema.table with * and ?",
-                UnknownTable,
-            )
+        matched = [r for r in catalog.relations(conn) if selects((pattern,), (), r.schema, r.name)]
+        if fault := _selects_nothing(config, pattern, matched):
+            yield Finding("error", f"[source] tables {pattern!r}", *fault, UnknownTable)
     kept = set() if ticks else catalog.members(conn, config, relations)
     for relation in relations:
         if relation.relid in kept and config.capture_of(relation.schema, relation.name).capture == "change_log":

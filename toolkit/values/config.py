@@ -272,6 +272,8 @@ class Config(BaseSettings):
         for key in value:
             if not key.startswith("spark."):
                 raise ValueError(f"{key!r} is no setting of Spark; did you mean 'spark.{key}'?")
+            if near := _misspelled(key):
+                raise ValueError(f"{key!r} is no setting of Spark; did you mean {near!r}?")
         return value
 
     @classmethod
@@ -351,6 +353,7 @@ def load(path: str | None = None) -> Config:
             raise ConfigError(f"{file}: not valid TOML: {error}; correct it there") from None
     elif named:
         raise ConfigError(f"{file}: no such configuration file; create it or give another --config")
+    _known_variables()
     data.setdefault("root", file.resolve().parent)
     spark = data.get("spark")
     if isinstance(spark, dict):
@@ -370,6 +373,26 @@ def load(path: str | None = None) -> Config:
         raise ConfigError(
             f"{file if file.is_file() else 'configuration'}: {key}: {message}{found}; correct it there"
         ) from None
+
+
+def _known_variables() -> None:
+    """Refuse variables of sections that there are not: `CDC_SAUCE__SLOT` would be ignored."""
+    for name in sorted(os.environ):
+        section, parts, _ = name.lower().removeprefix("cdc_").partition("__")
+        if name.lower().startswith("cdc_") and parts and section not in Config.model_fields:
+            raise ConfigError(f"variable {name}: no section {section!r}: {_unknown((section,))}; rename or unset it")
+
+
+#: Below these people name things as they like.
+_FREE = ("spark.hadoop.", "spark.sql.catalog.", "spark.executorEnv.", "spark.kubernetes.", "spark.yarn.appMasterEnv.")
+
+
+def _misspelled(key: str) -> str | None:
+    """Give the setting of Spark that a key is nearly spelled like; others are left to Spark and its extensions."""
+    known = Path(__file__).with_name("spark_settings.txt").read_text(encoding="ascii").split()
+    if key in known or key.startswith(_FREE):
+        return None
+    return next(iter(difflib.get_close_matches(key, known, n=1, cutoff=0.93)), None)
 
 
 def _unknown(place: tuple[int | str, ...]) -> str:
