@@ -342,3 +342,19 @@ def test_an_unfinished_table_is_red_by_name(config: Config, monkeypatch: pytest.
     slot_drain.drain(config)
     assert of(config, "a").state == "ok"
     assert status_report.status(config).stage == "snapshot (1 of 2 tables)"
+
+
+def test_a_part_of_a_table_without_a_complete_copy_is_refused(config: Config) -> None:
+    """It was copied, and `cdc init` then called capture complete while `cdc status` said that a snapshot is missing."""
+    only = config.model_copy(update={"source": config.source.model_copy(update={"tables": ["public.a"]})})
+    initialise.init(only)
+    sql(config, "alter publication cdc add table public.b")
+    slot_drain.drain(config)
+    for scope in (copy.Scope(columns=("id",)), copy.Scope(rows=({"id": "1"},))):
+        with pytest.raises(ConfigError, match=r"public\.b: no complete copy of it .* `cdc repair public\.b`"):
+            copy.repair(config, ["public.b"], scope=scope)
+    assert copy.missing_baselines(config) == ("public.b",)
+    assert place(config) == "snapshot (1 of 2 tables)"
+    initialise.init(config)
+    assert of(config, "b").state == "ok" and copy.missing_baselines(config) == ()
+    assert copy.repair(config, ["public.b"], scope=copy.Scope(columns=("id",))).rows == {"public.b": 5}

@@ -11,7 +11,8 @@ import pytest
 
 from tests.dbt.scenario import Source, Table, column
 from toolkit.rawlog.memory import MemoryReading
-from toolkit.rawlog.plan import Doubt, Layer, TablePlan, plans
+from toolkit.rawlog.plan import Layer, TablePlan, plans
+from toolkit.rawlog.states import Doubt
 from toolkit.values.config import Config
 from toolkit.values.lsn import Lsn
 

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from tests.support_states import KNOWN, START, STEP, Life, Played, batch, sequences
+from tests.support_states import KNOWN, START, STEP, Played, batch, sequences
+from toolkit.capture import stages
 from toolkit.history import rows_at_lsn
 from toolkit.lake import table_states as stored
+from toolkit.ops.diagnosis import stale_tables
 from toolkit.rawlog.memory import MemoryReading
-from toolkit.rawlog.states import State, dropped_tables, states_at, table_states, unproven
+from toolkit.rawlog.plan import Layer, plans
+from toolkit.rawlog.states import (
+    Doubt,
+    State,
+    copied,
+    dropped_tables,
+    live_tables,
+    not_copied,
+    states_at,
+    table_states,
+    unproven,
+    verdicts,
+)
 from toolkit.values.config import Config
 from toolkit.values.errors import ConfigError, NotProven
 from toolkit.values.lsn import Lsn
@@ -26,7 +41,7 @@ def check_now(log: MemoryReading, played: Played) -> None:
     """`cdc status`, and `ops.tables` of the same reading."""
     found = {state.relid: state for state in table_states(log, played.proofs)}
     rows = {row["relid"]: row for row in stored.rows(log, found.values())}
-    gone = {life.relid for life in played.lives if life.dropped and life.phases[:-1] and copied(life, played)}
+    gone = {life.relid for life in played.lives if life.dropped and life.phase != "none"}
     assert {version.table.relid for version in dropped_tables(log)} == gone
     assert found.keys() == {life.relid for life in played.lives if not life.dropped}
     assert rows.keys() == found.keys() | gone
@@ -46,8 +61,55 @@ def check_now(log: MemoryReading, played: Played) -> None:
         assert (row["reason"], row["remedy"]) == (state.reason, state.remedy)
 
 
-def copied(life: Life, played: Played) -> bool:
-    return any(e.relid == life.relid and e.kind == "baseline" for e in played.events)
+def check_copied(log: MemoryReading, played: Played) -> None:
+    """What `cdc init`, its stages, `cdc doctor` and a build say of the tables without a complete copy."""
+    live = live_tables(log)
+    missing = {life.relid for life in played.lives if life.phase == "none" and not life.dropped}
+    assert {table.relid for table in not_copied(log, live)} == missing
+    assert copied(log) == {life.relid for life in played.lives if life.phase != "none"}
+    stage = stages.snapshot_stage(log, live)
+    assert (stage.done, stage.found) == (not missing, f"{len(live) - len(missing)} of {len(live)} tables")
+    states = table_states(log, played.proofs)
+    said = {diagnosis.what: diagnosis.found for diagnosis in stale_tables(states)}
+    assert said.keys() == {f"table {s.table}" for s in states if s.state != State.OK}
+    assert {s.relid for s in states if "no complete snapshot" in said.get(f"table {s.table}", "")} == missing
+
+
+def check_plan(log: MemoryReading, played: Played) -> None:
+    """The plan has the tables that were copied, and calls the row versions unverified that the letters leave so."""
+    judged = verdicts(log)
+    made = {(plan.relid, plan.layer): plan for plan in plans(log, Lsn(played.head))}
+    found = {relid: plan for (relid, layer), plan in made.items() if layer == Layer.HISTORY}
+    assert found.keys() == {life.relid for life in played.lives if life.phase != "none"}
+    for life in played.lives:
+        if life.relid not in found:
+            continue
+        plan, verdict = found[life.relid], judged[life.relid]
+        assert plan.doubts == verdict.doubts
+        assert plan.incomplete == bool(verdict.gaps)
+        complete = max(lsn for lsn, letter, _ in life.phases if letter in "WN" or lsn == life.phases[0][0])
+        later = [letter for lsn, letter, _ in life.phases if lsn > complete]
+        assert made[life.relid, Layer.CURRENT].incomplete == ("G" in later and not life.dropped)
+        assert bool(verdict.unknown) == any(d.copied is None and d.confirmed is None for d in plan.doubts)
+        for number, (lsn, letter, phase) in enumerate(life.phases):
+            if phase != "none" and letter != "D":
+                assert is_unverified(plan.doubts, lsn, None) == life.doubtful(number)
+                assert is_unverified(plan.doubts, lsn, lsn + STEP) == (phase in ("broken", "part"))
+
+
+def is_unverified(doubts: Iterable[Doubt], since: int, until: int | None) -> bool:
+    """Say whether the macro `cdc_doubtful` marks a row version."""
+    return any(
+        (until is None or until > doubt.since)
+        and (doubt.copied is None or since < doubt.copied)
+        and not (
+            doubt.part is not None
+            and doubt.confirmed is not None
+            and since >= doubt.part
+            and (until is None or until > doubt.confirmed)
+        )
+        for doubt in doubts
+    )
 
 
 def check_at(log: MemoryReading, played: Played, lsn: int) -> None:
@@ -83,6 +145,9 @@ def test_all_readers_agree_on_all_short_sequences(tmp_path: Path) -> None:
         phases[played.lives[-1].phase] += 1
         try:
             check_now(log, played)
+            check_plan(log, played)
+            if len(letters) < 5:
+                check_copied(log, played)
             # As of earlier LSNs four letters are enough: the state at an LSN and one that hides it, twice.
             for lsn in range(START + STEP, played.head + 1, STEP) if len(letters) < 5 else (played.head,):
                 check_at(log, played, lsn)

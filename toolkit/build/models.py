@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.build.project import ensure
 from toolkit.lake.proofs import found_wrong
-from toolkit.rawlog.states import State, states_at
+from toolkit.rawlog.states import State, copied, states_at
 from toolkit.values.errors import LakeError
 from toolkit.values.lake_types import literal, spark_type
 from toolkit.values.names import lake_columns, quote_spark, renamed
@@ -62,9 +62,9 @@ def sync(config: Config, *, as_of: Lsn | None = None) -> SyncResult:
         return write(config, [version for version, state in then if state.state == State.OK])
     last = ledger.last()
     generation = last.generation if last else None
-    based = {event.relid for event in ledger.baselines() if event.generation == generation}
+    done = copied(ledger)
     finished = set(reads.tables(config, "history"))
-    kept = (v for v in ledger.latest_versions().values() if v.generation == generation and v.table.relid in based)
+    kept = (v for v in ledger.latest_versions().values() if v.generation == generation and v.table.relid in done)
     return write(config, [v for v in kept if not v.table.dropped or v.history_name not in finished])
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.lake.applied import rows_between
 from toolkit.lake.schema_update import Step
+from toolkit.rawlog.states import copied
 from toolkit.values.lake_types import spark_type
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
@@ -58,10 +59,10 @@ def evolve(config: Config, ledger: Ledger) -> tuple[Pending, ...]:
     """
     last = ledger.last()
     assert last is not None
-    based = {event.relid for event in ledger.baselines() if event.generation == last.generation}
+    done = copied(ledger)
     chains: dict[int, list[SchemaVersion]] = {}
     for version in ledger.schema_versions():
-        if version.generation == last.generation and version.table.relid in based:
+        if version.generation == last.generation and version.table.relid in done:
             chains.setdefault(version.table.relid, []).append(version)
     pending = []
     for relid, chain in chains.items():

@@ -22,7 +22,7 @@ from toolkit.lake.stored_log import StoredLog
 from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.event import Baseline, Covers, Gap, Kind, Origin
-from toolkit.rawlog.states import State, TableState, table_states
+from toolkit.rawlog.states import State, TableState, not_copied, table_states
 from toolkit.source.spooling import spool_directory
 from toolkit.values.errors import ConfigError, LakeError, UnknownTable
 from toolkit.values.log_setup import logger
@@ -34,7 +34,7 @@ from toolkit.values.table import SchemaVersion, TableVersion
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from toolkit.rawlog.store import RawLog
+    from toolkit.rawlog.store import LogReader, RawLog
     from toolkit.source.slot import Cut
     from toolkit.source.snapshot_rows import Images, Piece, Size
     from toolkit.values.config import Config
@@ -107,11 +107,8 @@ def missing_baselines(config: Config) -> tuple[str, ...]:
     from toolkit.source import catalog, connection
 
     ledger = require_ledger(config)
-    last = ledger.last()
-    assert last is not None
-    done = {event.relid for event in ledger.baselines() if event.generation == last.generation}
     with connection.connect(config) as conn:
-        return tuple(t.identifier for t in catalog.published_tables(conn, config) if t.relid not in done)
+        return tuple(t.identifier for t in not_copied(ledger, catalog.published_tables(conn, config)))
 
 
 def repair(config: Config, tables: Sequence[str] = (), *, scope: Scope = WHOLE) -> SnapshotResult:
@@ -212,7 +209,7 @@ def _copy(
     if last.complete_to < cut.lsn:
         raise LakeError(f"copying at {cut.lsn}: the log ends below it, at {last.complete_to}; run `cdc drain` first")
     outcome = _Outcome()
-    plans = _plans(config, cut, tables, scope, outcome)
+    plans = _plans(log.reading(), cut, tables, scope, outcome)
     total = sum(p.size.bytes for p in plans)
     workers = config.snapshot.workers if total > _WORKERS_FROM else 0
     with (
@@ -226,12 +223,12 @@ def _copy(
 
 
 def _plans(
-    config: Config, cut: Cut, tables: Sequence[str] | frozenset[int] | None, scope: Scope, outcome: _Outcome
+    ledger: LogReader, cut: Cut, tables: Sequence[str] | frozenset[int] | None, scope: Scope, outcome: _Outcome
 ) -> list[_Plan]:
     """What to read, ordered by relid."""
     from toolkit.source import catalog, locks, snapshot_rows
 
-    plans = []
+    plans, config = [], ledger.config
     with snapshot_rows.reader(config, cut) as conn:
         outcome.labels = catalog.enum_labels(conn)
         with locks.waiting(conn, f"reading the catalog at {cut.lsn}", seconds=config.snapshot.lock_seconds):
@@ -242,7 +239,7 @@ def _plans(
         most = int(config.snapshot.piece_mb * (1 << 20))
         cutting = snapshot_rows.Cutting(4 * max(1, config.snapshot.workers), min(_LEAST_PIECE, most), most)
         for table in sorted(chosen, key=lambda t: t.relid):
-            images = _images(table, scope)
+            images = _images(ledger, table, scope)
             try:
                 found, size = snapshot_rows.pieces(conn, table, cutting, lock_seconds=config.snapshot.lock_seconds)
             except snapshot_rows.TableRefused as error:
@@ -276,12 +273,17 @@ def _chosen(versions: dict[int, TableVersion], tables: Sequence[str] | frozenset
     return [names[name] for name in dict.fromkeys(tables)]
 
 
-def _images(table: TableVersion, scope: Scope) -> Images:
+def _images(ledger: LogReader, table: TableVersion, scope: Scope) -> Images:
     """How the rows of a scope are told: a narrower one are updates, which need a key to say of what."""
     from toolkit.source.snapshot_rows import Images
 
     if scope.covers == Covers.ALL:
         return Images()
+    if not_copied(ledger, [table]):
+        raise ConfigError(
+            f"repairing {table.identifier}: no complete copy of it is in the log, and a part stands for none; run"
+            f" `cdc repair {table.identifier}`"
+        )
     published = {c.attnum for c in table.columns if c.published}
     if not table.keyed or not published >= set(table.key_attnums):
         raise ConfigError(

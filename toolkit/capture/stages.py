@@ -9,10 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from toolkit.rawlog.states import not_copied
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from toolkit.rawlog.batch import BatchRecord
+    from toolkit.rawlog.store import LogReader
     from toolkit.source.connection import Connection
     from toolkit.values.config import Config
+    from toolkit.values.table import TableVersion
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +41,7 @@ def stages(config: Config, conn: Connection) -> tuple[Stage, ...]:
     last = ledger.last()
     lake = Stage("lake", ledger.snapshot_id() is not None, "raw.events" if ledger.snapshot_id() else "no raw.events")
     begun = Stage("ledger", last is not None, f"generation {last.generation}" if last else "no batch")
-    return (lake, _objects(config, conn), _slot(config, conn, last), begun, _snapshot(config, conn, last))
+    return (lake, _objects(config, conn), _slot(config, conn, last), begun, _snapshot(ledger, conn))
 
 
 def next_stage(config: Config, conn: Connection) -> Stage | None:
@@ -69,16 +75,18 @@ def _slot(config: Config, conn: Connection, last: BatchRecord | None) -> Stage:
     return Stage("slot", not state.lost, f"slot {state.name} is lost" if state.lost else f"slot {state.name}")
 
 
-def _snapshot(config: Config, conn: Connection, last: BatchRecord | None) -> Stage:
-    from toolkit.lake.ledger import Ledger
+def _snapshot(ledger: LogReader, conn: Connection) -> Stage:
     from toolkit.source import catalog
 
-    if last is None or not catalog.installed(conn):
+    if ledger.last() is None or not catalog.installed(conn):
         return Stage("snapshot", False, "not begun")
-    done = {e.relid for e in Ledger(config).baselines() if e.generation == last.generation}
-    tables = catalog.published_tables(conn, config)
-    copied = sum(t.relid in done for t in tables)
-    return Stage("snapshot", copied == len(tables), f"{copied} of {len(tables)} tables")
+    return snapshot_stage(ledger, catalog.published_tables(conn, ledger.config))
 
 
-__all__ = ["Stage", "next_stage", "stages"]
+def snapshot_stage(ledger: LogReader, published: Sequence[TableVersion]) -> Stage:
+    """Give the last stage: all published tables are copied."""
+    missing = not_copied(ledger, published)
+    return Stage("snapshot", not missing, f"{len(published) - len(missing)} of {len(published)} tables")
+
+
+__all__ = ["Stage", "next_stage", "snapshot_stage", "stages"]

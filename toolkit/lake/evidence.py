@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from toolkit.lake.applied import CHANGING
 from toolkit.lake.row_lines import Side, current_fields, lines_sql, query
 from toolkit.lake.tables import EVENTS
-from toolkit.rawlog import order
-from toolkit.rawlog.event import Covers
+from toolkit.rawlog.states import verdicts
 from toolkit.values.lsn import Lsn
 from toolkit.values.row_line import Comparison
 from toolkit.values.visibility import Visibility
@@ -48,11 +47,10 @@ def events(
 ) -> tuple[RowEvent, ...]:
     """Changes at `upto` of the rows with these keys (these rows themselves for a bag) since the last baseline."""
     relid = plan.table.relid
-    baselines = (b for b in ledger.baselines() if b.payload.scope == Covers.ALL)
-    whole = [b for b in baselines if b.relid == relid and b.commit_lsn < upto]
-    last = max(whole, key=order.position, default=None)
-    if last is None:
+    verdict = verdicts(ledger, upto).get(relid)
+    if verdict is None or not verdict.copies:
         return ()
+    last = verdict.copies[-1]
     shown = plan.key or range(len(plan.columns))
     names = [plan.columns[i] for i in shown]
     wanted = ", ".join(_array([_literal(cell) for cell in row]) for row in rows)

@@ -51,10 +51,10 @@ def found_wrong(config: Config, ledger: LogReader) -> dict[int, tuple[Lsn, Lsn]]
         if last is None or row["status"] != "different" or row["checked_lsn"] is None:
             continue
         relid, checked = row["relid"], Lsn(row["checked_lsn"])
-        mine = [b for b in ledger.baselines() if b.relid == relid and b.generation == last.generation]
-        if mine and all(b.end_lsn <= checked for b in mine):
-            known = judged[relid].known
-            found[relid] = max(right.get(relid, Lsn(0)), Lsn(known.end_lsn if known else 0)), checked
+        verdict = judged.get(relid)
+        known = verdict.known if verdict is not None else None
+        if verdict is not None and known is not None and all(b.end_lsn <= checked for b in verdict.baselines):
+            found[relid] = max(right.get(relid, Lsn(0)), Lsn(known.end_lsn)), checked
     return found
 
 

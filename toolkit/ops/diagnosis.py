@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from toolkit.rawlog.states import State
 from toolkit.values.errors import CdcError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from toolkit.lake.ledger import Ledger
+    from toolkit.rawlog.states import TableState
     from toolkit.values.config import Config
 
 _MANY_SNAPSHOTS = 300  # three days of drains every 15 minutes; an empty drain then takes a second longer
@@ -86,7 +90,6 @@ def _lake(config: Config) -> list[Diagnosis]:
     from toolkit.lake import reads, session, tables
     from toolkit.lake.ledger import Ledger
     from toolkit.lake.proofs import current_states
-    from toolkit.rawlog.states import State
 
     found: list[Diagnosis] = []
     settings = session.spark_settings(config)
@@ -106,16 +109,7 @@ def _lake(config: Config) -> list[Diagnosis]:
             return [*found, Diagnosis("error", "lake", "there is no ledger", "cdc init")]
         found.append(Diagnosis("ok", "lake", f"batch {last.batch_id}, complete to {last.complete_to}", None))
         found += [*_worn(config), *_borrowed(ledger)]
-        for state in current_states(ledger):
-            if state.state != State.OK:
-                found.append(
-                    Diagnosis(
-                        "error",
-                        f"table {state.table}",
-                        f"{state.state} from {state.from_lsn}: {state.reason}",
-                        state.remedy,
-                    )
-                )
+        found += stale_tables(current_states(ledger))
     except CdcError as error:
         try:
             remedy = reads.way_back(config, tables.EVENTS)
@@ -123,6 +117,15 @@ def _lake(config: Config) -> list[Diagnosis]:
             remedy = None
         found.append(Diagnosis("error", "lake", str(error), remedy))
     return found
+
+
+def stale_tables(states: Iterable[TableState]) -> list[Diagnosis]:
+    """Give an error for each table that is not `ok`."""
+    return [
+        Diagnosis("error", f"table {s.table}", f"{s.state} from {s.from_lsn}: {s.reason}", s.remedy)
+        for s in states
+        if s.state != State.OK
+    ]
 
 
 def _worn(config: Config) -> list[Diagnosis]:

@@ -17,11 +17,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from toolkit.rawlog import order
-from toolkit.rawlog.event import Covers
+from toolkit.rawlog.states import verdicts
 from toolkit.values.names import lake_columns
 
 if TYPE_CHECKING:
-    from toolkit.rawlog.event import Baseline, Gap, TableEvent
+    from toolkit.rawlog.event import Baseline, TableEvent
+    from toolkit.rawlog.states import Doubt, Verdict
     from toolkit.rawlog.store import LogReader
     from toolkit.values.lsn import Lsn
     from toolkit.values.table import Column, SchemaVersion, TableVersion
@@ -102,20 +103,6 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
-    """A gap: row versions that were valid at `since` or later are not verified.
-
-    Those before `copied` are not, where a complete copy followed. Where a part was copied at `part` and a check found
-    the table right at `confirmed`, versions written from `part` on and valid at `confirmed` are verified.
-    """
-
-    since: int
-    copied: int | None
-    part: int | None
-    confirmed: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class TablePlan:
     """How one table is built from the log. Of a dropped one, `CURRENT` has no columns and no segments."""
 
@@ -152,32 +139,27 @@ def plans(log: LogReader, upto: Lsn) -> Iterator[TablePlan]:
         return {key: sorted(of_table, key=order.position) for key, of_table in found.items()}
 
     versions = by_relid(log.schema_versions(), lambda version: version.table.relid)
-    copies = by_relid(log.baselines(), lambda event: event.relid)
-    gaps = by_relid(log.gaps(), lambda event: event.relid)
+    judged = verdicts(log, upto)
     truncates = by_relid(log.truncates(), lambda event: event.relid)
-    for relid in sorted(key for key in versions.keys() & copies.keys() if key is not None):
+    # A copy of a part is an update like any other: its rows replace what was read again, and nothing else.
+    for relid in sorted(relid for relid, verdict in judged.items() if verdict.copies and relid in versions):
         for layer in Layer:
-            made = _plan(layer, versions[relid], copies[relid], gaps.get(relid, []), truncates.get(relid, []))
-            if made is not None:
-                yield made
+            yield _plan(layer, versions[relid], judged[relid], truncates.get(relid, []))
 
 
 def _plan(
     layer: Layer,
     versions: Sequence[SchemaVersion],
-    copies: Sequence[TableEvent[Baseline]],
-    gaps: Sequence[TableEvent[Gap]],
+    verdict: Verdict,
     truncates: Sequence[TableEvent[None]],
-) -> TablePlan | None:
-    """Plan a table from its events in log order; None before its first complete copy."""
-    # A copy of a part is an update like any other: its rows replace what was read again, and nothing else.
-    complete = [copy for copy in copies if copy.payload.scope == Covers.ALL]
-    if not complete:
-        return None
+) -> TablePlan:
+    """Plan a table with a complete copy from its events in log order."""
+    complete = verdict.copies
     last, whole = versions[-1], layer == Layer.HISTORY
     table = last.table
-    doubts = tuple(_doubt(gap, copies) for gap in gaps)
-    made = TablePlan(table.relid, layer, table.dropped, last.schema_id, int(last.commit_lsn), table.comment, doubts)
+    made = TablePlan(
+        table.relid, layer, table.dropped, last.schema_id, int(last.commit_lsn), table.comment, verdict.doubts
+    )
     if table.dropped and not whole:
         return made
     start = complete[0] if whole else complete[-1]
@@ -189,7 +171,7 @@ def _plan(
     base = points[0] if whole else points[-1]
     return replace(
         made,
-        incomplete=any(whole or _place(_point(gap)) > _place(base) for gap in gaps),
+        incomplete=any(_place(_point(gap)) > _place(base) for gap in verdict.gaps),
         columns=_columns(versions, complete if whole else [start]),
         segments=_segments(versions, base, points),
     )
@@ -201,15 +183,6 @@ def _point(event: _Event) -> Point:
 
 def _place(point: Point) -> tuple[int, int]:
     return point.commit, point.ordinal
-
-
-def _doubt(gap: TableEvent[Gap], copies: Sequence[TableEvent[Baseline]]) -> Doubt:
-    later = [copy for copy in copies if order.position(copy) > order.position(gap)]
-
-    def first(*scopes: Covers) -> int | None:
-        return next((int(copy.end_lsn) for copy in later if copy.payload.scope in scopes), None)
-
-    return Doubt(int(gap.end_lsn), copied=first(Covers.ALL), part=first(*Covers), confirmed=first(Covers.CHECK))
 
 
 def _segments(versions: Sequence[SchemaVersion], base: Point, clears: Sequence[Point]) -> tuple[Segment, ...]:

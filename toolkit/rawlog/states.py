@@ -34,9 +34,25 @@ UNDER_ITS_NAME = "a new table under the name of a captured one, not in the publi
 
 
 @dataclass(frozen=True, slots=True)
+class Doubt:
+    """A gap: row versions that were valid at `since` or later are not verified.
+
+    Those before `copied` are not, where a complete copy followed. Where a part was copied at `part` and a check found
+    the table right at `confirmed`, versions written from `part` on and valid at `confirmed` are verified.
+    """
+
+    since: int
+    copied: int | None
+    part: int | None
+    confirmed: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """What the events of one table and its newest proof say about its rows. Tuples are in log order."""
 
+    baselines: tuple[TableEvent[Baseline], ...]  # of every scope
+    gaps: tuple[TableEvent[Gap], ...]  # without those before the first complete copy
     whole: tuple[TableEvent[Baseline], ...]  # from which on every row is known; none without a complete copy in the log
     unknown: tuple[TableEvent[Gap], ...]  # gaps that none of them covers: the rows are not known from the first one on
     unproven: tuple[TableEvent[Gap], ...]  # the same, but a repair counts only once a check has proven it
@@ -47,6 +63,24 @@ class Verdict:
     def known(self) -> TableEvent[Baseline] | None:
         """Give the last baseline from which on every row is known; None without a complete copy in the log."""
         return self.whole[-1] if self.whole else None
+
+    @property
+    def copies(self) -> tuple[TableEvent[Baseline], ...]:
+        """Give the complete copies. Rows of the log follow the first one."""
+        return tuple(b for b in self.baselines if b.payload.scope == Covers.ALL)
+
+    @property
+    def doubts(self) -> tuple[Doubt, ...]:
+        """Give for each gap which row versions it leaves unverified."""
+        return tuple(self._doubt(gap) for gap in self.gaps)
+
+    def _doubt(self, gap: TableEvent[Gap]) -> Doubt:
+        later = _after(self.baselines, gap)
+
+        def first(*scopes: Covers) -> int | None:
+            return next((int(copy.end_lsn) for copy in later if copy.payload.scope in scopes), None)
+
+        return Doubt(int(gap.end_lsn), copied=first(Covers.ALL), part=first(*Covers), confirmed=first(Covers.CHECK))
 
 
 def judge(
@@ -60,12 +94,14 @@ def judge(
     baselines, gaps = sorted(copies, key=order.position), sorted(doubts, key=order.position)
     first = next((b for b in baselines if b.payload.scope == Covers.ALL), None)
     if first is None:
-        return Verdict((), tuple(gaps), tuple(gaps), None, ())
+        return Verdict(tuple(baselines), tuple(gaps), (), tuple(gaps), tuple(gaps), None, ())
     whole = (first, *(b for b in _after(baselines, first) if b.payload.whole))
     proof = Lsn(0) if proven is None else proven
     settled = [b for b in whole if b is first or b.payload.scope == Covers.CHECK or b.end_lsn <= proof]
     unproven, last = _after(gaps, settled[-1]), baselines[-1]
     return Verdict(
+        baselines=tuple(baselines),
+        gaps=_after(gaps, first),
         whole=whole,
         unknown=_after(gaps, whole[-1]),
         unproven=unproven,
@@ -74,7 +110,7 @@ def judge(
     )
 
 
-def _after(events: Iterable[TableEvent[_P]], event: TableEvent[Baseline]) -> tuple[TableEvent[_P], ...]:
+def _after(events: Iterable[TableEvent[_P]], event: order.Placed) -> tuple[TableEvent[_P], ...]:
     return tuple(e for e in events if order.position(e) > order.position(event))
 
 
@@ -87,6 +123,17 @@ def verdicts(ledger: LogReader, at: Lsn | None = None, proven: Mapping[int, Lsn]
         relid: judge(baselines.get(relid, ()), gaps.get(relid, ()), (proven or {}).get(relid))
         for relid in baselines.keys() | gaps.keys()
     }
+
+
+def copied(ledger: LogReader) -> frozenset[int]:
+    """Give the relids of the tables with a complete copy in the current generation."""
+    return frozenset(relid for relid, verdict in verdicts(ledger).items() if verdict.copies)
+
+
+def not_copied(ledger: LogReader, tables: Iterable[TableVersion]) -> tuple[TableVersion, ...]:
+    """Give those of `tables` without a complete copy in the current generation."""
+    done = copied(ledger)
+    return tuple(table for table in tables if table.relid not in done)
 
 
 def _by_relid(
@@ -202,19 +249,14 @@ def table_states(
                 repaired_lsn=right,
             )  # fmt: skip
         states.append(_whole(ledger, latest[table.relid], state))
-    return (*states, *_silenced(ledger, _copied(ledger)))
+    return (*states, *_silenced(ledger, copied(ledger)))
 
 
 def dropped_tables(ledger: LogReader) -> tuple[SchemaVersion, ...]:
     """Give the last versions of the captured tables that were dropped from the source, in log order."""
-    copied = _copied(ledger)
+    done = copied(ledger)
     gone = (v for v in ledger.latest_versions().values() if v.table.dropped and v.table.published)
-    return tuple(sorted((v for v in gone if v.table.relid in copied), key=order.position))
-
-
-def _copied(ledger: LogReader) -> set[int]:
-    last = ledger.last()
-    return {b.relid for b in ledger.baselines() if b.relid is not None and last and b.generation == last.generation}
+    return tuple(sorted((v for v in gone if v.table.relid in done), key=order.position))
 
 
 def _state(ledger: LogReader, table: TableVersion, verdict: Verdict) -> TableState:
@@ -290,7 +332,7 @@ def way_back(config: Config, table: TableVersion) -> str:
     return f"name it in [source] exclude, or alter publication {others} add table {table.identifier}"
 
 
-def _silenced(ledger: LogReader, captured: set[int]) -> Iterator[TableState]:
+def _silenced(ledger: LogReader, captured: frozenset[int]) -> Iterator[TableState]:
     """Tables that left the publication, and new tables under the name of a captured one: no change of theirs comes."""
     latest, config = ledger.latest_versions(), ledger.config
     tables = {relid: version.table for relid, version in latest.items()}
