@@ -282,6 +282,13 @@ GUARDS = (
     _never("the format of the log", "toolkit/rawlog/batch.py", "self.format != FORMAT", "tests/unit/test_values.py"),
     _never("a LSN of the flushed WAL", "toolkit/source/slot.py", "lsn > flushed", "tests/postgres/test_slot.py"),
     Guard(
+        "no cast to an owner's type",
+        "toolkit/source/row_lines.py",
+        'return "." not in column.base',
+        "return True",
+        f"{_RIGHTS}test_reading_by_keys_runs_no_code_of_the_owner",
+    ),
+    Guard(
         "images without casts",
         _LOG,
         "was := case when tg_op <> 'INSERT' then format('%s', old) end;",

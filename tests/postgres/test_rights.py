@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 
 import psycopg
 import pytest
 from psycopg import sql
 
 from tests.support_change_log import Log, image, with_table
-from toolkit.source import connection, install
+from toolkit.source import bare_server, connection, install, row_lines
 from toolkit.values.config import Config
 from toolkit.values.errors import PreflightFailed
+from toolkit.values.row_line import comparison, fields
 
 pytestmark = pytest.mark.postgres
 
@@ -291,3 +294,77 @@ def test_members_of_pg_read_all_data_read_no_row(log: Log) -> None:
                 reader.execute("select * from cdc.settings")
         finally:
             reader.execute("reset role; drop role reads_all")
+
+
+#: Leaves a file behind on the server's machine, which only a superuser's code can. No transaction takes it back.
+_PLANTING = """
+create function mine.plant() returns int language plpgsql as $$
+begin
+  copy (select 1) to program 'cat > planted';
+  return 1;
+exception when insufficient_privilege then return 0;
+end $$;
+"""
+_KEYS = """
+create type mine.mood as enum ('well', 'ill');
+create domain mine.even as int;
+create type mine.pair as (one mine.even, two int);
+create table mine.t (mood mine.mood, moods mine.mood[], even mine.even, pair mine.pair, id int, v text,
+  primary key ({key}));
+insert into mine.t values ('well', '{{ill}}', 2, '(4,5)', 1, 'a'), ('ill', '{{well}}', 6, '(8,9)', 2, 'b');
+create function mine.even(int) returns boolean language plpgsql as $$
+begin return mine.plant() is not null; end $$;
+alter domain mine.even add check (mine.even(value)) not valid;
+create function mine.mood(text) returns mine.mood language plpgsql as $$
+begin perform mine.plant(); return 'well'; end $$;
+create function mine.moods(text) returns mine.mood[] language plpgsql as $$
+begin perform mine.plant(); return '{{well}}'; end $$;
+create function mine.shown(mine.mood) returns text language plpgsql as $$
+begin perform mine.plant(); return 'well'; end $$;
+create function mine.equal(mine.mood, mine.mood) returns boolean language plpgsql as $$
+begin return mine.plant() is not null; end $$;
+create cast (text as mine.mood) with function mine.mood(text) as assignment;
+create cast (text as mine.mood[]) with function mine.moods(text) as assignment;
+create cast (mine.mood as text) with function mine.shown(mine.mood) as assignment;
+create operator mine.= (leftarg = mine.mood, rightarg = mine.mood, function = mine.equal);
+"""
+
+
+@contextmanager
+def _nothing_planted(conn: connection.Connection) -> Iterator[None]:
+    """See that the owner's code does not run as a superuser in the block, though it could."""
+    there = "select (pg_catalog.pg_stat_file('planted', true)).size is not null"
+    try:
+        yield
+        assert conn.execute(there).fetchone() == (False,)
+        conn.execute("select mine.plant()")
+        assert conn.execute(there).fetchone() == (True,)
+    finally:
+        conn.execute("copy (select 1) to program 'cat > planted; rm planted'")
+
+
+@pytest.mark.parametrize(
+    ("key", "texts"),
+    [
+        ("mood", ("well",)),
+        ("moods", ("{ill}",)),
+        ("even", ("2",)),
+        ("pair", ("(4,5)",)),
+        ("mood, id", ("well", "1")),
+        ("id, even", ("1", "2")),
+    ],
+)
+def test_reading_by_keys_runs_no_code_of_the_owner(
+    source: Config, intruder: psycopg.Connection[tuple[object, ...]], key: str, texts: tuple[str, ...]
+) -> None:
+    """A check reads the touched rows by the texts of their keys, with the rights of the runner."""
+    intruder.execute(_PLANTING)
+    intruder.execute(_KEYS.format(key=key))
+    with connection.connect(source) as conn, _nothing_planted(conn):
+        table = bare_server.tables(conn)["mine.t"]
+        columns = tuple(replace(c, base_type="integer") if c.name == "even" else c for c in table.columns)
+        for told in (table, replace(table, columns=columns)):  # a domain's base is known where capture is installed
+            plan = comparison(told, 1)
+            with row_lines.inside_snapshot(conn, None, seconds=5), row_lines.lines(conn, plan, [texts]) as blocks:
+                found = [fields(line, plan.natives) for block in blocks for line in block]
+            assert [row[-1] for row in found] == ["a"]

@@ -42,6 +42,8 @@ _BESIDE_SECONDS = 0.1
 _AHEAD, _BLOCK_SECONDS = 4, 0.05
 #: Types whose binary form is their text.
 _SENT_AS_TEXT = re.compile(r"text|character( varying)?(\(\d+\))?")
+#: The text of a key by its type's output function, as COPY prints it: a cast could run code of the type's owner.
+_PRINTED = "pg_catalog.format('%s', {}) COLLATE \"C\""
 #: What COPY sends in binary form before its first row, in the same message, and behind its last one.
 _HEADER_BYTES, _TRAILER = 19, b"\xff\xff"
 
@@ -136,7 +138,7 @@ def lines(
         sessions: list[Session] = [conn]
         conditions: list[sql.Composable] = [sql.SQL("true")]
         if keys is not None:
-            conditions = [_named(plan, keys[i : i + _KEYS_AT_ONCE]) for i in range(0, len(keys), _KEYS_AT_ONCE)]
+            conditions = list(_named(plan, keys))
         elif others and (shares := _shares(conn, plan, 1 + len(others))):
             conditions = shares
             sessions += _beside(stack, conn, plan, others, exported)
@@ -226,7 +228,7 @@ def _read(sessions: Sequence[Session], statements: Sequence[str]) -> Generator[S
 
 
 def _once(blocks: Iterator[Sequence[bytes]]) -> Iterator[Sequence[bytes]]:
-    """Each row once: two texts may be one key to the server, and one statement may join the row to both."""
+    """Each row once: two texts may be one key to the server, 1.0 and 1.00, and the row be joined to both."""
     known: set[bytes] = set()
     for lines in blocks:
         fresh = [line for line in dict.fromkeys(lines) if line not in known]
@@ -259,19 +261,42 @@ def _statement(plan: Comparison, condition: sql.Composable) -> sql.Composable:
     )
 
 
-def _named(plan: Comparison, keys: Sequence[Sequence[str]]) -> sql.Composable:
-    """The rows of these keys."""
+def _named(plan: Comparison, keys: Sequence[Sequence[str]]) -> Iterator[sql.Composable]:
+    """Conditions that together select the rows of these keys.
+
+    No cast and no operator of a table's owner may run with this session's rights. PostgreSQL's own types are compared
+    as what they are, by an index if there is one. All others are compared by the text that COPY prints: without an own
+    type in the key the table is read whole, so it is read once for all keys.
+    """
     columns = [plan.columns[i] for i in plan.key]
-    return sql.SQL("({}) IN (SELECT {} FROM ROWS FROM ({}) AS k({}))").format(
-        sql.SQL(", ").join(sql.Identifier(c.name) for c in columns),
-        # format_type() made the names of the types.
-        sql.SQL(", ").join(sql.SQL(f"CAST(k{n} AS {c.type})") for n, c in enumerate(columns)),
-        sql.SQL(", ").join(
-            sql.SQL("pg_catalog.unnest({}::text[])").format(sql.Literal([key[n] for key in keys]))
-            for n in range(len(columns))
-        ),
-        sql.SQL(", ").join(sql.SQL(f"k{n}") for n in range(len(columns))),
-    )
+    own = [_built_in(c) for c in columns]
+    at_once = _KEYS_AT_ONCE if any(own) else max(1, len(keys))
+    for start in range(0, len(keys), at_once):
+        wanted = keys[start : start + at_once]
+        yield sql.SQL("({}) IN (SELECT {} FROM ROWS FROM ({}) AS k({}))").format(
+            sql.SQL(", ").join(
+                sql.SQL("{}" if built_in else _PRINTED).format(sql.Identifier(c.name))
+                for c, built_in in zip(columns, own, strict=True)
+            ),
+            # format_type() made the names of the types.
+            sql.SQL(", ").join(
+                sql.SQL(f"CAST(k{n} AS {c.base})" if own[n] else f"k{n}") for n, c in enumerate(columns)
+            ),
+            sql.SQL(", ").join(
+                sql.SQL("pg_catalog.unnest({}::text[])").format(sql.Literal([key[n] for key in wanted]))
+                for n in range(len(columns))
+            ),
+            sql.SQL(", ").join(sql.SQL(f"k{n}") for n in range(len(columns))),
+        )
+
+
+def _built_in(column: Column) -> bool:
+    """Whether the column, or the innermost base of its domain, has a type that PostgreSQL comes with.
+
+    format_type() names the schema of every other type, because search_path is empty. A domain's base is known for the
+    tables of the source alone.
+    """
+    return "." not in column.base
 
 
 def _shares(conn: Session, plan: Comparison, sessions: int) -> list[sql.Composable]:
