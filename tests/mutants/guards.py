@@ -23,6 +23,7 @@ _CONNECTION = "tests/postgres/test_connection.py::test_104_settings_hold_against
 _PLAN = "tests/unit/test_decode_plan.py::"
 _RIGHTS = "tests/postgres/test_rights.py::"
 _DECODE = "tests/unit/test_decode_plan.py"
+_STATUS = "tests/postgres/test_status.py::"
 _SAME, _SOURCE = "toolkit/capture/same_history.py", "tests/postgres/test_traps_source.py"
 _EVENT_OF_BATCH = "event.batch_id != record.batch_id or event.kind == Kind.BATCH"
 _CAPTURE, _LOG = "sql/install/30_capture.sql", "sql/changelog/10_log.sql"
@@ -105,6 +106,13 @@ GUARDS = (
         '        connection.execute("set transaction_timeout = 0")',
         "        pass",
         f"{_G}test_a_transaction_timeout_of_the_database_does_not_end_a_drain",
+    ),
+    Guard(
+        "unlogged tables of others' publications are listed",
+        "toolkit/source/catalog.py",
+        "if r.table and any(p.holds(r) for p in held)",
+        "if r.capturable and any(p.holds(r) for p in held)",
+        f"{_STATUS}test_what_a_publication_of_others_for_all_tables_does_not_send_is_listed",
     ),
     _never(
         "an advance that stops short",

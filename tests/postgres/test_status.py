@@ -136,3 +136,37 @@ def test_all_schemas_are_captured_by_one_line(source: Config, plain_lake: Config
     assert {t.table: t.state for t in status_report.status(config).tables} == {
         "public.a": "ok", "sales.later": "ok", "sales.orders": "ok",
     }  # fmt: skip
+
+
+def test_what_a_publication_of_others_for_all_tables_does_not_send_is_listed(
+    source: Config, plain_lake: Config
+) -> None:
+    """Unlogged tables are in it by name only: they were listed nowhere, and partitioned roots without a remedy."""
+    chosen = source.source.model_copy(update={"publication": "everything", "scope": "published"})
+    config = source.model_copy(update={"root": plain_lake.root, "source": chosen})
+    sql(
+        config,
+        "create table public.a (id int primary key)",
+        "create unlogged table public.u (id int primary key)",
+        "create unlogged table public.scratch (id int primary key)",
+        "create table public.r (id int primary key) partition by range (id)",
+        "create table public.r1 partition of public.r for values from (0) to (10)",
+        "create publication everything for all tables",
+    )
+    excluding = config.model_copy(update={"source": chosen.model_copy(update={"exclude": ("*.scratch",)})})
+    assert set(initialise.init(config).rows) == {"public.a", "public.r1"}
+    slot_drain.drain(config)
+    listed = status_report.status(config).not_captured
+    assert set(listed) == {"public.r", "public.scratch", "public.u"}
+    assert "is unlogged" in listed["public.u"] and "is partitioned" in listed["public.r"]
+    assert set(status_report.status(excluding).not_captured) == {"public.r", "public.u"}
+    # Each remedy does what it says.
+    assert "run: alter table public.u set logged, then `cdc init`" in listed["public.u"]
+    sql(config, "alter table public.u set logged")
+    assert set(initialise.init(config).rows) == {"public.u"}
+    assert 'run: alter publication "everything" set (publish_via_partition_root = true), then' in listed["public.r"]
+    sql(config, "alter publication everything set (publish_via_partition_root = true)")
+    slot_drain.drain(config)
+    found = status_report.status(config)
+    assert set(found.not_captured) == {"public.scratch"}
+    assert {t.table: t.remedy for t in found.tables if t.state != "ok"} == {"public.r": "cdc repair public.r"}

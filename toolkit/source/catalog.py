@@ -16,7 +16,7 @@ from toolkit.source.connection import Connection
 from toolkit.values import resources
 from toolkit.values.config import Config
 from toolkit.values.errors import HistoryDiverged, PreflightFailed
-from toolkit.values.names import qualified
+from toolkit.values.names import qualified, quote_postgres
 from toolkit.values.table import ForeignKey, TableVersion
 
 #: What initdb made has lower OIDs.
@@ -41,9 +41,14 @@ class Relation:
         return qualified(self.schema, self.name)
 
     @property
+    def table(self) -> bool:
+        """Whether it is a table, partitioned or not."""
+        return self.kind in "rp"
+
+    @property
     def capturable(self) -> bool:
         """Whether logical decoding carries its rows."""
-        return self.kind in "rp" and self.persistence == "p"
+        return self.table and self.persistence == "p"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +83,15 @@ def matching(conn: Connection, config: Config) -> tuple[Relation, ...]:
 
 
 def members(conn: Connection, config: Config, asked: Sequence[Relation]) -> set[int]:
-    """Relids of those that a publication of somebody else holds, partitions with their roots."""
-    others = [p for p in publications(conn, config) if p.name in config.source.others]
-    found = {r.relid for r in asked if r.capturable and any(p.holds(r) for p in others)}
+    """Relids of those that a publication of somebody else holds, partitions with their roots.
+
+    Unlogged tables are among them: FOR ALL TABLES and TABLES IN SCHEMA hold them without sending their rows.
+    """
+    return _held(asked, [p for p in publications(conn, config) if p.name in config.source.others])
+
+
+def _held(asked: Sequence[Relation], held: Sequence[PublicationState]) -> set[int]:
+    found = {r.relid for r in asked if r.table and any(p.holds(r) for p in held)}
     while below := {r.relid for r in asked if found.intersection(r.parents)} - found:
         found |= below
     return found
@@ -91,7 +102,7 @@ def schema_only(conn: Connection, config: Config) -> tuple[int, ...]:
     if not any(chosen.capture == "schema" for chosen in config.table.values()):
         return ()
     return tuple(
-        r.relid for r in relations(conn) if r.kind in "rp" and config.capture_of(r.schema, r.name).capture == "schema"
+        r.relid for r in relations(conn) if r.table and config.capture_of(r.schema, r.name).capture == "schema"
     )
 
 
@@ -128,11 +139,9 @@ def not_captured(conn: Connection, config: Config, *, ticks: bool) -> dict[str, 
     left, held = left_out(conn, config), publications(conn, config)
     found: dict[str, str] = {}
     asked = [r for r in matching(conn, config) if config.capture_of(r.schema, r.name).capture != "schema"]
-    inside = {r.relid for r in asked if any(p.holds(r) for p in held)}
-    while below := {r.relid for r in asked if inside.intersection(r.parents)} - inside:
-        inside |= below
+    inside, as_roots = _held(asked, held), _held(asked, [p for p in held if p.via_root])
     for relation in asked:
-        if relation.kind in "rp" and relation.persistence == "u":
+        if relation.table and relation.persistence == "u":
             found[relation.identifier] = (
                 f"is unlogged: its changes are not in the WAL; run: alter table {relation.identifier} set logged, then"
                 " `cdc init`; or name it in [source] exclude"
@@ -142,8 +151,13 @@ def not_captured(conn: Connection, config: Config, *, ticks: bool) -> dict[str, 
         elif relation.capturable and not ticks and config.through_slot(relation.schema, relation.name):
             if relation.relid not in inside:
                 found[relation.identifier] = "is in no publication; run `cdc init`, or name it in [source] exclude"
-            elif relation.kind == "p" and not any(p.via_root for p in held):
-                found[relation.identifier] = "is partitioned: its partitions are captured, each as a table of its own"
+            elif relation.kind == "p" and relation.relid not in as_roots:
+                names = " or ".join(quote_postgres(p.name) for p in held if relation.relid in _held(asked, [p]))
+                found[relation.identifier] = (
+                    "is partitioned: its partitions are captured, each as a table of its own; to capture it as one"
+                    f" table, run: alter publication {names} set (publish_via_partition_root = true), then"
+                    f" `cdc repair {relation.identifier}`"
+                )
     return found
 
 
