@@ -13,6 +13,7 @@ from tests.postgres.test_snapshot_log import sql
 from tests.support_lake import plain_lake
 from toolkit.capture import initialise, slot_drain
 from toolkit.ops import diagnosis, status_report
+from toolkit.rawlog.states import UNDER_ITS_NAME, State
 from toolkit.source import connection, slot
 from toolkit.values.config import Config
 from toolkit.values.errors import CdcError, PreflightFailed
@@ -170,3 +171,42 @@ def test_what_a_publication_of_others_for_all_tables_does_not_send_is_listed(
     found = status_report.status(config)
     assert set(found.not_captured) == {"public.scratch"}
     assert {t.table: t.remedy for t in found.tables if t.state != "ok"} == {"public.r": "cdc repair public.r"}
+    assert set(initialise.init(config).rows) == {"public.r"}
+    sql(config, "alter publication everything set (publish_via_partition_root = false)")
+    slot_drain.drain(config)
+    (root,) = (t for t in status_report.status(config).tables if t.table == "public.r")
+    assert (root.state, root.reason) == (
+        State.STALE,
+        "it left the publication",
+    )  # its rows in the lake stay as they are
+
+
+def test_a_partitioned_root_under_the_name_of_a_captured_table_is_not_stale(source: Config, plain_lake: Config) -> None:
+    """It was "a new table under the name of a captured one": its leaves are captured, each as a table of its own."""
+    config = source.model_copy(update={"root": plain_lake.root})
+    sql(config, "create table public.t (id int primary key, v int)", "insert into public.t values (1, 1)")
+    initialise.init(config)
+    sql(
+        config,
+        "alter table public.t rename to t_old",
+        "create table public.t (id int primary key, v int) partition by range (id)",
+        "create table public.t1 partition of public.t for values from (0) to (10)",
+        "create table public.t2 partition of public.t for values from (10) to (20) partition by range (id)",
+        "create table public.t21 partition of public.t2 for values from (10) to (15)",
+        "insert into public.t values (2, 2), (11, 11)",
+    )
+    slot_drain.drain(config)
+    stale = {t.table: t.reason for t in status_report.status(config).tables if t.state != State.OK}
+    assert stale == {"public.t": UNDER_ITS_NAME}  # no publication sends its rows
+    (publication,) = config.source.publications
+    sql(config, f"alter publication {publication} add table public.t1")
+    slot_drain.drain(config)
+    stale = {t.table: t.reason for t in status_report.status(config).tables if t.state != State.OK}
+    assert stale.keys() == {"public.t", "public.t1"}  # rows of the other leaf are still nowhere
+    initialise.init(config)
+    slot_drain.drain(config)
+    found = status_report.status(config)
+    assert {t.table: t.state for t in found.tables} == dict.fromkeys(
+        ("public.t1", "public.t21", "public.t_old"), State.OK
+    )
+    assert {"public.t", "public.t2"} == set(found.not_captured) and not found.red

@@ -317,6 +317,11 @@ def _whole(ledger: LogReader, version: SchemaVersion, state: TableState) -> Tabl
 
 def left_out(config: Config, table: TableVersion, others: Mapping[int, TableVersion]) -> bool:
     """Whether `[source]` asks for the rows of a table and nothing sends them. `others`: the tables of then by relid."""
+    return _unsent(config, table, others) and not _by_leaves(table, others)
+
+
+def _unsent(config: Config, table: TableVersion, others: Mapping[int, TableVersion]) -> bool:
+    """Whether `[source]` asks for the rows of a table and nothing sends them as its own or its root's."""
     if table.dropped or table.published or table.kind not in "rp" or table.persistence == "t":
         return False
     if not config.source.asks_for(table.schema, table.name) or _under_root(table, others):
@@ -338,7 +343,9 @@ def _silenced(ledger: LogReader, captured: frozenset[int]) -> Iterator[TableStat
     tables = {relid: version.table for relid, version in latest.items()}
     names = {v.table.identifier for v in ledger.schema_versions() if v.table.relid in captured}
     for relid, table in sorted(tables.items()):
-        if (relid not in captured and table.identifier not in names) or not left_out(config, table, tables):
+        # Rows of a root that was captured itself are in the lake, and stay there as they are when its leaves come.
+        silent = _unsent if relid in captured else left_out
+        if (relid not in captured and table.identifier not in names) or not silent(config, table, tables):
             continue
         back, repair = way_back(config, table), command("repair", table.identifier)
         if relid in captured:
@@ -357,3 +364,11 @@ def _under_root(table: TableVersion, tables: Mapping[int, TableVersion]) -> bool
     """Whether a published root sends the rows of this partition."""
     above = [tables[parent] for parent in table.parents if parent in tables]
     return any(parent.published or _under_root(parent, tables) for parent in above)
+
+
+def _by_leaves(table: TableVersion, tables: Mapping[int, TableVersion]) -> bool:
+    """Whether it is partitioned and every partition of it is published as a table of its own."""
+    if table.kind != "p":
+        return False
+    below = [tables.get(child) for child in table.children]
+    return all(part is not None and (part.published or _by_leaves(part, tables)) for part in below)
