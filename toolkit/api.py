@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
@@ -132,7 +132,15 @@ class Toolkit:
         from toolkit.quality import expectations, parity
 
         expectations.preload()
-        return parity.check(self.config, tables, drain=slot_drain.drain, build=dbt_run.build, full=full)
+        own_failed: list[str] = []
+
+        def build(config: Config, *, select: Sequence[str] | None = None) -> BuildResult:
+            built = dbt_run.build(config, select=select)
+            own_failed.extend(built.own_failed)
+            return built
+
+        report = parity.check(self.config, tables, drain=slot_drain.drain, build=build, full=full)
+        return replace(report, own_failed=tuple(own_failed))
 
     def run(self, *, heal: bool = False) -> RunResult:
         """Drain, build and check; with `heal`, repair stale tables too, within `[snapshot] heal_mb`."""

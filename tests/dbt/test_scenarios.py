@@ -245,6 +245,37 @@ def test_own_models_never_stop_the_toolkits(built: Lake) -> None:
     assert built.build().own_failed == ()
 
 
+@pytest.mark.wide
+@pytest.mark.parametrize("own", ["packages.yml", "snapshots/own.sql", "on-run-start", "on-run-end"])
+def test_nothing_of_the_users_in_the_project_stops_the_toolkits(built: Lake, own: str) -> None:
+    """Packages that were not installed, a broken snapshot, and failing hooks."""
+    source, table = Source(), two_keys(310)
+    source.baseline(table, first=True)
+    built.append(source)
+    project, planted = built.config.project_dir, "select * from of_the_analyst"
+    settings = (project / "dbt_project.yml").read_text()
+    if own.startswith("on-run"):
+        (project / "dbt_project.yml").write_text(settings.replace(f"{own}: [", f'{own}: ["{planted}", '))
+    else:
+        (project / own).parent.mkdir(exist_ok=True)
+        text = (
+            "packages: [{package: dbt-labs/dbt_utils, version: 1.3.0}]" if own == "packages.yml" else "{% snapshot %}"
+        )
+        (project / own).write_text(text)
+    try:
+        result = built.build()
+        (reason,) = result.own_failed
+        assert ("of_the_analyst" if own.startswith("on-run") else "no model of the user's was run") in reason
+        names = [model.name for model in result.models]
+        assert len(names) == len(set(names)) and actions(result)["current.public__t310"] == "rebuild"
+        check_current(built, source, [table])
+    finally:
+        (project / "dbt_project.yml").write_text(settings)
+        if not own.startswith("on-run"):
+            (project / own).unlink()
+    assert built.build().own_failed == ()
+
+
 def test_a_stale_bag_that_does_not_add_up_stops_no_other_table(built: Lake) -> None:
     """A label renamed in a table without a key: the removed row has another text than the row that is there."""
     source = Source()

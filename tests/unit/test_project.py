@@ -121,6 +121,31 @@ def test_a_setting_that_runs_need_is_asked_for_by_name(config: Config) -> None:
         assert name in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("name: [cdc\n", "is not valid YAML: .* line 2"), ("- name: cdc\n", "holds no settings; copy it from")],
+)
+def test_settings_that_cannot_be_read_are_refused_in_one_line(config: Config, text: str, found: str) -> None:
+    """Broken YAML of the user's was a traceback."""
+    project.ensure(config)
+    write(config.project_dir / "dbt_project.yml", text)
+    with pytest.raises(LakeError, match=rf"dbt_project\.yml {found}") as refused:
+        project.ensure(config)
+    assert "\n" not in str(refused.value)
+
+
+def test_what_is_the_users_is_found_wherever_dbt_reads(config: Config) -> None:
+    project.ensure(config)
+    folder = config.project_dir
+    for name in ("profiles.yml", "target/manifest.json", "logs/dbt.log", "models/current/current__public__t.sql"):
+        write(folder / name, "x")
+    assert project.own_files(folder) == []
+    own = {"packages.yml", "snapshots/s.sql", "seeds/s.csv", "models/m.sql", "dbt_project.yml", "tests/t.sql"}
+    for name in own:
+        write(folder / name, "x")
+    assert {path.as_posix() for path in project.own_files(folder)} == own
+
+
 def test_another_folder_is_not_written_to(config: Config) -> None:
     write(config.project_dir / "notes.txt", "mine")
     with pytest.raises(LakeError, match=r"is not empty and holds no dbt_project\.yml"):

@@ -175,8 +175,8 @@ def _invoke(
 ) -> tuple[list[Any], tuple[str, ...]]:
     """Run dbt at the position of the ledger, at an earlier one (`upto`), or into a schema of its own (`as_of`).
 
-    Gives the results, and what failed of the user's own models in the project. A project that cannot be read because of
-    them is run without them.
+    Gives the results, and what failed of the user's own models and hooks in the project. A project that cannot be read
+    because of what is the user's, or whose own hook fails, is run without all that.
     """
     from toolkit.build import project
     from toolkit.lake import plans
@@ -188,13 +188,17 @@ def _invoke(
     if as_of is not None:
         options += ["--vars", json.dumps({"as_of_lsn": str(as_of)})]
     exception, results = _dbt([*arguments, "--project-dir", str(config.project_dir), *options])
-    own = [r for r in results if r.status in _FAILED and not project.owned(Path(r.node.original_file_path))]
+    own = [r for r in results if r.status in _FAILED and project.of_user(r.node)]
     own_failed = [f"{result.node.name}: {_line(result.message or 'no message')}" for result in own]
-    if exception is not None and not results and project.own_files(config.project_dir):
+    unread = exception is not None and not results and project.own_files(config.project_dir)
+    if unread or any(r.node.resource_type == "operation" for r in own):  # a failed hook, which skips what follows it
+        own_failed = own_failed or [f"no model of the user's was run: {_line(str(exception))}"]
+        done = {r.node.unique_id: r for r in results if r.status == "success"}
+        plans.show(session(config), ledger, as_of if as_of is not None else upto)
         with tempfile.TemporaryDirectory(prefix="dbt-", dir=config.work_dir) as folder:
             project.copy_shared(config.project_dir, Path(folder))
-            own_failed = [f"no model of the user's was run: {_line(str(exception))}"]
             exception, results = _dbt([*arguments, "--project-dir", folder, *options])
+        results = list({**{r.node.unique_id: r for r in results}, **done}.values())
     if exception is not None or any(r.status in _FAILED and r not in own for r in results):
         raise BuildFailed(_message(exception, results)) from None
     return results, tuple(own_failed)

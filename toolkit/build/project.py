@@ -31,6 +31,8 @@ _ONCE = (_SETTINGS, Path(".gitignore"))
 _RECORD = Path(".toolkit.json")
 #: Where files go that would be lost: dbt does not look there.
 _ASIDE = Path("replaced")
+#: What of a project is nobody's: made by dbt and the toolkit.
+_UNREAD = {".gitignore", ".toolkit.json", ".user.yml", "profiles.yml", "replaced", "target", "logs", "dbt_packages"}
 #: Folders of the toolkit's files, and those in them that `cdc models sync` fills.
 _TOPS = ("macros", "models")
 _GENERATED = {("models", "current"), ("models", "history")}
@@ -73,10 +75,19 @@ def owned(path: Path) -> bool:
     return _generated(path) or path in _shipped()
 
 
+def of_user(node: Any) -> bool:
+    """Say whether a model or hook of dbt is the user's: hooks of all are in `dbt_project.yml`."""
+    if node.resource_type == "operation":
+        settings = _settings(_TEMPLATE)
+        return node.raw_code not in (*settings["on-run-start"], *settings["on-run-end"])
+    return not owned(Path(node.original_file_path))
+
+
 def own_files(folder: Path) -> list[Path]:
-    """List the files with models and macros of a project that are the user's, by their paths in it."""
-    files = (path.relative_to(folder) for top in _TOPS for path in sorted((folder / top).rglob("*.*")))
-    return [path for path in files if not owned(path)]
+    """List the files of a project that are the user's and that dbt may read, by their paths in it."""
+    files = (path.relative_to(folder) for path in sorted(folder.rglob("*.*")) if path.is_file())
+    own = (path for path in files if path.parts[0] not in _UNREAD and not owned(path))
+    return [p for p in own if p != _SETTINGS or (folder / p).read_bytes() != (_TEMPLATE / p).read_bytes()]
 
 
 def copy_shared(folder: Path, target: Path) -> None:
@@ -161,8 +172,14 @@ def _settings(folder: Path) -> dict[str, Any]:
     """Read the settings of a project without which the toolkit's models cannot run."""
     import yaml
 
-    found = yaml.safe_load((folder / _SETTINGS).read_bytes()) or {}
+    try:
+        found = yaml.safe_load((folder / _SETTINGS).read_bytes()) or {}
+    except yaml.YAMLError as error:
+        told = " ".join(str(error).split())
+        raise LakeError(f"{folder / _SETTINGS} is not valid YAML: {told}; correct it there") from None
+    if not isinstance(found, dict):
+        raise LakeError(f"{folder / _SETTINGS} holds no settings; copy it from {_TEMPLATE / _SETTINGS}")
     return {name: found.get(name) for name in ("name", "profile", "on-run-start", "on-run-end", "models", "flags")}
 
 
-__all__ = ["copy_shared", "ensure", "own_files", "owned"]
+__all__ = ["copy_shared", "ensure", "of_user", "own_files", "owned"]

@@ -171,7 +171,8 @@ def check(ctx: Context, tables: tuple[str, ...], full: bool, against: str | None
         from toolkit.quality import second_server
 
         return _show(ctx, second_server.against(ctx.config, against, tables))
-    return _show(ctx, ctx.toolkit.check(*tables, full=full))
+    report = ctx.toolkit.check(*tables, full=full)
+    return _show(ctx, report) or _own_failed(report)
 
 
 @main.command()
@@ -181,14 +182,15 @@ def run(ctx: Context, heal: bool) -> int:
     """Drain, build and check: the one command for a scheduler."""
     done = ctx.toolkit.run(heal=heal)
     stages = {"drain": done.drain, "build": done.build} | ({"heal": done.heal} if heal else {})
-    return _show(ctx, done.check, stages) or _own_failed(done.build)
+    return _show(ctx, done.check, stages) or _own_failed(done.build, done.check)
 
 
-def _own_failed(built: BuildResult) -> int:
+def _own_failed(*builds: BuildResult | CheckReport) -> int:
     """Complain of the user's own models; the toolkit's are built whatever becomes of them."""
-    for failed in built.own_failed:
+    found = dict.fromkeys(failed for built in builds for failed in built.own_failed)
+    for failed in found:
         complain(f"own models in the dbt project: {failed}")
-    return int(bool(built.own_failed))
+    return int(bool(found))
 
 
 @main.command()

@@ -156,6 +156,7 @@ class CheckReport:
     published: tuple[str, ...] = ()  # tables whose published view was moved to `lsn`
     reports: tuple[str, ...] = ()  # files written
     references: tuple[Reference, ...] = ()
+    own_failed: tuple[str, ...] = ()  # models and hooks of the user's in the dbt project that failed in its build
     batch_id: int | None = None  # newest batch that was compared; what is drained later is not proven
 
     @property
@@ -201,6 +202,7 @@ class CheckReport:
             "references": [said for said in map(self.in_words, self.references) if said],
             "published": list(self.published),
             "reports": list(self.reports),
+            "own_failed": list(self.own_failed),
         }
 
 
