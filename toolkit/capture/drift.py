@@ -63,6 +63,8 @@ def observe(conn: Connection, config: Config, known: Collection[int]) -> Observa
     """
     from toolkit.source import guard, locks, slot
 
+    if guard.of_another_version(conn):
+        _log.warning("capture was installed by another version of the toolkit; run `cdc init`")
     fresh = guard.guard(conn)
     lsn = slot.flush_lsn(conn)
     try:

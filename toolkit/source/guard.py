@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 
 import psycopg
 from psycopg.rows import dict_row
@@ -15,6 +17,27 @@ from toolkit.values.log_setup import logger
 from toolkit.values.names import qualified
 
 _log = logger(__name__)
+
+
+#: The statements that `cdc init` runs on the source.
+_STATEMENTS = (
+    "install/10_schema", "install/20_table_snapshot", "install/30_capture", "install/32_partitions",
+    "install/35_switch", "install/40_event_triggers", "install/45_seal", "changelog/10_log",
+)  # fmt: skip
+
+
+@cache
+def version() -> str:
+    """Give a digest of the objects that this version of the toolkit puts on a source."""
+    return hashlib.sha256("\0".join(map(resources.load, _STATEMENTS)).encode()).hexdigest()
+
+
+def of_another_version(conn: Connection) -> bool:
+    """Say whether the `cdc init` of another version of the toolkit has installed capture."""
+    row = conn.execute(
+        "select convert_from(s.value, 'UTF8') from cdc.settings as s where s.name = 'version'"
+    ).fetchone()
+    return row != (version(),)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,7 @@ def objects_sql(
     if not ticks:
         parts += [f"{statement};\n" for statement in _publication_sql(config, tables, publication)]
     parts.append(_new_tables_sql(config, ticks=ticks))
+    parts.append(_version_sql())
     parts.append(resources.load("install/45_seal"))  # of all functions, those of the change log too
     return "\n".join(parts)
 
@@ -239,6 +240,15 @@ def _new_tables_sql(config: Config, *, ticks: bool) -> str:
         "insert into cdc.settings (name, value)"
         f" values ('new_tables', pg_catalog.convert_to($cdc${json.dumps(chosen)}$cdc$, 'UTF8'))"
         " on conflict (name) do update set value = excluded.value;\n"
+    )
+
+
+def _version_sql() -> str:
+    """The note by which a later command knows whether its own version was installed."""
+    return (
+        f"insert into cdc.settings (name, value) values ('version', pg_catalog.convert_to('{guard.version()}', 'UTF8'))"
+        " on conflict (name) do update set value = excluded.value"
+        " where settings.value is distinct from excluded.value;\n"
     )
 
 

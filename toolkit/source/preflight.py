@@ -310,6 +310,8 @@ def _capture(conn: Connection, config: Config) -> Iterator[Finding]:
     if not _readable(conn):
         return
     state, (triggers, functions) = guard.capture_state(conn), guard.faults(conn)
+    if guard.of_another_version(conn):
+        yield Finding("warning", "capture", "was installed by another version of the toolkit", "run `cdc init`")
     if state.paused:
         yield Finding("warning", "DDL capture", "is paused: every table is stale meanwhile", "run: cdc ddl resume")
     if not state.standing and not (state.absent and not catalog.is_superuser(conn)):

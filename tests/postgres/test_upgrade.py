@@ -1,0 +1,58 @@
+"""Capture that another version of the toolkit has installed is named, and `cdc init` replaces it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from tests.trap_world import PAIR, World
+from toolkit.source import guard, install, preflight
+from toolkit.values import resources
+
+pytestmark = pytest.mark.postgres
+
+_FOUND = "was installed by another version of the toolkit"
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    log = logging.getLogger("toolkit")
+    shown, log.propagate = log.propagate, True
+    yield caplog
+    log.propagate = shown
+
+
+@pytest.mark.parametrize("noted", [False, True])
+def test_an_older_installation_is_named_until_init_replaces_it(
+    world: World, said: pytest.LogCaptureFixture, noted: bool
+) -> None:
+    log = world.start(*PAIR)
+    log.drain()
+    assert not any(f.found == _FOUND for f in preflight.preflight(log.conn, world.config))
+    # As an older `cdc init` has left it: other functions, sealed by it, and its own note or none.
+    log.conn.execute(
+        "do $$ begin"
+        " execute replace(pg_get_functiondef('cdc.pause()'::regprocedure), 'AS $function$', 'AS $function$ ');"
+        " end $$;"
+        "update cdc.settings set value = 'another' where name = 'version'"
+        if noted
+        else "delete from cdc.settings where name = 'version'"
+    )
+    log.conn.execute(resources.load("install/45_seal").encode())
+    world.sql("alter table t add column before_init int")
+    assert guard.of_another_version(log.conn)
+    (found,) = (f for f in preflight.preflight(log.conn, world.config) if f.found == _FOUND)
+    assert (found.level, found.remedy) == ("warning", "run `cdc init`")
+    said.clear()
+    log.drain()
+    assert _FOUND in said.text
+    assert not world.stale()
+
+    install.install(log.conn, world.config)
+    world.sql("alter table t add column after_init int", "insert into t values (77)")
+    said.clear()
+    log.drain()
+    assert not world.stale() and _FOUND not in said.text
+    assert not any(f.found == _FOUND for f in preflight.preflight(log.conn, world.config))
