@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import click
@@ -16,8 +17,10 @@ import jinja2
 import psycopg
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 from tests.docs.documents import LANGUAGES, Block, blocks, command_lines, documents, name, prose
+from tests.support_airflow import plant_airflow
 from tests.support_postgres import fresh_database
 from toolkit.api import Toolkit
 from toolkit.cli import main
@@ -26,6 +29,7 @@ from toolkit.values import config
 from toolkit.values.resources import ROOT
 
 unit = pytest.mark.unit
+_PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
 def _subcommand(words: list[str]) -> tuple[click.Command, click.Context, list[str]]:
@@ -53,7 +57,13 @@ def _parse(words: list[str], folder: Path) -> None:
         (folder / "dbt_project").mkdir(exist_ok=True)
         command = cli.commands[words[1]]
         command.make_context(words[1], words[2:], parent=click.Context(cli))
-    elif program == "python":
+    elif words[:2] == ["pip", "install"]:
+        asked = [Requirement(Path(word).name) for word in words[2:]]
+        assert all(one.name == _PROJECT["name"] for one in asked), words
+        assert all(one.extras <= _PROJECT["optional-dependencies"].keys() for one in asked), words
+    elif words[0] in ("mkdir", "cd", "."):
+        assert len(words) == 2, words
+    elif program in ("python", "python3"):
         assert words[1] == "-m", words
         assert importlib.util.find_spec(words[2]), words
     else:
@@ -113,7 +123,7 @@ def test_units_of_systemd_parse(block: Block, tmp_path: Path) -> None:
     unit.optionxform = str  # type: ignore[assignment]
     unit.read_string(block.text)
     assert {"Service", "Timer"} & set(unit.sections())
-    if "Service" in unit:
+    if "Service" in unit and "page-us" not in unit["Service"]["ExecStart"]:  # a program of the user's
         _parse(shlex.split(unit["Service"]["ExecStart"]), tmp_path)
 
 
@@ -170,7 +180,8 @@ def test_models_are_jinja(block: Block) -> None:
 
 @unit
 @pytest.mark.parametrize("block", blocks("python"), ids=str)
-def test_python_imports_what_exists(block: Block) -> None:
+def test_python_imports_what_exists(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant_airflow(monkeypatch)
     for node in ast.walk(ast.parse(block.text)):
         if isinstance(node, ast.ImportFrom):
             module = importlib.import_module(str(node.module))

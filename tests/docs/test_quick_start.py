@@ -29,13 +29,17 @@ def _lines(output: str) -> list[list[str]]:
 
 
 def test_quick_start_does_and_prints_what_readme_says(tmp_path: Path, pg16: EmbeddedServer) -> None:
-    section = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Quick start")[2].partition("\n## ")[0]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    install, section = (readme.partition(f"## {name}")[2].partition("\n## ")[0] for name in ("Install", "Quick start"))
     with fresh_database(pg16) as conninfo, psycopg.connect(conninfo, autocommit=True) as conn:
-        service = tmp_path / "pg_service.conf"
+        service = tmp_path.with_name("pg_service.conf")
         settings = "".join(f"{key}={value}\n" for key, value in conninfo_to_dict(conninfo).items())
         service.write_text(f"[shop]\n{settings}", encoding="utf-8")
         printed, expected, ran = "", "", 0
         for block in blocks():
+            if block.page == "README.md" and block.text in install:
+                (new,) = [words for words in command_lines(block) if words[0] == "cdc"]
+                subprocess.run([sys.executable, "-m", "toolkit.cli", *new[1:]], cwd=tmp_path, check=True)
             if block.page != "README.md" or block.text not in section:
                 continue
             if block.language == "sql":

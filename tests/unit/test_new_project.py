@@ -8,7 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from tests.docs.documents import blocks
+from toolkit import __version__
 from toolkit.cli import main
+from toolkit.ops import new_project
 from toolkit.values import config
 from toolkit.values.resources import SCAFFOLD
 
@@ -19,17 +21,42 @@ def test_a_new_folder_has_all_that_a_user_needs(tmp_path: Path) -> None:
     made = tmp_path / "shop-lake"
     found = CliRunner().invoke(main, ["new", str(made)])
     assert found.exit_code == 0, found.output
-    names = (".gitignore", "schedule/crontab", "dbt_project/dbt_project.yml", "notebooks/row_at_lsn.ipynb")
+    names = (
+        ".gitignore",
+        "requirements.txt",
+        "schedule/crontab",
+        "schedule/airflow_dag.py",
+        "ci/github.yml",
+        "dbt_project/dbt_project.yml",
+        "notebooks/row_at_lsn.ipynb",
+    )
     assert [name for name in names if not (made / name).is_file()] == []
     loaded = config.load(str(made / "cdc.toml"))
     assert loaded.source.tables == ("public.*",) and loaded.root == made
     assert f"cd {made} && .venv/bin/cdc run" in (made / "schedule" / "crontab").read_text(encoding="utf-8")
     assert "/srv/shop-lake" not in "".join(p.read_text("utf-8") for p in (made / "schedule").iterdir())
+    requirements = (made / "requirements.txt").read_text(encoding="utf-8")
+    assert requirements.endswith(f"cdc-toolkit[demo]=={__version__}\n")
     # Each commented key is one that exists.
     text = (made / "cdc.toml").read_text(encoding="utf-8")
     lines = [line.removeprefix("# ") if line.startswith("# [") or " = " in line else line for line in text.splitlines()]
     (made / "all.toml").write_text("\n".join(lines), encoding="utf-8")
     assert config.load(str(made / "all.toml")).log.format == "json"
+
+
+def test_a_folder_whose_name_needs_quotes_is_not_put_into_the_examples(tmp_path: Path) -> None:
+    """`cd /srv/shop lake && ...` went into another folder, and a `$` or `%` is read by shells, cron and systemd."""
+    for name in ("shop lake", "shop$lake", "shop%lake"):
+        new_project.create(tmp_path / name)
+        text = (tmp_path / name / "schedule" / "crontab").read_text(encoding="utf-8")
+        assert "cd /srv/shop-lake && " in text
+
+
+def test_a_virtual_environment_may_be_there_already(tmp_path: Path) -> None:
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "bin" / "cdc").touch()
+    written = new_project.create(tmp_path)
+    assert Path("cdc.toml") in written and not any(path.parts[0] == ".venv" for path in written)
 
 
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
@@ -39,6 +66,8 @@ def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-@pytest.mark.parametrize("path", sorted((SCAFFOLD / "schedule").iterdir()), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted(p for f in ("ci", "schedule") for p in (SCAFFOLD / f).iterdir()), ids=lambda p: p.name
+)
 def test_the_guide_shows_the_same_schedules(path: Path) -> None:
     assert path.read_text(encoding="utf-8") in [block.text for block in blocks()]

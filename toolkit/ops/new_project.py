@@ -1,39 +1,49 @@
-"""Make the folder of a new user: configuration, dbt project, notebooks, and examples of schedules."""
+"""Make the folder of a new user: configuration, dbt project, notebooks, and examples of schedules and CI.
+
+A file of the scaffold named `*.in` loses this ending: what it holds is no module of the toolkit.
+"""
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
+from toolkit import __version__
 from toolkit.build import project
 from toolkit.values.config import Config
 from toolkit.values.errors import ConfigError
 from toolkit.values.resources import FOLDER, SCAFFOLD
 
-#: The folder that the examples name; each stands for the user's own.
+#: The folder that the examples name; it stands for the user's own, and stays where that needs quotes.
 _EXAMPLE = "/srv/shop-lake"
+#: May be there before: what `cdc new .` runs from.
+_VENV = ".venv"
 
 
 def create(folder: Path) -> tuple[Path, ...]:
-    """Fill an empty or missing folder. Gives what was written, relative to it.
+    """Fill a missing folder, or one that is empty or holds `.venv` only. Gives what was written, relative to it.
 
     Raises:
         ConfigError: the folder is not empty, or cannot be written.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - {_VENV}):
         raise ConfigError(f"{folder}: there is something already; name an empty or a new folder")
+    shown = str(folder.resolve()) if re.fullmatch(r"[\w./+-]+", str(folder.resolve())) else _EXAMPLE
     try:
         for source in sorted(path for path in SCAFFOLD.rglob("*") if path.is_file()):
             name = source.relative_to(SCAFFOLD)
-            target = folder / ("." + name.name if name.name == "gitignore" else name)
+            target = folder / ("." + name.name if name.name == "gitignore" else name.as_posix().removesuffix(".in"))
             target.parent.mkdir(parents=True, exist_ok=True)
-            text = source.read_text(encoding="utf-8").replace(_EXAMPLE, str(folder.resolve()))
+            text = source.read_text(encoding="utf-8").replace(_EXAMPLE, shown)
+            text = text.replace("==VERSION", f"=={__version__}")
             target.write_text(text, encoding="utf-8")
         shutil.copytree(FOLDER / "notebooks", folder / "notebooks", ignore=shutil.ignore_patterns(".*"))
     except OSError as error:
         raise ConfigError(f"{folder}: {error.strerror}; change its permissions or name another folder") from None
     project.ensure(Config(root=folder))
-    return tuple(sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file()))
+    written = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return tuple(sorted(path for path in written if path.parts[0] != _VENV))
 
 
 __all__ = ["create"]
