@@ -282,7 +282,7 @@ def _images(ledger: LogReader, table: TableVersion, scope: Scope) -> Images:
     if not_copied(ledger, [table]):
         raise ConfigError(
             f"repairing {table.identifier}: no complete copy of it is in the log, and a part stands for none; run"
-            f" `cdc repair {table.identifier}`"
+            f" `{command('repair', table.identifier)}`"
         )
     published = {c.attnum for c in table.columns if c.published}
     if not table.keyed or not published >= set(table.key_attnums):

@@ -16,7 +16,7 @@ from toolkit.source.connection import Connection
 from toolkit.values import resources
 from toolkit.values.config import Config
 from toolkit.values.errors import HistoryDiverged, PreflightFailed
-from toolkit.values.names import qualified, quote_postgres
+from toolkit.values.names import command, qualified, quote_postgres
 from toolkit.values.table import ForeignKey, TableVersion
 
 #: What initdb made has lower OIDs.
@@ -156,7 +156,7 @@ def not_captured(conn: Connection, config: Config, *, ticks: bool) -> dict[str, 
                 found[relation.identifier] = (
                     "is partitioned: its partitions are captured, each as a table of its own; to capture it as one"
                     f" table, run: alter publication {names} set (publish_via_partition_root = true), then"
-                    f" `cdc repair {relation.identifier}`"
+                    f" `{command('repair', relation.identifier)}`"
                 )
     return found
 
