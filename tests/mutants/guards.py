@@ -20,6 +20,7 @@ _G = "tests/postgres/test_guards.py::"
 _PINS = f"{_G}test_functions_pin_the_settings_that_they_depend_on"
 _PUBLIC = f"{_G}test_public_has_no_right_in_the_schema"
 _CONNECTION = "tests/postgres/test_connection.py::test_104_settings_hold_against_role_and_database"
+_STREAM = "tests/postgres/test_streaming.py::"
 _PLAN = "tests/unit/test_decode_plan.py::"
 _RIGHTS = "tests/postgres/test_rights.py::"
 _DECODE = "tests/unit/test_decode_plan.py"
@@ -163,6 +164,40 @@ GUARDS = (
         "toolkit/decode/stream.py",
         "(wanted != found).any()",
         f"{_PLAN}test_rows_of_another_transaction_are_refused",
+    ),
+    Guard(
+        "a stream acknowledges nothing",
+        "toolkit/source/streaming.py",
+        '_STATUS.pack(b"r", written, 0, 0, 0, ask)',
+        '_STATUS.pack(b"r", written, written, written, 0, ask)',
+        f"{_STREAM}test_a_stream_that_has_to_answer_does_not_move_the_slot",
+    ),
+    Guard(
+        "a stream leaves the slot free",
+        "toolkit/source/streaming.py",
+        "            _end(conn, config.source.slot, pid)\n",
+        "            pass\n",
+        f"{_STREAM}test_every_prefix_of_a_stream_is_that_of_the_peek",
+    ),
+    Guard(
+        "foreign messages of a stream are hashed",
+        "toolkit/source/streaming.py",
+        '_own(message, key) if message[:1] == b"M" else message',
+        "message",
+        f"{_STREAM}test_a_stream_gives_the_bytes_of_a_peek",
+    ),
+    _never(
+        "a stream that ends too early",
+        "toolkit/source/streaming.py",
+        "result is None or result.status != status",
+        f"{_STREAM}test_a_stream_that_ends_at_a_shutdown_of_the_server_is_an_error",
+    ),
+    Guard(
+        "one transaction too large is streamed",
+        "toolkit/capture/slot_drain.py",
+        "            if size > 1:\n",
+        "            if True:\n",
+        f"{_STREAM}test_one_transaction_too_large_for_the_servers_temp_files_is_streamed",
     ),
     _never(
         "the trailer of COPY",

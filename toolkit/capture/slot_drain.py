@@ -165,6 +165,7 @@ class _SlotReader:
         self.seen, self.target = seen, target
         self.key = catalog.hmac_key(conn)
         self.left, self.most, self.more = max_changes, config.drain.max_changes, 1
+        self.streams = False  # whether a peek found no room; then until the end of the drain
         self.proven = proven
         self.found_in: Lsn | None = None  # end of the batch with the beacon
         self.facts: dict[str, Any] = {}
@@ -177,18 +178,23 @@ class _SlotReader:
         return last.complete_to < self.target and (self.left is None or self.left > 0)
 
     def read(self, end: LogEnd, directory: Path) -> Sequence[ReadBatch]:
-        """Peek once, and plan what came."""
+        """Peek or stream once, and plan what came."""
         from toolkit.source import peek
 
         size = self.more * (self.most if self.left is None else min(self.left, self.most))
         started = time.monotonic()
+        read = peek.stream if self.streams else peek.peek
         try:
-            spool = peek.peek(self.conn, self.config, upto=self.target, max_changes=size, directory=directory)
+            spool = read(self.conn, self.config, upto=self.target, max_changes=size, directory=directory)
         except ServerFull:
-            if size == 1:
+            if self.streams:
                 raise
-            self.most, self.more = max(1, size // 8), 1
-            _log.warning("the server has no room for a peek: smaller steps", extra={"messages": self.most})
+            if size > 1:
+                self.most, self.more = max(1, size // 8), 1
+                _log.warning("the server has no room for a peek: smaller steps", extra={"messages": self.most})
+            else:  # one transaction is too large, and others may be; small steps would decode it again for each
+                self.most, self.streams = self.config.drain.max_changes, True
+                _log.warning("the server has no room for one transaction: streaming it")
             return self.read(end, directory)
         self.facts = {"messages": len(spool), "peek_seconds": round(time.monotonic() - started, 3)}
         plan = self._plan(spool, end)

@@ -37,8 +37,7 @@ def copy_blocks(conn: Connection, statement: str, block_bytes: int = _BLOCK_BYTE
                     yield messages
                     messages, size = [], 0
             elif length == 0:
-                if select.select([pgconn.socket], [], [], _WAIT_SECONDS)[0]:
-                    pgconn.consume_input()
+                arrives(pgconn)
             else:
                 break
         _finish(conn)
@@ -46,10 +45,25 @@ def copy_blocks(conn: Connection, statement: str, block_bytes: int = _BLOCK_BYTE
             yield messages
 
 
+def arrives(pgconn: pq.abc.PGconn) -> bool:
+    """Wait a second for input, and take it."""
+    if not select.select([pgconn.socket], [], [], _WAIT_SECONDS)[0]:
+        return False
+    pgconn.consume_input()
+    return True
+
+
+def next_result(pgconn: pq.abc.PGconn) -> pq.abc.PGresult | None:
+    """Wait for a result. libpq's own waiting would stop all threads of this process, and Ctrl-C."""
+    while pgconn.is_busy():
+        arrives(pgconn)
+    return pgconn.get_result()
+
+
 def _finish(conn: Connection) -> None:
     """Take the final results, so that the session is idle again."""
     failure: psycopg.Error | None = None
-    while (result := conn.pgconn.get_result()) is not None:
+    while (result := next_result(conn.pgconn)) is not None:
         if result.status == pq.ExecStatus.FATAL_ERROR and failure is None:
             failure = psycopg.errors.error_from_result(result, encoding="utf-8")
     if failure is not None:

@@ -1,16 +1,16 @@
-"""One bounded peek of the slot, spooled to disk. Nothing is consumed by it."""
+"""Read the slot into a spool on disk: by one bounded peek, or by streaming. Nothing is consumed by it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
 import psycopg
 
-from toolkit.source import slot
+from toolkit.source import slot, streaming
 from toolkit.source.connection import Connection, one_line
 from toolkit.source.copyout import copy_blocks
 from toolkit.values import progress, resources
@@ -54,15 +54,24 @@ def peek(
         SourceUnavailable: the connection broke.
         UnreadableChange: the server cannot send one of the changes.
     """
-    upto = Lsn(upto)
-    path = directory / f"peek-{upto.tag}.spool"
+    query = resources.load("introspect/stream").format(peek=_query(config, Lsn(upto), max_changes, binary))
     with _refusals(conn, config):
-        query = resources.load("introspect/stream").format(peek=_query(config, upto, max_changes, binary))
-        lengths = _spool(conn, f"copy ({query}) to stdout (format binary)", path)
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    complete = max_changes is None or len(lengths) < max_changes
-    return Spool(path=path, offsets=offsets, upto_lsn=int(upto), complete=complete)
+        return _spool(_rows(conn, f"copy ({query}) to stdout (format binary)"), upto, max_changes, directory)
+
+
+def stream(conn: Connection, config: Config, *, upto: Lsn, max_changes: int | None, directory: Path) -> Spool:
+    """Read what `peek` reads, byte for byte, without temporary files on the server.
+
+    A foreign logical message crosses the network whole here, and the largest one is held in memory once.
+
+    Raises:
+        CdcError: as `peek`.
+    """
+    with (
+        _refusals(conn, config),
+        closing(streaming.blocks(conn, config, upto=upto, max_changes=max_changes)) as rows,
+    ):
+        return _spool(rows, upto, max_changes, directory)
 
 
 def try_peek(conn: Connection, config: Config, upto: Lsn) -> None:
@@ -71,8 +80,13 @@ def try_peek(conn: Connection, config: Config, upto: Lsn) -> None:
     Raises:
         CdcError: as `peek`.
     """
-    with _refusals(conn, config):
-        conn.execute(f"select count(*) from ({_query(config, Lsn(upto), None, False)}) as p".encode())
+    try:
+        with _refusals(conn, config):
+            conn.execute(f"select count(*) from ({_query(config, Lsn(upto), None, False)}) as p".encode())
+    except ServerFull:
+        with _refusals(conn, config), closing(streaming.messages(conn, config, upto=upto)) as found:
+            for _ in found:
+                pass
 
 
 def has_message(conn: Connection, config: Config, text: str, *, upto: Lsn) -> bool:
@@ -82,14 +96,18 @@ def has_message(conn: Connection, config: Config, text: str, *, upto: Lsn) -> bo
         CdcError: as `peek`.
     """
     query = _query(config, Lsn(upto), None, False)
-    with _refusals(conn, config):
-        row = conn.execute(
-            f"select exists (select from ({query}) as p where pg_catalog.substr(data, 1, 1) = 'M'::bytea".encode()
-            + b" and pg_catalog.position(data, %s) > 0)",
-            [text.encode()],
-        ).fetchone()
-    assert row is not None
-    return bool(row[0])
+    try:
+        with _refusals(conn, config):
+            row = conn.execute(
+                f"select exists (select from ({query}) as p where pg_catalog.substr(data, 1, 1) = 'M'::bytea".encode()
+                + b" and pg_catalog.position(data, %s) > 0)",
+                [text.encode()],
+            ).fetchone()
+            assert row is not None
+            return bool(row[0])
+    except ServerFull:
+        with _refusals(conn, config), closing(streaming.messages(conn, config, upto=upto)) as found:
+            return any(data[:1] == b"M" and text.encode() in data for _, _, data in found)
 
 
 @contextmanager
@@ -124,8 +142,8 @@ def _refusals(conn: Connection, config: Config) -> Iterator[None]:
         ) from None
     except (psycopg.errors.ConfigurationLimitExceeded, psycopg.errors.DiskFull) as error:
         raise ServerFull(
-            f"reading slot {config.source.slot!r}: {one_line(error)}: the server has no room to decode its first"
-            " transaction; raise temp_file_limit of this role, or free space on the server's disk, and run it again"
+            f"reading slot {config.source.slot!r}: {one_line(error)}: the server has no room for what it decodes; free"
+            " space on its disk or raise temp_file_limit of this role, and run it again"
         ) from None
     except psycopg.OperationalError as error:
         raise SourceUnavailable(f"reading slot {config.source.slot!r}: {one_line(error)}; run it again") from None
@@ -173,32 +191,41 @@ def _query(config: Config, upto: Lsn, max_changes: int | None, binary: bool) -> 
     )
 
 
-def _spool(conn: Connection, statement: str, path: Path) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Write rows back to back without file header and trailer; returns their lengths."""
-    lengths: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
+def _rows(conn: Connection, statement: str) -> Iterator[list[bytes]]:
+    """Rows of a COPY BINARY without its file header and trailer."""
     first = True
     ended = False
+    for messages in copy_blocks(conn, statement):
+        if first:
+            first = False
+            if not messages[0].startswith(_SIGNATURE):
+                raise DecodeError("reading the slot: the server did not answer with COPY's binary form")
+            messages[0] = messages[0][_FILE_HEADER:]
+            if not messages[0]:
+                del messages[0]
+        if messages and messages[-1] == _TRAILER:
+            ended = True
+            del messages[-1]
+        yield messages
+    if not ended:
+        raise DecodeError("reading the slot: COPY ended without its trailer")
+
+
+def _spool(blocks: Iterable[list[bytes]], upto: Lsn, max_changes: int | None, directory: Path) -> Spool:
+    """Write rows back to back."""
+    path = directory / f"peek-{Lsn(upto).tag}.spool"
+    lengths = [np.zeros(0, np.int64)]
     with (
         progress.stage("reading the slot", "messages") as stage,
         path.open("wb") as file,
     ):  # buffered: a raw write may take only a part and say so by a number
-        for messages in copy_blocks(conn, statement):
-            if first:
-                first = False
-                if not messages[0].startswith(_SIGNATURE):
-                    raise DecodeError("reading the slot: the server did not answer with COPY's binary form")
-                messages[0] = messages[0][_FILE_HEADER:]
-                if not messages[0]:
-                    del messages[0]
-            if messages and messages[-1] == _TRAILER:
-                ended = True
-                del messages[-1]
-            sizes = np.fromiter(map(len, messages), np.int64, len(messages))
+        for rows in blocks:
+            sizes = np.fromiter(map(len, rows), np.int64, len(rows))
             if sizes.size and int(sizes.min()) < ROW_HEADER:
                 raise DecodeError(f"reading the slot: a row of {int(sizes.min())} bytes, below its fixed {ROW_HEADER}")
             lengths.append(sizes)
             stage.add(len(sizes))
-            file.write(b"".join(messages))
-    if not ended:
-        raise DecodeError("reading the slot: COPY ended without its trailer")
-    return np.concatenate(lengths) if lengths else np.zeros(0, np.int64)
+            file.write(b"".join(rows))
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate(lengths))])
+    complete = max_changes is None or len(offsets) <= max_changes
+    return Spool(path=path, offsets=offsets, upto_lsn=int(upto), complete=complete)

@@ -1,0 +1,179 @@
+"""Read the slot by streaming replication, which needs no temporary files on the server. Nothing is consumed by it.
+
+A peek collects its whole result on the server first, so `temp_file_limit` or a full disk stops it at one transaction
+that is too large. Streaming sends each message as it is decoded, at half the speed (decision 4). Nothing is ever
+acknowledged as flushed, so the slot does not move.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+from collections.abc import Generator, Iterator
+from contextlib import closing
+
+import psycopg
+from psycopg import pq
+
+from toolkit.source import catalog, slot
+from toolkit.source.connection import Connection, connect
+from toolkit.source.copyout import arrives, next_result
+from toolkit.values.config import Config
+from toolkit.values.lsn import Lsn
+from toolkit.values.names import quote_postgres
+
+#: `(lsn, xid, message)`, as a peek gives them.
+Message = tuple[int, int, bytes]
+
+_DATA = struct.Struct(">cqqq")  # w, LSN of the message, LSN again, time of sending
+_KEEPALIVE = struct.Struct(">cqq?")  # k, all that ends there was sent, time, whether an answer is wanted
+_STATUS = struct.Struct(">cqqqq?")  # r, written, flushed, applied, time, whether an answer is wanted
+_BEGIN = struct.Struct(">cqqI")  # B, LSN of the COMMIT record, time, xid
+_ROW = struct.Struct(">hiqiIi")  # a row of COPY BINARY up to the bytes of its third field
+_BLOCK_BYTES = 4 << 20
+_ENDING_MILLISECONDS = 30_000
+_SIGNED = (b"cdc.ddl", b"cdc.beacon")
+_EMPTY_APART = b"cdc.apart\0\0\0\0\0"
+
+
+def messages(
+    conn: Connection, config: Config, *, upto: Lsn, max_changes: int | None = None, binary: bool = False
+) -> Generator[Message, None, None]:
+    """Give what a peek gives up to the end of a record, in its order. Closing it ends the session.
+
+    The xid of a message outside of transactions is 0: the stream does not contain it.
+
+    Raises:
+        psycopg.Error: what the server said; the connection ended.
+    """
+    options = {
+        "proto_version": "1",
+        "publication_names": config.source.publication_names,
+        "messages": "true",
+        "binary": str(binary).lower(),
+    }
+    given = ", ".join(f"{quote_postgres(name)} {_literal(value)}" for name, value in options.items())
+    statement = f"START_REPLICATION SLOT {quote_postgres(config.source.slot)} LOGICAL 0/0 ({given})"
+    with connect(config, replication=True) as session:
+        slot.require_server(session, slot.server_identity(conn), f"streaming slot {config.source.slot!r}")
+        pid = session.pgconn.backend_pid
+        try:
+            yield from _messages(session.pgconn, statement.encode(), Lsn(upto), max_changes)
+        finally:
+            session.close()
+            _end(conn, config.source.slot, pid)
+
+
+def blocks(
+    conn: Connection, config: Config, *, upto: Lsn, max_changes: int | None, binary: bool = False
+) -> Generator[list[bytes], None, None]:
+    """Give rows of a spool as a peek writes them: of messages that this source has not signed a prefix and a hash.
+
+    Raises:
+        psycopg.Error: as `messages`.
+    """
+    key = catalog.hmac_key(conn)
+    rows: list[bytes] = []
+    size = 0
+    with closing(messages(conn, config, upto=upto, max_changes=max_changes, binary=binary)) as found:
+        for lsn, xid, message in found:
+            data = _own(message, key) if message[:1] == b"M" else message
+            rows.append(_ROW.pack(3, 8, lsn, 4, xid, len(data)) + data)
+            size += len(data)
+            if size >= _BLOCK_BYTES:
+                yield rows
+                rows, size = [], 0
+    if rows:
+        yield rows
+
+
+def _messages(pgconn: pq.abc.PGconn, statement: bytes, upto: int, max_changes: int | None) -> Iterator[Message]:
+    pgconn.send_query(statement)
+    _require(pgconn, pq.ExecStatus.COPY_BOTH)
+    written = xid = count = 0
+    inside = False
+    first: list[bytes] = []  # messages before the one of their change, which alone is sent with the change's LSN
+    while True:
+        length, data = pgconn.get_copy_data(1)
+        if length == 0:
+            if not arrives(pgconn):
+                _report(pgconn, written, ask=True)
+            continue
+        if length < 0:
+            _require(pgconn, None)
+        if data[0] == ord("k"):
+            _, written, _, wanted = _KEEPALIVE.unpack(data)
+            if not inside and written >= upto:
+                return
+            if wanted:
+                _report(pgconn, written)
+            continue
+        _, lsn, _, _ = _DATA.unpack_from(data)
+        message = bytes(data[_DATA.size :])
+        del data  # a second copy of the message, which may be huge
+        if not inside:
+            if message[:1] == b"B":
+                inside = True
+                _, commit_lsn, _, xid = _BEGIN.unpack(message)
+                beyond = commit_lsn >= upto
+            else:
+                beyond = lsn > upto  # the end of the record of a message outside of transactions
+            if beyond:
+                return
+        first.append(message)
+        if lsn == 0:
+            continue
+        for one in first:
+            yield lsn, xid, one
+        count += len(first)
+        first.clear()
+        if message[:1] == b"C":
+            inside, xid = False, 0
+        if not inside and max_changes is not None and count >= max_changes:
+            return
+
+
+def _require(pgconn: pq.abc.PGconn, status: pq.ExecStatus | None) -> None:
+    """Require a result of that status.
+
+    Raises:
+        psycopg.Error: the server's, or that the stream ended before its time.
+    """
+    result = next_result(pgconn)
+    if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
+        raise psycopg.errors.error_from_result(result, encoding="utf-8")
+    if result is None or result.status != status:
+        raise psycopg.OperationalError("the server ended the stream")
+
+
+def _report(pgconn: pq.abc.PGconn, written: int, *, ask: bool = False) -> None:
+    """Tell the server that this client lives. Zero as the flushed position is none: the slot stays where it is."""
+    pgconn.put_copy_data(_STATUS.pack(b"r", written, 0, 0, 0, ask))
+    pgconn.flush()
+
+
+def _end(conn: Connection, name: str, pid: int) -> None:
+    """Wait until the server has ended the session, which holds the slot."""
+    if not conn.closed:
+        conn.execute(
+            "select pg_catalog.pg_terminate_backend(s.active_pid, %s) from pg_catalog.pg_replication_slots as s"
+            " where s.slot_name = %s and s.active_pid = %s",
+            [_ENDING_MILLISECONDS, name, pid],
+        )
+
+
+def _own(message: bytes, key: bytes) -> bytes:
+    """What `sql/introspect/stream.sql` makes of a logical message."""
+    prefix, _, rest = message[10:].partition(b"\0")
+    signature, signed = rest[4:68], rest[68:]
+    if prefix in _SIGNED and hmac.compare_digest(hmac.new(key, signed, hashlib.sha256).hexdigest().encode(), signature):
+        return message
+    if message[10:] == _EMPTY_APART:
+        return message
+    shown = prefix if len(prefix) < 64 else b"..."
+    return message[:10] + shown + b"\0" + struct.pack(">i", 32) + hashlib.sha256(message).digest()
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
