@@ -352,7 +352,8 @@ def _silenced(ledger: LogReader, captured: frozenset[int]) -> Iterator[TableStat
             reason, remedy = "it left the publication", f"{back}, then {repair}"
             if table.persistence == "u":
                 reason = "it is unlogged: its changes are not in the WAL"
-                remedy = f"alter table {table.identifier} set logged, then {repair}"
+                init = "cdc init, then " if back == "cdc init" else ""  # it may have left the publication first
+                remedy = f"alter table {table.identifier} set logged, then {init}{repair}"
             elif config.capture_of(table.schema, table.name).capture == "change_log":
                 reason = "its triggers are not all on it, or the change log is not whole or not published"
         else:

@@ -99,7 +99,9 @@ def _server(conn: Connection, ticks: bool) -> Iterator[Finding]:
         )
     role = server["role"]
     if not (server["superuser"] or server["replication"] or ticks):
-        yield Finding("error", f"role {role!r}", "has no REPLICATION right", f'run: alter role "{role}" replication')
+        yield Finding(
+            "error", f"role {role!r}", "has no REPLICATION right", f"run: alter role {quote_postgres(role)} replication"
+        )
     if not server["creates"]:
         yield Finding(
             "error",
@@ -357,7 +359,7 @@ def _capture(conn: Connection, config: Config) -> Iterator[Finding]:
             "warning",
             "DDL capture",
             f"roles or databases have settings that switch it off: {state.settings}",
-            "run: alter role ... reset, or alter database ... reset",
+            "run: " + "; ".join(row[0] for row in conn.execute(resources.load("introspect/switched_off")).fetchall()),
         )
     for partition in guard.unguarded(conn):
         yield Finding(
