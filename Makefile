@@ -45,6 +45,14 @@ postgres15: ## Install Debian's PostgreSQL 15 for the tests that want it (root o
 	    || echo "notice: postgresql-15 could not be installed here; its tests are skipped" >&2; \
 	else echo "notice: PostgreSQL 15 is not installed and this user cannot install it; its tests are skipped" >&2; fi
 
+.PHONY: browser
+browser: ## Install Debian's chromium for the tests that look at pages (root only, optional)
+	@if command -v chromium >/dev/null; then :; \
+	elif [ "$$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then \
+	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; } >/dev/null 2>&1 \
+	    || echo "notice: chromium could not be installed here; its tests are skipped" >&2; \
+	else echo "notice: chromium is not installed and this user cannot install it; its tests are skipped" >&2; fi
+
 ##@ Use
 
 .PHONY: demo

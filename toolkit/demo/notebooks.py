@@ -9,7 +9,7 @@ import tempfile
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from toolkit.values.errors import CdcError, ConfigError
 from toolkit.values.process_env import environment
@@ -53,7 +53,6 @@ def run(config: Config, name: str, parameters: Mapping[str, object], out: Path) 
     ):
         warnings.simplefilter("ignore")  # of papermill and nbconvert
         from jupyter_client.manager import AsyncKernelManager
-        from nbconvert import HTMLExporter
         from papermill import PapermillExecutionError, execute_notebook
 
         class LocalKernel(AsyncKernelManager):
@@ -69,7 +68,15 @@ def run(config: Config, name: str, parameters: Mapping[str, object], out: Path) 
             )  # fmt: skip
         except PapermillExecutionError as error:
             raise CdcError(f"notebook {name}: {error.ename}: {error.evalue}; see {executed}") from None
-        logging.getLogger("traitlets").setLevel(logging.ERROR)  # a chart's title and axes say what it shows
-        page, _ = HTMLExporter(template_name="lab", raw_template=_PAGE).from_notebook_node(notebook)
+        page = as_page(notebook)
     out.write_text(page, encoding="utf-8")
     return out
+
+
+def as_page(notebook: Any) -> str:
+    """Render an executed notebook as an HTML page that loads nothing."""
+    from nbconvert import HTMLExporter
+
+    logging.getLogger("traitlets").setLevel(logging.ERROR)  # a chart's title and axes say what it shows
+    page, _ = HTMLExporter(template_name="lab", raw_template=_PAGE).from_notebook_node(notebook)
+    return str(page)

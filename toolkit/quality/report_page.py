@@ -18,7 +18,7 @@ body { font: 14px/1.45 system-ui, sans-serif; max-width: 1100px; margin: 2em aut
 h1, h2, h3 { line-height: 1.2 } h1 { font-size: 1.5em } h2 { font-size: 1.2em; margin-top: 1.6em }
 table { border-collapse: collapse; margin: .6em 0; width: 100% }
 th, td { border-bottom: 1px solid #8884; padding: .3em .6em; text-align: left; vertical-align: top }
-td.n { text-align: right; font-variant-numeric: tabular-nums }
+th.n, td.n { text-align: right; font-variant-numeric: tabular-nums }
 .identical { color: #18794e } .different, .stale, .not_taken { color: #c62a2f; font-weight: 600 }
 code { background: #8882; padding: .1em .3em; border-radius: 3px } ul { padding-left: 1.2em }
 </style>
@@ -29,10 +29,8 @@ def render(report: CheckReport, docs: Iterable[str]) -> str:
     """Render a report as one HTML page that loads nothing. `docs`: addresses of Great Expectations' pages."""
     where = f"at LSN {report.lsn}" if report.lsn is not None else "not taken"
     title = _text(f"Parity {where}: {headline(report)}")
-    head = "".join(
-        f"<th>{name}</th>"
-        for name in ("table", "status", "rows", "identical", "modified", "added", "removed", "proof", "last full proof")
-    )
+    figures = "".join(f'<th class="n">{name}</th>' for name in ("rows", "identical", "modified", "added", "removed"))
+    head = f"<th>table</th><th>status</th>{figures}<th>proof</th><th>last full proof</th>"
     links = "".join(f'<li><a href="{quote(page)}">{_text(PurePosixPath(page).parts[-4])}</a></li>' for page in docs)
     return (
         f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>{_STYLE}</head><body>'
