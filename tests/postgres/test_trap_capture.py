@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
+import psycopg
 import pytest
 
 from tests.support_lake import plain_lake
@@ -155,6 +159,45 @@ def test_forged_replayed_malformed_and_oversized_messages_are_recorded_and_ignor
     assert "another transaction" in messages[1]["reason"]
     assert log.versions == before
     world.exact("t")
+
+
+@pytest.mark.parametrize("pg", ["pg16"], indirect=True)
+@pytest.mark.parametrize("row", [True, False])
+@pytest.mark.parametrize(
+    "command", ["alter table t add column c int default 5", "alter table t rename v to w", "drop table t"]
+)
+def test_a_message_replayed_out_of_a_rolled_back_savepoint_makes_its_table_stale(
+    world: World, command: str, row: bool
+) -> None:
+    """It is genuine, and of this transaction: whoever reads the WAL has it. What it says has not happened."""
+    log = world.start(*PAIR)
+    world.sql("select pg_switch_wal()", "begin", "savepoint s", command)
+    genuine = _last_signed(log.conn)
+    world.sql("rollback to savepoint s")
+    world.user.execute("select pg_logical_emit_message(true, 'cdc.ddl', %b::bytea)", [genuine])
+    world.sql(*(["insert into t values (3, 'z')"] if row else []), "commit")
+    log.drain()
+    assert not [e for e in log.of("message") if e["payload"].get("prefix") == "cdc.ddl"], "it was refused"
+    assert "public.t" in world.stale()
+    log.repair("public.t")
+    log.drain()
+    world.exact("t")
+
+
+def _last_signed(conn: psycopg.Connection[Any]) -> bytes:
+    """The content of the last DDL message in the WAL, of whatever transaction, read from the segment's file."""
+    conn.execute("select pg_logical_emit_message(true, 'flush', '')")  # its commit flushes what others wrote before it
+    row = conn.execute(
+        "select pg_read_binary_file('pg_wal/' || file_name, 0, file_offset)"  # what comes after it is of an older file
+        " from pg_walfile_name_offset(pg_current_wal_insert_lsn())"
+    ).fetchone()
+    (segment,) = row or (b"",)
+    pages = (segment[at : at + 8192] for at in range(0, len(segment), 8192))
+    wal = b"".join(page[24 if number else 40 :] for number, page in enumerate(pages))  # less the page headers
+    content = wal[wal.rindex(b"cdc.ddl\0") + len(b"cdc.ddl\0") :]
+    text = content[64 : 64 + 100_000].decode("utf-8", "replace")
+    _, length = json.JSONDecoder().raw_decode(text)
+    return content[: 64 + len(text[:length].encode())]
 
 
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
