@@ -603,14 +603,17 @@ as $function$
 declare
   relid oid;
   objects jsonb;
+  empty boolean;
 begin
   begin
     select
       c.oid,
+      -- The table is locked against all others, and a heap without a page has no row, not even one of this transaction.
+      c.relkind = 'r' and c.relam = 2 and pg_relation_size(c.oid, 'main') = 0,
       jsonb_build_array(
         jsonb_build_object('type', 'table', 'identity', format('%I.%I', n.nspname, c.relname), 'relid', c.oid::int8, 'subid', 0)
       )
-    into relid, objects
+    into relid, empty, objects
     from pg_class as c
     join pg_namespace as n on n.oid = c.relnamespace
     where c.oid = pg_event_trigger_table_rewrite_oid()
@@ -628,7 +631,7 @@ begin
       'tag', tg_tag,
       'objects', objects,
       'rewrites', jsonb_build_array(
-        jsonb_build_object('relid', relid::int8, 'reason', pg_event_trigger_table_rewrite_reason())
+        jsonb_build_object('relid', relid::int8, 'reason', pg_event_trigger_table_rewrite_reason(), 'empty', empty)
       )
     ));
   exception

@@ -25,6 +25,7 @@ _PLAN = "tests/unit/test_decode_plan.py::"
 _RIGHTS = "tests/postgres/test_rights.py::"
 _DECODE = "tests/unit/test_decode_plan.py"
 _STATUS = "tests/postgres/test_status.py::"
+_REWRITES = "tests/postgres/test_trap_rewrites.py::"
 _SAME, _SOURCE = "toolkit/capture/same_history.py", "tests/postgres/test_traps_source.py"
 _EVENT_OF_BATCH = "event.batch_id != record.batch_id or event.kind == Kind.BATCH"
 _CAPTURE, _LOG = "sql/install/30_capture.sql", "sql/changelog/10_log.sql"
@@ -134,6 +135,27 @@ GUARDS = (
         "return all(part is not None and",
         "return any(part is not None and",
         f"{_STATUS}test_a_partitioned_root_under_the_name_of_a_captured_table_is_not_stale",
+    ),
+    Guard(
+        "a rewrite is exact only of an empty table",
+        _CAPTURE,
+        "and pg_relation_size(c.oid, 'main') = 0",
+        "",
+        f"{_REWRITES}test_trap_068_a_rewrite_of_a_table_that_may_hold_rows_is_stale",
+    ),
+    Guard(
+        "rows after the look at a rewritten table",
+        "toolkit/decode/transaction.py",
+        "not rewrite.empty or self.planner.has_rows(tables[0].relid, rewrite.index, index)",
+        "not rewrite.empty",
+        f"{_REWRITES}test_trap_068_a_trigger_that_writes_after_the_look_at_a_table_makes_it_stale",
+    ),
+    Guard(
+        "no partition of a rewritten root has a row",
+        "toolkit/decode/rewrite.py",
+        "self.empty and other.empty",
+        "other.empty",
+        f"{_PLAN}test_a_rewrite_of_a_root_is_exact_if_no_partition_has_a_row",
     ),
     _never(
         "an advance that stops short",

@@ -117,9 +117,9 @@ def test_trap_068_to_071_rewrites_are_told_from_metadata_changes(captured: Captu
     assert (column.has_missing, column.missing) == (True, row[0])
     volatile = captured.ddl("alter table public.t add column v timestamptz default clock_timestamp()")
     assert [m["event"] for m in volatile] == ["table_rewrite", "ddl_command_end"]
-    assert volatile[0]["rewrites"] == [{"relid": relid, "reason": 2}]
+    assert volatile[0]["rewrites"] == [{"relid": relid, "reason": 2, "empty": False}]
     retyped = captured.ddl("alter table public.t alter column id type bigint")
-    assert retyped[0]["rewrites"] == [{"relid": relid, "reason": 4}]
+    assert retyped[0]["rewrites"] == [{"relid": relid, "reason": 4, "empty": False}]
     assert _last(retyped, relid).columns[0].type == "bigint"
 
 

@@ -341,6 +341,20 @@ def test_a_table_that_a_script_may_have_filled_is_not_called_empty(
         assert lint(config, script)[-1].effect == "silent"
 
 
+def test_a_table_that_a_script_has_emptied_is_rewritten_exactly(source: Config, conn: Connection, lint: Lint) -> None:
+    config = _install(conn, source)
+    conn.execute("create table public.kept (a int primary key, b text)")
+    rewrite = "alter table public.kept alter b type text using b || '!'"
+    for between, effect in (
+        ("", "no effect"),
+        ("commit;", "silent"),
+        ("insert into public.kept values (1, 'x');", "silent"),
+    ):
+        found = lint(config, f"truncate public.kept; {between} {rewrite}")
+        assert found[-1].effect == effect, between
+    assert lint(config, rewrite)[-1].effect == "silent"
+
+
 def test_what_a_statement_does_to_one_of_several_publications(source: Config, conn: Connection, lint: Lint) -> None:
     conn.execute(
         "create publication a for table public.item, public.other; create publication b for table public.item;"

@@ -434,6 +434,43 @@ def test_a_rewritten_partition_makes_its_published_root_stale(tmp_path: Path) ->
     assert set(reasons(wire.events(tmp_path / "s", wire.transaction(1, *body), wire.context(ROOT, LEAF)))) == {40}
 
 
+@pytest.mark.parametrize(
+    ("empty", "written", "stale"),
+    [(True, False, False), (False, False, True), (None, False, True), (True, True, True)],
+)
+def test_a_rewrite_of_a_table_without_rows_is_exact(
+    empty: bool | None, written: bool, stale: bool, tmp_path: Path
+) -> None:
+    """It made tables stale that had never held a row. A row after the look at the table makes it unknown."""
+    told = {} if empty is None else {"empty": empty}
+    body = [
+        wire.signed(701, event="table_rewrite", rewrites=[{"relid": 50, "reason": 4, **told}]),
+        *([TWO_RELATION, wire.insert(50, ("1", "x"))] if written else []),
+        wire.signed(701, tables=[added(column_type(25, "text"), default="random()")], sql="select rewrite()"),
+    ]
+    events = wire.events(tmp_path / "s", wire.transaction(1, *body), wire.context(column_type(1043, "varchar")))
+    assert bool(reasons(events)) is stale, reasons(events)
+
+
+@pytest.mark.parametrize(
+    ("empty", "stale"), [((True, True), False), ((True, False), True), ((False, True), True), ((True,), True)]
+)
+def test_a_rewrite_of_a_root_is_exact_if_no_partition_has_a_row(
+    empty: tuple[bool, ...], stale: bool, tmp_path: Path
+) -> None:
+    other = wire.table(60, LEAF["columns"], parents=[40], published=False, name="p2")
+    below = wire.table(45, LEAF["columns"], parents=[40], published=False, name="p", kind="p", children=[60])
+    root, leaf = {**ROOT, "children": [45, 50, 60]}, LEAF
+    rewrites = [{"relid": r, "reason": 4, "empty": e} for r, e in zip((50, 60), empty, strict=False)]
+    columns = [wire.column(1, "id"), wire.column(2, "a")]
+    body = [
+        *(wire.signed(701, event="table_rewrite", rewrites=[one]) for one in rewrites),
+        wire.signed(701, tables=[{**table, "columns": columns} for table in (root, below, leaf, other)], sql="alter"),
+    ]
+    events = wire.events(tmp_path / "s", wire.transaction(1, *body), wire.context(root, below, leaf, other))
+    assert set(reasons(events)) == ({40} if stale else set())
+
+
 def test_partitions_that_come_or_go_make_the_root_stale(tmp_path: Path) -> None:
     new = wire.table(60, LEAF["columns"], parents=[40], published=False, name="p2")
     grown = {**ROOT, "children": [50, 60]}

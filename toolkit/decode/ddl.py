@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
+from toolkit.decode.rewrite import Rewrite, read_rewrites
 from toolkit.rawlog.event import Captured
 from toolkit.values.lsn import Lsn
 from toolkit.values.sql_script import statements
@@ -57,7 +58,7 @@ class DdlMessage:
     created: frozenset[int]
     dropped: tuple[int, ...]
     tables: dict[int, dict[str, Any]]  # table snapshots by relid
-    rewrites: dict[int, int]  # reason bits by relid
+    rewrites: dict[int, Rewrite]  # by relid
     named: frozenset[int] | None  # tables that the message names; None if there are others that it does not name
     error: str | None
     identities: dict[int, str] = field(default_factory=dict)  # names of the tables that the message names
@@ -127,9 +128,7 @@ def read(data: dict[str, Any], text: str) -> DdlMessage:
     tables = {int(table["relid"]): table for table in data.get("tables") or ()}
     if data["event"] == Captured.REWRITE:
         tables = {}  # in the middle of a command; only the snapshot at its end counts
-    rewrites: dict[int, int] = {}
-    for rewrite in data.get("rewrites") or ():
-        rewrites[int(rewrite["relid"])] = rewrites.get(int(rewrite["relid"]), 0) | int(rewrite["reason"])
+    rewrites = read_rewrites(data)
     created = frozenset(int(relid) for relid in data.get("created") or ())
     dropped = tuple(int(relid) for relid in data.get("dropped") or ())
     objects = data.get("objects") or ()
@@ -270,7 +269,7 @@ def classify(
 
     Args:
         rewrite: reason bits of the `table_rewrite` events of this command, 0 without.
-        empty: the table was created in this transaction and has no row yet, so no stored value can have changed.
+        empty: the table had no row, so no stored value can have changed.
     """
     yield from _hierarchy(old, new, message)
     if not old.published and not new.published:

@@ -13,6 +13,7 @@ from toolkit.decode import ddl
 from toolkit.decode.layout import LOG_COLUMNS, LOG_NAME, LOG_SCHEMA, bind, log_binding, logged_layout, logs
 from toolkit.decode.messages import LogicalMessage, Message, Relation, Truncate
 from toolkit.decode.plan_state import PlanState
+from toolkit.decode.rewrite import Rewrite
 from toolkit.decode.task import Binding
 from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event
@@ -54,7 +55,7 @@ class Transaction:
         self.beacons: list[str] = []
         self.messages = {index: read.message for index, read in self.read.items()}
         self.born: set[int] = set()  # relids created here
-        self.rewrites: dict[int, tuple[int, int]] = {}  # relid -> reason bits, index of the message
+        self.rewrites: dict[int, Rewrite] = {}  # by relid, those that no ddl_command_end has explained yet
         self.adopted: set[tuple[int, int]] = set()  # (message index, relid) already folded
         self.gaps: dict[tuple[int, int], GapReasons] = {}  # by (ordinal, relid)
         self.strayed: dict[int, tuple[int, int, TableVersion, str]] = {}  # roots whose strays changed here
@@ -97,11 +98,11 @@ class Transaction:
                     self._truncate(index, message)
                 case LogicalMessage():
                     self._message(index, message)
-        for relid, (reason, index) in self.rewrites.items():
-            # No ddl_command_end has explained it.
+        for relid, rewrite in self.rewrites.items():
             version = self.planner.versions.get(relid)
             if version is None or version.table.published:
-                self._gap(index, relid, f"rewritten (reason {reason}) by a command that was not captured to its end")
+                reason = f"rewritten (reason {rewrite.reason}) by a command that was not captured to its end"
+                self._gap(rewrite.index, relid, reason)
         for relid, (first, last, before, strayed) in self.strayed.items():
             # A partition that is born and made like its root before any row has done no harm.
             if self.planner.versions[relid].table.strays != before.strays or self.planner.has_rows(relid, first, last):
@@ -194,8 +195,8 @@ class Transaction:
         relid = about.pop() if len(about) == 1 else None
         self._event(Kind.DDL, self._ordinal(index), index=index, relid=relid, payload=message.text)
         self.born |= message.created
-        for table, reason in message.rewrites.items():
-            self.rewrites[table] = (self.rewrites.get(table, (0, 0))[0] | reason, index)
+        for table, rewrite in message.rewrites.items():
+            self.rewrites[table] = self._rewrite(table).and_then(replace(rewrite, index=index))
         self._rewritten_leaves(index, message)
         for table in message.tables:
             self._adopt(index, message, table)
@@ -239,14 +240,25 @@ class Transaction:
 
     def _rewritten_leaves(self, index: int, message: ddl.DdlMessage) -> None:
         """A partition is rewritten, its root publishes the rows: what became of them is asked of the root."""
-        for relid, (reason, at) in list(self.rewrites.items()):
+        for relid, rewrite in list(self.rewrites.items()):
             known = self.planner.versions.get(relid)
             snapshot = message.tables.get(relid) or (json.loads(known.payload) if known else None)
             if snapshot is None or snapshot.get("published", True):
                 continue
             del self.rewrites[relid]
             for root in self._roots(relid):
-                self.rewrites[root] = (self.rewrites.get(root, (0, 0))[0] | reason, at)
+                self.rewrites[root] = self._rewrite(root).and_then(replace(rewrite, leaves=frozenset({relid})))
+
+    def _rewrite(self, relid: int) -> Rewrite:
+        return self.rewrites.get(relid, Rewrite())
+
+    def _was_empty(self, index: int, rewrite: Rewrite, *tables: TableVersion) -> bool:
+        """Say whether a table, shown before and after its rewrite, had no row then: of a root, no partition had any."""
+        if not rewrite.reason or not rewrite.empty or self.planner.has_rows(tables[0].relid, rewrite.index, index):
+            return False
+        parts = {child for table in tables if table.kind == "p" for child in table.children} - rewrite.leaves
+        known = (self.planner.versions.get(part) for part in parts)
+        return all(version is not None and version.table.kind == "p" for version in known)
 
     def _adopt(self, index: int, message: ddl.DdlMessage, relid: int) -> SchemaVersion | None:
         """Fold one table snapshot: a new version, what it says about older rows, and the layout from here on."""
@@ -264,11 +276,12 @@ class Transaction:
         table = TableVersion.from_json(snapshot)
         if table.persistence == "t":
             return None
-        rewrite, _ = self.rewrites.pop(relid, (0, 0))
+        rewrite = self.rewrites.pop(relid, Rewrite())
         born = relid in self.born
         if old is not None:
             empty = born and old.table.published and not self.planner.has_rows(relid, self.frame.begin, index)
-            for stale, reason in ddl.classify(old.table, table, message, rewrite=rewrite, empty=empty):
+            empty = empty or self._was_empty(index, rewrite, old.table, table)
+            for stale, reason in ddl.classify(old.table, table, message, rewrite=rewrite.reason, empty=empty):
                 self._stale(index, stale, reason, message, table)
             if strayed := ddl.strayed(old.table, table):
                 first, _, was, reason = self.strayed.get(relid, (index, index, old.table, strayed))
@@ -277,7 +290,7 @@ class Transaction:
                 unheard = "a partition was detached in two transactions, the first of them not told"
                 self._gap_since_known(index, relid, unheard)
             if old.table.published and (table.published or old.table.log):
-                for unheard in ddl.past_capture(before or {}, snapshot, own=message.own, heard=bool(rewrite)):
+                for unheard in ddl.past_capture(before or {}, snapshot, own=message.own, heard=bool(rewrite.reason)):
                     self._gap_since_known(index, relid, unheard)
             if before == snapshot:
                 return old

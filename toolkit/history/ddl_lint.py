@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.build.schema_changes import step
 from toolkit.decode import ddl
+from toolkit.decode.rewrite import Rewrite
 from toolkit.history import effects
 from toolkit.history.versions import changes
 from toolkit.rawlog import states
@@ -181,7 +182,7 @@ def _silent(tried: Tried) -> Iterator[tuple[int, list[str]]]:
             created=created,
             dropped=(),
             tables=outlines,
-            rewrites={relid: rewrite} if rewrite else {},
+            rewrites={relid: Rewrite(rewrite)} if rewrite else {},
             named=None,
             error=None,
         )
@@ -214,8 +215,8 @@ def _rewrite(tried: Tried, relid: int) -> int:
 
 
 def _empty(tried: Tried, relid: int) -> bool:
-    """Whether the script itself made the table, and nothing can have written to it yet."""
-    return tried.born(relid) and relid not in tried.filled
+    """Whether the script itself made or emptied the table, and nothing can have written to it since."""
+    return relid in tried.emptied or (tried.born(relid) and relid not in tried.filled)
 
 
 def _emptied(tried: Tried, relid: int) -> bool:

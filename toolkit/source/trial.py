@@ -46,6 +46,7 @@ class Tried:
     failure: str | None
     known: frozenset[int] = frozenset()  # tables that were there before the script
     filled: frozenset[int] = frozenset()  # tables born in it that may hold rows by now
+    emptied: frozenset[int] = frozenset()  # tables that it has truncated and that nothing can have written to since
 
     def born(self, relid: int) -> bool:
         """Whether the script itself made the table."""
@@ -93,8 +94,10 @@ def _each(config: Config, conn: psycopg.Connection, statements: Iterable[Stateme
     before = _state(config, conn)
     known = frozenset(before.tables)
     written = frozenset[int]()  # born tables to which a statement that is not run may have written
+    emptied = frozenset[int]()
     for statement in statements:
         if statement.kind is not Kind.DDL:
+            emptied = frozenset()
             if statement.kind is not Kind.CONTROL:
                 written = frozenset(before.tables) - known
             yield Tried(statement, before, before, statement.words[0].upper(), None, known=known, filled=written)
@@ -103,7 +106,9 @@ def _each(config: Config, conn: psycopg.Connection, statements: Iterable[Stateme
         after = _state(config, conn) if failure is None else before
         born = [t for relid, t in after.tables.items() if relid not in known and t.kind == "r"]
         filled = written | {t.relid for t in born if _filled(conn, t)}
-        yield Tried(statement, before, after, tag, failure, known=known, filled=filled)
+        yield Tried(statement, before, after, tag, failure, known=known, filled=filled, emptied=emptied)
+        if tag == "TRUNCATE TABLE":
+            emptied |= {relid for relid, file in after.files.items() if before.files.get(relid) != file}
         before = after
 
 
