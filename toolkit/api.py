@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn, parse_moment
@@ -142,19 +142,20 @@ class Toolkit:
         report = parity.check(self.config, tables, drain=slot_drain.drain, build=build, full=full)
         return replace(report, own_failed=tuple(own_failed))
 
-    def run(self, *, heal: bool = False) -> RunResult:
-        """Drain, build and check; with `heal`, repair stale tables too, within `[snapshot] heal_mb`."""
+    def run(self, *, heal: bool = False, finished: Callable[[str, Any], object] | None = None) -> RunResult:
+        """Drain, build and check; with `heal`, repair stale tables too, within `[snapshot] heal_mb`.
+
+        `finished` is called with the name and the result of each stage before the check as it ends.
+        """
         from toolkit.build import dbt_run
         from toolkit.capture import copy, slot_drain
         from toolkit.capture.runner import only_runner
 
         with only_runner(self.config):
-            return RunResult(
-                drain=_timed("drain", lambda: slot_drain.drain(self.config)),
-                heal=_timed("heal", lambda: copy.heal(self.config)) if heal else None,
-                build=_timed("build", lambda: dbt_run.build(self.config)),
-                check=_timed("check", lambda: self._check(())),
-            )
+            drained = _timed("drain", lambda: slot_drain.drain(self.config), finished)
+            healed = _timed("heal", lambda: copy.heal(self.config), finished) if heal else None
+            built = _timed("build", lambda: dbt_run.build(self.config), finished)
+            return RunResult(drained, healed, built, _timed("check", lambda: self._check(())))
 
     def repair(self, *tables: str, scope: Scope | None = None) -> SnapshotResult:
         """Copy stale tables again at a new exact LSN: the named ones, or all; of one table, the rows of a scope."""
@@ -262,7 +263,7 @@ class Toolkit:
         return published_tables.duckdb_script(self.config)
 
 
-def _timed(stage: str, work: Callable[[], _T]) -> _T:
+def _timed(stage: str, work: Callable[[], _T], finished: Callable[[str, Any], object] | None = None) -> _T:
     """Do one stage of a run, and log what it came to and how long it took."""
     started = time.monotonic()
     done = work()
@@ -271,6 +272,8 @@ def _timed(stage: str, work: Callable[[], _T]) -> _T:
     figures = {name: value for name, value in shown.items() if isinstance(value, str | int | float)}
     seconds = round(time.monotonic() - started, 3)
     _log.info("stage finished", extra={"stage": stage, "seconds": seconds, **figures})
+    if finished is not None:
+        finished(stage, done)
     return done
 
 

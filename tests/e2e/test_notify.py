@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from toolkit.lake.lease import LEASE_NAME, hold_lease
-from toolkit.values import config
+from toolkit.values import config, resources
 
 _AWAY = '[source]\nconninfo = "host=127.0.0.1 port=1 dbname=x"\n'
 
@@ -27,7 +27,7 @@ def _cdc(folder: Path, text: str, *words: str) -> subprocess.CompletedProcess[st
     return subprocess.run(
         command,
         cwd=folder,
-        env={"PATH": "/usr/bin:/bin", "HOME": str(folder)},
+        env={"PATH": "/usr/bin:/bin", "HOME": str(folder), "PYTHONPATH": str(resources.ROOT)},
         capture_output=True,
         text=True,
         check=False,

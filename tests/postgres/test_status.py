@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import psycopg
 import pytest
+from click.testing import CliRunner, Result
 from psycopg import generators, pq
 from psycopg.abc import PQGen
 
 from tests.postgres.test_snapshot_log import sql
 from tests.support_lake import plain_lake
+from toolkit.api import Toolkit
 from toolkit.capture import initialise, slot_drain
-from toolkit.ops import diagnosis, status_report
+from toolkit.cli import frame, main
+from toolkit.lake import check_results, scans
+from toolkit.lake.proofs import PUBLISHED
+from toolkit.ops import diagnosis, last_run, status_report
 from toolkit.rawlog.states import UNDER_ITS_NAME, State
 from toolkit.source import connection, slot
+from toolkit.values import config as configuration
 from toolkit.values.config import Config
-from toolkit.values.errors import CdcError, PreflightFailed
+from toolkit.values.errors import CdcError, LakeError, PreflightFailed
 
 __all__ = ["plain_lake"]
 pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("pg", ["pg16"], indirect=True)]
@@ -92,14 +101,107 @@ def _first_result(pgconn: pq.abc.PGconn) -> PQGen[int]:
     return int(result.status)
 
 
+def _cdc(config: Config, monkeypatch: pytest.MonkeyPatch, *words: str) -> Result:
+    monkeypatch.setattr(configuration, "load", lambda _: config)
+    monkeypatch.setattr(frame, "_stop_spark", lambda **_: None)
+    return CliRunner().invoke(main, words)
+
+
 def test_an_unreachable_source_is_red(config: Config) -> None:
-    """The tables keep what the log says: it is right up to where it was drained."""
+    """Its tables stayed `ok`. What the lake has is right up to where it was drained; what comes after is not known."""
     nowhere = config.model_copy(
         update={"source": config.source.model_copy(update={"conninfo": "host=127.0.0.1 port=1 dbname=x"})}
     )
     found = status_report.status(nowhere)
     assert found.red and "127.0.0.1" in (found.problem or "")
-    assert {t.state for t in found.tables} == {"ok"}
+    (table,) = found.tables
+    assert (table.state, table.from_lsn, table.reason) == ("stale", found.committed_lsn, "the source cannot be read")
+    assert table.remedy and table.remedy in (found.problem or "")
+
+
+def test_the_command_line_says_red_in_its_exit_code_and_its_first_line(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = _cdc(config, monkeypatch, "status")
+    assert (done.exit_code, done.stdout.splitlines()[0][:28]) == (0, "summary: ok: 1 tables ok at ")
+    _drop_slot(config)
+    done = _cdc(config, monkeypatch, "status")
+    assert (done.exit_code, done.stdout.splitlines()[0][:25]) == (3, "summary: red: source: slo")
+    told = json.loads(_cdc(config, monkeypatch, "status", "--exit-zero", "--output", "json").stdout)
+    assert told["tables"][0]["remedy"] in told["problem"] and told["tables"][0]["remedy"].startswith("run `cdc init`")
+    assert _cdc(config, monkeypatch, "status", "--exit-zero").exit_code == 0
+    assert _cdc(config, monkeypatch, "doctor").exit_code == 1
+
+
+def _checked(config: Config, monkeypatch: pytest.MonkeyPatch, age_hours: float = 0.0, **row: Any) -> None:
+    """Let `ops.published` say what a check has found."""
+    (table,) = status_report.status(config).tables
+    now = datetime.now(UTC)
+    known = dict.fromkeys(check_results.COLUMNS[PUBLISHED]) | {
+        "relid": table.relid, "table": table.table, "status": "identical", "checked_at": now, "checked_lsn": 1,
+        "lsn": 1, "full_lsn": 1, "tag": "proven_g1_1", "proven_at": now - timedelta(hours=age_hours),
+    }  # fmt: skip
+    whole = scans.scan
+    monkeypatch.setattr(
+        scans, "scan", lambda c, name, *a, **k: iter([known | row]) if name == PUBLISHED else whole(c, name, *a, **k)
+    )
+
+
+@pytest.mark.parametrize(
+    ("row", "found", "remedy"),
+    [
+        (
+            {"orphans": 2},
+            "2 rows reference a row that is missing",
+            "correct them at the source, then run `cdc check --full`",
+        ),
+        (
+            {"status": "not_taken", "reason": "pid 1 locks it"},
+            "the last check found it not_taken: pid 1 locks it",
+            "run `cdc check public.a`",
+        ),
+        ({"age_hours": 25.0}, "it was proven 25.0 h ago, and [check] fresh_hours is 24", "run `cdc run`, and see why"),
+    ],
+)
+def test_what_a_check_says_status_and_doctor_say_too(
+    config: Config, monkeypatch: pytest.MonkeyPatch, row: dict[str, Any], found: str, remedy: str
+) -> None:
+    """Both exited with 0 after a check that was red for orphans or could not be taken, and with a dead scheduler."""
+    _checked(config, monkeypatch)
+    assert _cdc(config, monkeypatch, "status").exit_code == 0
+    monkeypatch.undo()
+    _checked(config, monkeypatch, **row)
+    shown = _cdc(config, monkeypatch, "status")
+    assert (shown.exit_code, found in shown.stdout.splitlines()[0], remedy in shown.stdout) == (3, True, True)
+    rows = json.loads(_cdc(config, monkeypatch, "doctor", "--output", "json").stdout)
+    assert any(found in r["found"] and remedy in r["remedy"] for r in rows if r["level"] == "error")
+
+
+def test_without_any_table_status_is_red_as_the_check_is(config: Config) -> None:
+    sql(config, "drop table public.a")
+    slot_drain.drain(config)
+    found = status_report.status(config)
+    assert (found.tables, found.red) == ((), True)
+    assert "no table is captured; name tables in [source] tables and run `cdc init`" in found.summary
+
+
+def test_a_failed_command_is_remembered_until_it_succeeds(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check or a build that raised left nothing behind, and status exited with 0."""
+
+    def failing(*_: object, **__: object) -> None:
+        raise LakeError("lake: full; free space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Toolkit, "check", failing)
+        assert _cdc(config, monkeypatch, "check").exit_code == 1
+    for code, words in ((3, ["status"]), (1, ["doctor"]), (0, ["drain"]), (3, ["status"])):
+        assert _cdc(config, monkeypatch, *words).exit_code == code
+    told = json.loads(_cdc(config, monkeypatch, "status", "--output", "json").stdout)
+    assert "the last check: ended with exit code 1 at " in told["summary"]
+    assert told["summary"].endswith(": lake: full; free space; correct that and run it again, or `cdc run`")
+    assert [(r["command"], r["exit_code"]) for r in told["last_runs"]] == [("check", 1), ("drain", 0)]
+    last_run.remember(config, last_run.LastRun("run", 0, "2026-11-24T00:00:00+00:00", None))
+    assert _cdc(config, monkeypatch, "status").exit_code == 0
 
 
 def test_a_table_without_a_key_does_not_stop_the_others(source: Config, plain_lake: Config) -> None:

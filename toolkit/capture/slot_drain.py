@@ -101,15 +101,17 @@ def drain(
         return result
 
 
-def refusal(source: Source, last: BatchRecord) -> str | None:
-    """Say why a drain would refuse the source as it is; None if it would not. Changes nothing."""
+def refusal(source: Source, last: BatchRecord) -> CdcError | None:
+    """Give the error with which a drain would refuse the source as it is; None if it would not. Changes nothing."""
     from toolkit.capture import tick_drain
-    from toolkit.source import connection, slot
+    from toolkit.source import catalog, connection, slot
 
     config, conn = source.config, source.conn
     try:
         last.require_format()
         slot.require_primary(conn)
+        if catalog.installed(conn):
+            catalog.hmac_key(conn)
         if source.by_ticks:
             tick_drain.last_tick(config, conn, last)
         elif source.slot is None or not source.slot.active:  # else a drain is reading it
@@ -117,12 +119,12 @@ def refusal(source: Source, last: BatchRecord) -> str | None:
             if state.confirmed_flush_lsn < last.complete_to:
                 prove(conn, config, last)
     except CdcError as error:
-        return str(error)
+        return error
     except connection.DriverError as error:
         gone = connection.dropped_object(error)
         if gone is None:
             raise
-        return f"{gone}; run `cdc init`"
+        return HistoryDiverged(f"{gone}; run `cdc init`")
     return None
 
 

@@ -1,6 +1,38 @@
 """Provide the command line: one module for each family of commands, registered on `main` by its import."""
 
-from toolkit.cli import ddl_commands, history, pipeline
-from toolkit.cli.frame import main
+from __future__ import annotations
 
-__all__ = ["ddl_commands", "history", "main", "pipeline"]
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from toolkit.cli.commands import main
+
+INTERRUPTED = "interrupted; nothing half-done remains, run the command again"
+
+
+def run() -> None:
+    """Run `cdc`. Ctrl-C is answered before anything else is imported."""
+    signal.signal(signal.SIGINT, _stop_at_once)
+    from toolkit.cli.commands import main
+
+    main(prog_name="cdc")
+
+
+def _stop_at_once(*_: object) -> None:
+    """End the process: no command has begun, or the command has ended."""
+    os.write(2, f"cdc: {INTERRUPTED}\n".encode())
+    os._exit(130)
+
+
+def __getattr__(name: str) -> Any:
+    """Import the commands when they are asked for: `run` must come before them."""
+    if name != "main":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from toolkit.cli.commands import main
+
+    return main
+
+
+__all__ = ["INTERRUPTED", "main", "run"]

@@ -1,5 +1,5 @@
 """Run `cdc` as `python -m toolkit.cli`."""
 
-from toolkit.cli import main
+from toolkit.cli import run
 
-main(prog_name="cdc")
+run()

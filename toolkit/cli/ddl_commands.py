@@ -55,7 +55,7 @@ def ddl_resolve(ctx: Context, ident: str, note: str) -> None:
 
     lake = ctx.toolkit.lake
     with only_runner(lake.config, source=False):
-        ctx.output.record(unhandled_ddl.resolve(lake.ledger, ident, note))
+        ctx.show(unhandled_ddl.resolve(lake.ledger, ident, note))
 
 
 @ddl.command("pause")
@@ -64,7 +64,7 @@ def ddl_pause(ctx: Context) -> None:
     """Stop capturing DDL on the source. Every table is stale from then on, until it is repaired."""
     from toolkit.capture import ddl_switch
 
-    ctx.output.record(ddl_switch.pause(ctx.config))
+    ctx.show(ddl_switch.pause(ctx.config))
 
 
 @ddl.command("resume")
@@ -73,7 +73,7 @@ def ddl_resume(ctx: Context) -> None:
     """Capture DDL again. Run `cdc repair` afterwards for tables that may have changed meanwhile."""
     from toolkit.capture import ddl_switch
 
-    ctx.output.record(ddl_switch.resume(ctx.config))
+    ctx.show(ddl_switch.resume(ctx.config))
 
 
 @ddl.command("lint")

@@ -6,27 +6,28 @@ Exit codes: 0 success, 1 failure, 2 wrong usage, 3 parity difference or stale ta
 from __future__ import annotations
 
 import functools
-import io
 import logging
 import os
 import re
-import signal
 import sqlite3
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from types import FrameType
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from toolkit import __version__
-from toolkit.values.errors import CdcError
+from toolkit.cli import INTERRUPTED
+from toolkit.cli.interrupt import Interrupt
+from toolkit.cli.output import plain
+from toolkit.values.errors import CdcError, LeaseHeld
 from toolkit.values.lsn import Lsn, parse_moment
+from toolkit.values.names import in_one_line, visible
 
 if TYPE_CHECKING:
     from toolkit.api import Toolkit
@@ -34,20 +35,34 @@ if TYPE_CHECKING:
     from toolkit.values.config import Config
 
 RED = 3
+_PACKAGE = Path(__file__).parent.parent
 
 
-#: Commands whose red or failed end is told by `[notify]`.
+#: Commands whose end is remembered, and told by `[notify]` if it is red or failed.
 _NOTIFIED = frozenset({"run", "drain", "build", "check", "repair", "maintain"})
 
 
 @dataclass(slots=True)
 class Context:
-    """The options that every command takes, and the result of the command as JSON values once there is one."""
+    """The options that every command takes, and what it came to: the result as JSON values, and what is wrong."""
 
     config_path: str | None
     output_format: str
     verbose: bool
     result: dict[str, Any] | None = None
+    stages: dict[str, Any] = field(default_factory=dict)  # what the stages of a run have come to so far
+    problems: list[str] = field(default_factory=list)
+    aside: bool = False  # the command says nothing about the lake as it is now
+
+    def show(self, value: Any) -> None:
+        """Show the result, and keep it for whoever is notified."""
+        self.result = plain(value)
+        self.output.record(value)
+
+    def red(self, problem: str, code: int = RED) -> int:
+        """Keep what is wrong with the result, for standard error and for whoever is notified; give the exit code."""
+        self.problems.append(problem)
+        return code
 
     @property
     def config(self) -> Config:
@@ -113,35 +128,74 @@ def command(function: Callable[..., int | None]) -> Callable[..., None]:
         log_setup.configure(verbose=verbose, as_json=output_format == "json")
         umask = os.umask(0o077)  # the lake, the spool and the reports hold rows: only this account reads them
         context = Context(config_path, output_format, verbose)
-        problem: str | None = None
-        failed: CdcError | None = None
-        interrupted = _Interrupt()
+        interrupted = Interrupt()
+        code = 0
         try:
-            with interrupted, _bars(output_format):
-                code = function(context, **arguments)
-        except CdcError as error:
-            if verbose and not interrupted.came:
-                traceback.print_exc()
-            problem, failed, code = _shown(error), error, error.exit_code
-        except KeyboardInterrupt:
-            code = 130
-        except Exception as error:
-            problem, code = _missing(error) or _storage(error) or _java(error), 1
-            if (problem is None or verbose) and not interrupted.came:
+            with interrupted:
+                try:
+                    end = _end(context, function, arguments)
+                finally:
+                    _stop_spark(at_once=interrupted.came)
+                if not interrupted.came:
+                    code = end.code
+                    _report(context, function.__name__, end)
+        except (KeyboardInterrupt, click.Abort) as stopped:
+            if isinstance(stopped, click.Abort) and not interrupted.came:
                 raise
+            interrupted.came = True
         finally:
-            _stop_spark(at_once=interrupted.came)
             os.umask(umask)
-        if interrupted.came or code == 130:
+        if interrupted.came:
+            _stop_spark(at_once=True)
             logging.disable(logging.NOTSET)
-            problem, code = "interrupted; nothing half-done remains, run the command again", 130
-        if problem is not None:
-            log_setup.complain(problem)
-        if code and code != 130 and function.__name__ in _NOTIFIED:
-            _tell(context, function.__name__, code, problem, failed)
-        sys.exit(code or 0)
+            log_setup.complain(INTERRUPTED)
+            code = 130
+        sys.exit(code)
 
     return run
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """How a command ended. `problems` are lines for standard error; `traceback` is for whoever looks into them."""
+
+    code: int
+    problems: tuple[str, ...] = ()
+    error: CdcError | None = None
+    traceback: str | None = None
+
+
+def _end(context: Context, function: Callable[..., int | None], arguments: dict[str, Any]) -> _End:
+    """Run a command, and say how it ended, whatever it raised but Ctrl-C and errors of usage."""
+    try:
+        with _bars(context.output_format):
+            return _End(function(context, **arguments) or 0, tuple(context.problems))
+    except (click.ClickException, click.Abort, click.exceptions.Exit):
+        raise
+    except CdcError as error:
+        shown = traceback.format_exc() if context.verbose else None
+        return _End(error.exit_code, (_shown(error),), error, shown)
+    except Exception as error:
+        known = _missing(error) or _storage(error) or _java(error)
+        shown = traceback.format_exc() if context.verbose or known is None else None
+        return _End(1, (known or _unexpected(error),), None, shown)
+
+
+def _report(context: Context, command: str, end: _End) -> None:
+    """Say how a command ended, on standard error if it did not succeed."""
+    from toolkit.values import log_setup
+
+    if end.traceback is not None and end.problems:
+        log_setup.complain(end.problems[0], end.traceback, shown=context.verbose)
+    else:
+        for problem in end.problems:
+            log_setup.complain(problem)
+    if context.stages and context.result is None:  # some stages are done, and the figures of a run are wanted
+        context.result = {**plain(context.stages), "problem": "; ".join(end.problems)}
+        if context.output_format == "json":
+            context.output.record(context.result)
+    if command in _NOTIFIED:
+        _conclude(context, command, end)
 
 
 @contextmanager
@@ -162,21 +216,32 @@ def _bars(output_format: str) -> Iterator[None]:
         shown.close()
 
 
-def _tell(context: Context, command: str, code: int, problem: str | None, error: CdcError | None) -> None:
-    from toolkit.ops import notify
+def _conclude(context: Context, command: str, end: _End) -> None:
+    """Remember how a command ended, for `cdc status`, and tell whom `[notify]` names if it did not succeed."""
+    from toolkit.ops import last_run, notify
 
     try:
         config = context.config
     except CdcError:  # it was said already, and who is to be told is not known
         return
     at = datetime.now(UTC).isoformat(timespec="seconds")
-    notify.tell(config, notify.Notice(command, code, at, problem, context.result), error)
+    problem = "; ".join(end.problems) or None
+    if not (context.aside or isinstance(end.error, LeaseHeld)):  # the one who holds it is still at work
+        last_run.remember(config, last_run.LastRun(command, end.code, at, problem))
+    if end.code:
+        notify.tell(config, notify.Notice(command, end.code, at, problem, context.result), end.error)
 
 
 def _shown(error: CdcError) -> str:
-    from toolkit.values.names import visible
-
     return visible(str(error))
+
+
+def _unexpected(error: Exception) -> str:
+    """Name an error that no command foresees, and the line of the toolkit that it came through last."""
+    passed = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_relative_to(_PACKAGE)]
+    place = f" at {Path(passed[-1].filename).relative_to(_PACKAGE)}:{passed[-1].lineno}" if passed else ""
+    text = in_one_line(f"{type(error).__name__}: {error}"[:300])
+    return f"unexpected {text}{place}; run it again with --verbose and report it"
 
 
 def _missing(error: Exception) -> str | None:
@@ -209,33 +274,6 @@ def _java(error: Exception) -> str | None:
     causes = re.findall(r"^(?:Caused by: |: )?((?:\w+\.)+\w*(?:Error|Exception)\b.*)$", text, re.MULTILINE)
     reason = causes[-1] if causes else text.strip().splitlines()[0]
     return f"Spark failed: {reason[:300]}; --verbose shows all of it"
-
-
-class _Interrupt:
-    """While it is entered, the first Ctrl-C stops the command, and whatever other threads then complain of is silent.
-
-    A library between here and there may turn the KeyboardInterrupt into an error of its own, so `came` counts.
-    """
-
-    def __init__(self) -> None:
-        self.came = False
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, self._stop)
-
-    def __exit__(self, *_: object) -> None:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, signal.SIG_IGN if self.came else signal.default_int_handler)
-
-    def _stop(self, number: int, frame: FrameType | None) -> None:
-        del number, frame
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        self.came = True
-        logging.disable(logging.CRITICAL)
-        threading.excepthook = lambda _: None
-        sys.stderr = io.StringIO()  # the log's own stream stays
-        raise KeyboardInterrupt
 
 
 def _stop_spark(*, at_once: bool) -> None:

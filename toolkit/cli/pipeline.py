@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from toolkit.cli.frame import LSN, MOMENT, RED, Context, command, main
 from toolkit.cli.output import plain
-from toolkit.values.log_setup import complain, logger
 
 if TYPE_CHECKING:
     from toolkit.build.dbt_run import BuildResult
     from toolkit.quality.report import CheckReport
     from toolkit.values.lsn import Lsn
 
-_T = TypeVar("_T")
-_log = logger(__name__)
 Keys = tuple[dict[str, str], ...]
 
 
@@ -66,7 +61,7 @@ def new(ctx: Context, directory: str) -> None:
 
     written = new_project.create(Path(directory))
     shown = [path.as_posix() for path in written if path.parts[0] not in ("dbt_project", "notebooks")]
-    ctx.output.record({"directory": directory, "files": [*shown, "dbt_project/", "notebooks/"]})
+    ctx.show({"directory": directory, "files": [*shown, "dbt_project/", "notebooks/"]})
 
 
 @main.command()
@@ -85,7 +80,7 @@ def init(ctx: Context, dry_run: bool, new_generation: bool, strict: bool) -> int
         click.echo(initialise.plan_sql(ctx.config))
         return 0
     done = ctx.toolkit.init(new_generation=new_generation, strict=strict)
-    ctx.output.record(done)
+    ctx.show(done)
     return RED if done.left_out else 0
 
 
@@ -117,7 +112,7 @@ def drain(ctx: Context, upto_lsn: Lsn | None, max_changes: int | None, skip: Lsn
     if skip is not None and (upto_lsn is not None or max_changes is not None):
         raise click.UsageError("--skip goes to that transaction and no further: without --upto-lsn and --max-changes")
     opened = ctx.toolkit
-    ctx.output.record(opened.drain(upto=upto_lsn, max_changes=max_changes) if skip is None else opened.skip(skip))
+    ctx.show(opened.drain(upto=upto_lsn, max_changes=max_changes) if skip is None else opened.skip(skip))
 
 
 @main.command()
@@ -136,24 +131,24 @@ def build(ctx: Context, as_of: Lsn | datetime | None, dbt_args: tuple[str, ...])
     With --as-of, exit code 3 means that some tables are not known at that LSN; the output names them, and all
     other tables are built.
     """
+    ctx.aside = as_of is not None
     built = ctx.toolkit.build(as_of=as_of, dbt_args=dbt_args)
-    ctx.output.record(built)
-    return RED if built.stale else _own_failed(built)
+    ctx.show(built)
+    if built.stale:
+        first, count = built.stale[0], len(built.stale)
+        remedy = f" ({first.remedy})" if first.remedy else ""
+        return ctx.red(f"{count} tables are not known at {built.lsn}; {first.table}: {first.reason}{remedy}")
+    return _own_failed(ctx, built)
 
 
-def _show(ctx: Context, report: CheckReport, stages: Mapping[str, Any] | None = None) -> int:
+def _show(ctx: Context, report: CheckReport) -> int:
     """Show a report, in JSON with the results of the stages before it; a red one in a line on standard error too."""
-    ctx.result = plain({**report.to_dict(), **(stages or {})})
     if ctx.output_format == "json":
-        ctx.output.record(ctx.result)
+        ctx.show({**report.to_dict(), **ctx.stages})
     else:
+        ctx.result = plain({**report.to_dict(), **ctx.stages})
         ctx.output.text(report.text)
-    if report.green:
-        return 0
-    counts = Counter(table.status for table in report.tables)
-    found = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "no table was compared"
-    complain(f"the check failed: {found}")
-    return RED
+    return 0 if report.green else ctx.red(f"the check failed: {report.failure}")
 
 
 @main.command()
@@ -170,9 +165,10 @@ def check(ctx: Context, tables: tuple[str, ...], full: bool, against: str | None
     if against is not None:
         from toolkit.quality import second_server
 
+        ctx.aside = True
         return _show(ctx, second_server.against(ctx.config, against, tables))
     report = ctx.toolkit.check(*tables, full=full)
-    return _show(ctx, report) or _own_failed(report)
+    return _show(ctx, report) or _own_failed(ctx, report)
 
 
 @main.command()
@@ -180,17 +176,14 @@ def check(ctx: Context, tables: tuple[str, ...], full: bool, against: str | None
 @command
 def run(ctx: Context, heal: bool) -> int:
     """Drain, build and check: the one command for a scheduler."""
-    done = ctx.toolkit.run(heal=heal)
-    stages = {"drain": done.drain, "build": done.build} | ({"heal": done.heal} if heal else {})
-    return _show(ctx, done.check, stages) or _own_failed(done.build, done.check)
+    done = ctx.toolkit.run(heal=heal, finished=ctx.stages.__setitem__)
+    return _show(ctx, done.check) or _own_failed(ctx, done.build, done.check)
 
 
-def _own_failed(*builds: BuildResult | CheckReport) -> int:
+def _own_failed(ctx: Context, *builds: BuildResult | CheckReport) -> int:
     """Complain of the user's own models; the toolkit's are built whatever becomes of them."""
     found = dict.fromkeys(failed for built in builds for failed in built.own_failed)
-    for failed in found:
-        complain(f"own models in the dbt project: {failed}")
-    return int(bool(found))
+    return max((ctx.red(f"own models in the dbt project: {failed}", code=1) for failed in found), default=0)
 
 
 @main.command()
@@ -229,8 +222,10 @@ def repair(
         differing_rows.keys(opened.config, tables[0]) if differing else rows,
     )
     done = opened.repair(*tables, scope=scope)
-    ctx.output.record(done)
-    return RED if done.left_out else 0
+    ctx.show(done)
+    if not done.left_out:
+        return 0
+    return ctx.red(f"not repaired: {'; '.join(f'{name}: {reason}' for name, reason in done.left_out.items())}")
 
 
 @main.command()
@@ -251,7 +246,7 @@ def audit(ctx: Context, tables: tuple[str, ...]) -> int:
     from toolkit.quality import dual_capture
 
     report = dual_capture.audit(ctx.config, tables)
-    ctx.output.record(report)
+    ctx.show(report)
     return RED if report.red else 0
 
 
@@ -264,7 +259,7 @@ def status(ctx: Context, exit_zero: bool) -> int:
     Red is a stale table, a failed last check, a source that cannot be read, and whatever a drain would refuse.
     """
     found = ctx.toolkit.status()
-    ctx.output.record(found)
+    ctx.show(found)
     return RED if found.red and not exit_zero else 0
 
 
@@ -289,4 +284,4 @@ def models_sync(ctx: Context) -> None:
     """Generate the models and the dbt profile from the raw log."""
     from toolkit.build import models as syncing
 
-    ctx.output.record({"models": syncing.sync(ctx.config)})
+    ctx.show({"models": syncing.sync(ctx.config)})

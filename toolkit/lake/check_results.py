@@ -45,6 +45,7 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "reason": "string",
         "checked_lsn": "bigint",
         "checked_at": "timestamp",
+        "orphans": "bigint",  # rows without the row that they reference, when a check last counted them
     },
     RESULTS: {
         "checked_at": "timestamp",

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolkit.values.errors import LakeError, LeaseHeld
@@ -16,6 +19,26 @@ if TYPE_CHECKING:
     from toolkit.values.config import Config
 
 LEASE_NAME = "lease"
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds the lease, in words, and since when."""
+
+    text: str
+    since: datetime | None
+
+
+def holder(config: Config) -> Holder | None:
+    """Read who holds the lease of this lake; None if no process does. Takes no lock: a runner may begin just now."""
+    try:
+        text = (config.work_dir / LEASE_NAME).read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
+    found = re.fullmatch(r"pid (\d+) on (.*) since (\S+)", text)
+    if found is None or (found[2] == socket.gethostname() and not Path(f"/proc/{found[1]}").exists()):
+        return None  # a runner that was killed leaves its name
+    return Holder(text, datetime.fromisoformat(found[3]))
 
 
 @contextmanager

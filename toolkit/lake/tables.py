@@ -146,7 +146,9 @@ def _require(what: str, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
         # Asking for permission is not enough: on a read-only or full file system only a write tells.
         probe = path / f".cdc-probe-{os.getpid()}"
-        probe.write_bytes(b"")
-        probe.unlink()
+        try:
+            probe.write_bytes(b"x")  # an empty file needs no space
+        finally:
+            probe.unlink(missing_ok=True)
     except OSError as error:
         raise LakeError(f"the lake's {what} folder {path} is not writable: {error.strerror}; {advice}") from None

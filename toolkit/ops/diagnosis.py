@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from toolkit.lake.ledger import Ledger
+    from toolkit.ops.alerts import Alert
     from toolkit.rawlog.states import TableState
     from toolkit.values.config import Config
 
@@ -30,7 +31,23 @@ class Diagnosis:
 
 def doctor(config: Config) -> tuple[Diagnosis, ...]:
     """Examine Java, the source, the slot, the lake and every table."""
-    return (*_java(), *_source(config), *_lake(config))
+    return (*_java(), *_source(config), *_lake(config), *_machine(config))
+
+
+def _machine(config: Config) -> list[Diagnosis]:
+    """Examine what is left of the last runs, the lease and the disks."""
+    from toolkit.lake.lease import holder
+    from toolkit.ops import alerts
+    from toolkit.ops.last_run import last_runs
+
+    runs, held, free = last_runs(config), holder(config), alerts.free_mb(config)
+    wrong = [*alerts.of_runs(runs), *alerts.of_lease(config, held), *alerts.of_disks(config, free)]
+    shown = ", ".join(f"{name} {left:,} MB free" for name, left in free.items())
+    return [Diagnosis("ok", "disks", shown, None), *map(_error, wrong)]
+
+
+def _error(alert: Alert) -> Diagnosis:
+    return Diagnosis("error", alert.what, alert.found, alert.remedy)
 
 
 def _java() -> list[Diagnosis]:
@@ -45,7 +62,8 @@ def _java() -> list[Diagnosis]:
 def _source(config: Config) -> list[Diagnosis]:
     from toolkit.capture import slot_drain
     from toolkit.lake.ledger import Ledger
-    from toolkit.source import catalog, preflight, slot
+    from toolkit.ops import alerts
+    from toolkit.source import catalog, preflight, pressure, slot
     from toolkit.source.opened import open_source
 
     found: list[Diagnosis] = []
@@ -66,30 +84,31 @@ def _source(config: Config) -> list[Diagnosis]:
                 found.append(Diagnosis("ok", "change log", "drained by ticks: exact at ticks only", None))
             elif state is None:
                 found.append(Diagnosis("error", f"slot {config.source.slot}", "does not exist", "cdc init"))
-            elif state.wal_status in ("unreserved", "lost"):
-                found.append(
-                    Diagnosis("error", f"slot {config.source.slot}", f"wal_status {state.wal_status}", "drain now")
-                )
-            else:
+            elif not state.lost:  # else the findings have it
                 found.append(Diagnosis("ok", f"slot {config.source.slot}", f"wal_status {state.wal_status}", None))
+            known = {f.what for f in findings if f.level == "error"}
+            wrong = alerts.of_server(config, state, pressure.read_pressure(conn))
+            found += [_error(alert) for alert in wrong if alert.what not in known]
             last = Ledger(config).last()
             refused = slot_drain.refusal(source, last) if last is not None else None
             if refused is not None:
-                found.append(Diagnosis("error", "source", f"a drain refuses it: {refused}", None))
+                found.append(Diagnosis("error", "source", f"a drain refuses it: {refused}", refused.remedy))
             spilled = slot.spilled(conn, config.source.slot)
             if spilled:
                 what = f"decoding has spilled {spilled / 1e6:,.0f} MB to the source's disk so far"
                 remedy = "smaller transactions, or raise logical_decoding_work_mem"
                 found.append(Diagnosis("warning", f"slot {config.source.slot}", what, remedy))
     except CdcError as error:
-        found.append(Diagnosis("error", "source", str(error), None))
+        found.append(Diagnosis("error", "source", str(error), error.remedy))
     return found
 
 
 def _lake(config: Config) -> list[Diagnosis]:
-    from toolkit.lake import reads, session, tables
+    from toolkit.lake import reads, session
     from toolkit.lake.ledger import Ledger
-    from toolkit.lake.proofs import current_states
+    from toolkit.lake.tables import EVENTS, require_writable
+    from toolkit.ops import alerts
+    from toolkit.ops.table_results import checked_tables
 
     found: list[Diagnosis] = []
     settings = session.spark_settings(config)
@@ -102,20 +121,22 @@ def _lake(config: Config) -> list[Diagnosis]:
     spool = config.drain.spool_dir or str(config.work_dir / "spool")
     found.append(Diagnosis("ok", "spool", f"{spool}: local to the driver unless executors share it", None))
     try:
-        tables.require_writable(config)
+        require_writable(config)
         ledger = Ledger(config)
         last = ledger.last()
         if last is None:
             return [*found, Diagnosis("error", "lake", "there is no ledger", "cdc init")]
         found.append(Diagnosis("ok", "lake", f"batch {last.batch_id}, complete to {last.complete_to}", None))
         found += [*_worn(config), *_borrowed(ledger)]
-        found += stale_tables(current_states(ledger))
+        tables, _ = checked_tables(ledger)
+        found += stale_tables(tables)
+        found += map(_error, alerts.of_tables(config, tables))
     except CdcError as error:
         try:
-            remedy = reads.way_back(config, tables.EVENTS)
+            remedy = reads.way_back(config, EVENTS)
         except CdcError:
             remedy = None
-        found.append(Diagnosis("error", "lake", str(error), remedy))
+        found.append(Diagnosis("error", "lake", str(error), remedy or error.remedy))
     return found
 
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field, fields, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from toolkit.lake import reads
+from toolkit.lake.lease import Holder, holder
 from toolkit.lake.ledger import require_ledger
+from toolkit.lake.tables import EVENTS, require_writable
+from toolkit.ops.table_results import LastCheck, TableStatus, checked_tables
 from toolkit.rawlog import states
-from toolkit.rawlog.states import State, TableState, live_tables
-from toolkit.values.errors import CdcError, LakeError
+from toolkit.rawlog.states import State, live_tables
+from toolkit.values.errors import CdcError, LakeError, SourceUnavailable
 from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
     from toolkit.lake.ledger import Ledger
+    from toolkit.ops.alerts import Alert
+    from toolkit.ops.last_run import LastRun
+    from toolkit.rawlog.batch import BatchRecord
+    from toolkit.source.pressure import Pressure
     from toolkit.source.slot import SlotState
     from toolkit.values.config import Config
 
@@ -30,34 +36,11 @@ class DroppedTable:
 
 
 @dataclass(frozen=True, slots=True)
-class TableStatus(TableState):
-    """A captured table: its state, its newest proof, and the result of its last check."""
-
-    proven_lsn: Lsn | None = None  # the newest LSN at which a check found every row equal
-    proven_seconds: int | None = None  # age of that proof
-    last_check: str | None = None  # identical, different, stale or not_taken; None before the first
-
-
-@dataclass(frozen=True, slots=True)
-class LastCheck:
-    """The newest check: where, when, and how many tables had each result. `green` if all were identical."""
-
-    lsn: Lsn | None
-    at: datetime
-    results: dict[str, int]
-
-    @property
-    def green(self) -> bool:
-        """Say whether every table was found identical."""
-        return self.results.keys() <= {"identical"}
-
-
-@dataclass(frozen=True, slots=True)
 class Status:
     """The state of capture and lake. Positions are end LSNs; `slot` and `lag_bytes` are None if there is no slot."""
 
     summary: str
-    committed_lsn: Lsn
+    committed_lsn: Lsn | None  # None if the lake cannot be read
     applied_lsn: Lsn | None
     published_lsn: Lsn | None
     slot: SlotState | None
@@ -69,117 +52,163 @@ class Status:
     dropped: tuple[DroppedTable, ...] = ()
     not_captured: dict[str, str] = field(default_factory=dict)  # tables that are asked for, with the reason
     notes: dict[str, str] = field(default_factory=dict)  # what SELECT shows of a table beyond the rows of the lake
+    lake: str | None = None  # why the lake cannot be read or written
+    alerts: tuple[Alert, ...] = ()  # whatever else is wrong, each with its remedy
+    last_runs: tuple[LastRun, ...] = ()  # how each command last ended
+    lease: Holder | None = None  # who works on the lake now
+    free_mb: dict[str, int] = field(default_factory=dict)  # free space of the folders that a run writes to
+    pressure: Pressure | None = None  # what the server has left for replication
 
     @property
     def red(self) -> bool:
         """Say whether anything keeps the lake from being right, or from staying so."""
-        failed = self.last_check is not None and not self.last_check.green
         stale = any(t.state != State.OK for t in self.tables)
-        return failed or stale or self.problem is not None or self.stage is not None
+        return stale or bool(self.lake or self.problem or self.stage or self.alerts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What the source says of itself. `refused` is why it cannot be read, or why a drain would refuse it."""
+
+    refused: CdcError | None = None
+    why: str = ""
+    slot: SlotState | None = None
+    lag: int | None = None
+    stage: str | None = None
+    left: dict[str, str] = field(default_factory=dict)
+    inherited: dict[int, str] = field(default_factory=dict)
+    pressure: Pressure | None = None
 
 
 def status(config: Config) -> Status:
-    """Read positions and states.
+    """Read positions, states, and whatever is wrong. A lake or a source that cannot be read is part of the result.
 
     Raises:
         LakeError: there is no ledger yet.
     """
-    from toolkit.quality import published
+    from toolkit.ops import alerts
+    from toolkit.ops.last_run import last_runs
 
+    runs, lease, free = last_runs(config), holder(config), alerts.free_mb(config)
+    found = Status("", None, None, None, None, None, None, None, (), last_runs=runs, lease=lease, free_mb=free)
+    wrong = [*alerts.of_runs(runs), *alerts.of_lease(config, lease), *alerts.of_disks(config, free)]
+    last = None
     try:
         ledger = require_ledger(config)
-    except LakeError as error:
-        raise LakeError(f"{error}{_begun(config)}") from None
-    last = ledger.last()
-    assert last is not None
-    tables, checked = _tables(ledger)
-    slot_state, lag, refused, stage = None, None, None, None
-    left: dict[str, str] = {}
-    notes: dict[str, str] = {}
-    try:
-        from toolkit.capture import slot_drain, stages
-        from toolkit.source import catalog, slot
-        from toolkit.source.opened import open_source
-
-        with open_source(config) as source:
-            slot_state = source.slot
-            lag = max(0, slot.flush_lsn(source.conn) - last.complete_to)
-            refused = slot_drain.refusal(source, last)
-            stage = stages.next_stage(config, source.conn)
-            left = catalog.not_captured(source.conn, config, ticks=source.by_ticks)
-            inherited = catalog.inherited(source.conn)
-            notes = {t.table: inherited[t.relid] for t in tables if t.relid in inherited}
-        problem = refused
+        last = ledger.last()
+        found = _with_lake(found, ledger)
+        wrong += alerts.of_tables(config, found.tables)
+        require_writable(config)
     except CdcError as error:
-        problem = str(error)
-    if refused is not None:
+        reason = error if last is not None else _unreadable(config)
+        if reason is None:
+            raise LakeError(f"{error}{_begun(config)}") from None
+        found = replace(found, lake=str(reason))
+    except OSError as error:
+        where = error.filename or config.work_dir
+        found = replace(found, lake=f"reading {where}: {error.strerror}; correct permissions or free space there")
+    source = _source(config, last)
+    if source.pressure is not None:
+        wrong += alerts.of_server(config, source.slot, source.pressure)
+    tables = found.tables
+    if source.refused is not None and last is not None:
         # What the lake has is right up to here. What comes after cannot be drained.
-        why, at = "a drain refuses the source", last.complete_to
+        why, at, remedy = source.why, last.complete_to, source.refused.remedy
         tables = tuple(
-            replace(t, state=State.STALE, from_lsn=at, reason=why) if t.state == State.OK else t for t in tables
+            replace(t, state=State.STALE, from_lsn=at, reason=why, remedy=remedy) if t.state == State.OK else t
+            for t in tables
         )
-    found = Status(
-        summary="",
-        committed_lsn=last.complete_to,
-        applied_lsn=_applied(ledger),
-        published_lsn=published.published_lsn(ledger),
-        slot=slot_state,
-        problem=problem,
-        lag_bytes=lag,
-        last_check=checked,
+    found = replace(
+        found,
+        slot=source.slot,
+        problem=None if source.refused is None else str(source.refused),
+        lag_bytes=source.lag,
         tables=tables,
-        stage=None if stage is None else str(stage),
-        dropped=dropped_tables(ledger),
-        not_captured=left,
-        notes=notes,
+        stage=source.stage,
+        not_captured=source.left,
+        notes={t.table: source.inherited[t.relid] for t in tables if t.relid in source.inherited},
+        alerts=tuple(wrong),
+        pressure=source.pressure,
     )
     return replace(found, summary=_summary(found))
 
 
-def _tables(ledger: Ledger) -> tuple[tuple[TableStatus, ...], LastCheck | None]:
-    """Give each captured table with its newest proof, and the newest check."""
-    from toolkit.lake.proofs import PUBLISHED, current_states, proven
-    from toolkit.lake.scans import scan
+def _unreadable(config: Config) -> CdcError | None:
+    """Say why the log cannot be read although it was begun; None if `cdc init` has not begun one."""
+    try:
+        reads.metadata(config, EVENTS)
+        reads.require_no_data(config, EVENTS)
+    except CdcError as error:
+        return error
+    return None
 
-    now, proofs = datetime.now(UTC), proven(ledger.config, ledger)
-    states = {state.relid: state for state in current_states(ledger)}
-    rows = {row["relid"]: row for row in scan(ledger.config, PUBLISHED) if row["relid"] in states}
-    checks = [row for row in rows.values() if row["checked_at"] is not None]
-    newest = max((row["checked_at"] for row in checks), default=None)
-    checked = None
-    if newest is not None:
-        mine = [row for row in checks if row["checked_at"] == newest]
-        lsn = max((Lsn(row["checked_lsn"]) for row in mine if row["checked_lsn"] is not None), default=None)
-        checked = LastCheck(lsn, newest, dict(sorted(Counter(row["status"] for row in mine).items())))
-    tables = []
-    for relid, state in states.items():
-        row = rows.get(relid, {})
-        at = (row.get("full_at") or row.get("proven_at")) if relid in proofs else None
-        age = None if at is None else round((now - at).total_seconds())
-        tables.append(
-            TableStatus(
-                **{f.name: getattr(state, f.name) for f in fields(state)},
-                proven_lsn=proofs.get(relid),
-                proven_seconds=age,
-                last_check=row.get("status"),
+
+def _with_lake(found: Status, ledger: Ledger) -> Status:
+    from toolkit.quality import published
+
+    last = ledger.last()
+    assert last is not None
+    tables, checked = checked_tables(ledger)
+    return replace(
+        found,
+        committed_lsn=last.complete_to,
+        applied_lsn=_applied(ledger),
+        published_lsn=published.published_lsn(ledger),
+        last_check=checked,
+        tables=tables,
+        dropped=dropped_tables(ledger),
+    )
+
+
+def _source(config: Config, last: BatchRecord | None) -> _Source:
+    from toolkit.capture import slot_drain, stages
+    from toolkit.source import catalog, connection, pressure, slot
+    from toolkit.source.opened import open_source
+
+    found, why = _Source(), "the source cannot be read"
+    try:
+        with open_source(config) as source:
+            found = replace(found, slot=source.slot, pressure=pressure.read_pressure(source.conn))
+            if last is None:
+                return found
+            why = "a drain refuses the source"
+            refused = slot_drain.refusal(source, last)
+            found = replace(found, refused=refused, why=why)
+            why = "the source cannot be read"
+            found = replace(found, lag=max(0, slot.flush_lsn(source.conn) - last.complete_to))
+            stage = stages.next_stage(config, source.conn)
+            return replace(
+                found,
+                stage=None if stage is None else str(stage),
+                left=catalog.not_captured(source.conn, config, ticks=source.by_ticks),
+                inherited=catalog.inherited(source.conn),
             )
-        )
-    return tuple(tables), checked
+    except CdcError as error:
+        return found if found.refused is not None else replace(found, refused=error, why=why)
+    except connection.DriverError as error:
+        if found.refused is not None:
+            return found
+        refusal = SourceUnavailable(f"reading the source: {connection.one_line(error)}; run `cdc doctor`")
+        return replace(found, refused=refusal, why=why)
 
 
 def _summary(found: Status) -> str:
-    """Say in one line what is wrong, or that nothing is."""
+    """Say in one line what is wrong, each with its remedy, or that nothing is."""
     wrong = []
+    if found.lake is not None:
+        wrong.append(f"lake: {found.lake}")
     if found.problem is not None:
         wrong.append(f"source: {found.problem}")
     if found.stage is not None:
-        wrong.append(f"`cdc init` is not complete: {found.stage}")
-    stale = sum(t.state != State.OK for t in found.tables)
+        wrong.append(f"`cdc init` is not complete: {found.stage}; run `cdc init`")
+    stale = [t for t in found.tables if t.state != State.OK]
     if stale:
-        wrong.append(f"{stale} of {len(found.tables)} tables stale")
+        remedy = f", such as {stale[0].table}: {stale[0].reason}; {stale[0].remedy}" if found.problem is None else ""
+        wrong.append(f"{len(stale)} of {len(found.tables)} tables stale{remedy}")
     if found.last_check is not None and not found.last_check.green:
         results = ", ".join(f"{count} {result}" for result, count in found.last_check.results.items())
         wrong.append(f"the last check failed: {results}")
+    wrong += map(str, found.alerts)
     if wrong:
         return f"red: {'; '.join(wrong)}"
     proven = sum(t.proven_lsn is not None for t in found.tables)
@@ -188,8 +217,6 @@ def _summary(found: Status) -> str:
 
 def dropped_tables(ledger: Ledger) -> tuple[DroppedTable, ...]:
     """List captured tables that were dropped from the source, in log order."""
-    from toolkit.lake import reads
-
     built = set(reads.tables(ledger.config, "history"))
     return tuple(
         DroppedTable(
@@ -218,7 +245,6 @@ def _begun(config: Config) -> str:
 
 def _applied(ledger: Ledger) -> Lsn | None:
     """Give the newest position that a finished build has applied."""
-    from toolkit.lake import reads
     from toolkit.values.names import lake_table
 
     newest = 0

@@ -55,6 +55,7 @@ def publish(
         table, known = tables.get(result.relid), before.get(result.relid, {})
         row = dict.fromkeys(check_results.COLUMNS[PUBLISHED]) | known | {"relid": result.relid, "table": result.table}
         row |= {"status": result.status, "reason": result.reason, "checked_at": now}
+        row["orphans"] = _orphans(report, result, known.get("orphans") or 0)
         row["checked_lsn"] = None if report.lsn is None else int(report.lsn)
         if table is not None and report.lsn is not None and _proven(result):
             name = lake_table(table.schema, table.name)
@@ -96,6 +97,13 @@ def _note(ledger: Ledger, report: CheckReport) -> None:
         for relid, lsn in found.items()
     ]  # fmt: skip
     ledger.append_empty(last.next(events, origin=Origin.CHECK), events)
+
+
+def _orphans(report: CheckReport, result: TableCheck, known: int) -> int:
+    """Count the rows without the row that they reference; what this check did not look at is as bad as it was."""
+    mine = [r for r in report.references if r.key.relid == result.relid]
+    counted = sum(r.orphans or 0 for r in mine)
+    return counted if all(r.orphans is not None or r.reason is not None for r in mine) else max(counted, known)
 
 
 def _proven(result: TableCheck) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -187,6 +188,17 @@ class CheckReport:
                 " (written past the constraint: mend them at the source)"
             )
         return None if reference.reason is None else f"{what} was not looked at: {reference.reason}"
+
+    @property
+    def failure(self) -> str:
+        """Say in one line what is not identical: the counts, and one table with its remedy."""
+        counts = Counter(table.status for table in self.tables)
+        found = [", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "no table was compared"]
+        wrong = next((table for table in self.tables if table.status != "identical"), None)
+        if wrong is not None:
+            found.append(f"{wrong.table}: {wrong.reason}" + (f" ({wrong.remedy})" if wrong.remedy else ""))
+        found += [self.in_words(reference) or "" for reference in self.orphaned[:1]]
+        return in_one_line("; ".join(filter(None, found)))
 
     @property
     def text(self) -> str:

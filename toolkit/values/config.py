@@ -211,7 +211,7 @@ class CheckConfig(_Section):
     full_hours: float = Field(default=0.0, ge=0)
     """Hours after which such a table is compared whole again. 0 compares it whole each time."""
     fresh_hours: float = Field(default=24.0, gt=0)
-    """A published table whose proof is older fails the suite `published`."""
+    """A published table whose proof is older fails the suite `published`, and `cdc status` is red."""
     deprecated_days: float = Field(default=30.0, ge=0)
     """Days for which a view of `published` keeps the name of a table that was renamed or dropped."""
 
@@ -246,6 +246,17 @@ class NotifyConfig(_Section):
     """A lease that is held (exit code 4) is reported only when it has been held longer than this."""
 
 
+class LimitsConfig(_Section):
+    """From where on `cdc status` is red, and `cdc doctor` reports an error."""
+
+    free_mb: float = Field(default=500.0, ge=0)
+    """Free space of the folders of warehouse, catalog and spool."""
+    wal_mb: float = Field(default=10_000.0, gt=0)
+    """WAL that the server keeps for the slot."""
+    transaction_minutes: float = Field(default=120.0, gt=0)
+    """Age of the oldest transaction of the source that has written: the slot keeps the WAL from before it."""
+
+
 class Config(BaseSettings):
     """The whole configuration. `root` is the folder that relative paths start from."""
 
@@ -264,6 +275,7 @@ class Config(BaseSettings):
     dbt: DbtConfig = DbtConfig()
     log: LogConfig = LogConfig()
     notify: NotifyConfig = NotifyConfig()
+    limits: LimitsConfig = LimitsConfig()
     table: dict[str, TableConfig] = Field(default_factory=dict)
 
     @field_validator("spark")

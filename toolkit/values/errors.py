@@ -20,6 +20,11 @@ class CdcError(Exception):
         text = super().__str__()
         return f"{text}; {self.advice}" if self.advice and self.advice not in text else text
 
+    @property
+    def remedy(self) -> str:
+        """Give what to do next: each message ends with it, after a semicolon."""
+        return str(self).rpartition("; ")[2]
+
 
 class ConfigError(CdcError):
     """A value in cdc.toml, in the environment or on the command line cannot be used."""
@@ -49,7 +54,12 @@ class SlotRefused(SlotError):
     def __init__(self, name: str, found: str, remedy: str) -> None:
         super().__init__(f"slot {name!r} {found}; {remedy}")
         self.found = found
-        self.remedy = remedy
+        self._remedy = remedy
+
+    @property
+    def remedy(self) -> str:
+        """Give what to do about the slot."""
+        return self._remedy
 
 
 class HistoryDiverged(CdcError):

@@ -30,14 +30,18 @@ class _Lines(logging.Formatter):
         return f"{at} {record.getMessage()} {facts}".rstrip()
 
 
-def complain(problem: str) -> None:
-    """Write the one line of a command that failed where the log goes: `cdc: ...`, or a JSON object as the log is."""
+def complain(problem: str, traceback: str | None = None, *, shown: bool = False) -> None:
+    """Write the one line of a command that failed where the log goes: `cdc: ...`, or a JSON object as the log is.
+
+    The JSON object has the traceback as a field. Before a plain line it stands only if it is to be `shown`.
+    """
     root = logging.getLogger("toolkit")
     handler = next((h for h in root.handlers if isinstance(h, logging.StreamHandler)), None)
     if handler is not None and isinstance(handler.formatter, _Lines) and handler.formatter.as_json:
-        root.error(problem)
+        root.error(problem, extra={} if traceback is None else {"traceback": traceback})
     else:
-        print(f"cdc: {problem}", file=handler.stream if handler is not None else sys.stderr, flush=True)
+        before = traceback if shown and traceback is not None else ""
+        print(f"{before}cdc: {problem}", file=handler.stream if handler is not None else sys.stderr, flush=True)
 
 
 def configure(*, verbose: bool, as_json: bool) -> None:

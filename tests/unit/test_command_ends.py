@@ -1,0 +1,181 @@
+"""However a command ends, standard error says it in one line, and `[notify]` is told with what was done so far."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from toolkit.api import Toolkit
+from toolkit.build import dbt_run
+from toolkit.build.dbt_run import BuildResult
+from toolkit.capture import runner, slot_drain
+from toolkit.capture.copy import SnapshotResult
+from toolkit.capture.drain_loop import DrainResult
+from toolkit.cli import INTERRUPTED, frame, main
+from toolkit.quality.report import CheckReport, TableCheck
+from toolkit.values import resources
+from toolkit.values.errors import LakeError
+from toolkit.values.lsn import Lsn
+
+pytestmark = pytest.mark.unit
+
+_BUILT = BuildResult(Lsn(100), 2, 3, "current", (), own_failed=("mine: no column x",))
+_RED = CheckReport(
+    Lsn(100),
+    (
+        TableCheck("public.a", 1, "identical", rows=1),
+        TableCheck("public.b", 2, "different", reason="1 row modified", remedy="cdc build"),
+    ),
+)
+_JSON = '[log]\nformat = "json"\n'
+
+
+def _cdc(folder: Path, monkeypatch: pytest.MonkeyPatch, *words: str, log: str = "") -> tuple[Result, dict[str, Any]]:
+    """Run a command in this process; give its result and what `[notify] command` has read."""
+    script = f"import sys; open({str(folder / 'told')!r}, 'a').write(sys.stdin.read() + chr(10))"
+    text = f"{log}[notify]\ncommand = {json.dumps([sys.executable, '-c', script])}\n"
+    (folder / "cdc.toml").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(frame, "_stop_spark", lambda **_: None)
+    done = CliRunner().invoke(main, [*words, "--config", str(folder / "cdc.toml")])
+    (line,) = (folder / "told").read_text(encoding="utf-8").splitlines()
+    (folder / "told").unlink()
+    return done, json.loads(line)
+
+
+def _raise(error: Exception) -> Any:
+    raise error
+
+
+def test_an_error_that_nobody_foresaw_is_one_line_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was a traceback in the middle of a JSON log, and nobody was told."""
+    monkeypatch.setattr(Toolkit, "drain", lambda *_, **__: _raise(KeyError("two\nlines")))
+    done, notice = _cdc(tmp_path, monkeypatch, "drain")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(r"cdc: unexpected KeyError: 'two\nlines' at cli/pipeline.py:")
+    assert line.endswith("; run it again with --verbose and report it")
+    assert (done.exit_code, notice["exit_code"], f"cdc: {notice['problem']}") == (1, 1, line)
+    done, _ = _cdc(tmp_path, monkeypatch, "drain", log=_JSON)
+    (event,) = map(json.loads, done.stderr.splitlines())
+    assert event["event"] == notice["problem"] and event["traceback"].startswith("Traceback ")
+    done, _ = _cdc(tmp_path, monkeypatch, "drain", "--verbose")
+    assert done.stderr.startswith("Traceback ") and done.stderr.splitlines()[-1] == line
+
+
+def test_the_traceback_of_a_known_error_is_a_field_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Toolkit, "maintain", lambda _: _raise(LakeError("lake: gone; restore it")))
+    done, notice = _cdc(tmp_path, monkeypatch, "maintain", "--verbose", log=_JSON)
+    (event,) = map(json.loads, done.stderr.splitlines())
+    assert event["event"] == notice["problem"] == "lake: gone; restore it"
+    assert "LakeError" in event["traceback"]
+    done, _ = _cdc(tmp_path, monkeypatch, "maintain", log=_JSON)
+    assert "traceback" not in json.loads(done.stderr)
+
+
+def test_a_red_check_is_told_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Toolkit, "check", lambda *_, **__: _RED)
+    done, notice = _cdc(tmp_path, monkeypatch, "check")
+    assert (done.exit_code, notice["exit_code"]) == (3, 3)
+    assert notice["problem"] == ("the check failed: 1 different, 1 identical; public.b: 1 row modified (cdc build)")
+    assert f"cdc: {notice['problem']}\n" == done.stderr
+    assert [table["remedy"] for table in notice["result"]["tables"]] == [None, "cdc build"]
+
+
+def test_a_build_with_a_failing_own_model_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The notice had neither problem nor result."""
+    monkeypatch.setattr(Toolkit, "build", lambda *_, **__: _BUILT)
+    done, notice = _cdc(tmp_path, monkeypatch, "build")
+    assert (done.exit_code, notice["exit_code"]) == (1, 1)
+    assert notice["problem"] == "own models in the dbt project: mine: no column x"
+    assert (notice["result"]["lsn"], notice["result"]["own_failed"]) == ("0/64", ["mine: no column x"])
+
+
+def test_a_repair_that_leaves_a_table_out_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = SnapshotResult(Lsn(100), {"public.a": 1}, {"public.b": "it is locked; run it again"})
+    monkeypatch.setattr(Toolkit, "repair", lambda *_, **__: left)
+    done, notice = _cdc(tmp_path, monkeypatch, "repair")
+    assert (done.exit_code, notice["exit_code"]) == (3, 3)
+    assert notice["problem"] == "not repaired: public.b: it is locked; run it again"
+    assert notice["result"]["rows"] == {"public.a": 1}
+
+
+def test_a_run_that_fails_in_the_check_keeps_the_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its JSON had neither drain nor build: standard output was empty."""
+    monkeypatch.setattr(runner, "only_runner", lambda _: nullcontext())
+    monkeypatch.setattr(slot_drain, "drain", lambda _: DrainResult(1, 7, Lsn(1), Lsn(100)))
+    monkeypatch.setattr(dbt_run, "build", lambda _: _BUILT)
+    monkeypatch.setattr(Toolkit, "_check", lambda *_: _raise(LakeError("lake: full; free space")))
+    done, notice = _cdc(tmp_path, monkeypatch, "run", "--output", "json")
+    shown = json.loads(done.stdout)
+    assert (done.exit_code, shown["drain"]["changes"], shown["build"]["batch_id"]) == (1, 7, 2)
+    assert shown["problem"] == notice["problem"] == "lake: full; free space"
+    assert notice["result"] == shown
+
+
+_DOCTOR = """
+import sys
+from toolkit.cli import run
+class Begun:  # asked for a module before it is imported
+    def find_spec(self, name, *_):
+        if name == "toolkit.cli.commands":
+            print("begun", flush=True)
+sys.meta_path.insert(0, Begun())
+sys.argv[1:] = ["doctor"]
+run()
+"""
+_STOPPING = """
+import sys, time
+from toolkit.cli import frame, run
+def stop(*, at_once):
+    print("at once" if at_once else "slowly", flush=True)
+    for _ in range(0 if at_once else 300):
+        time.sleep(0.1)
+frame._stop_spark = stop
+sys.argv[1:] = ["doctor"]
+run()
+"""
+
+
+def _start(folder: Path, code: str) -> subprocess.Popen[str]:
+    (folder / "cdc.toml").write_text('[source]\nconninfo = "host=127.0.0.1 port=1 dbname=x"\n', encoding="utf-8")
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(folder), "PYTHONPATH": str(resources.ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("after", [0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.6])
+def test_ctrl_c_while_a_command_is_imported(tmp_path: Path, after: float) -> None:
+    """It gave a traceback, and exit code 1."""
+    process = _start(tmp_path, _DOCTOR)
+    assert process.stdout is not None and process.stdout.readline() == "begun\n"
+    try:
+        process.wait(after)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    if process.returncode != 1:  # else it was done already
+        assert (process.returncode, err) == (130, f"cdc: {INTERRUPTED}\n")
+
+
+def test_ctrl_c_while_spark_is_stopped(tmp_path: Path) -> None:
+    """It gave "Aborted!" and exit code 1."""
+    process = _start(tmp_path, _STOPPING)
+    assert process.stdout is not None
+    shown = next(line for line in process.stdout if line in ("slowly\n", "at once\n"))
+    assert shown == "slowly\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "at once\n")
+    assert err == f"cdc: {INTERRUPTED}\n"

@@ -1,0 +1,116 @@
+"""Find what is wrong beyond the states of the tables: checks, proofs, the last runs, disks, WAL and the lease."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from toolkit.rawlog.states import State
+from toolkit.values.names import command
+
+if TYPE_CHECKING:
+    from toolkit.lake.lease import Holder
+    from toolkit.ops.last_run import LastRun
+    from toolkit.ops.table_results import TableStatus
+    from toolkit.source.pressure import Pressure
+    from toolkit.source.slot import SlotState
+    from toolkit.values.config import Config
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """One thing that is wrong: what, how it was found, and what to do."""
+
+    what: str
+    found: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.found}; {self.remedy}"
+
+
+def of_tables(config: Config, tables: Iterable[TableStatus]) -> Iterator[Alert]:
+    """Find tables that the last check did not prove, and proofs that are older than `[check] fresh_hours`."""
+    none = True
+    for table in tables:
+        none = False
+        what = f"table {table.table}"
+        if table.state == State.OK and table.last_check not in (None, "identical"):
+            reason = f": {table.last_reason}" if table.last_reason else ""
+            yield Alert(
+                what, f"the last check found it {table.last_check}{reason}", f"run {command('check', table.table)}"
+            )
+        if table.orphans:
+            found = f"{table.orphans} rows reference a row that is missing, on the source too"
+            yield Alert(what, found, "correct them at the source, then run `cdc check --full`")
+        if table.checked_seconds is not None and table.checked_seconds > config.check.fresh_hours * 3600:
+            found = f"it was proven {table.checked_seconds / 3600:,.1f} h ago, and [check] fresh_hours is"
+            remedy = "run `cdc run`, and see why the scheduler did not"
+            yield Alert(what, f"{found} {config.check.fresh_hours:g}", remedy)
+    if none:
+        yield Alert("tables", "no table is captured", "name tables in [source] tables and run `cdc init`")
+
+
+def of_runs(runs: Iterable[LastRun]) -> Iterator[Alert]:
+    """Find commands that last failed."""
+    for run in runs:
+        if run.exit_code:
+            found = f"ended with exit code {run.exit_code} at {run.at}: {run.problem or 'no reason was given'}"
+            yield Alert(f"the last {run.command}", found, "correct that and run it again, or `cdc run`")
+
+
+def of_lease(config: Config, holder: Holder | None) -> Iterator[Alert]:
+    """Find a lease that is held for longer than `[notify] lease_minutes`."""
+    longest = timedelta(minutes=config.notify.lease_minutes)
+    if holder is not None and holder.since is not None and datetime.now(UTC) - holder.since > longest:
+        yield Alert("the lease of the lake", f"held by {holder.text}", "wait for that process, or end it")
+
+
+def free_mb(config: Config) -> dict[str, int]:
+    """Read the free space of the folders that a run writes to, in MB."""
+    spool = config.path(config.drain.spool_dir) if config.drain.spool_dir else config.work_dir / "spool"
+    folders = {"warehouse": config.warehouse, "catalog": config.catalog_db.parent, "spool": spool}
+    return {name: shutil.disk_usage(_existing(path)).free // 1_000_000 for name, path in folders.items()}
+
+
+def of_disks(config: Config, free: Mapping[str, int]) -> Iterator[Alert]:
+    """Find folders with less free space than `[limits] free_mb`."""
+    for name, left in free.items():
+        if left < config.limits.free_mb:
+            found = f"{left:,} MB free, and [limits] free_mb is {config.limits.free_mb:g}"
+            yield Alert(f"the disk of the {name} folder", found, "free space there, or run `cdc maintain`")
+
+
+def of_server(config: Config, slot: SlotState | None, pressure: Pressure) -> Iterator[Alert]:
+    """Find WAL that grows for the slot, WAL that will be lost, slots and senders in use, and an old transaction."""
+    limits, name = config.limits, f"slot {config.source.slot!r}"
+    if slot is not None and not slot.lost:
+        kept = (slot.retained or 0) / 1e6
+        if kept > limits.wal_mb:
+            most_kept = "without limit" if pressure.keep_mb < 0 else f"and at most {pressure.keep_mb:,} MB"
+            found = f"keeps {kept:,.0f} MB of WAL {most_kept}, and [limits] wal_mb is {limits.wal_mb:g}"
+            yield Alert(name, found, "run `cdc drain`, and end old transactions of the source")
+        if slot.wal_status == "unreserved":
+            remedy = "drain now, by `cdc drain`, and raise max_slot_wal_keep_size"
+            yield Alert(name, "may lose its WAL at the next checkpoint", remedy)
+    for what, used, most in (
+        ("max_replication_slots", pressure.slots_used, pressure.slots),
+        ("max_wal_senders", pressure.senders_used, pressure.senders),
+    ):
+        if used >= most:
+            found = f"{used} of {most} in use: a check or repair needs one more"
+            yield Alert(what, found, "drop a slot that nobody reads, or raise it and restart the server")
+    if (pressure.oldest_seconds or 0) > limits.transaction_minutes * 60:
+        found = f"pid {pressure.oldest_pid} has been running one for {(pressure.oldest_seconds or 0) / 60:,.0f} min"
+        yield Alert("transactions of the source", found, f"select pg_terminate_backend({pressure.oldest_pid})")
+
+
+def _existing(path: Path) -> Path:
+    return next(one for one in (path, *path.parents) if one.exists())
+
+
+__all__ = ["Alert", "free_mb", "of_disks", "of_lease", "of_runs", "of_server", "of_tables"]

@@ -1,0 +1,57 @@
+"""Remember how each command last ended, in `last_run.json` beside the lake, so that `cdc status` can tell.
+
+A command that raises leaves nothing in the lake. Its entry stays until that command succeeds, or `run`, which does all.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from toolkit.values.log_setup import logger
+
+if TYPE_CHECKING:
+    from toolkit.values.config import Config
+
+NAME = "last_run.json"
+_log = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LastRun:
+    """How a command last ended. `at` is ISO 8601."""
+
+    command: str
+    exit_code: int
+    at: str
+    problem: str | None
+
+
+def remember(config: Config, run: LastRun) -> None:
+    """Put a run in the place of the one of the same command; a `run` that succeeded, in the place of all.
+
+    Nothing is written where there is no lake. A file that cannot be written is logged.
+    """
+    if not config.work_dir.is_dir():
+        return
+    before = () if run.command == "run" and run.exit_code == 0 else last_runs(config)
+    kept = [*(one for one in before if one.command != run.command), run]
+    path = config.work_dir / NAME
+    part = path.with_suffix(".part")
+    try:
+        part.write_text(json.dumps([asdict(one) for one in kept], ensure_ascii=False) + "\n", encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        _log.warning("the last run is not remembered", extra={"file": str(path), "reason": error.strerror})
+
+
+def last_runs(config: Config) -> tuple[LastRun, ...]:
+    """Read how each command last ended; empty where nothing was remembered."""
+    try:
+        return tuple(LastRun(**one) for one in json.loads((config.work_dir / NAME).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return ()
+
+
+__all__ = ["NAME", "LastRun", "last_runs", "remember"]

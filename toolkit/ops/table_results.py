@@ -1,0 +1,83 @@
+"""Read what the log and the checks say of each captured table. Needs no JVM."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from toolkit.rawlog.states import TableState
+from toolkit.values.lsn import Lsn
+
+if TYPE_CHECKING:
+    from toolkit.lake.ledger import Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatus(TableState):
+    """A captured table: its state, its newest proof, and the result of its last check."""
+
+    proven_lsn: Lsn | None = None  # the newest LSN at which a check found every row equal
+    proven_seconds: int | None = None  # age of that proof
+    last_check: str | None = None  # identical, different, stale or not_taken; None before the first
+    last_reason: str | None = None  # why it was not found identical
+    checked_seconds: int | None = None  # since a check last found it identical, by whatever kind of proof
+    orphans: int | None = None  # rows without the row that they reference; None if no check has counted them
+
+
+@dataclass(frozen=True, slots=True)
+class LastCheck:
+    """The newest check: where, when, and how many tables had each result. `green` as the check itself says it."""
+
+    lsn: Lsn | None
+    at: datetime
+    results: dict[str, int]
+    orphans: int = 0  # rows without the row that they reference
+
+    @property
+    def green(self) -> bool:
+        """Say whether there were tables, all were found identical, and no row lacks the row that it references."""
+        return self.results.keys() == {"identical"} and not self.orphans
+
+
+def checked_tables(ledger: Ledger) -> tuple[tuple[TableStatus, ...], LastCheck | None]:
+    """Give each captured table with its newest proof, and the newest check."""
+    from toolkit.lake.proofs import PUBLISHED, current_states, proven
+    from toolkit.lake.scans import scan
+
+    now, proofs = datetime.now(UTC), proven(ledger.config, ledger)
+    states = {state.relid: state for state in current_states(ledger)}
+    rows = {row["relid"]: row for row in scan(ledger.config, PUBLISHED) if row["relid"] in states}
+    checks = [row for row in rows.values() if row["checked_at"] is not None]
+    newest = max((row["checked_at"] for row in checks), default=None)
+    checked = None
+    if newest is not None:
+        mine = [row for row in checks if row["checked_at"] == newest]
+        lsn = max((Lsn(row["checked_lsn"]) for row in mine if row["checked_lsn"] is not None), default=None)
+        results = dict(sorted(Counter(row["status"] for row in mine).items()))
+        checked = LastCheck(lsn, newest, results, sum(row.get("orphans") or 0 for row in mine))
+    tables = []
+    for relid, state in states.items():
+        row = rows.get(relid, {})
+        proven_at = row.get("proven_at") if relid in proofs else None
+        full_at = (row.get("full_at") or proven_at) if relid in proofs else None
+        tables.append(
+            TableStatus(
+                **{f.name: getattr(state, f.name) for f in fields(state)},
+                proven_lsn=proofs.get(relid),
+                proven_seconds=_age(now, full_at),
+                last_check=row.get("status"),
+                last_reason=row.get("reason"),
+                checked_seconds=_age(now, proven_at),
+                orphans=row.get("orphans"),
+            )
+        )
+    return tuple(tables), checked
+
+
+def _age(now: datetime, at: datetime | None) -> int | None:
+    return None if at is None else round((now - at).total_seconds())
+
+
+__all__ = ["LastCheck", "TableStatus", "checked_tables"]

@@ -1,0 +1,34 @@
+"""Read what the server has left for replication, and what makes its slots keep WAL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from psycopg.rows import dict_row
+
+from toolkit.source.connection import Connection
+from toolkit.values import resources
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """Limits of the server and their use. `oldest` is the oldest transaction that has written, if there is one."""
+
+    keep_mb: int  # max_slot_wal_keep_size; -1: no limit
+    slots: int
+    slots_used: int
+    senders: int
+    senders_used: int
+    oldest_pid: int | None
+    oldest_seconds: float | None
+
+
+def read_pressure(conn: Connection) -> Pressure:
+    """Read it; works on a standby too."""
+    with conn.cursor(row_factory=dict_row) as cursor:
+        row = cursor.execute(resources.load("introspect/pressure")).fetchone()
+    assert row is not None
+    return Pressure(**row)
+
+
+__all__ = ["Pressure", "read_pressure"]
