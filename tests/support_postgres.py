@@ -112,7 +112,7 @@ def drop_database(admin: psycopg.Connection[tuple[object, ...]], name: str) -> N
 @contextlib.contextmanager
 def standby_of(primary: EmbeddedServer) -> Iterator[EmbeddedServer]:
     """A streaming standby of `primary`, as it is now."""
-    server = EmbeddedServer(None, primary.major, bindir=primary.bindir)
+    server = EmbeddedServer(None, primary.major, primary.settings, bindir=primary.bindir)
     server._initialise()  # for its folders, of which the data is replaced
     subprocess.run(["find", str(server.data), "-mindepth", "1", "-delete"], check=True)
     where = conninfo_to_dict(primary.conninfo())

@@ -23,6 +23,9 @@ _CONNECTION = "tests/postgres/test_connection.py::test_104_settings_hold_against
 _STREAM = "tests/postgres/test_streaming.py::"
 _PLAN = "tests/unit/test_decode_plan.py::"
 _RIGHTS = "tests/postgres/test_rights.py::"
+_ENDS = "tests/unit/test_command_ends.py::"
+_ALERTS, _NIGHT = "toolkit/ops/alerts.py", "tests/postgres/test_night.py"
+_SAYS = "tests/postgres/test_status.py::test_what_a_check_says_status_and_doctor_say_too"
 _DECODE = "tests/unit/test_decode_plan.py"
 _STATUS = "tests/postgres/test_status.py::"
 _REWRITES = "tests/postgres/test_trap_rewrites.py::"
@@ -420,6 +423,62 @@ GUARDS = (
         "execute format('alter table %s enable row level security', own.name);",
         "null;",
         f"{_RIGHTS}test_members_of_pg_read_all_data_read_no_row",
+    ),
+    Guard(
+        "Ctrl-C before the imports",
+        "toolkit/cli/__init__.py",
+        "    signal.signal(signal.SIGINT, _stop_at_once)\n",
+        "",
+        f"{_ENDS}test_ctrl_c_while_a_command_is_imported",
+    ),
+    Guard(
+        "Ctrl-C while Spark is stopped",
+        "toolkit/cli/frame.py",
+        "            _stop_spark(at_once=True)\n",
+        "",
+        f"{_ENDS}test_ctrl_c_while_spark_is_stopped",
+    ),
+    Guard(
+        "errors that nobody foresaw are told",
+        "toolkit/cli/frame.py",
+        "(known or _unexpected(error),)",
+        "()",
+        f"{_ENDS}test_an_error_that_nobody_foresaw_is_one_line_and_told",
+    ),
+    _never("rows without what they reference in status", _ALERTS, "table.orphans", _SAYS),
+    Guard(
+        "the last check in status",
+        _ALERTS,
+        'table.last_check not in (None, "identical")',
+        "False",
+        _SAYS,
+    ),
+    Guard(
+        "the age of proofs in status",
+        _ALERTS,
+        "table.checked_seconds > config.check.fresh_hours * 3600",
+        "False",
+        _SAYS,
+    ),
+    _never(
+        "no table in status",
+        _ALERTS,
+        "none",
+        "tests/postgres/test_status.py::test_without_any_table_status_is_red_as_the_check_is",
+    ),
+    _never(
+        "failed commands in status",
+        _ALERTS,
+        "run.exit_code",
+        "tests/postgres/test_status.py::test_a_failed_command_is_remembered_until_it_succeeds",
+    ),
+    _never("WAL that grows", _ALERTS, "kept > limits.wal_mb", _NIGHT),
+    Guard(
+        "status asks for the signing key",
+        "toolkit/capture/slot_drain.py",
+        "            catalog.hmac_key(conn)\n",
+        "            pass\n",
+        _NIGHT,
     ),
     Guard(
         "files of this account only",
