@@ -211,12 +211,6 @@ GUARDS = (
         "message",
         f"{_STREAM}test_a_stream_gives_the_bytes_of_a_peek",
     ),
-    _never(
-        "a stream that ends too early",
-        "toolkit/source/streaming.py",
-        "result is None or result.status != status",
-        f"{_STREAM}test_a_stream_that_ends_at_a_shutdown_of_the_server_is_an_error",
-    ),
     Guard(
         "one transaction too large is streamed",
         "toolkit/capture/slot_drain.py",
