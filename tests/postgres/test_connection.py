@@ -26,6 +26,7 @@ def test_104_settings_hold_against_role_and_database(pg: EmbeddedServer, source:
         "extra_float_digits": "-5",
         "search_path": "public",
         "row_security": "on",
+        "constraint_exclusion": "on",
         "statement_timeout": "9s",
         "idle_in_transaction_session_timeout": "9s",
         "idle_session_timeout": "9s",

@@ -202,7 +202,7 @@ def test_a_session_on_another_server_is_left_out(source: Config, large: Comparis
             strange = _Beside(source)
             with pytest.MonkeyPatch.context() as patch:
                 identity = slot.server_identity
-                patch.setattr(slot, "server_identity", lambda c: identity(c) if c is conn else "another")
+                patch.setattr(slot, "server_identity", lambda c: "another" if c in strange.opened else identity(c))
                 assert len(_lines(conn, large, strange)) == 16_000
             assert strange.opened[0].closed
         del other

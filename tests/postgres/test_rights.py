@@ -13,12 +13,18 @@ import pytest
 from psycopg import sql
 
 from tests.support_change_log import Log, image, with_table
-from toolkit.source import bare_server, connection, install, row_lines
+from tests.support_lake import plain_lake
+from toolkit.capture import copy, initialise
+from toolkit.quality import parity
+from toolkit.quality.second_server import against
+from toolkit.source import bare_server, catalog, connection, install, owners_code, row_lines
+from toolkit.source.opened import open_source
 from toolkit.values.config import Config
 from toolkit.values.errors import PreflightFailed
 from toolkit.values.row_line import comparison, fields
 
 pytestmark = pytest.mark.postgres
+__all__ = ["plain_lake"]
 
 #: What an attacker's function does when it runs with the rights of a superuser.
 _ATTACK = """
@@ -368,3 +374,101 @@ def test_reading_by_keys_runs_no_code_of_the_owner(
             with row_lines.inside_snapshot(conn, None, seconds=5), row_lines.lines(conn, plan, [texts]) as blocks:
                 found = [fields(line, plan.natives) for block in blocks for line in block]
             assert [row[-1] for row in found] == ["a"]
+
+
+_CONSTANT = """
+create function mine.constant(int) returns int language plpgsql immutable as $$
+begin perform mine.plant(); return 1; end $$;
+create operator mine.@@@ (rightarg = int, function = mine.constant);
+create domain mine.even as int;
+create function mine.even(int) returns boolean language plpgsql as $$ begin return mine.plant() is not null; end $$;
+create table mine.good (id int primary key, n int);
+insert into mine.good values (1, 1);
+"""
+_PLAIN = "create table mine.t (id int primary key, n int);"
+_ROOT = "create table mine.t (id int, n int) partition by range (id); "
+_LEAF = "create table mine.leaf partition of mine.t for values from (0) to (9);"
+
+
+_INDEX = f"{_PLAIN} create index i on mine.t ((mine.constant(2) + n))"
+_STATISTICS = f"{_PLAIN} create statistics mine.s on (mine.constant(5) + n), id from mine.t"
+
+
+@pytest.mark.parametrize(
+    ("table", "named"),
+    [
+        (_INDEX, r"index mine\.i uses function mine\.constant\(integer\) of role intruder"),
+        (f"{_PLAIN} create index i on mine.t (n) where mine.constant(3) > n", r"index mine\.i uses function"),
+        (f"{_PLAIN} create index i on mine.t ((operator(mine.@@@) 4 + n))", r"index mine\.i uses function"),
+        (_STATISTICS, r"statistics mine\.s uses function"),
+        (f"{_ROOT} {_LEAF} create index i on mine.leaf ((mine.constant(6) + n))", r"index mine\.i uses function"),
+        (
+            f"{_ROOT.replace('(id)', '((id + mine.constant(7)))')} {_LEAF}",
+            r"the partition key of mine\.t uses function",
+        ),
+        (
+            f"{_PLAIN} create index i on mine.t ((n::mine.even)); alter domain mine.even add check (mine.even(value))",
+            r"index mine\.i uses domain mine\.even",
+        ),
+    ],
+)
+def test_no_plan_of_a_comparison_runs_code_of_the_owner(
+    source: Config, intruder: psycopg.Connection[tuple[object, ...]], table: str, named: str
+) -> None:
+    intruder.execute(_PLANTING + _CONSTANT)
+    intruder.execute(table)
+    intruder.execute("insert into mine.t values (2, 2)")
+    with connection.connect(source) as conn, _nothing_planted(conn):
+        plan = comparison(bare_server.tables(conn)["mine.t"], 1)
+        for keys in (None, [("2",)]) if plan.key else (None,):
+            with (
+                row_lines.own_snapshot(source) as reader,
+                pytest.raises(owners_code.OwnersCode, match=named),
+                row_lines.lines(reader, plan, keys) as blocks,
+            ):
+                list(blocks)
+
+
+@pytest.mark.parametrize(("table", "named"), [(_INDEX, r"index mine\.i"), (_STATISTICS, r"statistics mine\.s")])
+def test_a_table_whose_planning_runs_code_of_its_owner_is_refused_by_name(
+    source: Config, plain_lake: Config, intruder: psycopg.Connection[tuple[object, ...]], table: str, named: str
+) -> None:
+    """The others are copied and compared. A function that a superuser has taken over is trusted."""
+    selected = source.source.model_copy(update={"tables": ("mine.*",)})
+    config = plain_lake.model_copy(update={"source": selected})
+    intruder.execute(_PLANTING + _CONSTANT)
+    intruder.execute(table)
+    intruder.execute("insert into mine.t values (2, 2)")
+    with connection.connect(config) as conn, _nothing_planted(conn):
+        done = initialise.init(config)
+        assert done.rows == {"mine.good": 1}
+        remedy = r"uses function .* of role intruder.*; run: alter function .* owner to .*, or drop"
+        assert re.search(f"{named} {remedy}", done.left_out["mine.t"])
+        again = copy.repair(config, ["mine.t", "mine.good"])
+        assert (again.rows, set(again.left_out)) == ({"mine.good": 1}, {"mine.t"})
+        tables = {t.name: t for t in catalog.published_tables(conn, config)}
+        with open_source(config) as opened, row_lines.inside_snapshot(opened.conn, None, seconds=5):
+            taken = parity._read(opened, conn, parity._Taken(comparison(tables["t"], 1), None, None))
+        assert taken.figures is None and re.search(named, taken.reason or "")
+        status = {t.table: (t.status, t.reason or "") for t in against(config, config.source.conninfo).tables}
+        assert status["mine.good"][0] == "identical"
+        assert status["mine.t"][0] == "not_taken" and re.search(named, status["mine.t"][1])
+        conn.execute("create or replace function mine.constant(int) returns int language sql immutable return 1")
+        conn.execute("alter function mine.constant(int) owner to current_user")
+        assert copy.repair(config, ["mine.t"]).rows == {"mine.t": 1}
+
+
+def test_constraints_are_not_planned_with(source: Config, intruder: psycopg.Connection[tuple[object, ...]]) -> None:
+    """The owner of a database may set constraint_exclusion for it; CHECK constraints may call the owner's functions."""
+    intruder.execute(_PLANTING + _CONSTANT + _PLAIN)
+    intruder.execute(
+        "insert into mine.t values (1, 1); alter table mine.t add check (mine.constant(8) + n > 0) not valid"
+    )
+    with psycopg.connect(source.source.conninfo, autocommit=True) as admin:
+        admin.execute(f"alter database {admin.info.dbname} set constraint_exclusion = on".encode())
+    with row_lines.own_snapshot(source) as conn:
+        plan = comparison(bare_server.tables(conn)["mine.t"], 1)
+        with row_lines.lines(conn, plan, [("1",)]) as blocks:
+            assert sum(map(len, blocks)) == 1
+    with connection.connect(source) as conn, _nothing_planted(conn):
+        pass

@@ -178,7 +178,7 @@ def _take_source(source: Source, wanted: set[int], proofs: Mapping[int, Proof]) 
 
 def _read(source: Source, other: Connection, table: _Taken) -> _Taken:
     """Add the figures of all rows in the snapshot of `source`. `other` is asked who holds a conflicting lock."""
-    from toolkit.source import connection, exact_cut, row_lines
+    from toolkit.source import connection, exact_cut, owners_code, row_lines
 
     plan = table.plan
     sums = Sums(plan.buckets)
@@ -190,6 +190,8 @@ def _read(source: Source, other: Connection, table: _Taken) -> _Taken:
             for lines in blocks:
                 sums.add(lines)
                 stage.add(len(lines))
+    except owners_code.OwnersCode as error:
+        return replace(table, reason=str(error), proof=None)
     except (row_lines.TableMoved, connection.DriverError) as error:
         by = exact_cut.holders(other, plan.table.relid)
         return replace(table, reason=connection.unread(error) + (f" by {by}" if by else ""), proof=None)

@@ -19,7 +19,7 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from toolkit.source import slot
+from toolkit.source import owners_code, slot
 from toolkit.source.connection import connect, one_line
 from toolkit.source.copyout import copy_blocks
 from toolkit.values.config import Config
@@ -28,7 +28,7 @@ from toolkit.values.log_setup import logger
 from toolkit.values.names import quote_postgres
 from toolkit.values.resources import load
 from toolkit.values.row_line import Comparison, Native
-from toolkit.values.table import Column
+from toolkit.values.table import Column, TableVersion
 
 _log = logger(__name__)
 #: Less than a socket holds: while a block is hashed the server goes on, and is hardly ever waited for.
@@ -130,6 +130,7 @@ def lines(
 
     Raises:
         TableMoved: the snapshot's rows cannot be read any more.
+        OwnersCode: reading the table could run code of another role.
     """
     table = plan.table
     exported = _exported(conn) if others and keys is None else ""  # while the session is in no savepoint
@@ -144,7 +145,7 @@ def lines(
             sessions += _beside(stack, conn, plan, others, exported)
         statements = [_statement(plan, condition).as_string(conn) for condition in conditions]
         try:
-            with closing(_read(sessions, statements)) as blocks:
+            with closing(_read(sessions, plan.table, statements)) as blocks:
                 yield blocks if keys is None else _once(blocks)
         except (psycopg.errors.UndefinedColumn, psycopg.errors.SnapshotTooOld) as error:
             raise TableMoved(f"{table.identifier} was altered meanwhile: {error.diag.message_primary}") from None
@@ -182,11 +183,11 @@ def _beside(stack: ExitStack, first: Session, plan: Comparison, others: Others, 
         yield conn
 
 
-def _read(sessions: Sequence[Session], statements: Sequence[str]) -> Generator[Sequence[bytes]]:
+def _read(sessions: Sequence[Session], table: TableVersion, statements: Sequence[str]) -> Generator[Sequence[bytes]]:
     """What all statements send, each read by the session that is free first."""
     if len(sessions) == 1:
         for statement in statements:
-            yield from _sent(sessions[0], statement)
+            yield from _sent(sessions[0], table, statement)
         return
     left = queue.SimpleQueue[str]()
     for statement in statements:
@@ -197,7 +198,7 @@ def _read(sessions: Sequence[Session], statements: Sequence[str]) -> Generator[S
     def read(conn: Session) -> None:
         try:
             while not stopped.is_set():
-                with closing(_sent(conn, left.get_nowait())) as sent:
+                with closing(_sent(conn, table, left.get_nowait())) as sent:
                     for rows in sent:
                         blocks.put(rows)
                         if stopped.is_set():
@@ -236,8 +237,9 @@ def _once(blocks: Iterator[Sequence[bytes]]) -> Iterator[Sequence[bytes]]:
         yield fresh
 
 
-def _sent(conn: Session, statement: str) -> Generator[list[bytes]]:
+def _sent(conn: Session, table: TableVersion, statement: str) -> Generator[list[bytes]]:
     """The rows of a COPY in binary form, each as it was sent."""
+    owners_code.refuse(conn, table.relid, table.identifier)  # each statement is planned anew
     header = _HEADER_BYTES
     for rows in copy_blocks(conn, statement, _BLOCK_BYTES):
         rows[0], header = rows[0][header:], 0

@@ -24,7 +24,7 @@ from psycopg.sql import Literal
 from toolkit.rawlog import order
 from toolkit.rawlog.arrow import EVENT_SCHEMA
 from toolkit.rawlog.event import Kind, Origin
-from toolkit.source import locks
+from toolkit.source import locks, owners_code
 from toolkit.source.connection import Connection, connect, one_line, unread
 from toolkit.source.copyout import copy_blocks
 from toolkit.source.copytext import cells, constant, numbers
@@ -259,6 +259,10 @@ def _held(
         same = conn.execute(resources.load("introspect/same_file"), {"name": name, "relid": piece.relid}).fetchone()
         if same is None or not same[0]:
             raise _moved(table, "was truncated, rewritten or replaced")
+        try:
+            owners_code.refuse(conn, piece.relid, table.identifier)
+        except owners_code.OwnersCode as error:
+            raise TableRefused(str(error)) from None
         if shown:
             # Names are resolved by today's catalog, whatever the snapshot: two columns may have changed names.
             listed = ", ".join(quote_postgres(column) for column in shown.values())

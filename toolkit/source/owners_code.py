@@ -1,0 +1,53 @@
+"""Refuse to plan a query on a table where the server could run code of another role for it.
+
+The planner runs functions of constant arguments that it finds in index expressions, in statistics and in partition
+keys, as the role of the session. A read-only transaction does not keep COPY TO PROGRAM from them.
+"""
+
+from __future__ import annotations
+
+import weakref
+
+import psycopg
+
+from toolkit.source import slot
+from toolkit.source.connection import Connection
+from toolkit.values.errors import CdcError
+from toolkit.values.resources import load
+
+#: By session, a second one: a snapshot shows the catalogs as they were, and the planner uses them as they are.
+_seconds: weakref.WeakKeyDictionary[Connection, Connection] = weakref.WeakKeyDictionary()
+
+
+class OwnersCode(CdcError):
+    """Planning a query on the table could run code of a role that is neither a superuser nor the session's."""
+
+
+def refuse(conn: Connection, relid: int, table: str) -> None:
+    """Look at the table as the next statement of `conn` will find it.
+
+    Raises:
+        OwnersCode: names the object, the code and its owner.
+    """
+    found = _second(conn).execute(load("introspect/owners_code"), {"relid": relid}).fetchone()
+    if found is not None:
+        what, code, owner = found
+        raise OwnersCode(
+            f"{table}: {what} uses {code} of role {owner}, which the server may run with the rights of role"
+            f" {conn.info.user} while it plans to read the table; run: alter {code} owner to {conn.info.user}, after"
+            f" a look at what it does, or drop {what}, or name the table in [source] exclude"
+        )
+
+
+def _second(conn: Connection) -> Connection:
+    second = _seconds.get(conn)
+    if second is None or second.closed:
+        second = psycopg.connect(conn.info.dsn, password=conn.info.password or None, autocommit=True)
+        weakref.finalize(conn, second.close)
+        second.prepare_threshold = None
+        slot.require_server(second, slot.server_identity(conn), "looking for code of other roles")
+        _seconds[conn] = second
+    return second
+
+
+__all__ = ["OwnersCode", "refuse"]
