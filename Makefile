@@ -86,10 +86,11 @@ mutants: $(STAMP) ## Remove one guard at a time: the test named for it must fail
 	$(BIN)/python -m tests.mutants $(MUTANTS)
 
 .PHONY: lint
-lint: $(STAMP) ## Ruff, mypy, and the words of the documents
+lint: $(STAMP) ## Ruff, mypy, unused code, and the words of the documents
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/vulture
 	$(BIN)/codespell -D - -D tests/docs/words.txt $(PROSE)
 
 .PHONY: format

@@ -19,7 +19,8 @@ from toolkit.history import effects
 from toolkit.lake import check_results, proofs
 from toolkit.lake.tables import STATES
 from toolkit.quality import report
-from toolkit.rawlog.arrow import EVENT_SCHEMA, KINDS
+from toolkit.rawlog.arrow import EVENT_SCHEMA
+from toolkit.rawlog.event import Kind
 from toolkit.rawlog.states import State
 from toolkit.values import errors
 from toolkit.values.config import Config
@@ -344,7 +345,7 @@ def tables() -> str:
         "Append-only. No DDL of the source changes its shape.\n",
         _table(("column", "type", "null", "meaning"), *columns),
         "### Kinds of event\n",
-        _values(EVENT_KINDS, KINDS, "kind"),
+        _values(EVENT_KINDS, Kind, "kind"),
         "## Columns of current and history\n",
         "The source's columns, typed as in [Types](types.md), and these:\n",
         _table(("column", "meaning"), *((f"`{name}`", text) for name, text in META_COLUMNS.items())),

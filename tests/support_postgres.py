@@ -21,7 +21,7 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import sql
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from toolkit.demo.server import EmbeddedServer
 from toolkit.values.config import CheckConfig, Config, SourceConfig
@@ -97,6 +97,12 @@ def fresh_database(server: EmbeddedServer) -> Iterator[str]:
         if server.running:
             with psycopg.connect(server.conninfo(), autocommit=True) as admin:
                 drop_database(admin, name)
+
+
+def tcp_conninfo(server: EmbeddedServer, password: str | None = None) -> str:
+    """Libpq conninfo over 127.0.0.1 with the password in it."""
+    secret = server.password if password is None else password
+    return make_conninfo(host="127.0.0.1", port=server.port, user=server.user, dbname="postgres", password=secret)
 
 
 def drop_database(admin: psycopg.Connection[tuple[object, ...]], name: str) -> None:

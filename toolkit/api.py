@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from toolkit.ops.diagnosis import Diagnosis
     from toolkit.ops.status_report import Status
     from toolkit.quality.report import CheckReport
+    from toolkit.quality.trend import Episode
     from toolkit.values.config import Config
 
 #: An LSN, a time with a zone, or a text of either.
@@ -241,6 +242,42 @@ class Toolkit:
         from toolkit.history import rows_at_lsn
 
         return rows_at_lsn.at_one_lsn(self.lake, spark, tables)
+
+    # What checks have found. No call starts a JVM.
+
+    def last_report(self) -> dict[str, Any]:
+        """Give the report of the last check, as `parity.json` has it.
+
+        Raises:
+            ConfigError: there was no check yet.
+        """
+        from toolkit.quality import expectations
+
+        return expectations.last_report(self.config)
+
+    def proofs(self) -> list[dict[str, Any]]:
+        """Give for each table the LSN and time of its proof and of the last full proof, and the last result."""
+        from toolkit.quality import trend
+
+        return trend.proven(self.config)
+
+    def check_results(self) -> list[dict[str, Any]]:
+        """Give every result of every check, oldest first."""
+        from toolkit.quality import trend
+
+        return trend.results(self.config)
+
+    def differing_rows(self) -> list[dict[str, Any]]:
+        """Count the differing rows of each check, oldest first: checked_at, lsn, table, class, rows."""
+        from toolkit.quality import trend
+
+        return trend.differing(self.config)
+
+    def unproven_periods(self) -> list[Episode]:
+        """Give the periods in which a table was not proven, ordered by their start."""
+        from toolkit.quality import trend
+
+        return trend.episodes(self.config)
 
     # What is published, for readers other than Spark. No call starts a JVM.
 

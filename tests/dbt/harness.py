@@ -31,6 +31,11 @@ def rules(config: Config, select: str = "test_type:data") -> list[tuple[str, str
     return [(r.node.name, str(r.status), r.message) for r in results if "__public__" in r.node.unique_id]
 
 
+def rebuilt(result: dbt_run.BuildResult) -> list[str]:
+    """Models whose table changed."""
+    return [model.name for model in result.models if model.action in ("rebuild", "merge")]
+
+
 class Lake:
     """One lake and one copy of the dbt project."""
 

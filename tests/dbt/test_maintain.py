@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.dbt.harness import Lake
+from tests.dbt.harness import Lake, rebuilt
 from tests.dbt.scenario import Source
 from tests.dbt.test_models import actions, check_current
 from tests.dbt.walk import Walk, bag_table, keyed_table
@@ -40,7 +40,7 @@ def test_builds_go_on_from_where_they_were(built: Lake, seed: int) -> None:
     live = states.live_tables(ledger)
     assert behind(built.config, built.spark, ledger, live) == ()  # else the next build makes all of it again
     assert all(not applied(built.config, table).foreign(None) for table in live)
-    assert not built.build().rebuilt
+    assert not rebuilt(built.build())
 
     source.begin()
     source.insert(tables[0], {1: "99", 2: "p", 3: "b", 4: None, 5: None})

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from tests.dbt.harness import Lake
+from tests.dbt.harness import Lake, rebuilt
 from tests.dbt.scenario import Row, Source, Table
 from tests.dbt.walk import Walk, bag_table, keyed_table
 from toolkit.build.dbt_run import BuildResult
@@ -99,7 +99,7 @@ def test_incremental_equals_rebuild_equals_oracle(built: Lake, seed: int, kinds:
         check_history(built, source, table)
     assert seen["merge"] and seen["rebuild"]
 
-    assert not built.build().rebuilt
+    assert not rebuilt(built.build())
     forced = built.build(dbt_args=["--full-refresh"], select=["current"])
     assert set(actions(forced).values()) == {"rebuild"}
     check_current(built, source, tables)

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests.dbt.harness import Lake
+from tests.dbt.harness import Lake, rebuilt
 from tests.dbt.scenario import Row, Source, Table, column
 from tests.dbt.test_models import check_current, check_history
 from toolkit.build import retired
@@ -172,4 +172,4 @@ def test_a_dropped_tables_history_ends_and_stays(built: Lake) -> None:
     assert names(built)["history"] == {"public__kept", *(f"public__t__dropped_g1_{n}" for n in (300, 400)),
                                        "public__bag__dropped_g1_301"}  # fmt: skip
     assert reads.snapshot_id(built.config, "history.public__t__dropped_g1_300") == made
-    assert not built.build().rebuilt
+    assert not rebuilt(built.build())

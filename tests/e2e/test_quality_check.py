@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -126,7 +125,7 @@ def test_green_then_each_fault_is_found(source: Config) -> None:
     ]
     assert (found["public.bag"].identical, found["public.bag"].removed) == (4, 1)
     assert found["public.empty"].status == "identical"
-    written = json.loads((expectations.directory(source) / "parity.json").read_text(encoding="utf-8"))
+    written = expectations.last_report(source)
     assert written["green"] is False
     shown = status_report.status(source)
     assert shown.red and shown.last_check is not None and shown.last_check.results == {"different": 2, "identical": 2}

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from tests.support_postgres import tcp_conninfo
 from toolkit.demo.server import EmbeddedServer
 from toolkit.source.connection import PINNED, Connection, connect
 from toolkit.values.config import Config, SourceConfig
@@ -77,7 +78,7 @@ def test_no_server(conninfo: str, message: str) -> None:
 
 def test_wrong_password_is_not_printed(pg16: EmbeddedServer) -> None:
     with pytest.raises(SourceUnavailable, match=r"password authentication failed.*check the user") as refusal:
-        connect(Config(source=SourceConfig(conninfo=pg16.tcp_conninfo(password="hunter2"))))
+        connect(Config(source=SourceConfig(conninfo=tcp_conninfo(pg16, password="hunter2"))))
     assert "hunter2" not in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
@@ -103,8 +104,8 @@ def test_a_lost_network_is_noticed_within_minutes(pg16: EmbeddedServer) -> None:
         names = ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count")
         return here, [row[0] for name in names for row in conn.execute(f"show {name}").fetchall()]
 
-    with connect(Config(source=SourceConfig(conninfo=pg16.tcp_conninfo()))) as conn:
+    with connect(Config(source=SourceConfig(conninfo=tcp_conninfo(pg16)))) as conn:
         assert probes(conn) == ([30, 10, 3], ["30", "10", "3"])
-    chosen = make_conninfo(pg16.tcp_conninfo(), keepalives_idle=77, options="-c tcp_keepalives_idle=88")
+    chosen = make_conninfo(tcp_conninfo(pg16), keepalives_idle=77, options="-c tcp_keepalives_idle=88")
     with connect(Config(source=SourceConfig(conninfo=chosen))) as conn:
         assert probes(conn) == ([77, 10, 3], ["88", "10", "3"])

@@ -13,6 +13,7 @@ import psutil
 import psycopg
 import pytest
 
+from tests.support_postgres import tcp_conninfo
 from toolkit.demo import server as embedded
 from toolkit.demo.server import EmbeddedServer
 from toolkit.values.errors import ConfigError, SourceUnavailable
@@ -44,10 +45,10 @@ def test_serves_and_leaves_nothing(tmp_path: Path, major: int) -> None:
         with psycopg.connect(server.conninfo()) as conn:
             assert conn.info.server_version // 10000 == major
             assert conn.execute("show wal_level").fetchone() == ("logical",)
-        with psycopg.connect(server.tcp_conninfo()):
+        with psycopg.connect(tcp_conninfo(server)):
             pass
         with pytest.raises(psycopg.OperationalError, match=r"password authentication failed"):
-            psycopg.connect(server.tcp_conninfo(password="wrong"))
+            psycopg.connect(tcp_conninfo(server, password="wrong"))
         assert _servers_on(server.data)
         data = server.data
     assert not _servers_on(data)

@@ -165,11 +165,3 @@ def test_an_event_of_another_batch_is_refused(lake: Config, commit: Commit) -> N
     with pytest.raises(LakeError, match="a row event of batch 2"):
         commit(1, events=[row_event(2, 0)])
     assert Ledger(lake).last() is None
-
-
-def test_warming_up_writes_nothing(spark: SparkSession, lake: Config, commit: Commit) -> None:
-    before = reads.snapshot_id(lake, "raw.events")
-    staging.warm_up(spark)
-    assert reads.snapshot_id(lake, "raw.events") == before
-    commit(1, StubTask(1, 2))
-    assert spark.table("raw.events").count() == 3

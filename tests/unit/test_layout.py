@@ -345,6 +345,18 @@ def test_notebooks_are_kept_without_outputs(path: Path) -> None:
         assert cell.get("execution_count") is None
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda p: p.name)
+def test_notebooks_use_the_public_interface(path: Path) -> None:
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    trees = [ast.parse("".join(cell["source"])) for cell in cells if cell["cell_type"] == "code"]
+    assert set().union(*map(_imports, trees)) <= {"toolkit", "altair", "pandas"}
+
+
+def test_a_notebook_that_reaches_inside_is_found() -> None:
+    assert _imports(ast.parse("import toolkit\nfrom toolkit.quality import trend")) == {"toolkit", "toolkit.quality"}
+    assert _imports(ast.parse("from toolkit import quality")) == {"toolkit", "toolkit.quality"}
+
+
 def test_the_lock_names_no_host_and_pins_everything() -> None:
     lines = [line for line in LOCK.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     assert not re.search(r"https?://|file:|--(extra-)?index-url|--find-links", LOCK)

@@ -53,11 +53,6 @@ class BuildResult:
     stale: tuple[TableState, ...] = ()  # as of an LSN: tables whose rows are not known there; they are not built
     own_failed: tuple[str, ...] = ()  # models of the user's in the project, with the reason; the toolkit's are built
 
-    @property
-    def rebuilt(self) -> tuple[str, ...]:
-        """Models whose table changed."""
-        return tuple(model.name for model in self.models if model.action in ("rebuild", "merge"))
-
 
 def build(
     config: Config, *, as_of: Lsn | None = None, select: Sequence[str] | None = None, dbt_args: Sequence[str] = ()

@@ -178,11 +178,6 @@ class EmbeddedServer:
         """Libpq conninfo over the unix socket."""
         return make_conninfo(host=str(self._sockets), port=self.port, user=self.user, dbname=dbname)
 
-    def tcp_conninfo(self, dbname: str = "postgres", password: str | None = None) -> str:
-        """Libpq conninfo over 127.0.0.1 with the password in it."""
-        secret = self.password if password is None else password
-        return make_conninfo(host="127.0.0.1", port=self.port, user=self.user, dbname=dbname, password=secret)
-
     @property
     def data(self) -> Path:
         """The data folder."""

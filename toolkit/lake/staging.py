@@ -86,14 +86,6 @@ def commit_batch(
     return landed
 
 
-def warm_up(spark: SparkSession) -> None:
-    """Start the Python workers and load the classes that the first commit would wait for. Reads and writes nothing.
-
-    Safe in a thread of its own, beside a peek.
-    """
-    events_frame(spark, [Part()], DECODE).write.format("noop").mode("overwrite").save()
-
-
 def _first_snapshot(config: Config) -> int:
     """The empty table snapshot that `tables.ensure` made: whatever is committed after it was not seen by the caller."""
     found = reads.metadata(config, EVENTS) or {}

@@ -18,7 +18,7 @@ from toolkit.quality import report_page
 from toolkit.quality.published_state import Standing, after, columns, standing
 from toolkit.quality.report import CheckReport, as_text
 from toolkit.values.config import CheckConfig
-from toolkit.values.errors import CdcError
+from toolkit.values.errors import CdcError, ConfigError
 from toolkit.values.names import in_one_line
 
 if TYPE_CHECKING:
@@ -34,6 +34,20 @@ _COUNTS = ("rows", "identical", "modified", "added", "removed")
 def directory(config: Config) -> Path:
     """Give the folder with the reports of the last check."""
     return config.work_dir / "target" / "quality"
+
+
+def last_report(config: Config) -> dict[str, Any]:
+    """Give the report of the last check.
+
+    Raises:
+        ConfigError: there was no check yet.
+    """
+    path = directory(config) / "parity.json"
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"reading the last report: there is no {path}; run `cdc check`") from None
+    return found
 
 
 def write(config: Config, report: CheckReport) -> tuple[Path, ...]:

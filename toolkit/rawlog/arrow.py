@@ -8,8 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 
-KINDS = ("row", "truncate", "logged", "ddl", "schema", "baseline", "message", "gap", "batch")
-
 #: Columns of `raw.events`, in order. Images are indexed by attnum - 1. Timestamps are UTC.
 EVENT_SCHEMA = pa.schema(
     [
