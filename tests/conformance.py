@@ -95,8 +95,7 @@ def found(played: Played | None, trap: Trap) -> Found:
         table, state = version.table, states.get(relid)
         if not trap.owns(table.schema):
             continue
-        kind = effects.worst(told[relid]) if relid in told else None
-        kinds.add(kind or "rows")
+        kinds.add(effects.worst(told[relid]) if relid in told else "rows")
         if table.dropped:
             continue
         if state is None:

@@ -175,7 +175,7 @@ def missed(found: TableCheck, faults: list[Fault], *, keyed: bool) -> list[str]:
             or (len(wanted[i][1]) == 1 and wanted[i][1] != samples[i][1])
         ]
     else:
-        shown = Counter((s.kind, int(dict(s.key)["id"] or 0)) for s in found.samples)
+        shown: Counter[tuple[str, int]] = Counter((s.kind, int(dict(s.key)["id"] or 0)) for s in found.samples)
         expected: Counter[tuple[str, int]] = Counter()
         for i, (kind, _) in wanted.items():
             expected.update([("removed", i), ("added", i)] if kind == "modified" else [(kind, i)])

@@ -226,7 +226,8 @@ def inserted(messages: list[tuple[int, bytes]]) -> list[list[str | None]]:
         if data[:1] != b"I":
             continue
         (count,) = struct.unpack_from(">h", data, 6)
-        at, row = 8, []
+        at = 8
+        row: list[str | None] = []
         for _ in range(count):
             if data[at : at + 1] == b"n":
                 row.append(None)

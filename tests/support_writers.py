@@ -135,6 +135,7 @@ def folded_rows(config: Config) -> dict[str, Counter[tuple[Any, ...]]]:
     versions = Ledger(config).latest_versions()
     columns = ("commit_lsn", "ordinal", "relid", "kind", "op", "new", "old")
     found = scans.scan_arrow(config, EVENTS, columns, where="kind in ('row', 'truncate', 'baseline')")
+    assert found is not None
     events = sorted(found.to_pylist(), key=lambda e: (e["commit_lsn"], e["ordinal"]))
     positions = Counter((e["commit_lsn"], e["ordinal"], e["relid"]) for e in events)
     assert max(positions.values()) == 1, "two events at one position"
@@ -166,4 +167,4 @@ def journal_inserts(config: Config) -> Counter[int]:
     """How often each row of the journal is in the log."""
     relid = next(r for r, v in Ledger(config).latest_versions().items() if v.table.name == "journal")
     found = scans.scan_arrow(config, EVENTS, ("relid", "op", "new"), where=f"relid = {relid} and op = 'I'")
-    return Counter(int(row["new"][0]) for row in found.to_pylist())
+    return Counter(int(row["new"][0]) for row in (found.to_pylist() if found is not None else ()))

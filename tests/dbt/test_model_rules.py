@@ -19,7 +19,7 @@ COLUMNS = [
     column(6, "name", "character varying(5)"),
     column(7, "kind", "object_kind", type_kind="d", base_type="oid"),
 ]
-GOOD = {1: "1", 3: "it's", 4: "-32768", 5: "ab ", 6: "", 7: "4294967295"}
+GOOD: dict[int, str | None] = {1: "1", 3: "it's", 4: "-32768", 5: "ab ", 6: "", 7: "4294967295"}
 FAULTS = {
     "not_null_current__public__ruled__shop": "shop = NULL WHERE Number = 1",
     "cdc_unique_current__public__ruled": "Number = 3 WHERE Number = 2",
@@ -58,8 +58,8 @@ def test_each_rule_turns_red_by_its_name(built: Lake) -> None:
     assert rows == source.at(ruled.relid, source.lsn)[0], built.spark.table("ops.tables").collect()  # type: ignore[index]
     assert _failed(built) == []
     for name, change in FAULTS.items():
-        table = "single" if "single" in name else "ruled"
-        built.spark.sql(f"UPDATE current.public__{table} SET {change}")
+        altered = "single" if "single" in name else "ruled"
+        built.spark.sql(f"UPDATE current.public__{altered} SET {change}")
     failed = _failed(built)
     missing = [name for name in FAULTS if not any(found.startswith(name) for found in failed)]
     assert missing == [], failed

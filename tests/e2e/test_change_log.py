@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import AbstractContextManager
 
 import psycopg
 import pytest
@@ -20,8 +21,10 @@ from toolkit.demo.server import EmbeddedServer
 from toolkit.lake.ledger import Ledger
 from toolkit.ops import diagnosis, status_report
 from toolkit.quality import dual_capture, parity
+from toolkit.quality.report import CheckReport
 from toolkit.rawlog import states
 from toolkit.source import ticks as tick
+from toolkit.source.slot import Cut
 from toolkit.values.config import Config, TableConfig
 from toolkit.values.errors import HistoryDiverged, UnknownTable
 from toolkit.values.lsn import Lsn
@@ -58,7 +61,7 @@ def _sql(config: Config, *statements: str) -> None:
             conn.execute(statement)
 
 
-def _check(config: Config, *tables: str):
+def _check(config: Config, *tables: str) -> CheckReport:
     return parity.check(config, tables, drain=slot_drain.drain, build=dbt_run.build)
 
 
@@ -162,13 +165,13 @@ def test_the_whole_path(database: str, lake: Config, by: str) -> None:
 @pytest.mark.parametrize("pg", ["pg18"], indirect=True)
 def test_trap_036_copies_and_ticks_meet_without_a_seam_under_writers(
     database: str, lake: Config, seed: int, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     """First copies and a repair: changes between the last tick and that of the copy were there twice, or came back."""
     config = _config(lake, database, "tick")
     _sql(config, TABLES, "create table public.emptied (id int primary key)")
     cut_of = tick.tick_cut
 
-    def late(config: Config):
+    def late(config: Config) -> AbstractContextManager[Cut]:
         _sql(
             config,
             "insert into bag values (7, 'late'), (7, 'late'); delete from bag where a = 6",

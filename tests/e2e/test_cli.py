@@ -109,7 +109,7 @@ def test_a_wrong_password_is_one_line_without_the_password(tmp_path: Path, pg16:
     with psycopg.connect(pg16.conninfo(), autocommit=True) as conn:
         conn.execute("drop role if exists cdc_cli")
         conn.execute("create role cdc_cli login password 'right'")
-        port = conn.execute("show port").fetchone()[0]
+        port = conn.info.port
     _configure(
         tmp_path, f'[source]\nconninfo = "host=127.0.0.1 port={port} dbname=postgres user=cdc_cli password=s3cret"\n'
     )

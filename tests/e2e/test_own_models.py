@@ -126,7 +126,8 @@ def test_models_on_published_read_proven_rows_only(shop: Shop, monkeypatch: pyte
     class Killed(BaseException):
         """The process ends here."""
 
-    real, moves = published_views._create, []
+    real = published_views._create
+    moves: list[tuple[object, ...]] = []
 
     def killed_at_the_second(*arguments: object) -> None:
         if moves:

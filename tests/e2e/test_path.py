@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -14,6 +15,7 @@ from toolkit.capture import initialise, slot_drain
 from toolkit.lake import reads, session
 from toolkit.lake.ledger import Ledger
 from toolkit.quality import parity
+from toolkit.quality.report import CheckReport
 from toolkit.rawlog import states
 from toolkit.source import connection, slot
 from toolkit.values.config import Config
@@ -43,7 +45,7 @@ def _sql(config: Config, *statements: str) -> None:
             conn.execute(statement)
 
 
-def _events(config: Config, where: str = "true") -> list[tuple]:
+def _events(config: Config, where: str = "true") -> list[tuple[Any, ...]]:
     spark = session.own_session(config)
     return [
         tuple(r)
@@ -53,7 +55,13 @@ def _events(config: Config, where: str = "true") -> list[tuple]:
     ]
 
 
-def _check(config: Config, *tables: str):
+def complete_to(config: Config) -> Lsn:
+    last = Ledger(config).last()
+    assert last is not None
+    return last.complete_to
+
+
+def _check(config: Config, *tables: str) -> CheckReport:
     return parity.check(config, tables, drain=slot_drain.drain, build=dbt_run.build)
 
 
@@ -79,10 +87,12 @@ def test_every_change_arrives_once_and_the_slot_follows(source: Config) -> None:
     assert len(keys) == len(set(keys)) == 3
     with connection.connect(source) as conn:
         state = slot.require_slot(conn, source)
-        assert state.confirmed_flush_lsn == Ledger(source).last().complete_to
+        assert state.confirmed_flush_lsn == complete_to(source)
 
 
-def test_killed_between_commit_and_advance_the_next_drain_reads_nothing_twice(source: Config, monkeypatch) -> None:
+def test_killed_between_commit_and_advance_the_next_drain_reads_nothing_twice(
+    source: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _sql(source, "insert into item values (100, 'a', null, 1)")
 
     def killed(*_: object) -> None:
@@ -98,7 +108,7 @@ def test_killed_between_commit_and_advance_the_next_drain_reads_nothing_twice(so
     assert len(_events(source, "op = 'I'")) == 2
 
 
-def test_killed_before_commit_nothing_is_lost(source: Config, monkeypatch) -> None:
+def test_killed_before_commit_nothing_is_lost(source: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     from toolkit.lake import staging
 
     _sql(source, "insert into item values (100, 'a', null, 1)")
@@ -146,12 +156,12 @@ def test_trap_009_a_slot_recreated_behind_the_ledger_is_refused(source: Config) 
 @pytest.mark.parametrize("pg", ["pg18"], indirect=True)
 def test_trap_014_an_idle_table_lets_the_slot_pass_foreign_wal(source: Config) -> None:
     slot_drain.drain(source)
-    before = Ledger(source).last().complete_to
+    before = complete_to(source)
     with psycopg.connect(source.source.conninfo, autocommit=True) as conn:
         conn.execute("create schema elsewhere")
         conn.execute("create table elsewhere.noise as select generate_series(1, 20000) i")
     slot_drain.drain(source)
-    after = Ledger(source).last().complete_to
+    after = complete_to(source)
     assert after - before > 500_000
     with connection.connect(source) as conn:
         assert slot.require_slot(conn, source).confirmed_flush_lsn == after
@@ -200,14 +210,15 @@ def test_a_silent_rewrite_turns_the_table_red_until_repaired(source: Config) -> 
 @pytest.mark.parametrize("pg", ["pg18"], indirect=True)
 def test_ddl_past_the_event_triggers_is_found_by_the_catalog_comparison(source: Config) -> None:
     with psycopg.connect(source.source.conninfo, autocommit=True) as conn:
-        name = conn.execute("select evtname from pg_event_trigger where evtevent = 'ddl_command_end'").fetchone()[0]
-        conn.execute(f'alter event trigger "{name}" disable')
+        found = conn.execute("select evtname from pg_event_trigger where evtevent = 'ddl_command_end'").fetchone()
+        assert found is not None
+        conn.execute(f'alter event trigger "{found[0]}" disable')
         conn.execute("alter table item add column sneaked int")
-        conn.execute(f'alter event trigger "{name}" enable always')
+        conn.execute(f'alter event trigger "{found[0]}" enable always')
     slot_drain.drain(source)
     state = {s.table: s for s in states.table_states(Ledger(source))}["public.item"]
     assert state.state == "stale"
-    assert "past capture" in state.reason
+    assert state.reason is not None and "past capture" in state.reason
 
 
 def test_an_error_names_the_thing_and_leaves_the_lake_alone(tmp_path: Path, lake: Config) -> None:
@@ -233,4 +244,5 @@ def test_as_of_an_earlier_lsn_equals_what_select_showed_then(source: Config) -> 
     spark = session.own_session(source)
     shown = spark.sql(f"select id, name, cast(price as string) from asof_{at.tag}.public__item").collect()
     assert sorted(tuple(r) for r in shown) == then
-    assert reads.snapshot_summary(source, "current.public__item")["cdc.applied-lsn"] > str(0)
+    summary = reads.snapshot_summary(source, "current.public__item")
+    assert summary is not None and summary["cdc.applied-lsn"] > str(0)

@@ -149,7 +149,8 @@ def test_the_printed_commands_heal_the_named_rows_and_no_others(config: Config) 
     assert {t.state for t in status_report.status(config).tables} == {"ok"}
     # When the log went wrong nobody knows: behind the last proof, and until the rows were copied again.
     assert first.lsn and red.lsn and healed.lsn and first.lsn < red.lsn
-    known = [{s.state for _, s in states_at(Ledger(config), report.lsn, {})} for report in (first, red, healed)]
+    lsns = (first.lsn, red.lsn, healed.lsn)
+    known = [{s.state for _, s in states_at(Ledger(config), lsn, {})} for lsn in lsns]
     assert known == [{"ok"}, {"stale"}, {"ok"}]
 
     after = {row["id"]: row for row in spark.sql(current).collect()}

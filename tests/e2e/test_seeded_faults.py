@@ -138,7 +138,7 @@ def test_history_is_held_against_what_was_proven(scene: Scene) -> None:
         return sorted(table for table, status in found.items() if status == "fail")
 
     main = "SELECT snapshot_id FROM history.public__{}.refs WHERE name = 'main'"
-    good = {table: spark.sql(main.format(table)).first()[0] for table in (*KEYED, *BAGS)}
+    good = {table: spark.sql(main.format(table)).collect()[0][0] for table in (*KEYED, *BAGS)}
     # A version ends too early, a cell is another, a row is there once less, and one began too late.
     spark.sql("UPDATE history.public__keyed SET _cdc_to_lsn = _cdc_from_lsn WHERE id = 1 AND _cdc_to_lsn IS NULL")
     spark.sql("UPDATE history.public__keyed_whole SET note = '' WHERE id = 2 AND _cdc_to_lsn IS NULL")
@@ -270,7 +270,9 @@ def test_two_hundred_faults_one_at_a_time(scene: Scene, seed: int) -> None:
     spark = session.own_session(scene.config)
     assert scene.report().green
     tables = (*KEYED, *BAGS)
-    good = {t: spark.table(f"current.public__{t}.refs").where("name = 'main'").first()["snapshot_id"] for t in tables}
+    good = {
+        t: spark.table(f"current.public__{t}.refs").where("name = 'main'").collect()[0]["snapshot_id"] for t in tables
+    }
     count = 0
     while count < 200:
         planted = {}

@@ -29,5 +29,5 @@ if __name__ == "__main__":
     copy._WORKERS_FROM = 0
     copy._GROUP_BYTES = 1
     copy._LEAST_PIECE = 1 << 20
-    Stage.add = _slowly  # type: ignore[method-assign]
+    Stage.add = _slowly  # type: ignore[method-assign, assignment]
     print(json.dumps(plain(initialise.init(config.load(sys.argv[1])))))

@@ -200,7 +200,7 @@ def test_trap_127_what_goes_past_a_trigger(log: Log, database: str) -> None:
 
 def _names(log: Log, rows: list[Row]) -> list[tuple[str, str]]:
     found = log.conn.execute("select oid::int, relname from pg_class").fetchall()
-    names = dict(found)
+    names: dict[int, str] = dict(found)
     return [(names[row.relid], row.op) for row in rows]
 
 
@@ -246,6 +246,7 @@ def test_trap_130_savepoints_keep_the_top_level_xid(log: Log, database: str) -> 
         app.commit()
     assert log.rows(since, between) == []
     rows = log.rows(since, log.tick())
+    assert top is not None
     assert [(row.xid, row.new) for row in rows] == [(top[0], "(0)"), (top[0], "(2)")]
 
 
@@ -277,7 +278,7 @@ def test_trap_131_purge_takes_only_what_is_drained(log: Log, database: str, seed
     assert log.conn.execute("select count(*) from cdc.change_log").fetchone() == (0,)
 
 
-def test_trap_131_purge_waits_for_nobody_and_nobody_for_it(log: Log, database: str):
+def test_trap_131_purge_waits_for_nobody_and_nobody_for_it(log: Log, database: str) -> None:
     log.conn.execute("create table public.t (id int primary key)")
     log.install()
 

@@ -20,7 +20,7 @@ def _logged(log: Log) -> set[str]:
 
 def test_trap_129_partition_ddl_by_an_unprivileged_role(log: Log, database: str) -> None:
     log.conn.execute(PARTITIONED)
-    app = "app_" + psycopg.conninfo.conninfo_to_dict(database)["dbname"]
+    app = f"app_{psycopg.conninfo.conninfo_to_dict(database)['dbname']}"
     log.conn.execute(f"create role {app}; grant all on schema public to {app}")
     for table in ("m", "m1", "m2"):
         log.conn.execute(f"alter table public.{table} owner to {app}")
@@ -124,7 +124,7 @@ def test_statement_triggers_do_not_see_what_comes_through_a_family(log: Log) -> 
 @_ONE
 @pytest.mark.parametrize("triggers", ["row", "statement"])
 def test_copy_savepoints_and_the_replica_role_by_an_unprivileged_role(log: Log, database: str, triggers: str) -> None:
-    app = "app_" + psycopg.conninfo.conninfo_to_dict(database)["dbname"]
+    app = f"app_{psycopg.conninfo.conninfo_to_dict(database)['dbname']}"
     log.conn.execute("create table public.t (id int primary key, v text); create table public.bag (v text)")
     log = with_table(log, "public.*", triggers=triggers)
     log.install()
@@ -145,7 +145,9 @@ def test_copy_savepoints_and_the_replica_role_by_an_unprivileged_role(log: Log, 
         rows = log.ops(since, log.tick())
     finally:
         log.conn.execute(f"drop owned by {app}; drop role {app}")
-    update = [("U", "(3,c)", "(3,d)")] if triggers == "row" else [("D", "(3,c)", None), ("I", None, "(3,d)")]
+    update: list[tuple[str, str | None, str | None]] = [("U", "(3,c)", "(3,d)")]
+    if triggers != "row":
+        update = [("D", "(3,c)", None), ("I", None, "(3,d)")]
     assert rows == [
         ("I", None, "(1,a)"), ("I", None, "(2,b)"), ("I", None, "(x)"), ("I", None, "(x)"), ("I", None, "(3,c)"),
         ("I", None, "(y)"), *update, ("D", "(y)", None),

@@ -108,7 +108,7 @@ def test_trap_124_a_long_transaction_and_a_large_log_are_alarms(
 
 
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
-def test_the_cost_of_capture_is_predicted_before_anything_is_installed(log: Log):
+def test_the_cost_of_capture_is_predicted_before_anything_is_installed(log: Log) -> None:
     log.conn.execute("create table public.t (id int primary key); create table public.u (id int primary key)")
     log = with_table(log, "public.u", triggers="statement")
 

@@ -43,7 +43,7 @@ _WRITES = (
 def _logged(source: Config, lake: Config, *, ticks: bool) -> Config:
     """Table `r` by row triggers, `s` by statement triggers; both have a row of before."""
     by = {
-        f"public.{name}": TableConfig(capture="change_log", triggers=how)
+        f"public.{name}": TableConfig.model_validate({"capture": "change_log", "triggers": how})
         for name, how in zip("rs", ("row", "statement"), strict=True)
     }
     chosen = {"capture": "change_log", "change_log_drain": "tick"} if ticks else {}

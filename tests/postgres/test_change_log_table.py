@@ -210,11 +210,16 @@ def test_a_crash_behind_a_tick_loses_and_doubles_nothing(plain_lake: Config, mon
         initialise.init(config)
         sql(config, "begin; insert into b values (2, 'prepared'); prepare transaction 'p'")
         asynchronous = "set synchronous_commit = off; insert into b values ({}, 'asynchronous')"
+
+        def going_down(*_: object) -> None:
+            sql(config, asynchronous.format(5))
+            server.stop(True)
+
         with psycopg.connect(server.conninfo()) as left:
             left.execute("insert into b values (3, 'open')")
             sql(config, asynchronous.format(4))
             with monkeypatch.context() as patch, pytest.raises(psycopg.OperationalError):
-                patch.setattr(change_log, "purge", lambda *_: (sql(config, asynchronous.format(5)), server.stop(True)))
+                patch.setattr(change_log, "purge", going_down)
                 slot_drain.drain(config)
             left.close()
         server.start()

@@ -17,6 +17,7 @@ from toolkit.lake.ledger import Ledger
 from toolkit.source import connection, install, preflight, slot
 from toolkit.values.config import CheckConfig, Config
 from toolkit.values.errors import HistoryDiverged, PreflightFailed, SlotError, UnreadableChange
+from toolkit.values.lsn import Lsn
 
 __all__ = ["plain_lake"]
 pytestmark = pytest.mark.postgres
@@ -240,7 +241,7 @@ def test_rows_that_the_publications_did_not_agree_on_can_be_left_out(config: Con
         slot_drain.drain(two)
     assert refused.value.lsn is not None
     sql(config, "alter publication b set table t, w")
-    skipped_transaction.skip(two, refused.value.lsn)
+    skipped_transaction.skip(two, Lsn(refused.value.lsn or 0))
     _write(config, 3)
     slot_drain.drain(two)
     assert [of(two, t).comparable for t in "tuw"] == [False] * 3
@@ -255,5 +256,5 @@ def test_the_ledger_names_the_publications(config: Config) -> None:
     initialise.init(two)
     last = Ledger(two).last()
     with connection.connect(two) as conn:
-        oids = dict(conn.execute("select pubname::text, oid::int8 from pg_publication").fetchall())
+        oids: dict[str, int] = dict(conn.execute("select pubname::text, oid::int8 from pg_publication").fetchall())
     assert last is not None and last.identity.publications == oids

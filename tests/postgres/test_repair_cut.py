@@ -94,7 +94,8 @@ def test_ddl_that_holds_a_table_when_it_is_sized_is_waited_for_with_a_bound(
     """Without a default to print, the first to open the table was pg_relation_size, and it waited without end."""
     initialise.init(config)
     config = config.model_copy(update={"snapshot": config.snapshot.model_copy(update={"lock_seconds": 0.5})})
-    taken, pieces, refusals = ticks.exact_cut, snapshot_rows.pieces, []
+    taken, pieces = ticks.exact_cut, snapshot_rows.pieces
+    refusals: list[str] = []
     with psycopg.connect(
         config.source.conninfo, application_name="migration", options="-c idle_in_transaction_session_timeout=5s"
     ) as holder:

@@ -54,7 +54,7 @@ def test_rows_are_found_by_keys_of_every_built_in_type(source: Config) -> None:
 
         rows = read(snapshot_rows.Images(), (1,))
         for n, name in enumerate(names, 1):
-            texts = sorted({row[n] for row in rows if row[n] is not None})
+            texts = sorted({text for row in rows if (text := row[n]) is not None})
             assert texts, name
             keys = texts[::2]
             found = read(snapshot_rows.Images("U", keys=(*((k,) for k in keys), ("'\\ no value\n",))), (n + 1,))

@@ -433,7 +433,8 @@ def test_a_new_generation_has_a_log_of_its_own(config: Config, monkeypatch: pyte
         with pytest.raises(Killed):
             initialise.init(config, new_generation=True)
     ledger = Ledger(config)
-    assert ledger.last().generation == 2
+    last = ledger.last()
+    assert last is not None and last.generation == 2
     assert (of(config, "a").state, of(config, "a").from_lsn) == ("ok", None)  # the gap was the other generation's
     done = initialise.init(config)  # goes on in the generation that was begun
     assert (done.generation, list(done.rows)) == (2, ["public.b"])

@@ -93,16 +93,14 @@ def slot_then_killed(patch: pytest.MonkeyPatch) -> Iterator[None]:
     @contextmanager
     def create(*arguments: Any, **named: Any) -> Iterator[Any]:
         with whole(*arguments, **named) as cut:
-            yield cut if named.get("temporary") else _raise()
+            if not named.get("temporary"):
+                raise Killed
+            yield cut
 
     with patch.context() as inner:
         inner.setattr(slot, "create_slot", create)
         with pytest.raises(Killed):
             yield
-
-
-def _raise() -> None:
-    raise Killed
 
 
 def _proven_whole(config: Config) -> None:

@@ -111,6 +111,7 @@ def test_trap_150_the_stream_needs_no_search_path_and_a_check_names_the_function
         with row_lines.inside_snapshot(conn, None, seconds=5):
             taken = parity._read(Source(world.config, conn), other, unread)
         assert taken.figures is None
+        assert taken.reason is not None
         assert re.fullmatch(
             r"function helper\(text\) does not exist; name its schema .* set search_path = .*", taken.reason
         )

@@ -21,6 +21,7 @@ from toolkit.rawlog.event import StreamMessage
 from toolkit.values import config as configuration
 from toolkit.values.config import Config
 from toolkit.values.errors import UnreadableChange
+from toolkit.values.lsn import Lsn
 
 __all__ = ["plain_lake"]
 pytestmark = [pytest.mark.postgres, pytest.mark.long, pytest.mark.parametrize("pg", ["pg18"], indirect=True)]
@@ -61,7 +62,7 @@ def test_trap_030_a_value_too_large_for_its_text(config: Config) -> None:
             slot_drain.drain(config)
         assert Ledger(config).last() == last, "nothing is skipped unasked"
         assert refused.value.lsn is not None and f"`cdc drain --skip {refused.value.lsn}`" in str(refused.value)
-        skipped_transaction.skip(config, refused.value.lsn)
+        skipped_transaction.skip(config, Lsn(refused.value.lsn))
     slot_drain.drain(config)
     assert of(config, "t").state == "stale"
     left = copy.repair(config, ["public.t"]).left_out

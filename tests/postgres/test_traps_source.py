@@ -353,7 +353,7 @@ def test_trap_023_wal_that_may_go_at_the_next_checkpoint(own: EmbeddedServer, pl
                     assert state is not None
                     if state.wal_status == "unreserved":
                         break
-                assert state.wal_status == "unreserved"
+                assert state is not None and state.wal_status == "unreserved"
             assert any("drain now" in str(d.remedy) for d in diagnosis._source(config))
             slot_drain.drain(config)
             with connection.connect(config) as conn:
@@ -427,7 +427,7 @@ def test_trap_026_a_restored_copy_is_refused_before_and_after_it_overtook(
             sql(config, "insert into public.a select i, 'after' from generate_series(-9, -1) i")
         for bounds in ({"max_changes": 1}, {"upto": Lsn(last.complete_to + 8)}):
             with refused():
-                slot_drain.drain(config, **bounds)  # type: ignore[arg-type]
+                slot_drain.drain(config, **bounds)
         assert Ledger(config).last() == last
         done = initialise.init(config, new_generation=True)
         assert done.generation == 2
@@ -446,6 +446,7 @@ def test_trap_009_a_beacon_is_always_outstanding(config: Config) -> None:
     assert len(found) == 3
     sql(config, "insert into public.a values (10, 'ten')")
     with connection.connect(config) as conn:
+        assert last is not None
         noted = replace(last, batch_id=last.batch_id + 1, beacon_lsn=slot.flush_lsn(conn))  # others flushed meanwhile
     Ledger(config).append_empty(noted)
     sql(config, "insert into public.a values (11, 'eleven')")

@@ -186,7 +186,8 @@ def test_a_reader_sees_proven_rows_only_through_a_swap_and_a_kill(shop: Shop, mo
 def test_readers_meet_proofs_only_while_checks_swap(shop: Shop) -> None:
     shop.build(1)
     shop.publish()
-    stop, wrong, seen = threading.Event(), [], Counter[tuple[int, int]]()
+    stop, seen = threading.Event(), Counter[tuple[int, int]]()
+    wrong: list[object] = []
 
     def read() -> None:
         try:

@@ -146,7 +146,7 @@ def test_driver_events_and_files_are_in_the_same_commit(
     before = reads.snapshot_id(lake, "raw.events")
     files = [tmp_path / "a.arrow", tmp_path / "b.arrow", tmp_path / "c.parquet"]
     commit(1, StubTask(1, 2), events=[gap], arrow_files=files)
-    counts = dict(spark.table("raw.events").groupBy("kind").count().collect())
+    counts: dict[str, int] = dict(spark.table("raw.events").groupBy("kind").count().collect())
     assert counts == {"row": 11, "gap": 1, "batch": 1}
     parents = spark.table("raw.events.snapshots").where(f"parent_id = {before}").count()
     assert parents == 1

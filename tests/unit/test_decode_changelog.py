@@ -14,7 +14,8 @@ pytestmark = pytest.mark.unit
 
 
 def _images(texts: list[str | None], attnums: list[int], width: int, absent: tuple[int, ...] = ()) -> list[object]:
-    return logged_rows.record_images(pa.array(texts, pa.string()), attnums, width, absent).to_pylist()
+    images = logged_rows.record_images(pa.array(texts, pa.string()), attnums, width, absent)
+    return list(images.to_pylist())
 
 
 def test_quotes_backslashes_newlines_null_and_empty() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> None:
     events = made.events()
     shape = made.snapshots()[-1]
     shape["columns"] = [*shape["columns"], made.column(5, "note", "bigint", comment="again")]
-    base = {"batch_id": 1, "generation": 1, "commit_lsn": 0x7000 - 8, "ordinal": 1, "end_lsn": 0x7000}
+    base: dict[str, Any] = {"batch_id": 1, "generation": 1, "commit_lsn": 0x7000 - 8, "ordinal": 1, "end_lsn": 0x7000}
     payload = {"event": "ddl_command_end", "tag": "ALTER TABLE", "role": "eve", "sql": "alter table ...", "tables": []}
     events.append(Event(**base, kind="ddl", payload=json.dumps(payload)))
     events.append(Event(**base, kind="schema", relid=made.RELID, schema_id=8, payload=json.dumps(shape)))

@@ -201,7 +201,7 @@ def _texts(tree: ast.AST) -> list[str]:
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
-            found.append("".join(p.value if isinstance(p, ast.Constant) else "x" for p in node.values))
+            found.append("".join(str(p.value) if isinstance(p, ast.Constant) else "x" for p in node.values))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings | parts:
             found.append(node.value)
     return found
@@ -211,7 +211,11 @@ def _on_spark(node: ast.Attribute) -> bool:
     """Say whether an attribute is one of a Spark session: a name like `spark`, or the call that opens one."""
     owner = node.value
     name = owner.func if isinstance(owner, ast.Call) else owner
-    return (getattr(name, "attr", None) or getattr(name, "id", "")).lstrip("_") in {"spark", "own_session", "session"}
+    return str(getattr(name, "attr", None) or getattr(name, "id", "")).lstrip("_") in {
+        "spark",
+        "own_session",
+        "session",
+    }
 
 
 def _statements(path: str, text: str) -> list[str]:
