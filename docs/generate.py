@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from toolkit.cli import main
 from toolkit.history import effects
 from toolkit.lake import check_results, proofs
-from toolkit.lake.tables import STATES
+from toolkit.lake.tables import PLANS, STATES
 from toolkit.quality import report
 from toolkit.rawlog.arrow import EVENT_SCHEMA
 from toolkit.rawlog.event import Kind
@@ -102,6 +102,7 @@ EVENT_COLUMNS = {
 META_COLUMNS = {
     "_cdc_text": "Texts of the cells that the column's type cannot hold, by column name (`map<string,string>`).",
     "_cdc_from_lsn": "`history` only: first LSN at which the row version is valid.",
+    "_cdc_doubtful": "`history` only: whether the row version is unverified, because it overlaps a gap.",
     "_cdc_to_lsn": "`history` only: LSN from which it is no longer valid; NULL for a current one.",
 }
 OPS_TABLES = {
@@ -109,8 +110,33 @@ OPS_TABLES = {
     check_results.RESULTS: "Every result of every check.",
     check_results.ROWS: "Every row that a check found to differ, with the cells of both sides as PostgreSQL text.",
     STATES: "What `ops.tables` shows, and the newest batch that was judged.",
+    PLANS: "How each table is built from the log; macros render it. One row for each table and layer.",
 }
 OPS_COLUMNS = {
+    "relid": "OID of the table.",
+    "table": "Name of the table on the source, as `schema.table`.",
+    "table_name": "Name of the table on the source, as `schema.table`.",
+    "generation": "Generation of the log.",
+    "proven_at": "Time of the check that proved the rows at `lsn`.",
+    "tag": "Tag that keeps the table snapshot.",
+    "rows": "Number of rows that were compared; in `ops.published` at the last full proof.",
+    "status": "Result of the check: identical, different, stale or not_taken.",
+    "proof": "Kind of the check: full, incremental or carried.",
+    "identical": "Number of rows that are equal on both sides.",
+    "modified": "Number of rows whose cells differ.",
+    "added": "Number of rows that only the lake has.",
+    "removed": "Number of rows that only the source has.",
+    "published": "Whether the view of `published` moved to this check.",
+    "state": "ok, stale or dropped.",
+    "reason": "Why the table is not proven, or not `ok`.",
+    "remedy": "Command or step that repairs it.",
+    "checked_lsn": "LSN of the last check.",
+    "schema_id": "Newest schema version of the table.",
+    "source": "Cells of the row on the source, as PostgreSQL text, by column.",
+    "lake": "Cells of the row in the lake, as PostgreSQL text, by column.",
+    "layer": "`current` or `history`.",
+    "upto": "LSN up to which the plan includes events.",
+    "plan": "JSON of the plan: columns, segments, gaps and names.",
     "lsn": "LSN of the check; in `ops.published` of the proof that the view shows.",
     "relation": "Name in `current` and `published` at the proof.",
     "snapshot_id": "Table snapshot of `current` that was compared.",
@@ -359,9 +385,7 @@ def tables() -> str:
                     parts.append(_table(("column", "meaning"), *named))
     for name, text in OPS_TABLES.items():
         parts.append(f"## {name}\n\n{text}\n")
-        kept = [
-            (f"`{key}`", f"`{kind}`", OPS_COLUMNS.get(key, "")) for key, kind in check_results.COLUMNS[name].items()
-        ]
+        kept = [(f"`{key}`", f"`{kind}`", OPS_COLUMNS[key]) for key, kind in check_results.COLUMNS[name].items()]
         parts.append(_table(("column", "type", "meaning"), *kept))
     parts.append("## ops.proofs\n\nA view of `ops.published` with LSNs as text and the age of each proof.\n")
     return "\n".join(parts)
