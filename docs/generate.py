@@ -126,6 +126,7 @@ OPS_COLUMNS = {
     "modified": "Number of rows whose cells differ.",
     "added": "Number of rows that only the lake has.",
     "removed": "Number of rows that only the source has.",
+    "orphans": "Number of rows without the row that they reference, when a check last counted them.",
     "published": "Whether the view of `published` moved to this check.",
     "state": "ok, stale or dropped.",
     "reason": "Why the table is not proven, or not `ok`.",

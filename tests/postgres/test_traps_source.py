@@ -443,10 +443,9 @@ def test_trap_009_a_beacon_is_always_outstanding(config: Config) -> None:
         last = Ledger(config).last()
         assert last is not None and last.beacon_lsn is not None and last.beacon_lsn > last.complete_to
         found.add(last.beacon)
-    assert len(found) == 3
+    assert len(found) == 3 and last is not None
     sql(config, "insert into public.a values (10, 'ten')")
     with connection.connect(config) as conn:
-        assert last is not None
         noted = replace(last, batch_id=last.batch_id + 1, beacon_lsn=slot.flush_lsn(conn))  # others flushed meanwhile
     Ledger(config).append_empty(noted)
     sql(config, "insert into public.a values (11, 'eleven')")
