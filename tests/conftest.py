@@ -7,6 +7,7 @@ import importlib.util
 import os
 import platform
 import random
+import time
 
 import pytest
 
@@ -17,6 +18,25 @@ _SHOWN = ("pyspark", "pyiceberg", "psycopg", "dbt-core", "great-expectations", "
 #: One seed for the whole run; give it again to repeat a failure.
 SEED = int(os.environ.get("CDC_TEST_SEED", "0")) or random.SystemRandom().randint(1, 2**31)
 os.environ["CDC_TEST_SEED"] = str(SEED)  # for the workers of a parallel run
+#: Seconds after which a run starts no further test; 0 for no limit. The order of the files is then that of the seed, so
+#: that runs with a limit reach all tests in the course of time.
+BUDGET = float(os.environ.get("CDC_TEST_BUDGET_SECONDS", "0"))
+_BEGUN = time.monotonic()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the files of a run with a limit into the order of its seed."""
+    if BUDGET:
+        files = sorted({str(item.path) for item in items})
+        random.Random(SEED).shuffle(files)
+        items.sort(key=lambda item: files.index(str(item.path)))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Start no test after the limit, and say so."""
+    if BUDGET and time.monotonic() - _BEGUN > BUDGET:
+        pytest.skip(f"CDC_TEST_BUDGET_SECONDS={BUDGET:.0f} are over: make test-wide without a limit runs all")
 
 
 def pytest_report_header() -> list[str]:

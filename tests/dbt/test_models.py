@@ -80,7 +80,7 @@ def test_incremental_equals_rebuild_equals_oracle(built: Lake, seed: int, kinds:
     for walk in walks[1::2]:
         source.create(walk.table)
     source.commit()
-    seen = Counter[str]()
+    seen, merged = Counter[str](), set[str]()
     middle = 0
     # Twice, and again where chance has led every table to the same way of building.
     for count in (40, 4, 1, 1, 1, 1):
@@ -93,11 +93,13 @@ def test_incremental_equals_rebuild_equals_oracle(built: Lake, seed: int, kinds:
         built.append(source)
         result = built.build()
         seen.update(actions(result).values())
+        merged |= {name for name, action in actions(result).items() if action == "merge"}
         check_current(built, source, tables)
         middle = middle or source.lsn
     for table in tables:
         check_history(built, source, table)
     assert seen["merge"] and seen["rebuild"]
+    assert {name.partition(".")[0] for name in merged} == {"current", "history"}
 
     assert not rebuilt(built.build())
     forced = built.build(dbt_args=["--full-refresh"], select=["current"])

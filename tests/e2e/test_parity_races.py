@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -16,10 +17,11 @@ from toolkit.build import dbt_run
 from toolkit.capture import copy, initialise, slot_drain
 from toolkit.cli import main
 from toolkit.demo.server import EmbeddedServer
-from toolkit.lake import session
+from toolkit.lake import plans, session
 from toolkit.lake.ledger import Ledger
 from toolkit.quality import parity, published, row_classes
 from toolkit.quality.report import CheckReport, TableCheck
+from toolkit.rawlog.plan import Layer
 from toolkit.values.config import CheckConfig, Config, SourceConfig
 from toolkit.values.resources import ROOT
 
@@ -97,13 +99,16 @@ def _unheard(config: Config) -> Iterator[None]:
 def test_a_run_of_dbt_from_before_the_cut_is_no_difference(source: Config) -> None:
     """`dbt run` takes no lease: it fixes its position, and reaches a table when a check has built it further."""
     ledger = Ledger(source)
-    assert ledger.schema_versions()  # the reading is of now
+    names = {v.table.relid: v.history_name for v in ledger.latest_versions().values()}  # the reading is of now
+    relations = {(Layer.CURRENT, relid): f"current.{name}" for relid, name in names.items()}
     _sql(source, "insert into public.item values (1000, 1)")
 
     def late(*arguments: str) -> Any:
         def build(config: Config, *, select: Sequence[str] | None = None) -> None:
             dbt_run.build(config, select=select)
-            dbt_run._invoke(config, ledger, ["run", "--select", "current__public__item", *arguments])
+            show = partial(plans.show, session.session(config), ledger, None, relations)
+            show()
+            dbt_run._invoke(config, ["run", "--select", "current__public__item", *arguments], show)
 
         return build
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support_history import column, snapshot
-from toolkit.lake.applied import Applied, Commit, Foreign, _commits
+from toolkit.lake.applied import Applied, Commit, Foreign, commits
 from toolkit.lake.evidence import Row, RowEvent
 from toolkit.quality.cause import Account, _cause, remedy
 from toolkit.quality.differing_rows import FEW
@@ -141,13 +141,13 @@ def test_commits_are_told_apart_by_who_made_them() -> None:
         ],
         "refs": {"main": {"type": "branch", "snapshot-id": 4}, "g1": {"type": "tag", "snapshot-id": 2}},
     }
-    found = Applied(True, tuple(_commits(metadata)))
+    found = Applied(True, tuple(commits(metadata)))
     assert [c.snapshot_id for c in found.commits] == [4, 3, 2, 1]
     assert found.build == Commit(2, 3, Lsn(90), ("g1",), False)
     assert [(f.before.snapshot_id, [c.snapshot_id for c in f.commits]) for f in found.foreign(None)] == [(3, [4])]
     assert [c.snapshot_id for c in found.since(2) or ()] == [4, 3]
     assert found.since(99) is None
-    assert Applied(True, tuple(_commits({"current-snapshot-id": None}))).snapshot_id is None
+    assert Applied(True, tuple(commits({"current-snapshot-id": None}))).snapshot_id is None
 
 
 def test_whatever_somebody_else_wrote_since_the_proof_is_known() -> None:

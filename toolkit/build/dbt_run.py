@@ -7,13 +7,15 @@ import io
 import json
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake.proofs import found_wrong
-from toolkit.rawlog.states import State, TableState, live_tables, states_at
+from toolkit.rawlog.plan import Layer
+from toolkit.rawlog.states import State, TableState, states_at
 from toolkit.values import progress
 from toolkit.values.errors import BuildFailed, UnknownTable
 from toolkit.values.lsn import Lsn
@@ -84,19 +86,26 @@ def build(
         raise BuildFailed(f"LSN {as_of} is not in the log yet: it is complete to {last.complete_to}; run cdc drain")
     as_of = None if as_of is None else ledger.exact_at(as_of)
     synced = models_sync.sync(config, as_of=as_of)
-    session(config)
     tables.ensure_judged(own_session(config), config)
     plans.write(ledger)
     table_states.write(ledger)
     arguments = ["run", *_selection(select), *dbt_args]
-    quiet: list[ModelResult] = []
-    if as_of is None and not select and not dbt_args:
-        _evolve(config, ledger)
-        # A quiet table costs a model a second of dbt, only to find nothing to do.
-        quiet = _quiet(config, ledger, synced.tables)
-        arguments += ["--exclude", *(model.name.replace(".", "__", 1) for model in quiet)] if quiet else []
+    schema = f"asof_{as_of.tag}" if as_of is not None else "current"
+    relations = {
+        (layer, relid): f"{schema if layer == Layer.CURRENT else layer}.{name}"
+        for relid, name in synced.models.items()
+        for layer in Layer
+    }
+    whole = as_of is None and not select and not dbt_args
+    if whole:
+        _evolve(config, ledger, relations)
+    show = partial(plans.show, session(config), ledger, as_of, relations)
+    found = show()
+    # A quiet table costs a model a second of dbt, only to find nothing to do.
+    quiet = [ModelResult(name, "skip", "nothing new", 0.0) for name, model in found.items() if whole and model.quiet]
+    arguments += ["--exclude", *(model.name.replace(".", "__", 1) for model in quiet)] if quiet else []
     try:
-        results, own_failed = _invoke(config, ledger, arguments, as_of=as_of)
+        results, own_failed = _invoke(config, arguments, show, as_of=as_of)
     finally:
         if as_of is not None:
             models_sync.sync(config)  # dbt by itself must not find the models of then
@@ -112,7 +121,7 @@ def build(
         lsn=as_of if as_of is not None else last.complete_to,
         batch_id=last.batch_id,
         events_snapshot_id=snapshot,
-        schema=f"asof_{as_of.tag}" if as_of is not None else "current",
+        schema=schema,
         models=(*models, *quiet),
         stale=stale,
         own_failed=own_failed,
@@ -128,32 +137,20 @@ def _stale(config: Config, ledger: Ledger, as_of: Lsn | None, select: Sequence[s
     return tuple(state for table, state in found if not named or lake_table(table.schema, table.name) in named)
 
 
-def _quiet(config: Config, ledger: Ledger, names: Sequence[str]) -> list[ModelResult]:
-    """The models of tables with nothing new."""
-    from toolkit.lake.applied import behind
-    from toolkit.lake.session import own_session
-
-    tables = [t for t in live_tables(ledger) if lake_table(t.schema, t.name) in names]
-    late = {layer: behind(config, own_session(config), ledger, tables, layer) for layer in ("current", "history")}
-    return [
-        ModelResult(f"{layer}.{name}", "skip", "nothing new", 0.0)
-        for layer, found in late.items()
-        for name in names
-        if name not in found
-    ]
-
-
-def _evolve(config: Config, ledger: Ledger) -> None:
+def _evolve(config: Config, ledger: Ledger, relations: Mapping[tuple[Layer, int], str]) -> None:
     """Schema changes without rewriting a table, each at its own LSN: the rows before it are merged in first."""
     from toolkit.build import schema_changes
+    from toolkit.lake import plans
+    from toolkit.lake.session import session
 
     for number in range(_PASSES + 1):
         pending = schema_changes.evolve(config, ledger)
         if not pending or number == _PASSES:
             return
         upto = min(p.upto for p in pending)
-        names = [f"current__{p.alias}" for p in pending if p.upto == upto]
-        _invoke(config, ledger, ["run", "--select", *names], upto=upto)
+        show = partial(plans.show, session(config), ledger, upto, relations)
+        show()
+        _invoke(config, ["run", "--select", *(f"current__{p.alias}" for p in pending if p.upto == upto)], show)
 
 
 def _selection(select: Sequence[str] | None) -> list[str]:
@@ -166,18 +163,15 @@ def _selection(select: Sequence[str] | None) -> list[str]:
 
 
 def _invoke(
-    config: Config, ledger: Ledger, arguments: list[str], *, as_of: Lsn | None = None, upto: Lsn | None = None
+    config: Config, arguments: list[str], show_again: Callable[[], object], *, as_of: Lsn | None = None
 ) -> tuple[list[Any], tuple[str, ...]]:
-    """Run dbt at the position of the ledger, at an earlier one (`upto`), or into a schema of its own (`as_of`).
+    """Run dbt at the position of the plans that are shown, or into a schema of its own (`as_of`).
 
     Gives the results, and what failed of the user's own models and hooks in the project. A project that cannot be read
-    because of what is the user's, or whose own hook fails, is run without all that.
+    because of what is the user's, or whose own hook fails, is run without all that, on plans that are shown again.
     """
     from toolkit.build import project
-    from toolkit.lake import plans
-    from toolkit.lake.session import session
 
-    plans.show(session(config), ledger, as_of if as_of is not None else upto)
     options = ["--profiles-dir", str(config.project_dir), "--log-path", str(config.work_dir / "dbt")]
     options += ["--quiet", "--no-use-colors", "--log-level-file", "none"]
     if as_of is not None:
@@ -189,7 +183,7 @@ def _invoke(
     if unread or any(r.node.resource_type == "operation" for r in own):  # a failed hook, which skips what follows it
         own_failed = own_failed or [f"no model of the user's was run: {_line(str(exception))}"]
         done = {r.node.unique_id: r for r in results if r.status == "success"}
-        plans.show(session(config), ledger, as_of if as_of is not None else upto)
+        show_again()
         with tempfile.TemporaryDirectory(prefix="dbt-", dir=config.work_dir) as folder:
             project.copy_shared(config.project_dir, Path(folder))
             exception, results = _dbt([*arguments, "--project-dir", folder, *options])

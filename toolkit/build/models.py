@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,8 @@ _HEADER = "made by `cdc models sync`; changes here are lost"
 class SyncResult:
     """What a sync changed. Paths are relative to the dbt project."""
 
-    tables: tuple[str, ...]  # aliases of all tables that are there and have models
+    models: Mapping[int, str]  # names of the tables that have a model, by relid
+    tables: tuple[str, ...]  # those of them that exist at the source
     written: tuple[str, ...]
     removed: tuple[str, ...]
 
@@ -83,12 +84,12 @@ def write(config: Config, versions: Iterable[SchemaVersion]) -> SyncResult:
             )
             files[folder / f"{layer}__{alias}.yml"] = _dump(_properties(table, layer, alias))
     try:
-        return _apply(project, files, tuple(v.history_name for v in found if not v.table.dropped))
+        return _apply(project, files, found)
     except OSError as error:
         raise LakeError(f"writing models into {project}: {error.strerror}; change its permissions") from None
 
 
-def _apply(project: Path, files: dict[Path, str], aliases: tuple[str, ...]) -> SyncResult:
+def _apply(project: Path, files: dict[Path, str], versions: Sequence[SchemaVersion]) -> SyncResult:
     written, removed = [], []
     for path, text in files.items():
         target = project / path
@@ -106,7 +107,9 @@ def _apply(project: Path, files: dict[Path, str], aliases: tuple[str, ...]) -> S
             if path not in files:
                 found.unlink()
                 removed.append(str(path))
-    return SyncResult(aliases, tuple(written), tuple(removed))
+    models = {v.table.relid: v.history_name for v in versions}
+    there = tuple(v.history_name for v in versions if not v.table.dropped)
+    return SyncResult(models, there, tuple(written), tuple(removed))
 
 
 def profile(config: Config) -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: Kinds of events that change what a table holds or how it is built.
 CHANGING = "('row', 'truncate', 'schema', 'baseline')"
 #: And those that change what `history` says of its rows.
-_BUILT_FROM = "('row', 'truncate', 'schema', 'baseline', 'gap')"
+BUILT_FROM = "('row', 'truncate', 'schema', 'baseline', 'gap')"
 #: Spark's names of Iceberg's types, where they are others.
 _SPARK = {"long": "bigint", "timestamp": "timestamp_ntz", "timestamptz": "timestamp"}
 _REWRITE = "replace"  # operation of a compaction: other files, the same rows
@@ -99,10 +99,11 @@ class Applied:
 def applied(config: Config, table: TableVersion, layer: str = "current") -> Applied:
     """Where the table stands and how it got there."""
     found = reads.metadata(config, f"{layer}.{lake_table(table.schema, table.name)}")
-    return Applied(found is not None, tuple(_commits(found)) if found is not None else ())
+    return Applied(found is not None, tuple(commits(found)) if found is not None else ())
 
 
-def _commits(metadata: dict[str, Any]) -> Iterator[Commit]:
+def commits(metadata: dict[str, Any]) -> Iterator[Commit]:
+    """Give the commits of a table from its metadata, newest first."""
     snapshots = {s["snapshot-id"]: s for s in metadata.get("snapshots") or ()}
     tags: dict[int, list[str]] = {}
     for name, ref in (metadata.get("refs") or {}).items():
@@ -190,7 +191,7 @@ def news(spark: SparkSession, ledger: Ledger, built: Mapping[int, Commit | None]
         rows = spark.sql(
             f"SELECT relid, max(batch_id), max(commit_lsn) FROM {EVENTS} VERSION AS OF {ledger.snapshot_id()}"
             f" WHERE (batch_id > {floor} OR relid IN ({relids}) AND commit_lsn >= {low})"
-            f" AND kind IN {_BUILT_FROM} GROUP BY relid"
+            f" AND kind IN {BUILT_FROM} GROUP BY relid"
         ).collect()
         newest = {relid: (batch, commit) for relid, batch, commit in rows}
     return News(floor, ends, frozenset(inside), newest)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from toolkit.lake import check_results
+from toolkit.lake import check_results, targets
 from toolkit.lake.tables import PLANS
 from toolkit.rawlog.plan import plans
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from toolkit.lake.targets import Found
+    from toolkit.rawlog.batch import BatchRecord
+    from toolkit.rawlog.plan import Layer, TablePlan
     from toolkit.rawlog.store import LogReader
     from toolkit.values.lsn import Lsn
 
@@ -29,19 +35,39 @@ def rows(ledger: LogReader, upto: Lsn | None = None) -> list[dict[str, Any]]:
     if last is None:
         return []
     end = last.complete_to if upto is None else upto
-    at = {"generation": last.generation, "batch_id": last.batch_id, "upto": int(end)}
-    return [{"layer": str(p.layer), "relid": p.relid, "plan": p.to_json(), **at} for p in plans(ledger, end)]
+    return [_row(last, plan, end) for plan in plans(ledger, end)]
 
 
-def show(spark: SparkSession, ledger: LogReader, upto: Lsn | None = None) -> None:
-    """Make the view of the plans for a run of dbt in this session, at the ledger's table snapshot of `raw.events`."""
+def _row(last: BatchRecord, plan: TablePlan, upto: Lsn) -> dict[str, Any]:
+    at = {"generation": last.generation, "batch_id": last.batch_id, "upto": int(upto)}
+    return {"layer": str(plan.layer), "relid": plan.relid, "plan": plan.to_json(), **at}
+
+
+def show(
+    spark: SparkSession, ledger: LogReader, upto: Lsn | None, relations: Mapping[tuple[Layer, int], str]
+) -> dict[str, Found]:
+    """Make the view of the plans for a run of dbt in this session, at the ledger's table snapshot of `raw.events`.
+
+    `relations` are the tables that the models make, as `schema.name`. The view also has what the model of each finds,
+    which is returned by these names.
+    """
     import pyarrow as pa
 
-    found = check_results.to_arrow(PLANS, rows(ledger, upto))
+    last = ledger.last()
+    assert last is not None
+    end = last.complete_to if upto is None else upto
+    planned = list(plans(ledger, end))
+    named = ((plan, relations.get((plan.layer, plan.relid))) for plan in planned)
+    models = [(plan, name) for plan, name in named if name is not None]
+    found = dict(zip((name for _, name in models), targets.find(spark, ledger, end, models), strict=True))
+    texts = {(p.layer, p.relid): json.dumps(asdict(found[name])) for p, name in models}
+    table = check_results.to_arrow(PLANS, [_row(last, plan, end) for plan in planned])
     # A snapshot id is too large for what dbt makes of a number.
-    snapshot = pa.array([f"s{ledger.snapshot_id()}"] * found.num_rows, pa.string())
+    table = table.append_column("snapshot", pa.array([f"s{ledger.snapshot_id()}"] * table.num_rows, pa.string()))
+    table = table.append_column("found", pa.array([texts.get((p.layer, p.relid)) for p in planned], pa.string()))
     # From Arrow it is a local relation: a model reads its plan without a job.
-    spark.createDataFrame(found.append_column("snapshot", snapshot)).createOrReplaceTempView(RUN_VIEW)
+    spark.createDataFrame(table).createOrReplaceTempView(RUN_VIEW)
+    return found
 
 
 __all__ = ["RUN_VIEW", "rows", "show", "write"]

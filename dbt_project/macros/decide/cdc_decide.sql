@@ -1,10 +1,10 @@
-{% macro cdc_decide(plan, mergeable=true) %}
+{% macro cdc_decide(plan) %}
   {% set p = plan.position %}
   {% if flags.WHICH not in ['run', 'build'] %}{% do return({'action': 'rebuild', 'reason': 'compiled only'}) %}{% endif %}
   {% if not plan.known %}{% do return({'action': 'skip', 'reason': 'not captured at this LSN'}) %}{% endif %}
   {% if not plan.segments %}{% do return({'action': 'skip', 'reason': 'dropped at the source'}) %}{% endif %}
   {% if var('as_of_lsn', none) is not none %}{% do return({'action': 'rebuild', 'reason': 'as of an LSN'}) %}{% endif %}
-  {% set target = cdc_target_state(cdc_existing()) %}
+  {% set target = plan.found.target if plan.found else cdc_target_state(cdc_existing()) %}
   {% if flags.FULL_REFRESH %}{% do return({'action': 'rebuild', 'reason': 'full refresh'}) %}{% endif %}
   {% if target is none %}{% do return({'action': 'rebuild', 'reason': 'no table with a position'}) %}{% endif %}
   {% if (target.relid, target.generation) != (plan.relid, p.generation) %}
@@ -25,7 +25,7 @@
     {% do return({'action': 'rebuild', 'reason': 'a baseline, a truncate or a schema version'}) %}
   {% elif news.low < target.lsn %}
     {% do return({'action': 'rebuild', 'reason': 'new events below the applied position'}) %}
-  {% elif not mergeable or not plan.segments[-1].key %}
+  {% elif not plan.segments[-1].key %}
     {% do return({'action': 'rebuild', 'reason': 'new events'}) %}
   {% endif %}
   {% do return({'action': 'merge', 'reason': 'new events', 'target': target, 'news': news}) %}

@@ -1,6 +1,6 @@
 {% macro cdc_header(plan, decision) -%}
 -- cdc {{ tojson({'action': decision.action, 'reason': decision.reason, 'relid': plan.relid, 'upto': plan.position.get('upto'),
                   'batch': plan.position.get('batch'), 'generation': plan.position.get('generation'),
-                  'schema_id': plan.get('schema_id'), 'comment': plan.get('comment'),
+                  'schema_id': plan.get('schema_id'), 'layer': plan.get('layer'), 'comment': plan.get('comment'),
                   'target': decision.get('target')}, sort_keys=true) }}
 {% endmacro %}

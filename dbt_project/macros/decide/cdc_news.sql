@@ -1,5 +1,9 @@
 {% macro cdc_news(plan, target) %}
   {% set p = plan.position %}
+  {% if plan.found %}
+    {% set news = plan.found.news %}
+    {% do return(dict(news, facts=cdc_facts(news.toast, news.moved, news.chained))) %}
+  {% endif %}
   {% if target.batch == p.batch and target.lsn == p.upto %}{% do return({'n': 0}) %}{% endif %}
   {# cdc_activity tells batches apart, not the positions inside the batch that the target stopped in. #}
   {% set source = 'cdc_activity' if p.batch - 50 < target.batch < p.batch else

@@ -1,7 +1,7 @@
-{% macro cdc_replace(relation, decision, sql, version_properties) -%}
+{% macro cdc_replace(relation, decision, sql) -%}
 create or replace table {{ relation }} using iceberg
 {% if decision.comment %}comment {{ cdc_literal(decision.comment) }}
 {% endif %}tblproperties ('cdc.relid' = '{{ decision.relid }}', 'cdc.schema-id' = '{{ decision.schema_id }}', 'cdc.generation' = '{{ decision.generation }}',
-  {{ version_properties }})
+  'format-version' = '3', 'write.delete.mode' = 'merge-on-read', 'write.update.mode' = 'merge-on-read', 'write.merge.mode' = 'merge-on-read')
 as {{ sql }}
 {%- endmacro %}

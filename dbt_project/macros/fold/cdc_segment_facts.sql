@@ -1,4 +1,8 @@
 {% macro cdc_segment_facts(plan, segment) %}
+  {% if plan.found and plan.found.whole %}
+    {% set whole = plan.found.whole %}
+    {% do return(cdc_facts(whole.toast, whole.moved, whole.chained)) %}
+  {% endif %}
   {% set row = cdc_rows("select array_join(array_sort(array_distinct(flatten(collect_set(unchanged)))), ','),"
       ~ " count_if(op = 'U' and old_kind is not null),"
       ~ " count_if(op = 'U' and old_kind is not null and size(unchanged) > 0)"

@@ -1,5 +1,5 @@
 {% macro cdc_current(relid) -%}
-  {{ config(materialized='cdc_current') }}
+  {{ config(materialized='cdc_table') }}
   {%- if not execute -%}select 1 from {{ cdc_log() }}{%- else -%}
   {%- set plan = cdc_plan(relid, 'current') -%}
   {%- set decision = cdc_decide(plan) -%}

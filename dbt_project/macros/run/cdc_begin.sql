@@ -11,7 +11,7 @@
     {% endif %}
     {% set p = cdc_position() %}
     {% if p is not none %}
-      {% do cdc_keep('cdc_activity', cdc_activity_sql(p)) %}
+      {% if not env_var('CDC_RUN_PLANNED', '') %}{% do cdc_keep('cdc_activity', cdc_activity_sql(p)) %}{% endif %}
       {% for name, value in {'applied-batch': p.batch, 'applied-lsn': p.upto, 'generation': p.generation}.items() %}
         {% do run_query("set `spark.sql.iceberg.snapshot-property.cdc." ~ name ~ "`=" ~ value) %}
       {% endfor %}

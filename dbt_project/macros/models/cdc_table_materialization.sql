@@ -1,13 +1,15 @@
-{% materialization cdc_history, adapter='spark' %}
+{% materialization cdc_table, adapter='spark' %}
   {%- set relation = api.Relation.create(identifier=model['alias'], schema=schema, database=database, type='table') -%}
   {%- set lines = sql.strip().split('\n') -%}
   {%- set decision = fromjson(lines[0][7:]) -%}
+  {%- set body = lines[1:] | join('\n') -%}
   {% if decision.action == 'skip' %}
     {% do cdc_skipped(decision) %}
   {% else %}
     {% call statement('main') %}
-      {{ cdc_replace(relation, decision, lines[1:] | join('\n'), "'format-version' = '2'") }}
+      {{ body if decision.action == 'merge' else cdc_replace(relation, decision, body) }}
     {% endcall %}
+    {% if decision.layer == 'current' %}{% do cdc_tag(relation, decision) %}{% endif %}
   {% endif %}
   {{ return({'relations': [relation]}) }}
 {% endmaterialization %}

@@ -1,0 +1,139 @@
+"""What a run of the models finds: how far each table is built, and what the log has for it since.
+
+The macros decide by this whether a model is skipped, merged or rebuilt. Asked here for all tables at once, it costs one
+read of a metadata file a table and two jobs of Spark; a model that is run by dbt alone asks for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from toolkit.lake import reads
+from toolkit.lake.applied import BUILT_FROM, commits
+from toolkit.lake.tables import EVENTS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from toolkit.rawlog.plan import TablePlan
+    from toolkit.rawlog.store import LogReader
+    from toolkit.values.lsn import Lsn
+
+_FIRST = -1  # below every batch and LSN
+#: Facts about rows that decide how much work a fold has to do, in the order of `Facts`.
+_FACTS = """count(relid), coalesce(min(commit_lsn), 0), coalesce(max(commit_lsn), 0),
+  count_if(kind not in ('row', 'schema')),
+  count_if(op = 'U' and old_kind is not null),
+  count_if(op = 'U' and old_kind is not null and size(unchanged) > 0),
+  array_join(array_sort(array_distinct(flatten(collect_set(unchanged)))), ',')"""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A built table: what its properties say it is of, and the position of its newest build."""
+
+    relid: int
+    generation: int
+    schema_id: int
+    snapshot: str
+    batch: int
+    lsn: int
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Give the position that events are new after, with the relation."""
+        return self.relid, self.batch, self.lsn
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Events of one table: how many, from and to which commit LSN, and what is special in them."""
+
+    n: int = 0
+    low: int = 0
+    high: int = 0
+    control: int = 0  # neither rows nor schema versions
+    moved: int = 0  # updates that may change a key
+    chained: int = 0  # those of them that leave values out
+    toast: str = ""  # attnums of values that are left out
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a model finds. `news` are the events since its target; `whole` are all, where it has to be rebuilt."""
+
+    target: Target | None
+    news: Facts = Facts()
+    whole: Facts | None = None
+    quiet: bool = False  # the table is as its plan makes it: the model has nothing to do
+
+
+def find(spark: SparkSession, log: LogReader, upto: Lsn, models: Sequence[tuple[TablePlan, str]]) -> list[Found]:
+    """Give what each model finds, in the order of `models`: plans of the position, each with its table's name."""
+    last = log.last()
+    assert last is not None
+    targets = [_target(log, name) for _, name in models]
+    # A table that is of another relation, shape or generation, or ahead of the log, is rebuilt whatever is new.
+    fitting = [
+        target
+        if target is not None
+        and (target.relid, target.generation, target.schema_id) == (plan.relid, last.generation, plan.schema_id)
+        and target.batch <= last.batch_id
+        and target.lsn <= upto
+        else None
+        for target, (plan, _) in zip(targets, models, strict=True)
+    ]
+    here = (last.batch_id, int(upto))
+    news = _facts(spark, log, upto, {t.place for t in fitting if t is not None and (t.batch, t.lsn) != here})
+    found, folded = [], set()
+    for target, fit, (plan, _) in zip(targets, fitting, models, strict=True):
+        new = news.get(fit.place, Facts()) if fit is not None else Facts()
+        found.append(Found(target, new, quiet=fit is not None and not new.n))
+        merges = fit is not None and not new.control and new.low >= fit.lsn
+        if plan.segments and not found[-1].quiet and not (merges and plan.segments[-1].key):
+            folded.add((plan.relid, _FIRST, _FIRST))
+    whole = _facts(spark, log, upto, folded)
+    return [
+        f if f.quiet else replace(f, whole=whole.get((plan.relid, _FIRST, _FIRST)))
+        for f, (plan, _) in zip(found, models, strict=True)
+    ]
+
+
+def _target(log: LogReader, name: str) -> Target | None:
+    metadata = reads.metadata(log.config, name)
+    if metadata is None:
+        return None
+    properties = metadata.get("properties") or {}
+    made = list(commits(metadata))
+    build = next((c for c in made if c.batch_id is not None and c.lsn is not None), None)
+    if build is None or build.batch_id is None or build.lsn is None or "cdc.schema-id" not in properties:
+        return None
+    relid, generation, schema_id = (int(properties[f"cdc.{key}"]) for key in ("relid", "generation", "schema-id"))
+    return Target(relid, generation, schema_id, str(made[0].snapshot_id), build.batch_id, int(build.lsn))
+
+
+def _facts(
+    spark: SparkSession, log: LogReader, upto: Lsn, since: Iterable[tuple[int, int, int]]
+) -> Mapping[tuple[int, int, int], Facts]:
+    """Give the facts of events after a batch, or at or above an LSN, by (relid, batch, LSN)."""
+    wanted = sorted(since)
+    last = log.last()
+    if not wanted or last is None:
+        return {}
+    places = ", ".join(str(place) for place in wanted)
+    relids = ", ".join(str(relid) for relid in sorted({relid for relid, _, _ in wanted}))
+    batch, lsn = min(place[1] for place in wanted), min(place[2] for place in wanted)
+    rows = spark.sql(
+        f"select t_relid, t_batch, t_lsn, {_FACTS} from {EVENTS} version as of {log.snapshot_id()} e"
+        f" join (values {places}) as t (t_relid, t_batch, t_lsn)"
+        " on e.relid = t.t_relid and (e.batch_id > t.t_batch or e.commit_lsn >= t.t_lsn)"
+        f" where e.kind in {BUILT_FROM} and e.generation = {last.generation} and e.batch_id <= {last.batch_id}"
+        f" and e.commit_lsn < {int(upto)} and (e.batch_id > {batch} or e.commit_lsn >= {lsn}) and e.relid in ({relids})"
+        " group by t_relid, t_batch, t_lsn"
+    ).collect()
+    return {(row[0], row[1], row[2]): Facts(*row[3:]) for row in rows}
+
+
+__all__ = ["Facts", "Found", "Target", "find"]
