@@ -461,14 +461,13 @@ def test_a_table_whose_planning_runs_code_of_its_owner_is_refused_by_name(
 def test_constraints_are_not_planned_with(source: Config, intruder: psycopg.Connection[tuple[object, ...]]) -> None:
     """The owner of a database may set constraint_exclusion for it; CHECK constraints may call the owner's functions."""
     intruder.execute(_PLANTING + _CONSTANT + _PLAIN)
-    intruder.execute(
-        "insert into mine.t values (1, 1); alter table mine.t add check (mine.constant(8) + n > 0) not valid"
-    )
+    intruder.execute("insert into mine.t values (1, 1); alter table mine.t add check (mine.constant(8) + n > 0)")
     with psycopg.connect(source.source.conninfo, autocommit=True) as admin:
         admin.execute(f"alter database {admin.info.dbname} set constraint_exclusion = on".encode())
     with row_lines.own_snapshot(source) as conn:
-        plan = comparison(bare_server.tables(conn)["mine.t"], 1)
-        with row_lines.lines(conn, plan, [("1",)]) as blocks:
+        # The planner looks at constraints only where a condition could contradict them.
+        plan = comparison(replace(bare_server.tables(conn)["mine.t"], row_filter="n > 0"), 1)
+        with row_lines.lines(conn, plan) as blocks:
             assert sum(map(len, blocks)) == 1
     with connection.connect(source) as conn, _nothing_planted(conn):
         pass
