@@ -128,7 +128,7 @@ def test_row_shape(source: Config, conn: Connection) -> None:
     rows = _rows(source, "t", batch_id=7, schema_id=9)
     assert [row["new"] for row in rows] == [["1", None, "x", None, None], ["2", None, "", None, "y"]]
     first = rows[0]
-    assert [row["ordinal"] for row in rows] == [order.copied_rows(0), order.copied_rows(0) + 1]
+    assert [row["ordinal"] for row in rows] == [order.copied_rows(0, 0), order.copied_rows(0, 1)]
     assert (first["commit_lsn"], first["op"], first["kind"], first["origin"]) == (
         first["end_lsn"] - 1,
         "R",

@@ -9,6 +9,7 @@ import pytest
 from tests import support_history as made
 from toolkit.history import versions
 from toolkit.lake.ledger import Ledger
+from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.event import SchemaChange, TableEvent
 from toolkit.values.config import Config
@@ -39,7 +40,7 @@ def _log(events: list[Event]) -> versions._Log:
         for e in events
         if e.kind == "ddl"
     )  # fmt: skip
-    return versions._Log(tuple(sorted(schemas, key=versions._position)), ddl)
+    return versions._Log(tuple(sorted(schemas, key=order.version_order)), ddl)
 
 
 @pytest.fixture(autouse=True)

@@ -277,10 +277,11 @@ def test_no_module_is_over_500_lines(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 500
 
 
-#: Shifts and numbers that are ordinals of the raw log, and a commit LSN made from an LSN by hand.
+#: Shifts and numbers that are ordinals of the raw log, a commit LSN made from an LSN by hand, and comparisons.
 ORDINALS = re.compile(
     r"1 << (?:39|4[0-2])\b|\b(?:549755813888|1099511627775|1099511627776)\b|commit_lsn=int\(\w+\) - 1"
-    r"|ordinal\s*[+-]\s*\d"
+    r"|ordinal(?:\(\w+\))?\s*[+-]\s*\w|\(at - 1\b|ordinal['\"]?:\s*-?\d"
+    r"|ordinal\)?\s*[<>]|(?<!-)[<>]=?\s*[\w.({]*\bordinal\b|key=lambda \w+: \(.*ordinal"
 )
 
 
@@ -307,6 +308,13 @@ def test_an_ordinal_elsewhere_is_found() -> None:
     assert _own_ordinals("where ordinal < 1099511627775")
     assert _own_ordinals("Event(commit_lsn=int(lsn) - 1)")
     assert _own_ordinals("(version.commit, version.ordinal) < (next.commit, next.ordinal - 1)")
+    assert _own_ordinals("commit_lsn = {{ low.commit }} and ordinal > {{ low.ordinal }}")
+    assert _own_ordinals("t.c = commit_lsn and t.o <= ordinal")
+    assert _own_ordinals("set window = {'commit': target.lsn, 'ordinal': -1}")
+    assert _own_ordinals("sorted(found, key=lambda e: (e.commit_lsn, e.ordinal))")
+    assert _own_ordinals("self._ordinal(index) + number")
+    assert _own_ordinals("for value in (at - 1, at, now)")
+    assert not _own_ordinals("ordinal: int\npa.field('ordinal', pa.int64())\norder by commit_lsn, ordinal, sub")
 
 
 def _spelled_out(text: str) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import sqlite3
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.dbt.scenario import Source, Table, column
+from toolkit.rawlog import order
 from toolkit.rawlog.memory import MemoryReading
 from toolkit.rawlog.plan import Layer, TablePlan, plans
 from toolkit.rawlog.states import Doubt
@@ -166,3 +169,27 @@ def test_renamed_labels_replace_the_older_ones_since_each_copy(planned: Planned)
         (first, {"sad": "blue", "grey": "blue"}),
     ]
     assert all(plan.columns[0].relabel == () for plan in planned(source).values())
+
+
+def test_a_rendered_condition_is_the_order_of_positions() -> None:
+    """The macros compare no positions: each condition in Spark SQL says what positions in Python say."""
+    places = [order.Position(commit, ordinal) for commit in (10, 18) for ordinal in (order.BIRTH, 0, 5)]
+    points = [order.Point(*at, end=at.commit_lsn + 1) for at in places]
+    conn = sqlite3.connect(":memory:")
+
+    def holds(condition: str, at: order.Position) -> bool:
+        found = conn.execute(f"select {condition} from (select ? as commit_lsn, ? as ordinal)", at).fetchone()
+        return bool(found[0])
+
+    for at, low in itertools.product(places, places):
+        assert holds(order.after_sql(low), at) == (at > low)
+        for high in (None, *places):
+            assert holds(order.between_sql(low, high), at) == (at > low and (high is None or at < high))
+    later, earlier = order.first_after_sql(points), order.count_before_sql(points)
+    for at in places:
+        for point in points:
+            for text, expected in ((later, point.position > at), (earlier, point.position <= at)):
+                condition = text.split("t -> ")[1].split(")")[0]
+                condition = condition.replace("t.c", str(point.commit)).replace("t.o", str(point.ordinal))
+                assert holds(condition, at) == expected
+    assert (order.first_after_sql([]), order.count_before_sql([])) == ("cast(null as bigint)", "0")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.capture.slot_drain import DrainResult, drain
 from toolkit.lake.ledger import require_ledger
+from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.event import Gap, Kind, Origin
 from toolkit.source.spooling import spool_directory
@@ -72,7 +73,9 @@ def skip(config: Config, at: Lsn) -> DrainResult:
                 left_out = _in_binary(conn, config, Lsn(commit + _ALIGNED), context, directory)
             except UnreadableChange:
                 # Its end is not told; any position behind the start of its commit record is past it.
-                left_out = _LeftOut(commit, Lsn(commit + 1), dict.fromkeys(_live(context.versions), 0))
+                left_out = _LeftOut(
+                    commit, Lsn(order.made_after(commit).end_lsn), dict.fromkeys(_live(context.versions), 0)
+                )
         events = [*left_out.events, *_gaps(left_out, at, context)]
         record = last.next(
             events,

@@ -287,10 +287,10 @@ class _TickRead:
         count = len(cells) // 6
         columns = [cells.take(pa.array(np.arange(i, len(cells), 6))) for i in range(6)]
         xids, lsns, relids = (column.cast(pa.int64()).to_numpy() for column in columns[:3])
-        at, places = int(self.target.lsn), np.arange(place, place + count, dtype=np.int64)
+        at, places = order.made_at(self.target.lsn), np.arange(place, place + count, dtype=np.int64)
         now = int(self.context.now.timestamp() * 1_000_000)
-        same = {value: np.full(count, value, np.int64) for value in (at - 1, at, now)}
-        return LogRows(places, same[at - 1], places, same[at], same[now], lsns, xids, relids, *columns[3:])
+        commits, ends, times = (np.full(count, value, np.int64) for value in (*at, now))
+        return LogRows(places, commits, places, ends, times, lsns, xids, relids, *columns[3:])
 
 
 __all__ = ["drain", "last_tick"]

@@ -166,8 +166,8 @@ class Transaction:
             version = self.planner.versions.get(relid)
             schema_id = version.schema_id if version else None
             self._event(
-                Kind.TRUNCATE, self._ordinal(index) + number, index=index, relid=relid, schema_id=schema_id, op="T",
-                payload=payload,
+                Kind.TRUNCATE, order.next_place(self._ordinal(index), number), index=index, relid=relid,
+                schema_id=schema_id, op="T", payload=payload,
             )  # fmt: skip
 
     def _message(self, index: int, message: LogicalMessage) -> None:

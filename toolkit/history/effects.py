@@ -63,7 +63,7 @@ def by_position(ledger: Ledger) -> Mapping[tuple[int, int, int], str]:
                 late.add((gap.payload.until, gap.relid))
     before: dict[tuple[int, int], SchemaVersion] = {}
     names: set[tuple[int, str]] = set()  # of captured tables, by generation
-    for version in sorted(ledger.schema_versions(), key=lambda v: (int(v.commit_lsn), v.ordinal, v.schema_id)):
+    for version in sorted(ledger.schema_versions(), key=order.version_order):
         relid = version.table.relid
         old = before.get((version.generation, relid))
         before[version.generation, relid] = version

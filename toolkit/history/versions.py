@@ -134,7 +134,7 @@ def newest(ledger: Ledger, table: str, as_of: Lsn | None = None) -> SchemaVersio
     """The last schema version of the table that a name means."""
     log = _Log.read(ledger)
     relid = _resolve(log, table, as_of)
-    return max((v for v in log.schemas if v.table.relid == relid), key=_position)
+    return max((v for v in log.schemas if v.table.relid == relid), key=order.version_order)
 
 
 def versions_frame(ledger: Ledger, table: str) -> pd.DataFrame:
@@ -313,14 +313,14 @@ class _Log:
 
     @classmethod
     def read(cls, ledger: Ledger) -> _Log:
-        schemas = tuple(sorted(ledger.schema_versions(), key=_position))
+        schemas = tuple(sorted(ledger.schema_versions(), key=order.version_order))
         ddl = _classed((_ddl_event(e) for e in ledger.ddl_events()), effects.by_position(ledger))
         late: dict[tuple[int, Lsn], Lsn] = {}
         for gap in ledger.gaps():
             if gap.relid is not None and gap.payload.until is not None:
                 found = (gap.relid, gap.payload.until)
                 late[found] = min(gap.end_lsn, late.get(found, gap.end_lsn))
-        return cls(schemas, tuple(sorted(ddl, key=lambda e: (e.commit_lsn, e.ordinal))), late)
+        return cls(schemas, tuple(sorted(ddl, key=order.position)), late)
 
 
 def _classed(events: Iterable[DdlEvent], found: Mapping[tuple[int, int, int], str]) -> Iterator[DdlEvent]:
@@ -351,14 +351,10 @@ def _ddl_event(event: TableEvent[SchemaChange]) -> DdlEvent:
     )
 
 
-def _position(version: SchemaVersion) -> tuple[int, int, int]:
-    return (int(version.commit_lsn), version.ordinal, version.schema_id)
-
-
 def _versions(log: _Log, table: str, as_of: Lsn | None) -> list[VersionInfo]:
     relid = _resolve(log, table, as_of)
     chain = [v for v in log.schemas if v.table.relid == relid]
-    ddl = {(e.commit_lsn, e.ordinal): e for e in log.ddl}
+    ddl = {order.position(e): e for e in log.ddl}
     found = []
     for i, version in enumerate(chain):
         following = chain[i + 1] if i + 1 < len(chain) else None
@@ -369,7 +365,7 @@ def _versions(log: _Log, table: str, as_of: Lsn | None) -> list[VersionInfo]:
                 valid_from=version.end_lsn,
                 valid_to=following.end_lsn if following else None,
                 table=version.table,
-                ddl=ddl.get((Lsn(version.commit_lsn), version.ordinal)),
+                ddl=ddl.get(order.position(version)),
                 changes=changes(chain[i - 1].table if i else None, version.table),
                 since=log.late.get((relid, version.end_lsn)),
             )
@@ -402,10 +398,10 @@ def _resolve(log: _Log, table: str, as_of: Lsn | None) -> int:
             latest[version.table.relid] = version
     live = [v for v in latest.values() if named(v.table) and not v.table.dropped]
     if live:
-        return max(live, key=_position).table.relid
+        return max(live, key=order.version_order).table.relid
     ever = [v for v in log.schemas if named(v.table)]
     if ever:
-        return max(ever, key=_position).table.relid
+        return max(ever, key=order.version_order).table.relid
     names = sorted({v.table.identifier for v in log.schemas})
     bare = {name.rpartition(".")[2]: name for name in names}
     close = difflib.get_close_matches(table, names, 3) or [bare[m] for m in difflib.get_close_matches(table, bare, 3)]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from toolkit.lake.applied import CHANGING
 from toolkit.lake.row_lines import Side, current_fields, lines_sql, query
 from toolkit.lake.tables import EVENTS
+from toolkit.rawlog import order
 from toolkit.rawlog.states import verdicts
 from toolkit.values.lsn import Lsn
 from toolkit.values.row_line import Comparison
@@ -57,15 +58,13 @@ def events(
     # A bag's row is known by all of its cells, also by those that an update did not send again.
     images = ([_cell("old", c) if image == "old" else _sent(c) for c in names] for image in ("new", "old"))
     match = " OR ".join(f"{_array(cells)} IN ({wanted})" for cells in images)
-    at = int(last.commit_lsn)
-    behind = f"commit_lsn > {at} OR commit_lsn = {at} AND ordinal > {last.ordinal}"
     found = spark.sql(
         f"SELECT coalesce(op, 'T'), end_lsn, batch_id, xid, new, old,"
         f" coalesce(old_kind, '') = 'O', coalesce(unchanged, array())"
         f" FROM {EVENTS} VERSION AS OF {ledger.snapshot_id()}"
         f" WHERE generation = {last.generation} AND relid = {relid} AND commit_lsn < {int(upto)}"
-        f" AND ({behind}) AND (kind = 'truncate' OR kind = 'row' AND ({match}))"
-        " ORDER BY commit_lsn, ordinal, batch_id"
+        f" AND {order.after_sql(order.position(last))} AND (kind = 'truncate' OR kind = 'row' AND ({match}))"
+        f" ORDER BY {order.COLUMNS}, batch_id"
     ).collect()
     index = {column.attnum: i for i, column in enumerate(plan.columns)}
     return tuple(

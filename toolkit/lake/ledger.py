@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import durable, reads, scans
 from toolkit.lake.tables import BATCH_WIDTH, EVENTS
+from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event, to_arrow
 from toolkit.rawlog.batch import BatchRecord, batch_events
 from toolkit.rawlog.event import BULK, Kind
-from toolkit.rawlog.reading import LogReading, log_order
+from toolkit.rawlog.reading import LogReading
 from toolkit.values.errors import CommitConflict, LakeError
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class Ledger(LogReading):
             where=where,
             snapshot=self.snapshot_id(),
         )
-        return sorted(found.to_pylist() if found is not None else (), key=log_order)
+        return sorted(found.to_pylist() if found is not None else (), key=order.log_order)
 
     def append_empty(self, record: BatchRecord, events: Sequence[Event] = ()) -> int:
         """`append` without files."""

@@ -11,10 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from toolkit.rawlog import order
 from toolkit.rawlog.arrow import EVENT_SCHEMA, Event
 from toolkit.rawlog.batch import BatchRecord, batch_events
 from toolkit.rawlog.event import BULK
-from toolkit.rawlog.reading import LogReading, log_order
+from toolkit.rawlog.reading import LogReading
 from toolkit.values.config import Config
 from toolkit.values.errors import CommitConflict
 
@@ -96,7 +97,7 @@ class MemoryReading(LogReading):
     @cached_property
     def _by_kind(self) -> dict[str, list[Mapping[str, Any]]]:
         found: dict[str, list[Mapping[str, Any]]] = {}
-        for event in sorted((e for e in self._events if e["kind"] not in BULK), key=log_order):
+        for event in sorted((e for e in self._events if e["kind"] not in BULK), key=order.log_order):
             found.setdefault(event["kind"], []).append(event)
         return found
 

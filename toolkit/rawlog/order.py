@@ -14,7 +14,7 @@ LSN, ordinals ascend in this order:
 `COPY_GAP`            a gap that the copy itself leaves or records
 `BATCH`               the ledger row; it shares the number of `COPY_GAP`, and has no relid
 `copied_deletion(n)`  deletions of the keys that a copy of single rows read again
-`copied_rows(piece)`  rows of a copy, piece by piece
+`copied_rows(...)`    rows of a copy, piece by piece
 `LATE_GAP`            a gap for a change found later, within the transaction that found it
 `found_gap(n)`        gaps that the catalog comparison found
 `NOTE`                notes of operators
@@ -23,10 +23,13 @@ LSN, ordinals ascend in this order:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from toolkit.values.lsn import Lsn
+    from toolkit.values.table import SchemaVersion
 
 BIRTH = -1
 _FOUND_VERSION = 1 << 39
@@ -48,6 +51,20 @@ class Position(NamedTuple):
     ordinal: int
 
 
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A position of the log, and the LSN from which its event is visible."""
+
+    commit: int
+    ordinal: int
+    end: int
+
+    @property
+    def position(self) -> Position:
+        """Give the position."""
+        return Position(self.commit, self.ordinal)
+
+
 class Placed(Protocol):
     """Anything with a position: events, schema versions, DDL events."""
 
@@ -60,6 +77,14 @@ class Placed(Protocol):
         """Place within the transaction."""
 
 
+class Visible(Placed, Protocol):
+    """Anything with a position and the LSN from which it is visible."""
+
+    @property
+    def end_lsn(self) -> int:
+        """End LSN of the transaction, or the LSN at which the toolkit made the event."""
+
+
 class Made(NamedTuple):
     """The LSNs of an event that the toolkit makes at an LSN."""
 
@@ -70,6 +95,21 @@ class Made(NamedTuple):
 def position(event: Placed) -> Position:
     """Give the position of an event."""
     return Position(int(event.commit_lsn), event.ordinal)
+
+
+def point(event: Visible) -> Point:
+    """Give the position of an event with its end LSN."""
+    return Point(*position(event), int(event.end_lsn))
+
+
+def version_order(version: SchemaVersion) -> tuple[Position, int]:
+    """Give the sort key of schema versions of one generation."""
+    return position(version), version.schema_id
+
+
+def log_order(row: Mapping[str, Any]) -> tuple[int, Position, int]:
+    """Give the sort key of an event, given as a row of the log, among all events."""
+    return row["generation"], Position(row["commit_lsn"], row["ordinal"]), row["schema_id"] or 0
 
 
 def made_at(lsn: Lsn | int) -> Made:
@@ -97,9 +137,9 @@ def copied_deletion(number: int) -> int:
     return _COPIED_DELETION + number
 
 
-def copied_rows(piece: int) -> int:
-    """Give the ordinal of the first row of a piece of a copy; a piece has less than 2^32 rows."""
-    return BASELINE + (piece + 1) * _PIECE
+def copied_rows(piece: int, row: int) -> int:
+    """Give the ordinal of the `row`-th row, from 0, of a piece of a copy; a piece has less than 2^32 rows."""
+    return BASELINE + (piece + 1) * _PIECE + row
 
 
 def is_copy_gap(event: Placed) -> bool:
@@ -110,3 +150,44 @@ def is_copy_gap(event: Placed) -> bool:
 def is_copied_version(version: Placed) -> bool:
     """Say whether a schema version was read by a copy, not captured with a change."""
     return version.ordinal == COPIED_VERSION
+
+
+def next_place(ordinal: int, number: int) -> int:
+    """Give the ordinal of the `number`-th event that one change makes; `ordinal` is that of its first."""
+    return ordinal + number
+
+
+#: The columns of `raw.events` by which Spark SQL orders the events of one generation.
+COLUMNS = "commit_lsn, ordinal"
+
+
+def after_sql(low: Position) -> str:
+    """Render the condition in Spark SQL for the events after a position."""
+    return f"(commit_lsn > {low.commit_lsn} or commit_lsn = {low.commit_lsn} and ordinal > {low.ordinal})"
+
+
+def between_sql(low: Position, high: Position | None) -> str:
+    """Render the condition in Spark SQL for the events after `low` and before `high`."""
+    if high is None:
+        return after_sql(low)
+    before = f"(commit_lsn < {high.commit_lsn} or commit_lsn = {high.commit_lsn} and ordinal < {high.ordinal})"
+    return f"{after_sql(low)} and {before}"
+
+
+def first_after_sql(points: Sequence[Point]) -> str:
+    """Render the end LSN of the first of `points`, in log order, after an event; NULL if there is none."""
+    if not points:
+        return "cast(null as bigint)"
+    return f"get(filter({_array(points)}, t -> t.c > commit_lsn or t.c = commit_lsn and t.o > ordinal), 0).e"
+
+
+def count_before_sql(points: Sequence[Point]) -> str:
+    """Render how many of `points` are not after an event."""
+    if not points:
+        return "0"
+    return f"size(filter({_array(points)}, t -> t.c < commit_lsn or t.c = commit_lsn and t.o <= ordinal))"
+
+
+def _array(points: Sequence[Point]) -> str:
+    made = (f"named_struct('c', {p.commit}L, 'o', {p.ordinal}L, 'e', {p.end}L)" for p in points)
+    return f"array({', '.join(made)})"

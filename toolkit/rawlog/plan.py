@@ -22,26 +22,18 @@ from toolkit.values.names import lake_columns
 
 if TYPE_CHECKING:
     from toolkit.rawlog.event import Baseline, TableEvent
+    from toolkit.rawlog.order import Point
     from toolkit.rawlog.states import Doubt, Verdict
     from toolkit.rawlog.store import LogReader
     from toolkit.values.lsn import Lsn
     from toolkit.values.table import Column, SchemaVersion, TableVersion
 
 
-class _Event(Protocol):
+class _Event(order.Visible, Protocol):
     """An event of the log or a schema version."""
 
     @property
     def generation(self) -> int: ...
-
-    @property
-    def commit_lsn(self) -> Lsn: ...
-
-    @property
-    def end_lsn(self) -> Lsn: ...
-
-    @property
-    def ordinal(self) -> int: ...
 
 
 _E = TypeVar("_E", bound=_Event)
@@ -52,15 +44,6 @@ class Layer(StrEnum):
 
     CURRENT = "current"
     HISTORY = "history"
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A position of the log, and the LSN from which it is visible."""
-
-    commit: int
-    ordinal: int
-    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +76,19 @@ class PlannedColumn(Cell):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Events after `low` and before `high`. `key` is empty where rows have none."""
+    """Events after `low` and before `high`. `key` is empty where rows have none.
+
+    The last three fields are rendered for the macros, so that none of them compares positions itself.
+    """
 
     low: Point
     high: Point | None
     key: tuple[int, ...]
     clears: tuple[Point, ...]  # after which no earlier row exists
     cells: tuple[Cell, ...]  # of the version that is valid at the end; empty for the last: the plan's own columns
+    inside: str  # condition in Spark SQL for its events
+    cleared: str  # end LSN of the first of `clears` after an event, or NULL
+    epoch: str  # how many of `clears` are before an event
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,22 +156,14 @@ def _plan(
     if table.dropped:
         clears.append(last)  # its rows end there, as they would by a TRUNCATE
     reach = order.position(start)
-    points = sorted((_point(clear) for clear in clears if order.position(clear) >= reach), key=_place)
+    points = sorted((order.point(c) for c in clears if order.position(c) >= reach), key=lambda p: p.position)
     base = points[0] if whole else points[-1]
     return replace(
         made,
-        incomplete=any(_place(_point(gap)) > _place(base) for gap in verdict.gaps),
+        incomplete=any(order.position(gap) > base.position for gap in verdict.gaps),
         columns=_columns(versions, complete if whole else [start]),
         segments=_segments(versions, base, points),
     )
-
-
-def _point(event: _Event) -> Point:
-    return Point(int(event.commit_lsn), event.ordinal, int(event.end_lsn))
-
-
-def _place(point: Point) -> tuple[int, int]:
-    return point.commit, point.ordinal
 
 
 def _segments(versions: Sequence[SchemaVersion], base: Point, clears: Sequence[Point]) -> tuple[Segment, ...]:
@@ -190,19 +171,22 @@ def _segments(versions: Sequence[SchemaVersion], base: Point, clears: Sequence[P
     starts: list[tuple[Point, SchemaVersion]] = []
     ends: list[SchemaVersion] = []  # the last version of each segment
     for version in versions:
-        if _place(_point(version)) <= _place(base) or not starts:
+        if order.position(version) <= base.position or not starts:
             starts, ends = [(base, version)], [version]
         elif _key(version.table) == _key(ends[-1].table):
             ends[-1] = version
         else:
-            starts.append((_point(version), version))
+            starts.append((order.point(version), version))
             ends.append(version)
     made = []
     for number, ((low, first), end) in enumerate(zip(starts, ends, strict=True)):
         high = starts[number + 1][0] if number + 1 < len(starts) else None
-        inside = (c for c in clears if _place(c) > _place(low) and (high is None or _place(c) < _place(high)))
+        end_at = None if high is None else high.position
+        inside = tuple(c for c in clears if c.position > low.position and (end_at is None or c.position < end_at))
         cells = () if high is None else tuple(Cell(c.attnum, c.has_missing, c.missing) for c in end.table.columns)
-        made.append(Segment(low, high, _key(first.table), tuple(inside), cells))
+        events = order.between_sql(low.position, end_at)
+        cleared, epoch = order.first_after_sql(inside), order.count_before_sql(inside)
+        made.append(Segment(low, high, _key(first.table), inside, cells, events, cleared, epoch))
     return tuple(made)
 
 

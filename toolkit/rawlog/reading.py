@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
+from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.batch import BatchRecord
 from toolkit.rawlog.event import (
@@ -156,12 +157,7 @@ class WithBatch(LogReading):
     def rows(self, kind: str) -> Sequence[Mapping[str, Any]]:
         """Give all events of a kind, those of the batch included, in log order."""
         added = ({name: getattr(e, name) for name in e.__slots__} for e in self._events if e.kind == kind)
-        return sorted([*self._reading.rows(kind), *added], key=log_order)
-
-
-def log_order(row: Mapping[str, Any]) -> tuple[int, int, int, int]:
-    """Give the sort key of an event in log order."""
-    return row["generation"], row["commit_lsn"], row["ordinal"], row["schema_id"] or 0
+        return sorted([*self._reading.rows(kind), *added], key=order.log_order)
 
 
 @lru_cache(maxsize=4096)
@@ -169,4 +165,4 @@ def _table(payload: str) -> TableVersion:
     return TableVersion.from_json(json.loads(payload))
 
 
-__all__ = ["LogReading", "WithBatch", "log_order"]
+__all__ = ["LogReading", "WithBatch"]

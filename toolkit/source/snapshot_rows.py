@@ -209,7 +209,7 @@ def snapshot_batches(
         "unchanged": [c.attnum for c in table.columns if c.published and c.attnum not in shown],
         "absent": [c.attnum for c in table.columns if not c.published],
     }
-    ordinal = order.copied_rows(piece.number)
+    done = 0
     try:
         with _held(conn, table, piece, shown, lock_seconds):
             for lines in copy_blocks(conn, copy_statement(table, piece, shown, images.keys), _BLOCK_BYTES):
@@ -220,8 +220,9 @@ def snapshot_batches(
                         f"copying {table.identifier}: {len(found)} cells in {rows} rows of {width}; report this"
                     )
                 offsets = numbers(pa.int32(), np.arange(rows + 1, dtype=np.int32) * np.int32(width))
+                first = order.copied_rows(piece.number, done)
                 columns = {
-                    "ordinal": numbers(pa.int64(), np.arange(ordinal, ordinal + rows, dtype=np.int64)),
+                    "ordinal": numbers(pa.int64(), np.arange(first, first + rows, dtype=np.int64)),
                     "new": pa.ListArray.from_arrays(offsets, found),
                 }
                 arrays = [
@@ -234,7 +235,7 @@ def snapshot_batches(
                 del found, columns, arrays  # a huge row is not held while the next one comes
                 yield batch
                 del batch
-                ordinal += rows
+                done += rows
     except psycopg.Error as error:
         if conn.broken or conn.closed:
             raise SourceUnavailable(f"copying {table.identifier}: {one_line(error)}; run it again") from None

@@ -1,5 +1,4 @@
 {% macro cdc_bag_versions(plan, i, segment, columns, initial, whole) -%}
-{%- set clears = cdc_clears(segment) | trim -%}
 {%- set cells -%}{% for column in columns %}s{{ column.attnum }}{{ ', ' if not loop.last }}{% endfor %}{%- endset -%}
 e{{ i }} as (
   select commit_lsn, ordinal, end_lsn, x.delta{% for column in columns %},
@@ -22,7 +21,7 @@ r{{ i }} as (
 {%- else %}
 d{{ i }} as (
   select {{ cells }}, epoch, commit_lsn, max(cleared) as cleared, sum(delta) as d, max(end_lsn) as end_lsn
-  from (select *, {{ cdc_cleared(clears) }} as cleared, {% if clears == 'array()' %}0{% else %}size(filter({{ clears }}, t -> t.c < commit_lsn or (t.c = commit_lsn and t.o <= ordinal))){% endif %} as epoch from e{{ i }})
+  from (select *, {{ segment.cleared }} as cleared, {{ segment.epoch }} as epoch from e{{ i }})
   group by {{ cells }}, epoch, commit_lsn
 ),
 n{{ i }} as (

@@ -1,9 +1,8 @@
 {% macro cdc_keyed_versions(plan, i, segment, columns, facts, whole) -%}
-{%- set clears = cdc_clears(segment) | trim -%}
 r{{ i }} as (
   select * from (
     select {% for column in columns %}{{ cdc_carried(column, facts) }} as s{{ column.attnum }}, {% endfor %}end_lsn as from_lsn,
-      {% if whole %}least(next_end, {{ cdc_cleared(clears) }}){% else %}cast(null as bigint){% endif %} as to_lsn
+      {% if whole %}least(next_end, {{ segment.cleared }}){% else %}cast(null as bigint){% endif %} as to_lsn
     from w{{ i }}
     where put and {% if whole %}(next_commit is null or next_commit <> commit_lsn){% else %}next_commit is null{% endif %}
   ) where to_lsn is null or from_lsn < to_lsn

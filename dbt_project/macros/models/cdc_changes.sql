@@ -1,6 +1,6 @@
 {% macro cdc_changes(plan, decision, held) %}
   {% set segment, target, facts = plan.segments[-1], decision.target, decision.news.facts %}
-  {% set window = {'low': {'commit': target.lsn, 'ordinal': -1}, 'high': none, 'key': segment.key} %}
+  {% set window = {'inside': 'commit_lsn >= ' ~ target.lsn, 'key': segment.key} %}
   {% set by_attnum = {} %}{% for column in plan.columns %}{% do by_attnum.update({column.attnum: column}) %}{% endfor %}
   {% set ctes = [] %}
   {% if held is not none %}
