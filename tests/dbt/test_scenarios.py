@@ -194,7 +194,8 @@ def test_dbt_alone(built: Lake, tmp_path: Path) -> None:
 
     def dbt(*arguments: str) -> subprocess.CompletedProcess[str]:
         project = built.config.project_dir
-        command = [Path(sys.executable).with_name("dbt"), "build", "--project-dir", project, "--profiles-dir", project]
+        dbt = Path(sys.executable).with_name("dbt")
+        command: list[str | Path] = [dbt, "build", "--project-dir", project, "--profiles-dir", project]
         return subprocess.run(
             [*command, "--log-path", str(tmp_path / "logs"), *arguments],
             cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False, env=os.environ | {"NO_COLOR": "1"},
