@@ -1,1 +1,1 @@
-"""The only place that talks to Spark and Iceberg."""
+"""Access Spark and Iceberg; no other package does."""

@@ -1,4 +1,4 @@
-"""What the builds did to a table of `current` or `history`, from its table snapshots: read without a JVM."""
+"""Read from table snapshots, without a JVM, what builds did to a table of `current` or `history`."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ if TYPE_CHECKING:
 
 #: Kinds of events that change what a table holds or how it is built.
 CHANGING = "('row', 'truncate', 'schema', 'baseline')"
-#: And those that change what `history` says of its rows.
+#: The same kinds, and those that change what `history` says about the rows.
 BUILT_FROM = "('row', 'truncate', 'schema', 'baseline', 'gap')"
-#: Spark's names of Iceberg's types, where they are others.
+#: Spark's names of Iceberg types, where the two names differ.
 _SPARK = {"long": "bigint", "timestamp": "timestamp_ntz", "timestamptz": "timestamp"}
-_REWRITE = "replace"  # operation of a compaction: other files, the same rows
+_REWRITE = "replace"  # operation of a compaction: it writes other files with the same rows
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One table snapshot. `batch_id` and `lsn` are those that a build applied; None for a commit of anybody else."""
+    """One table snapshot. `batch_id` and `lsn` are the position of a build; None if no build made the commit."""
 
     snapshot_id: int
     batch_id: int | None
     lsn: Lsn | None
     tags: tuple[str, ...]
     rewrite: bool
-    columns: tuple[tuple[int, str, str], ...] = ()  # field id, name and Spark type of then
+    columns: tuple[tuple[int, str, str], ...] = ()  # field id, name and Spark type at this commit
 
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """Commits that somebody else made between two builds, oldest first, and the table snapshot that they found."""
+    """Commits between two builds that no build made, oldest first, and the table snapshot before them."""
 
     before: Commit
     commits: tuple[Commit, ...]
@@ -51,25 +51,25 @@ class Foreign:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The commits of one table, newest first; empty while it never held a row. `exists` says whether it is there."""
+    """The commits of one table, newest first; empty if it never held a row. `exists` says whether the table exists."""
 
     exists: bool
     commits: tuple[Commit, ...]
 
     @property
     def snapshot_id(self) -> int | None:
-        """The table snapshot that it stands at."""
+        """Give the id of the table's newest snapshot."""
         return self.commits[0].snapshot_id if self.commits else None
 
     @property
     def build(self) -> Commit | None:
-        """The newest commit that a build made."""
+        """Give the newest commit that a build made."""
         return next((c for c in self.commits if c.batch_id is not None), None)
 
     def foreign(self, since: int | None) -> tuple[Foreign, ...]:
-        """Whatever somebody else wrote after a table snapshot, newest first: neither builds nor compactions.
+        """List the commits after a table snapshot that neither a build nor a compaction made, newest first.
 
-        Only what can be read in the table's present shape, and what it was written to is still known.
+        A commit is listed only if it has the table's present columns and the table snapshot before it is still known.
         """
         later = self.since(since)
         if later is None:
@@ -89,7 +89,7 @@ class Applied:
         return (*found, Foreign(known, tuple(run))) if run and known else tuple(found)
 
     def since(self, snapshot_id: int | None) -> tuple[Commit, ...] | None:
-        """Commits after a table snapshot, newest first; None if that is not an ancestor of the present one."""
+        """Give the commits after a table snapshot, newest first; None if it is not an ancestor of the present one."""
         for n, commit in enumerate(self.commits):
             if commit.snapshot_id == snapshot_id:
                 return self.commits[:n]
@@ -97,7 +97,7 @@ class Applied:
 
 
 def applied(config: Config, table: TableVersion, layer: str = "current") -> Applied:
-    """Where the table stands and how it got there."""
+    """Read the commits of a table, which show its position and how it was reached."""
     found = reads.metadata(config, f"{layer}.{lake_table(table.schema, table.name)}")
     return Applied(found is not None, tuple(commits(found)) if found is not None else ())
 
@@ -129,7 +129,7 @@ def commits(metadata: dict[str, Any]) -> Iterator[Commit]:
 
 
 def _spark_type(type_: Any) -> str:
-    """Spark's name of a type in a metadata file."""
+    """Give Spark's name of a type in a metadata file."""
     if isinstance(type_, str):
         return _SPARK.get(type_, type_.replace(" ", ""))
     if type_["type"] == "list":
@@ -140,9 +140,10 @@ def _spark_type(type_: Any) -> str:
 
 
 def misshapen(table: TableVersion, made: Applied) -> str | None:
-    """How the columns that readers find are not those of a version of the table; None if they are, or no row ever was.
+    """Describe how the columns differ from every version of the table; None if they match or the table never had a row.
 
-    Comparing rows asks of no more than the columns that it knows, and casts a wider type to the same text.
+    A comparison of rows does not notice this: it reads only the columns that it knows, and casts a wider type to the
+    same text.
     """
     if not made.commits:
         return None
@@ -160,15 +161,15 @@ def misshapen(table: TableVersion, made: Applied) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What the log holds for tables since they were built. Of batches up to `floor` it tells nothing."""
+    """What the log holds for tables since their build. Batches up to `floor` are not counted."""
 
     floor: int
     ends: Mapping[int, Lsn]  # by batch
-    inside: Collection[int]  # tables that stood inside a batch
+    inside: Collection[int]  # tables whose build ended inside a batch
     newest: Mapping[int, tuple[int, int]]  # batch and commit LSN of a table's newest event
 
     def late(self, relid: int, build: Commit | None) -> bool:
-        """Whether a build that stands there has anything to do."""
+        """Whether a new build has anything to do after `build`."""
         if build is None or build.batch_id is None or build.lsn is None or build.batch_id < self.floor:
             return True
         batch, highest = self.newest.get(relid, (-1, -1))
@@ -179,7 +180,7 @@ class News:
 
 
 def news(spark: SparkSession, ledger: Ledger, built: Mapping[int, Commit | None]) -> News:
-    """What the log holds beyond the builds of tables, by relid."""
+    """Read what the log holds for each table (by relid) since its build."""
     ends = {record.batch_id: record.complete_to for record in ledger.batches()}
     stands = {r: (b.batch_id, b.lsn) for r, b in built.items() if b is not None and b.batch_id is not None}
     inside = {r: lsn for r, (batch, lsn) in stands.items() if lsn is not None and lsn < ends.get(batch, 0)}
@@ -200,9 +201,10 @@ def news(spark: SparkSession, ledger: Ledger, built: Mapping[int, Commit | None]
 def behind(
     config: Config, spark: SparkSession, ledger: Ledger, tables: Sequence[TableVersion], layer: str = "current"
 ) -> tuple[str, ...]:
-    """Lake names of the tables that a build has anything to do for.
+    """Give the lake names of the tables for which a build has anything to do.
 
-    They are not built yet, or have newer events, or stand inside a batch: a build was killed between two DDL commands.
+    Such a table is not built yet, has newer events, or its build ended inside a batch. The last happens if a build was
+    killed between two DDL commands.
     """
     built = {table.relid: applied(config, table, layer).build for table in tables}
     since = news(spark, ledger, built)
@@ -219,9 +221,10 @@ def rows_between(
     batch: int,
     lsn: int,
 ) -> list[tuple[int, int]]:
-    """Count the rows of a table that a build is to apply, before each of `commits` (since the one before) and in it.
+    """Count the rows that a build will apply to a table: before each of `commits` (after the one before it), and in it.
 
-    `batch` and `lsn` are the position that the built table has. Empty if a truncate, a baseline or a late row came.
+    `batch` and `lsn` are the position of the built table. The list is empty if there is a truncate, a baseline or a
+    late row.
     """
     figures, low = [], lsn
     for commit in commits:

@@ -31,7 +31,7 @@ from s full join l on s.relid = l.relid and s.commit_lsn = l.commit_lsn and s.n 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Changes by relid, all of them and those that differ, and the first that differ, with their columns."""
+    """The number of changes and of differing changes by relid, and the first differing changes with their columns."""
 
     changes: Mapping[int, int]
     different: Mapping[int, int]

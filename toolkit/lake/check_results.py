@@ -1,8 +1,9 @@
-"""Keep what checks found, in `ops.published`, `ops.parity_results` and `ops.parity_rows`; `ops.proofs` shows the ages.
+"""Keep the results of checks in `ops.published`, `ops.parity_results` and `ops.parity_rows`.
 
-`toolkit.lake.table_states` writes `ops.table_states`, and `toolkit.lake.plans` writes `ops.plans`.
+The view `ops.proofs` shows the age of each proof. `toolkit.lake.table_states` writes `ops.table_states`, and
+`toolkit.lake.plans` writes `ops.plans`.
 
-Spark makes the tables. Their rows are written through pyiceberg: a few rows are not worth a Spark job.
+Spark creates the tables. Their rows are written through pyiceberg, because a few rows are not worth a Spark job.
 """
 
 from __future__ import annotations
@@ -31,21 +32,21 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
     PUBLISHED: {
         "relid": "bigint",
         "table": "string",
-        "lsn": "bigint",  # of the proof that the view shows; NULL before the first
+        "lsn": "bigint",  # LSN of the proof that the view shows; NULL before the first proof
         "proven_at": "timestamp",
-        "relation": "string",  # its name in `current` and `published` at the proof
+        "relation": "string",  # name of the table in `current` and `published` at the proof
         "tag": "string",
         "snapshot_id": "bigint",
-        "batch_id": "bigint",  # newest of the log that was compared
-        "rows": "bigint",  # at the last full proof
-        "full_lsn": "bigint",  # the last time that every row was compared
+        "batch_id": "bigint",  # newest batch of the log that was compared
+        "rows": "bigint",  # number of rows at the last full proof
+        "full_lsn": "bigint",  # LSN of the last check that compared every row
         "full_at": "timestamp",
         "fingerprint": "string",  # of the source's catalogs at the proof
         "status": "string",  # the result of the last check, its reason and its time
         "reason": "string",
         "checked_lsn": "bigint",
         "checked_at": "timestamp",
-        "orphans": "bigint",  # rows without the row that they reference, when a check last counted them
+        "orphans": "bigint",  # rows whose referenced row is missing, when a check last counted them
     },
     RESULTS: {
         "checked_at": "timestamp",
@@ -66,8 +67,8 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "remedy": "string",
         "causes": "string",  # JSON of the samples
     },
-    # Cells are PostgreSQL text, whole. A modified row has the cells that differ, the others have all of theirs; `key`
-    # is NULL for a table without one.
+    # Cells hold the whole PostgreSQL text. A modified row has only the cells that differ; other rows have all cells.
+    # `key` is NULL for a table without a key.
     ROWS: {
         "checked_at": "timestamp",
         "lsn": "bigint",
@@ -92,7 +93,7 @@ FROM {PUBLISHED}"""
 
 
 def ensure(config: Config, spark: SparkSession) -> None:
-    """Create the tables of results and proofs, and the view with the ages, or bring those of an older version up."""
+    """Create the tables of results and proofs and the view with the ages, or upgrade those of an older version."""
     for name in (PUBLISHED, RESULTS):
         if reads.metadata_location(config, name) is None:
             spark.sql("CREATE NAMESPACE IF NOT EXISTS published")
@@ -119,7 +120,7 @@ def write(config: Config, name: str, rows: Iterable[Mapping[str, Any]], *, overw
 
 
 def replace_rows(config: Config, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Replace the rows of one of the tables if any differs. Starts no JVM; does nothing where the table is missing."""
+    """Replace the rows of one of the tables if any row differs. Needs no JVM; does nothing if the table is missing."""
     if reads.metadata_location(config, name) is not None and _sorted(scans.scan(config, name)) != _sorted(rows):
         write(config, name, rows, overwrite=True)
 
@@ -129,7 +130,7 @@ def _sorted(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def begin_rows(config: Config) -> Transaction:
-    """Open a transaction on `ops.parity_rows`, which the first difference creates."""
+    """Open a transaction on `ops.parity_rows`. The first difference creates the table."""
     from toolkit.lake.jdbc import JdbcCatalog
     from toolkit.lake.session import own_session
 

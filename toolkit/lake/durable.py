@@ -1,4 +1,4 @@
-"""Force what a commit wrote to the disk, before anything else forgets the same changes."""
+"""Force the files of a commit to the disk, before the slot or any other copy gives up the same changes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def sync_commit(config: Config, table: str, snapshot_id: int) -> None:
     """Force the files that a table snapshot added to the disk, with their manifests, the metadata and their folders.
 
-    Neither Parquet writers nor Iceberg do so, and only the catalog's own file is safe by itself. What an object store
-    has acknowledged is durable already.
+    Parquet writers and Iceberg do not do this. Only the catalog's own file is already safe. Objects that an object
+    store has acknowledged are durable already.
 
     Raises:
         LakeError: a file is missing or cannot be forced to the disk. The slot must not move.
@@ -37,7 +37,7 @@ def sync_commit(config: Config, table: str, snapshot_id: int) -> None:
 
 
 def _written(table: Table, snapshot_id: int) -> Iterator[str]:
-    """Where everything is that a table snapshot brought into being."""
+    """Give the locations of all files that a table snapshot created."""
     from pyiceberg.manifest import ManifestEntryStatus
 
     yield table.metadata_location
@@ -62,7 +62,7 @@ def _local(locations: Iterable[str]) -> Iterator[Path]:
 
 
 def _sync(root: Path, files: Iterable[Path]) -> None:
-    """Sync files, then the folders that name them, up to `root`."""
+    """Sync files, and then the folders that contain them, up to `root`."""
     folders: set[Path] = set()
     for file in files:
         _force(file)

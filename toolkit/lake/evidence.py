@@ -1,4 +1,4 @@
-"""What the raw log and older table snapshots say about a few rows: the evidence for the cause of a difference."""
+"""Read what the raw log and older table snapshots say about a few rows, as evidence for the cause of a difference."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from toolkit.values.table import Column
 
 Row = tuple[str | None, ...]
-#: How far the source's clock may have been set back meanwhile.
+#: How far the source's clock may have been set back in the meantime.
 _CLOCK = timedelta(hours=1)
 
 
@@ -39,14 +39,17 @@ class RowEvent:
     xid: int | None
     new: Row | None
     old: Row | None
-    whole: bool  # `old` is complete, not only the key
+    whole: bool  # `old` is complete, and not only the key
     unchanged: frozenset[int]  # indexes of the columns whose value was not sent
 
 
 def events(
     spark: SparkSession, ledger: Ledger, plan: Comparison, rows: Collection[Row], *, upto: Lsn
 ) -> tuple[RowEvent, ...]:
-    """Changes at `upto` of the rows with these keys (these rows themselves for a bag) since the last baseline."""
+    """Read changes before `upto` since the last baseline.
+
+    `rows` are keys, and changes of the rows with these keys are read. If the table has no key, they are whole rows.
+    """
     relid = plan.table.relid
     verdict = verdicts(ledger, upto).get(relid)
     if verdict is None or not verdict.copies:
@@ -55,7 +58,7 @@ def events(
     shown = plan.key or range(len(plan.columns))
     names = [plan.columns[i] for i in shown]
     wanted = ", ".join(_array([_literal(cell) for cell in row]) for row in rows)
-    # A bag's row is known by all of its cells, also by those that an update did not send again.
+    # All cells identify a row of a table without a key, including cells that an update did not send again.
     images = ([_cell("old", c) if image == "old" else _sent(c) for c in names] for image in ("new", "old"))
     match = " OR ".join(f"{_array(cells)} IN ({wanted})" for cells in images)
     found = spark.sql(
@@ -87,8 +90,8 @@ def touched_keys(
 ) -> tuple[tuple[str, ...], ...] | None:
     """Give the keys of rows with events in batches after `after`.
 
-    None if there are more than `most`, or if something else happened to the table: a truncate, a baseline, another
-    schema version.
+    None if there are more than `most` keys, or if the table had another event: a truncate, a baseline or a new schema
+    version.
     """
     names = [plan.columns[i] for i in plan.key]
     images = ", ".join(
@@ -105,11 +108,11 @@ def touched_keys(
 
 
 def unseen_xids(config: Config, ledger: Ledger, seen: Visibility, *, since: datetime | None) -> frozenset[int]:
-    """Transactions of the log that a snapshot does not show. No JVM.
+    """Find transactions of the log that a snapshot does not show. Needs no JVM.
 
     Args:
-        since: when the oldest transaction began that was running before the snapshot was taken; None looks at all of
-            the log, each scan of which takes its time.
+        since: start time of the oldest transaction that was running before the snapshot was taken. None means the
+            whole log, where each scan is slow.
     """
     from toolkit.lake import scans
 
@@ -122,7 +125,10 @@ def unseen_xids(config: Config, ledger: Ledger, seen: Visibility, *, since: date
 
 
 def lines_at(spark: SparkSession, side: Side, snapshot_id: int, rows: Collection[Row]) -> Counter[bytes]:
-    """Lines, with their copies, of the rows of these keys (these rows themselves for a bag) in a table snapshot."""
+    """Count the lines of rows in a table snapshot.
+
+    `rows` are keys, and the rows with these keys are counted. If the table has no key, they are whole rows.
+    """
     plan = side.plan
     texts = current_fields(plan)
     shown: Sequence[int] = plan.key or range(len(plan.columns))
@@ -133,7 +139,7 @@ def lines_at(spark: SparkSession, side: Side, snapshot_id: int, rows: Collection
 
 
 def _row(image: Sequence[str | None] | None, plan: Comparison) -> Row | None:
-    """The compared columns of an image, as `_cell` reads them."""
+    """Give the compared columns of an image, as `_cell` reads them."""
     if image is None:
         return None
     missing = (c.missing if c.has_missing else None for c in plan.columns)
@@ -143,19 +149,19 @@ def _row(image: Sequence[str | None] | None, plan: Comparison) -> Row | None:
 
 
 def _cell(image: str, column: Column) -> str:
-    """A column's value in an image; an image older than the column shows what the server shows for it."""
+    """Read a column's value in an image. For an image older than the column, give what the server shows."""
     missing = _literal(column.missing if column.has_missing else None)
     return f"if(size({image}) >= {column.attnum}, get({image}, {column.attnum - 1}), {missing})"
 
 
 def _sent(column: Column) -> str:
-    """A column's value in the new image, or in the old one where it was not sent."""
+    """Give a column's value in the new image, or in the old image if the value was not sent."""
     unchanged = f"array_contains(coalesce(unchanged, array()), {column.attnum})"
     return f"if({unchanged}, {_cell('old', column)}, {_cell('new', column)})"
 
 
 def _array(cells: Sequence[str]) -> str:
-    """Cells as one value that can be compared: NULL equals NULL in it."""
+    """Join cells into one value for comparison, in which NULL equals NULL."""
     return f"to_json(array({', '.join(cells)}), map('ignoreNullFields', 'false'))"
 
 

@@ -1,4 +1,7 @@
-"""Parquet files of `raw.events` made without a JVM: whoever has Arrow batches writes them, the driver commits them."""
+"""Write Parquet files of `raw.events` without a JVM.
+
+The process that has the Arrow batches writes the files, and the driver commits them.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +25,14 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 _FIELD_ID = b"PARQUET:field_id"
-#: Arrow bytes of one row group: what a writer holds in memory.
+#: Arrow bytes of one row group, which a writer holds in memory.
 _GROUP_BYTES = 48 << 20
-#: Hardly two images are alike; everything else is nearly constant in a copy.
+#: Images rarely repeat. All other columns are nearly constant in a copy.
 _DICTIONARY = [name for name in EVENT_SCHEMA.names if name not in ("new", "old", "ordinal", "payload")]
 
 
 def field_ids(schema: Schema) -> dict[str, int]:
-    """Iceberg field id of each column, and of the elements of lists as `column.element`."""
+    """Give the Iceberg field id of each column, and of the elements of lists as `column.element`."""
     from pyiceberg.types import ListType
 
     found: dict[str, int] = {}
@@ -41,7 +44,7 @@ def field_ids(schema: Schema) -> dict[str, int]:
 
 
 def file_schema(ids: dict[str, int]) -> pa.Schema:
-    """`EVENT_SCHEMA` as Iceberg wants it in a file: with field ids. Columns that the toolkit does not know are left."""
+    """Give `EVENT_SCHEMA` with the field ids that Iceberg needs in a file. Unknown columns are left out."""
     fields = []
     for field in EVENT_SCHEMA:
         kind = field.type
@@ -53,7 +56,7 @@ def file_schema(ids: dict[str, int]) -> pa.Schema:
 
 
 class EventsFile:
-    """A Parquet file in the making. Memory stays at one row group."""
+    """Write one Parquet file. At most one row group is in memory."""
 
     def __init__(self, path: Path, ids: dict[str, int]) -> None:
         import pyarrow.parquet as pq
@@ -86,12 +89,12 @@ class EventsFile:
             self._writer.write_table(table, row_group_size=max(1, table.num_rows))
 
     def close(self) -> None:
-        """Write what is left and the footer."""
+        """Write the remaining rows and the footer."""
         self._flush()
         self._writer.close()
 
     def discard(self) -> None:
-        """Give it up: its path may be written anew."""
+        """Discard the file, so that its path can be written again."""
         self._held = []
         self._writer.close()
         self._path.unlink()
@@ -99,9 +102,9 @@ class EventsFile:
 
 @contextmanager
 def moved_in(table: Table, key: PartitionKey, files: Sequence[Path]) -> Iterator[list[DataFile]]:
-    """Bring files into the table's folder as data files of one partition; a lost commit inside the block removes them.
+    """Move files into the table's folder as data files of one partition. A lost commit inside the block removes them.
 
-    After any other failure they stay: it may be that the commit landed.
+    After any other failure the files stay, because the commit may have succeeded.
     """
     from pyiceberg.exceptions import CommitFailedException
 
@@ -115,7 +118,7 @@ def moved_in(table: Table, key: PartitionKey, files: Sequence[Path]) -> Iterator
             targets.append(target)
             try:
                 file.rename(target)
-            except OSError:  # another file system
+            except OSError:  # the path is on another file system
                 shutil.move(file, target)
             found.append(_data_file(table, key, location, target))
         yield found

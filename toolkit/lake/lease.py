@@ -1,4 +1,4 @@
-"""The lease of a lake: one runner at a time on this machine; `toolkit.source.slot_lease` is that of all machines."""
+"""Hold the lease of a lake: one runner at a time on this machine. `toolkit.source.slot_lease` covers all machines."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ LEASE_NAME = "lease"
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds the lease, in words, and since when."""
+    """A description of the process that holds the lease, and the time since when."""
 
     text: str
     since: datetime | None
 
 
 def holder(config: Config) -> Holder | None:
-    """Read who holds the lease of this lake; None if no process does. Takes no lock: a runner may begin just now."""
+    """Read which process holds the lease; None if no process does. Takes no lock, so a runner may start right after."""
     try:
         text = (config.work_dir / LEASE_NAME).read_text(encoding="utf-8").strip()
     except OSError:
         return None
     found = re.fullmatch(r"pid (\d+) on (.*) since (\S+)", text)
     if found is None or (found[2] == socket.gethostname() and not Path(f"/proc/{found[1]}").exists()):
-        return None  # a runner that was killed leaves its name
+        return None  # a killed runner leaves its name in the file
     return Holder(text, datetime.fromisoformat(found[3]))
 
 
@@ -45,8 +45,8 @@ def holder(config: Config) -> Holder | None:
 def hold_lease(config: Config) -> Iterator[None]:
     """Hold the lease of this lake.
 
-    The kernel frees it when the process ends, however it ends. It keeps well-behaved runners apart; that two of them
-    never commit the same batch does not rest on it, but on the commit itself.
+    The kernel frees the lease when the process ends, for whatever reason. The lease keeps runners apart that respect
+    it. It is not what prevents two runners from committing the same batch: the commit itself does that.
 
     Raises:
         LeaseHeld: another process holds it; the message says which.
@@ -56,7 +56,7 @@ def hold_lease(config: Config) -> Iterator[None]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch(mode=0o600)
-        path.chmod(0o600)  # whoever can open the file can lock it
+        path.chmod(0o600)  # a user who can open the file can lock it
         file = path.open("a+", encoding="utf-8")
     except OSError as error:
         raise LakeError(f"the lease file {path} is not writable: {error.strerror}; change its permissions") from None

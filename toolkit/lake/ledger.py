@@ -1,6 +1,6 @@
-"""The ledger: the `batch` events of the raw log, and the other events that the driver needs. No JVM.
+"""Read and append the ledger without a JVM: `batch` events of the raw log, and other events that the driver needs.
 
-A `Ledger` is one reading: everything it answers comes from the table snapshot that it first saw, so that a batch can be
+A `Ledger` is one reading. All of its answers come from the table snapshot that it read first, so that a batch can be
 committed against exactly what was read.
 """
 
@@ -28,21 +28,22 @@ if TYPE_CHECKING:
 
     from toolkit.values.config import Config
 
-#: Kinds whose number grows with what users do: read only where they are asked for.
+#: Kinds with a number of events that grows with the users' activity. They are read only when needed.
 _RECORDED = frozenset({Kind.DDL, Kind.MESSAGE, Kind.TRUNCATE})
-#: Snapshot summary property with the record of the batch that the snapshot committed: a cache of its `batch` event.
+#: Snapshot summary property with the record of the batch that the snapshot committed. It is a copy of its `batch`
+#: event.
 SUMMARY_KEY = "cdc.batch"
 
 
 def conflict(batch_id: int) -> CommitConflict:
-    """The refusal of a batch that another runner overtook."""
+    """Make the error for a batch when another runner has committed first."""
     return CommitConflict(
         f"committing batch {batch_id}: another runner committed to {EVENTS} first; nothing was written, run it again"
     )
 
 
 class Ledger(LogReading):
-    """The ledger of a lake as of the moment of the first question. Empty without a catalog or table."""
+    """The ledger of a lake at the time of the first question. It is empty if there is no catalog or table."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -50,7 +51,7 @@ class Ledger(LogReading):
 
     @property
     def config(self) -> Config:
-        """The configuration whose lake this is."""
+        """Give the configuration of the lake."""
         return self._config
 
     @cached_property
@@ -61,11 +62,11 @@ class Ledger(LogReading):
         return reads.current_snapshot(found)
 
     def snapshot_id(self) -> int | None:
-        """Table snapshot id of `raw.events` that this reading stands on."""
+        """Give the table snapshot id of `raw.events` that this reading uses."""
         return None if self._snapshot is None else int(self._snapshot["snapshot-id"])
 
     def require(self) -> Ledger:
-        """Give this reading of a lake that `cdc init` has set up.
+        """Return this reading if `cdc init` has set up the lake.
 
         Raises:
             LakeError: the lake has no ledger yet.
@@ -75,13 +76,13 @@ class Ledger(LogReading):
         return self
 
     def refresh(self) -> None:
-        """Forget what was read; the next question reads again."""
+        """Discard what was read; the next question reads again."""
         self.__dict__.pop("_snapshot", None)
         self.__dict__.pop("_events", None)
         self._recorded.clear()
 
     def last(self) -> BatchRecord | None:
-        """The newest batch; None before the first. From the snapshot's summary if it has it, else from the log."""
+        """Give the newest batch; None before the first. It comes from the snapshot's summary, or else from the log."""
         if self._snapshot is None:
             return None
         summary = self._snapshot.get("summary") or {}
@@ -89,11 +90,11 @@ class Ledger(LogReading):
             return BatchRecord.from_json(summary[SUMMARY_KEY])
         if summary.get("total-records") == "0":
             return None
-        # Compaction and expiry leave snapshots without it.
+        # Compaction and expiry make snapshots without this property.
         return super().last()
 
     def rows(self, kind: str) -> list[dict[str, Any]]:
-        """Give all events of a kind that is not of `BULK`, in log order."""
+        """Give all events of a kind that is not in `BULK`, in log order."""
         if kind not in _RECORDED:
             return self._events.get(kind, [])
         if kind not in self._recorded:
@@ -102,7 +103,7 @@ class Ledger(LogReading):
 
     @cached_property
     def _events(self) -> dict[str, list[dict[str, Any]]]:
-        """Every event that decides the state of a table, by kind and in log order. One scan serves all questions."""
+        """Read every event that decides the state of a table, by kind in log order. One scan serves all questions."""
         left_out = ", ".join(f"'{kind}'" for kind in sorted({*BULK, *_RECORDED}))
         by_kind: dict[str, list[dict[str, Any]]] = {}
         for row in self._scan(f"kind not in ({left_out})"):
@@ -123,16 +124,16 @@ class Ledger(LogReading):
         return sorted(found.to_pylist() if found is not None else (), key=order.log_order)
 
     def append_empty(self, record: BatchRecord, events: Sequence[Event] = ()) -> int:
-        """`append` without files."""
+        """Append a batch without files, as `append` does."""
         return self.append(record, events)
 
     def append(self, record: BatchRecord, events: Sequence[Event] = (), files: Sequence[Path] = ()) -> int:
-        """Commit a batch of a few driver-made events without a JVM. Gives the new table snapshot id.
+        """Commit a batch of a few events that the driver made, without a JVM. Return the new table snapshot id.
 
-        `files` are Parquet files of row events (`lake.files.EventsFile`); they move into the table with the commit.
+        `files` are Parquet files of row events (`lake.files.EventsFile`). The commit moves them into the table.
 
         Raises:
-            CommitConflict: somebody committed after this ledger was read; nothing was written.
+            CommitConflict: another process committed after this ledger was read; nothing was written.
             LakeError: there is no `raw.events`.
         """
         all_events = batch_events(record, events)
@@ -154,7 +155,7 @@ class Ledger(LogReading):
             current = table.current_snapshot()
             if current is None or current.snapshot_id != base:
                 raise conflict(record.batch_id)
-            # pyiceberg would quietly repeat a lost append on top of the winner. In memory only: not committed.
+            # pyiceberg would silently repeat a lost append after the other commit. The property is set in memory only.
             table.metadata.properties["commit.retry.num-retries"] = "0"
             with (
                 data.moved_in(table, _partition(table, record.batch_id, "row"), files) as rows,
@@ -172,7 +173,7 @@ class Ledger(LogReading):
         return committed.snapshot_id
 
     def file_ids(self) -> dict[str, int]:
-        """Iceberg field ids of `raw.events`, for `lake.files.EventsFile`."""
+        """Give the Iceberg field ids of `raw.events`, for `lake.files.EventsFile`."""
         from toolkit.lake import files as data
         from toolkit.lake.jdbc import JdbcCatalog
 
@@ -189,7 +190,10 @@ def require_ledger(config: Config) -> Ledger:
 
 
 def _write(table: Table, events: pa.Table) -> Iterable[DataFile]:
-    """One data file a partition. pyiceberg's own way needs a compiled extension for the truncate transform."""
+    """Write one data file for each partition.
+
+    pyiceberg's own way needs a compiled extension for the truncate transform.
+    """
     import uuid
 
     import pyarrow.compute as pc

@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 
 class Lake:
-    """A lake as one command sees it. Opening it starts no JVM and reads nothing."""
+    """The lake for one command. Opening it starts no JVM and reads nothing."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
 
     @cached_property
     def ledger(self) -> Ledger:
-        """One reading of the raw log, of the moment of its first question."""
+        """Give one reading of the raw log, made at the first question."""
         return Ledger(self.config)
 
     @property
     def spark(self) -> SparkSession:
-        """The session of this lake, in ANSI mode; dbt has another."""
+        """Give the Spark session of this lake, in ANSI mode. dbt uses another session."""
         from toolkit.lake.session import own_session
 
         return own_session(self.config)

@@ -1,4 +1,4 @@
-"""Keep the plans that `toolkit.rawlog.plan` makes in `ops.plans`, where dbt reads them."""
+"""Keep the plans that `toolkit.rawlog.plan` makes in `ops.plans`, from which dbt reads them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from toolkit.rawlog.store import LogReader
     from toolkit.values.lsn import Lsn
 
-#: Temporary view with the plans of one run of dbt and the position that they are for.
+#: Temporary view with the plans of one dbt run and the position that they are for.
 RUN_VIEW = "cdc_plans"
 
 
 def write(ledger: LogReader) -> None:
-    """Write the plans of all tables at the newest batch, if any differs from what is there. Starts no JVM."""
+    """Write the plans of all tables at the newest batch, if any plan differs from the stored one. Needs no JVM."""
     check_results.replace_rows(ledger.config, PLANS, rows(ledger))
 
 
@@ -46,10 +46,10 @@ def _row(last: BatchRecord, plan: TablePlan, upto: Lsn) -> dict[str, Any]:
 def show(
     spark: SparkSession, ledger: LogReader, upto: Lsn | None, relations: Mapping[tuple[Layer, int], str]
 ) -> dict[str, Found]:
-    """Make the view of the plans for a run of dbt in this session, at the ledger's table snapshot of `raw.events`.
+    """Create the view of plans for a dbt run in this session, at the ledger's table snapshot of `raw.events`.
 
-    `relations` are the tables that the models make, as `schema.name`. The view also has what the model of each finds,
-    which is returned by these names.
+    `relations` are the tables that the models make, as `schema.name`. The view also has what each model finds. The
+    result has the same, by these names.
     """
     import pyarrow as pa
 
@@ -62,10 +62,10 @@ def show(
     found = dict(zip((name for _, name in models), targets.find(spark, ledger, end, models), strict=True))
     texts = {(p.layer, p.relid): json.dumps(asdict(found[name])) for p, name in models}
     table = check_results.to_arrow(PLANS, [_row(last, plan, end) for plan in planned])
-    # A snapshot id is too large for what dbt makes of a number.
+    # dbt converts the text of a snapshot id to a number, and the id is too large for that. The letter prevents it.
     table = table.append_column("snapshot", pa.array([f"s{ledger.snapshot_id()}"] * table.num_rows, pa.string()))
     table = table.append_column("found", pa.array([texts.get((p.layer, p.relid)) for p in planned], pa.string()))
-    # From Arrow it is a local relation: a model reads its plan without a job.
+    # A frame from Arrow is a local relation, so that a model reads its plan without a job.
     spark.createDataFrame(table).createOrReplaceTempView(RUN_VIEW)
     return found
 

@@ -1,4 +1,4 @@
-"""What checks have proven, read from what they remember: without a JVM but for `at_one_lsn`."""
+"""Read from the results of checks what has been proven. Only `at_one_lsn` needs a JVM."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from toolkit.values.table import TableVersion
 
 PUBLISHED = "ops.published"
-#: How the tags begin that keep what is published; the generation follows.
+#: Prefix of the tags that keep published table snapshots. The generation follows it.
 PROVEN = "proven_"
 
 
 def proven(config: Config, ledger: LogReader) -> dict[int, Lsn]:
-    """The newest LSN at which every row of a table was compared and found equal, in this generation, by relid."""
+    """Give, by relid, the newest LSN of this generation at which every row of a table was compared and found equal."""
     from toolkit.lake.scans import scan
 
     last = ledger.last()
@@ -39,9 +39,9 @@ def proven(config: Config, ledger: LogReader) -> dict[int, Lsn]:
 
 
 def found_wrong(config: Config, ledger: LogReader) -> dict[int, tuple[Lsn, Lsn]]:
-    """Tables that the last check found to differ, and that nobody has copied since, by relid.
+    """List tables that the last check found to differ, and that have not been copied since, by relid.
 
-    Each with the LSN at which its rows were last known to be right, and that of the check.
+    Each has the LSN at which its rows were last known to be right, and the LSN of the check.
     """
     from toolkit.lake.scans import scan
 
@@ -59,16 +59,16 @@ def found_wrong(config: Config, ledger: LogReader) -> dict[int, tuple[Lsn, Lsn]]
 
 
 def current_states(ledger: LogReader) -> tuple[TableState, ...]:
-    """Give the states of the tables by the log and by what checks have found."""
+    """Give the states of the tables by the log and by the results of checks."""
     config = ledger.config
     return table_states(ledger, proven(config, ledger), found_wrong(config, ledger))
 
 
 def at_one_lsn(ledger: LogReader, spark: SparkSession, tables: Sequence[TableVersion] = ()) -> Lsn:
-    """Make temporary views `<schema>__<table>` of `tables` (all if empty) in a session, all at one proven LSN.
+    """Create temporary views `<schema>__<table>` of `tables` (all if empty) in a session, all at one proven LSN.
 
-    The views of `published` move one after another, so a join over several of them may meet two proofs. These stand
-    on one commit of `ops.published` and never move.
+    The views of `published` change one after another, so a join of several of them may meet two proofs. These views use
+    one commit of `ops.published` and never change.
 
     Raises:
         NotProven: a table was never proven, or not at the LSN of the others; the message names it.
@@ -77,7 +77,8 @@ def at_one_lsn(ledger: LogReader, spark: SparkSession, tables: Sequence[TableVer
     from toolkit.rawlog.states import live_tables
 
     versions = list(tables) or list(live_tables(ledger))
-    # One table snapshot: of one check. Rows of a lake that no check has written to since an upgrade have no relation.
+    # One table snapshot comes from one check. In an upgraded lake, rows have no relation until a check writes them
+    # again.
     rows = {row["relid"]: row for row in scan(ledger.config, PUBLISHED) if row.get("relation")}
     stands = {v.identifier: (rows.get(v.relid) or {}).get("lsn") for v in versions}
     lsns = {lsn for lsn in stands.values() if lsn is not None}
@@ -98,7 +99,7 @@ def at_one_lsn(ledger: LogReader, spark: SparkSession, tables: Sequence[TableVer
 
 
 def kept_tags(config: Config) -> frozenset[str]:
-    """The tags that keep what is proven, and what a view shows until it follows."""
+    """Give the tags that keep proven table snapshots, and those that a view shows until it is updated."""
     from toolkit.lake import reads, scans
 
     views = (reads.properties(config, f"published.{name}") for name in reads.tables(config, "published", "VIEW"))
@@ -107,7 +108,7 @@ def kept_tags(config: Config) -> frozenset[str]:
 
 
 def shown_sql(spark: SparkSession, name: str, snapshot_id: int) -> str:
-    """The query for what readers see of a table snapshot of `current.<name>`: its own columns, by the names of then."""
+    """Give the query for what readers see of a table snapshot of `current.<name>`: its columns by their names then."""
     relation = f"current.{name} VERSION AS OF {snapshot_id}"
     columns = ", ".join(map(quote_spark, shown(spark.sql(f"SELECT * FROM {relation}").columns)))
     return f"SELECT {columns} FROM {relation}"

@@ -1,7 +1,8 @@
 """Give readers other than Spark the rows that the views of `published` show, without a JVM.
 
-Only Spark can run those views. Their content is a table snapshot of `current` that `ops.published` names, and Iceberg
-lets any reader ask for it by its id. `ops.published` is read, not the views: it changes in one commit, they follow it.
+Only Spark can run those views. Their content is a table snapshot of `current` that `ops.published` names, and any
+Iceberg reader can ask for it by its id. This module reads `ops.published` and not the views: one commit changes
+`ops.published`, and the views are updated after it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PublishedTable:
-    """What the view `published.<relation>` shows, and where its rows are.
+    """What the view `published.<relation>` shows, and the location of its rows.
 
     `metadata` is the newest metadata file of `current.<relation>`, and `columns` are those of the view.
     """
@@ -41,13 +42,13 @@ class PublishedTable:
 
 
 def published_tables(config: Config) -> tuple[PublishedTable, ...]:
-    """List the published tables by their names in the lake, all of one commit of `ops.published`.
+    """List the published tables by their names in the lake, all from one commit of `ops.published`.
 
     Raises:
         NotProven: no check has published a table yet.
-        LakeError: a table snapshot that is published is gone.
+        LakeError: a published table snapshot no longer exists.
     """
-    # Of two proofs under one name, that of a table which has left it is the older one.
+    # If two proofs have one name, the older proof is of a table that no longer has this name.
     rows = [row for row in scans.scan(config, PUBLISHED) if row.get("relation") is not None]
     newest = {row["relation"]: row for row in sorted(rows, key=lambda row: (row["proven_at"], row["relation"]))}
     if not newest:
@@ -68,11 +69,12 @@ def published_tables(config: Config) -> tuple[PublishedTable, ...]:
 def scan_published(config: Config, table: str) -> DataScan:
     """Give pyiceberg's scan of a published table, by its name at the source or in the lake.
 
-    The scan has the columns of the view and can be narrowed by `filter` and `select`; `to_arrow` and others read it.
+    The scan has the columns of the view. Narrow it with `filter` and `select`, and read it with `to_arrow` or another
+    method.
 
     Raises:
         NotProven: no table of that name is published.
-        LakeError: a table snapshot that is published is gone.
+        LakeError: a published table snapshot no longer exists.
     """
     from toolkit.lake.jdbc import JdbcCatalog
 
@@ -83,14 +85,14 @@ def scan_published(config: Config, table: str) -> DataScan:
         raise NotProven(f"published table {table}: there is none; published are {names}; run `cdc check`")
     current = JdbcCatalog(config).load_table(f"current.{found.relation}")
     snapshot = current.snapshot_by_id(found.snapshot_id)
-    # pyiceberg takes the columns of a filter from the table's current schema, also for an older table snapshot.
+    # pyiceberg takes the columns of a filter from the table's current schema, even for an older table snapshot.
     at_proof = {"current_schema_id": snapshot and snapshot.schema_id, "current_snapshot_id": found.snapshot_id}
     current.metadata = current.metadata.model_copy(update=at_proof)
     return current.scan(selected_fields=found.columns, snapshot_id=found.snapshot_id)
 
 
 def duckdb_script(config: Config) -> str:
-    """Write the statements that make DuckDB views with the names, columns and rows of those of `published`."""
+    """Write the statements that create DuckDB views with the names, columns and rows of the views of `published`."""
     lines = ["create schema if not exists published;"]
     for table in published_tables(config):
         columns = ", ".join(map(quote_postgres, table.columns))

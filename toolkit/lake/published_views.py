@@ -1,7 +1,7 @@
 """Make the views of `published` show the table snapshots that `ops.published` names.
 
-A view names the very table snapshot that was compared: a build or an analyst can move a tag. The check's own tag only
-keeps the snapshot from expiring.
+A view names the table snapshot that was compared, because a build or an analyst can move a tag. The check's own tag
+only keeps the snapshot from expiring.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from toolkit.values.config import Config
 
 _log = logger(__name__)
-#: Properties of a view: the table of `current` that it reads, and since when its own name is deprecated.
+#: Properties of a view: the table of `current` that it reads, and the time at which its own name became deprecated.
 READ, _DEPRECATED = "cdc.relation", "cdc.deprecated"
 
 
 def keep(config: Config, spark: SparkSession, name: str, snapshot_id: int | None, generation: int) -> str:
-    """Tag a table snapshot of `current.<name>`, so that it stays while a view shows it. Returns the tag."""
+    """Tag a table snapshot of `current.<name>`, so that it is kept while a view shows it. Return the tag."""
     tag = f"{PROVEN}g{generation}_{snapshot_id}"
     if reads.tags(config, f"current.{name}").get(tag) != snapshot_id:
         made = f"CREATE OR REPLACE TAG {quote_spark(tag)} AS OF VERSION {snapshot_id}"
@@ -36,12 +36,12 @@ def keep(config: Config, spark: SparkSession, name: str, snapshot_id: int | None
 
 
 def follow(config: Config, spark: SparkSession, now: datetime) -> None:
-    """Bring the views to `ops.published`, and keep deprecated views under the names that it has given up.
+    """Update the views from `ops.published`, and keep deprecated views under names that it no longer has.
 
-    A table that was renamed is shown under its old name too, one that was dropped as it was last proven. `[check]
-    deprecated_days` after `now`, the time of the first check that finds it so, the view is dropped.
+    A renamed table is also shown under its old name. A dropped table is shown as it was last proven. `now` is the time
+    of the check. The view is dropped `[check] deprecated_days` after the first check that found it deprecated.
     """
-    # Of two proofs under one name, that of a table which has left it is the older one.
+    # If two proofs have one name, the older proof is of a table that no longer has this name.
     rows = (row for row in scans.scan(config, PUBLISHED) if row["relation"] is not None)
     wanted = {row["relation"]: row for row in sorted(rows, key=lambda row: (row["proven_at"], row["relation"]))}
     for name, row in wanted.items():
@@ -49,7 +49,7 @@ def follow(config: Config, spark: SparkSession, now: datetime) -> None:
     renamed = {str(row["relid"]): row for row in wanted.values()}
     for name in set(reads.tables(config, "published", "VIEW")) - wanted.keys():
         known = reads.properties(config, f"published.{name}")
-        if "cdc.relid" not in known:  # the view is not the toolkit's
+        if "cdc.relid" not in known:  # the toolkit did not create the view
             continue
         since = datetime.fromisoformat(known.get(_DEPRECATED, now.isoformat()))
         last: dict[str, Any] = {"relid": known["cdc.relid"], "tag": known["cdc.tag"], "relation": known.get(READ, name)}
@@ -67,26 +67,26 @@ def follow(config: Config, spark: SparkSession, now: datetime) -> None:
 def _show(
     config: Config, spark: SparkSession, name: str, row: Mapping[str, Any], deprecated: datetime | None = None
 ) -> None:
-    """Make one view show a table snapshot of `current`, unless it does so already or the snapshot is not there."""
+    """Make one view show a table snapshot of `current`. Do nothing if it already does or the snapshot is missing."""
     known = reads.properties(config, f"published.{name}")
     ours = known.get("cdc.query") == _digest(reads.view_sql(config, f"published.{name}") or "")  # not replaced since
     wanted = {"cdc.relid": str(row["relid"]), "cdc.tag": row["tag"], READ: row["relation"]}
-    again = deprecated is None and _DEPRECATED in known  # a table has taken the name
+    again = deprecated is None and _DEPRECATED in known  # a table has the name again
     if deprecated is not None:
         wanted[_DEPRECATED] = deprecated.isoformat()
     if ours and wanted.items() <= known.items() and not again:
         return
     if (
         reads.tags(config, f"current.{row['relation']}").get(row["tag"]) == row["snapshot_id"]
-    ):  # else it cannot be shown
+    ):  # otherwise it cannot be shown
         _create(spark, name, row["snapshot_id"], wanted)
         if again:
             spark.sql(f"ALTER VIEW published.{quote_spark(name)} UNSET TBLPROPERTIES ('{_DEPRECATED}')")
 
 
 def _create(spark: SparkSession, name: str, snapshot_id: int, known: Mapping[str, str]) -> None:
-    # A view keeps the column names it was created with, whatever `current` becomes later. It also keeps its properties
-    # when another program replaces it: the digest of the query shows whether the view is still the toolkit's.
+    # A view keeps the column names that it was created with, whatever `current` becomes later. It also keeps its
+    # properties if another program replaces it. The digest of the query shows whether the query is still the toolkit's.
     query = shown_sql(spark, known[READ], snapshot_id)
     properties = ", ".join(f"'{key}' = '{value}'" for key, value in {**known, "cdc.query": _digest(query)}.items())
     spark.sql(f"CREATE OR REPLACE VIEW published.{quote_spark(name)} TBLPROPERTIES ({properties}) AS {query}")

@@ -1,7 +1,7 @@
-"""Reads of lake tables without a JVM.
+"""Read the metadata of lake tables without a JVM.
 
-What a table's metadata file says is read as JSON straight from the catalog's SQLite file: importing pyiceberg alone
-costs more than `cdc status` may. Only rows are read through pyiceberg.
+A table's metadata file is read as JSON. The catalog's SQLite file names it. The import of pyiceberg alone takes longer
+than `cdc status` may take, so pyiceberg is used only to read rows.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from toolkit.values.errors import LakeError
 if TYPE_CHECKING:
     from toolkit.values.config import Config
 
-#: How long to wait for whoever writes to the catalog's file.
+#: How long to wait for a process that writes to the catalog's file.
 BUSY_SECONDS = 30.0
 
 
 def metadata_location(config: Config, table: str) -> str | None:
-    """Where the current metadata file of `namespace.table` is; None if there is no such catalog or table.
+    """Find the current metadata file of `namespace.table`; None if there is no such catalog or table.
 
     Raises:
         LakeError: the catalog file is not a catalog, or cannot be read.
@@ -33,7 +33,7 @@ def metadata_location(config: Config, table: str) -> str | None:
 
 
 def _locations(config: Config, table: str) -> tuple[str | None, str | None]:
-    """The current and the previous metadata file, as the catalog names them."""
+    """Give the current and the previous metadata file, as the catalog names them."""
     database = config.catalog_db
     if not database.is_file():
         return None, None
@@ -55,10 +55,10 @@ def _locations(config: Config, table: str) -> tuple[str | None, str | None]:
 
 
 def way_back(config: Config, table: str) -> str | None:
-    """What to do about a metadata file that is missing or damaged; None if the current one can be read.
+    """Say what to do about a metadata file that is missing or damaged; None if the current one can be read.
 
-    A commit is forced to the disk before the slot moves. So what the lost commit had is still in the slot, and the
-    metadata file before it is a complete state of the table; where that does not hold, the next drain refuses.
+    A commit is forced to the disk before the slot moves. So the changes of a lost commit are still in the slot, and the
+    metadata file before it is a complete state of the table. Where this is not so, the next drain refuses.
     """
     try:
         metadata(config, table)
@@ -83,7 +83,7 @@ def way_back(config: Config, table: str) -> str | None:
 
 
 def metadata(config: Config, table: str) -> dict[str, Any] | None:
-    """The metadata of `namespace.table` as the Iceberg specification lays it out; None if there is no such table.
+    """Read the metadata of `namespace.table`, as the Iceberg specification lays it out; None if there is no such table.
 
     Raises:
         LakeError: the catalog names a metadata file that is missing or damaged.
@@ -97,7 +97,7 @@ def metadata(config: Config, table: str) -> dict[str, Any] | None:
             data = Path(path).read_bytes()
             return dict(json.loads(gzip.decompress(data) if path.endswith(".gz.metadata.json") else data))
         except (OSError, ValueError) as error:
-            # Between the two reads the table may have been dropped, or committed to so often that the file is gone.
+            # Between the two reads the table may have been dropped. Many commits may also have removed the file.
             if attempt == 2 or metadata_location(config, table) == location:
                 raise LakeError(
                     f"table {table}: metadata file {path} cannot be read: {error}; run `cdc doctor`"
@@ -106,7 +106,7 @@ def metadata(config: Config, table: str) -> dict[str, Any] | None:
 
 
 def require_no_data(config: Config, table: str) -> None:
-    """Refuse a warehouse that has data files of a table which the catalog does not name.
+    """Refuse a warehouse with data files of a table that the catalog does not name.
 
     Raises:
         LakeError: the catalog was lost or replaced, or is another one.
@@ -122,27 +122,27 @@ def require_no_data(config: Config, table: str) -> None:
 
 
 def properties(config: Config, table: str) -> dict[str, str]:
-    """Table properties of `namespace.table`; empty if there is no such table."""
+    """Give the properties of `namespace.table`; empty if there is no such table."""
     found = metadata(config, table)
     return dict(found.get("properties") or {}) if found else {}
 
 
 def columns(config: Config, table: str) -> frozenset[str]:
-    """Names of the columns of `namespace.table`; empty if there is no such table."""
+    """Give the column names of `namespace.table`; empty if there is no such table."""
     found = metadata(config, table) or {}
     fields = (s["fields"] for s in found.get("schemas", ()) if s["schema-id"] == found["current-schema-id"])
     return frozenset(field["name"] for field in next(fields, ()))
 
 
 def view_sql(config: Config, view: str) -> str | None:
-    """The query of `namespace.view`; None if there is no such view."""
+    """Give the query of `namespace.view`; None if there is no such view."""
     found = metadata(config, view) or {}
     versions = (v for v in found.get("versions", ()) if v["version-id"] == found["current-version-id"])
     return next((r["sql"] for v in versions for r in v["representations"]), None)
 
 
 def current_snapshot(found: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The current table snapshot in a metadata file; None if the table has none."""
+    """Give the current table snapshot of a metadata file; None if the table has none."""
     current = (found or {}).get("current-snapshot-id")
     if found is None or current is None or current == -1:
         return None
@@ -150,25 +150,25 @@ def current_snapshot(found: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def snapshot_id(config: Config, table: str) -> int | None:
-    """Id of the current table snapshot of `namespace.table`."""
+    """Give the id of the current table snapshot of `namespace.table`."""
     snapshot = current_snapshot(metadata(config, table))
     return None if snapshot is None else int(snapshot["snapshot-id"])
 
 
 def snapshot_summary(config: Config, table: str) -> dict[str, str] | None:
-    """Summary of the current table snapshot of `namespace.table`: what the commit said about itself."""
+    """Give the summary of the current table snapshot of `namespace.table`, which the commit wrote."""
     snapshot = current_snapshot(metadata(config, table))
     return None if snapshot is None else dict(snapshot.get("summary") or {})
 
 
 def tags(config: Config, table: str) -> dict[str, int]:
-    """Table snapshot id of each tag of `namespace.table`."""
+    """Give the table snapshot id of each tag of `namespace.table`."""
     refs = (metadata(config, table) or {}).get("refs") or {}
     return {name: int(ref["snapshot-id"]) for name, ref in refs.items() if ref["type"] == "tag"}
 
 
 def tables(config: Config, namespace: str, kind: str = "TABLE") -> tuple[str, ...]:
-    """Names of the tables (or of kind `VIEW`) in a namespace, in order; empty without a catalog."""
+    """List the tables of a namespace (or, with kind `VIEW`, its views), in order; empty without a catalog."""
     database = config.catalog_db
     if not database.is_file():
         return ()
@@ -187,5 +187,5 @@ def tables(config: Config, namespace: str, kind: str = "TABLE") -> tuple[str, ..
 
 
 def _columns(connection: sqlite3.Connection) -> set[str]:
-    """The columns of the catalog's list of tables; none before the first table."""
+    """Give the columns of the catalog's list of tables; empty before the first table."""
     return {row[0] for row in connection.execute("SELECT name FROM pragma_table_info('iceberg_tables')").fetchall()}

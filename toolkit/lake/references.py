@@ -1,4 +1,4 @@
-"""Rows of `current` without the row that a foreign key of the source says they reference."""
+"""Find rows of `current` whose referenced row is missing, by the foreign keys of the source."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from toolkit.values.table import Column, ForeignKey
 
-#: Types of which equal values have equal texts, alone or with each other.
+#: Types whose equal values have equal texts, within one type or between two of them.
 _ALIKE = (
     {"smallint", "integer", "bigint"},
     {"text", "character varying"},
@@ -22,7 +22,7 @@ _ALIKE = (
 
 
 def untold(key: ForeignKey, child: Side, parent: Side) -> str | None:
-    """Why the rows of both tables cannot tell whether the key holds; None if they can."""
+    """Say why the rows of both tables cannot show whether the key holds; None if they can."""
     if key.exempt is not None:
         return key.exempt
     if parent.plan.table.row_filter is not None:
@@ -39,14 +39,14 @@ def untold(key: ForeignKey, child: Side, parent: Side) -> str | None:
 def orphans(
     spark: SparkSession, key: ForeignKey, child: Side, parent: Side, *, samples: int
 ) -> tuple[int, tuple[tuple[str, ...], ...]]:
-    """How many rows there are, and some of the values that they reference. One join."""
+    """Count the rows whose referenced row is missing, and give some of the referenced values. This takes one join."""
     select = []
     for side, attnums in ((child, key.columns), (parent, key.referenced)):
         texts = dict(zip((c.attnum for c in side.plan.columns), current_fields(side.plan), strict=True))
         cells = ", ".join(f"{texts[attnum]} AS k{n}" for n, attnum in enumerate(attnums))
         select.append(f"SELECT {cells} FROM {side.relation}")
     names = [f"k{n}" for n in range(len(key.columns))]
-    # A row with a NULL in the key references nothing.
+    # A row with a NULL in the key references no row.
     rows = spark.sql(
         f"SELECT {', '.join(names)}, sum(count(*)) OVER () FROM ({select[0]}) AS c LEFT ANTI JOIN ({select[1]}) AS p"
         f" USING ({', '.join(names)}) WHERE {' AND '.join(f'{name} IS NOT NULL' for name in names)}"

@@ -1,4 +1,4 @@
-"""The lake's side of parity: the same lines and figures as `toolkit.source.row_lines`, from `current`."""
+"""Compute the lake's side of parity from `current`: the same lines and figures as `toolkit.source.row_lines`."""
 
 from __future__ import annotations
 
@@ -13,46 +13,47 @@ from toolkit.values.row_line import KEYS, BucketFigures, Comparison, Figures, Na
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: Tables and columns of one Spark job: it costs about the same for one table as for many, until its plan grows large.
+#: Tables and columns of one Spark job. A job costs about the same for one table as for many, until its plan is large.
 _JOB_TABLES, _JOB_COLUMNS = 50, 1000
-#: Columns up to which a line is planned both ways: Spark takes minutes to plan what is very wide.
+#: The most columns for which a line is planned both ways. Spark needs minutes to plan a very wide line.
 _ASKED_COLUMNS = 200
-#: Ranges of keys that a scan is narrowed to.
+#: The most ranges of keys to which a scan is narrowed.
 _RANGES = 50
-#: The timestamp whose eight bytes are a text that the server sends. It is beyond all that it sends as timestamps.
+#: The timestamp whose eight bytes are the text `infinity`. It is beyond all timestamps that the server sends.
 _INFINITY = int.from_bytes(b"infinity", "big")
-#: What the expressions of a line are made for, whatever `[spark]` says of people's sessions: whole numbers are cast to
-#: their bytes, for which ANSI mode knows no cast, and a timestamp without a time zone as if it were of UTC.
+#: Settings that the expressions of a line require, whatever `[spark]` says for users' sessions. Whole numbers are cast
+#: to their bytes, which ANSI mode does not allow. A timestamp without a time zone is cast as if it were in UTC.
 _SETTINGS = {"spark.sql.ansi.enabled": "false", "spark.sql.session.timeZone": "UTC"}
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A table of `current` at one table snapshot; without one it never held a row."""
+    """A table of `current` at one table snapshot. Without a snapshot the table never held a row."""
 
     plan: Comparison
     snapshot_id: int | None
 
     @property
     def relation(self) -> str:
-        """What to select from."""
+        """Give the relation to select from."""
         name = f"current.{lake_table(self.plan.table.schema, self.plan.table.name)}"
         return name if self.snapshot_id is None else f"{name} VERSION AS OF {self.snapshot_id}"
 
 
 def current_fields(plan: Comparison) -> list[str]:
-    """The expressions that give the compared columns of `current` as PostgreSQL text."""
+    """Give the expressions that turn the compared columns of `current` into PostgreSQL text."""
     from toolkit.values.lake_types import text_sql
 
-    # A lake name may depend on the unpublished columns too: two names that differ only in case.
+    # Unpublished columns can change lake names too, if two names differ only in case.
     names = lake_columns([(c.attnum, c.name) for c in plan.table.columns])
     return [text_sql(names[c.attnum], c) for c in plan.columns]
 
 
 def lines_sql(plan: Comparison, relation: str, *, typed: bool = False) -> str:
-    """The query for the lines of the rows of `relation`; with `typed` of rows whose `_cdc_text` is NULL.
+    """Write the query for the lines of the rows of `relation`. With `typed` it is for rows whose `_cdc_text` is NULL.
 
-    Nearly every row has nothing in `_cdc_text`: to ask first costs less than to look into it. Run it by `query`.
+    Nearly all rows have NULL in `_cdc_text`, so the query tests this before it looks into the column. Run it with
+    `query`.
     """
     from toolkit.values.lake_types import canonical_sql, kind, text_sql
 
@@ -63,7 +64,7 @@ def lines_sql(plan: Comparison, relation: str, *, typed: bool = False) -> str:
         bare = f"cast({canonical_sql(name, column)} as binary)" if native is None else _native(name, native)
         if not typed and kind(column) != "string":
             text = text_sql(name, column, "cast(null as string)")
-            if native is not None:  # nothing but a text, though it be as long as the type's own bytes
+            if native is not None:  # the mark keeps a text different from the type's own bytes, even at the same length
                 long = f"octet_length({text}) = {native.width} AND {text} <> 'infinity'"
                 mark = f"if({long}, '\\u0000', '')" if native.kind.startswith("timestamp") else "'\\u0000'"
                 text = f"concat({text}, {mark})"
@@ -82,10 +83,11 @@ def lines_sql(plan: Comparison, relation: str, *, typed: bool = False) -> str:
 
 
 def _misplaced(plan: Comparison, names: Mapping[int, str]) -> str:
-    """Whether `_cdc_text` keeps a text that the column's type holds, and readers miss there, or one of no such column.
+    """Write the condition that finds texts of `_cdc_text` that builds never write.
 
-    No build does. Of the types that a line has in their own bytes the cell tells; of floats nothing does, since what
-    Java prints depends on its version.
+    Such a text is one that the typed column could hold, which readers of that column miss, or a text of an unknown
+    column. Columns whose own bytes are in the line need no check here, because the cell shows the text. Floats are not
+    checked, because their text depends on the Java version.
     """
     from toolkit.values.lake_types import kind, literal, spark_type, typed_sql
 
@@ -104,11 +106,11 @@ def _misplaced(plan: Comparison, names: Mapping[int, str]) -> str:
 
 
 def _native(lake_name: str, native: Native) -> str:
-    """The bytes that the server sends."""
+    """Write the expression for the bytes that the server sends."""
     value = quote_spark(lake_name)
     if native.kind == "boolean":
         return f"case when {value} then X'01' when not {value} then X'00' end"
-    if native.kind == "smallint":  # what is none has four bytes
+    if native.kind == "smallint":  # a smallint outside its range has four bytes
         short = f"cast({value} as smallint)"
         return f"if({value} = {short}, cast({short} as binary), cast({value} as binary))"
     if native.kind.startswith("timestamp"):
@@ -119,7 +121,7 @@ def _native(lake_name: str, native: Native) -> str:
 
 
 def query(spark: SparkSession, text: str) -> DataFrame:
-    """What `spark.sql` gives under the settings of a line: they become part of the plan."""
+    """Run `spark.sql` under the settings of a line, which become part of the plan."""
     before = {name: spark.conf.get(name, value) or value for name, value in _SETTINGS.items()}
     try:
         for name, value in _SETTINGS.items():
@@ -131,7 +133,7 @@ def query(spark: SparkSession, text: str) -> DataFrame:
 
 
 def figures(spark: SparkSession, sides: Sequence[Side]) -> dict[int, Figures]:
-    """Figures of every bucket that has rows, by relid; as few jobs as the tables allow."""
+    """Give the figures of every bucket that has rows, by relid, in as few jobs as the tables allow."""
     found: dict[int, dict[int, BucketFigures]] = {side.plan.table.relid: {} for side in sides}
     for job in _jobs(sides):
         typed = _typed(spark, job)
@@ -148,10 +150,10 @@ def figures(spark: SparkSession, sides: Sequence[Side]) -> dict[int, Figures]:
 
 
 def _typed(spark: SparkSession, sides: Sequence[Side]) -> Collection[Side]:
-    """Those large enough to be asked of which no row keeps a text.
+    """Find the large tables in which no row keeps a text.
 
-    Iceberg reads columns a batch at a time, but row by row as soon as one is a map: without `_cdc_text` a scan costs
-    half. The map alone is cheap.
+    Iceberg reads columns in batches, but row by row if one of them is a map. Without `_cdc_text` a scan costs half. A
+    scan of the map alone is cheap.
     """
     asked = [side for side in sides if side.plan.buckets > 1]
     if not asked:
@@ -164,7 +166,7 @@ def _typed(spark: SparkSession, sides: Sequence[Side]) -> Collection[Side]:
 
 
 def lines(spark: SparkSession, side: Side, wanted: Collection[int]) -> Iterator[bytes]:
-    """The lines of the buckets `wanted`, one partition at a time."""
+    """Give the lines of the buckets `wanted`, one partition at a time."""
     select = f"SELECT {side.plan.buckets}L AS buckets, line FROM ({lines_sql(side.plan, side.relation)})"
     rows = query(
         spark,
@@ -175,7 +177,7 @@ def lines(spark: SparkSession, side: Side, wanted: Collection[int]) -> Iterator[
 
 
 def lines_of_keys(spark: SparkSession, side: Side, keys: Sequence[Sequence[str]]) -> Iterator[bytes]:
-    """The lines of the rows with these keys, given as PostgreSQL text."""
+    """Give the lines of the rows with these keys, which are PostgreSQL text."""
     texts = current_fields(side.plan)
     names = [f"_cdc_k{n}" for n in range(len(side.plan.key))]
     wanted = spark.createDataFrame([tuple(key) for key in keys], ", ".join(f"{n} string" for n in names))
@@ -193,9 +195,9 @@ def lines_of_keys(spark: SparkSession, side: Side, keys: Sequence[Sequence[str]]
 
 
 def key_ranges_sql(plan: Comparison, keys: Sequence[Sequence[str]]) -> str:
-    """A condition that every row with one of these keys meets, by which Iceberg leaves out files and row groups.
+    """Write a condition that every row with one of these keys meets, so that Iceberg skips files and row groups.
 
-    Ranges of the first key column that is a whole number: no other type prints every value that it holds.
+    It uses ranges of the first key column with whole numbers. No other type prints every value that it holds.
     """
     from toolkit.values.lake_types import kind
 
@@ -204,7 +206,7 @@ def key_ranges_sql(plan: Comparison, keys: Sequence[Sequence[str]]) -> str:
         column = plan.columns[i]
         if kind(column) in ("int", "bigint"):
             numbers = sorted({int(key[n]) for key in keys})
-            # Split where the gaps are widest.
+            # Split at the widest gaps.
             gaps = sorted(range(1, len(numbers)), key=lambda at: numbers[at - 1] - numbers[at])[: _RANGES - 1]
             starts = [0, *sorted(gaps)]
             ends = [*starts[1:], len(numbers)]

@@ -11,7 +11,7 @@ from toolkit.values.lsn import Lsn
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: Bounds of a row version, beside the table's own columns.
+#: Columns with the bounds of a row version, in addition to the table's own columns.
 FROM, TO = "_cdc_from_lsn", "_cdc_to_lsn"
 
 
@@ -25,7 +25,7 @@ def read(
 ) -> Iterator[dict[str, str | None]]:
     """Read `fields` (the expression of each name) of the rows that are valid at `as_of` and have these texts.
 
-    With a key: every version, oldest first, with its bounds. One partition is in memory at a time.
+    With a key, give every version with its bounds, oldest first. One partition is in memory at a time.
     """
     from pyspark.sql import functions as F
 

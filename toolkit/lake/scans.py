@@ -22,7 +22,7 @@ def scan_arrow(
     where: BooleanExpression | str | None = None,
     snapshot: int | None = None,
 ) -> pa.Table | None:
-    """Rows of a small `namespace.table` as of table snapshot id `snapshot` (the current one by default).
+    """Read rows of a small `namespace.table` at table snapshot id `snapshot` (by default the current one).
 
     None if there is no such table.
     """
@@ -37,7 +37,7 @@ def scan_arrow(
 
 
 def scan_batches(config: Config, table: str, columns: Sequence[str], *, where: str) -> Iterator[pa.RecordBatch]:
-    """Rows of a `namespace.table` of any size, a batch at a time; none if there is no such table."""
+    """Read rows of a `namespace.table` of any size, one batch at a time; none if there is no such table."""
     if metadata_location(config, table) is None:
         return
     from toolkit.lake.jdbc import JdbcCatalog
@@ -48,6 +48,6 @@ def scan_batches(config: Config, table: str, columns: Sequence[str], *, where: s
 def scan(
     config: Config, table: str, columns: Sequence[str] = ("*",), *, where: str | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Rows of a small `namespace.table`; none if there is no such table."""
+    """Read rows of a small `namespace.table`; none if there is no such table."""
     found = scan_arrow(config, table, columns, where=where)
     yield from found.to_pylist() if found is not None else ()

@@ -1,4 +1,4 @@
-"""Schema changes of a built table in one Iceberg transaction: SQL ALTER would commit each step by itself."""
+"""Apply schema changes to a built table in one Iceberg transaction. SQL ALTER would commit each step separately."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What happens to the columns of a table, by the lake names before the step."""
+    """The changes to the columns of a table. Names are the lake names before the step."""
 
     drops: tuple[str, ...] = ()
     renames: Mapping[str, str] | None = None
-    widened: Mapping[str, str] | None = None  # name before to Spark type
-    added: tuple[tuple[str, str], ...] = ()  # name and Spark type; NULL in the rows that are there
+    widened: Mapping[str, str] | None = None  # name before the step, and Spark type
+    added: tuple[tuple[str, str], ...] = ()  # name and Spark type; NULL in existing rows
 
     @property
     def moves_names(self) -> bool:
-        """Whether a name means another column afterwards, or none."""
+        """Whether a name means another column after the step, or no column."""
         return bool(self.drops or self.renames)
 
 
 def columns(spark: SparkSession, table: str) -> dict[str, tuple[int, str | None]]:
-    """Field id and comment of each column of `catalog.namespace.table`."""
+    """Give the field id and comment of each column of `catalog.namespace.table`."""
     return {field.name(): (field.fieldId(), field.doc()) for field in _load(spark, table).schema().columns()}
 
 
 def holds_text(spark: SparkSession, table: str) -> bool:
-    """Say whether a row of `namespace.table` keeps a value as text, by the name of its column."""
+    """Say, by the name of its column, whether a row of `namespace.table` keeps a value as text."""
     return bool(spark.table(table).where("_cdc_text is not null").limit(1).count())
 
 
@@ -48,12 +48,12 @@ def apply(
 ) -> None:
     """Commit a step, comments by the names after it, table properties, and an empty append that a tag names.
 
-    All of it is one swap of the table's metadata: whoever looks sees the old table or the new one. The append gives
-    the tag the new names, and holds the position in its summary. New columns stand before the column `before`.
+    One swap of the table's metadata commits all of it, so a reader sees the old table or the new one. The append gives
+    the tag the new names, and its summary holds the position. New columns are placed before the column `before`.
     """
     loaded = _load(spark, table)
     transaction = loaded.newTransaction()
-    # Two updates of the schema: a column may take the name that another one has only just left.
+    # Two updates of the schema are needed, because a column may take a name that another column has just lost.
     update = transaction.updateSchema()
     for name in step.drops:
         update.deleteColumn(name)
@@ -87,7 +87,7 @@ def apply(
 
 
 def describe(spark: SparkSession, table: str, comments: Mapping[str, str | None]) -> None:
-    """Bring the comments of a table's columns to these; commits nothing where they are right already."""
+    """Set the comments of a table's columns. Commit nothing if they are right already."""
     loaded = _load(spark, table)
     transaction = loaded.newTransaction()
     if _describe(transaction, comments):

@@ -1,4 +1,4 @@
-"""The one Spark session of a process, and the settings that `dbt run` shares with it."""
+"""Start the one Spark session of a process, with the settings that `dbt run` shares with it."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ _current: dict[str, Any] = {}  # "session", the "settings" that it was made with
 
 
 def spark_settings(config: Config) -> dict[str, str]:
-    """Every Spark setting that the lake needs, those of `[spark]` last. Nothing is read or started.
+    """Give every Spark setting that the lake needs, and those of `[spark]` last. Reads and starts nothing.
 
-    The toolkit's session and dbt's profile are made from the same dictionary. The secret by which the processes of
-    Spark know each other is not in it: Spark makes one for each run.
+    The toolkit's session and dbt's profile use the same dictionary. It does not contain the secret by which Spark's
+    processes trust each other: Spark makes a new secret for each run.
     """
     catalog = f"spark.sql.catalog.{config.lake.catalog}"
     settings = {
@@ -59,7 +59,8 @@ def spark_settings(config: Config) -> dict[str, str]:
         ),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # dbt's session asks for Hive support before it applies these: no Hive catalog, hence no Derby database.
+        # dbt's session asks for Hive support before it applies these settings. Without a Hive catalog there is no Derby
+        # database.
         "spark.sql.catalogImplementation": "in-memory",
         "spark.hadoop.javax.jdo.option.ConnectionURL": "jdbc:derby:memory:metastore;create=true",
         "spark.sql.warehouse.dir": str(config.warehouse),
@@ -69,31 +70,32 @@ def spark_settings(config: Config) -> dict[str, str]:
         f"{catalog}.type": "jdbc",
         f"{catalog}.uri": f"jdbc:sqlite:{config.catalog_db}",
         f"{catalog}.jdbc.schema-version": "V1",
-        f"{catalog}.jdbc.busy_timeout": "30000",  # milliseconds; another process may hold the file for a moment
+        f"{catalog}.jdbc.busy_timeout": "30000",  # milliseconds; another process may lock the file for a moment
         f"{catalog}.warehouse": str(config.warehouse),
-        # Without it a table re-created under an old name shares the location, and removing orphans destroys data.
+        # Without it, a table re-created under an old name shares the location, and removing orphan files destroys data.
         f"{catalog}.unique-table-location": "true",
-        # With it a session keeps seeing the table as it was before another process committed.
+        # With it, a session keeps the state of a table from before another process committed.
         f"{catalog}.cache-enabled": "false",
         "spark.sql.caseSensitive": "true",
         "spark.sql.session.timeZone": "UTC",
-        # Names come from the source as they are: a column `${spark} $1` was made as ` $1`.
+        # Names come from the source unchanged: with substitution the column `${spark} $1` was created as ` $1`.
         "spark.sql.variable.substitute": "false",
         "spark.sql.shuffle.partitions": "4",
-        # Filters inferred from what each expression implies: time by the square of the columns, and none helps here.
+        # Spark infers filters from every expression. The time grows with the square of the columns, and none helps
+        # here.
         "spark.sql.constraintPropagation.enabled": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
         "spark.python.daemon.module": "toolkit.lake.worker_daemon",
-        "spark.python.worker.reuse": "false",  # the daemon makes a new one faster than an old one gives memory back
+        "spark.python.worker.reuse": "false",  # the daemon starts a worker faster than an old one returns memory
         "spark.sql.execution.pyspark.udf.faulthandler.enabled": "false",
         "spark.python.worker.faulthandler.enabled": "false",
     }
     master = config.spark.get("spark.master", "local")
-    if not master.startswith("spark://"):  # there the cluster's own configuration holds the secret
+    if not master.startswith("spark://"):  # on a cluster, the cluster's own configuration has the secret
         settings["spark.authenticate"] = "true"
     if master.startswith("local"):
-        # A laptop's host name often resolves to an address that it does not have.
+        # A laptop's host name often resolves to an address that the laptop does not have.
         settings |= {"spark.driver.host": "localhost", "spark.driver.bindAddress": "127.0.0.1"}
     else:
         settings["spark.network.crypto.enabled"] = "true"
@@ -101,17 +103,17 @@ def spark_settings(config: Config) -> dict[str, str]:
 
 
 def _tasks(heap: str) -> int:
-    """Give how many tasks run at once in local mode: one for each core, as long as the heap has room for it."""
+    """Give the number of concurrent tasks in local mode: one for each core, as long as the heap has room."""
     match = re.fullmatch(r"(\d+)([kmgt])b?", heap.strip().lower())
     room = int(match[1]) * 1024 ** ("kmgt".index(match[2]) + 1) // _TASK_BYTES if match else 1
     return max(1, min(os.cpu_count() or 1, room))
 
 
 def session(config: Config) -> SparkSession:
-    """The process's shared session, started if there is none; dbt in process uses the same one.
+    """Give the shared session of the process; start it if there is none. dbt in this process uses the same session.
 
-    A configuration of another lake gets a session of its own in the same JVM and becomes the shared one. Settings of
-    the JVM itself (memory, master) are those of the first.
+    A configuration of another lake gets its own session in the same JVM, which becomes the shared one. Settings of the
+    JVM itself (memory, master) stay those of the first session.
 
     Raises:
         JavaMissing, LakeError: the JVM cannot be started, or the lake's folder is not writable.
@@ -135,7 +137,7 @@ def session(config: Config) -> SparkSession:
 
 
 def own_session(config: Config) -> SparkSession:
-    """The toolkit's own session on the shared JVM, with ANSI mode on: dbt turns it off in the shared one."""
+    """Give the toolkit's own session in the shared JVM. ANSI mode is on; dbt turns it off in the shared session."""
     with _lock:
         shared = session(config)
         if "own" not in _current:
@@ -147,9 +149,9 @@ def own_session(config: Config) -> SparkSession:
 
 
 def stop_session(*, at_once: bool = False) -> None:
-    """Stop Spark and wait for its JVM to end. Does nothing if there is none.
+    """Stop Spark and wait until its JVM ends. Do nothing if there is none.
 
-    `at_once` ends the JVM without asking it anything, which after an interruption nobody can.
+    `at_once` ends the JVM without a call to it, which is not possible after an interruption.
     """
     from pyspark import SparkContext
 
@@ -165,7 +167,7 @@ def stop_session(*, at_once: bool = False) -> None:
                 from pyspark.sql import SparkSession
 
                 SparkSession(SparkContext._active_spark_context).stop()
-        except Exception:  # a JVM that died by itself answers with any py4j error; it is gone either way
+        except Exception:  # a JVM that died by itself answers with any py4j error, and has ended either way
             SparkContext._active_spark_context = None
         try:
             if not at_once:
@@ -180,7 +182,7 @@ def stop_session(*, at_once: bool = False) -> None:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     if process.stdin is not None:
-        process.stdin.close()  # the gateway ends when its standard input does
+        process.stdin.close()  # the gateway ends when its standard input is closed
     try:
         process.wait(timeout=20)
     except subprocess.TimeoutExpired:
@@ -196,7 +198,7 @@ def _start(config: Config, settings: dict[str, str]) -> SparkSession:
 
     if SparkContext._active_spark_context is not None:
         raise LakeError("Spark was started outside the toolkit in this process; call toolkit.lake.session first")
-    # Python workers import the toolkit; it need not be installed.
+    # Python workers import the toolkit, which may not be installed.
     search = [str(ROOT), *(p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and p != str(ROOT))]
     variables = {
         "JAVA_HOME": str(find_java().parent.parent),
@@ -208,7 +210,7 @@ def _start(config: Config, settings: dict[str, str]) -> SparkSession:
     for key, value in settings.items():
         conf.set(key, value)
     if settings["spark.master"].startswith("local-cluster") and "spark.authenticate.secret" not in settings:
-        conf.set("spark.authenticate.secret", secrets.token_hex(32))  # for other local masters Spark makes its own
+        conf.set("spark.authenticate.secret", secrets.token_hex(32))  # other local masters get one from Spark
     log_path = config.work_dir / LOG_NAME
     with environment(variables):
         with (
@@ -218,13 +220,13 @@ def _start(config: Config, settings: dict[str, str]) -> SparkSession:
             environment(arguments),
         ):
             try:
-                with _uninterrupted():  # pyspark forgets a JVM that it has started and not yet reached, and it stays
+                with _uninterrupted():  # pyspark forgets a JVM that it has not reached yet, and the JVM stays
                     gateway = launch_gateway(None, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
             except PySparkRuntimeError:
                 raise LakeError(f"Spark did not start: {_last_words(log_path)}; all of it is in {log_path}") from None
         try:
-            # In the main thread a context replaces the handler of Ctrl-C by one that asks the JVM something while
-            # another question is open, and fails.
+            # In the main thread, a Spark context replaces the handler of Ctrl-C. The new handler calls the JVM while
+            # another call is open, and fails.
             with ThreadPoolExecutor(1) as thread:
                 context = thread.submit(SparkContext, conf=conf, gateway=gateway).result()
             return SparkSession(context, options=dict(settings))
@@ -239,8 +241,8 @@ def _start(config: Config, settings: dict[str, str]) -> SparkSession:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Hold Ctrl-C back until the block ends."""
-    if threading.current_thread() is not threading.main_thread():  # signals never reach the others
+    """Delay Ctrl-C until the block ends."""
+    if threading.current_thread() is not threading.main_thread():  # signals never reach other threads
         yield
         return
     held: list[int] = []
@@ -255,7 +257,7 @@ def _uninterrupted() -> Iterator[None]:
 
 @contextmanager
 def _submit_arguments(settings: Iterable[tuple[str, str]]) -> Iterator[dict[str, str]]:
-    """Hand settings to spark-submit in a file that only this account can read: everybody can read a command line."""
+    """Pass settings to spark-submit in a file that only this account can read: all users can read a command line."""
 
     def escaped(text: str) -> str:
         return "".join(c if c.isascii() and (c.isalnum() or c in "._-/") else f"\\u{ord(c):04x}" for c in utf16(text))
@@ -276,7 +278,7 @@ def _submit_arguments(settings: Iterable[tuple[str, str]]) -> Iterator[dict[str,
 
 
 def _last_words(log_path: Path) -> str:
-    """The line of the JVM's output that most likely says why it ended."""
+    """Find the line of the JVM's output that most likely says why it ended."""
     lines = [line.strip() for line in log_path.read_text(encoding="utf-8", errors="replace").splitlines()]
     telling = [line for line in lines if any(word in line for word in ("Exception", "rror", "unresolved"))]
     return next(iter(telling), lines[-1] if lines else "the JVM printed nothing")[:300]
@@ -288,7 +290,7 @@ def _configured(base: SparkSession, settings: dict[str, str]) -> SparkSession:
     fresh = base.newSession()
     jvm = fresh._jvm
     assert jvm is not None
-    # As the builder does it for an existing session: settings of the JVM itself are left alone.
+    # The builder does the same for an existing session: it leaves settings of the JVM itself alone.
     module = SparkSession._get_j_spark_session_module(jvm)
     module.applyModifiableSettings(
         fresh._jsparkSession, {key: value for key, value in settings.items() if key.startswith("spark.sql.")}
@@ -297,7 +299,7 @@ def _configured(base: SparkSession, settings: dict[str, str]) -> SparkSession:
 
 
 def _make_default(chosen: SparkSession) -> None:
-    """Make `SparkSession.builder.getOrCreate()` give `chosen`, in Python and in the JVM."""
+    """Make `SparkSession.builder.getOrCreate()` return `chosen`, in Python and in the JVM."""
     from pyspark.sql import SparkSession
 
     SparkSession._instantiatedSession = chosen

@@ -1,4 +1,4 @@
-"""Stage one batch: its rows and its ledger row in one Iceberg commit, or nothing at all."""
+"""Stage one batch: commit its rows and its ledger row in one Iceberg commit, or commit nothing."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ def commit_batch(
     arrow_files: Sequence[Path] = (),
     decode: str = DECODE,
 ) -> int:
-    """Commit a batch against the table snapshot that the ledger was read at, and give the new table snapshot id.
+    """Commit a batch against the table snapshot at which the ledger was read. Return the new table snapshot id.
 
-    Every task and every file of `arrow_files` (Arrow or Parquet, of `EVENT_SCHEMA`) is one partition. A batch that is
-    already there under this number is replaced. `base_snapshot` is None if there was no `raw.events` yet.
+    Every task and every file of `arrow_files` (Arrow or Parquet, of `EVENT_SCHEMA`) is one partition. If the table
+    already has a batch with this number, it is replaced. `base_snapshot` is None if there was no `raw.events` yet.
 
     Raises:
         CommitConflict: another runner committed since `base_snapshot`; nothing was written.
         DecodeError: the stream is damaged; nothing was written.
-        LakeError: anything else; nothing was written, or the message says that this is not known.
+        LakeError: any other failure; nothing was written, or the message says that this is unknown.
     """
     if base_snapshot is None:
         base_snapshot = _first_snapshot(config)
     driver_made = _stream(to_arrow(batch_events(record, events)))
     parts = [Part(tasks=(task,)) for task in tasks] + [Part(files=(file.resolve(),)) for file in arrow_files]
-    # The few driver-made events ride along: a task of their own would cost as much as reading thousands of rows.
+    # The few events that the driver made join the first task. A task of their own costs as much as thousands of rows.
     parts[:1] = [replace(parts[0] if parts else Part(), inline=driver_made)]
 
     from py4j.protocol import Py4JError
@@ -73,7 +73,7 @@ def commit_batch(
     try:
         writer.overwrite(F.col("batch_id") == F.lit(record.batch_id))
     except (Py4JError, PySparkException) as error:
-        landed = _committed(config, record)  # the answer may be lost, not the commit
+        landed = _committed(config, record)  # the commit may have succeeded although its answer was lost
         if landed is None:
             raise _refusal(record, error) from None
     else:
@@ -87,7 +87,7 @@ def commit_batch(
 
 
 def _first_snapshot(config: Config) -> int:
-    """The empty table snapshot that `tables.ensure` made: whatever is committed after it was not seen by the caller."""
+    """Give the empty table snapshot that `tables.ensure` made. The caller has seen no commit after it."""
     found = reads.metadata(config, EVENTS) or {}
     first = next((s for s in found.get("snapshots", ()) if s.get("parent-snapshot-id") is None), None)
     if first is None:
@@ -96,7 +96,7 @@ def _first_snapshot(config: Config) -> int:
 
 
 def _committed(config: Config, record: BatchRecord) -> int | None:
-    """Table snapshot id of exactly this record, which carries its own time; None if it is not there."""
+    """Find the table snapshot id of exactly this record, which carries its own time; None if it is missing."""
     text = record.to_json()
     for snapshot in reversed((reads.metadata(config, EVENTS) or {}).get("snapshots", [])):
         if (snapshot.get("summary") or {}).get(SUMMARY_KEY) == text:
@@ -112,9 +112,9 @@ def _stream(table: pa.Table) -> bytes:
 
 
 def _refusal(record: BatchRecord, error: Exception) -> CdcError:
-    """One line for what went wrong in the JVM or in a worker."""
+    """Give one line for the failure in the JVM or in a worker."""
     text = f"{error}\n{getattr(error, 'java_exception', None) or ''}"
-    # A worker's own refusal comes back as the last line of its traceback.
+    # A worker's own error arrives as the last line of its traceback.
     own = re.search(r"^toolkit\.values\.errors\.(\w+): (.+)$", text, re.MULTILINE)
     if own is not None:
         kind: type[CdcError] = getattr(errors, own[1], LakeError)

@@ -1,4 +1,4 @@
-"""The raw log of a lake, as the protocol `toolkit.rawlog.store.RawLog` describes it."""
+"""Implement the protocol `toolkit.rawlog.store.RawLog` for the raw log of a lake."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from toolkit.rawlog.batch import BatchRecord
     from toolkit.values.config import Config
 
-TASK_CHANGES = 125_000  # a task holds some 50 bytes a change besides the chunk that it decodes
+TASK_CHANGES = 125_000  # a task holds about 50 bytes for each change, besides the chunk that it decodes
 
 
 class StoredLog:
@@ -36,7 +36,7 @@ class StoredLog:
         arrow_files: Sequence[Path] = (),
         parquet_files: Sequence[Path] = (),
     ) -> int:
-        """Commit a batch: through Spark where there are tasks or Arrow files, else without a JVM.
+        """Commit a batch: through Spark if there are tasks or Arrow files, else without a JVM.
 
         Raises:
             CommitConflict: another runner committed since `base`; nothing was written.
@@ -56,7 +56,7 @@ class StoredLog:
         return ledger.append(record, events, parquet_files)
 
     def partitions(self, changes: int) -> int:
-        """One a core, more where that bounds a worker's memory; a small batch is not worth a second worker."""
+        """Give the number of partitions: one a core, more to bound a worker's memory, and one for a small batch."""
         if changes < 20_000:
             return 1
         from toolkit.lake import session
@@ -65,7 +65,7 @@ class StoredLog:
         return max(cores, -(-changes // TASK_CHANGES))
 
     def file_ids(self) -> dict[str, int]:
-        """Iceberg field ids of `raw.events`."""
+        """Give the Iceberg field ids of `raw.events`."""
         return self.reading().file_ids()
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def write(ledger: LogReader) -> None:
-    """Write the current states, if any differs from what is there. Starts no JVM."""
+    """Write the current states, if any state differs from the stored one. Needs no JVM."""
     check_results.replace_rows(ledger.config, STATES, rows(ledger, current_states(ledger)))
 
 

@@ -1,4 +1,4 @@
-"""Namespaces and the raw log's table."""
+"""Create the namespaces, the raw log's table and the small tables of the lake."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from toolkit.values.config import Config
 
 EVENTS = "raw.events"
-#: Batches of one partition of `raw.events`.
+#: Number of batches in one partition of `raw.events`.
 BATCH_WIDTH = 1000
-#: What `ops.tables` shows: the state of each table at the newest batch that was judged.
+#: Name of the table that `ops.tables` shows: the state of each table at the newest batch that was evaluated.
 STATES = "ops.table_states"
 STATE_COLUMNS: Mapping[str, str] = {
     "relid": "bigint",
@@ -36,7 +36,8 @@ STATE_COLUMNS: Mapping[str, str] = {
     "schema_id": "bigint",
     "batch_id": "bigint",
 }
-#: How the tables are built from the log up to the newest batch: what a plain `dbt run` builds.
+#: Name of the table with the plans, by which tables are built from the log up to the newest batch. A plain `dbt run`
+#: builds these.
 PLANS = "ops.plans"
 PLAN_COLUMNS: Mapping[str, str] = {
     "layer": "string",
@@ -48,14 +49,15 @@ PLAN_COLUMNS: Mapping[str, str] = {
 }
 NAMESPACES = ("raw", "staging", "current", "history", "ops", "published")
 
-#: Columns whose bounds choose files. No reader filters by the others, and bounds of images would only cost.
+#: Columns whose bounds select files. No reader filters by other columns, and bounds of images would only add cost.
 _BOUNDED = ("batch_id", "generation", "commit_lsn", "end_lsn", "ordinal", "kind", "relid", "schema_id")
 _PROPERTIES = {
-    "format-version": "2",  # pyiceberg, which commits empty batches, cannot write 3
+    "format-version": "2",  # pyiceberg commits empty batches and cannot write format 3
     "write.format.default": "parquet",
     "write.parquet.compression-codec": "zstd",
     "write.parquet.compression-level": "1",
-    # Images hardly repeat: a small dictionary gives up early and saves a sixth of the writer's time at the same size.
+    # Images rarely repeat. With a small dictionary the writer gives it up early, which saves a sixth of its time at the
+    # same size.
     "write.parquet.dict-size-bytes": "65536",
     "write.distribution-mode": "none",  # a batch is written where it was decoded
     "write.spark.fanout.enabled": "true",
@@ -63,7 +65,7 @@ _PROPERTIES = {
     **{f"write.metadata.metrics.column.{name}": "full" for name in _BOUNDED},
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
-    # A retry validates again: it gets past a compaction, never past another batch.
+    # A retry validates again. It succeeds after a compaction, and never after another batch.
     "commit.retry.num-retries": "5",
     "commit.retry.min-wait-ms": "50",
     "commit.retry.max-wait-ms": "1000",
@@ -80,7 +82,7 @@ _SPARK_TYPES = {
 
 
 def spark_schema() -> str:
-    """`EVENT_SCHEMA` as Spark DDL."""
+    """Give `EVENT_SCHEMA` as Spark DDL."""
     return ", ".join(
         f"{quote_spark(field.name)} {_SPARK_TYPES[field.type]}{'' if field.nullable else ' NOT NULL'}"
         for field in EVENT_SCHEMA
@@ -88,10 +90,9 @@ def spark_schema() -> str:
 
 
 def ensure(spark: SparkSession, config: Config) -> None:
-    """Make the namespaces, `raw.events`, and the tables that commands keep for dbt where they are missing.
+    """Create the namespaces, `raw.events`, and the tables that commands keep for dbt, where they are missing.
 
-    The new table gets an empty first snapshot: a batch commits against the snapshot that its ledger was read at, so
-    there has to be one.
+    A new table gets an empty first snapshot, because a batch commits against the snapshot at which its ledger was read.
     """
     catalog = quote_spark(config.lake.catalog)
     for namespace in NAMESPACES:
@@ -108,7 +109,7 @@ def ensure(spark: SparkSession, config: Config) -> None:
 
 
 def ensure_judged(spark: SparkSession, config: Config) -> None:
-    """Create `ops.table_states` and `ops.plans` where missing. Lakes of earlier versions get them in a build."""
+    """Create `ops.table_states` and `ops.plans` if missing. A build adds them to lakes of earlier versions."""
     for name, columns in ((STATES, STATE_COLUMNS), (PLANS, PLAN_COLUMNS)):
         if reads.metadata_location(config, name) is None:
             create_small(spark, name, columns)
@@ -118,7 +119,7 @@ def create_small(spark: SparkSession, name: str, columns: Mapping[str, str]) -> 
     """Create `namespace.table`, and its namespace, with these columns and their Spark types."""
     spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name.partition('.')[0]}")
     shape = ", ".join(f"{quote_spark(column)} {kind}" for column, kind in columns.items())
-    # Format 2: pyiceberg, which writes the rows, cannot write 3.
+    # pyiceberg writes the rows and cannot write format 3.
     spark.sql(f"CREATE TABLE {name} ({shape}) USING iceberg TBLPROPERTIES ('format-version' = '2')")
 
 
@@ -128,10 +129,10 @@ def drop(spark: SparkSession, table: str) -> None:
 
 
 def require_writable(config: Config) -> None:
-    """Make the folders of the warehouse and of the catalog, and see that they can be written. Starts no JVM.
+    """Create the folders of the warehouse and of the catalog, and check that they are writable. Starts no JVM.
 
     Raises:
-        LakeError: one of them cannot be.
+        LakeError: one of the folders cannot be created or written.
     """
     for what, path in (("warehouse", config.warehouse), ("catalog", config.catalog_db.parent)):
         _require(what, path)
@@ -144,7 +145,7 @@ def _require(what: str, path: Path) -> None:
     advice = f"change its permissions or set another [lake] {'uri' if what == 'catalog' else what}"
     try:
         path.mkdir(parents=True, exist_ok=True)
-        # Asking for permission is not enough: on a read-only or full file system only a write tells.
+        # A test of the permission is not enough. Only a write shows a read-only or full file system.
         probe = path / f".cdc-probe-{os.getpid()}"
         try:
             probe.write_bytes(b"x")  # an empty file needs no space

@@ -1,7 +1,7 @@
-"""What a run of the models finds: how far each table is built, and what the log has for it since.
+"""Find what a run of the models starts from: the position of each built table, and what the log has for it since.
 
-The macros decide by this whether a model is skipped, merged or rebuilt. Asked here for all tables at once, it costs one
-read of a metadata file a table and two jobs of Spark; a model that is run by dbt alone asks for itself.
+By this the macros decide whether a model is skipped, merged or rebuilt. For all tables at once, the question costs one
+read of a metadata file for each table, and two Spark jobs. A model that dbt runs alone asks for itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from toolkit.rawlog.store import LogReader
     from toolkit.values.lsn import Lsn
 
-_FIRST = -1  # below every batch and LSN
+_FIRST = -1  # less than every batch and LSN
 #: Facts about rows that decide how much work a fold has to do, in the order of `Facts`.
 _FACTS = """count(relid), coalesce(min(commit_lsn), 0), coalesce(max(commit_lsn), 0),
   count_if(kind not in ('row', 'schema')),
@@ -32,7 +32,7 @@ _FACTS = """count(relid), coalesce(min(commit_lsn), 0), coalesce(max(commit_lsn)
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A built table: what its properties say it is of, and the position of its newest build."""
+    """A built table: what its properties say that it was built from, and the position of its newest build."""
 
     relid: int
     generation: int
@@ -43,39 +43,39 @@ class Target:
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """Give the position that events are new after, with the relation."""
+        """Give the relation and the position; events after it are new."""
         return self.relid, self.batch, self.lsn
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Events of one table: how many, from and to which commit LSN, and what is special in them."""
+    """Events of one table: their number, their lowest and highest commit LSN, and special cases among them."""
 
     n: int = 0
     low: int = 0
     high: int = 0
-    control: int = 0  # neither rows nor schema versions
+    control: int = 0  # events that are neither rows nor schema versions
     moved: int = 0  # updates that may change a key
-    chained: int = 0  # those of them that leave values out
-    toast: str = ""  # attnums of values that are left out
+    chained: int = 0  # such updates that leave values out
+    toast: str = ""  # attnums of the values that are left out
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a model finds. `news` are the events since its target; `whole` are all, where it has to be rebuilt."""
+    """What a model finds. `news` are the events since its target; `whole` are all events, if it must be rebuilt."""
 
     target: Target | None
     news: Facts = Facts()
     whole: Facts | None = None
-    quiet: bool = False  # the table is as its plan makes it: the model has nothing to do
+    quiet: bool = False  # the table matches its plan: the model has nothing to do
 
 
 def find(spark: SparkSession, log: LogReader, upto: Lsn, models: Sequence[tuple[TablePlan, str]]) -> list[Found]:
-    """Give what each model finds, in the order of `models`: plans of the position, each with its table's name."""
+    """Give what each model finds, in the order of `models`: plans at the position, each with its table's name."""
     last = log.last()
     assert last is not None
     targets = [_target(log, name) for _, name in models]
-    # A table that is of another relation, shape or generation, or ahead of the log, is rebuilt whatever is new.
+    # Rebuild a table of another relation, shape or generation, or one ahead of the log, even without new events.
     fitting = [
         target
         if target is not None

@@ -1,4 +1,4 @@
-"""Compact and expire one table of the lake. No row changes, and what readers rest on stays."""
+"""Compact and expire one table of the lake. No row changes, and table snapshots that readers need stay."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
     from toolkit.values.config import Config
 
-_MIN_FILES = 5  # small data files of one partition that are worth being made one
-_MIN_MANIFESTS = 20  # an empty batch adds one, and every reader opens them all
-_POSITION = "cdc."  # keys of a commit's summary that say which position of the log it stands for
+_MIN_FILES = 5  # the fewest small data files of one partition that are merged
+_MIN_MANIFESTS = 20  # an empty batch adds one manifest, and every reader opens all of them
+_POSITION = "cdc."  # prefix of the keys of a commit's summary that name its position in the log
 
 
 @dataclass(frozen=True, slots=True)
 class Upkeep:
-    """What was done to one table.
+    """The work done on one table.
 
-    Data files that were merged, the files that they became, expired table snapshots and tags, and removed orphan files.
-    `skipped` says why nothing was done.
+    The counts are: merged data files, files that replaced them, expired table snapshots and tags, and removed orphan
+    files. `skipped` says why nothing was done.
     """
 
     table: str
@@ -39,10 +39,10 @@ class Upkeep:
 def tend(
     spark: SparkSession, config: Config, table: str, *, keep_tags: Collection[str], since: datetime, orphans: datetime
 ) -> Upkeep:
-    """Compact `namespace.table`, then let go of what is older than `since`.
+    """Compact `namespace.table`, then expire what is older than `since`.
 
-    A tag in `keep_tags` stays with its table snapshot, and so does the present state. Files that nothing names and that
-    are older than `orphans` are what killed runs left behind.
+    A tag in `keep_tags` keeps its table snapshot, and the present state stays too. Files that no metadata names and
+    that are older than `orphans` are left from killed runs, and are removed.
     """
     jvm: Any = spark._jvm
     name = f"{config.lake.catalog}.{table}"
@@ -52,7 +52,7 @@ def tend(
     present = reads.current_snapshot(before)
     if before is None or present is None:
         return Upkeep(table, skipped="it never held a row")
-    # The commit of a compaction is the newest one: it has to say what the one before it said.
+    # The commit of a compaction becomes the newest one, so it must repeat the position of the commit before it.
     position = {k: v for k, v in (present.get("summary") or {}).items() if k.startswith(_POSITION)}
     if table.startswith("current.") and not position:
         return Upkeep(table, skipped="somebody else wrote to it after its build: run `cdc check`")
@@ -82,7 +82,7 @@ def tend(
 
 
 def _count(java: Any) -> int:
-    """Of a Java Iterable."""
+    """Count the elements of a Java Iterable."""
     found, items = 0, java.iterator()
     while items.hasNext():
         items.next()

@@ -1,7 +1,7 @@
-"""Spark's Python daemon with everything a worker needs already imported.
+"""Run Spark's Python daemon with everything already imported that a worker needs.
 
-A worker is a fork of it: it starts in milliseconds and owns no memory but what its task holds, which goes back to the
-machine with the worker.
+A worker is a fork of the daemon. It starts in milliseconds and owns only the memory of its task, which is freed when
+the worker ends.
 """
 
 from __future__ import annotations
