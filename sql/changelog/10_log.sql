@@ -1,12 +1,14 @@
--- The change log: what row triggers saw, for tables or servers without logical decoding.
+-- The change log holds what row triggers saw, for tables or servers without logical decoding.
 --
--- Append-only. A row carries its transaction's xid8 (never the row's xmin, which is a subtransaction's under a savepoint)
--- and the WAL insert LSN at which it was written: within a transaction, and for one key over all transactions, that is
--- the order of the changes. No sequence: the user's lastval() stays, and there is no cache that could reorder sessions.
--- Images are the row's own text form (record output), so each cell is what its type's output function prints under the
--- pinned settings, as in the stream; json with \u0000 or a duplicate key is text like any other.
+-- The log is append-only. A row carries the xid8 of its transaction, never the xmin of the row, which is that of a
+-- subtransaction under a savepoint. It also carries the WAL insert LSN at which it was written. Within a transaction,
+-- and for one key over all transactions, that is the order of the changes. There is no sequence: lastval() of the user
+-- stays as it is, and no cache can reorder sessions. Images are the row's own text form (record output). Each cell is
+-- therefore what the output function of its type prints under the pinned settings, as in the stream. json with \u0000
+-- or with a duplicate key is text like any other.
 --
--- `part` is the rotation: rows go to the current part, and another is emptied when all it holds is in the lake.
+-- `part` serves the rotation: rows go to the current part, and another part is emptied when all of its rows are in the
+-- lake.
 
 create table if not exists cdc.change_log (
   part smallint not null,
@@ -19,7 +21,8 @@ create table if not exists cdc.change_log (
 ) partition by list (part);
 comment on table cdc.change_log is 'cdc-toolkit: changes of the tables that are captured by triggers';
 
--- A part that somebody has detached comes back with its rows. What was written meanwhile is lost, and told by its tables.
+-- Attach a part that another session has detached, with its rows. What was written meanwhile is lost: its tables record
+-- that.
 do $install$
 declare
   part record;
@@ -66,22 +69,24 @@ revoke all on cdc.change_log, cdc.change_log_0, cdc.change_log_1, cdc.change_log
 revoke all on cdc.change_log_none from public;
 revoke all on cdc.change_log_current, cdc.tick from public;
 
--- Images are made with format('%s', row), which calls the output functions of types. A cast to text could be one that the
--- table's owner has created, and would run that owner's function with the rights of whoever ran `cdc init`.
+-- Images are made with format('%s', row), which calls the output functions of the types. A cast to text could be one
+-- that the owner of the table has created. It would run code of that owner with the rights of the role that ran `cdc
+-- init`.
 --
--- The user's lock_timeout is for the user's own tables: the log is locked for the moment of a purge.
+-- The user's lock_timeout is meant for the user's own tables. The log is locked only for the moment of a purge.
 --
--- One row. Any value can be too large for its text, a small one too: a number of 10 bytes prints 131,073 digits. So all
--- that is read is read in a block that writes nothing, and takes no transaction id: one a row would make every snapshot of
--- the server slower. Only large rows are inserted in a block too. What cannot be logged becomes an F row: the user's
--- statement goes on, and the drain turns the table stale. So the first row of a table in a transaction tries, in a block,
--- whether the log can be written to: from then on it is locked, and nobody drops it before the transaction ends.
+-- Log one row. Any value can be too large for its text, even a small one: a number of 10 bytes prints 131,073 digits.
+-- All reading is therefore done in a block that writes nothing. Such a block takes no transaction id; one id per row
+-- would make every snapshot of the server slower. Only large rows are inserted in a block too. What cannot be logged
+-- becomes an F row: the statement of the user continues, and the drain makes the table stale. The first row of a table
+-- in a transaction therefore tries, in a block, whether the log can be written to. From then on the log is locked, and
+-- no session can drop it before the transaction ends.
 --
--- Rows of a statement are logged after all of them were changed. A trigger or function of the application that changed
--- the table meanwhile was logged before them, though its changes came later: it ran as a later command, and the newest
--- command logged of each table is kept for the transaction. What is logged behind such a one is late: instead of it goes
--- what its keys hold now. So it does for a version that is gone already. A command id may stand for two, if one
--- transaction made a version and ended it: that is taken for late too.
+-- Row triggers of a statement fire after all of its rows changed. A trigger or function of the application may have
+-- changed the table in between, and its later changes were logged first. The log keeps the newest logged command of
+-- each table. A row of an older command is late: the current row of its key is logged instead. The same applies to a
+-- row version that is gone, or whose command id is ambiguous. A command id is ambiguous if one transaction created a
+-- version and ended it.
 create or replace function cdc.log_row()
 returns trigger
 language plpgsql
@@ -109,7 +114,7 @@ begin
   begin
     before := coalesce(nullif(current_setting(latest, true), '')::int8, -1);
     if before < 0 then
-      insert into cdc.change_log (part, lsn, relid, op) -- nothing, or there is no such part
+      insert into cdc.change_log (part, lsn, relid, op) -- insert nothing, or fail because there is no such part
       select c.part, '0/0', 0, 'F'
       from cdc.change_log_current as c
       where pg_partition_root(to_regclass('cdc.change_log_' || c.part)) is null;
@@ -119,10 +124,10 @@ begin
       perform set_config(latest, command::text, true);
     end if;
     late := command < before;
-    if tg_op = 'DELETE' and not late and age(old.xmin) <= 0 then -- of this transaction, or of 2^31 ids ago
+    if tg_op = 'DELETE' and not late and age(old.xmin) <= 0 then -- of this transaction, or 2^31 ids old
       late := old.xmin in (select cdc.own_xids());
     end if;
-    if not late and tg_op <> 'DELETE' and new.xmax <> 0 then -- gone, or locked by an upsert or a key
+    if not late and tg_op <> 'DELETE' and new.xmax <> 0 then -- gone, or locked by an upsert or a foreign key
       late := cdc.is_gone(tg_relid, new.ctid);
       perform cdc.pin();
     end if;
@@ -172,9 +177,10 @@ begin
 end
 $function$;
 
--- Set again what log_row and log_rows set for themselves. What a table's owner runs may leave settings behind: a plain SET
--- outlives the SET clauses of the functions around it, and under another search_path the names that follow would be the
--- owner's. So this comes right after each reading; here and until then no name is looked up in a search_path.
+-- Restore the settings that log_row and log_rows set for themselves. Code of a table's owner may leave settings behind:
+-- a plain SET outlives the SET clauses of the surrounding functions. Under another search_path the names that follow
+-- could resolve to objects of the owner. This function is therefore called directly after each reading. No name is
+-- looked up in a search_path here, or between the reading and this call.
 create or replace function cdc.pin()
 returns void
 language plpgsql
@@ -193,12 +199,13 @@ begin
 end
 $function$;
 
--- Read rows of a user's table: those that `query` gives for `touched` rows ($1) and a version ($2). Only the owner of the
--- table may run it, so that whatever the server runs of the owner's while it plans the query (functions in expressions of
--- indexes and statistics) has the owner's rights and no others. For each owner there is a copy of this function that
--- belongs to the owner and runs with the owner's rights (cdc.own_reader). The owner can alter that copy, but not its body:
--- so nothing before the refusal depends on a setting, and no argument is ever null. A snapshot that is kept may show an
--- owner of before: but a change of owner updates the rows of the table and of its indexes, and then none is unchanged.
+-- Read rows of a user's table: those that `query` returns for `touched` rows ($1) and a version ($2). Only the owner of
+-- the table may run this function. Code of the owner that the server runs while it plans the query (functions in
+-- expressions of indexes and statistics) then has the rights of the owner and no others. Each owner has a copy of this
+-- function, which belongs to the owner and runs with the owner's rights (cdc.own_reader). The owner can alter that
+-- copy, but not its body. Nothing before the refusal therefore depends on a setting, and no argument is ever null. A
+-- snapshot of a long transaction may show a former owner. A change of owner, however, updates the catalog rows of the
+-- table and of its indexes, so then none of them is unchanged.
 create or replace function cdc.present(relid oid, query text, touched anyarray, version tid)
 returns setof anyelement
 language plpgsql
@@ -221,14 +228,14 @@ begin
     where i.indrelid operator(pg_catalog.=) relid
       and pg_catalog.pg_get_userbyid(c.relowner) operator(pg_catalog.=) current_user
       and c.xmax::pg_catalog.text operator(pg_catalog.=) '0'
-  ) or pg_catalog.current_setting('row_security') operator(pg_catalog.<>) 'off' then -- a policy then is an error
+  ) or pg_catalog.current_setting('row_security') operator(pg_catalog.<>) 'off' then -- a policy is then an error
     raise exception 'table % has changed its owner, or its owner the function that reads it', relid;
   end if;
   return query execute query using touched, version;
 end
 $function$;
 
--- The function that reads a table: cdc.present, or the copy that belongs to the table's owner.
+-- Return the function that reads a table: cdc.present, or the copy that belongs to the owner of the table.
 create or replace function cdc.reader(relid oid)
 returns text
 language sql
@@ -239,8 +246,8 @@ from pg_class as c
 where c.oid = reader.relid;
 end;
 
--- Make the copy of cdc.present that belongs to the owner of a table, or mend it. A role that may not give a function away
--- goes without: rows logged out of order then make the table stale.
+-- Create or repair the copy of cdc.present that belongs to the owner of a table. If the role may not give a function to
+-- another role, there is no copy: rows that are logged out of order then make the table stale.
 create or replace function cdc.own_reader(relid oid)
 returns void
 language plpgsql
@@ -296,15 +303,17 @@ begin
 end
 $function$;
 
--- All rows of a statement: the old images and the new ones. What a client sends at once may be several statements (MERGE,
--- a WITH that writes, cascades of foreign keys, triggers and functions of the application), whose triggers run in another
--- order than their changes. So behind the first one that has logged the table meanwhile goes, instead of the new images,
--- what every key of old and new rows holds now: that is right in any order, and the last one leaves it so. A key that the
--- first alone has touched is as it has logged it, unless cascades may have changed a row twice: the changes of all of them
--- are those of one statement to the trigger. Rows without a key are counted, which has no order.
+-- Log all rows of a statement: the old images and the new ones. One client command can run several statements (MERGE, a
+-- WITH that writes, cascades of foreign keys, triggers and functions of the application), and their triggers fire in
+-- another order than their changes. After the first of them has logged the table, the others log the current row of
+-- each affected key, instead of the new images. The result is right in any order, and the last statement leaves the
+-- current rows. A key that only the first statement has changed is as that statement logged it. Cascades are an
+-- exception: they may have changed a row twice, and the trigger sees the changes of all of them as those of one
+-- statement. Rows without a key are counted, so order does not matter.
 --
--- The server follows a foreign key from when it is there, and a transaction that keeps its snapshot may be older. So there
--- the rows tell: what a row was between two changes is among the old images and among the new ones.
+-- The server follows a foreign key as soon as it exists, but a transaction that keeps its snapshot may be older than
+-- the key. There the rows themselves show a cascade: a version between two changes is among both the old images and the
+-- new ones.
 create or replace function cdc.log_rows()
 returns trigger
 language plpgsql
@@ -380,9 +389,10 @@ begin
 end
 $function$;
 
--- The statement that logs, into part $1, what the keys of `touched` rows hold now; null for a table without a key. Keys
--- are equal as their index says: the operator may be in a schema that no search_path here names. Names are those of now:
--- the snapshot of the transaction may show others, which another table or column has taken over.
+-- Build the statement that logs, into part $1, the current rows of the keys of `touched` rows; null for a table without
+-- a key. Keys are equal as their index defines it: the operator may be in a schema that no search_path here names.
+-- Names are the current ones. The snapshot of the transaction may show former names, which another table or column may
+-- have now.
 create or replace function cdc.log_present(relid oid, touched text)
 returns text
 language plpgsql
@@ -443,7 +453,7 @@ begin
 end
 $function$;
 
--- The part that is written to; 0 if somebody emptied the table that says so.
+-- Return the part that is written to; 0 if the table that says so is empty.
 create or replace function cdc.log_part()
 returns smallint
 language sql
@@ -452,7 +462,8 @@ begin atomic
 select coalesce((select min(c.part) from cdc.change_log_current as c), 0::smallint);
 end;
 
--- The least that can be said; if that fails too, the warning is all there is, and parity finds the difference.
+-- Log a failure with the least possible work. If that fails too, the function only raises a warning, and parity finds
+-- the difference.
 create or replace function cdc.log_failed(relid oid, failure text)
 returns void
 language plpgsql
@@ -468,8 +479,8 @@ exception
 end
 $function$;
 
--- Rows of the log are lost, or may be, that wait for a tick (what a slot sends it has sent): told as every change that could
--- not be logged, of each table that logs.
+-- Record that rows of the log are lost, or may be, which wait for a tick. (A slot has sent its rows already.) The
+-- record is the one of a change that could not be logged, for each table with triggers of the log.
 create or replace function cdc.log_doubted(doubt text)
 returns void
 language sql
@@ -486,7 +497,7 @@ where exists (select from cdc.settings as s where s.name = 'ddl_to_log') and exi
 $function$;
 revoke all on function cdc.log_doubted(text) from public;
 
--- Somebody empties the log, for its size perhaps.
+-- Record a loss when a session removes rows of the log, perhaps because of its size.
 create or replace function cdc.log_emptied()
 returns trigger
 language plpgsql
@@ -511,7 +522,7 @@ begin
     where not exists (
       select from pg_trigger as t where t.tgrelid = l.relid and t.tgname = 'kept' and t.tgenabled = 'A'
     )
-  loop -- it waits for whoever writes to the log
+  loop -- waits for sessions that write to the log
     execute format(
       'create or replace trigger kept after update or delete or truncate on %s'
       || ' for each statement execute function cdc.log_emptied()', part.name
@@ -524,7 +535,8 @@ begin
 end
 $install$;
 
--- What the triggers of a table lack: those to be made or enabled (`keep`), and what else would log, to be taken off.
+-- List the differences between the triggers of a table and the configured ones: triggers to create or enable (`keep`),
+-- and other triggers that log, which must be dropped.
 create or replace function cdc.log_lacks(relid oid, by_statement bool)
 returns table (name text, clause text, enabled "char", keep bool)
 language sql
@@ -564,13 +576,14 @@ full join (
   where t.tgrelid = log_lacks.relid
 ) as t on t.tgname = w.name and t.tgtype = w.kind
 where case when coalesce(w.keep, false) then t.tgenabled is distinct from 'A' else t.tgenabled is not null end
-order by 4 -- whatever else would log comes off first
+order by 4 -- first drop whatever else would log
 $function$;
 
--- Put the triggers on a table, or mend them; says what it did. Their names sort before all others, those of foreign keys
--- too: a trigger that changes the same row again must be logged after the change that fired it. A partitioned table has
--- none for rows: they are on each partition, and stay there when it comes or goes. That of its TRUNCATE says that it is
--- logged (cdc.guard_new).
+-- Create or repair the triggers of a table, and return what was done. The names of the triggers sort before all others,
+-- those of foreign keys included: when a trigger changes the same row again, that change must be logged after the
+-- change that fired it. A partitioned table has no row triggers: they are on each partition, and stay there when the
+-- partition is attached or detached. The TRUNCATE trigger of a partitioned table shows that the table is logged
+-- (cdc.guard_new).
 create or replace function cdc.log_table(relid oid, by_statement bool)
 returns text[]
 language plpgsql
@@ -603,7 +616,7 @@ begin
 end
 $function$;
 
--- Copies of cdc.present of roles that own no logged table any more.
+-- Drop the copies of cdc.present whose roles no longer own a logged table.
 do $install$
 declare
   copy record;
@@ -625,7 +638,7 @@ begin
 end
 $install$;
 
--- Take the triggers off a table.
+-- Drop the triggers of a table.
 create or replace function cdc.unlog_table(relid oid)
 returns void
 language plpgsql
@@ -646,12 +659,12 @@ begin
 end
 $function$;
 
--- Rotation: empty the parts that are no longer written to and whose rows are all visible in `drained` (a snapshot whose
--- tick is committed in the lake), and then move on to an empty one: the part that is left now is emptied next time. So
--- the part that everybody writes to is never locked, however long it takes to look through one. A part into which
--- somebody has written who is not through yet is left alone: the lock is asked for without waiting. One whose snapshot is
--- older than the last rotation may write there still, and waits for a moment. All three parts are there and attached:
--- cdc.log_is_read was asked before. Gives the parts emptied.
+-- Rotate the log. Empty the parts that are no longer written to and whose rows are all visible in `drained`, a snapshot
+-- whose tick is committed in the lake. Then switch to an empty part; the next call empties the part that is left now.
+-- The part that sessions write to is therefore never locked, however long it takes to read one. A part with rows of a
+-- transaction that is still open is left alone: the lock is requested without waiting. A session whose snapshot is
+-- older than the last rotation may still write to that part, and waits for a moment. All three parts exist and are
+-- attached: the caller has checked cdc.log_is_read. Returns the parts that were emptied.
 create or replace function cdc.purge_log(drained pg_snapshot)
 returns smallint[]
 language plpgsql
@@ -681,14 +694,14 @@ begin
       execute format('lock table cdc.change_log_%s in access exclusive mode nowait', number);
       execute format(
         'select exists (select from cdc.change_log_%s where not pg_visible_in_snapshot(xid, $1))', number
-      ) using drained into rows_left; -- with the lock nobody else's row can be under way
+      ) using drained into rows_left; -- under the lock no session can add a row
       if not rows_left then
         execute format('truncate table cdc.change_log_%s', number);
         purged := purged || number;
         empty_part := number;
       end if;
     exception
-      when lock_not_available then null; -- a writer or reader is in it: next time
+      when lock_not_available then null; -- another session reads or writes it: try next time
     end;
   end loop;
   execute format('select exists (select from cdc.change_log_%s)', written) into rows_left;

@@ -1,4 +1,4 @@
--- How much the change log holds, and the oldest transaction that keeps it from being purged or drained further.
+-- The size of the change log, and the oldest transaction that prevents it from being purged or drained further.
 select
   (
     select pg_catalog.sum(pg_catalog.pg_total_relation_size(i.inhrelid))::int8

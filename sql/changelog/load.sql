@@ -1,5 +1,5 @@
--- How many row changes each table of the user has seen, and over how many seconds; NULL where nobody has reset the counts:
--- they outlive a restart, and since when they count is not known.
+-- How many row changes each table of the user has seen, and in how many seconds. The seconds are NULL if the counts
+-- were never reset: the counts survive a restart, so their start is not known.
 select
   s.relid::int8,
   (s.n_tup_ins + s.n_tup_upd + s.n_tup_del)::int8 as changes,

@@ -1,6 +1,7 @@
--- The rows of exactly the transactions that the newer of two snapshots shows and the older one does not, in the order of
--- their effects. Both bounds on xid only spare work. COPY may double a text, and no server sends a row of 1 GB: one that
--- could be, is read as an image that could not be made, for it would stop the drain of every table.
+-- The rows of exactly the transactions that the newer of two snapshots shows and the older one does not, in the order
+-- of their effects. Both bounds on xid only save work. COPY may double the length of a text, and no server sends a row
+-- of 1 GB. A row that could be as large is read as an image that could not be made, because it would stop the drain of
+-- every table.
 select
   l.xid::text,
   (l.lsn - '0/0')::int8,

@@ -1,4 +1,4 @@
--- What stands for or against capture by triggers, of every ordinary and partitioned table of the user.
+-- Facts that allow or prevent capture by triggers, for every ordinary and partitioned table of the user.
 select
   c.oid::int8 as relid,
   pg_catalog.pg_get_userbyid(c.relowner) as owner,

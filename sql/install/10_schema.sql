@@ -1,11 +1,12 @@
 -- Schema, key and settings of the toolkit. In psql: -v publications='["cdc"]' -v ignored= -v sql=keep
--- Idempotent: the key stays, so that DDL messages that are still in the WAL keep verifying.
+--
+-- Idempotent: the key stays, so the signatures of DDL messages that are still in the WAL remain valid.
 
 create schema if not exists cdc;
 revoke all on schema cdc from public;
 
--- Refuse objects that another role has created in the schema. CREATE OR REPLACE and IF NOT EXISTS keep the owner, and the
--- owner of a function that runs with the installer's rights could replace it later.
+-- Refuse objects in the schema that another role has created. CREATE OR REPLACE and IF NOT EXISTS keep the owner. The
+-- owner of a function that runs with the rights of the installer could replace it later.
 do $install$
 declare
   foreign_object record;
@@ -28,7 +29,8 @@ revoke all on cdc.settings from public;
 comment on table cdc.settings is
   'cdc-toolkit: signing key (hmac_*), captured publications, tags of ignored commands, what is kept of SQL';
 
--- What functions of capture that somebody has replaced kept silent about stays unknown when they are put right here.
+-- If the capture functions on the source are not those that `cdc init` installed, record a loss before they are
+-- repaired here. It stays unknown which events they did not record.
 do $install$
 begin
   if to_regprocedure('cdc.fingerprint()') is not null then
@@ -41,7 +43,7 @@ begin
 end
 $install$;
 
--- sha256() is built in, HMAC is not: the two padded keys are kept ready, so that signing needs no extension.
+-- sha256() is built in, HMAC is not. The two padded keys are therefore stored, and signing needs no extension.
 do $install$
 declare
   secret bytea := sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()));
@@ -100,9 +102,9 @@ join pg_namespace as n on n.oid = c.relnamespace and n.nspname = 'cdc'
 where c.relkind in ('r', 'p') and c.relname ~ '^change_log(_\d+)?$';
 revoke all on cdc.log_parts from public;
 
--- Parts that the change log must have and lacks: three to write to in turn (cdc.purge_log goes through the same), and one
--- that takes no row. While that one is there, the server detaches no part CONCURRENTLY, which waits for no writer and
--- would fail the next write of each.
+-- Parts that the change log must have and lacks: three that are written to in turn (cdc.purge_log uses the same three),
+-- and one that takes no row. While that one exists, the server refuses DETACH CONCURRENTLY for every part. That command
+-- waits for no writer, and the next write of each writer would fail.
 create or replace view cdc.log_lacking as
 select w.name, w.bound, c.oid as relid, c.relispartition as attached, i.inhdetachpending as detaching
 from (
@@ -118,8 +120,8 @@ left join pg_inherits as i on i.inhrelid = c.oid and i.inhparent = to_regclass('
 where i.inhdetachpending or pg_get_expr(c.relpartbound, 0) is distinct from w.bound or i.inhrelid is null;
 revoke all on cdc.log_lacking from public;
 
--- Whether every row of the change log gets to the lake: it is whole, and drained by ticks, with the trigger that tells of
--- rows removed before one, or the slot is sent all of it.
+-- Return whether every row of the change log gets to the lake. The log must be whole. In addition, it is either drained
+-- by ticks and has the trigger that records rows removed before a tick, or the slot is sent all of it.
 create or replace function cdc.log_is_read()
 returns boolean
 language plpgsql
@@ -167,9 +169,9 @@ end
 $function$;
 revoke all on function cdc.log_is_read() from public;
 
--- The tables whose rows come by the change log: they have its triggers, each of them once, for every row and enabled
--- always, and it is read. Statement triggers do not fire for rows that come by a subscription, or through another table of
--- a family.
+-- The tables whose rows come through the change log. They have its triggers, each of them once, for every row and
+-- enabled always, and the log is read. Statement triggers do not fire for rows that arrive through a subscription, or
+-- through another table of an inheritance tree.
 create or replace view cdc.logged_tables as
 select f.relid
 from (

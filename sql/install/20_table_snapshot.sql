@@ -1,9 +1,9 @@
--- What tables are now, as the JSON that toolkit/values/table.py reads. Used alike by the event triggers, `cdc init` and the
--- catalog comparison. It reads catalogs only and takes no lock on tables that others may hold: publication membership
--- is worked out here because pg_get_publication_tables() opens every published table. In PL/pgSQL, and with one plan for
--- all calls, because planning it takes several times as long as running it.
+-- The current description of tables, as the JSON that toolkit/values/table.py reads. The event triggers, `cdc init` and
+-- the catalog comparison all use it. It reads catalogs only, and takes no lock on tables that other sessions may hold.
+-- Publication membership is computed here because pg_get_publication_tables() opens every published table. The function
+-- is in PL/pgSQL and has one plan for all calls, because planning takes several times as long as execution.
 
--- The index by whose columns the rows of a table are told apart; null where there is none.
+-- Return the index whose columns identify the rows of a table; null if there is none.
 create or replace function cdc.key_index(relid oid)
 returns oid
 language plpgsql
@@ -26,7 +26,8 @@ begin
 end
 $function$;
 
--- Types that print the names of what they point at: the text of a stored value changes with them, and no event says so.
+-- Return the types that print the names of the objects they refer to. The text of a stored value changes when such a
+-- name changes, and no event reports that.
 create or replace function cdc.naming_types()
 returns oid[]
 language sql
@@ -47,7 +48,7 @@ stable
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off -- by index, however large the catalogs are
-set jit = off -- what that makes of the costs would have every call compiled, for a second
+set jit = off -- its cost estimates would cause every call to be compiled, for a second
 set datestyle = 'ISO'
 set intervalstyle = 'postgres'
 set timezone = 'UTC'
@@ -91,7 +92,7 @@ descendants (root, relid) as (
   join pg_inherits as h on h.inhparent = d.relid and not h.inhdetachpending
 ),
 
-membership as materialized ( -- which publications name a table's ancestors
+membership as materialized ( -- which publications name the ancestors of a table
   select l.relid, l.depth, p.oid as publication, p.pubviaroot
   from lineage as l
   cross join publications as p
@@ -101,8 +102,9 @@ membership as materialized ( -- which publications name a table's ancestors
   where p.puballtables or r.oid is not null or n.oid is not null
 ),
 
--- What pgoutput merges: the publications that send a table under its own name. One that sends a partition as its root
--- takes it from all others. A filter does not count beside ALL TABLES or its own schema.
+-- The publications that send a table under its own name; pgoutput merges them. If one of them sends a partition as its
+-- root, no publication sends it under its own name. A row filter has no effect beside ALL TABLES or the schema of the
+-- table.
 sending as materialized (
   select
     w.oid as relid,
@@ -119,7 +121,7 @@ sending as materialized (
   left join pg_publication_rel as r on r.prpubid = p.oid and r.prrelid = w.oid
   left join pg_publication_namespace as n on n.pnpubid = p.oid and n.pnnspid = w.relnamespace
   where w.relpersistence = 'p'
-    and w.oid > 16383 -- the user's; not 16384, which a cached plan would take for the table of that OID
+    and w.oid > 16383 -- a table of the user; not 16384, which a cached plan would take for the table of that OID
     and (w.relkind = 'r' or (w.relkind = 'p' and p.pubviaroot))
     and exists (select from membership as m where m.relid = w.oid and m.publication = p.oid)
     and not exists (select from membership as m where m.relid = w.oid and m.pubviaroot and m.depth > 0)
@@ -132,7 +134,7 @@ logged as materialized ( -- captured by triggers
   where w.relkind = 'r' and w.relpersistence = 'p'
 ),
 
-entries as ( -- what has a table sent: publications, and what they name; one made anew has not sent all
+entries as ( -- why a table is sent: publications and their entries; a re-created entry has not sent all changes
   select
     e.relid,
     jsonb_agg(
@@ -165,7 +167,7 @@ entries as ( -- what has a table sent: publications, and what they name; one mad
   group by e.relid
 ),
 
-filters as ( -- of one kind of change: any of the terms lets it through, none of them means that nothing is held back
+filters as ( -- of one kind of change: a row passes if any term lets it through; no term means no filter
   select
     s.relid,
     case when bool_or(s.row_filter is null) then '{}' else array_agg(distinct s.row_filter order by s.row_filter) end as terms
@@ -210,14 +212,14 @@ in_publication as materialized (
   group by s.relid, f.row_filter, f.differ
 ),
 
-roots as materialized ( -- that send the rows of their partitions
+roots as materialized ( -- those that send the rows of their partitions
   select w.oid as relid
   from wanted as w
   join in_publication as p on p.relid = w.oid
   where w.relkind = 'p'
 ),
 
-keys as ( -- of the roots and their partitions, by name: numbers differ
+keys as ( -- of the roots and their partitions, by name, because numbers differ
   select t.relid, array_agg(a.attname::text order by a.attname) as names
   from (
     select r.relid from roots as r
@@ -231,7 +233,7 @@ keys as ( -- of the roots and their partitions, by name: numbers differ
   group by t.relid
 ),
 
-strays as ( -- partitions whose changes are not in the WAL, or whose old images do not hold the key of their root
+strays as ( -- partitions whose changes are not in the WAL, or whose old images do not contain the key of their root
   select
     r.relid as root,
     jsonb_agg(
@@ -250,7 +252,7 @@ strays as ( -- partitions whose changes are not in the WAL, or whose old images 
   join pg_namespace as n on n.oid = c.relnamespace
   left join keys as k on k.relid = c.oid
   left join keys as o on o.relid = r.relid
-  -- One that is told apart as a whole has every old value, and one without identity has neither UPDATE nor DELETE.
+  -- A partition that is identified by its whole row has every old value. One without identity has no UPDATE or DELETE.
   where c.relkind <> 'r' or c.relpersistence <> 'p' or not coalesce(k.names @> o.names, k.names is null)
   group by r.relid
 ),
@@ -289,7 +291,7 @@ bases as materialized (
   join pg_type as t on t.oid = d.base and t.typtype <> 'd'
 ),
 
-inside (root, typ) as ( -- the types that a column's text is made of: the user's, and those that print names
+inside (root, typ) as ( -- the types in the text of a column: types of the user, and types that print names
   select distinct a.atttypid, a.atttypid
   from attributes as a
   where a.atttypid > 16383 or a.atttypid = any (cdc.naming_types())
@@ -355,13 +357,13 @@ columns as (
           from pg_attribute as f
           where f.attrelid = t.typrelid and t.typtype = 'c' and f.attnum > 0 and not f.attisdropped
         ),
-        'inner_labels', ( -- of enums inside arrays, composites and ranges; its own are above
+        'inner_labels', ( -- of enums inside arrays, composites and ranges; the column's own labels are above
           select jsonb_agg(jsonb_build_object('oid', e.oid::int8, 'label', e.enumlabel) order by e.oid)
           from inside as i
           join pg_enum as e on e.enumtypid = i.typ
           where i.root = t.oid and i.typ <> coalesce(b.base, t.oid)
         ),
-        'inner_rows', ( -- shapes of composites, by attribute number: their text holds no names
+        'inner_rows', ( -- shapes of composites, by attribute number: their text contains no names
           select jsonb_agg(jsonb_build_array(i.typ::int8, f.attnum, f.atttypid::int8, f.atttypmod) order by i.typ, f.attnum)
           from inside as i
           join pg_type as c on c.oid = i.typ and c.typtype = 'c'
@@ -443,13 +445,13 @@ select
       from pg_description as o
       where o.objoid = w.oid and o.classoid = 'pg_class'::regclass and o.objsubid = 0
     ),
-    'stamps', ( -- who wrote the catalog's rows of each column, dropped ones too: its own, and that of its default
+    'stamps', ( -- writers of the catalog rows of each column, dropped ones too: of the column and of its default
       select coalesce(jsonb_agg(jsonb_build_array(a.xmin::text::int8, d.xmin::text::int8) order by a.attnum), '[]')
       from pg_attribute as a
       left join pg_attrdef as d on d.adrelid = a.attrelid and d.adnum = a.attnum
       where a.attrelid = w.oid and a.attnum > 0
     ),
-    'storage', ( -- of itself or of its partitions: file and TOAST table
+    'storage', ( -- of the table or of its partitions: file and TOAST table
       select coalesce(jsonb_agg(jsonb_build_array(f.oid::int8, f.relfilenode::int8, f.reltoastrelid::int8) order by f.oid), '[]')
       from pg_class as f
       where f.relkind = 'r'
@@ -461,8 +463,8 @@ select
     when l.relid is null then '{}'
     else jsonb_build_object(
       'capture', case when i.relid is not null then 'both' else 'change_log' end,
-      'log', (select jsonb_agg(g.relid::int8 order by g.relid) from cdc.log_parts as g), -- one made anew has lost rows
-      'attached', ( -- and so has one that was detached for a while: by row versions
+      'log', (select jsonb_agg(g.relid::int8 order by g.relid) from cdc.log_parts as g), -- if re-created, it lost rows
+      'attached', ( -- so has a part that was detached for a while: its row version shows that
         select jsonb_agg(g.xmin::text::int8 order by g.inhrelid)
         from pg_inherits as g
         where g.inhparent = to_regclass('cdc.change_log')
@@ -472,7 +474,8 @@ select
   || case when i.conflict is null then '{}' else jsonb_build_object('conflict', i.conflict) end
   || case when s.list is null then '{}' else jsonb_build_object('strays', s.list) end
   || case
-    -- Nobody tells then that a trigger of the change log was off for a while, or another one: its row version tells.
+    -- Without event triggers no event shows that a trigger of the change log was disabled or replaced. Its row version
+    -- does.
     when l.relid is null or exists (select from pg_event_trigger as t where t.evtname like '\_cdc\_0\_%') then '{}'
     else jsonb_build_object(
       'triggers',

@@ -1,9 +1,9 @@
--- DDL capture: event triggers that write one signed, transactional logical message per event into the WAL.
--- Whatever goes wrong inside becomes a `capture_failed` message; the user's DDL is never failed, and never waits long.
--- No sequence is touched (the user's lastval() stays), no table of the user is opened, and the only DDL that is run
--- puts the trigger on a new partition, and a new table into the publication.
+-- DDL capture: event triggers that write one signed, transactional logical message per event into the WAL. Any failure
+-- inside becomes a `capture_failed` message. The DDL of the user never fails because of it, and never waits long. The
+-- functions use no sequence (lastval() of the user stays as it is) and open no table of the user. The only DDL that
+-- they run creates the trigger on a new partition, and adds a new table to the publication.
 
--- HMAC-SHA256 with the padded keys of 10_schema.sql.
+-- Return the HMAC-SHA256 of a text, with the padded keys of 10_schema.sql.
 create or replace function cdc.sign(content bytea)
 returns text
 language plpgsql
@@ -21,9 +21,9 @@ begin
 end
 $function$;
 
--- This transaction and its parts that have not been rolled back: each holds a lock on its own id. Among the ids that run
--- at one time the 32 bits of an xmin are exact; to compare an old one with them by age, or to ask the server what became
--- of it, is not.
+-- Return the ids of this transaction and of its subtransactions that were not rolled back: each holds a lock on its own
+-- id. The 32 bits of an xmin are exact among the ids that run at the same time. They are not exact when an old xmin is
+-- compared by age, or when the server is asked what became of it.
 create or replace function cdc.own_xids()
 returns setof xid
 language plpgsql
@@ -31,7 +31,7 @@ stable
 set search_path = pg_catalog, pg_temp
 as $function$
 begin
-  perform pg_current_xact_id(); -- which has one from here on
+  perform pg_current_xact_id(); -- makes sure that this transaction has an id
   return query
   select l.transactionid
   from pg_locks as l
@@ -39,7 +39,7 @@ begin
 end
 $function$;
 
--- Of the transactions that wrote the catalog rows of some table snapshots, those that are this one, or parts of it.
+-- Return the writers of the catalog rows in some table snapshots that are this transaction or its subtransactions.
 create or replace function cdc.own(tables jsonb)
 returns jsonb
 language plpgsql
@@ -59,8 +59,8 @@ begin
 end
 $function$;
 
--- Sign and write one event. System id, xid and insert LSN make a replay of an old message fail too. Only the toolkit's own
--- tables are locked here, by others for a moment at most.
+-- Sign and write one event. System id, xid and insert LSN make a replay of an old message fail too. Only the toolkit's
+-- own tables are locked here, and other sessions hold those for a moment at most.
 create or replace function cdc.emit(event text, fields jsonb)
 returns void
 language plpgsql
@@ -88,8 +88,9 @@ begin
           when 'none' then ''
           when 'hash' then 'sha256:' || encode(sha256(convert_to(current_query(), 'UTF8')), 'hex')
           else case
-            -- What may hold a password is not kept: of a role, a user mapping, or inside a connection string. No backslash
-            -- is in the patterns, because standard_conforming_strings of the session decides what one means.
+            -- A statement that may contain a password is not kept: the password of a role, of a user mapping, or inside
+            -- a connection string. The patterns contain no backslash, because standard_conforming_strings of the
+            -- session decides what a backslash means.
             when left(current_query(), 10000) ~* (
               '(password|passwd|passfile|pwd|secret|token|connection)[[:alnum:]_]*"?'
               || '([[:space:]]|/[*]([^*]|[*][^/])*[*]/)*(--[^'']*)?(=|:=|=>|:)?[[:space:]]*(e|u&)?[''$]'
@@ -117,20 +118,21 @@ begin
     raise exception 'cdc.settings holds no signing key';
   end if;
   perform pg_logical_emit_message(true, 'cdc.ddl', convert_to(signature, 'UTF8') || content);
-  -- Decoding places a message where its record ends, which is where the next one starts; of two equal places a change of
-  -- the outer transaction comes first. So a record of no meaning parts the message from the row that follows it.
+  -- Decoding places a message at the end of its record, which is the start of the next one. At equal positions, changes
+  -- of the outer transaction come first. An empty message therefore separates this one from the next row.
   perform pg_logical_emit_message(true, 'cdc.apart', '');
   if exists (select from cdc.settings as s where s.name = 'ddl_to_log') then
-    -- Without logical decoding nobody reads messages from the WAL.
+    -- Without logical decoding no process reads messages from the WAL.
     insert into cdc.change_log (part, lsn, relid, op, new)
     values (cdc.log_part(), pg_current_wal_insert_lsn(), 0, 'M', signature || convert_from(content, 'UTF8'));
   end if;
 end
 $function$;
 
--- The tables whose shape or text an event may have changed: the given ones, tables with a column of one of the given
--- types (or of a type made from it), and with each its partitions, inheritors and ancestors. Temporary tables and the
--- system's and the toolkit's own are left out; for the change log itself stand all that may come by it.
+-- Return the tables whose shape or text an event may have changed: the given ones, tables with a column of one of the
+-- given types (or of a type made from it), and the partitions, inheritors and ancestors of each. Temporary tables,
+-- system tables and the toolkit's own tables are left out. The change log itself is replaced by all tables that may be
+-- captured through it.
 create or replace function cdc.touched(tables oid[], types oid[])
 returns oid[]
 language plpgsql
@@ -202,7 +204,7 @@ where c.oid in (select b.relid from below as b union select u.relid from above a
 end
 $function$;
 
--- Tables that a publication event may have let in or out.
+-- Return the tables that a publication event may have added or removed.
 create or replace function cdc.publishable()
 returns oid[]
 language sql
@@ -214,8 +216,8 @@ from pg_class as c
 where c.relkind in ('r', 'p') and c.relpersistence <> 't' and c.oid > 16383;
 end;
 
--- Tables that a change of the given publications concerns: nobody reads others than those captured. One that is missing may
--- have been renamed, or dropped with all that it named.
+-- Return the tables that a change of the given publications affects. Only the configured publications are read. A
+-- configured publication that is missing may have been renamed, or dropped with all of its entries.
 create or replace function cdc.published_by(publications oid[])
 returns oid[]
 language plpgsql
@@ -251,7 +253,7 @@ begin
       join pg_class as c on c.relnamespace = n.pnnspid and c.relkind in ('r', 'p')
       where p.oid = any (published_by.publications)
       union
-      select l.relid -- their rows come by the change log, whatever publication has it
+      select l.relid -- their rows come through the change log, whichever publication contains it
       from cdc.logged_tables as l
       where exists (select from cdc.publications as p where p.oid = any (published_by.publications))
     ) as t (relid)
@@ -259,9 +261,9 @@ begin
 end
 $function$;
 
--- Say whether capture is switched off: by `cdc ddl pause`, or by `set cdc.capture = off` in a session of a role that is a
--- member of the installer's role. Any other role could otherwise make every table stale.
--- Nothing is read then, but each DDL command still leaves a signed mark, so that a gap is never silent.
+-- Return whether capture is switched off: by `cdc ddl pause`, or by `set cdc.capture = off` in a session of a role that
+-- is a member of the installer's role. Any other role could otherwise make every table stale. Nothing is read then, but
+-- each DDL command still leaves a signed mark, so a gap is always recorded.
 create or replace function cdc.paused()
 returns boolean
 language plpgsql
@@ -279,10 +281,11 @@ begin
 end
 $function$;
 
--- With `new_tables = "publish"`: put those of the new tables that [source] names into the toolkit's publication, in the
--- transaction that makes them, so that their first row is sent. Left out is what a schema or a root brings along, and a table
--- without a replica identity: the UPDATE and DELETE of the user would fail. CREATE TABLE AS makes none, so no row came before.
--- Who else holds the publication is waited for as long as lock_timeout says; `cdc init` adds what is not added here.
+-- With `new_tables = "publish"`: add the new tables that [source] names to the toolkit's publication, in the
+-- transaction that creates them, so that their first row is sent. Tables that a schema or a root already publishes are
+-- left out. So are tables without a replica identity, because the UPDATE and DELETE of the user would fail. CREATE
+-- TABLE AS creates no replica identity, so no row precedes the publication. If another session holds the publication,
+-- this waits as long as lock_timeout allows. `cdc init` adds the tables that are not added here.
 create or replace function cdc.publish_new(created oid[])
 returns void
 language plpgsql
@@ -311,7 +314,7 @@ begin
       select from pg_index as i where i.indrelid = c.oid and i.indisprimary and i.indimmediate and i.indisvalid
     );
 exception
-  when others then null; -- `cdc status` lists what is not captured
+  when others then null; -- `cdc status` lists the tables that are not captured
 end
 $function$;
 
@@ -323,9 +326,9 @@ set search_path = pg_catalog, pg_temp
 set timezone = 'UTC'
 set standard_conforming_strings = on
 set row_security = off
-set plan_cache_mode = force_generic_plan -- planning costs more than running
+set plan_cache_mode = force_generic_plan -- planning costs more than execution
 set jit = off
-set lock_timeout = '500ms' -- below deadlock_timeout: this gives way before anybody's transaction is chosen as victim
+set lock_timeout = '500ms' -- below deadlock_timeout: this gives way before the server chooses a victim
 as $function$
 declare
   objects jsonb;
@@ -426,8 +429,8 @@ begin
     if tg_tag = 'ALTER TABLE'
       and exists (select from pg_class as c where c.oid = any (tables) and c.relkind = 'p')
     then
-      -- DETACH PARTITION names only the parent. Its child's pg_class row is one that was written since this
-      -- transaction began; a few more tables than needed do no harm.
+      -- DETACH PARTITION names only the parent. The pg_class row of the child was written by this transaction, so all
+      -- such tables are added. A few more tables than needed do no harm.
       tables := tables || coalesce((
         select array_agg(c.oid)
         from pg_class as c
@@ -447,7 +450,7 @@ begin
     end if;
     perform cdc.emit('ddl_command_end', jsonb_build_object(
       'tag', tg_tag,
-      'nested', strpos(context, chr(10)) > 0, -- run by somebody's code, and not by the text that the client sent
+      'nested', strpos(context, chr(10)) > 0, -- run by a function or trigger, not by the text that the client sent
       'seen', pg_current_snapshot()::text,
       'objects', objects,
       'unguarded', to_jsonb(unguarded::int8[]),
@@ -461,7 +464,7 @@ begin
       begin
         perform cdc.capture_failed(tg_tag, sqlstate || ' ' || sqlerrm, objects, touched);
       exception
-        when others then null; -- the catalog comparison of the next drain finds what changed
+        when others then null; -- the catalog comparison of the next drain finds the change
       end;
   end;
 end
@@ -533,7 +536,7 @@ begin
       ), '{}')
       || cdc.published_by(coalesce(array_agg(d.objid) filter (where d.object_type = 'publication'), '{}'))
       || case when bool_or(d.object_type = 'index') then coalesce((
-        select array_agg(c.oid) -- the index is gone from the catalog: which of these tables it belonged to is not known
+        select array_agg(c.oid) -- the index is no longer in the catalog, so its table is unknown: take all candidates
         from pg_class as c
         where c.relreplident = 'i'
           and not exists (select from pg_index as i where i.indrelid = c.oid and i.indisreplident)
@@ -582,7 +585,7 @@ begin
       begin
         perform cdc.capture_failed(tg_tag, sqlstate || ' ' || sqlerrm, objects, touched);
       exception
-        when others then null; -- the catalog comparison of the next drain finds what changed
+        when others then null; -- the catalog comparison of the next drain finds the change
       end;
   end;
 end
@@ -608,7 +611,7 @@ begin
   begin
     select
       c.oid,
-      -- The table is locked against all others, and a heap without a page has no row, not even one of this transaction.
+      -- The table is locked exclusively, and a heap without a page has no row, not even one of this transaction.
       c.relkind = 'r' and c.relam = 2 and pg_relation_size(c.oid, 'main') = 0,
       jsonb_build_array(
         jsonb_build_object('type', 'table', 'identity', format('%I.%I', n.nspname, c.relname), 'relid', c.oid::int8, 'subid', 0)
@@ -639,15 +642,15 @@ begin
       begin
         perform cdc.capture_failed(tg_tag, sqlstate || ' ' || sqlerrm, objects, array[relid]);
       exception
-        when others then null; -- the catalog comparison of the next drain finds what changed
+        when others then null; -- the catalog comparison of the next drain finds the change
       end;
   end;
 end
 $function$;
 
--- The least that can be said: `touched` are the tables it is about, null if that is not known. If even that cannot be signed
--- or logged, the message goes out unsigned (it is then recorded as forged, loudly), and a mark is left in the settings: the
--- state of capture is another one then, and the next drain turns every table red.
+-- Record a failure with the least possible work. `touched` are the tables concerned, null if they are not known. If the
+-- message cannot be signed or logged, it is written unsigned, and the drain records it as forged. A mark is also left
+-- in the settings. It changes the state of capture, so the next drain makes every table stale.
 create or replace function cdc.capture_failed(tag text, failure text, objects jsonb, touched oid[])
 returns void
 language plpgsql

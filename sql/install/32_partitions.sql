@@ -1,8 +1,10 @@
--- TRUNCATE fires no event trigger, and of a partition whose root publishes its rows it sends nothing: a trigger stands on
--- every partition of such a root, and on the root. A new one gets it in the transaction that makes it.
+-- TRUNCATE fires no event trigger, and for a partition whose root publishes its rows it sends nothing. Every partition
+-- of such a root, and the root itself, therefore has a trigger. A new partition gets it in the transaction that creates
+-- it.
 
--- Partitions, and their roots, under a root that publishes their rows. `guarded` says that a trigger hears of it, `moved`
--- that the partition has another file than the one it was born with: it may have been truncated.
+-- Partitions, and their roots, under a root that publishes their rows. `guarded` means that a trigger captures
+-- TRUNCATE. `moved` means that the partition has another file than the one it was created with: it may have been
+-- truncated.
 create or replace view cdc.partitions as
 select
   c.oid as relid,
@@ -50,15 +52,16 @@ begin
       begin
         perform cdc.capture_failed('TRUNCATE TABLE', sqlstate || ' ' || sqlerrm, objects, array[tg_relid]);
       exception
-        when others then null; -- parity finds what is missing
+        when others then null; -- parity finds the difference
       end;
   end;
   return null;
 end
 $function$;
 
--- Run DDL of the toolkit's own. No event trigger hears of it from PostgreSQL 17 on; before, those that are enabled always
--- or for replicas do, and ours take it for what it is: only who has the key can say so.
+-- Run DDL of the toolkit without capturing it. From PostgreSQL 17 on, no event trigger fires for it. In earlier
+-- versions, event triggers that are enabled always or for replicas still fire. Those of the toolkit recognize its own
+-- DDL by a signature, which only the holder of the key can make.
 create or replace function cdc.unheard(command text)
 returns void
 language plpgsql
@@ -81,8 +84,8 @@ begin
 end
 $function$;
 
--- The trigger on a partition or its root. The name is the table's own, so that a dump of another table with its trigger
--- can be restored beside.
+-- Create the trigger on a partition or its root. The name contains the OID of the table, so the dump of another table
+-- with its trigger can be restored beside it.
 create or replace function cdc.guard(relid oid)
 returns void
 language plpgsql
@@ -97,7 +100,7 @@ begin
 end
 $function$;
 
--- What `cdc.guarding` is set to while DDL of the toolkit's own is run in this transaction.
+-- Return the value of `cdc.guarding` while this transaction runs DDL of the toolkit.
 create or replace function cdc.guarding()
 returns text
 language plpgsql
@@ -109,11 +112,12 @@ begin
 end
 $function$;
 
--- Guard the partitions among the given tables, roots first, and log those of a logged root: later in this very
--- transaction is too late for what is done to them in it. Only what this transaction has locked for itself, so that nobody
--- is waited for; the drain does the rest. Gives those that are unguarded still; of one that is not logged its snapshot says
--- so. The roots have no row triggers that the server would put on a partition: it does so in the name of whoever makes
--- the partition, and fails if that role may not, or where a trigger of that name is there already.
+-- Add triggers to new partitions, roots first, and add the triggers of the change log to partitions of a logged root.
+-- Later in this transaction would be too late for changes that the transaction makes itself. Only tables that this
+-- transaction has locked are changed, so no session waits; the drain adds the rest. Return the partitions without a
+-- trigger. The snapshot of a partition shows if it is not logged. Row triggers are never put on a root: PostgreSQL
+-- would clone them as the role that creates the partition. That fails if the role may not create triggers, or if a
+-- trigger of that name already exists.
 create or replace function cdc.guard_new(tables oid[])
 returns oid[]
 language plpgsql

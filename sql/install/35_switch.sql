@@ -1,4 +1,4 @@
--- `cdc ddl pause` and `resume`: both leave a signed message, so that the gap has its interval in the log.
+-- `cdc ddl pause` and `cdc ddl resume`: both leave a signed message, so the log contains the interval of the gap.
 
 create or replace function cdc.pause()
 returns boolean

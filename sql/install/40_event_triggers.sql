@@ -1,5 +1,5 @@
--- Event triggers fire in the order of their names: `_cdc_0_` sorts before lower-case names, so the catalog is read before
--- another trigger changes it. ENABLE ALWAYS: session_replication_role = replica does not switch them off.
+-- Event triggers fire in the order of their names. `_cdc_0_` sorts before lower-case names, so the catalog is read
+-- before another trigger changes it. ENABLE ALWAYS: session_replication_role = replica does not switch them off.
 
 do $install$
 declare
@@ -20,14 +20,14 @@ begin
         and (t.evtevent <> wanted.event or t.evttags is not null
           or t.evtfoid <> to_regprocedure(format('cdc.%I()', wanted.function)))
     ) then
-      execute format('drop event trigger %I', wanted.name); -- somebody has made another under its name
+      execute format('drop event trigger %I', wanted.name); -- another trigger has this name
     end if;
     if not exists (select from pg_event_trigger as t where t.evtname = wanted.name) then
       execute format(
         'create event trigger %I on %s execute function cdc.%I()', wanted.name, wanted.event, wanted.function
       );
     end if;
-    -- Left alone where it is on: a changed row would say that somebody had switched it off.
+    -- An enabled trigger is not altered: a changed catalog row would mean that it was switched off in between.
     if exists (select from pg_event_trigger as t where t.evtname = wanted.name and t.evtenabled <> 'A') then
       execute format('alter event trigger %I enable always', wanted.name);
     end if;

@@ -1,5 +1,5 @@
--- What `cdc init` has installed, so that drains and `cdc doctor` can tell when a function of capture is another one now:
--- it would keep silent about its own change too.
+-- A digest of the functions that `cdc init` has installed. Drains and `cdc doctor` use it to detect that a capture
+-- function was replaced. A replaced function would not record its own replacement.
 
 create or replace function cdc.fingerprint()
 returns bytea
@@ -9,7 +9,7 @@ set search_path = pg_catalog, pg_temp
 as $function$
 begin
   return (
-    -- By its row version too: one that was put back was another for a while.
+    -- The row version is included: a function that was replaced and restored has a new one.
     select convert_to(
       jsonb_object_agg(
         p.oid::regprocedure,
@@ -35,8 +35,8 @@ insert into cdc.settings (name, value)
 values ('functions', cdc.fingerprint())
 on conflict (name) do update set value = excluded.value where settings.value is distinct from excluded.value;
 
--- Members of pg_read_all_data read every table whose rights they were never given: the signing key, and the images in the
--- change log. Row security without a policy shows them no row; the owner and superusers pass.
+-- Members of pg_read_all_data can read every table, even without a grant: the signing key, and the images in the change
+-- log. Row security without a policy shows them no row. It does not apply to the owner and to superusers.
 do $install$
 declare
   own record;

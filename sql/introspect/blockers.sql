@@ -1,4 +1,4 @@
--- Who holds a transaction that a new slot must wait for, oldest first.
+-- The transactions that a new slot must wait for, oldest first.
 select
   a.pid::text,
   coalesce(a.usename, '') as role,

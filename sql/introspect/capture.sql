@@ -1,5 +1,5 @@
--- The event triggers as they stand, and what could not be told of what they heard. The row version tells that one was
--- switched off and on again in between.
+-- Current state of the event triggers, and events they saw but could not record. A changed row version shows that a
+-- trigger was disabled and enabled again.
 select
   pg_catalog.jsonb_build_object(
     'triggers', coalesce(

@@ -1,4 +1,4 @@
--- The event triggers that are not as `cdc init` puts them there, and what is the matter with each.
+-- The event triggers that are not as `cdc init` creates them, and what is wrong with each.
 select f.name, f.found
 from (
   values

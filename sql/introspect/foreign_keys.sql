@@ -1,5 +1,6 @@
--- Foreign keys between the user's tables, as (name, referencing table, referenced table, columns of both by number, why
--- the rows of the tables need not meet it: equal values with other texts, or the server itself never looked).
+-- Foreign keys between the user's tables: name, referencing table, referenced table, columns of both by number, and the
+-- reason why the rows of the tables need not satisfy it. Such a reason is that equal values can have different texts,
+-- or that the server itself never checked the rows.
 select
   k.conname,
   k.conrelid::int8,

@@ -1,5 +1,5 @@
--- Objects in schema cdc that belong neither to this role nor to a superuser. Their owners could change what runs with this
--- role's rights. Reads the system catalogs only, so that it runs no code of theirs.
+-- Objects in schema cdc that belong neither to this role nor to a superuser. Their owners could change code that runs
+-- with the rights of this role. This reads the system catalogs only, so it runs no code of those owners.
 select f.what, pg_catalog.pg_get_userbyid(f.owner)::text as owner
 from (
   select 'schema cdc' as what, n.nspowner as owner

@@ -1,5 +1,5 @@
--- What must stay the same for the log to be one history. The timeline is that of the WAL being written, which the
--- control file learns only at the next checkpoint.
+-- The values that must stay the same for the log to be one history. The timeline is that of the WAL being written: the
+-- control file contains it only after the next checkpoint.
 select
   (select s.system_identifier::text from pg_catalog.pg_control_system() as s) as system_id,
   ('x' || pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8))::pg_catalog.bit(32)::int4

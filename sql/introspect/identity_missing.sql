@@ -1,4 +1,4 @@
--- Tables that logical replication cannot tell rows of apart by default, and why.
+-- Tables whose rows logical replication cannot identify by default, and why.
 select c.oid::int8 as relid, f.reason
 from pg_catalog.pg_class as c
 cross join lateral (

@@ -1,5 +1,5 @@
--- The tables whose rows SELECT shows with those of another table although they are not its own: children by inheritance,
--- at any depth, by parent. Partitions are not among them, and no temporary table of a session is.
+-- The tables whose rows SELECT shows together with those of a parent table: children by inheritance, at any depth, by
+-- parent. Partitions and temporary tables are left out.
 with recursive below (parent, relid) as (
   select i.inhparent, i.inhrelid
   from pg_catalog.pg_inherits as i

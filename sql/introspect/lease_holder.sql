@@ -1,4 +1,4 @@
--- Which session holds the lease of a slot.
+-- The session that holds the lease of a slot.
 select
   l.pid::text,
   coalesce(a.usename, 'unknown') as role,

@@ -1,5 +1,5 @@
--- Since when the oldest transaction with an id runs, now if there is none: what is not visible yet has committed no
--- earlier. NULL where a session's time is hidden from this role.
+-- The start of the oldest running transaction with an id; the current time if there is none. A transaction that is not
+-- visible yet has not committed before that time. NULL if the start of a session is hidden from this role.
 select nullif(
   least(
     pg_catalog.clock_timestamp(),

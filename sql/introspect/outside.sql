@@ -1,4 +1,5 @@
--- What this database has that gives no event, by kind: it is in no stream, and nothing of it is in the log.
+-- The objects of this database that produce no event, by kind. They are in no stream, and the log contains nothing of
+-- them.
 with found (kind) as (
   select
     case

@@ -1,6 +1,7 @@
--- Code of other roles that planning a SELECT of the table, or of its partitions, may run: functions of constant arguments
--- in index expressions and predicates, in statistics and in partition keys. CHECK constraints are not planned with while
--- constraint_exclusion is off. Reads the system catalogs only, so that it runs none of it itself.
+-- Code of other roles that the server may run when it plans a SELECT of the table, or of its partitions: functions of
+-- constant arguments in index expressions and predicates, in statistics and in partition keys. CHECK constraints are
+-- not used in planning while constraint_exclusion is off. This reads the system catalogs only, so it runs none of that
+-- code itself.
 with recursive tree (relid, kind) as (
   select c.oid, c.relkind
   from pg_catalog.pg_class as c

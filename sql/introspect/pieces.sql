@@ -1,5 +1,6 @@
--- Where the rows of a table are, as the transaction's snapshot shows it: the table itself, or the leaves of a partitioned
--- one. Sizes are those of now. `columns` and `attnums` belong together: a leaf numbers its columns in its own way.
+-- The files with the rows of a table, as the transaction's snapshot shows them: the table itself, or the leaves of a
+-- partitioned table. Sizes are the current ones. `columns` and `attnums` belong together: each leaf numbers its columns
+-- in its own way.
 with recursive tree (relid) as (
   select %(relid)s::pg_catalog.oid
   union all

@@ -1,4 +1,4 @@
--- What the server has left for replication, and the oldest transaction with an id: a slot keeps WAL from before it.
+-- The free replication resources of the server, and the oldest transaction with an id: a slot keeps WAL from before it.
 select
   (
     select s.setting::int8 from pg_catalog.pg_settings as s

@@ -1,4 +1,4 @@
--- Publications as they are declared: what they send, and the entries that they name themselves.
+-- Publications as they are declared: which operations they send, and which tables and schemas they name themselves.
 select
   p.oid::int8 as oid,
   p.pubname as name,

@@ -1,5 +1,5 @@
--- Whether a temporary slot can be had now: a free slot and a free sender, and for how long the oldest transaction that
--- its creation would wait for has been running (NULL: none is).
+-- Whether a temporary slot can be created now: whether a slot and a sender are free, and how long the oldest
+-- transaction that the creation would wait for has been running (NULL: there is none).
 select
   (select count(*) from pg_catalog.pg_replication_slots) < pg_catalog.current_setting('max_replication_slots')::int
   and (select count(*) from pg_catalog.pg_stat_replication) < pg_catalog.current_setting('max_wal_senders')::int,

@@ -1,4 +1,4 @@
--- What the preflight needs to know of server and role.
+-- The facts about server and role that the preflight needs.
 select
   pg_catalog.current_setting('server_version_num')::int as version,
   pg_catalog.current_setting('wal_level') as wal_level,

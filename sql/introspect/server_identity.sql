@@ -1,4 +1,4 @@
--- Which server answers: the cluster, the start of this very process, and whether it is a standby.
+-- The identity of the server that answers: the cluster, the start time of its process, and whether it is a standby.
 select pg_catalog.concat_ws(
   ' ',
   s.system_identifier,

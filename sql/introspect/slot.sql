@@ -1,4 +1,4 @@
--- One slot. The reason of an invalidation is a column from 17 on.
+-- One slot. The reason of an invalidation is a column in version 17 and later.
 select
   s.slot_name as name,
   s.slot_type as type,

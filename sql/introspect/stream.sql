@@ -1,6 +1,7 @@
--- What the slot holds, but of a logical message that this source has not signed only its prefix, up to 63 bytes, and
--- a hash: any role can write such messages, of any size and number. A signature stands before what it signs. 77 is M; its
--- flags and LSN take 9 bytes, its prefix ends with a zero byte, and four bytes hold the length of its content.
+-- The content of the slot. A logical message that this source has not signed is replaced by its prefix, up to 63 bytes,
+-- and a hash: any role can write such messages, of any size and number. A signature comes before the content that it
+-- signs. Byte 77 is M. The flags and the LSN of a message take 9 bytes, its prefix ends with a zero byte, and four
+-- bytes contain the length of its content.
 select
   p.lsn,
   p.xid,

@@ -1,4 +1,4 @@
--- What puts back each setting of a role or database that switches capture off.
+-- The command that resets each setting of a role or database that switches capture off.
 select
   pg_catalog.format('alter %s reset %s', w.whose, pg_catalog.split_part(c.setting, '=', 1)) as remedy
 from pg_catalog.pg_db_role_setting as s

@@ -1,4 +1,4 @@
--- Every relation of the user that could be asked for, whether it can be captured or not.
+-- Every relation of the user that the configuration could name, whether it can be captured or not.
 select
   c.oid::int8 as relid,
   n.nspname as schema,

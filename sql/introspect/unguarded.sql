@@ -1,4 +1,4 @@
--- Partitions, and their roots, whose TRUNCATE would go unheard, and those of `also` as they stand now.
+-- Partitions, and their roots, whose TRUNCATE would not be captured, and the current state of those in `also`.
 select
   p.relid::int8 as relid,
   n.nspname as schema,

@@ -1,4 +1,4 @@
--- Whom a session waits for, oldest transaction first.
+-- The sessions that a session waits for, oldest transaction first.
 select
   a.pid,
   coalesce(a.usename, '')::text as role,

@@ -1,6 +1,7 @@
--- What must stay as it was for a log to have told every change of a table since another snapshot: the files of the table
--- and of its partitions, how they hang together, and the catalog's rows by which they are published and logged. The xmin
--- of a row changes with the row, so what was altered and put back is another too. As the transaction's snapshot shows it.
+-- The facts that must not change for a log to contain every change of a table since another snapshot: the files of the
+-- table and of its partitions, their inheritance, and the catalog rows by which they are published and logged. The xmin
+-- of a catalog row changes with the row, so an object that was altered and restored differs too. All facts are those of
+-- the transaction's snapshot.
 with recursive tree (root, relid) as (
   select r.relid, r.relid
   from pg_catalog.unnest(%(relids)s::pg_catalog.oid[]) as r (relid)

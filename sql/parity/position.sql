@@ -1,5 +1,6 @@
--- Where a server stands: its cluster, whether it follows a primary, the end of what it has written or replayed, and the
--- next transaction id that it shows. Of a page that has just begun, the insert position is behind the header already.
+-- The position of a server: its cluster, whether it follows a primary, the end of the WAL that it has written or
+-- replayed, and the next transaction id that it shows. At the start of a page, the insert position is already after the
+-- page header.
 select
   (select s.system_identifier::text from pg_catalog.pg_control_system() as s) as cluster,
   pg_catalog.pg_is_in_recovery() as follows,

@@ -1,5 +1,5 @@
--- Ordinary and partitioned tables as far as a comparison needs them, without anything installed. The key is the primary
--- key. A partition is compared as part of its root.
+-- Ordinary and partitioned tables, with the facts that a comparison needs. Nothing of the toolkit must be installed.
+-- The key is the primary key. A partition is compared as part of its root.
 select pg_catalog.json_build_object(
   'relid', c.oid::int8,
   'schema', n.nspname,

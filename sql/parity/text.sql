@@ -1,2 +1,3 @@
--- The text that COPY would print of a column. A cast prints some types otherwise; num_nulls() tells NULL from a row of NULLs.
+-- The text that COPY would print of a column. A cast prints some types differently; num_nulls() distinguishes NULL from
+-- a row of NULLs.
 CASE WHEN pg_catalog.num_nulls({column}) = 0 THEN pg_catalog.concat({column}) END

@@ -1,4 +1,5 @@
--- Each table with triggers of the toolkit, and what takes them off it. Those on its own tables go with them.
+-- Each table with triggers of the toolkit, and the statements that drop them. Triggers on the toolkit's own tables are
+-- dropped with those tables.
 select
   w.target,
   string_agg(pg_catalog.format('drop trigger %I on %s', w.tgname, w.target), '; ' order by w.tgname) as statements
