@@ -694,7 +694,7 @@ begin
       execute format('lock table cdc.change_log_%s in access exclusive mode nowait', number);
       execute format(
         'select exists (select from cdc.change_log_%s where not pg_visible_in_snapshot(xid, $1))', number
-      ) using drained into rows_left; -- under the lock no session can add a row
+      ) using drained into rows_left; -- with the lock nobody else's row can be under way
       if not rows_left then
         execute format('truncate table cdc.change_log_%s', number);
         purged := purged || number;
