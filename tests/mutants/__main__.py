@@ -13,7 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.mutants.guards import GUARDS, Guard
+from tests.mutants.guards import GUARDS
+from tests.mutants.guards_of_source import Guard
 
 _ROOT = Path(__file__).parents[2]
 _COPIED = ("toolkit", "sql", "dbt_project", "notebooks", "tests", "pyproject.toml")

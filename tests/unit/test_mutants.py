@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.guards import GUARDS, Guard
+from tests.mutants.guards import GUARDS
+from tests.mutants.guards_of_source import Guard
 
 pytestmark = pytest.mark.unit
 

@@ -1,0 +1,304 @@
+"""Guards of the code that runs on the source, `sql` and `toolkit/source`, and what a guard is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A rule at one place: `text` stands once in `file`, `without` takes its place in the mutant."""
+
+    name: str
+    file: str
+    text: str
+    without: str
+    test: str
+
+
+_G = "tests/postgres/test_guards.py::"
+_PINS = f"{_G}test_functions_pin_the_settings_that_they_depend_on"
+_PUBLIC = f"{_G}test_public_has_no_right_in_the_schema"
+_CONNECTION = "tests/postgres/test_connection.py::test_104_settings_hold_against_role_and_database"
+_STREAM = "tests/postgres/test_streaming.py::"
+_RIGHTS = "tests/postgres/test_rights.py::"
+_STATUS = "tests/postgres/test_status.py::"
+_REWRITES = "tests/postgres/test_trap_rewrites.py::"
+_CAPTURE, _LOG = "sql/install/30_capture.sql", "sql/changelog/10_log.sql"
+_PATH = "security definer\nset search_path = pg_catalog, pg_temp"
+
+
+def never(name: str, file: str, condition: str, test: str) -> Guard:
+    """A condition that refuses, made one that never does."""
+    return Guard(name, file, f"if {condition}:", "if False:", test)
+
+
+def _definer(file: str, head: str) -> Guard:
+    text = f"function cdc.{head}\nlanguage plpgsql\n{_PATH}"
+    return Guard(f"pg_temp last in {head.partition('(')[0]}", file, text, text.removesuffix(", pg_temp"), _PINS)
+
+
+def _revoked(file: str, what: str) -> Guard:
+    return Guard(f"no right of PUBLIC on {what}", file, f"revoke all on {what} from public;\n", "", _PUBLIC)
+
+
+def _pinned(name: str, value: str) -> Guard:
+    return Guard(f"pinned {name}", "toolkit/source/connection.py", f'    ("{name}", "{value}"),', "", _CONNECTION)
+
+
+GUARDS_OF_SOURCE = (
+    never(
+        "another version's capture",
+        "toolkit/source/preflight.py",
+        "guard.of_another_version(conn)",
+        "tests/postgres/test_upgrade.py::test_an_older_installation_is_named_until_init_replaces_it",
+    ),
+    _definer(_CAPTURE, "capture_command()\nreturns event_trigger"),
+    _definer(_CAPTURE, "capture_drop()\nreturns event_trigger"),
+    _definer(_CAPTURE, "capture_rewrite()\nreturns event_trigger"),
+    _definer(_LOG, "log_row()\nreturns trigger"),
+    _definer(_LOG, "log_rows()\nreturns trigger"),
+    *(
+        _revoked(_CAPTURE, f"function cdc.{name}")
+        for name in ("sign(bytea)", "emit(text, jsonb)", "own(jsonb)", "capture_command()")
+    ),
+    *(
+        _revoked(_LOG, f"function cdc.{name}")
+        for name in ("log_row()", "present(oid, text, anyarray, tid)", "own_reader(oid)", "purge_log(pg_snapshot)")
+    ),
+    _revoked("sql/install/45_seal.sql", "function cdc.fingerprint()"),
+    Guard(
+        "row_security off in log_row",
+        _LOG,
+        "set row_security = off\nset lock_timeout = 0\nas $function$\ndeclare\n  latest",
+        "set lock_timeout = 0\nas $function$\ndeclare\n  latest",
+        _PINS,
+    ),
+    Guard(
+        "lock_timeout of emit",
+        _CAPTURE,
+        "set lock_timeout = 0\nas $function$\ndeclare\n  content",
+        "as $function$\ndeclare\n  content",
+        _PINS,
+    ),
+    _pinned("DateStyle", "ISO"),
+    _pinned("IntervalStyle", "postgres"),
+    Guard(
+        "pinned constraint_exclusion",
+        "toolkit/source/connection.py",
+        '    ("constraint_exclusion", "off"),  # with it, planning runs functions of CHECK constraints\n',
+        "",
+        f"{_RIGHTS}test_constraints_are_not_planned_with",
+    ),
+    _pinned("TimeZone", "UTC"),
+    _pinned("bytea_output", "hex"),
+    _pinned("extra_float_digits", "3"),
+    _pinned("lc_monetary", "C"),
+    _pinned("search_path", ""),
+    _pinned("xmlbinary", "base64"),
+    _pinned("quote_all_identifiers", "off"),
+    _pinned("default_transaction_read_only", "off"),
+    _pinned("default_transaction_isolation", "read committed"),
+    _pinned("statement_timeout", "0"),
+    _pinned("lock_timeout", "0"),
+    _pinned("idle_in_transaction_session_timeout", "0"),
+    _pinned("idle_session_timeout", "0"),
+    _pinned("standard_conforming_strings", "on"),
+    Guard(
+        "transaction_timeout",
+        "toolkit/source/connection.py",
+        '        connection.execute("set transaction_timeout = 0")',
+        "        pass",
+        f"{_G}test_a_transaction_timeout_of_the_database_does_not_end_a_drain",
+    ),
+    Guard(
+        "unlogged tables of others' publications are listed",
+        "toolkit/source/catalog.py",
+        "if r.table and any(p.holds(r) for p in held)",
+        "if r.capturable and any(p.holds(r) for p in held)",
+        f"{_STATUS}test_what_a_publication_of_others_for_all_tables_does_not_send_is_listed",
+    ),
+    Guard(
+        "a rewrite is exact only of an empty table",
+        _CAPTURE,
+        "and pg_relation_size(c.oid, 'main') = 0",
+        "",
+        f"{_REWRITES}test_trap_068_a_rewrite_of_a_table_that_may_hold_rows_is_stale",
+    ),
+    never(
+        "an advance that stops short",
+        "toolkit/source/slot.py",
+        "reached < lsn",
+        f"{_G}test_an_advance_that_stops_short_is_an_error",
+    ),
+    Guard(
+        "a stream acknowledges nothing",
+        "toolkit/source/streaming.py",
+        '_STATUS.pack(b"r", written, 0, 0, 0, ask)',
+        '_STATUS.pack(b"r", written, written, written, 0, ask)',
+        f"{_STREAM}test_a_stream_that_has_to_answer_does_not_move_the_slot",
+    ),
+    Guard(
+        "a stream leaves the slot free",
+        "toolkit/source/streaming.py",
+        "            _end(conn, config.source.slot, pid)\n",
+        "            pass\n",
+        f"{_STREAM}test_every_prefix_of_a_stream_is_that_of_the_peek",
+    ),
+    Guard(
+        "foreign messages of a stream are hashed",
+        "toolkit/source/streaming.py",
+        '_own(message, key) if message[:1] == b"M" else message',
+        "message",
+        f"{_STREAM}test_a_stream_gives_the_bytes_of_a_peek",
+    ),
+    never(
+        "the trailer of COPY",
+        "toolkit/source/peek.py",
+        "not ended",
+        f"{_G}test_a_copy_without_its_trailer_is_an_error",
+    ),
+    Guard(
+        "purge only of a log that is read",
+        "toolkit/source/change_log.py",
+        '"select cdc.purge_log(%s::pg_catalog.pg_snapshot) where cdc.log_is_read()"',
+        '"select cdc.purge_log(%s::pg_catalog.pg_snapshot)"',
+        f"{_G}test_a_log_that_is_not_whole_is_not_purged",
+    ),
+    Guard(
+        "purge's second look under lock",
+        _LOG,
+        ") using drained into rows_left; -- with the lock nobody else's row can be under way",
+        ") using drained;",
+        f"{_G}test_a_row_that_comes_while_a_purge_looks_is_kept",
+    ),
+    Guard(
+        "settings of roles in the state of capture",
+        "sql/introspect/capture.sql",
+        "'^(event_triggers|cdc.capture)='",
+        "'^nothing='",
+        f"{_G}test_a_setting_of_the_database_that_switches_capture_off_changes_its_state",
+    ),
+    Guard(
+        "no tick of a standby",
+        "toolkit/source/ticks.py",
+        "        slot.require_primary(holder)\n",
+        "",
+        "tests/postgres/test_promotion.py::test_a_tick_is_of_one_server_and_that_is_the_primary",
+    ),
+    Guard(
+        "only rows of this transaction are late",
+        _LOG,
+        "late := old.xmin in (select cdc.own_xids());",
+        "late := true;",
+        "tests/postgres/test_xids.py::test_an_old_row_that_is_deleted_is_not_taken_for_one_of_its_transaction",
+    ),
+    Guard(
+        "tables of the altered publication only",
+        _CAPTURE,
+        "  if publications = '{}' then\n    return '{}';\n  end if;\n",
+        "  if true then return cdc.publishable(); end if;\n",
+        "tests/postgres/test_capture.py::test_a_publication_event_reads_the_tables_that_it_concerns",
+    ),
+    never(
+        "a table that is still the one of the snapshot",
+        "toolkit/source/row_lines.py",
+        "not (same_table and same_files)",
+        "tests/postgres/test_parity_reads.py",
+    ),
+    never(
+        "partitions that are still those of the snapshot",
+        "toolkit/source/row_lines.py",
+        "not same_parts",
+        "tests/postgres/test_parity_reads.py",
+    ),
+    never(
+        "a file that is still the one of the snapshot",
+        "toolkit/source/snapshot_rows.py",
+        "same is None or not same[0]",
+        "tests/postgres/test_copying.py",
+    ),
+    never("a LSN of the flushed WAL", "toolkit/source/slot.py", "lsn > flushed", "tests/postgres/test_slot.py"),
+    Guard(
+        "no cast to an owner's type",
+        "toolkit/source/row_lines.py",
+        'return "." not in column.base',
+        "return True",
+        f"{_RIGHTS}test_reading_by_keys_runs_no_code_of_the_owner",
+    ),
+    never(
+        "no plan with code of other roles",
+        "toolkit/source/owners_code.py",
+        "found is not None",
+        f"{_RIGHTS}test_no_plan_of_a_comparison_runs_code_of_the_owner",
+    ),
+    Guard(
+        "a look before rows are copied",
+        "toolkit/source/snapshot_rows.py",
+        "owners_code.refuse(conn, piece.relid, table.identifier)",
+        "pass",
+        f"{_RIGHTS}test_a_table_whose_planning_runs_code_of_its_owner_is_refused_by_name",
+    ),
+    Guard(
+        "a look before rows are compared",
+        "toolkit/source/row_lines.py",
+        "    owners_code.refuse(conn, table.relid, table.identifier)  # each statement is planned anew\n",
+        "",
+        f"{_RIGHTS}test_no_plan_of_a_comparison_runs_code_of_the_owner",
+    ),
+    Guard(
+        "images without casts",
+        _LOG,
+        "was := case when tg_op <> 'INSERT' then format('%s', old) end;",
+        "was := case when tg_op <> 'INSERT' then old::text end;",
+        f"{_RIGHTS}test_a_cast_to_text_of_the_owner_never_runs_as_the_installer",
+    ),
+    Guard(
+        "the owner's code with the owner's rights",
+        _LOG,
+        "case when pg_get_userbyid(c.relowner) = current_user then 'cdc.present' else 'cdc.present_' || c.relowner end",
+        "'cdc.present'",
+        f"{_RIGHTS}test_what_the_planner_runs_of_the_owner_runs_with_the_owners_rights",
+    ),
+    Guard(
+        "settings after the owner's code",
+        _LOG,
+        "late := cdc.is_gone(tg_relid, new.ctid);\n      perform cdc.pin();",
+        "late := cdc.is_gone(tg_relid, new.ctid);",
+        f"{_RIGHTS}test_settings_that_the_owner_leaves_behind_do_not_reach_the_triggers",
+    ),
+    never(
+        "a schema cdc of one's own, at each connection",
+        "toolkit/source/connection.py",
+        "foreign is not None",
+        f"{_RIGHTS}test_a_schema_cdc_of_another_role_is_refused",
+    ),
+    Guard(
+        "a schema cdc of one's own",
+        "sql/introspect/foreign_objects.sql",
+        "where f.owner not in (select",
+        "where false and f.owner not in (select",
+        f"{_RIGHTS}test_a_schema_cdc_of_another_role_is_refused",
+    ),
+    Guard(
+        "capture is switched off by the installer only",
+        _CAPTURE,
+        "      and pg_has_role(\n        session_user,",
+        "      and true or false and pg_has_role(\n        session_user,",
+        f"{_RIGHTS}test_a_role_without_rights_cannot_switch_capture_off",
+    ),
+    Guard(
+        "row security of the toolkit's tables",
+        "sql/install/45_seal.sql",
+        "execute format('alter table %s enable row level security', own.name);",
+        "null;",
+        f"{_RIGHTS}test_members_of_pg_read_all_data_read_no_row",
+    ),
+    Guard(
+        "two sessions of a tick on one server",
+        "toolkit/source/ticks.py",
+        '        slot.require_server(other, server, "taking a tick")\n',
+        "",
+        "tests/postgres/test_promotion.py::test_a_tick_is_of_one_server_and_that_is_the_primary",
+    ),
+)
