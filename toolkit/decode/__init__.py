@@ -1,6 +1,6 @@
 """Decode the bytes of pgoutput into events.
 
-Pure: needs only the stream and the stored schema versions, never the catalog.
+The decoder needs only the stream and the stored schema versions. It never reads the catalog.
 """
 
 from toolkit.decode.planner import Plan, PlanContext, PlannedBatch

@@ -1,4 +1,4 @@
-"""Verify DDL messages, and find what they did to stored values without a row event.
+"""Verify DDL messages, and find how they changed stored values without a row event.
 
 A *silent change* alters what `SELECT` shows, or what the slot will send, without a row event. `classify` finds silent
 changes by comparing two schema versions. A change that provably keeps the text of every value is not silent.
@@ -40,7 +40,7 @@ _WORD = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")+"|[^\W\d][\w$]*""")  # words 
 _USING = re.compile(r"\busing\b", re.IGNORECASE)
 _AROUND = ("begin", "start", "commit", "set")
 _MAY_RUN_CODE = re.compile(r"\b(default|check|generated|attach|validate)\b|\\", re.IGNORECASE)
-#: Keys of a column's snapshot that come from its own rows in the catalog.
+#: Keys of a column's snapshot that come from the column's own row in the catalog.
 _OF_ITS_ROW = ("name", "type_oid", "typmod", "not_null", "default", "generated", "identity")
 _LAST_BUILT_IN = 16383  # OID
 _INTEGERS = {"smallint": 2, "integer": 4, "bigint": 8}
@@ -59,17 +59,17 @@ class DdlMessage:
     dropped: tuple[int, ...]
     tables: dict[int, dict[str, Any]]  # table snapshots by relid
     rewrites: dict[int, Rewrite]  # by relid
-    named: frozenset[int] | None  # tables that the message names; None if there are others that it does not name
+    named: frozenset[int] | None  # tables that the message names; None if it concerns others that it does not name
     error: str | None
     identities: dict[int, str] = field(default_factory=dict)  # names of the tables that the message names
-    unguarded: frozenset[int] = frozenset()  # partitions that it locked and whose TRUNCATE is not captured
-    publications: frozenset[str] | None = None  # the publications that its snapshots refer to
-    nested: bool = False  # run by a function, not by the text that the client sent
-    seen: Visibility | None = None  # the transactions that its snapshots show; None: everything before it
+    unguarded: frozenset[int] = frozenset()  # partitions that the command locked and whose TRUNCATE is not captured
+    publications: frozenset[str] | None = None  # the publications that the message's snapshots refer to
+    nested: bool = False  # a function ran the command, which is not in the text that the client sent
+    seen: Visibility | None = None  # the transactions that the snapshots show; None: all before the message
     lsn: int = 0  # position of the message
     own: frozenset[int] = (
         frozenset()
-    )  # low 32 bits of the xids with which its transaction wrote catalog rows of its tables
+    )  # low 32 bits of the xids with which the transaction wrote catalog rows of its tables
 
     def above(self, parents: Collection[int]) -> Iterator[str]:
         """Give the names of the tables whose ALTER TABLE also alters their partitions and children."""
@@ -78,7 +78,7 @@ class DdlMessage:
             yield from self.above(parent["parents"])
 
     def shows(self, version: SchemaVersion) -> bool:
-        """Say whether its snapshots were taken after the DDL, or the copy, that made a version."""
+        """Say whether the message's snapshots were taken after the DDL, or the copy, that made a version."""
         if self.seen is None or version.xid == self.xid:
             return True
         return self.lsn >= version.end_lsn if version.xid is None else self.seen.sees(version.xid)
@@ -88,12 +88,12 @@ class DdlMessage:
 class Verifier:
     """Verify signatures within one transaction.
 
-    A signature covers system id and xid8, so that only a replay within the same transaction must be remembered.
+    A signature covers system id and xid8. So only a replay within the same transaction must be remembered.
     """
 
     key: bytes
     system_id: str
-    xid: int  # 64 bit, of the transaction
+    xid: int  # 64 bit; the xid of the transaction
     _seen: set[bytes] = field(default_factory=set)
 
     def open(self, content: bytes) -> dict[str, Any]:
@@ -127,12 +127,12 @@ def read(data: dict[str, Any], text: str) -> DdlMessage:
     """
     tables = {int(table["relid"]): table for table in data.get("tables") or ()}
     if data["event"] == Captured.REWRITE:
-        tables = {}  # in the middle of a command; only the snapshot at its end counts
+        tables = {}  # this message is from the middle of a command; only the snapshot at its end counts
     rewrites = read_rewrites(data)
     created = frozenset(int(relid) for relid in data.get("created") or ())
     dropped = tuple(int(relid) for relid in data.get("dropped") or ())
     objects = data.get("objects") or ()
-    touched = data.get("touched")  # the tables that a failed capture had already found
+    touched = data.get("touched")  # tables that the capture had already found when it failed
     tabular = [o for o in objects if o.get("relid") and str(o.get("type")).startswith("table")]
     named = frozenset({*tables, *rewrites, *created, *dropped, *(int(o["relid"]) for o in tabular)})
     return DdlMessage(
@@ -160,11 +160,11 @@ def read(data: dict[str, Any], text: str) -> DdlMessage:
 def past_capture(
     was: dict[str, Any], now: dict[str, Any], *, own: Collection[int] = (), heard: bool = False
 ) -> Iterator[str]:
-    """Find what happened to a table between two snapshots by DDL without an event.
+    """Find what DDL without an event did to a table between two snapshots.
 
-    The catalog rows of a column hold the transaction that wrote them last. ALTER TABLE that rewrites a table gives it a
-    new TOAST table, if it needs one, and writes the catalog rows of the columns whose type or values it alters. VACUUM
-    FULL, CLUSTER and TRUNCATE only give it a new file, but drop a TOAST table that is no longer needed. GRANT only
+    The catalog row of a column holds the transaction that wrote it last. An ALTER TABLE that rewrites a table gives it
+    a new TOAST table, if it needs one, and writes the catalog rows of the columns whose type or values it alters.
+    VACUUM FULL, CLUSTER and TRUNCATE only give it a new file, but drop a TOAST table that is not needed. GRANT only
     writes the catalog row of a column. DDL on the change log itself never has an event.
 
     Args:
@@ -194,7 +194,8 @@ def past_capture(
             yield f"column {one['name']}: dropped past capture"
         elif two is not None and (one is None or any(one[key] != two[key] for key in _OF_ITS_ROW)):
             yield f"column {two['name']}: changed past capture"
-        # VACUUM FULL writes the catalog row of a column with a missing value; ALTER TYPE also that of its default.
+        # VACUUM FULL writes the catalog row of a column with a missing value. ALTER TYPE also writes the row of its
+        # default.
         unheard |= stamps[1] is None or stamps[1] not in (old[1], *own)
     files = {relid: rest for relid, *rest in was["storage"]}
     for relid, file, toast in now["storage"]:
@@ -212,16 +213,16 @@ def toast_tables(snapshot: dict[str, Any]) -> dict[int, int]:
 
 
 def plain_column(column: dict[str, Any]) -> dict[str, Any]:
-    """Give a column's snapshot without what only the log keeps; any rewrite resets missing values (VACUUM FULL)."""
+    """Give a column's snapshot without what only the log keeps. Any rewrite (VACUUM FULL) resets missing values."""
     return {k: v for k, v in column.items() if k not in ("missing", "has_missing", "former_labels")}
 
 
 def carry(old: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
-    """Give `new` with what the catalog dropped since `old` and the rows in the log still need.
+    """Add to `new` what the catalog dropped since `old` and the rows in the log still need.
 
-    Missing values: PostgreSQL drops a fast default when the table is rewritten (also by VACUUM FULL, which fires no
-    event), because every row then holds the value itself. The older rows in the log still lack it. Former labels: rows
-    keep the label that an enum value had when they were decoded, including rows of writers open during the rename.
+    Missing values: PostgreSQL drops a fast default when the table is rewritten, also by VACUUM FULL, which fires no
+    event. Every row then holds the value, but older rows in the log lack it. Former labels: rows keep the label that an
+    enum value had when they were decoded. This includes rows of transactions that were open during the rename.
     """
     if old is None:
         return new
@@ -233,9 +234,9 @@ def carry(old: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
 def from_partitions(
     old: dict[str, Any] | None, new: dict[str, Any], tables: Mapping[int, dict[str, Any]]
 ) -> dict[str, Any]:
-    """Give `new`, a partitioned table, with the missing values that its partitions hold for columns added since `old`.
+    """Add to the partitioned table `new` the missing values that its partitions hold for columns added since `old`.
 
-    Only where the same message has every partition, and all of them agree.
+    This is done only if the same message has every partition, and all partitions agree.
     """
     if new["kind"] != "p" or old is None or any(child not in tables for child in new["children"]):
         return new
@@ -268,7 +269,7 @@ def classify(
     """Find the silent changes from `old` to `new`, as (relid of the table that becomes stale, reason).
 
     Args:
-        rewrite: reason bits of the `table_rewrite` events of this command, 0 without.
+        rewrite: reason bits of the `table_rewrite` events of this command; 0 if there was none.
         empty: the table had no row, so no stored value can have changed.
     """
     yield from _hierarchy(old, new, message)
@@ -277,7 +278,7 @@ def classify(
     if old.published != new.published:
         yield new.relid, "joined the publication" if new.published else "left the publication"
     elif (old.capture == "change_log") != (new.capture == "change_log"):
-        # A transaction that was open at that time may arrive by both ways, or by neither.
+        # A transaction that was open at that time may be captured both ways, or not at all.
         yield new.relid, f"its capture moved from {old.capture} to {new.capture}"
     if old.persistence != new.persistence:
         yield new.relid, f"persistence changed from {old.persistence} to {new.persistence}"
@@ -324,7 +325,7 @@ def _filter(old: TableVersion, new: TableVersion) -> str | None:
 def _hierarchy(old: TableVersion, new: TableVersion, message: DdlMessage) -> Iterator[tuple[int, str]]:
     """Find partitions that were attached or detached with their rows. A partition created by this message is empty.
 
-    Children by inheritance stay tables of their own: SELECT ONLY, and the log, show a parent without them.
+    Children by inheritance are separate tables: SELECT ONLY and the log show a parent without their rows.
     """
     moved = (set(old.children) ^ set(new.children)) - (message.created & set(new.children))
     if moved and new.kind == "p":
@@ -342,14 +343,14 @@ def strayed(old: TableVersion, new: TableVersion) -> str | None:
 
 
 def _tells_apart(table: TableVersion, column: Column) -> bool:
-    """Say whether rows of the table are identified by the text of this column."""
+    """Say whether the text of this column identifies rows of the table."""
     return column.attnum in table.key_attnums or not table.keyed
 
 
 def detached_before(old: TableVersion, new: TableVersion, message: DdlMessage) -> bool:
     """Say whether a root may have lost partitions before this message.
 
-    DETACH CONCURRENTLY removes a partition from SELECT in a transaction of its own. Only a command text that names each
+    DETACH CONCURRENTLY removes a partition from SELECT in a separate transaction. Only a command text that names each
     partition shows that it was a plain DETACH.
     """
     lost = set(old.children) - set(new.children) - set(message.dropped)
@@ -371,7 +372,7 @@ def _column_list(old: Column, new: Column) -> str | None:
 
 
 def _column(old: Column, new: Column, rewrite: int, told_apart: bool) -> str | None:
-    """Describe what happened to a column's stored values. `told_apart`: rows are identified by this column's text."""
+    """Describe what happened to a column's stored values. `told_apart`: the column's text identifies rows."""
     if old.type_oid == new.type_oid:
         if old.enum_labels != new.enum_labels:
             reason = _labels(old, new, told_apart)
@@ -389,7 +390,7 @@ def _column(old: Column, new: Column, rewrite: int, told_apart: bool) -> str | N
 
 
 def retold(old: TableVersion, new: TableVersion) -> bool:
-    """Say whether values print differently because their type changed; such a change does not wait for writers."""
+    """Say whether values print differently because their type changed. Such a change does not wait for writers."""
     before = {c.attnum: c for c in old.columns}
     for column in new.columns:
         was = before.get(column.attnum)
@@ -403,7 +404,7 @@ def retold(old: TableVersion, new: TableVersion) -> bool:
 
 
 def _labels(old: Column, new: Column, told_apart: bool) -> str | None:
-    """Check renamed labels: each label must always have meant one value; `new` has the former labels."""
+    """Check renamed labels: each label must always have meant one value. `new` has the former labels."""
     now = dict(new.enum_labels)
     if any(oid not in now for oid, _ in old.enum_labels):
         return "enum labels lost"
@@ -417,7 +418,7 @@ def _labels(old: Column, new: Column, told_apart: bool) -> str | None:
 
 
 def _added(column: Column, new: TableVersion, rewrite: int) -> str | None:
-    """Check an added column: in older rows it is NULL or the missing value, or else unknown."""
+    """Check an added column: in older rows it is NULL or the missing value. Otherwise its value is unknown."""
     if not column.published or column.generated == "v" or column.has_missing:
         return None
     if column.generated or column.identity:
@@ -425,14 +426,14 @@ def _added(column: Column, new: TableVersion, rewrite: int) -> str | None:
     if column.default is not None and new.kind == "p" and new.children:
         return "added with a default to a partitioned table"
     if rewrite and (column.default is not None or column.type_kind == "d" or column.type_oid > _LAST_BUILT_IN):
-        return "added with a default in a rewrite"  # its own default, or possibly that of its type
+        return "added with a default in a rewrite"  # the column's own default, or possibly that of its type
     return None
 
 
 def _provable(old: TableVersion, new: TableVersion, message: DdlMessage, rewrite: int) -> bool:
     """Say whether a rewrite provably kept the text of every stored value.
 
-    A plain ALTER TABLE that only adds or widens columns does.
+    A plain ALTER TABLE that only adds or widens columns keeps it.
     """
     if rewrite & ~(REWRITE_TYPE | REWRITE_DEFAULT) or not plain_alter_table(message, old, new):
         return False
@@ -449,10 +450,10 @@ def _provable(old: TableVersion, new: TableVersion, message: DdlMessage, rewrite
 
 
 def plain_alter_table(message: DdlMessage, old: TableVersion, new: TableVersion) -> bool:
-    """Say whether the captured SQL has only ALTER TABLE commands without USING, one of them for this table or a parent.
+    """Say whether all captured commands are ALTER TABLE without USING, and one is for this table or a parent.
 
-    Within DO or a function the captured text is the outer statement, which does not begin with ALTER TABLE. A string of
-    several commands is accepted only if none of them can run user code, which could alter the table unseen.
+    Within DO or a function the captured text is the outer statement, which does not begin with ALTER TABLE. Several
+    commands are accepted only if none can run user code, which could alter the table without an event.
     """
     if message.nested or message.tag != "ALTER TABLE" or len(message.sql) >= _SQL_CAP:
         return False

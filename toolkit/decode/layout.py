@@ -1,4 +1,4 @@
-"""Resolve RELATION messages through schema versions: which attnum is at which place of a tuple."""
+"""Resolve RELATION messages through schema versions: which attnum has which place in a tuple."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOG_COLUMNS = ("part", "xid", "lsn", "relid", "op", "old", "new")
 
 
 def bind(index: int, message: Relation, version: SchemaVersion | TableVersion | None) -> Binding | None:
-    """Resolve names and type OIDs. Gives None if one differs or a published column is missing from the message."""
+    """Resolve names and type OIDs. Return None if one differs or the message lacks a published column."""
     table = version.table if isinstance(version, SchemaVersion) else version
     if table is None or table.dropped:
         return None
@@ -35,19 +35,19 @@ def bind(index: int, message: Relation, version: SchemaVersion | TableVersion | 
 
 
 def log_binding(index: int, message: Relation) -> Binding:
-    """Lay out the change log itself: its columns by name, then any others."""
+    """Lay out the change log itself: its columns by name, followed by any others."""
     places = {name: place for place, name in enumerate(LOG_COLUMNS, 1)}
     attnums = tuple(places.get(c.name, len(places) + 1 + i) for i, c in enumerate(message.columns))
     return Binding(index, message.relid, attnums, max((*attnums, len(places))), None, kind="log")
 
 
 def logs(table: TableVersion) -> bool:
-    """Say whether the change log may have rows of a table; a new partition first has the row trigger of its root."""
+    """Say whether the change log may have rows of a table. A new partition has the row trigger of its root at first."""
     return table.capture != "slot" or not table.published
 
 
 def logged_layout(start: int, version: SchemaVersion) -> Binding:
-    """Lay out logged images from `start` on: a record holds every live column, including unpublished ones."""
+    """Lay out logged images from `start` on. A record holds every live column, including unpublished ones."""
     table = version.table
     absent = tuple(c.attnum for c in table.columns if not c.published)
     attnums = tuple(c.attnum for c in table.columns)

@@ -1,6 +1,7 @@
 """Fold the DDL messages that came through the change log.
 
-Where no slot can read logical messages from the WAL, the event triggers put the same signed text into the change log.
+Without a slot that can read logical messages from the WAL, the event triggers write the same signed text into the
+change log.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ class LoggedDdl:
 
 
 def fold(messages: Sequence[LoggedMessage], *, at: Lsn, context: PlanContext) -> LoggedDdl:
-    """Verify and fold the messages of the tick `at`; their events are made at `at`, each at its message's place."""
+    """Verify and fold the messages of the tick `at`. Their events are placed at `at`, each at its message's place."""
     state = PlanState(context)
-    # A transaction's messages stay together: signatures are checked within it, and DDL locks keep tables in order.
+    # A transaction's messages stay together. Signatures are checked within it, and DDL locks keep tables in order.
     first = {m.xid: m.place for m in reversed(messages)}
     events: list[Event] = []
     for xid, group in groupby(sorted(messages, key=lambda m: (first[m.xid], m.place)), key=lambda m: m.xid):

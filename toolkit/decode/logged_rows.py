@@ -1,6 +1,7 @@
-"""Convert rows of the change log to events. Their images are PostgreSQL records in text form, split into columns.
+"""Convert rows of the change log to events. Their images are PostgreSQL records as text, split into columns.
 
-Pure. Both ways of reading the log use it: ticks read rows by COPY, the slot sends them as inserts.
+The functions are pure. Both ways of reading the log use them: ticks read rows by COPY, and the slot sends them as
+inserts.
 """
 
 from __future__ import annotations
@@ -53,11 +54,11 @@ class LogRows:
 
 
 def unfold(batch: pa.RecordBatch, index: Ints, task: DecodeTask) -> Iterator[pa.RecordBatch]:
-    """Convert the inserts into the change log that the slot sent to events, each with its exact position.
+    """Convert inserts into the change log, which the slot sent, to events, each with its exact position.
 
     Args:
         batch: events of the parts of the change log; `new` holds `LOG_COLUMNS`.
-        index: message index of each.
+        index: message index of each event.
     """
     rows = batch.filter(pc.equal(batch.column("op"), "I"))  # the change log is append-only and purged by TRUNCATE
     cells = {name: pc.list_element(rows.column("new"), i) for i, name in enumerate(LOG_COLUMNS)}
@@ -105,7 +106,7 @@ def events(
 
 
 def _events(log: LogRows, binding: Binding, *, batch_id: int, generation: int) -> Iterator[pa.RecordBatch]:
-    """Give the rows of one layout, then a gap if some of them are not known."""
+    """Give the rows of one layout, and then a gap if some of the rows are unknown."""
     ops = log.ops.to_pylist()
     is_row = pa.array([op in ("I", "U", "D") for op in ops], pa.bool_())
     texts = pa.concat_arrays([pc.if_else(is_row, column, _NO_TEXT) for column in (log.new, log.old)])
@@ -164,7 +165,7 @@ def _events(log: LogRows, binding: Binding, *, batch_id: int, generation: int) -
 
 
 def _kind(binding: Binding, op: str) -> str:
-    """Give the kind of a row event: `logged`, for evidence only, if the slot captures the table too."""
+    """Give the kind of a row event. It is `logged`, for evidence only, if the slot captures the table too."""
     return Kind.TRUNCATE if op == "T" and binding.kind == Kind.ROW else binding.kind
 
 
@@ -213,9 +214,9 @@ def _by_position(texts: pa.StringArray) -> pa.ListArray:
 
 
 def _cells(records: pa.StringArray, expected: int | None) -> list[pa.StringArray]:
-    """Split records, none of them NULL, into columns.
+    """Split records, none of which is NULL, into columns.
 
-    A record in text form is a line of CSV in parentheses: values are quoted where needed, NULL is empty, and within
+    A record in text form is a line of CSV in parentheses. Values are quoted where needed, NULL is empty, and within
     quotes a quote or backslash is doubled. The parentheses become an empty first cell and the end of the line.
     """
     _, offsets, data = records.buffers()
@@ -245,7 +246,7 @@ def _cells(records: pa.StringArray, expected: int | None) -> list[pa.StringArray
         )  # fmt: skip
     except pa.ArrowInvalid as error:
         if expected is not None:
-            for number in range(len(records)):  # each by itself: an image that is no record is refused here
+            for number in range(len(records)):  # one by one, so that an image that is no record is refused here
                 if (found := _count(records.slice(number, 1))) != expected:
                     raise _OtherShape(found) from None
         raise DecodeError(f"the change log holds an image that cannot be read: {error}") from None
@@ -267,7 +268,7 @@ def _same(kind: pa.DataType, value: int, rows: int) -> pa.Array:
     return _integers(kind, np.full(rows, value, kind.to_pandas_dtype()))
 
 
-# Arrays are made from buffers where they are large: `pa.array` of a numpy array imports pandas.
+# Large arrays are made from buffers, because `pa.array` of a numpy array imports pandas.
 
 
 def _integers(

@@ -1,6 +1,6 @@
 """Read the messages of pgoutput protocol 1, except row images, which `rows` decodes by column.
 
-The formats are those of PostgreSQL's chapter "Logical Replication Message Formats". All integers are big-endian; times
+The formats are those of PostgreSQL's chapter "Logical Replication Message Formats". All integers are big-endian. Times
 are microseconds since 2000-01-01 UTC.
 """
 
@@ -99,7 +99,7 @@ class LogicalMessage:
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """I, U or D: the table only; `rows` decodes the tuples."""
+    """I, U or D: only the table; `rows` decodes the tuples."""
 
     op: str
     relid: int
@@ -121,7 +121,7 @@ def timestamp(microseconds: int) -> datetime:
 
 
 class _Reader:
-    """Reads values from the front of one message."""
+    """Read values from the front of one message."""
 
     def __init__(self, data: bytes, position: int) -> None:
         self.data = data

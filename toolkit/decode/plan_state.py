@@ -8,13 +8,13 @@ from toolkit.values.table import SchemaVersion
 
 
 class PlanState:
-    """What is known so far: schema versions and layouts. Alone, it is that of messages without rows."""
+    """What is known so far: schema versions and layouts. The base class is for messages without rows."""
 
     def __init__(self, context: PlanContext) -> None:
         self.context = context
         self.versions = dict(context.versions)
         self.former: dict[int, list[SchemaVersion]] = {}  # by relid, versions that are no longer the latest
-        self.born: dict[int, int] = {}  # by relid, end LSN of the CREATE from which on the log has the whole table
+        self.born: dict[int, int] = {}  # by relid, end LSN of the CREATE since which the log has the whole table
         self.next_schema_id = context.next_schema_id
         self.layouts = Layouts()
         self.batch_id = context.batch_id

@@ -21,18 +21,18 @@ class PlanContext:
     """What the ledger knows before the spool is read."""
 
     generation: int
-    batch_id: int  # of the first batch
+    batch_id: int  # number of the first batch
     next_schema_id: int
-    versions: Mapping[int, SchemaVersion]  # the latest of each relid, dropped tables included
+    versions: Mapping[int, SchemaVersion]  # the latest version of each relid, including dropped tables
     key: bytes
     system_id: str
-    near_xid: int  # a 64-bit transaction id close to those of the spool, which has their low 32 bits
+    near_xid: int  # a 64-bit transaction id close to those of the spool, which has only their low 32 bits
     batch_changes: int  # messages of one batch, in whole transactions
     now: datetime
     known_good: Callable[[int], Lsn] | None = (
         None  # gives the LSN at which the catalog, or a table itself, was last read
     )
-    publications: frozenset[str] | None = None  # that the spool was read with; None: everything is captured
+    publications: frozenset[str] | None = None  # publications of the spool; None: everything is captured
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,14 +45,14 @@ class PlannedBatch:
     complete_to: int
     changes: int  # rows and truncates
     counts: dict[str, int]  # events per kind, without the ledger row
-    events: tuple[Event, ...]  # all but the rows and the ledger row
+    events: tuple[Event, ...]  # all events except rows and the ledger row
     beacons: tuple[str, ...]  # nonces found
-    versions: dict[int, SchemaVersion]  # after the batch
+    versions: dict[int, SchemaVersion]  # the versions after the batch
     next_schema_id: int
     skipped: int  # non-transactional messages, which have no place in the order of effects
     generation: int
     path: str
-    stream: Stream = field(repr=False)  # of the whole spool
+    stream: Stream = field(repr=False)  # the whole spool
     bindings: tuple[Binding, ...] = field(repr=False)  # start: index into the spool
     images: tuple[Binding, ...] = field(repr=False, default=())  # of tables in the change log; start: as in bindings
 
@@ -79,7 +79,7 @@ class PlannedBatch:
             elif binding.start < stop:
                 later.append(binding)
         moved = tuple(replace(b, start=max(b.start - first, 0)) for b in [*in_force.values(), *later])
-        # Layouts of logged images are selected by message index alone, so each task may have all of them.
+        # Message indexes alone select the layouts of logged images, so each task may have all of these layouts.
         images = tuple(replace(b, start=b.start - first) for b in self.images if b.start < stop)
         return DecodeTask(self.path, run_of(self.stream, first, stop), moved, self.batch_id, self.generation, images)
 

@@ -1,7 +1,7 @@
 """Plan a spool: its batches, the events that the driver makes, and the layouts that the workers need.
 
-One vectorised pass finds transactions and ordinals. Only the few messages that are not rows are read one by one, in
-stream order, because the meaning of a RELATION depends on the schema version valid at its position.
+One vectorised pass finds transactions and ordinals. Only the few messages that are not rows are read one by one. They
+are read in stream order, because the meaning of a RELATION depends on the schema version at its position.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def plan(spool: Spool, *, context: PlanContext) -> Plan:
 
 
 class Planner(PlanState):
-    """Reads the messages that are not rows, in stream order."""
+    """Read the messages that are not rows, in stream order."""
 
     def __init__(self, stream: Stream, spool: Spool, context: PlanContext) -> None:
         super().__init__(context)
@@ -46,7 +46,7 @@ class Planner(PlanState):
 
     @cached_property
     def row_positions(self) -> tuple[Ints, Ints]:
-        """Give (message indexes, relids) of all rows. Only needed for a spool with DDL."""
+        """Give (message indexes, relids) of all rows. Only a spool with DDL needs them."""
         rows = np.flatnonzero(np.isin(self.stream.types, ROW_BYTES))
         return rows, self.stream.relids(rows)
 

@@ -1,8 +1,8 @@
-"""Decode row images by column: numpy cursors step over all messages of a table at once, never message by message.
+"""Decode row images by column. Numpy cursors step over all messages of a table at once, never message by message.
 
 Python never copies the bytes of a value. A tuple alternates between framing and text (`t`, four bytes of length, text,
-`t`, ...). One Arrow binary array over the raw bytes, with alternating slots of text and framing, therefore costs
-nothing, and `take` of the text slots is the only copy.
+`t`, ...). So one Arrow binary array over the raw bytes, with alternating slots of text and framing, costs nothing. The
+only copy is `take` of the text slots.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from toolkit.values.errors import DecodeError
 from toolkit.values.lsn import Lsn
 from toolkit.values.spool import ROW_HEADER
 
-#: Messages, and bytes, that are decoded at once. This bounds the memory of a task to about 100 MB.
+#: Messages, and bytes, that are decoded at once. They bound the memory of a task to about 100 MB.
 CHUNK_MESSAGES = 8_000
 CHUNK_BYTES = 32 << 20
 #: Largest distance between the first and last message of a chunk, because Arrow's offsets have 32 bits.
@@ -150,7 +150,7 @@ def _batch(stream: Stream, at: _Positions, task: DecodeTask, binding: Binding, r
     if (position != end).any():
         raise _misfit(stream, binding, rows, position != end)
     if (old.kinds == _UNCHANGED).any():
-        # Old images are flattened before they are logged, so this cannot be.
+        # Old images are flattened before they are logged, so this cannot happen.
         raise _misfit(stream, binding, rows[old_rows], (old.kinds == _UNCHANGED).any(axis=1))
 
     count = len(rows)
@@ -180,9 +180,9 @@ def _batch(stream: Stream, at: _Positions, task: DecodeTask, binding: Binding, r
 
 
 def _lacking(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Give a gap at the first INSERT without some values.
+    """Give a gap at the first INSERT that lacks some values.
 
-    It is an UPDATE that moved the row into the row filter; no event has its unchanged TOASTed values.
+    Such an INSERT is an UPDATE that moved the row into the row filter. No event has its unchanged TOASTed values.
     """
     lacking = pc.and_(pc.equal(batch.column("op"), "I"), pc.greater(pc.list_value_length(batch.column("unchanged")), 0))
     if not lacking.true_count:
@@ -238,7 +238,7 @@ def _misfit(stream: Stream, binding: Binding, rows: Ints, wrong: npt.NDArray[np.
 def _images(
     stream: Stream, binding: Binding, data: Bytes, rows: Ints, tuples: _Tuples, present: npt.NDArray[np.bool_]
 ) -> pa.ListArray:
-    """Give images indexed by attnum - 1: NULL for a NULL value, a missing column, or a row without an image."""
+    """Give images indexed by attnum - 1. NULL means a NULL value, a missing column, or a row without an image."""
     count, columns = tuples.kinds.shape
     width = binding.width
     slots = np.empty((count, columns, 2), np.int32)
@@ -283,7 +283,7 @@ def _lists(values: pa.Array, present: npt.NDArray[np.bool_], width: int) -> pa.L
 
 
 def _unchanged(binding: Binding, new: _Tuples, new_rows: Ints, count: int) -> pa.ListArray:
-    """Give the attnums whose TOASTed value was not sent; an empty list if all were."""
+    """Give the attnums whose TOASTed value was not sent; an empty list if all values were sent."""
     row, column = np.nonzero(new.kinds == _UNCHANGED)
     offsets = np.zeros(count + 1, np.int32)
     np.cumsum(np.bincount(new_rows[row], minlength=count), out=offsets[1:])
@@ -295,7 +295,7 @@ def _same(attnums: tuple[int, ...], count: int) -> pa.ListArray:
     return _list_array(offsets, _integers(pa.int32(), np.tile(np.array(attnums, np.int32), count)))
 
 
-# Arrays are made from buffers: `pa.array` of a numpy array is slower and imports pandas, which costs a worker a second.
+# Arrays are made from buffers. `pa.array` of a numpy array is slower and imports pandas, which costs a worker a second.
 
 
 def _constant(text: str, count: int) -> pa.StringArray:
@@ -323,7 +323,7 @@ def _list_array(
 
 
 def _characters(chars: Bytes, present: npt.NDArray[np.bool_]) -> pa.StringArray:
-    """Give one-letter strings, NULL where not present. `chars` has only those present."""
+    """Give one-letter strings, and NULL where not present. `chars` has only the present letters."""
     offsets = np.zeros(len(present) + 1, np.int32)
     np.cumsum(present, out=offsets[1:])
     buffers = [_bitmap(present, len(present)), pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(chars))]

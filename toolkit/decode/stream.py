@@ -80,7 +80,7 @@ def _bytes(data: Bytes, at: Ints) -> Bytes:
 def _parts(data: Bytes, at: Ints) -> Iterator[slice]:
     """Divide a pass over a spool so that only about `_SPAN` bytes of the map are in memory at once.
 
-    The range of the positions counts, because each chunk of rows reads its own part of a spool of any size.
+    The range of the positions is what counts, because each chunk of rows reads its own part of a spool of any size.
     """
     span = int(at[-1] - at[0]) if len(at) else 0
     if span <= _SPAN:
@@ -100,7 +100,7 @@ class Stream:
     offsets: Ints
     types: Bytes
     weights: Ints  # ordinals that the message takes
-    ordinals: Ints  # the first of them; without meaning for messages outside transactions
+    ordinals: Ints  # the first of these ordinals; without meaning for messages outside transactions
 
     begins: Ints  # message indexes
     commits: Ints
@@ -177,10 +177,10 @@ def scan(data: Bytes, offsets: Ints) -> Stream:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """A run of messages, possibly within one transaction. Holds everything but the bytes."""
+    """A run of messages, possibly within one transaction. It holds everything except the bytes."""
 
-    offsets: Ints  # of its messages, n + 1, absolute
-    ordinal: int  # of the first
+    offsets: Ints  # n + 1 absolute offsets of the run's messages
+    ordinal: int  # ordinal of the first message
     begins: Ints  # message index of each BEGIN; below 0 for a transaction that began before the run
     commit_lsns: Ints
     end_lsns: Ints
@@ -212,7 +212,7 @@ def scan_run(data: Bytes, run: Run) -> Stream:
 
 
 def _ordinals(weights: Ints, begins: Ints, first: int) -> Ints:
-    """Give the ordinal of each message. `first` is that of message 0 if its transaction began before it."""
+    """Give the ordinal of each message. `first` is the ordinal of message 0 if its transaction began before it."""
     ordinals = np.cumsum(weights)
     ordinals -= weights
     bases = ordinals[begins]
@@ -224,7 +224,7 @@ def _ordinals(weights: Ints, begins: Ints, first: int) -> Ints:
 def _weights(data: Bytes, starts: Ints, sizes: Ints, types: Bytes) -> Ints:
     """Give the number of ordinals that each message takes.
 
-    I, U, D and transactional messages take one, a TRUNCATE one for each relation, all others none.
+    I, U, D and transactional messages take one. A TRUNCATE takes one for each relation. All others take none.
     """
     weights = _ROW[types]
     for kind, least in ((b"M", 15), (b"T", 6)):
@@ -266,7 +266,7 @@ def _require_size(sizes: Ints, indexes: Ints, size: int, name: str, *, exact: bo
 
 
 def _require_xids(stream: Stream) -> None:
-    """Compare the xid of each row with that of its BEGIN, which reveals a lost BEGIN and COMMIT."""
+    """Compare the xid of each row with the xid of its BEGIN. This reveals a lost BEGIN and COMMIT."""
     rows = _inside(stream.begins, stream.commits, len(stream)) & (stream.types != ord("C"))
     rows &= (stream.types != ord("M")) | (stream.weights != 0)
     for first in range(0, len(stream), _SCANNED):

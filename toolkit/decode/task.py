@@ -16,19 +16,19 @@ class Binding:
     relid: int
     attnums: tuple[int, ...]  # by position in the tuple
     width: int  # length of an image
-    schema_id: int | None  # None: no schema version fits
+    schema_id: int | None  # None if no schema version fits
     absent: tuple[int, ...] = ()
-    #: Kind of its events: row, logged (the slot captures it too), or log (rows of the change log itself).
+    #: Kind of the events: row, logged (the slot captures the table too), or log (rows of the change log itself).
     kind: str = Kind.ROW
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodeTask:
-    """The messages that one worker decodes, possibly a part of one transaction. Holds everything but the bytes."""
+    """The messages that one worker decodes, possibly part of one transaction. It holds everything except the bytes."""
 
     path: str
     run: Run
-    bindings: tuple[Binding, ...]  # start: index into this task; 0 for those valid before it
+    bindings: tuple[Binding, ...]  # start: index into this task; 0 for bindings that are valid before it
     batch_id: int
     generation: int
     images: tuple[Binding, ...] = ()  # layouts of the images within rows of the change log, `start` as in bindings

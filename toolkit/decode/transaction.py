@@ -1,4 +1,4 @@
-"""One transaction of a stream: what its RELATIONs, TRUNCATEs and logical messages say, as events and layouts."""
+"""Turn the RELATIONs, TRUNCATEs and logical messages of one transaction into events and layouts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from toolkit.values.table import SchemaVersion, TableVersion
 
 @dataclass(frozen=True, slots=True)
 class ReadMessage:
-    """One message of a transaction. `ordinal` is the place of its first event, `lsn` that of the message itself."""
+    """One message of a transaction. `ordinal` is the place of its first event, `lsn` the position of the message."""
 
     message: Message
     ordinal: int
@@ -34,7 +34,7 @@ class ReadMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """What all events of a transaction share, whichever way its messages came."""
+    """The values that all events of a transaction share, whether its messages came from a slot or the change log."""
 
     begin: int  # message indexes
     commit: int
@@ -43,7 +43,7 @@ class Frame:
     end_lsn: int
     committed_at: datetime
     origin: Origin = Origin.SLOT
-    birth: int = order.BIRTH  # ordinal of the first version and the baseline of a table that the transaction makes
+    birth: int = order.BIRTH  # ordinal of the first version and the baseline of a table that the transaction creates
 
 
 class Transaction:
@@ -54,17 +54,17 @@ class Transaction:
         self.events: list[Event] = []
         self.beacons: list[str] = []
         self.messages = {index: read.message for index, read in self.read.items()}
-        self.born: set[int] = set()  # relids created here
-        self.rewrites: dict[int, Rewrite] = {}  # by relid, those that no ddl_command_end has explained yet
+        self.born: set[int] = set()  # relids of tables that this transaction created
+        self.rewrites: dict[int, Rewrite] = {}  # by relid, rewrites that no ddl_command_end has explained yet
         self.adopted: set[tuple[int, int]] = set()  # (message index, relid) already folded
         self.gaps: dict[tuple[int, int], GapReasons] = {}  # by (ordinal, relid)
         self.strayed: dict[int, tuple[int, int, TableVersion, str]] = {}  # roots whose strays changed here
-        self.truncating: set[int] = set()  # published roots whose own TRUNCATE message is still to come
+        self.truncating: set[int] = set()  # published roots whose own TRUNCATE message has yet to come
         self.verifier = ddl.Verifier(planner.context.key, planner.context.system_id, self.frame.xid)
         self.ddl: dict[int, ddl.DdlMessage] = {}
         self.refused: dict[int, str] = {}
         self.unreadable: set[int] = set()
-        self.others: dict[str | None, list[tuple[int, LogicalMessage]]] = {}  # by why they are refused
+        self.others: dict[str | None, list[tuple[int, LogicalMessage]]] = {}  # by the reason of the refusal
         for index, message in self.messages.items():
             if isinstance(message, LogicalMessage) and message.prefix in (ddl.DDL_PREFIX, ddl.BEACON_PREFIX):
                 self._verify(index, message)
@@ -104,7 +104,7 @@ class Transaction:
                 reason = f"rewritten (reason {rewrite.reason}) by a command that was not captured to its end"
                 self._gap(rewrite.index, relid, reason)
         for relid, (first, last, before, strayed) in self.strayed.items():
-            # A partition that is born and made like its root before any row has done no harm.
+            # A partition that is created and altered to match its root before any row comes does no harm.
             if self.planner.versions[relid].table.strays != before.strays or self.planner.has_rows(relid, first, last):
                 self._gap(first, relid, strayed)
         for refused, found in self.others.items():
@@ -145,9 +145,12 @@ class Transaction:
         self.gaps.setdefault((self._ordinal(index), relid), GapReasons(command("repair", name))).add(reason, detail)
 
     def _gap_since_known(self, index: int, relid: int, reason: str) -> None:
-        """A gap where the table was last known to be right: what is told now may have happened at any time since."""
+        """Record a gap from the last position at which the table was known to be right.
+
+        The change may have happened at any time since that position.
+        """
         planner, until = self.planner, self.frame.end_lsn
-        if planner.context.known_good is None:  # a tick, and the one before was compared too
+        if planner.context.known_good is None:  # this is a tick, and the previous tick was compared too
             self._gap(index, relid, reason)
             return
         since = max(int(planner.context.known_good(relid)), planner.born.get(relid, 0))
@@ -161,7 +164,7 @@ class Transaction:
         payload = Truncated(message.cascade, message.restart_identity).to_json()
         self.truncating -= set(message.relids)
         for number, relid in enumerate(message.relids):
-            if relid in self.planner.logs:  # what was drained is purged
+            if relid in self.planner.logs:  # the purge of the log truncates it after a drain
                 continue
             version = self.planner.versions.get(relid)
             schema_id = version.schema_id if version else None
@@ -219,16 +222,18 @@ class Transaction:
             self._partition_truncated(index, message)
         read_with = self.planner.context.publications
         if read_with is not None and message.publications not in (None, read_with):
-            # What it says is published need not be what came, and a table that left and came back looks as before.
+            # The publications in the message may differ from those of the stream, and a table that left and returned
+            # looks unchanged.
             for table in sorted({*message.tables, *message.dropped}):
                 known = self.planner.versions.get(table)
                 if known is not None and known.table.published:
                     self._gap(index, table, "altered while [source] publication changed", tag=message.tag)
 
     def _partition_truncated(self, index: int, message: ddl.DdlMessage) -> None:
-        """Under a root that publishes its partitions' rows, TRUNCATE of a partition alone sends nothing.
+        """Record gaps of roots, because TRUNCATE of a partition alone sends nothing if its root publishes the rows.
 
-        Triggers fire before the truncation, the root's own first: then its TRUNCATE message follows and tells all.
+        Triggers fire before the truncation, and the root's own trigger fires first. In that case the root's TRUNCATE
+        message follows and covers the partitions.
         """
         for relid in sorted(message.named or ()):
             known = self.planner.versions.get(relid)
@@ -239,7 +244,7 @@ class Transaction:
                 self._gap(index, root, f"partition {message.identities.get(relid, relid)} was truncated")
 
     def _rewritten_leaves(self, index: int, message: ddl.DdlMessage) -> None:
-        """A partition is rewritten, its root publishes the rows: what became of them is asked of the root."""
+        """Move the rewrites of partitions to the roots that publish their rows. The roots are then examined."""
         for relid, rewrite in list(self.rewrites.items()):
             known = self.planner.versions.get(relid)
             snapshot = message.tables.get(relid) or (json.loads(known.payload) if known else None)
@@ -253,7 +258,10 @@ class Transaction:
         return self.rewrites.get(relid, Rewrite())
 
     def _was_empty(self, index: int, rewrite: Rewrite, *tables: TableVersion) -> bool:
-        """Say whether a table, shown before and after its rewrite, had no row then: of a root, no partition had any."""
+        """Say whether a table, or each partition of a root, had no row at its rewrite.
+
+        `tables` show the table before and after the rewrite.
+        """
         if not rewrite.reason or not rewrite.empty or self.planner.has_rows(tables[0].relid, rewrite.index, index):
             return False
         parts = {child for table in tables if table.kind == "p" for child in table.children} - rewrite.leaves
@@ -261,7 +269,7 @@ class Transaction:
         return all(version is not None and version.table.kind == "p" for version in known)
 
     def _adopt(self, index: int, message: ddl.DdlMessage, relid: int) -> SchemaVersion | None:
-        """Fold one table snapshot: a new version, what it says about older rows, and the layout from here on."""
+        """Fold one table snapshot: add a version, what it says about older rows, and the layout from here on."""
         if (index, relid) in self.adopted:
             return self.planner.versions.get(relid)
         self.adopted.add((index, relid))
@@ -299,7 +307,8 @@ class Transaction:
         first = old is None and born
         version = self._version(index, self.frame.birth if first else self._ordinal(index), snapshot, table)
         if first and table.published and table.persistence == "p" and table.unsent(()) is None:
-            # Baseline of no rows at the position of birth: every event of the table counts, this transaction's too.
+            # Add a baseline without rows at the position of birth, so that every event of the table counts, even of
+            # this transaction.
             self.planner.born[relid] = self.frame.end_lsn
             payload = Baseline(Lsn(self.frame.commit_lsn), 0).to_json()
             self._event(
@@ -309,9 +318,10 @@ class Transaction:
         return version
 
     def _older(self, index: int, message: ddl.DdlMessage, last: SchemaVersion) -> None:
-        """A table that the message's transaction had not locked, and that another has altered since it was read.
+        """Record a gap if the message has an older state of a table than the version that is known.
 
-        Nothing is lost where the message says of it what was known then.
+        The message's transaction had not locked the table, and another transaction has altered it since the message
+        read it. There is no gap if the message shows what was known at that time.
         """
         if last.table.dropped or not last.table.published:
             return
@@ -322,7 +332,7 @@ class Transaction:
             self._gap(index, relid, f"{message.tag} tells of a catalog older than its last DDL", tag=message.tag)
 
     def _stale(self, index: int, relid: int, reason: str, message: ddl.DdlMessage, cause: TableVersion) -> None:
-        """A gap of the table, and of the roots above it if it is another one: they publish its rows."""
+        """Record a gap of the table, or of the roots that publish its rows if the table is not `cause`."""
         if relid == cause.relid:
             self._gap(index, relid, reason, tag=message.tag)
             return
@@ -330,14 +340,15 @@ class Transaction:
             self._gap(index, root, reason, tag=message.tag)
 
     def _roots(self, relid: int) -> set[int]:
-        """The published partitioned tables that send the rows of `relid`: itself, or above it."""
+        """Give the published partitioned tables that send the rows of `relid`: the table itself or its roots."""
         tables = (v.table for v in self.planner.versions.values() if v.table.published and not v.table.dropped)
         return {t.relid for t in tables if t.kind == "p" and (t.relid == relid or relid in t.children)}
 
     def _dropped_partitions(self, index: int, message: ddl.DdlMessage) -> None:
-        """Partitions take their rows along, and their parents, which the message cannot tell of, lose them.
+        """Record gaps of roots whose partitions were dropped, and remove these partitions from their parents.
 
-        Nor can it tell whether they had lost them before, by a DETACH CONCURRENTLY that was cancelled.
+        Partitions take their rows with them. Their parents lose these rows, and the message cannot show the parents. It
+        also cannot show whether the parents lost them earlier, by a DETACH CONCURRENTLY that was cancelled.
         """
         gone = set(message.dropped)
         bereft: dict[int, str] = {}
@@ -388,7 +399,7 @@ class Transaction:
         planner.versions[table.relid] = version
         if logs(table):
             planner.images.append(logged_layout(index, version))
-        # Several commands of one transaction may touch a table: (ordinal, relid) tells their versions apart.
+        # Several commands of one transaction may change a table, so (ordinal, relid) identifies a version.
         self._event(
             Kind.SCHEMA, ordinal, index=index, relid=table.relid, schema_id=version.schema_id, payload=payload
         )  # fmt: skip
@@ -412,7 +423,7 @@ class Transaction:
         if binding is None:
             later = next((i for i, d in self.ddl.items() if i > index and relid in d.tables), None)
             if later is not None:
-                # CREATE TABLE AS: the rows come before the message that explains them.
+                # CREATE TABLE AS: the rows come before the message that describes their table.
                 born = TableVersion.from_json(self.ddl[later].tables[relid])
                 if bind(index, message, born) is not None:
                     version = self._adopt(later, self.ddl[later], relid)
@@ -422,7 +433,7 @@ class Transaction:
         layouts.add(binding, message)
 
     def _quarantine(self, index: int, message: Relation, reason: str) -> Binding:
-        """Keep the rows as they come, by position, and say that nobody knows which columns they are."""
+        """Keep the rows unchanged, by position, and record that their columns are unknown."""
         detail: dict[str, Any] = {
             "name": f"{message.schema}.{message.name}",
             "columns": [c.name for c in message.columns],
@@ -430,13 +441,13 @@ class Transaction:
         known = message.relid in self.planner.versions
         if known or not self._roots(
             message.relid
-        ):  # else a partition that comes along with the root that sends its rows
+        ):  # otherwise this is a partition, and the root that sends its rows is published as well
             self._gap(index, message.relid, reason if known else "rows of a table without a schema version", **detail)
         count = len(message.columns)
         return Binding(index, message.relid, tuple(range(1, count + 1)), count, None)
 
     def _rebind(self, index: int, version: SchemaVersion) -> None:
-        """A DDL that leaves the columns alone may bring no new RELATION; its rows belong to the new version."""
+        """Give later rows the new version. DDL that keeps the columns may cause no new RELATION message."""
         message = self.planner.layouts.relation(version.table.relid, index)
         if message is None:
             return
