@@ -1,7 +1,7 @@
-"""The life of a column: through renames, type changes, drop and re-adding, with the rows that were seen meanwhile.
+"""Show the life of a column: renames, type changes, drop and re-adding, and the rows that were read meanwhile.
 
-Read from the raw log alone, without a JVM. A column is its attnum: one that was dropped and added again under its old
-name has two lives.
+This is read from the raw log alone, without a JVM. A column is its attnum: a column that was dropped and added again
+under its old name has two lives.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Row images that were read by some schema versions: how many, and the end LSNs of the first and the last."""
+    """The row images that some schema versions read: their number, and the end LSNs of the first and the last."""
 
     rows: int
     first: Lsn
@@ -32,29 +32,29 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of a column's life in which its declaration did not change, valid when `valid_from <= L < valid_to`."""
+    """A stretch of a column's life with one declaration, valid at L when `valid_from <= L < valid_to`."""
 
     attnum: int
     name: str
-    type: str  # as PostgreSQL prints it; that before the drop for a dropped column
+    type: str  # as PostgreSQL prints it; for a dropped column, the type before the drop
     valid_from: Lsn  # an end LSN
     valid_to: Lsn | None  # None: still valid
-    changes: tuple[Change, ...]  # what began the stretch; none in the first version that was captured
-    dropped: bool  # the column is gone from here on
+    changes: tuple[Change, ...]  # what began the stretch; empty for the first captured version
+    dropped: bool  # the column is dropped from here on
     ddl: DdlEvent | None
     schema_ids: tuple[int, ...]
     seen: Seen | None  # None: no image was read in this stretch
-    since: Lsn | None = None  # found late: it may have begun from here on
+    since: Lsn | None = None  # for a change that was found late: it may have begun from here on
 
 
 def explain(ledger: Ledger, table: str, column: str | None = None) -> tuple[Span, ...]:
-    """Every stretch of every life of the columns that ever had the name `column` (of all columns for None).
+    """Give every stretch of every life of the columns that ever had the name `column` (None: of all columns).
 
-    Ordered by column (attnum), then by position.
+    The stretches are ordered by column (attnum), then by position.
 
     Raises:
         UnknownTable: no captured table ever had that name.
-        ConfigError: no column of it ever had that name.
+        ConfigError: no column of the table ever had that name.
     """
     found = versions(ledger, table)
     spans = _spans(found)
@@ -70,11 +70,11 @@ def explain(ledger: Ledger, table: str, column: str | None = None) -> tuple[Span
 
 
 def explain_frame(ledger: Ledger, table: str, column: str | None = None) -> pd.DataFrame:
-    """`explain` as a frame, for notebooks.
+    """Give the result of `explain` as a frame, for notebooks.
 
     Columns: attnum, column, type, valid_from, valid_to (LSN text, None while valid), since (LSN text; where a change
-    that was found late may have begun), dropped, changes (text, one line a change), tag, role, at (UTC timestamp), sql,
-    rows (images read in the stretch), first_row, last_row (LSN text).
+    that was found late may have begun), dropped, changes (text, one line for each change), tag, role, at (UTC
+    timestamp), sql, rows (images read in the stretch), first_row, last_row (LSN text).
     """
     import pandas as pd
 
@@ -129,7 +129,10 @@ def _spans(found: list[VersionInfo]) -> list[Span]:
 
 
 def _images(ledger: Ledger, relid: int) -> dict[int, Seen]:
-    """New images in the log by the schema version that read them. Streamed: the log may hold more than fits."""
+    """Count the new images in the log by the schema version that read them.
+
+    The log is streamed, because it may not fit in memory.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 def lsn_at(lake: Lake, at: datetime) -> Lsn:
     """Give the LSN before the first transaction in the log that committed after a time.
 
-    As PostgreSQL's `recovery_target_time`, this stops at the first later commit, although the clock of commits may step
-    back. Each drain of a slot leaves a message on the source that the next one reads, so a time before the last but one
-    drain always has a later commit.
+    Like PostgreSQL's `recovery_target_time`, this stops at the first later commit, although the clock of commits may
+    step back. Each drain of a slot leaves a message on the source that the next drain reads. So a time before the last
+    drain but one always has a later commit.
 
     Raises:
-        ConfigError: the log has no later transaction, so a commit at or before that time may still be missing in it.
+        ConfigError: the log has no later transaction, so it may still lack a commit at or before that time.
     """
     import pyarrow.compute as pc
 

@@ -1,7 +1,7 @@
 """Show what a script of DDL would do to the tables in the lake.
 
-The DDL is run in a scratch database with the source's schema, by a role without rights, in a transaction that is
-rolled back. The catalog before and after each statement goes through the same rules that a drain applies.
+A role without rights runs the DDL in a scratch database with the source's schema, in a transaction that is rolled back.
+The rules that a drain applies are applied to the catalog before and after each statement.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 class Effect:
     """What one statement does to one captured table (`table` None: to none).
 
-    `effect`: a class of `toolkit.history.effects` (silent: the table turns stale and `remedy` repairs it), fails,
-    refused (not DDL, so it was not run), skipped (transaction control), or differs (line 0 only: the scratch database
-    differs from the source, so the answer may not hold on the source).
+    `effect` is a class of `toolkit.history.effects`, or one of: fails; refused (not DDL, so it was not run); skipped
+    (transaction control); differs (only at line 0: the scratch database differs from the source, so the answer may not
+    hold on the source). For the class silent, the table becomes stale and `remedy` repairs it.
     """
 
     line: int
@@ -41,19 +41,19 @@ class Effect:
     table: str | None
     effect: str
     detail: str
-    breaks: str | None = None  # what stops working at the source itself from here on
+    breaks: str | None = None  # what stops working at the source itself after the statement
     remedy: str | None = None
 
     @property
     def red(self) -> bool:
-        """Whether the script needs a look before it is run."""
+        """Whether the script should be examined before it is run."""
         return self.effect in (effects.SILENT, "fails", "refused", "differs") or self.breaks is not None
 
 
 def lint(config: Config, script: str, *, conninfo: str) -> tuple[Effect, ...]:
-    """List the effects of every statement of a script, in order. Only DDL is run, and nothing of it stays.
+    """List the effects of every statement of a script, in order. Only DDL is run, and none of it persists.
 
-    Of the source only the catalog is read.
+    On the source, only the catalog is read.
 
     Args:
         config: the source and its tables.
@@ -61,7 +61,7 @@ def lint(config: Config, script: str, *, conninfo: str) -> tuple[Effect, ...]:
         conninfo: a role without rights in a scratch database (`toolkit.source.scratch.make_scratch`).
 
     Raises:
-        SourceUnavailable, PreflightFailed, ConfigError: it could not be tried; the message says why.
+        SourceUnavailable, PreflightFailed, ConfigError: the script could not be tried; the message says why.
     """
     from toolkit.source import trial
 
@@ -73,7 +73,7 @@ def lint(config: Config, script: str, *, conninfo: str) -> tuple[Effect, ...]:
 
 
 def differences(source: Iterable[TableVersion], copy: Iterable[TableVersion], config: Config) -> Iterator[Effect]:
-    """List where a scratch database differs from the source in captured tables. OIDs and attnums are each one's own."""
+    """List where a scratch database differs from the source in captured tables. Each has its own OIDs and attnums."""
     remedy = "check this table on the source by hand"
 
     def effect(table: TableVersion, detail: str) -> Effect:
@@ -86,7 +86,7 @@ def differences(source: Iterable[TableVersion], copy: Iterable[TableVersion], co
         found = there.pop(table.identifier, None)
         if found is None:
             yield effect(table, "the scratch database has no such table")
-        elif table.columns or table.published:  # else capture is not installed, and only names are known
+        elif table.columns or table.published:  # otherwise capture is not installed, and only names are known
             apart = changes(table, _numbered(found, table, relids))
             if told := "; ".join(str(change) for change in apart if change.kind != "comment"):
                 yield effect(table, f"from the source to the scratch database: {told}")
@@ -117,7 +117,7 @@ def _effects(config: Config, script: Iterable[Tried]) -> Iterator[Effect]:
 
 
 def of(config: Config, tried: Tried, captured: Collection[str]) -> Iterator[Effect]:
-    """The effects of one statement. `captured`: names that captured tables have or had."""
+    """Give the effects of one statement. `captured`: names that captured tables have or had."""
     statement = tried.statement
 
     def effect(table: TableVersion | None, kind: str, detail: str, **more: str | None) -> Effect:
@@ -163,7 +163,7 @@ def of(config: Config, tried: Tried, captured: Collection[str]) -> Iterator[Effe
 
 
 def _silent(tried: Tried) -> Iterator[tuple[int, list[str]]]:
-    """Reasons by relid, from the rules that a drain applies."""
+    """Give the reasons by relid, from the rules that a drain applies."""
     before, after = tried.before, tried.after
     created = frozenset(after.tables.keys() - before.tables.keys())
     outlines = {t.relid: {"name": t.name, "parents": t.parents} for t in after.tables.values()}
@@ -197,7 +197,7 @@ def _silent(tried: Tried) -> Iterator[tuple[int, list[str]]]:
 
 
 def _rewrite(tried: Tried, relid: int) -> int:
-    """Reason bits of a rewrite. TRUNCATE and VACUUM FULL also change the file, and no value."""
+    """Give the reason bits of a rewrite. TRUNCATE and VACUUM FULL also change the file, but no value."""
     before, after = tried.before, tried.after
     if before.files.get(relid) == after.files.get(relid) or tried.statement.words[0] != "alter":
         return 0
@@ -215,7 +215,7 @@ def _rewrite(tried: Tried, relid: int) -> int:
 
 
 def _empty(tried: Tried, relid: int) -> bool:
-    """Whether the script itself made or emptied the table, and nothing can have written to it since."""
+    """Whether the script itself created or emptied the table, and nothing can have written to it since."""
     return relid in tried.emptied or (tried.born(relid) and relid not in tried.filled)
 
 
@@ -232,7 +232,7 @@ def _detail(tried: Tried, old: TableVersion | None, new: TableVersion | None) ->
 
 
 def _destination(old: TableVersion | None, new: TableVersion | None) -> str:
-    """How the next build brings it to `current`."""
+    """Describe how the next build brings the change to `current`."""
     if old is None or new is None or old == new or not new.published:
         return ""
     if (old.schema, old.name) != (new.schema, new.name):
@@ -241,7 +241,7 @@ def _destination(old: TableVersion | None, new: TableVersion | None) -> str:
 
 
 def _breaks(tried: Tried, relid: int) -> str | None:
-    """UPDATE and DELETE are refused on a published table whose rows cannot be told apart."""
+    """Describe why UPDATE and DELETE are refused: no key identifies the rows of the published table."""
     new, old = tried.after.tables.get(relid), tried.before.tables.get(relid)
     verbs = " and ".join(v.upper() for v in ("update", "delete") if v in tried.after.publishes)
     if new is None or not verbs or not _blind(new) or (old is not None and _blind(old)):

@@ -1,4 +1,4 @@
-"""What a change of a table means for its rows in the log: the class of a DDL, in `cdc ddl list` and `cdc ddl lint`."""
+"""Classify what a change of a table means for its rows in the log, for `cdc ddl list` and `cdc ddl lint`."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from toolkit.lake.ledger import Ledger
     from toolkit.values.config import Config
 
-SILENT = "silent"  # values change and no row event tells: the table is stale, and has to be copied again
-BY_RULE = "applied by rule"  # older rows are shown by what the DDL's event tells: a default, a label, a wider type
-EXACT = "exact"  # another shape, name or key, or the table comes or goes; rows are as they came
-HISTORY = "history only"  # the declaration alone, or a table whose rows are not captured
+SILENT = "silent"  # values change without a row event: the table is stale and must be copied again
+BY_RULE = "applied by rule"  # the DDL event says how to show older rows: a default, a label, a wider type
+EXACT = "exact"  # the shape, name or key changes, or the table comes or goes; rows stay as they came
+HISTORY = "history only"  # only the declaration changes, or rows of the table are not captured
 NONE = "no effect"
 
 _WORST_FIRST = (SILENT, BY_RULE, EXACT, HISTORY, NONE)
 
 
 def effect(old: TableVersion | None, new: TableVersion | None, *, silent: bool) -> str:
-    """The class of a change from one version of a table to the next; None: it is not there.
+    """Give the class of a change from one version of a table to the next; None: the table does not exist.
 
     Args:
-        silent: the rules of the drain found that the log cannot tell what became of the rows.
+        silent: the rules of the drain found that the log does not show what happened to the rows.
     """
     if not any(table is not None and table.published for table in (old, new)):
         return NONE if old == new else HISTORY
@@ -43,26 +43,26 @@ def effect(old: TableVersion | None, new: TableVersion | None, *, silent: bool) 
 
 
 def takes_over(config: Config, old: TableVersion | None, new: TableVersion, others: Mapping[int, TableVersion]) -> bool:
-    """Whether a table that comes by the name of a captured one is asked for there, and nothing sends it."""
+    """Whether a new table has the name of a captured one, so that it should be captured, and nothing sends it."""
     return (old is None or old.identifier != new.identifier) and left_out(config, new, others)
 
 
 def worst(effects: Iterable[str]) -> str:
-    """The class of several changes together."""
+    """Give the worst class of several changes."""
     return min(effects, key=_WORST_FIRST.index, default=NONE)
 
 
 def by_position(ledger: Ledger) -> Mapping[tuple[int, int, int], str]:
-    """Classes of all changes in the log, by commit LSN, ordinal and relid. Copies are no changes."""
+    """Give the classes of all changes in the log, by commit LSN, ordinal and relid. Copies are not changes."""
     found: dict[tuple[int, int, int], str] = {}
-    late: set[tuple[Lsn, int]] = set()  # where a change was found of which only the end is known
+    late: set[tuple[Lsn, int]] = set()  # changes that were found late, by their known end
     for gap in ledger.gaps():
         if gap.relid is not None and not order.is_copy_gap(gap):
             found[int(gap.commit_lsn), gap.ordinal, gap.relid] = SILENT
             if gap.payload.until is not None:
                 late.add((gap.payload.until, gap.relid))
     before: dict[tuple[int, int], SchemaVersion] = {}
-    names: set[tuple[int, str]] = set()  # of captured tables, by generation
+    names: set[tuple[int, str]] = set()  # names of captured tables, by generation
     for version in sorted(ledger.schema_versions(), key=order.version_order):
         relid = version.table.relid
         old = before.get((version.generation, relid))
@@ -85,7 +85,7 @@ def by_position(ledger: Ledger) -> Mapping[tuple[int, int, int], str]:
 
 
 def _ruled(old: Column, table: TableVersion) -> bool:
-    """Whether stored values of a column are shown otherwise than they came."""
+    """Whether stored values of a column are shown differently from how they came."""
     new = next((c for c in table.columns if c.attnum == old.attnum), None)
     if new is None or not new.published:
         return False
@@ -101,7 +101,7 @@ def _filled(old: TableVersion, new: TableVersion) -> bool:
 
 
 def _shown(table: TableVersion) -> tuple[object, ...]:
-    """What of a version makes its rows what they are."""
+    """Give the parts of a version that determine how its rows are shown."""
     columns = tuple((c.attnum, c.name, c.generated, c.published) for c in table.columns)
     whole = (table.schema, table.name, table.kind, table.persistence, table.published, table.row_filter)
     return (*whole, table.replica_identity, table.key_attnums, columns)

@@ -1,4 +1,4 @@
-"""How far the log is behind the source, batch by batch. Read from the ledger alone, without a JVM."""
+"""Show how far the log is behind the source, for each batch. Reads the ledger alone, without a JVM."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ if TYPE_CHECKING:
 
 
 def batches_frame(ledger: Ledger) -> pd.DataFrame:
-    """One row a batch of the newest generation, oldest first.
+    """Give one row for each batch of the newest generation, oldest first.
 
     Columns: `batch_id`; `origin` (slot, change_log, snapshot, check); `from_lsn`, `complete_to` as `X/Y`; `wal_bytes`
-    that it moved on by; `changes`; `committed_at` in UTC; `waited_seconds` since the batch before it (NaN for the
-    first): no change in it was older when it could be read, but for what the drain itself took.
+    by which it advanced; `changes`; `committed_at` in UTC; `waited_seconds` since the previous batch (NaN for the
+    first). No change in a batch was older than `waited_seconds` when it could be read, plus the time that the drain
+    took.
 
     Raises:
         LakeError: there is no ledger yet.

@@ -1,4 +1,4 @@
-"""Rows of a table at an LSN, and all versions of one key."""
+"""Read rows of a table at an LSN, and all versions of one key."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def at_one_lsn(lake: Lake, spark: SparkSession, tables: Sequence[str] = ()) -> Lsn:
-    """Make temporary views `<schema>__<table>` of `tables` (all if empty) in a session, all at one proven LSN.
+    """Create temporary views `<schema>__<table>` of `tables` (all if empty) in a session, all at one proven LSN.
 
     Raises:
         UnknownTable: no captured table has that name.
@@ -33,7 +33,7 @@ def at_one_lsn(lake: Lake, spark: SparkSession, tables: Sequence[str] = ()) -> L
 def rows(
     lake: Lake, table: str, as_of: Lsn | None = None, key: Mapping[str, str] | None = None
 ) -> list[dict[str, str | None]]:
-    """Give all rows at once, as `read_rows`."""
+    """Give all rows at once, as `read_rows` reads them."""
     return list(read_rows(lake, table, as_of, key))
 
 
@@ -48,12 +48,12 @@ def read_rows(
     """Read rows as PostgreSQL prints them, by the table's present column names; at most `limit`.
 
     Without `as_of` and `key`: the current rows. With `as_of`: the rows valid at that LSN. With `key`: every version of
-    the rows whose columns have these texts, oldest first, with their bounds (the one valid at `as_of` when both are
-    given). Columns dropped since are not shown; `cdc build --as-of-lsn` rebuilds the table in its old shape.
+    the rows whose columns have these texts, oldest first, with their bounds. With both: the version valid at `as_of`.
+    Columns that were dropped since are not shown; `cdc build --as-of-lsn` rebuilds the table in its old shape.
 
     Raises:
         UnknownTable: no captured table has that name.
-        ConfigError: the LSN lies outside the log or what was built of it, or the key names an unknown column.
+        ConfigError: the LSN is outside the log or the built part of it, or the key names an unknown column.
         NotProven: the table was stale at that LSN.
     """
     from toolkit.history import versions
@@ -79,10 +79,10 @@ def read_rows(
 
 
 def _require_built(lake: Lake, spark: SparkSession, relation: str, version: TableVersion, as_of: Lsn | None) -> None:
-    """Refuse to answer from a table that lacks changes of the log below the asked LSN; tables without any are current.
+    """Refuse to read a table that lacks changes of the log below the given LSN. A table that lacks none is current.
 
-    The newest rows need no such care: they are those of the last build, and nobody asked for an LSN. Another source
-    table may have taken the name, and with it the built table.
+    The newest rows need no such check: they are those of the last build, and no LSN was given. Another source table may
+    have taken the name, and with it the built table.
     """
     from toolkit.lake import reads
 
@@ -96,7 +96,7 @@ def _require_built(lake: Lake, spark: SparkSession, relation: str, version: Tabl
 
 
 def _require_known(ledger: Ledger, version: TableVersion, as_of: Lsn | None) -> None:
-    """Refuse an LSN at which the log cannot say what the rows were."""
+    """Refuse an LSN at which the log does not show what the rows were."""
     if as_of is None:
         return
     last = ledger.last()

@@ -1,7 +1,7 @@
-"""What capture could not take as it came: refused messages, failed or skipped captures, changes found past capture.
+"""List events that need an operator: refused messages, failed or skipped captures, changes without a captured event.
 
-None of them is lost, all of them are in the log; a person looks at each and puts a note to it. A note is an event of
-the log as well, and heals nothing: a stale table stays stale until it is repaired.
+None of them is lost; all are in the log. An operator looks at each of them and adds a note to it. A note is also an
+event of the log. It repairs nothing: a stale table stays stale until it is repaired.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CAPTURE: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Unhandled:
-    """One such event. `note` is None until somebody resolved it."""
+    """One such event. `note` is None until an operator has added one."""
 
     id: str
     lsn: Lsn
@@ -43,7 +43,7 @@ class Unhandled:
 
 
 def unhandled(ledger: Ledger, *, resolved: bool = False) -> tuple[Unhandled, ...]:
-    """In log order; those with a note only if `resolved`.
+    """List the events in log order; those with a note only if `resolved`.
 
     Raises:
         LakeError: there is no ledger yet.
@@ -56,10 +56,10 @@ def unhandled(ledger: Ledger, *, resolved: bool = False) -> tuple[Unhandled, ...
 
 
 def resolve(ledger: Ledger, ident: str, note: str) -> Unhandled:
-    """Put a note to one, in the log.
+    """Add a note to one event, in the log.
 
     Raises:
-        ConfigError: no such event, or an empty note.
+        ConfigError: there is no such event, or the note is empty.
     """
     if not note.strip():
         raise ConfigError(f"resolving {ident}: the note is empty; say what was done about it")
@@ -110,7 +110,7 @@ def _captures(ledger: Ledger) -> list[Unhandled]:
 
 
 def _gaps(ledger: Ledger) -> list[Unhandled]:
-    """Gaps of the catalog comparison: nobody in the stream told of them."""
+    """Give the gaps of the catalog comparison: changes that no event in the stream recorded."""
     versions = ledger.latest_versions()
     found = []
     for event in ledger.gaps():

@@ -1,7 +1,7 @@
-"""Schema history: what a table looked like at any LSN, and which DDL by whom made it so.
+"""Give the schema history: the shape of a table at any LSN, and which DDL by which role made it.
 
-Read from the raw log alone: no source, no JVM. A column is its attnum, so that a rename is a rename and a column
-dropped and added again under its old name is two columns.
+This is read from the raw log alone, without source or JVM. A column is its attnum. So a rename stays one column, and a
+column dropped and added again under its old name is two columns.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing that differs between two versions of a table.
+    """One difference between two versions of a table.
 
     `kind`: created, dropped (the table, `column` None; or a column), table renamed, added, renamed, type, nullability,
-    default, identity, generated, collation, enum labels, composite, domain, published, key, replica identity,
-    row filter, publications (in what they differ), persistence, partitioning, comment.
+    default, identity, generated, collation, enum labels, composite, domain, published, key, replica identity, row
+    filter, publications (in what they differ), persistence, partitioning, comment.
     """
 
     kind: str
@@ -58,12 +58,12 @@ class DdlEvent:
     at: str | None  # ISO 8601, by the source's clock
     role: str | None
     tag: str | None  # command tag, for example ALTER TABLE
-    sql: str | None  # the whole text the client sent, which may hold more than one command
+    sql: str | None  # the whole text that the client sent, which may hold several commands
     event: str  # ddl_command_end, sql_drop, table_rewrite or capture_failed
     relids: tuple[int, ...]
     error: str | None
-    created: tuple[int, ...] = ()  # of the relids, tables that it made
-    effect: str = effects.NONE  # its class, by `toolkit.history.effects`: the worst of all tables
+    created: tuple[int, ...] = ()  # those of the relids that are tables which the command created
+    effect: str = effects.NONE  # its class, by `toolkit.history.effects`: the worst one of all tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +75,18 @@ class VersionInfo:
     valid_from: Lsn  # an end LSN
     valid_to: Lsn | None
     table: TableVersion
-    ddl: DdlEvent | None  # None: found in the catalog (first snapshot, or a change that no event explained)
+    ddl: DdlEvent | None  # for a change found late: it began between here and `valid_from`
     changes: tuple[Change, ...]
     since: Lsn | None = None  # found late: it may have been so from here on, and was by `valid_from`
 
     @property
     def name(self) -> str:
-        """`schema.table` in this version."""
+        """Give `schema.table` in this version."""
         return self.table.identifier
 
 
 def versions(ledger: Ledger, table: str) -> list[VersionInfo]:
-    """All versions of a table, oldest first. `table` may be any name it ever had.
+    """List all versions of a table, oldest first. `table` may be any name that it ever had.
 
     Raises:
         UnknownTable: no captured table ever had that name.
@@ -95,7 +95,7 @@ def versions(ledger: Ledger, table: str) -> list[VersionInfo]:
 
 
 def show(ledger: Ledger, table: str, as_of: Lsn | None = None) -> VersionInfo:
-    """The version valid at `as_of` (the newest for None).
+    """Give the version valid at `as_of` (the newest for None).
 
     Raises:
         UnknownTable: the name is unknown, or the table had no version yet at that LSN.
@@ -104,7 +104,7 @@ def show(ledger: Ledger, table: str, as_of: Lsn | None = None) -> VersionInfo:
 
 
 def diff(ledger: Ledger, table: str, start: Lsn, end: Lsn) -> tuple[Change, ...]:
-    """What changed between two LSNs, whatever happened in between.
+    """List the differences between two LSNs, whatever happened in between.
 
     Raises:
         UnknownTable: the name is unknown, or the table had no version yet at one of the LSNs.
@@ -117,12 +117,12 @@ def diff(ledger: Ledger, table: str, start: Lsn, end: Lsn) -> tuple[Change, ...]
 
 
 def events(ledger: Ledger) -> list[DdlEvent]:
-    """All captured DDL commands, in the order of their effects."""
+    """List all captured DDL commands, in the order of their effects."""
     return list(_Log.read(ledger).ddl)
 
 
 def resolve(ledger: Ledger, table: str, as_of: Lsn | None = None) -> TableVersion:
-    """The table that a name means: the live one of that name, else the last one that had it.
+    """Find the table that a name means: the live table of that name, or else the last one that had it.
 
     Raises:
         UnknownTable: no captured table ever had that name; close names are listed.
@@ -131,18 +131,18 @@ def resolve(ledger: Ledger, table: str, as_of: Lsn | None = None) -> TableVersio
 
 
 def newest(ledger: Ledger, table: str, as_of: Lsn | None = None) -> SchemaVersion:
-    """The last schema version of the table that a name means."""
+    """Give the last schema version of the table that a name means."""
     log = _Log.read(ledger)
     relid = _resolve(log, table, as_of)
     return max((v for v in log.schemas if v.table.relid == relid), key=order.version_order)
 
 
 def versions_frame(ledger: Ledger, table: str) -> pd.DataFrame:
-    """The versions as a frame, for notebooks.
+    """Give the versions as a frame, for notebooks.
 
     Columns: schema_id, valid_from, valid_to (LSN text, None while valid), from_bytes, to_bytes (LSN as number), since
-    (LSN text; of a change that was found late, where it may have begun), table, tag, sql, role, at (UTC timestamp),
-    changes (text, one line a change).
+    (LSN text; where a change that was found late may have begun), table, tag, sql, role, at (UTC timestamp), changes
+    (text, one line for each change).
     """
     import pandas as pd
 
@@ -169,10 +169,10 @@ def versions_frame(ledger: Ledger, table: str) -> pd.DataFrame:
 
 
 def shape_frame(ledger: Ledger, table: str, as_of: Lsn | None = None) -> pd.DataFrame:
-    """The columns of a table as of an LSN, for notebooks.
+    """Give the columns of a table at an LSN, for notebooks.
 
     Columns: attnum, name, type, not_null, default, key (position in the replica identity, from 1), published, comment,
-    lake_name and lake_type (the column of the typed tables; None where it is not published).
+    lake_name and lake_type (the column of the typed tables; None if it is not published).
     """
     import pandas as pd
 
@@ -202,7 +202,7 @@ def shape_frame(ledger: Ledger, table: str, as_of: Lsn | None = None) -> pd.Data
 
 
 def changes(before: TableVersion | None, after: TableVersion) -> tuple[Change, ...]:
-    """What differs between two versions of one table; without `before` the table itself is new."""
+    """List the differences between two versions of one table; without `before` the table itself is new."""
     if before is None:
         return (Change("created", None, None, None, after.identifier),)
     if after.dropped:
@@ -231,7 +231,7 @@ def changes(before: TableVersion | None, after: TableVersion) -> tuple[Change, .
 
 
 def column_changes(before: Column | None, after: Column | None) -> Iterator[Change]:
-    """What differs between two versions of one column; None is a column that is not there."""
+    """List the differences between two versions of one column; None means that the column does not exist."""
     if after is None:
         assert before is not None
         yield Change("dropped", before.name, before.attnum, before.type, None)
@@ -297,7 +297,7 @@ def _strays(table: TableVersion) -> str | None:
 
 
 def _key(table: TableVersion) -> str | None:
-    # By attnum: a renamed key column is the same key.
+    # By attnum: a renamed key column stays the same key.
     return ", ".join(f"#{a}" for a in table.key_attnums) or None
 
 
@@ -309,7 +309,7 @@ class _Log:
     ddl: tuple[DdlEvent, ...]
     late: Mapping[tuple[int, Lsn], Lsn] = field(
         default_factory=dict
-    )  # by relid and where a change was found: from where on it may have been so
+    )  # by relid and position at which a change was found: the position from which it may have begun
 
     @classmethod
     def read(cls, ledger: Ledger) -> _Log:
@@ -324,7 +324,10 @@ class _Log:
 
 
 def _classed(events: Iterable[DdlEvent], found: Mapping[tuple[int, int, int], str]) -> Iterator[DdlEvent]:
-    """A table that is born stands before all rows of its transaction; all else stands where its event does."""
+    """Add the class to each event.
+
+    The creation of a table is placed before all rows of its transaction. All other changes are at their event.
+    """
     there: dict[tuple[int, int], list[str]] = {}
     for (commit, ordinal, _), one in found.items():
         there.setdefault((commit, ordinal), []).append(one)
@@ -376,7 +379,7 @@ def _versions(log: _Log, table: str, as_of: Lsn | None) -> list[VersionInfo]:
 def _valid_at(found: Sequence[VersionInfo], table: str, as_of: Lsn | None) -> VersionInfo:
     if as_of is None:
         return found[-1]
-    # Several versions of one transaction share an end LSN: the last of them is what the transaction left behind.
+    # Several versions of one transaction share an end LSN; the last of them is the state after the transaction.
     valid = [v for v in found if v.valid_from <= as_of]
     if not valid:
         first = found[0].valid_from
@@ -385,11 +388,11 @@ def _valid_at(found: Sequence[VersionInfo], table: str, as_of: Lsn | None) -> Ve
 
 
 def _resolve(log: _Log, table: str, as_of: Lsn | None) -> int:
-    """The relid that a name means at an LSN, else the last that ever had it."""
+    """Find the relid that a name means at an LSN, or else the last one that ever had it."""
     wanted = {table, f"public.{table}"} if "." not in table else {table}
 
     def named(version: TableVersion) -> bool:
-        # Quoted as PostgreSQL would print it, or plain as people type it.
+        # Quoted as PostgreSQL would print it, or plain as users type it.
         return version.identifier in wanted or f"{version.schema}.{version.name}" in wanted
 
     latest: dict[int, SchemaVersion] = {}
