@@ -1,1 +1,1 @@
-"""Build the tables for people with dbt."""
+"""Build the tables for users with dbt."""

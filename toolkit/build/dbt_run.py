@@ -1,4 +1,4 @@
-"""`cdc build`: the tables for people, by dbt in this process on the shared Spark session."""
+"""Run `cdc build`: build the tables for users with dbt, in this process and on the shared Spark session."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from toolkit.values.config import Config
 
 
-#: How dbt calls a node that did not succeed; it skips the nodes after it.
+#: The status of a dbt node that did not succeed; dbt skips the nodes after it.
 _FAILED = ("error", "fail", "runtime error")
-#: Runs of dbt that a build may spend on bringing tables to the LSN of a DDL; what is left then is built anew.
+#: The most runs of dbt that a build uses to bring tables to the LSN of a DDL. Remaining tables are rebuilt.
 _PASSES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class ModelResult:
-    """What became of one model."""
+    """The result of one model."""
 
     name: str  # schema.alias
     action: str  # rebuild | merge | skip | view
@@ -45,15 +45,15 @@ class ModelResult:
 
 @dataclass(frozen=True, slots=True)
 class BuildResult:
-    """A finished build. Every model stands at `lsn`."""
+    """A finished build. Every model is at `lsn`."""
 
     lsn: Lsn
     batch_id: int
     events_snapshot_id: int
-    schema: str  # where the current tables are: `current`, or `asof_<hex>`
+    schema: str  # schema of the current tables: `current`, or `asof_<hex>`
     models: tuple[ModelResult, ...]
-    stale: tuple[TableState, ...] = ()  # as of an LSN: tables whose rows are not known there; they are not built
-    own_failed: tuple[str, ...] = ()  # models of the user's in the project, with the reason; the toolkit's are built
+    stale: tuple[TableState, ...] = ()  # as of an LSN: tables that are not built because their rows are unknown there
+    own_failed: tuple[str, ...] = ()  # the user's failed models, with the reason; the toolkit's are built
 
 
 def build(
@@ -62,13 +62,13 @@ def build(
     """Bring every table to the ledger's position, or build tables as of an LSN into `asof_<hex>`.
 
     Args:
-        as_of: an LSN at or below the ledger's position; the tick below it where the log is exact at ticks only. Tables
-            are those of that LSN, under the names and in the shape that they had there.
+        as_of: an LSN at or below the ledger's position; the tick below it if the log is exact only at ticks. Tables
+            have the names and the shape that they had at that LSN.
         select: dbt selectors or lake table names; all models if none.
         dbt_args: further arguments of `dbt run`, such as `--full-refresh`.
 
     Raises:
-        BuildFailed: dbt did not finish; the message is that of the first model that failed.
+        BuildFailed: dbt did not finish; the message is that of the first failed model.
         UnknownTable: nothing matches `select`.
     """
     from toolkit.build import models as models_sync
@@ -101,14 +101,14 @@ def build(
         _evolve(config, ledger, relations)
     show = partial(plans.show, session(config), ledger, as_of, relations)
     found = show()
-    # A quiet table costs a model a second of dbt, only to find nothing to do.
+    # dbt needs a second for the model of a quiet table, and finds nothing to do.
     quiet = [ModelResult(name, "skip", "nothing new", 0.0) for name, model in found.items() if whole and model.quiet]
     arguments += ["--exclude", *(model.name.replace(".", "__", 1) for model in quiet)] if quiet else []
     try:
         results, own_failed = _invoke(config, arguments, show, as_of=as_of)
     finally:
         if as_of is not None:
-            models_sync.sync(config)  # dbt by itself must not find the models of then
+            models_sync.sync(config)  # a plain `dbt run` must not find the models of that LSN
     models = tuple(_model(result) for result in results if result.node.resource_type == "model")
     if as_of is None:
         replaced = [model.name.partition(".")[2] for model in models if model.action == "rebuild"]
@@ -138,7 +138,7 @@ def _stale(config: Config, ledger: Ledger, as_of: Lsn | None, select: Sequence[s
 
 
 def _evolve(config: Config, ledger: Ledger, relations: Mapping[tuple[Layer, int], str]) -> None:
-    """Schema changes without rewriting a table, each at its own LSN: the rows before it are merged in first."""
+    """Apply schema changes without a rewrite of the table, each at its own LSN. The rows before it are merged first."""
     from toolkit.build import schema_changes
     from toolkit.lake import plans
     from toolkit.lake.session import session
@@ -165,10 +165,11 @@ def _selection(select: Sequence[str] | None) -> list[str]:
 def _invoke(
     config: Config, arguments: list[str], show_again: Callable[[], object], *, as_of: Lsn | None = None
 ) -> tuple[list[Any], tuple[str, ...]]:
-    """Run dbt at the position of the plans that are shown, or into a schema of its own (`as_of`).
+    """Run dbt at the position of the plans that are shown, or into a separate schema (`as_of`).
 
-    Gives the results, and what failed of the user's own models and hooks in the project. A project that cannot be read
-    because of what is the user's, or whose own hook fails, is run without all that, on plans that are shown again.
+    Return the results, and the user's own models and hooks in the project that failed. If the user's files make the
+    project unreadable, or a hook of the user fails, dbt runs again without these files. The plans are shown again for
+    this run.
     """
     from toolkit.build import project
 
@@ -180,7 +181,7 @@ def _invoke(
     own = [r for r in results if r.status in _FAILED and project.of_user(r.node)]
     own_failed = [f"{result.node.name}: {_line(result.message or 'no message')}" for result in own]
     unread = exception is not None and not results and project.own_files(config.project_dir)
-    if unread or any(r.node.resource_type == "operation" for r in own):  # a failed hook, which skips what follows it
+    if unread or any(r.node.resource_type == "operation" for r in own):  # a failed hook, and dbt skips what follows it
         own_failed = own_failed or [f"no model of the user's was run: {_line(str(exception))}"]
         done = {r.node.unique_id: r for r in results if r.status == "success"}
         show_again()
@@ -194,7 +195,7 @@ def _invoke(
 
 
 def _dbt(arguments: list[str]) -> tuple[BaseException | None, list[Any]]:
-    """Run dbt in this process: the error that stopped it, if any, and the results of the nodes."""
+    """Run dbt in this process. Return the error that stopped it, if any, and the results of the nodes."""
     from dbt.cli.main import dbtRunner
 
     with (
@@ -222,7 +223,7 @@ def _model(result: Any) -> ModelResult:
 
 
 def _message(exception: BaseException | None, results: list[Any]) -> str:
-    """One line: the first failed node and what the engine said, without its stack."""
+    """Give one line: the first failed node and the engine's message, without its stack."""
     for result in results:
         if result.status in _FAILED:
             found = _line(result.message or "no message")

@@ -1,4 +1,4 @@
-"""`cdc models sync`: one generated dbt model a table, and dbt's profile."""
+"""Run `cdc models sync`: generate one dbt model for each table, and dbt's profile."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from toolkit.values.config import Config
     from toolkit.values.lsn import Lsn
 
-#: Types whose values are fewer than those of the lake's type.
+#: Types that have fewer values than the lake's type.
 _RANGES = {
     "smallint": (-(1 << 15), (1 << 15) - 1),
     "oid": (0, (1 << 32) - 1),
@@ -35,21 +35,22 @@ _HEADER = "made by `cdc models sync`; changes here are lost"
 
 @dataclass(frozen=True, slots=True)
 class SyncResult:
-    """What a sync changed. Paths are relative to the dbt project."""
+    """The changes of a sync. Paths are relative to the dbt project."""
 
     models: Mapping[int, str]  # names of the tables that have a model, by relid
-    tables: tuple[str, ...]  # those of them that exist at the source
+    tables: tuple[str, ...]  # those of the tables that exist at the source
     written: tuple[str, ...]
     removed: tuple[str, ...]
 
 
 def sync(config: Config, *, as_of: Lsn | None = None) -> SyncResult:
-    """Write the models and `profiles.yml` from the ledger; remove the models of tables that are gone.
+    """Write the models and `profiles.yml` from the ledger, and remove the models of tables that no longer exist.
 
-    A dropped table has its history made once, to its end. With `as_of` they are those of the tables that were there at
-    that LSN and known, under the names of then.
+    The history of a dropped table is built once more, up to its end. With `as_of` the models are those of the tables
+    that existed and were known at that LSN, under their names at that LSN.
 
-    No source connection and no JVM. Files that are already right are not touched, so dbt's partial parsing holds.
+    Needs no source connection and no JVM. Files that are already right are not written, so that dbt's partial parsing
+    works.
 
     Raises:
         LakeError: the project's folder is missing or not writable.
@@ -70,7 +71,7 @@ def sync(config: Config, *, as_of: Lsn | None = None) -> SyncResult:
 
 
 def write(config: Config, versions: Iterable[SchemaVersion]) -> SyncResult:
-    """Write the models of these versions: of a dropped table its history alone, of an unpublished one none."""
+    """Write the models of these versions. A dropped table gets only its history, and an unpublished table gets none."""
     project = config.project_dir
     ensure(config)
     found = sorted((v for v in versions if v.table.published), key=lambda v: v.history_name)
@@ -96,7 +97,7 @@ def _apply(project: Path, files: dict[Path, str], versions: Sequence[SchemaVersi
         if not target.is_file() or target.read_text(encoding="utf-8") != text:
             target.parent.mkdir(parents=True, exist_ok=True)
             partial = target.with_name(f".{target.name}.{os.getpid()}")
-            if path.name == "profiles.yml":  # has the settings of [spark]
+            if path.name == "profiles.yml":  # it has the settings of [spark]
                 partial.touch(mode=0o600)
             partial.write_text(text, encoding="utf-8")
             partial.replace(target)
@@ -113,7 +114,7 @@ def _apply(project: Path, files: dict[Path, str], versions: Sequence[SchemaVersi
 
 
 def profile(config: Config) -> str:
-    """Text of `profiles.yml`: dbt's session method with the very settings of the toolkit's own session."""
+    """Give the text of `profiles.yml`: dbt's session method with the same settings as the toolkit's own session."""
     from toolkit.lake.session import spark_settings
 
     settings = spark_settings(config)
@@ -146,7 +147,7 @@ def _properties(table: TableVersion, layer: str, alias: str) -> dict[str, Any]:
         entry: dict[str, Any] = {"name": _plain(names[column.attnum]), "quote": True, "data_type": spark_type(column)}
         notes = [f"{column.type}" + (f", named {column.name!r} at the source" if column.attnum in others else "")]
         entry["description"] = _plain(". ".join([*([column.comment] if column.comment else []), ", ".join(notes)]))
-        # A text that its type cannot carry stands in _cdc_text; NULL in the typed column then is no fault.
+        # A text that does not fit the column's type is in _cdc_text. Then NULL in the typed column is no error.
         exact = f"_cdc_text is null or try_element_at(_cdc_text, {literal(names[column.attnum])}) is null"
         tests: list[Any] = []
         if column.not_null:
@@ -201,7 +202,7 @@ def _properties(table: TableVersion, layer: str, alias: str) -> dict[str, Any]:
 
 
 def _limits(column: Column) -> list[dict[str, Any]]:
-    """Dbt tests of what the source's type forbids and the lake's type would hold."""
+    """List the dbt tests for values that the source's type forbids and the lake's type would hold."""
     if column.type_kind == "e":
         labels = [_plain(literal(label)[1:-1]) for _, label in column.enum_labels]
         return [{"accepted_values": {"arguments": {"values": labels}}}]
@@ -217,7 +218,7 @@ def _limits(column: Column) -> list[dict[str, Any]]:
 
 
 def _plain(text: str) -> str:
-    """Dbt renders the texts of yml files as Jinja: one that has braces becomes an expression of itself."""
+    """Write a text with braces as one expression of its own, because dbt renders the texts of yml files as Jinja."""
     if not any(opening in text for opening in ("{{", "{%", "{#")):
         return text
     return "{{ " + json.dumps(text, ensure_ascii=False) + " }}"

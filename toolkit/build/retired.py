@@ -15,11 +15,11 @@ _log = logger(__name__)
 
 
 def retire(config: Config, ledger: Ledger) -> tuple[str, ...]:
-    """Drop the built tables whose name no table of the source has any more.
+    """Drop the built tables whose name no source table has any more.
 
     A renamed table is built under its new name. The `history` of a dropped table is kept under a name of its own. The
-    old table is dropped only once that one exists and no view of `published` shows it. Tables that no build of this
-    generation has made are ignored. Returns the names of the dropped tables.
+    old table is dropped only when the new one exists and no view of `published` shows the old one. Tables that no build
+    of this generation has made are ignored. Return the names of the dropped tables.
     """
     from toolkit.lake import reads, tables
     from toolkit.lake.published_views import READ
@@ -50,7 +50,7 @@ def retire(config: Config, ledger: Ledger) -> tuple[str, ...]:
 
 
 def _made_of(config: Config, table: str) -> tuple[int, int]:
-    """Give the relid and generation that a build has written into a table; -1 if none did."""
+    """Give the relid and generation that a build has written into a table; -1 if no build did."""
     from toolkit.lake import reads
 
     properties = reads.properties(config, table)

@@ -1,11 +1,12 @@
-"""Source DDL reaches `current.*` as one Iceberg schema change where that is exact, with stable field identity.
+"""Apply source DDL to `current.*` as one Iceberg schema change where that is exact, with stable field ids.
 
-Renamed, added, dropped and widened columns keep their field ids and no row is rewritten. A table is first brought to
-the LSN of the DDL in its old shape, then changed, then brought on: whatever it is found at, it is that state of the
-source. What cannot be had this way is met by dbt with one CREATE OR REPLACE.
+Renamed, added, dropped and widened columns keep their field ids, and no row is rewritten. A table is first brought to
+the LSN of the DDL in its old shape. Then it is changed, and then it is brought further. So at every position it has the
+source's state at that position. Where this is not possible, dbt uses one CREATE OR REPLACE.
 
-So is a new column whose older rows show a default. Iceberg could hold it as the field's initial default, but its Spark
-readers (1.11) still drop files and row groups as if the missing column were NULL: `where stock = 42` found no row.
+CREATE OR REPLACE is also used for a new column whose older rows show a default. Iceberg could hold it as the field's
+initial default. But its Spark readers (1.11) still drop files and row groups as if the missing column were NULL: `where
+stock = 42` found no row.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ if TYPE_CHECKING:
 
 _log = logger(__name__)
 
-_BEFORE = "_cdc_from_lsn"  # the first of the columns that are not the source's
+_BEFORE = "_cdc_from_lsn"  # the first of the columns that the source does not have
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A table that has to be brought to the LSN of its next DDL first: events with `commit_lsn < upto`."""
+    """A table that must first be brought to the LSN of its next DDL: events with `commit_lsn < upto`."""
 
     alias: str
     upto: Lsn
@@ -45,7 +46,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """Where a built table stands."""
+    """The position of a built table."""
 
     batch: int
     lsn: int
@@ -53,9 +54,9 @@ class _Target:
 
 
 def evolve(config: Config, ledger: Ledger) -> tuple[Pending, ...]:
-    """Change every table of `current` that lags behind its schema version as far as its rows allow.
+    """Change every table of `current` that is behind its schema version, as far as its rows allow.
 
-    Returns the tables that could go on once their rows up to their next DDL are applied.
+    Return the tables that can continue when their rows up to their next DDL are applied.
     """
     last = ledger.last()
     assert last is not None
@@ -67,7 +68,7 @@ def evolve(config: Config, ledger: Ledger) -> tuple[Pending, ...]:
     pending = []
     for relid, chain in chains.items():
         if len(chain) == 1:
-            continue  # never altered: its built table need not be looked at
+            continue  # never altered, so its built table needs no check
         alias = lake_table(chain[-1].table.schema, chain[-1].table.name)
         target = _target(config, alias, relid, last.generation)
         if target is None or target.schema_id == chain[-1].schema_id:
@@ -79,7 +80,7 @@ def evolve(config: Config, ledger: Ledger) -> tuple[Pending, ...]:
 
 
 def describe(config: Config, ledger: Ledger, aliases: Sequence[str]) -> None:
-    """Give tables that dbt has replaced the comments of their columns; a CREATE TABLE AS cannot name them."""
+    """Set the column comments of tables that dbt has replaced, because a CREATE TABLE AS cannot name them."""
     from toolkit.lake import schema_update
     from toolkit.lake.session import own_session
 
@@ -91,7 +92,7 @@ def describe(config: Config, ledger: Ledger, aliases: Sequence[str]) -> None:
 
 
 def step(before: TableVersion, after: TableVersion) -> Step | None:
-    """The schema change from one version to a later one of the same table; None where it is not all that happened."""
+    """Give the schema change from one version to a later one of the same table; None if more than that happened."""
     if after.dropped or not after.published or _whole(before) != _whole(after):
         return None
     old = {c.attnum: c for c in before.columns}
@@ -115,13 +116,13 @@ def step(before: TableVersion, after: TableVersion) -> Step | None:
 
 
 def _whole(table: TableVersion) -> tuple[object, ...]:
-    """What must stay for rows to mean the same."""
+    """Give the properties that must stay the same for rows to keep their meaning."""
     identity = (table.replica_identity, table.key_attnums, table.kind, table.persistence)
     return (*identity, table.published, table.row_filter)
 
 
 def _values(before: Column, after: Column) -> bool:
-    """Whether more than name, comment or constraints of a column has changed, or its values need another typing."""
+    """Whether more than the name, comment or constraints of a column changed, or its values need another typing."""
     kept = ("published", "generated", "has_missing", "missing", "former_labels", "inner_labels", "inner_rows")
     if any(getattr(before, name) != getattr(after, name) for name in kept):
         return True
@@ -145,7 +146,7 @@ def _comments(table: TableVersion) -> dict[str, str | None]:
 
 
 def _target(config: Config, alias: str, relid: int, generation: int) -> _Target | None:
-    """Position and schema version of a built table, if its newest commit carries a position of this very relation."""
+    """Read position and schema version of a built table, if its newest commit is of exactly this relation."""
     from toolkit.lake import reads
 
     found = reads.metadata(config, f"current.{alias}")
@@ -164,7 +165,10 @@ def _target(config: Config, alias: str, relid: int, generation: int) -> _Target 
 
 
 def _follow(config: Config, ledger: Ledger, alias: str, chain: list[SchemaVersion], target: _Target) -> Lsn | None:
-    """Take the DDL transactions that come before any row; the commit LSN of the next one if rows stand before it."""
+    """Apply the DDL transactions that come before any row.
+
+    Return the commit LSN of the next DDL transaction if rows come before it.
+    """
     from toolkit.lake.session import own_session
 
     here = next((i for i, v in enumerate(chain) if v.schema_id == target.schema_id), None)
@@ -178,7 +182,7 @@ def _follow(config: Config, ledger: Ledger, alias: str, chain: list[SchemaVersio
         if at or any(step(a.table, b.table) is None for a, b in pairwise(chain[done : end + 1])):
             break
         if before:
-            # A table without a key is never merged into: bringing it there would write it anew.
+            # A table without a key is never merged. To bring it to that LSN would rewrite it.
             upto = Lsn(versions[0].commit_lsn) if chain[here].table.keyed else None
             break
         done = end
@@ -190,9 +194,10 @@ def _follow(config: Config, ledger: Ledger, alias: str, chain: list[SchemaVersio
 def _rows_between(
     spark: SparkSession, ledger: Ledger, versions: list[SchemaVersion], target: _Target
 ) -> Iterator[tuple[int, int, list[SchemaVersion]]]:
-    """For each DDL transaction: rows since the one before it (or the target's position), rows inside it, its versions.
+    """For each DDL transaction, count the rows since the previous one and the rows inside it, and give its versions.
 
-    Yields nothing after a truncate, a baseline or a late row: the table has to be rebuilt for them.
+    Before the first DDL transaction, rows count from the target's position. Nothing is yielded after a truncate, a
+    baseline or a late row, because the table must then be rebuilt.
     """
     relid, last = versions[0].table.relid, ledger.last()
     assert last is not None
@@ -213,7 +218,7 @@ def _change(
     before: SchemaVersion,
     after: SchemaVersion,
 ) -> bool:
-    """Commit the change from one version to another; false where a value kept as text stands in its way."""
+    """Commit the change from one version to another. Return false if a value kept as text prevents it."""
     from toolkit.lake import schema_update
 
     wanted = step(before.table, after.table)
@@ -221,7 +226,7 @@ def _change(
     table, last = f"current.{alias}", ledger.last()
     assert last is not None
     if wanted.moves_names and schema_update.holds_text(spark, table):
-        return False  # its keys are column names
+        return False  # the keys of _cdc_text are column names
     schema_update.apply(
         spark,
         f"{config.lake.catalog}.{table}",
