@@ -65,7 +65,7 @@ def explain(
 
 
 def remedy(plan: Comparison, result: TableCheck) -> str | None:
-    """Give the one command that repairs all differing rows, or None without a cause. A repair also rebuilds."""
+    """Give the one command that repairs all differing rows; None without a cause. A repair also rebuilds the table."""
     causes = [s.cause for s in result.samples if s.cause is not None]
     if all(cause.kind != "capture" for cause in causes):
         return causes[0].remedy if causes else None
@@ -84,7 +84,7 @@ class Account:
 
     def __init__(self, plan: Comparison, events: Sequence[RowEvent]) -> None:
         self.rows: dict[Row, Row] = {}  # by key
-        self.copies: Counter[Row] = Counter()  # of a bag
+        self.copies: Counter[Row] = Counter()  # for a table without a key
         self.newest: dict[Row, RowEvent] = {}  # by key, or by the row itself
         self._key = plan.key
         for event in events:
@@ -113,8 +113,8 @@ class Account:
         if event.new is not None:
             source = event.old if event.whole else previous
             row = list(event.new)
-            # These events do not determine a row that had another key before. If the log has lost a row, a build
-            # knows no more than they do.
+            # These events do not determine a row that had another key before. If the log has lost a row, a build has
+            # the same information as these events.
             lost = _UNKNOWN if event.old is not None else None
             for i in event.unchanged:
                 row[i] = lost if source is None else source[i]

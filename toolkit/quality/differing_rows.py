@@ -1,7 +1,7 @@
-"""Keep every row that a check found to differ in `ops.parity_rows`; reports show only the first of them.
+"""Keep every row that a check found to differ in `ops.parity_rows`. Reports show only the first of them.
 
-The first difference creates the table. Its rows have the `checked_at` of the check in `ops.parity_results`.
-`cdc repair --differing` reads them: it copies these rows again, and no others.
+The first difference creates the table. Its rows have the `checked_at` of the check in `ops.parity_results`. `cdc repair
+--differing` reads them: it copies only these rows again.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def keys(config: Config, table: str) -> tuple[dict[str, str], ...]:
 
 
 class DifferingRows:
-    """The differing rows of one check. Files are written as rows come in; `commit` makes all of them visible."""
+    """The differing rows of one check. Rows are written to files as they come in; `commit` makes all visible."""
 
     def __init__(self, config: Config) -> None:
         self._config = config

@@ -1,7 +1,7 @@
 """Compare the two captures of a table that both the slot and triggers capture, transaction by transaction.
 
-Both copies of a change arrive through one slot and share their commit LSN. Within a transaction the n-th change of one
-side must equal the n-th of the other. Tables are built from the slot's copy only; the logged copy is evidence.
+Both copies of a change arrive through one slot and share their commit LSN. Within a transaction, change number n of one
+side must equal change number n of the other. Tables are built from the slot's copy only. The logged copy is evidence.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class AuditDifference:
 
 @dataclass(frozen=True, slots=True)
 class AuditTable:
-    """What was compared for one table."""
+    """The comparison of one table."""
 
     table: str
     relid: int
@@ -57,7 +57,7 @@ class AuditReport:
 
 
 def audit(config: Config, tables: Sequence[str] = ()) -> AuditReport:
-    """Compare the two captures of `tables` (all that have two if empty) over the whole log.
+    """Compare the two captures of `tables` over the whole log (of all tables with two captures if empty).
 
     Raises:
         UnknownTable: a named table was never captured twice.

@@ -89,10 +89,10 @@ def preload() -> None:
 
 def _library() -> Any:
     """Import the library once, without its messages."""
-    # Read when the library is imported; telemetry and progress bars are never wanted in a scheduled run.
+    # The library reads this when it is imported. A scheduled run never wants telemetry or progress bars.
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     with _importing, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the library's own deprecations, not ours to mend
+        warnings.simplefilter("ignore")  # deprecations within the library, which we cannot fix
         import great_expectations as gx
 
         return gx
@@ -101,14 +101,14 @@ def _library() -> Any:
 def run(report: CheckReport, docs: Path, standing: Standing | None = None, limits: CheckConfig | None = None) -> bool:
     """Run all suites, write their Data Docs to `docs`, and say whether the suites of parity and orphans succeed.
 
-    The suites over `standing` only show in the docs: a stale table has already made the result red.
+    The suites over `standing` are only shown in the docs. A stale table has already made the check fail.
 
     Importing Great Expectations takes seconds, so only a check does it.
     """
     _library()
     shutil.rmtree(docs, ignore_errors=True)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the library's own deprecations, not ours to mend
+        warnings.simplefilter("ignore")  # deprecations within the library, which we cannot fix
         logging.getLogger("great_expectations").setLevel(logging.ERROR)
         met = _run(report, docs, standing or after({}, report), limits or CheckConfig())
     return met[SUITE] and met[ORPHANS]
@@ -124,7 +124,7 @@ def _run(report: CheckReport, docs: Path, standing: Standing, limits: CheckConfi
         ProgressBarsConfig,
     )
 
-    # Without the default site, for which it would create a temporary folder.
+    # Without the default site, because the library would create a temporary folder for it.
     own = DataContextConfig(store_backend_defaults=InMemoryStoreBackendDefaults(init_temp_docs_sites=False))
     context = gx.get_context(mode="ephemeral", project_config=own)
     context.variables.progress_bars = ProgressBarsConfig(globally=False)
@@ -194,14 +194,14 @@ def parity_suite() -> Any:
 
 
 def published_suite(limits: CheckConfig) -> Any:
-    """Give the expectations for readers: no red table, and recent proofs and full comparisons."""
+    """Give the expectations for readers: no failed table, and recent proofs and full comparisons."""
     import great_expectations as gx
 
     expect = gx.expectations
     found = gx.ExpectationSuite(name="published")
     found.add_expectation(expect.ExpectColumnValuesToBeInSet(column="status", value_set=["identical"]))
     found.add_expectation(expect.ExpectColumnValuesToNotBeNull(column="lsn"))
-    # Due after `full_hours`; twice that time means that the schedule does not run.
+    # A full comparison is due after `full_hours`. Twice that time means that the schedule does not run.
     most = {"age_hours": limits.fresh_hours, "full_age_hours": max(1.0, 2 * limits.full_hours)}
     for column, hours in most.items():
         found.add_expectation(expect.ExpectColumnValuesToBeBetween(column=column, min_value=0, max_value=hours))
@@ -222,7 +222,7 @@ def references_suite() -> Any:
 
 
 def orphans_suite() -> Any:
-    """Give the expectation that no proven row lacks the row that its foreign key references."""
+    """Give the expectation that every proven row has the row that its foreign key references."""
     import great_expectations as gx
 
     found = gx.ExpectationSuite(name=ORPHANS)
@@ -231,7 +231,7 @@ def orphans_suite() -> Any:
 
 
 def frame(report: CheckReport) -> pd.DataFrame:
-    """Give one row per table: table, lsn, status and the counts (NA where nothing was compared)."""
+    """Give one row per table: table, lsn, status and the counts (NA if nothing was compared)."""
     import pandas as pd
 
     lsn = None if report.lsn is None else str(report.lsn)
@@ -244,9 +244,9 @@ def frame(report: CheckReport) -> pd.DataFrame:
 
 
 def _without_markup(text: str | None) -> str | None:
-    """Replace what means something in Great Expectations' pages and templates by its full-width form.
+    """Replace characters with a meaning in Great Expectations' pages and templates by their full-width forms.
 
-    Its pages show names as they are, so a name could be markup.
+    The pages show names without escapes, so a name could be markup.
     """
     return None if text is None else in_one_line(text).translate({ord(c): ord(c) + 0xFEE0 for c in "<>&\"'${}"})
 

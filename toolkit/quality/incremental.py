@@ -1,9 +1,9 @@
 """Prove large tables by comparing only the keys that the log touched since the last proof.
 
-Unlike a full proof, this assumes that nothing changed on the source without a change in the log, nor in the lake
-without a table snapshot. Such changes on the source (a rewrite, a partition, the publication, DDL without an event)
-leave a trace in the catalogs, so a table whose catalog fingerprint changed since its last proof is compared whole. For
-everything else a full comparison becomes due by age, and the report gives the age of the last one.
+Unlike a full proof, this assumes that nothing changed on the source without a change in the log, and nothing in the
+lake without a table snapshot. Such changes on the source are a rewrite, a partition, the publication, or DDL without an
+event. They leave a trace in the catalogs, so a table whose catalog fingerprint changed since its last proof is compared
+whole. For everything else, a full comparison becomes due by age, and the report gives the age of the last one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Proof:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Proof | None:
-        """Read a row of `ops.published`; None unless the last check of the table was green."""
+        """Read a row of `ops.published`; None unless the last check of the table succeeded."""
         names = ("lsn", "snapshot_id", "batch_id", "rows", "full_lsn", "full_at", "fingerprint")
         if row.get("status") != "identical" or any(row.get(name) is None for name in names):
             return None
@@ -92,7 +92,7 @@ def compared(
 
     result = replace(result, snapshot_id=side.snapshot_id, full_lsn=proof.full_lsn, full_at=proof.full_at)
     if not keys:
-        # By log and table snapshots, neither side has changed.
+        # The log and the table snapshots show that neither side has changed.
         return replace(result, status="identical", rows=0, identical=0, modified=0, added=0, removed=0, proof="carried")
     plan = side.plan
     found = classify(

@@ -177,7 +177,7 @@ def _take_source(source: Source, wanted: set[int], proofs: Mapping[int, Proof]) 
 
 
 def _read(source: Source, other: Connection, table: _Taken) -> _Taken:
-    """Add the figures of all rows in the snapshot of `source`. `other` is asked who holds a conflicting lock."""
+    """Add the figures of all rows in the snapshot of `source`. `other` finds out who holds a conflicting lock."""
     from toolkit.source import connection, exact_cut, owners_code, row_lines
 
     plan = table.plan
@@ -200,7 +200,7 @@ def _read(source: Source, other: Connection, table: _Taken) -> _Taken:
 
 
 def _build(lake: Lake, wanted: set[int], build: Build) -> tuple[Lsn, News]:
-    """Build the tables that have new events to the ledger's position. Gives the position and what was new."""
+    """Build the tables that have new events to the ledger's position. Return the position and what was new."""
     from toolkit.lake.applied import applied, news
     from toolkit.rawlog.states import live_tables, table_states
 
@@ -245,7 +245,7 @@ class _Comparing:
         self.taken = dict(taken)
         self.since = since
         self.rows = rows
-        self.spark = lake.spark  # ANSI mode, whatever dbt did to the shared one
+        self.spark = lake.spark  # in ANSI mode, whatever dbt changed in the shared session
         self.live = {t.relid: t for t in live_tables(ledger) if not wanted or t.relid in wanted}
         self.made: dict[int, Applied] = {}
         self.states = {s.relid: s for s in table_states(ledger) if not wanted or s.relid in wanted}
@@ -282,7 +282,7 @@ class _Comparing:
                     continue
             sides.append(replace(side, plan=replace(side.plan, buckets=self.taken[relid].plan.buckets)))
         for relid in self.states.keys() - self.live.keys() - self.taken.keys():
-            # Was captured and is no longer published: cannot be compared, so it is not green.
+            # The table was captured and is no longer published. It cannot be compared, so the check cannot succeed.
             state = self.states[relid]
             found.append(_stale(TableCheck(state.table, relid, "not_taken"), state))
         with progress.stage(f"reading {len(sides)} tables of the lake"):
@@ -295,7 +295,7 @@ class _Comparing:
             try:
                 found.append(self._compared(result, side, figures[side.plan.table.relid]))
             except Exception as error:
-                # This table is not proven; the others still can be.
+                # This table is not proven; the other tables still can be.
                 _log.warning("parity not taken", extra={"table": result.table, "error": repr(error)[:500]})
                 found.append(replace(result, reason=f"the comparison failed: {_first_line(error)}"))
         return tuple(found)

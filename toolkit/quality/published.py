@@ -1,8 +1,8 @@
 """Record what a check has proven, and move the views of `published` to it.
 
-`ops.published` has one row a table: what its view shows, the LSN of that proof, and the result of the last check.
-It changes in one commit and the views follow. What a killed check left undone, the next check does.
-`ops.parity_results` keeps every result of every check.
+`ops.published` has one row for each table: what its view shows, the LSN of that proof, and the result of the last
+check. It changes in one commit, and the views are updated after it. The next check completes what a killed check has
+not done. `ops.parity_results` keeps every result of every check.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _note(ledger: Ledger, report: CheckReport) -> None:
 
 
 def _orphans(report: CheckReport, result: TableCheck, known: int) -> int:
-    """Count the rows without the row that they reference; what this check did not look at is as bad as it was."""
+    """Count the rows whose referenced row is missing. What was not counted is not less than before."""
     mine = [r for r in report.references if r.key.relid == result.relid]
     counted = sum(r.orphans or 0 for r in mine)
     return counted if all(r.orphans is not None or r.reason is not None for r in mine) else max(counted, known)
@@ -118,12 +118,12 @@ def proofs(config: Config) -> dict[int, dict[str, Any]]:
 
 
 def published(config: Config) -> dict[str, Lsn]:
-    """Read the LSN of each published table, without a JVM. Empty before the first green check."""
+    """Read the LSN of each published table, without a JVM. Empty before the first successful check."""
     return {row["table"]: Lsn(row["lsn"]) for row in proofs(config).values() if row["lsn"] is not None}
 
 
 def published_lsn(ledger: Ledger) -> Lsn | None:
-    """Give the oldest LSN of the published tables; None before the first green check."""
+    """Give the oldest LSN of the published tables; None before the first successful check."""
     from toolkit.rawlog.states import live_tables
 
     found = published(ledger.config)

@@ -1,7 +1,7 @@
-"""Give the state of the published tables that Great Expectations asserts on beside parity: ages, LSNs, references.
+"""Give the state of the published tables that Great Expectations checks besides parity: ages, LSNs, references.
 
-Rules within one table (NOT NULL, unique keys, enum labels, ranges of types) are dbt tests of the models, written by
-`cdc models sync`; they are not repeated here.
+Rules within one table (NOT NULL, unique keys, enum labels, ranges of types) are dbt tests of the models. `cdc models
+sync` writes them, and they are not repeated here.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Standing:
     """Rows for the expectations, in the state after this check has published.
 
     `tables`: table, status, lsn, hours since its proof and since the last full proof. `references`: one row per foreign
-    key of the source between two published tables, with the LSN of both (references are complete only at one LSN) and
-    the number of rows without the row that they reference.
+    key of the source between two published tables, with the LSN of both and the number of rows whose referenced row is
+    missing. References are complete only if both tables are at one LSN.
     """
 
     tables: tuple[dict[str, Any], ...]

@@ -14,11 +14,11 @@ from toolkit.values.table import ForeignKey
 
 Status = Literal["identical", "different", "stale", "not_taken"]
 SampleKind = Literal["modified", "added", "removed"]
-#: capture: the log does not have what the source shows. build: the log has it, the table does not. tampered: the table
-#: was changed after its build.
+#: capture: the log does not have what the source shows. build: the log has it, but the table does not. tampered: the
+#: table was changed after its build.
 CauseKind = Literal["capture", "build", "tampered"]
 #: full: every row was compared. incremental: the keys that the log touched since the last proof were compared. carried:
-#: by log and table snapshots, neither side has changed since the last proof.
+#: the log and the table snapshots show that neither side has changed since the last proof.
 ProofKind = Literal["full", "incremental", "carried"]
 
 Row = tuple[str | None, ...]
@@ -48,7 +48,7 @@ class Cause:
     xid: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form."""
+        """Give the JSON form."""
         lsn = None if self.lsn is None else str(self.lsn)
         return {"kind": self.kind, "text": self.text, "remedy": self.remedy} | {
             "lsn": lsn,
@@ -59,18 +59,18 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One row that is not identical: its key (the whole row for a bag) and, if modified, the cells that differ."""
+    """One row that is not identical: its key (without a key, the whole row) and, if modified, the cells that differ."""
 
     kind: SampleKind
     key: tuple[tuple[str, str | None], ...]
     differences: tuple[Difference, ...] = ()
-    copies: tuple[int, int] | None = None  # number of equal rows in source and lake, if not one
-    source: Row | None = None  # the whole rows, for finding the cause; not in the reports
+    copies: tuple[int, int] | None = None  # number of equal rows in source and lake, if it is not one
+    source: Row | None = None  # the whole rows, to find the cause; not in the reports
     lake: Row | None = None
     cause: Cause | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form."""
+        """Give the JSON form."""
         found: dict[str, Any] = {
             "class": self.kind,
             "key": {name: cut(value) for name, value in self.key},
@@ -96,7 +96,7 @@ class Classes:
 
 @dataclass(frozen=True, slots=True)
 class TableCheck:
-    """One table's result. Counts are None where nothing was compared; `rows` are the source's."""
+    """The result of one table. Counts are None if nothing was compared; `rows` are the source's."""
 
     table: str
     relid: int
@@ -107,16 +107,16 @@ class TableCheck:
     added: int | None = None
     removed: int | None = None
     samples: tuple[Sample, ...] = ()
-    reason: str | None = None  # of an identical one too: what SELECT on the source shows beyond the rows compared
+    reason: str | None = None  # also set if identical: what SELECT on the source shows besides the compared rows
     remedy: str | None = None
     snapshot_id: int | None = None  # the table snapshot of `current` that was compared
     proof: ProofKind = "full"
-    full_lsn: Lsn | None = None  # the last full proof: this check's LSN, or an older one
+    full_lsn: Lsn | None = None  # LSN of the last full proof: of this check, or an older one
     full_at: datetime | None = None
-    fingerprint: str | None = None  # of the source's catalogs at the cut; not in the reports
+    fingerprint: str | None = None  # fingerprint of the source's catalogs at the cut; not in the reports
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form."""
+        """Give the JSON form."""
         return {
             "table": self.table,
             "status": self.status,
@@ -138,8 +138,8 @@ class TableCheck:
 class Reference:
     """A foreign key of the source between two tables.
 
-    `orphans` counts rows of the first table without their row of the second. It is None if they were not counted: this
-    check has not fully proven both tables, or `reason` says why.
+    `orphans` counts rows of the first table whose row of the second table is missing. It is None if they were not
+    counted: this check has not fully proven both tables, or `reason` says why.
     """
 
     key: ForeignKey
@@ -157,14 +157,14 @@ class CheckReport:
     published: tuple[str, ...] = ()  # tables whose published view was moved to `lsn`
     reports: tuple[str, ...] = ()  # files written
     references: tuple[Reference, ...] = ()
-    own_failed: tuple[str, ...] = ()  # models and hooks of the user's in the dbt project that failed in its build
-    batch_id: int | None = None  # newest batch that was compared; what is drained later is not proven
+    own_failed: tuple[str, ...] = ()  # the user's models and hooks in the dbt project that failed in its build
+    batch_id: int | None = None  # newest batch that was compared; batches drained later are not proven
 
     @property
     def green(self) -> bool:
-        """Say whether every table is identical and no row lacks the row that it references.
+        """Say whether every table is identical and every row has the row that it references.
 
-        A report without any table is not green.
+        The result is false for a report without any table.
         """
         proven = self.lsn is not None and bool(self.tables) and all(t.status == "identical" for t in self.tables)
         return proven and not self.orphaned
@@ -219,7 +219,7 @@ class CheckReport:
 
 
 def noted(tables: Iterable[TableCheck], notes: Mapping[int, str]) -> tuple[TableCheck, ...]:
-    """Add to the reason of each table what is to be known of it besides its result. `notes`: by relid."""
+    """Add to the reason of each table the notes about it, apart from its result. `notes`: by relid."""
     told = ((t, filter(None, (t.reason, notes.get(t.relid)))) for t in tables)
     return tuple(replace(t, reason="; ".join(reasons) or None) for t, reasons in told)
 
@@ -288,7 +288,7 @@ def _sample_line(sample: Sample) -> str:
 
 
 def shown(value: str | None) -> str:
-    """Quote a value for display, distinct from NULL."""
+    """Quote a value for display, so that it differs from NULL."""
     return "NULL" if value is None else repr(value)
 
 

@@ -1,4 +1,4 @@
-"""Render the report of a check as one page, which reads without a network."""
+"""Render the report of a check as one page that needs no network."""
 
 from __future__ import annotations
 
@@ -74,5 +74,5 @@ def _details(table: TableCheck) -> str:
 
 
 def _text(text: str) -> str:
-    """Show a text as it is: no part of it is markup, and no character of it turns others around."""
+    """Show a text literally: no part of it is markup, and no character of it reverses the text around it."""
     return html.escape(in_one_line(text))

@@ -1,4 +1,4 @@
-"""Classify rows from the lines of both sides in bounded memory: large input is first partitioned by key on disk."""
+"""Classify rows from the lines of both sides in bounded memory. Large input is first partitioned by key on disk."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 from toolkit.quality.report import Classes, Difference, Row, Sample, SampleKind, cut
 from toolkit.values.row_line import Native, cells, fields
 
-#: Receives every row that is not identical: its class, and its cells in the source and in the lake.
+#: Function that receives every row that is not identical: its class, and its cells in the source and in the lake.
 Every = Callable[[SampleKind, Row | None, Row | None], None]
 #: Lines of one part, both sides together, that are held in memory at once.
 _PART = 200_000
 _PARTS_MOST = 128  # two files each are open at once
-_SIZE = 4  # bytes of a line's length, before it
+_SIZE = 4  # bytes of the length that is written before a line
 
 
 def classify(
@@ -34,8 +34,8 @@ def classify(
 ) -> Classes:
     """Count rows by class and keep the first `samples` of each class that is not identical, by key.
 
-    Equal rows cancel out, copy by copy. Of the rest, two rows with one key are one modified row. `key` indexes
-    `columns`; a bag has none, so its rows are only added or removed.
+    Equal rows cancel out, copy by copy. Of the rest, two rows with one key are one modified row. `key` has indexes into
+    `columns`. Without a key, rows are only added or removed.
 
     Args:
         natives: the columns that lines hold in binary form, by index.
@@ -104,7 +104,7 @@ class _Found:
                 self._note("added", None, self._fields(line), (ours[line], theirs[line]))
 
     def _by_key(self, lines: Counter[bytes]) -> dict[Row, list[bytes]]:
-        """Group lines by key; a line of a bag is its own key."""
+        """Group lines by key; without a key, each line is its own key."""
         found: dict[Row, list[bytes]] = {}
         for line in sorted(lines.elements()):
             row = self._fields(line)
@@ -129,7 +129,7 @@ class _Found:
                 kind,
                 key=tuple((self.columns[i], row[i]) for i in self.key or range(len(self.columns))),
                 differences=_differences(self.columns, source, lake) if both else (),
-                # For a keyed row only if it occurs more than once, which is the fault itself.
+                # For a row with a key, only if it occurs more than once, which is the fault itself.
                 copies=copies if copies is not None and (not self.key or sum(copies) > 1) else None,
                 source=source,
                 lake=lake,

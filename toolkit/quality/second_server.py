@@ -1,7 +1,8 @@
-"""Compare the source with a second PostgreSQL: a paused replica, or a restored copy. Starts no JVM, installs nothing.
+"""Compare the source with a second PostgreSQL: a paused replica or a restored copy. Needs no JVM, installs nothing.
 
-Each side is read in one snapshot and hashed here. A difference counts only if both snapshots show the same position: a
-replica paused at the exact LSN of the source, or another server without writes. Otherwise the table is `not_taken`.
+Each side is read in one snapshot and hashed here. A difference counts only if both snapshots show the same position.
+Such a server is a replica paused at the exact LSN of the source, or another server without writes. Otherwise the table
+is `not_taken`.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def against(config: Config, conninfo: str, tables: Sequence[str] = ()) -> CheckR
 
 
 def _doubt(seen: Sequence[Position], found: Sequence[Position]) -> tuple[str, str] | None:
-    """Give the reason why a difference may be none, and the remedy, from the positions around the snapshots."""
+    """Say from the positions around the snapshots why a difference may not be real, and give the remedy."""
     one, two = seen[-1], found[-1]
     if one.cluster == two.cluster and (one.follows or two.follows):
         if len({p.lsn for p in (*seen, *found)}) == 1:
@@ -109,7 +110,7 @@ def _compared(
     plan, other_plan = comparison(mine, config.check.buckets), comparison(other, config.check.buckets)
     if _shape(plan) != _shape(other_plan):
         return replace(result, status="different", reason="its columns or its key differ on the other server")
-    # Attribute numbers differ after a restore, so both sides print columns in the order of the source.
+    # Attribute numbers differ after a restore, so both sides print columns in the source's order.
     by_name = {c.name: c for c in other_plan.columns}
     other_plan = replace(
         other_plan, columns=tuple(by_name[c.name] for c in plan.columns), key=plan.key, natives=plan.natives

@@ -1,4 +1,4 @@
-"""Read the source's rows for a check, and verify that they print as they did at the cut."""
+"""Read the source's rows for a check, and verify that they print as at the cut."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def lines(
 ) -> Iterator[Iterator[Sequence[bytes]]]:
     """Read `toolkit.source.row_lines.lines` in the snapshot of `conn`; `other` then reads the current table version.
 
-    A snapshot does not cover the catalogs by which values are printed: a renamed enum label shows in every row,
-    including old ones. The table must therefore still match `plan` after everything is read.
+    A snapshot does not cover the catalogs by which values are printed. A renamed enum label shows in every row,
+    including old ones. So the table must still match `plan` after everything is read.
 
     Raises:
         TableMoved: the rows of the snapshot, or their texts at that time, can no longer be read.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """A period in which a table was not proven. `healed_*` are None while it lasts."""
+    """A period in which a table was not proven. `healed_*` are None until it ends."""
 
     table: str
     status: str  # at the beginning
@@ -25,7 +25,7 @@ class Episode:
     remedy: str | None
     from_at: datetime
     from_lsn: Lsn | None
-    checks: int  # red ones
+    checks: int  # number of failed checks
     healed_at: datetime | None = None
     healed_lsn: Lsn | None = None
 
@@ -62,7 +62,7 @@ def differing(config: Config) -> list[dict[str, Any]]:
 
 
 def episodes(config: Config) -> list[Episode]:
-    """Give the periods in which a table was red, ordered by their start."""
+    """Give the periods in which checks of a table failed, ordered by their start."""
     from dataclasses import replace
 
     found: list[Episode] = []
