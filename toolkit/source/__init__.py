@@ -1,1 +1,1 @@
-"""The only place that talks to PostgreSQL."""
+"""Talk to PostgreSQL; no other package does."""

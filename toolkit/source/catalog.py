@@ -1,4 +1,7 @@
-"""What the source's catalogs say: tables, publications, identity and the signing key. All reads, small values out."""
+"""Read the catalogs of the source: tables, publications, identity and the signing key.
+
+Every function only reads, and returns small values.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,13 @@ from toolkit.values.errors import HistoryDiverged, PreflightFailed
 from toolkit.values.names import command, qualified, quote_postgres
 from toolkit.values.table import ForeignKey, TableVersion
 
-#: What initdb made has lower OIDs.
+#: The first OID of an object that initdb did not create.
 FIRST_USER_OID = 16384
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A relation of the user by name and kind; `partition` says that it is part of a partitioned table."""
+    """A relation of the user by name and kind; `partition` means that it is part of a partitioned table."""
 
     relid: int
     schema: str
@@ -37,45 +40,45 @@ class Relation:
 
     @property
     def identifier(self) -> str:
-        """`schema.table`, quoted where needed."""
+        """Return `schema.table`, quoted where needed."""
         return qualified(self.schema, self.name)
 
     @property
     def table(self) -> bool:
-        """Whether it is a table, partitioned or not."""
+        """Return whether it is a table, partitioned or not."""
         return self.kind in "rp"
 
     @property
     def capturable(self) -> bool:
-        """Whether logical decoding carries its rows."""
+        """Return whether logical decoding sends its rows."""
         return self.table and self.persistence == "p"
 
 
 @dataclass(frozen=True, slots=True)
 class PublicationState:
-    """A publication as declared."""
+    """A publication as it is declared."""
 
     oid: int
     name: str
     all_tables: bool
     via_root: bool
     publishes: frozenset[str]  # insert, update, delete, truncate
-    relids: frozenset[int]  # tables it names itself
+    relids: frozenset[int]  # tables that it names itself
     schemas: frozenset[str]  # FOR TABLES IN SCHEMA
-    publishes_log: bool = False  # the change log itself is in it
+    publishes_log: bool = False  # it contains the change log
 
     def holds(self, relation: Relation) -> bool:
-        """Whether it names the relation or its schema, or everything."""
+        """Return whether it names the relation or its schema, or contains all tables."""
         return self.all_tables or relation.schema in self.schemas or relation.relid in self.relids
 
 
 def relations(conn: Connection) -> tuple[Relation, ...]:
-    """Every relation of the user, also those that cannot be captured."""
+    """Read every relation of the user, including those that cannot be captured."""
     return tuple(Relation(**(row | {"parents": tuple(row["parents"])})) for row in _rows(conn, "introspect/tables", {}))
 
 
 def matching(conn: Connection, config: Config) -> tuple[Relation, ...]:
-    """Relations that the configuration asks for: by name, or because they are in a publication of somebody else."""
+    """Read the relations that the configuration selects: by name, or through a publication that others maintain."""
     source = config.source
     asked = tuple(r for r in relations(conn) if source.asks_for(r.schema, r.name))
     kept = members(conn, config, asked)
@@ -83,9 +86,9 @@ def matching(conn: Connection, config: Config) -> tuple[Relation, ...]:
 
 
 def members(conn: Connection, config: Config, asked: Sequence[Relation]) -> set[int]:
-    """Relids of those that a publication of somebody else holds, partitions with their roots.
+    """Return the relids of relations in publications that others maintain, partitions together with their roots.
 
-    Unlogged tables are among them: FOR ALL TABLES and TABLES IN SCHEMA hold them without sending their rows.
+    Unlogged tables are included: FOR ALL TABLES and TABLES IN SCHEMA contain them without sending their rows.
     """
     return _held(asked, [p for p in publications(conn, config) if p.name in config.source.others])
 
@@ -98,7 +101,7 @@ def _held(asked: Sequence[Relation], held: Sequence[PublicationState]) -> set[in
 
 
 def schema_only(conn: Connection, config: Config) -> tuple[int, ...]:
-    """Relids of the tables of which only the versions of their shape are kept, published or not."""
+    """Return the relids of tables of which only schema versions are kept, published or not."""
     if not any(chosen.capture == "schema" for chosen in config.table.values()):
         return ()
     return tuple(
@@ -107,7 +110,7 @@ def schema_only(conn: Connection, config: Config) -> tuple[int, ...]:
 
 
 def without_identity(conn: Connection) -> dict[int, str]:
-    """Tables whose UPDATE and DELETE would fail once published, and why, by relid."""
+    """Return, by relid, why UPDATE and DELETE of a table would fail once it is published."""
     reasons = {
         "none": "has no replica identity: once published, the application's UPDATE and DELETE would fail",
         "deferrable": "has a deferrable primary key, which is no replica identity: UPDATE and DELETE would fail",
@@ -118,9 +121,10 @@ def without_identity(conn: Connection) -> dict[int, str]:
 
 
 def left_out(conn: Connection, config: Config) -> dict[Relation, str]:
-    """Tables that a pattern asks for, that no publication holds yet, and that publishing would break, with the reason.
+    """Return tables that are left out because publishing would break them, with the reason.
 
-    A table that `[source] tables` names in full, or a schema that is published whole, is never left out.
+    They match a pattern, and no publication contains them yet. A table that `[source] tables` names in full is never
+    left out, nor is a table of a schema that is published whole.
     """
     source = config.source
     if source.whole_schemas:
@@ -135,7 +139,7 @@ def left_out(conn: Connection, config: Config) -> dict[Relation, str]:
 
 
 def not_captured(conn: Connection, config: Config, *, ticks: bool) -> dict[str, str]:
-    """Tables that the configuration asks for and that have no rows in the log, by name: why, and what to do."""
+    """Return configured tables without rows in the log, by name, with the reason and the remedy."""
     left, held = left_out(conn, config), publications(conn, config)
     found: dict[str, str] = {}
     asked = [r for r in matching(conn, config) if config.capture_of(r.schema, r.name).capture != "schema"]
@@ -162,15 +166,15 @@ def not_captured(conn: Connection, config: Config, *, ticks: bool) -> dict[str, 
 
 
 def selected_relations(conn: Connection, config: Config) -> tuple[Relation, ...]:
-    """The matching relations that can be captured; works before anything is installed."""
+    """Return the matching relations that can be captured; works before anything is installed."""
     left = left_out(conn, config)
     return tuple(r for r in matching(conn, config) if r.capturable and r not in left)
 
 
 def selected_tables(conn: Connection, config: Config) -> tuple[TableVersion, ...]:
-    """Versions of the selected tables, published or not.
+    """Return the versions of the selected tables, published or not.
 
-    Before `cdc init` there is no snapshot function on the source: the versions then carry names and kinds only.
+    Before `cdc init` the source has no snapshot function. The versions then contain names and kinds only.
     """
     chosen = {r.relid: r for r in selected_relations(conn, config)}
     if not installed(conn):
@@ -180,12 +184,12 @@ def selected_tables(conn: Connection, config: Config) -> tuple[TableVersion, ...
 
 
 def published_tables(conn: Connection, config: Config) -> tuple[TableVersion, ...]:
-    """Versions of the tables that are in a publication, by relid."""
+    """Return the versions of the tables in a publication, by relid."""
     return tuple(TableVersion.from_json(json.loads(text)) for text in snapshot_json(conn, config).values())
 
 
 def snapshot_json(conn: Connection, config: Config) -> dict[int, str]:
-    """JSON of each published table as `cdc.table_snapshot` makes it, by relid.
+    """Return the JSON that `cdc.table_snapshot` makes of each published table, by relid.
 
     Raises:
         PreflightFailed: the toolkit's objects are not on the source.
@@ -194,9 +198,10 @@ def snapshot_json(conn: Connection, config: Config) -> dict[int, str]:
 
 
 def inherited(conn: Connection) -> dict[int, str]:
-    """What SELECT shows of a parent by inheritance beyond its own rows, which alone the lake has, by relid.
+    """Say, by relid, which rows of children SELECT adds to those of a parent by inheritance.
 
-    As the transaction's snapshot shows it, so that it is right at the LSN of a cut, whether DDL was captured or not.
+    The lake has only the parent's own rows. The facts are those of the transaction's snapshot, so they are right at the
+    LSN of a cut, whether DDL was captured or not.
     """
     found = conn.execute(resources.load("introspect/inheritors")).fetchall()
     own = "by inheritance; the lake has those of SELECT FROM ONLY"
@@ -204,7 +209,7 @@ def inherited(conn: Connection) -> dict[int, str]:
 
 
 def snapshots_of(conn: Connection, relids: Sequence[int]) -> dict[int, str]:
-    """JSON of the given tables that exist, published or not."""
+    """Return the JSON of the given tables that exist, published or not."""
     if not relids:
         return {}
     found = conn.execute(
@@ -214,7 +219,7 @@ def snapshots_of(conn: Connection, relids: Sequence[int]) -> dict[int, str]:
 
 
 def installed(conn: Connection) -> bool:
-    """Whether `cdc init` has put its functions on the source."""
+    """Return whether `cdc init` has installed its functions on the source."""
     row = conn.execute(
         "select pg_catalog.to_regprocedure('cdc.table_snapshots(pg_catalog.oid[])') is not null"
     ).fetchone()
@@ -222,13 +227,13 @@ def installed(conn: Connection) -> bool:
 
 
 def begun(conn: Connection) -> bool:
-    """Whether there is anything of the toolkit's on the source."""
+    """Return whether the source has any object of the toolkit."""
     row = conn.execute("select pg_catalog.to_regnamespace('cdc') is not null").fetchone()
     return bool(row and row[0])
 
 
 def read_by(conn: Connection) -> set[str]:
-    """The publications by which the functions on the source tell what is published."""
+    """Return the publications that the functions on the source use to decide what is published."""
     row = conn.execute(
         "select pg_catalog.convert_from(value, 'UTF8')::pg_catalog.jsonb from cdc.settings where name = 'publications'"
     ).fetchone()
@@ -236,18 +241,18 @@ def read_by(conn: Connection) -> set[str]:
 
 
 def enum_labels(conn: Connection) -> dict[int, str]:
-    """Labels of all enum values by OID, as the transaction's snapshot shows them."""
+    """Return the labels of all enum values by OID, as the transaction's snapshot shows them."""
     return {oid: label for oid, label in conn.execute("select oid::int8, enumlabel::text from pg_catalog.pg_enum")}
 
 
 def is_superuser(conn: Connection) -> bool:
-    """Whether the role may create event triggers."""
+    """Return whether the role is a superuser, which may create event triggers."""
     row = conn.execute("select rolsuper from pg_catalog.pg_roles where rolname = current_user").fetchone()
     return bool(row and row[0])
 
 
 def publications(conn: Connection, config: Config) -> tuple[PublicationState, ...]:
-    """The configured publications that there are."""
+    """Read the configured publications that exist."""
     found = []
     for row in _rows(conn, "introspect/publication", {"publications": list(config.source.publications)}):
         sets = {key: frozenset(row[key]) for key in ("publishes", "relids", "schemas")}
@@ -256,12 +261,12 @@ def publications(conn: Connection, config: Config) -> tuple[PublicationState, ..
 
 
 def own_publication(conn: Connection, config: Config) -> PublicationState | None:
-    """The publication that the toolkit keeps; None where it is not there, or others keep them all."""
+    """Return the publication that the toolkit maintains; None if it does not exist, or others maintain all."""
     return next((p for p in publications(conn, config) if p.name == config.source.own), None)
 
 
 def made_publication(conn: Connection) -> int | None:
-    """OID of the publication that `cdc init` has made, if it has made one."""
+    """Return the OID of the publication that `cdc init` has created, if it has created one."""
     try:
         row = conn.execute(
             "select pg_catalog.convert_from(value, 'UTF8')::pg_catalog.int8 from cdc.settings where name = 'made'"
@@ -272,16 +277,16 @@ def made_publication(conn: Connection) -> int | None:
 
 
 def missing_publications(conn: Connection, config: Config) -> tuple[str, ...]:
-    """The configured publications that are not there."""
+    """Return the configured publications that do not exist."""
     there = {p.name for p in publications(conn, config)}
     return tuple(name for name in config.source.publications if name not in there)
 
 
 def read_identity(conn: Connection, config: Config) -> SourceIdentity:
-    """Which incarnation of the source this is. Ticks need no publication.
+    """Read which incarnation of the source this is. Ticks need no publication.
 
     Raises:
-        HistoryDiverged: a publication is gone; what it would have published since cannot be had again.
+        HistoryDiverged: a publication is gone, and what it would have published since is lost.
     """
     (row,) = _rows(conn, "introspect/identity", {"publications": list(config.source.publications)})
     for name in config.source.publications:
@@ -294,7 +299,7 @@ def read_identity(conn: Connection, config: Config) -> SourceIdentity:
 
 
 def foreign_keys(conn: Connection) -> tuple[ForeignKey, ...]:
-    """Foreign keys between tables, as the transaction's snapshot shows them."""
+    """Read the foreign keys between tables, as the transaction's snapshot shows them."""
     found = conn.execute(resources.load("introspect/foreign_keys")).fetchall()
     return tuple(
         ForeignKey(name, relid, references, tuple(columns), tuple(referenced), exempt)
@@ -303,7 +308,7 @@ def foreign_keys(conn: Connection) -> tuple[ForeignKey, ...]:
 
 
 def hmac_key(conn: Connection) -> bytes:
-    """The key that signs DDL messages and beacons.
+    """Read the key that signs DDL messages and beacons.
 
     Raises:
         PreflightFailed: not installed, or not readable by this role.

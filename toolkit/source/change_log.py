@@ -1,4 +1,4 @@
-"""The change log on the source: which tables it captures, its triggers, and what stands against them."""
+"""Manage the change log on the source: the tables that it captures, its triggers, and what prevents them."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ from toolkit.values.errors import PreflightFailed
 from toolkit.values.log_setup import logger
 from toolkit.values.table import TableVersion
 
-#: Name of the table, and of its parts, in schema `cdc`.
+#: Name of the table, and start of the names of its parts, in schema `cdc`.
 LOG = "change_log"
 _LOCK_SECONDS = 1.0
 _LARGE_LOG = 1 << 30  # bytes
 _LONG_SECONDS = 600
-#: Server CPU of one logged change, in microseconds: in a bulk update, and where each is a statement of its own
-#: (tests/benchmarks/capture.py). How many statements there were the server does not count.
+#: Server CPU of one logged change, in microseconds: in a bulk update, and if each change is a statement of its own
+#: (tests/benchmarks/capture.py). The server does not count statements.
 _MICROSECONDS = {"row": (12, 60), "statement": (5, 75)}
 _log = logger(__name__)
 
 
 def logged(config: Config, table: TableVersion | catalog.Relation) -> bool:
-    """Whether triggers capture the table."""
+    """Return whether triggers capture the table."""
     return config.capture_of(table.schema, table.name).capture in ("change_log", "both")
 
 
 def published(config: Config, table: TableVersion | catalog.Relation) -> bool:
-    """Whether the slot captures the table itself; the rows of the others come as rows of the change log."""
+    """Return whether the slot captures the table itself; rows of other tables come through the change log."""
     return config.through_slot(table.schema, table.name)
 
 
 def install_sql(config: Config, *, ticks: bool) -> list[str]:
-    """Statements that make the log, as yet without a table that is captured by it.
+    """Return the statements that create the log, without the triggers of any table.
 
-    DDL messages go into the log too where nobody can read them from the WAL.
+    DDL messages also go into the log if no process can read them from the WAL.
     """
     if not config.uses_change_log:
         return []
-    # Never switched off here: a log that is still drained by ticks must have the messages until it is handed over.
+    # Never switched off here: a log that is still drained by ticks needs the messages until the handover.
     flag = ["insert into cdc.settings (name, value) values ('ddl_to_log', '') on conflict (name) do nothing;\n"]
     return [resources.load("changelog/10_log"), *(flag if ticks else [])]
 
 
 def trigger_sql(config: Config, tables: Sequence[TableVersion]) -> dict[str, str]:
-    """By table, in the order to run them, what puts the triggers on those that the log captures; roots come first.
+    """Give, for each table in the order to run, the SQL that adds its triggers; roots first.
 
-    Each is for a transaction of its own: who waits for one table must not hold another, or writers that take them in
-    another order keep it from ever having both. A table whose triggers are as they should be is not locked at all.
+    Run each in its own transaction: a session that holds one table while it waits for another could deadlock with
+    writers. A table whose triggers are complete is not locked at all.
     """
     chosen = sorted((t for t in tables if logged(config, t)), key=lambda t: (t.kind != "p", t.schema, t.name))
     return {t.identifier: f"{_log_table(config, t)};\n" for t in chosen}
@@ -72,7 +72,7 @@ def _quoted(name: str) -> str:
 
 
 def moving(conn: Connection, config: Config) -> tuple[str, ...]:
-    """Published tables whose rows come by the other way once `init` is through; they need a baseline then."""
+    """Return published tables whose way of capture `init` will change; they then need a baseline."""
     if not catalog.installed(conn) or by_ticks(conn, config):
         return ()
     tables = catalog.published_tables(conn, config)
@@ -84,7 +84,7 @@ def moving(conn: Connection, config: Config) -> tuple[str, ...]:
 
 
 def settle(conn: Connection, config: Config) -> None:
-    """Take away what captures or drains in a way that is no longer configured; what is configured is there already."""
+    """Remove capture and draining that is no longer configured; what is configured already exists."""
     if not by_ticks(conn, config):  # the slot reads DDL messages from the WAL
         conn.execute("delete from cdc.settings where name = 'ddl_to_log'")
     state = catalog.own_publication(conn, config)
@@ -100,16 +100,16 @@ def settle(conn: Connection, config: Config) -> None:
 
 
 def triggered(conn: Connection) -> set[int]:
-    """The tables with a trigger of the change log, whole or not, by relid."""
+    """Return the tables with a trigger of the change log, complete or not, by relid."""
     found = conn.execute("select tgrelid::int8 from pg_catalog.pg_trigger where tgname like '!cdc\\_%'")
     return {row[0] for row in found.fetchall()}
 
 
 def release(conn: Connection, config: Config, relid: int) -> None:
-    """Take the triggers of the change log off a table.
+    """Drop the triggers of the change log from a table.
 
     Raises:
-        LockTimeout: another session held it for too long.
+        LockTimeout: another session held a lock on it for too long.
     """
     row = conn.execute("select %s::pg_catalog.regclass::text", [relid]).fetchone()
     change = partial(conn.execute, "select cdc.unlog_table(%s::oid)", [relid])
@@ -118,10 +118,10 @@ def release(conn: Connection, config: Config, relid: int) -> None:
 
 
 def recheck(conn: Connection, config: Config) -> tuple[str, ...]:
-    """Put the triggers back that a DETACH, a new partition or somebody's hand left missing. Gives the tables mended.
+    """Restore triggers that a DETACH, a new partition or a user left missing, and return the repaired tables.
 
-    The catalog comparison has seen them missing before, or sees the table join afterwards: what was written meanwhile
-    is a gap. No lock is waited for longer than a second; a table that is busy is left to the next drain.
+    The catalog comparison saw them missing before, or sees the table added afterwards: changes in between become a gap.
+    No wait for a lock lasts longer than a second; a table that is busy is left to the next drain.
     """
     if not config.uses_change_log:
         return ()
@@ -142,7 +142,7 @@ def recheck(conn: Connection, config: Config) -> tuple[str, ...]:
 
 
 def faults(conn: Connection, config: Config) -> Iterator[tuple[str | None, str]]:
-    """`(table, what was found)` where triggers are not those that the configuration asks for; None: the log itself."""
+    """Find triggers that differ from the configured ones, as `(table, what was found)`; None: the log itself."""
     if not config.uses_change_log:
         return
     if conn.execute("select pg_catalog.to_regclass('cdc.change_log')").fetchone() == (None,):
@@ -167,7 +167,7 @@ def faults(conn: Connection, config: Config) -> Iterator[tuple[str | None, str]]
 
 
 def refusals(conn: Connection, config: Config) -> Iterator[tuple[str, str, str]]:
-    """`(table, what was found, what to do)` for each table that triggers cannot capture."""
+    """Find tables that triggers cannot capture, as `(table, what was found, what to do)`."""
     if not config.uses_change_log:
         return
     with conn.cursor(row_factory=dict_row) as cursor:
@@ -222,7 +222,10 @@ def refusals(conn: Connection, config: Config) -> Iterator[tuple[str, str, str]]
 
 
 def health(conn: Connection) -> Iterator[tuple[str, str, str]]:
-    """`(what, what was found, what to do)`: a log that grows, or a transaction whose changes nobody can have yet."""
+    """Find a log that grows and long transactions, as `(what, what was found, what to do)`.
+
+    The changes of a transaction cannot be read before it ends.
+    """
     with conn.cursor(row_factory=dict_row) as cursor:
         row = cursor.execute(resources.load("changelog/health")).fetchone()
     assert row is not None
@@ -241,7 +244,7 @@ def health(conn: Connection) -> Iterator[tuple[str, str, str]]:
 
 
 def predicted(conn: Connection, config: Config) -> list[str]:
-    """What capture will cost the writers, one line a logged table, from what the server has counted so far."""
+    """Predict what capture costs the writers, one line per logged table, from the counts of the server."""
     load = {row[0]: (row[1], row[2]) for row in conn.execute(resources.load("changelog/load")).fetchall()}
     lines = []
     for relation in catalog.selected_relations(conn, config):
@@ -261,16 +264,16 @@ def predicted(conn: Connection, config: Config) -> list[str]:
 
 
 def begin(conn: Connection, config: Config) -> None:
-    """Before a log of a new history begins: forget ticks, and the rows of another cluster that a dump brought along.
+    """Prepare the log of a new history: delete ticks, and rows of another cluster that came with a dump.
 
-    Everybody sees those, though no snapshot shows their transactions yet: they would be drained once the server has got
-    to their xids. All others are drained, or purged, for what they are.
+    Every session sees those rows, although no snapshot shows their transactions yet. They would be drained once the
+    server reaches their xids. All other rows are drained or purged as usual.
     """
     found = conn.execute("select relid::pg_catalog.regclass::text from cdc.log_parts where relkind = 'r'").fetchall()
     alien = "select exists (select from {} where not pg_visible_in_snapshot(xid, pg_current_snapshot()))"
     parts = [part for (part,) in found if conn.execute(alien.format(part)).fetchone() == (True,)]
     if found:
-        conn.execute("delete from cdc.tick")  # first: behind a tick, rows that go are told as lost
+        conn.execute("delete from cdc.tick")  # first: after a tick, removed rows are recorded as lost
     if parts:
         clear = partial(conn.execute, f"truncate table {', '.join(parts)}")
         what, seconds = "emptying the change log of another server", config.snapshot.lock_seconds
@@ -278,7 +281,7 @@ def begin(conn: Connection, config: Config) -> None:
 
 
 def is_read(conn: Connection) -> bool:
-    """Whether all rows of the log get to the lake; false where it left the publication, or is gone."""
+    """Return whether all rows of the log get to the lake; false if it left the publication, or is gone."""
     row = conn.execute("select cdc.log_is_read()").fetchone()
     return bool(row and row[0])
 
@@ -286,7 +289,8 @@ def is_read(conn: Connection) -> bool:
 def purge(conn: Connection, snapshot: str) -> tuple[int, ...]:
     """Empty the parts of the log whose rows are all visible in `snapshot`, whose changes are all in the lake.
 
-    The part that is written to is left for the next time, and all of a log that is not whole. Waits for nobody.
+    The part that is written to is left for the next call. A log that is not whole is not purged at all. No session is
+    waited for.
     """
     try:
         row = conn.execute(

@@ -1,4 +1,4 @@
-"""Connections to the source, with every setting that changes the text of a value pinned."""
+"""Connect to the source with fixed values for every setting that changes the text of a value."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from toolkit.values.errors import ConfigError, PreflightFailed, SourceUnavailabl
 from toolkit.values.resources import load
 
 Connection = psycopg.Connection[tuple[Any, ...]]
-#: What the driver raises for an error of the server or of the connection.
+#: The error that the driver raises for an error of the server or of the connection.
 DriverError = psycopg.Error
 
-#: Settings on which the text of a value, or the rows that are seen, depend. They hold against ALTER ROLE and
-#: ALTER DATABASE because they come with the connection itself.
+#: Settings that decide the text of a value, or the rows that are visible. They override ALTER ROLE and ALTER DATABASE
+#: because they are sent with the connection itself.
 PINNED: tuple[tuple[str, str], ...] = (
     ("DateStyle", "ISO"),
     ("IntervalStyle", "postgres"),
@@ -27,7 +27,7 @@ PINNED: tuple[tuple[str, str], ...] = (
     ("extra_float_digits", "3"),
     ("lc_monetary", "C"),
     ("search_path", ""),
-    ("row_security", "off"),  # a policy then is an error, never a row too few
+    ("row_security", "off"),  # a policy is then an error, never a missing row
     ("constraint_exclusion", "off"),  # with it, planning runs functions of CHECK constraints
     ("xmlbinary", "base64"),
     ("quote_all_identifiers", "off"),
@@ -40,24 +40,25 @@ PINNED: tuple[tuple[str, str], ...] = (
     ("synchronous_commit", "local"),  # a beacon is flushed when its commit returns, without waiting for standbys
     ("standard_conforming_strings", "on"),
 )
-#: A runner whose machine or network is gone must free the lease, and one whose server is gone must end; by the defaults
-#: of most systems both wait two hours. Probes only: a limit on unread data would end a slow reader too.
+#: If the machine or network of a runner is lost, the server must free its lease; if the server is lost, the runner must
+#: end. By the defaults of most systems both wait two hours. Only probes are set: a limit on unread data would end a
+#: slow reader too.
 _PROBES = {"keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3"}
 APPLICATION_NAME = "cdc-toolkit"
 _CONNECT_SECONDS = "10"
-_HAS_TRANSACTION_TIMEOUT = 170000  # unknown to older servers, which then refuse the connection
+_HAS_TRANSACTION_TIMEOUT = 170000  # older servers do not know it and refuse the connection
 
 
 def connect(config: Config, *, replication: bool = False) -> Connection:
     """Open an autocommit session with all settings pinned.
 
     Args:
-        config: where to connect; libpq does all of it (conninfo, services, PG* variables, pgpass).
-        replication: a session that takes replication commands too (`replication=database`).
+        config: where to connect; libpq resolves it (conninfo, services, PG* variables, pgpass).
+        replication: open a session that accepts replication commands too (`replication=database`).
 
     Raises:
         ConfigError: the conninfo itself is malformed.
-        SourceUnavailable: no connection; one line that names server, cause and remedy, never the password.
+        SourceUnavailable: no connection; the message names server, cause and remedy, never the password.
         PreflightFailed: schema `cdc` has an object of another role that is not a superuser.
     """
     conninfo = pinned_conninfo(config, replication=replication)
@@ -65,7 +66,7 @@ def connect(config: Config, *, replication: bool = False) -> Connection:
         connection: Connection = psycopg.connect(conninfo, autocommit=True)
     except psycopg.OperationalError as error:
         raise SourceUnavailable(_reason(config, error)) from None
-    connection.prepare_threshold = None  # a prepared statement goes stale at the user's DDL
+    connection.prepare_threshold = None  # a prepared statement becomes invalid after DDL of the user
     if connection.info.server_version >= _HAS_TRANSACTION_TIMEOUT:
         connection.execute("set transaction_timeout = 0")
     if not replication:
@@ -85,7 +86,7 @@ def _require_own_schema(connection: Connection) -> None:
 
 
 def pinned_conninfo(config: Config, *, replication: bool = False) -> str:
-    """The configured conninfo with the pinned settings added to its `options`.
+    """Return the configured conninfo with the pinned settings added to its `options`.
 
     Raises:
         ConfigError: malformed conninfo.
@@ -94,9 +95,9 @@ def pinned_conninfo(config: Config, *, replication: bool = False) -> str:
     options = " ".join(
         part
         for part in (
-            *(f"-c tcp_{name}={value}" for name, value in _PROBES.items()),  # first: what is configured wins
+            *(f"-c tcp_{name}={value}" for name, value in _PROBES.items()),  # first: configured values override them
             str(given.get("options") or os.environ.get("PGOPTIONS", "")),
-            *(f"-c {name}={_escape(value)}" for name, value in PINNED),  # last: later ones win
+            *(f"-c {name}={_escape(value)}" for name, value in PINNED),  # last: later values win
         )
         if part
     )
@@ -114,20 +115,23 @@ def pinned_conninfo(config: Config, *, replication: bool = False) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """What the server or libpq said, on one line."""
+    """Return the message of the server or of libpq on one line."""
     diagnosis = getattr(error, "diag", None)
     text = getattr(diagnosis, "message_primary", None) or str(error)
     return re.sub(r"\s*\n\s*", "; ", text.strip())
 
 
 def dropped_object(error: BaseException) -> str | None:
-    """Give the server's message if it misses a table, a function or a schema; None for other errors."""
+    """Return the server's message if a table, a function or a schema is missing; None for other errors."""
     missing = psycopg.errors.UndefinedTable | psycopg.errors.UndefinedFunction | psycopg.errors.InvalidSchemaName
     return one_line(error) if isinstance(error, missing) else None
 
 
 def unread(error: BaseException) -> str:
-    """Why a table cannot be read. To plan a SELECT the server reads its index expressions too, under no search_path."""
+    """Explain why a table cannot be read.
+
+    To plan a SELECT the server also reads index expressions of the table, with an empty search_path.
+    """
     unnamed = isinstance(error, psycopg.errors.UndefinedFunction | psycopg.errors.UndefinedTable)
     remedy = "; name its schema where it is called, or run: alter function ... set search_path = ..." * unnamed
     return one_line(error) + remedy
@@ -137,14 +141,14 @@ def _parse(config: Config) -> dict[str, Any]:
     try:
         return dict(conninfo_to_dict(config.source.conninfo))
     except psycopg.ProgrammingError:
-        # libpq's own message may quote the part that it could not read, and that may be a password
+        # The message of libpq may quote the part that it could not read, and that may be a password.
         raise ConfigError(
             "[source] conninfo is malformed: expected libpq's key=value pairs, a postgresql:// URI or service=NAME"
         ) from None
 
 
 def _escape(value: str) -> str:
-    """One value inside libpq's `options`: blanks and backslashes take a backslash."""
+    """Escape one value of libpq's `options`: blanks and backslashes take a backslash."""
     return re.sub(r"([\\ ])", r"\\\1", value)
 
 

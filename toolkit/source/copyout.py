@@ -1,4 +1,4 @@
-"""Rows of a COPY ... TO STDOUT as fast as libpq hands them over."""
+"""Read rows of a COPY ... TO STDOUT as fast as libpq returns them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from psycopg import pq
 from toolkit.source.connection import Connection
 
 _BLOCK_BYTES = 4 << 20
-_WAIT_SECONDS = 1.0  # so that Ctrl-C is heard while the server is still decoding
+_WAIT_SECONDS = 1.0  # Ctrl-C must work while the server is still decoding
 
 
 def copy_blocks(conn: Connection, statement: str, block_bytes: int = _BLOCK_BYTES) -> Iterator[list[bytes]]:
     """Run a COPY and yield lists of its messages, about `block_bytes` together. The server sends one message a row.
 
-    `psycopg.Copy` takes one trip through the event loop per message; this loop empties libpq's buffer first.
+    `psycopg.Copy` runs its event loop once per message; this loop empties libpq's buffer first.
 
     Raises:
-        psycopg.Error: what the server said, also in the middle.
+        psycopg.Error: an error of the server, also after the first rows.
     """
     pgconn = conn.pgconn
     with conn.cursor() as cursor, cursor.copy(statement):
@@ -46,7 +46,7 @@ def copy_blocks(conn: Connection, statement: str, block_bytes: int = _BLOCK_BYTE
 
 
 def arrives(pgconn: pq.abc.PGconn) -> bool:
-    """Wait a second for input, and take it."""
+    """Wait up to a second for input, and read it."""
     if not select.select([pgconn.socket], [], [], _WAIT_SECONDS)[0]:
         return False
     pgconn.consume_input()
@@ -54,14 +54,14 @@ def arrives(pgconn: pq.abc.PGconn) -> bool:
 
 
 def next_result(pgconn: pq.abc.PGconn) -> pq.abc.PGresult | None:
-    """Wait for a result. libpq's own waiting would stop all threads of this process, and Ctrl-C."""
+    """Wait for a result. libpq's own wait would block all threads of this process, and Ctrl-C."""
     while pgconn.is_busy():
         arrives(pgconn)
     return pgconn.get_result()
 
 
 def _finish(conn: Connection) -> None:
-    """Take the final results, so that the session is idle again."""
+    """Read the final results, so that the session is idle again."""
     failure: psycopg.Error | None = None
     while (result := next_result(conn.pgconn)) is not None:
         if result.status == pq.ExecStatus.FATAL_ERROR and failure is None:

@@ -1,4 +1,4 @@
-"""COPY's text form as cells, without a parser where there is nothing to parse."""
+"""Split COPY's text form into cells, and parse only cells with escapes."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _TAB, _NEWLINE, _BACKSLASH, _N = 9, 10, 92, 78
-#: What COPY writes for characters that it escapes; the backslash itself comes first and last.
+#: The escapes of COPY; the backslash itself is replaced before and after them.
 _ESCAPES = (("\\n", "\n"), ("\\t", "\t"), ("\\r", "\r"), ("\\b", "\b"), ("\\f", "\f"), ("\\v", "\v"))
-_HELD = "\0"  # stands for a backslash meanwhile; never inside a PostgreSQL text
+_HELD = "\0"  # replaces a backslash in between; never inside a PostgreSQL text
 _NULL = b"\0N"  # never inside a PostgreSQL text
 _HELD_BYTE = b"\xff"  # the same among bytes; never inside UTF-8
-#: Above this a block is one huge row or a few: taken cell by cell, it needs a third of the memory.
+#: A larger block contains one or a few huge rows. It is read cell by cell, which needs a third of the memory.
 _LARGE_BYTES = 32 << 20
 
 Bytes = npt.NDArray[np.uint8]
 
-# Arrays are made from buffers: `pa.array` imports pandas, which costs a process a second.
+# Arrays are made from buffers: `pa.array` imports pandas, which takes a second in each process.
 
 
 def cells(lines: list[bytes]) -> pa.StringArray:
-    """All cells of COPY text lines, row by row, unescaped. Empties `lines`, so that huge ones are not held twice.
+    """Return all cells of COPY text lines, row by row, unescaped.
 
-    Tabs and newlines in values are always escaped, so each raw one ends a cell: a table of strings needs no parser.
+    `lines` is emptied, so huge ones are not held twice. Tabs and newlines in values are always escaped, so each raw one
+    ends a cell, and a table of strings needs no parser.
     """
     if sum(map(len, lines)) > _LARGE_BYTES:
         return _one_by_one(lines)
@@ -80,7 +81,7 @@ def _unescape(array: pa.StringArray) -> pa.StringArray:
 
 
 def _one_by_one(lines: list[bytes]) -> pa.StringArray:
-    """The same for huge rows, each freed as soon as its cells are out."""
+    """Do the same for huge rows; free each one when its cells are read."""
     found: list[bytes] = []
     valid: list[bool] = []
     lines.reverse()
@@ -99,7 +100,7 @@ def _one_by_one(lines: list[bytes]) -> pa.StringArray:
 def _plain(text: bytes) -> bytes:
     if b"\\" not in text:
         return text
-    # A value's own backslash is written twice: once those are aside, a single one begins an escape or NULL.
+    # A backslash of the value is written twice. When those are replaced, a single one starts an escape or NULL.
     text = text.replace(b"\\\\", _HELD_BYTE).replace(b"\\N", _NULL)
     for written, meant in _ESCAPES:
         text = text.replace(written.encode(), meant.encode())
@@ -107,12 +108,12 @@ def _plain(text: bytes) -> bytes:
 
 
 def numbers(kind: pa.DataType, values: npt.NDArray[Any]) -> pa.Array:
-    """An Arrow array of a NumPy one, without a copy."""
+    """Make an Arrow array of a NumPy one, without a copy."""
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
 def constant(kind: pa.DataType, value: int | str | list[int] | None, rows: int) -> pa.Array:
-    """The same value in every row."""
+    """Make an array with the same value in every row."""
     if value is None:
         return pa.nulls(rows, kind)
     if isinstance(value, int):

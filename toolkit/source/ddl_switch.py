@@ -1,4 +1,4 @@
-"""`cdc ddl pause` and `resume`: capture switched off for a while, and the gap that this makes."""
+"""Switch DDL capture off and on: `cdc ddl pause` and `cdc ddl resume`."""
 
 from __future__ import annotations
 
@@ -8,17 +8,23 @@ from toolkit.source.connection import Connection
 
 
 def pause(conn: Connection) -> bool:
-    """Stop reading catalogs in the user's DDL; each command still leaves a signed mark. False if it was paused."""
+    """Stop reading catalogs in the user's DDL, and return whether this call paused it.
+
+    Each command still leaves a signed mark. The result is False if capture was paused already.
+    """
     return _switch(conn, "select cdc.pause()")
 
 
 def resume(conn: Connection) -> bool:
-    """Capture again; what the tables are now goes into the log. False if it was not paused."""
+    """Capture again, and return whether this call resumed it.
+
+    The current schema of the tables is written into the log. The result is False if capture was not paused.
+    """
     return _switch(conn, "select cdc.resume()")
 
 
 def paused(conn: Connection) -> bool:
-    """Whether capture is paused for everybody."""
+    """Return whether capture is paused for all sessions."""
     row = conn.execute("select exists (select from cdc.settings as s where s.name = 'paused')").fetchone()
     return bool(row and row[0])
 

@@ -7,7 +7,7 @@ from toolkit.values.config import Config
 
 
 def by_ticks(conn: Connection, config: Config) -> bool:
-    """Say whether the change log is drained by ticks and there is no slot at all."""
+    """Return whether the change log is drained by ticks and there is no slot at all."""
     if not config.uses_change_log or config.source.change_log_drain == "slot":
         return False
     if config.source.change_log_drain == "tick":

@@ -1,8 +1,8 @@
-"""Cuts without a slot: a REPEATABLE READ transaction that shows exactly the commits below some LSN.
+"""Make cuts without a slot: a REPEATABLE READ transaction that shows exactly the commits below some LSN.
 
-A snapshot together with an LSN read beside it is no cut: a transaction may be visible while one with a lower commit LSN
-is not. So the stream decides: every transaction still in the slot is looked up in the snapshot, and the snapshot is
-taken again until all visible ones come before all others.
+A snapshot and an LSN that is read separately are not a cut: a transaction may be visible while one with a lower commit
+LSN is not. The stream therefore decides. Every transaction that is still in the slot is looked up in the snapshot, and
+a new snapshot is taken until all visible transactions come before all others.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from toolkit.values.errors import SlotError
 from toolkit.values.lsn import Lsn
 from toolkit.values.visibility import Visibility, full_xid
 
-#: Transactions younger than this end before anybody would choose another way.
+#: Transactions younger than this usually end before another method would pay off.
 _PATIENCE = 2.0
 _BETWEEN = 0.02
 
@@ -38,9 +38,9 @@ class Commit:
 
 
 def slot_at_once(source: Source) -> bool:
-    """Say whether a temporary slot is free and its creation would not wait for a transaction of some age."""
+    """Return whether a temporary slot is free and its creation would not wait for a long transaction."""
     if source.by_ticks:
-        return True  # there is none, and a tick waits for no transaction
+        return True  # a tick needs no slot and waits for no transaction
     free, oldest = source.conn.execute(resources.load("introspect/room")).fetchall()[0]
     return bool(free) and (oldest is None or oldest < _PATIENCE)
 
@@ -54,15 +54,15 @@ def without_slot(
 ) -> Lsn:
     """Open a snapshot in the source's session that shows exactly the transactions with `commit_lsn` below L.
 
-    It ends with `stack`.
+    The snapshot ends with `stack`.
 
     Args:
-        drained: the ledger's position; nothing below it is in the stream any more.
-        unseen: xids that the log holds already and a snapshot does not show. Such a one waits for a synchronous
-            standby: its row is in the stream before anybody sees it.
+        drained: the ledger's position; the stream contains nothing below it.
+        unseen: xids that the log holds already and a snapshot does not show. Such a transaction waits for a synchronous
+            standby: its rows are in the stream before any session sees them.
 
     Raises:
-        SlotError: no such snapshot in `[check] cut_seconds`; the message says what stood in the way.
+        SlotError: no such snapshot in `[check] cut_seconds`; the message says what prevented it.
     """
     config, conn = source.config, source.conn
     deadline = time.monotonic() + config.check.cut_seconds
@@ -92,13 +92,13 @@ def without_slot(
 
 
 def oldest_writer(conn: Connection) -> datetime | None:
-    """When the oldest running transaction with an id began; now if there is none, None if it cannot be told."""
+    """Read the start of the oldest running transaction with an id; now if there is none, None if it is hidden."""
     row = conn.execute(resources.load("introspect/oldest_writer")).fetchone()
     return None if row is None else row[0]
 
 
 def position(seen: Visibility, stream: Collection[Commit], drained: Lsn) -> Lsn | None:
-    """The L below which exactly the visible transactions committed; None when they do not come first."""
+    """Return the L below which exactly the visible transactions committed; None if they do not come first."""
     last = max((c.end_lsn for c in stream if seen.sees(c.xid)), default=drained)
     if any(c.commit_lsn < last for c in stream if not seen.sees(c.xid)):
         return None
@@ -106,7 +106,7 @@ def position(seen: Visibility, stream: Collection[Commit], drained: Lsn) -> Lsn 
 
 
 def commits(conn: Connection, config: Config, upto: Lsn, near_xid: int) -> tuple[Commit, ...]:
-    """The transactions that the slot holds, up to an LSN, in the order of their commits. `near_xid`: for `full_xid`."""
+    """Read the transactions that the slot holds, up to an LSN, in commit order. `near_xid`: for `full_xid`."""
     rows = conn.execute(
         resources.load("parity/commits"),
         {
@@ -128,7 +128,7 @@ def commits(conn: Connection, config: Config, upto: Lsn, near_xid: int) -> tuple
 
 
 def holders(conn: Connection, relid: int) -> str:
-    """Who keeps readers of a table waiting, in words."""
+    """Describe the sessions that block readers of a table."""
     rows = conn.execute(resources.load("introspect/holders"), {"relid": relid}).fetchall()
     return ", ".join(f"pid {pid} ({application or state}, {seconds} s)" for pid, state, application, seconds in rows)
 

@@ -1,4 +1,4 @@
-"""What watches over capture itself: triggers for what fires no event trigger, and the state of the event triggers."""
+"""Guard capture itself: triggers for what fires no event trigger, and the state of the event triggers."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _STATEMENTS = (
 
 @cache
 def version() -> str:
-    """Give a digest of the objects that this version of the toolkit puts on a source."""
+    """Return a digest of the objects that this version of the toolkit installs on a source."""
     return hashlib.sha256("\0".join(map(resources.load, _STATEMENTS)).encode()).hexdigest()
 
 
 def of_another_version(conn: Connection) -> bool:
-    """Say whether the `cdc init` of another version of the toolkit has installed capture."""
+    """Return whether `cdc init` of another version of the toolkit has installed capture."""
     row = conn.execute(
         "select convert_from(s.value, 'UTF8') from cdc.settings as s where s.name = 'version'"
     ).fetchone()
@@ -53,18 +53,18 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class CaptureState:
-    """The event triggers: `state` differs when one was altered, `standing` when all are on."""
+    """The event triggers: `state` changes when one is altered, `standing` means that all are on."""
 
     state: str
     standing: bool
     paused: bool
-    intact: bool = True  # the functions are those that `cdc init` has put there
-    absent: bool = False  # there is none: the role might not create them
-    settings: str = "[]"  # of roles and databases, that switch it off
+    intact: bool = True  # the functions are those that `cdc init` installed
+    absent: bool = False  # there is none: the role may not create them
+    settings: str = "[]"  # settings of roles and databases that switch it off
 
 
 def capture_state(conn: Connection) -> CaptureState:
-    """How capture stands in the snapshot of `conn`."""
+    """Read the state of capture in the snapshot of `conn`."""
     with conn.cursor(row_factory=dict_row) as cursor:
         row = cursor.execute(resources.load("introspect/capture")).fetchone()
     assert row is not None
@@ -72,7 +72,7 @@ def capture_state(conn: Connection) -> CaptureState:
 
 
 def faults(conn: Connection) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """The event triggers and the functions that are not as `cdc init` has put them there, each with what was found."""
+    """Find event triggers and functions that differ from those `cdc init` installed, each with what was found."""
     found = conn.execute(resources.load("introspect/event_triggers")).fetchall()
     triggers = [(f"event trigger {name}", what) for name, what in found]
     functions = []
@@ -88,7 +88,7 @@ def faults(conn: Connection) -> tuple[list[tuple[str, str]], list[tuple[str, str
 
 
 def _functions(value: bytes | None) -> dict[str, str]:
-    """What `cdc.fingerprint` tells of each function; nothing where an older version or somebody else wrote it."""
+    """Parse a value of `cdc.fingerprint`; empty if an older version or another program wrote it."""
     try:
         told = json.loads(value or b"{}")
     except ValueError:
@@ -97,16 +97,16 @@ def _functions(value: bytes | None) -> dict[str, str]:
 
 
 def unguarded(conn: Connection, also: Iterable[int] = ()) -> tuple[Partition, ...]:
-    """Partitions without their trigger, and those of `also` as they stand now."""
+    """Read the partitions without their trigger, and the current state of those in `also`."""
     with conn.cursor(row_factory=dict_row) as cursor:
         rows = cursor.execute(resources.load("introspect/unguarded"), {"also": list(also)}).fetchall()
     return tuple(Partition(**(row | {"roots": tuple(row["roots"])})) for row in rows)
 
 
 def guard(conn: Connection) -> tuple[int, ...]:
-    """Put the trigger on partitions that came past the event triggers; the relids of those that had none.
+    """Create the trigger on partitions that the event triggers missed; return the relids of those without one.
 
-    A partition whose lock is not to be had at once is left to the next drain.
+    A partition that cannot be locked at once is left to the next drain.
     """
     missing = unguarded(conn)
     for partition in missing:

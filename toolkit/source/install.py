@@ -1,4 +1,4 @@
-"""The toolkit's objects on the source: schema `cdc`, event triggers and its own publication."""
+"""Install the toolkit's objects on the source: schema `cdc`, event triggers and its own publication."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def install_sql(
     ticks: bool = False,
     event_triggers: bool = True,
 ) -> str:
-    """All that `cdc init` runs on the source, as one script: its objects, then the triggers, table by table.
+    """Return everything that `cdc init` runs on the source, as one script: objects, then triggers by table.
 
     Args:
-        config: names of publications and tables.
+        config: has the names of publications and tables.
         tables: the selected ones (`catalog.selected_tables`).
-        publication: its own, if it is there already; tables are only ever added to it.
-        ticks: there is no slot, so no publication either; the change log holds the DDL messages too.
-        event_triggers: whether the role may create them; without them DDL is found by the catalog comparison alone.
+        publication: the toolkit's own, if it exists already; tables are only ever added to it.
+        ticks: there is no slot, so there is no publication either; the change log contains the DDL messages too.
+        event_triggers: whether the role may create them; without them only the catalog comparison finds DDL.
     """
     triggers = change_log.trigger_sql(config, tables).values()
     objects = objects_sql(config, tables, publication, ticks=ticks, event_triggers=event_triggers)
@@ -52,7 +52,7 @@ def objects_sql(
     ticks: bool,
     event_triggers: bool,
 ) -> str:
-    """What `install_sql` runs first, in one transaction: schema `cdc`, event triggers, publication."""
+    """Return what `install_sql` runs first, in one transaction: schema `cdc`, event triggers, publication."""
     names = "'" + json.dumps(config.source.publications).replace("'", "''") + "'"
     files = [file for file in _FILES if event_triggers or file != _EVENT_TRIGGERS]
     values = {"publications": names, "ignored": "'" + ",".join(config.ddl.ignore) + "'", "sql": f"'{config.ddl.sql}'"}
@@ -65,18 +65,19 @@ def objects_sql(
         parts += [f"{statement};\n" for statement in _publication_sql(config, tables, publication)]
     parts.append(_new_tables_sql(config, ticks=ticks))
     parts.append(_version_sql())
-    parts.append(resources.load("install/45_seal"))  # of all functions, those of the change log too
+    parts.append(resources.load("install/45_seal"))  # covers all functions, including those of the change log
     return "\n".join(parts)
 
 
 def install(conn: Connection, config: Config) -> None:
-    """Create or update everything. Idempotent: the key and other people's tables stay.
+    """Create or update all objects. Idempotent: the key and the tables of the user stay.
 
-    The objects are made in one transaction; triggers of the change log follow table by table, so that nobody waits for
-    two tables at once. Where one cannot have them, what this call has put on the source is taken away again.
+    The objects are created in one transaction. Triggers of the change log follow table by table, so no session waits
+    for two tables at once. If a table cannot have its triggers, everything that this call created on the source is
+    removed again.
 
     Raises:
-        PreflightFailed: the role may not do it, or the publications would not send all of a table.
+        PreflightFailed: the role lacks the rights, or the publications would not send all of a table.
         LockTimeout: another session held a table for too long.
     """
     tables = catalog.selected_tables(conn, config)
@@ -101,7 +102,7 @@ def install(conn: Connection, config: Config) -> None:
         except psycopg.errors.InsufficientPrivilege:
             if catalog.is_superuser(conn):
                 raise
-            # Some services let other roles create event triggers too, so it is tried before it is done without.
+            # Some services let roles without superuser rights create event triggers, so they are tried first.
             _locked(conn, config, "installing capture", script(False), whole)
         guard.guard(conn)
     except psycopg.errors.InsufficientPrivilege as error:
@@ -124,12 +125,12 @@ def install(conn: Connection, config: Config) -> None:
 
 
 def uninstall(conn: Connection, config: Config) -> None:
-    """Remove slot, publication, event triggers and schema. What is gone already is no error.
+    """Remove slot, publication, event triggers and schema. A missing object is no error.
 
-    A publication that was there before `cdc init` stays, with the tables that were added to it.
+    A publication that existed before `cdc init` stays, with the tables that were added to it.
 
     Raises:
-        SlotError: the slot is in use, or not this toolkit's.
+        SlotError: the slot is in use, or is not one of this toolkit.
     """
     from toolkit.source import slot
 
@@ -151,7 +152,7 @@ def _remove(conn: Connection, config: Config) -> None:
 
 
 def _take_back(conn: Connection, config: Config, relids: Iterable[int], *, whole: bool) -> None:
-    """Take the triggers of these tables off again, and all else if it was not there before."""
+    """Drop the triggers of these tables again, and everything else if it did not exist before."""
     try:
         if whole:
             _remove(conn, config)
@@ -162,10 +163,10 @@ def _take_back(conn: Connection, config: Config, relids: Iterable[int], *, whole
 
 
 def _locked(conn: Connection, config: Config, what: str, script: str, then: Callable[[], None] | None = None) -> None:
-    """Run DDL, and a look at what it made, in one transaction that asks for the locks of one table at most.
+    """Run DDL, and a check of its result, in one transaction that locks at most one table.
 
     Raises:
-        LockTimeout: in all of `[snapshot] lock_seconds` the locks were not to be had; names who held them.
+        LockTimeout: the locks were not free within `[snapshot] lock_seconds`; names the sessions that held them.
     """
 
     def change() -> None:
@@ -180,7 +181,7 @@ def _locked(conn: Connection, config: Config, what: str, script: str, then: Call
 def _publication_sql(
     config: Config, tables: Sequence[TableVersion], state: catalog.PublicationState | None
 ) -> list[str]:
-    """Statements that make the toolkit's own publication hold the named tables. A partition comes with its root."""
+    """Return statements that add the named tables to the toolkit's own publication. A root brings its partitions."""
     source = config.source
     if source.own is None:
         return []
@@ -216,7 +217,7 @@ def _publication_sql(
 
 
 def _require_kept_out(config: Config, state: catalog.PublicationState) -> None:
-    """Refuse to leave tables out of a schema that the publication has whole: it would bring them all the same."""
+    """Refuse to exclude tables of a schema that the publication contains whole: it would publish them anyway."""
     source = config.source
     for pattern in source.exclude if source.new_tables == "publish" else ():
         for schema in sorted(state.schemas):
@@ -229,7 +230,7 @@ def _require_kept_out(config: Config, state: catalog.PublicationState) -> None:
 
 
 def _new_tables_sql(config: Config, *, ticks: bool) -> str:
-    """The note by which `cdc.publish_new` knows the tables to publish from their CREATE on."""
+    """Return the statement that records which new tables `cdc.publish_new` publishes at their CREATE."""
     source = config.source
     if source.new_tables != "publish" or source.own is None or source.capture != "slot" or ticks:
         return "delete from cdc.settings where name = 'new_tables';\n"
@@ -244,7 +245,7 @@ def _new_tables_sql(config: Config, *, ticks: bool) -> str:
 
 
 def _version_sql() -> str:
-    """The note by which a later command knows whether its own version was installed."""
+    """Return the statement that records the version, so a later command knows whether its own was installed."""
     return (
         f"insert into cdc.settings (name, value) values ('version', pg_catalog.convert_to('{guard.version()}', 'UTF8'))"
         " on conflict (name) do update set value = excluded.value"
@@ -253,7 +254,7 @@ def _version_sql() -> str:
 
 
 def _made(publication: str) -> str:
-    """A note that this very publication was made here: only such a one is dropped again."""
+    """Return a statement that records that `cdc init` created this publication; only such a one is dropped."""
     name = publication.replace("'", "''")
     return (
         "insert into cdc.settings (name, value) select 'made', pg_catalog.convert_to(p.oid::text, 'UTF8')"
@@ -263,7 +264,7 @@ def _made(publication: str) -> str:
 
 
 def _whole_schemas(config: Config, tables: Sequence[TableVersion]) -> list[str]:
-    """Schemas to publish whole, tables of the future too; of a pattern such as `*.*`, those that have a table."""
+    """Return schemas to publish whole, with future tables; for a pattern like `*.*`, those that have a table."""
     if not config.source.whole_schemas:
         return []
     whole = [pattern.removesuffix(".*") for pattern in config.source.tables if pattern.endswith(".*")]
@@ -272,7 +273,7 @@ def _whole_schemas(config: Config, tables: Sequence[TableVersion]) -> list[str]:
 
 
 def qualified_sql(schema: str, name: str) -> str:
-    """Schema and table, both quoted."""
+    """Return schema and table, both quoted."""
     return f"{quote_postgres(schema)}.{quote_postgres(name)}"
 
 

@@ -1,4 +1,4 @@
-"""Waiting for another session's lock: never without end, and afterwards it is known who held it."""
+"""Wait for the lock of another session for a limited time, and report which session held it."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class LockTimeout(CdcError):
 
 @contextmanager
 def waiting(conn: Connection, what: str, *, seconds: float) -> Iterator[None]:
-    """Bound every wait for a lock inside the block by `seconds`; whoever was waited for is in the refusal.
+    """Limit every wait for a lock inside the block to `seconds`; the error names the blocking sessions.
 
     Raises:
-        LockTimeout: names what was being done and the sessions waited for.
+        LockTimeout: names the action and the blocking sessions.
     """
     with _watching(conn) as watch:
         try:
@@ -43,7 +43,7 @@ def waiting(conn: Connection, what: str, *, seconds: float) -> Iterator[None]:
 
 
 def limit(conn: Connection, *, seconds: float) -> None:
-    """Bound every later wait for a lock in this session by `seconds`."""
+    """Limit every later wait for a lock in this session to `seconds`."""
     conn.execute(f"set lock_timeout = {int(seconds * 1000)}")
 
 
@@ -66,15 +66,15 @@ def brief_reading(conn: Connection, *, seconds: float) -> Iterator[None]:
 
 
 def insist(conn: Connection, what: str, change: Callable[[], object], *, seconds: float) -> None:
-    """Change one table in a transaction, in short waits of `seconds` together: nobody queues behind it for long.
+    """Change one table in a transaction, in short waits of `seconds` together, so the queue behind it stays short.
 
-    Each wait ends before the server looks for deadlocks, so that no transaction of the application is ever chosen as
-    the victim. Of several tables, writers that take them in another order would keep one lock from whoever holds the
-    other, in every attempt. An autovacuum gives way only to a wait that has looked for deadlocks: ours do so early
-    where the role may.
+    Each wait ends before the server looks for deadlocks, so it never chooses a transaction of the application as the
+    victim. Only one table is changed at a time. With several tables, writers that lock them in another order would hold
+    one while this session holds the other, in every attempt. An autovacuum yields only to a wait that has looked for
+    deadlocks. These waits therefore look early, if the role may set that.
 
     Raises:
-        LockTimeout: the lock was not to be had; names what was being done and the sessions waited for.
+        LockTimeout: the lock was not free in time; names the action and the blocking sessions.
     """
     attempts = max(3, int(seconds / _BELOW_DEADLOCK_TIMEOUT))
     with _watching(conn) as watch:
@@ -87,7 +87,7 @@ def insist(conn: Connection, what: str, change: Callable[[], object], *, seconds
             except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
                 if attempt == attempts:
                     raise watch.refusal(what, seconds) from None
-                watch.connected.wait(seconds)  # the next wait is looked at from its beginning
+                watch.connected.wait(seconds)  # watch the next wait from its start
                 if attempt <= _SHOWN:
                     _log.warning("lock not had, trying again", extra={"attempt": attempt, "holder": watch.seen})
 
@@ -106,7 +106,7 @@ def _bounded(conn: Connection, seconds: float) -> Iterator[None]:
 
 @contextmanager
 def _watching(conn: Connection) -> Iterator[_Watch]:
-    """A second session looks on: when the wait is over, the server no longer knows whom it was for."""
+    """Watch from a second session: when the wait is over, the server no longer knows which session caused it."""
     watch = _Watch(conn)
     watch.start()
     try:
@@ -116,14 +116,14 @@ def _watching(conn: Connection) -> Iterator[_Watch]:
 
 
 class _Watch:
-    """Looks on from a session of its own, which it opens only once the wait has lasted."""
+    """A watcher with a session of its own, which it opens only after the wait has lasted for a while."""
 
     def __init__(self, conn: Connection) -> None:
         self.seen = ""
         self._pid = conn.info.backend_pid
         self._dsn = conn.info.dsn
         self._password = conn.info.password
-        self.connected = threading.Event()  # or it never will be
+        self.connected = threading.Event()  # connected, or failed to connect
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
 
@@ -156,7 +156,7 @@ class _Watch:
                     if self._over.wait(_LOOK_SECONDS):
                         return
         except psycopg.Error:
-            return  # it only makes a better message
+            return  # it only improves the message
         finally:
             self.connected.set()
 

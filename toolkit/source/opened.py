@@ -1,4 +1,4 @@
-"""Open the source once for a command: its session, and what the command asks of it more than once."""
+"""Open the source once for a command: its session, and facts that the command reads more than once."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class Source:
 
     @cached_property
     def by_ticks(self) -> bool:
-        """Whether the change log is drained by ticks and there is no slot at all."""
+        """Return whether the change log is drained by ticks and there is no slot at all."""
         return drain_mode.by_ticks(self.conn, self.config)
 
     @cached_property
     def slot(self) -> SlotState | None:
-        """The configured slot as this command found it; None if it does not exist."""
+        """Return the configured slot as this command found it; None if it does not exist."""
         return slot.read_slot(self.conn, self.config.source.slot)
 
     @contextmanager
     def another(self) -> Iterator[Connection]:
-        """Open a further session, for what the first one cannot see or do in its transaction."""
+        """Open a further session, for work that the first one cannot see or do in its transaction."""
         with connect(self.config) as conn:
             yield conn
 

@@ -1,7 +1,7 @@
-"""Refuse to plan a query on a table where the server could run code of another role for it.
+"""Refuse to plan a query on a table if the server could run code of another role for it.
 
 The planner runs functions of constant arguments that it finds in index expressions, in statistics and in partition
-keys, as the role of the session. A read-only transaction does not keep COPY TO PROGRAM from them.
+keys, as the role of the session. A read-only transaction does not prevent them from running COPY TO PROGRAM.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from toolkit.source.connection import Connection
 from toolkit.values.errors import CdcError
 from toolkit.values.resources import load
 
-#: By session, a second one: a snapshot shows the catalogs as they were, and the planner uses them as they are.
+#: A second session for each session: the first one's snapshot shows former catalogs, but the planner uses the current
+#: ones.
 _seconds: weakref.WeakKeyDictionary[Connection, Connection] = weakref.WeakKeyDictionary()
 
 
@@ -24,7 +25,7 @@ class OwnersCode(CdcError):
 
 
 def refuse(conn: Connection, relid: int, table: str) -> None:
-    """Look at the table as the next statement of `conn` will find it.
+    """Check the table in the state in which the next statement of `conn` finds it.
 
     Raises:
         OwnersCode: names the object, the code and its owner.

@@ -1,4 +1,4 @@
-"""Read the slot into a spool on disk: by one bounded peek, or by streaming. Nothing is consumed by it."""
+"""Read the slot into a spool on disk, by one bounded peek or by streaming. Nothing is consumed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SIGNATURE = b"PGCOPY\n\xff\r\n\0"
 _FILE_HEADER = 19  # signature (11), flags (4), length of the extension (4); COPY sends it with the first row
 _TRAILER = b"\xff\xff"
 _LSN = re.compile(r"(?<![0-9A-Za-z_])[0-9A-F]{1,8}/[0-9A-F]{1,8}(?![0-9A-Za-z_])")
-_WORDS = re.compile(r"[a-z0-9_]+")  # what the name of a slot, and of the plugin, is made of
+_WORDS = re.compile(r"[a-z0-9_]+")  # characters in the names of slots and of the plugin
 
 
 def peek(
@@ -41,16 +41,16 @@ def peek(
 
     Args:
         upto: at most the WAL flush position.
-        max_changes: stop after the transaction in which that many messages are reached.
-        binary: values as their types send them, which may be shorter than text. Nothing here can decode them.
+        max_changes: stop after the transaction that reaches this number of messages.
+        binary: read values in binary form, which may be shorter than text. This package cannot decode them.
 
-    Of logical messages that this source has not signed only the prefix and a hash come. Memory stays bounded here; the
+    Only the prefix and a hash of a logical message that this source has not signed are read. Memory use is bounded; the
     server keeps its result in temporary files until it is sent.
 
     Raises:
         SlotError: the slot is in use, lost or missing.
         PreflightFailed: the publication did not exist at a position of the log.
-        ServerFull: the server has no room for what it decodes; a smaller `max_changes` may have.
+        ServerFull: the server has no room for the decoded changes; a smaller `max_changes` may help.
         SourceUnavailable: the connection broke.
         UnreadableChange: the server cannot send one of the changes.
     """
@@ -62,7 +62,7 @@ def peek(
 def stream(conn: Connection, config: Config, *, upto: Lsn, max_changes: int | None, directory: Path) -> Spool:
     """Read what `peek` reads, byte for byte, without temporary files on the server.
 
-    A foreign logical message crosses the network whole here, and the largest one is held in memory once.
+    A logical message of another program crosses the network whole, and the largest one is held in memory once.
 
     Raises:
         CdcError: as `peek`.
@@ -75,7 +75,7 @@ def stream(conn: Connection, config: Config, *, upto: Lsn, max_changes: int | No
 
 
 def try_peek(conn: Connection, config: Config, upto: Lsn) -> None:
-    """Let the server decode what `peek` would read, and throw it away.
+    """Let the server decode what `peek` would read, and discard the result.
 
     Raises:
         CdcError: as `peek`.
@@ -90,7 +90,7 @@ def try_peek(conn: Connection, config: Config, upto: Lsn) -> None:
 
 
 def has_message(conn: Connection, config: Config, text: str, *, upto: Lsn) -> bool:
-    """Whether the slot holds a logical message with `text` in it, of a transaction with `end_lsn <= upto`.
+    """Return whether the slot holds a logical message with `text`, of a transaction with `end_lsn <= upto`.
 
     Raises:
         CdcError: as `peek`.
@@ -121,7 +121,7 @@ def _refusals(conn: Connection, config: Config) -> Iterator[None]:
             f"reading slot {config.source.slot!r}: {one_line(error)}; start a new log with `cdc init --new-generation`"
         ) from None
     except psycopg.errors.UndefinedObject as error:
-        if slot.read_slot(conn, config.source.slot) is not None:  # then it is a publication that is missing
+        if slot.read_slot(conn, config.source.slot) is not None:  # then a publication is missing
             raise PreflightFailed(
                 f"reading slot {config.source.slot!r}: {one_line(error)} at a position of the log that is still to be"
                 " read; start a new log with `cdc init --new-generation`"
@@ -154,7 +154,7 @@ def _copy(remedy: str) -> str:
 
 
 def _unreadable(config: Config, error: psycopg.Error, what: str, first: str) -> UnreadableChange:
-    """What stops the server's own decoding, with the position that it says."""
+    """Make the error for a change that the server cannot decode, with the position that the server reports."""
     lsn = position_said(error.diag.context, config.source.slot)
     way = "start a new log with `cdc init --new-generation`"
     if lsn is not None:
@@ -167,10 +167,10 @@ def _unreadable(config: Config, error: psycopg.Error, what: str, first: str) -> 
 
 
 def position_said(context: str | None, name: str) -> Lsn | None:
-    """Give the LSN in the context of an error of logical decoding; None if there is none.
+    """Return the LSN in the context of an error of logical decoding; None if there is none.
 
-    The server writes that line in the language of its `lc_messages`, which only a superuser may set. Whatever the
-    language, it holds the slot's name, the plugin's and the LSN, so these are looked for and no words.
+    The server writes that line in the language of its `lc_messages`, which only a superuser may set. In every language
+    it contains the names of the slot and the plugin, and the LSN. The search uses these and no words.
     """
     for line in (context or "").splitlines():
         found = _LSN.findall(line)
@@ -192,7 +192,7 @@ def _query(config: Config, upto: Lsn, max_changes: int | None, binary: bool) -> 
 
 
 def _rows(conn: Connection, statement: str) -> Iterator[list[bytes]]:
-    """Rows of a COPY BINARY without its file header and trailer."""
+    """Yield rows of a COPY BINARY without its file header and trailer."""
     first = True
     ended = False
     for messages in copy_blocks(conn, statement):
@@ -212,13 +212,13 @@ def _rows(conn: Connection, statement: str) -> Iterator[list[bytes]]:
 
 
 def _spool(blocks: Iterable[list[bytes]], upto: Lsn, max_changes: int | None, directory: Path) -> Spool:
-    """Write rows back to back."""
+    """Write rows one after the other."""
     path = directory / f"peek-{Lsn(upto).tag}.spool"
     lengths = [np.zeros(0, np.int64)]
     with (
         progress.stage("reading the slot", "messages") as stage,
         path.open("wb") as file,
-    ):  # buffered: a raw write may take only a part and say so by a number
+    ):  # buffered: a raw write may write only a part, which its result shows
         for rows in blocks:
             sizes = np.fromiter(map(len, rows), np.int64, len(rows))
             if sizes.size and int(sizes.min()) < ROW_HEADER:

@@ -1,4 +1,4 @@
-"""Everything about the source that stops capture or will hurt later, each with its remedy. Reads only."""
+"""Find everything about the source that prevents capture or will cause trouble later, with its remedy. Reads only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is or will be wrong. `refusal` is what `require` raises for it."""
+    """One thing that is or will be wrong. `refusal` is the error that `require` raises for it."""
 
     level: Literal["error", "warning"]
     what: str
@@ -35,7 +35,7 @@ class Finding:
 
 
 def preflight(conn: Connection, config: Config) -> tuple[Finding, ...]:
-    """Look at server, role, slot, publication and every selected table. Errors come first."""
+    """Check server, role, slot, publication and every selected table. Errors come first."""
     ticks = change_log.by_ticks(conn, config)
     found = [*_server(conn, ticks), *_tables(conn, config, ticks), *_capture(conn, config)]
     long = change_log.health(conn) if config.uses_change_log else ()
@@ -57,7 +57,7 @@ def require(conn: Connection, config: Config) -> None:
 
 
 def keyless_remedy(relation: catalog.Relation) -> str:
-    """Give every way to capture a table without a usable replica identity, or to leave it out on purpose."""
+    """Return the ways to capture a table without a usable replica identity, or to exclude it explicitly."""
     name = relation.identifier
     return (
         f'add a primary key, or run: alter table {name} replica identity full; or set capture = "change_log" in'
@@ -66,7 +66,7 @@ def keyless_remedy(relation: catalog.Relation) -> str:
 
 
 def outside(conn: Connection) -> dict[str, int]:
-    """How many things of each kind this database has that give no event."""
+    """Count the objects of this database that produce no event, by kind."""
     return {kind: count for kind, count in conn.execute(resources.load("introspect/outside")).fetchall()}
 
 
@@ -134,16 +134,16 @@ def _server(conn: Connection, ticks: bool) -> Iterator[Finding]:
 
 
 def fills_with_null(version: int) -> bool:
-    """Whether pgoutput of that server_version_num drops missing values from old images: 15.0 to 15.5, 16.0 and 16.1.
+    """Return whether pgoutput of this version drops missing values from old images: 15.0 to 15.5, 16.0 and 16.1.
 
-    The release notes of 15.6 and of 16.2 (both of 2024-02-08): "Ensure that column default values are correctly
-    transmitted by the pgoutput logical replication plugin".
+    `version` is server_version_num. The release notes of 15.6 and of 16.2 (both of 2024-02-08): "Ensure that column
+    default values are correctly transmitted by the pgoutput logical replication plugin".
     """
     return 150000 <= version < 150006 or 160000 <= version < 160002
 
 
 def triggers_stand(conn: Connection) -> bool:
-    """Whether the toolkit's event triggers are there."""
+    """Return whether the toolkit's event triggers exist."""
     row = conn.execute(
         "select pg_catalog.count(*) = 3 from pg_catalog.pg_event_trigger where evtname like '\\_cdc\\_0\\_%'"
     ).fetchone()
@@ -275,7 +275,7 @@ def _publications(conn: Connection, config: Config) -> Iterator[Finding]:
 
 
 def _own(conn: Connection, config: Config, published: tuple[TableVersion, ...]) -> Iterator[Finding]:
-    """What somebody has put into the toolkit's own publication that `cdc init` would not."""
+    """Find tables that others added to the toolkit's own publication and `cdc init` would not."""
     own = catalog.own_publication(conn, config)
     for table in published if own is not None else ():
         assert own is not None
@@ -297,7 +297,7 @@ def _own(conn: Connection, config: Config, published: tuple[TableVersion, ...]) 
 
 
 def _readable(conn: Connection) -> bool:
-    """Whether capture is installed and this role may look at it; whoever needs the signing key says so."""
+    """Return whether capture is installed and this role may read it; code that needs the signing key reports that."""
     row = conn.execute(
         "select pg_catalog.has_schema_privilege(c.relnamespace, 'usage')"
         " and pg_catalog.has_table_privilege(c.oid, 'select')"
@@ -308,7 +308,7 @@ def _readable(conn: Connection) -> bool:
 
 
 def _capture(conn: Connection, config: Config) -> Iterator[Finding]:
-    """How DDL capture stands."""
+    """Check the state of DDL capture."""
     if not _readable(conn):
         return
     state, (triggers, functions) = guard.capture_state(conn), guard.faults(conn)
@@ -371,7 +371,7 @@ def _capture(conn: Connection, config: Config) -> Iterator[Finding]:
 
 
 def _selects_nothing(config: Config, pattern: str, matched: Sequence[catalog.Relation]) -> tuple[str, str] | None:
-    """Say what is wrong with a pattern that selects no table, and the remedy: it would publish nothing, silently."""
+    """Explain why a pattern selects no table, with the remedy: it would publish nothing, without an error."""
     if not matched:
         return "matches no table", "check the name; patterns are schema.table with * and ?"
     tables = [r for r in matched if r.kind in "rp"]

@@ -1,4 +1,4 @@
-"""Read what the server has left for replication, and what makes its slots keep WAL."""
+"""Read which replication resources the server has left, and why its slots keep WAL."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Pressure:
 
 
 def read_pressure(conn: Connection) -> Pressure:
-    """Read it; works on a standby too."""
+    """Read limits and use; works on a standby too."""
     with conn.cursor(row_factory=dict_row) as cursor:
         row = cursor.execute(resources.load("introspect/pressure")).fetchone()
     assert row is not None

@@ -1,7 +1,7 @@
-"""The source's side of parity, read inside one snapshot.
+"""Read the source's side of parity in one snapshot.
 
-The server sends a table no faster than one of its processes prints it, so a large one is read by several sessions of
-one snapshot: shares of its pages, each taken by whoever is free.
+One process of the server prints a table at a limited speed. A large table is therefore read by several sessions of one
+snapshot: it is split into ranges of pages, and each free session takes the next one.
 """
 
 from __future__ import annotations
@@ -31,20 +31,21 @@ from toolkit.values.row_line import Comparison, Native
 from toolkit.values.table import Column, TableVersion
 
 _log = logger(__name__)
-#: Less than a socket holds: while a block is hashed the server goes on, and is hardly ever waited for.
+#: Less than a socket buffer: the server continues while a block is hashed, so the reader hardly ever waits for it.
 _BLOCK_BYTES = 1 << 17
 _KEYS_AT_ONCE = 5_000
-#: A share of a table, and how many of them a session may get: few enough to plan, enough to end together.
+#: Size of a share of a table, and the number of shares per session: few enough to plan, and enough for the sessions to
+#: end together.
 _SHARE_BYTES, _SHARES = 16 << 20, 16
-#: How long another session waits for a table that is locked for reading already: behind the user's DDL, not at all.
+#: How long a further session waits for a table that is locked for reading already: it does not queue behind DDL.
 _BESIDE_SECONDS = 0.1
-#: Blocks that are read and not yet taken, and how long a reader that has to stop may be in one.
+#: The number of blocks that are read ahead, and how long a reader that must stop may take for one.
 _AHEAD, _BLOCK_SECONDS = 4, 0.05
 #: Types whose binary form is their text.
 _SENT_AS_TEXT = re.compile(r"text|character( varying)?(\(\d+\))?")
-#: The text of a key by its type's output function, as COPY prints it: a cast could run code of the type's owner.
+#: The text of a key by its type's output function, as COPY prints it. A cast could run code of the type's owner.
 _PRINTED = "pg_catalog.format('%s', {}) COLLATE \"C\""
-#: What COPY sends in binary form before its first row, in the same message, and behind its last one.
+#: The parts that COPY sends in binary form before its first row, in the same message, and after its last row.
 _HEADER_BYTES, _TRAILER = 19, b"\xff\xff"
 
 
@@ -53,20 +54,20 @@ Others = Sequence[Callable[[], AbstractContextManager[Session]]]
 
 
 class TableMoved(CdcError):
-    """The table is no longer what the snapshot saw, so its rows of then can no longer be read."""
+    """The table changed after the snapshot, so the rows of the snapshot can no longer be read."""
 
 
 @contextmanager
 def inside_snapshot(conn: Session, name: str | None, *, seconds: float) -> Iterator[None]:
-    """A read-only transaction that sees exactly the exported snapshot `name` (None: its own); rolled back at the end.
+    """Open a read-only transaction in the exported snapshot `name` (None: a new one); rolled back at the end.
 
-    No table is waited for longer than `seconds`.
+    No wait for a table lasts longer than `seconds`.
     """
     with conn.transaction(force_rollback=True):
         conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         if name is not None:
             conn.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(name)))
-        # The session idles through drain and build.
+        # The session is idle during drain and build.
         conn.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
         conn.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(int(seconds * 1000))))
         yield
@@ -74,14 +75,14 @@ def inside_snapshot(conn: Session, name: str | None, *, seconds: float) -> Itera
 
 @contextmanager
 def own_snapshot(config: Config) -> Iterator[Session]:
-    """Open a session that reads one snapshot of its own, taken here."""
+    """Open a session that reads in one snapshot of its own, taken here."""
     with connect(config) as conn, inside_snapshot(conn, None, seconds=config.check.cut_seconds):
         conn.execute("select 1")  # takes the snapshot
         yield conn
 
 
 def fingerprints(conn: Session, config: Config, relids: Sequence[int]) -> dict[int, str]:
-    """By relid, what two snapshots show alike unless somebody may have changed the table past its log."""
+    """Read a digest of each table by relid; it is equal in two snapshots unless changes may have bypassed the log."""
     parameters = {"relids": list(relids), "publications": list(config.source.publications)}
     return dict(conn.execute(load("parity/fingerprints"), parameters).fetchall())
 
@@ -90,8 +91,8 @@ def fingerprints(conn: Session, config: Config, relids: Sequence[int]) -> dict[i
 def _table(conn: Session, plan: Comparison) -> Iterator[None]:
     """Read one table under a lock that ends with the block.
 
-    The transaction stays open through drain and build. A lock held so long would make the user's DDL wait, and all
-    readers behind it, so each read has a savepoint of its own: rolling back to it gives the lock back.
+    The transaction stays open during drain and build. With a lock of that length the user's DDL would wait, and all
+    readers behind it. Each read therefore has its own savepoint, and the rollback to it releases the lock.
     """
     table = plan.table
     with conn.transaction(force_rollback=True):
@@ -104,7 +105,7 @@ def _table(conn: Session, plan: Comparison) -> Iterator[None]:
         _require_same(conn, plan)
         yield
         if table.kind == "p":
-            _require_same(conn, plan)  # a partition may be attached in spite of the lock
+            _require_same(conn, plan)  # a partition may be attached despite the lock
 
 
 def _require_same(conn: Session, plan: Comparison) -> None:
@@ -122,14 +123,14 @@ def _require_same(conn: Session, plan: Comparison) -> None:
 def lines(
     conn: Session, plan: Comparison, keys: Sequence[Sequence[str]] | None = None, *, others: Others = ()
 ) -> Iterator[Iterator[Sequence[bytes]]]:
-    """The table's rows as lines, a block at a time; with `keys` (as text) only the rows of those keys.
+    """Read the table's rows as lines, one block at a time; with `keys` (as text) only the rows of those keys.
 
     Args:
-        others: open sessions on the same server, which help to read a large table where they can. The order of its
-            rows is another each time.
+        others: open sessions on the same server, which help to read a large table if they can. The order of its
+            rows then differs each time.
 
     Raises:
-        TableMoved: the snapshot's rows cannot be read any more.
+        TableMoved: the rows of the snapshot can no longer be read.
         OwnersCode: reading the table could run code of another role.
     """
     table = plan.table
@@ -152,21 +153,21 @@ def lines(
 
 
 def others(config: Config) -> Others:
-    """The sessions that may read beside the first one."""
+    """Return openers of the sessions that may read beside the first one."""
     return (partial(connect, config),) * (config.check.sessions - 1)
 
 
 def _exported(conn: Session) -> str:
-    """The name by which other sessions import this one's snapshot."""
+    """Return the name by which other sessions import this session's snapshot."""
     row = conn.execute("SELECT pg_catalog.pg_export_snapshot()").fetchone()
     assert row is not None
     return str(row[0])
 
 
 def _beside(stack: ExitStack, first: Session, plan: Comparison, others: Others, exported: str) -> Iterator[Session]:
-    """Sessions in the same snapshot that hold the table too; those that cannot are left out.
+    """Yield sessions in the same snapshot that lock the table too; those that cannot are left out.
 
-    The first session's lock keeps everybody from changing the table, so that it need not be looked at again.
+    The first session's lock keeps other sessions from changing the table, so it need not be checked again.
     """
     server = slot.server_identity(first)
     for opening in others:
@@ -184,7 +185,7 @@ def _beside(stack: ExitStack, first: Session, plan: Comparison, others: Others, 
 
 
 def _read(sessions: Sequence[Session], table: TableVersion, statements: Sequence[str]) -> Generator[Sequence[bytes]]:
-    """What all statements send, each read by the session that is free first."""
+    """Yield the results of all statements; the next free session reads each one."""
     if len(sessions) == 1:
         for statement in statements:
             yield from _sent(sessions[0], table, statement)
@@ -205,7 +206,7 @@ def _read(sessions: Sequence[Session], table: TableVersion, statements: Sequence
                             break
         except queue.Empty:
             blocks.put(None)
-        except BaseException as error:  # raised by whoever takes the blocks
+        except BaseException as error:  # raised in the thread that takes the blocks
             blocks.put(error)
 
     readers = [threading.Thread(target=read, args=(conn,), daemon=True) for conn in sessions]
@@ -225,11 +226,14 @@ def _read(sessions: Sequence[Session], table: TableVersion, statements: Sequence
         stopped.set()
         while any(reader.is_alive() for reader in readers):
             with suppress(queue.Empty):
-                blocks.get(timeout=_BLOCK_SECONDS)  # so that nobody waits for a place
+                blocks.get(timeout=_BLOCK_SECONDS)  # no reader must wait for a place
 
 
 def _once(blocks: Iterator[Sequence[bytes]]) -> Iterator[Sequence[bytes]]:
-    """Each row once: two texts may be one key to the server, 1.0 and 1.00, and the row be joined to both."""
+    """Yield each row once.
+
+    Two texts may be one key to the server, such as 1.0 and 1.00, and the row is then joined to both.
+    """
     known: set[bytes] = set()
     for lines in blocks:
         fresh = [line for line in dict.fromkeys(lines) if line not in known]
@@ -238,7 +242,7 @@ def _once(blocks: Iterator[Sequence[bytes]]) -> Iterator[Sequence[bytes]]:
 
 
 def _sent(conn: Session, table: TableVersion, statement: str) -> Generator[list[bytes]]:
-    """The rows of a COPY in binary form, each as it was sent."""
+    """Yield the rows of a COPY in binary form, each as it was sent."""
     owners_code.refuse(conn, table.relid, table.identifier)  # each statement is planned anew
     header = _HEADER_BYTES
     for rows in copy_blocks(conn, statement, _BLOCK_BYTES):
@@ -249,7 +253,10 @@ def _sent(conn: Session, table: TableVersion, statement: str) -> Generator[list[
 
 
 def _relation(plan: Comparison) -> sql.Composable:
-    """The rows of a partitioned table are its partitions'; an ordinary table's children are tables of their own."""
+    """Return the relation to read.
+
+    The rows of a partitioned table are in its partitions. The children of an ordinary table are tables of their own.
+    """
     name = sql.Identifier(plan.table.schema, plan.table.name)
     return name if plan.table.kind == "p" else sql.SQL("ONLY {}").format(name)
 
@@ -264,11 +271,11 @@ def _statement(plan: Comparison, condition: sql.Composable) -> sql.Composable:
 
 
 def _named(plan: Comparison, keys: Sequence[Sequence[str]]) -> Iterator[sql.Composable]:
-    """Conditions that together select the rows of these keys.
+    """Yield conditions that together select the rows of these keys.
 
-    No cast and no operator of a table's owner may run with this session's rights. PostgreSQL's own types are compared
-    as what they are, by an index if there is one. All others are compared by the text that COPY prints: without an own
-    type in the key the table is read whole, so it is read once for all keys.
+    No cast and no operator of a table's owner may run with the rights of this session. PostgreSQL's own types are
+    compared by value, with an index if there is one. All other types are compared by the text that COPY prints. If no
+    key column has a type of PostgreSQL, the whole table is read, so it is read once for all keys.
     """
     columns = [plan.columns[i] for i in plan.key]
     own = [_built_in(c) for c in columns]
@@ -293,16 +300,16 @@ def _named(plan: Comparison, keys: Sequence[Sequence[str]]) -> Iterator[sql.Comp
 
 
 def _built_in(column: Column) -> bool:
-    """Whether the column, or the innermost base of its domain, has a type that PostgreSQL comes with.
+    """Return whether the type of the column, or the innermost base of its domain, is one of PostgreSQL's own.
 
-    format_type() names the schema of every other type, because search_path is empty. A domain's base is known for the
-    tables of the source alone.
+    format_type() names the schema of every other type, because search_path is empty. The base of a domain is known only
+    for tables of the source.
     """
     return "." not in column.base
 
 
 def _shares(conn: Session, plan: Comparison, sessions: int) -> list[sql.Composable]:
-    """Ranges of pages that make up a large table, each as good for any of its files; none if it is read as a whole."""
+    """Return ranges of pages that split a large table, valid for each of its files; none if it is read whole."""
     with conn.cursor(row_factory=dict_row) as cursor:
         files = cursor.execute(load("introspect/pieces"), {"relid": plan.table.relid}).fetchall()
     count = min(sum(file["bytes"] for file in files) // _SHARE_BYTES, _SHARES * sessions)
@@ -311,11 +318,11 @@ def _shares(conn: Session, plan: Comparison, sessions: int) -> list[sql.Composab
     pages = max(file["bytes"] // file["page"] for file in files)
     starts = [pages * n // count for n in range(count)]
     ranges = [f"ctid >= '({first},0)' AND ctid < '({end},0)'" for first, end in itertools.pairwise(starts)]
-    return [sql.SQL(part) for part in (*ranges, f"ctid >= '({starts[-1]},0)'")]  # rows may be behind today's last page
+    return [sql.SQL(part) for part in (*ranges, f"ctid >= '({starts[-1]},0)'")]  # rows may come after the last page
 
 
 def _sending(column: Column, native: Native | None) -> sql.Composable:
-    """The expression of which COPY sends what a line holds: a type that sends its text needs none."""
+    """Return the expression that COPY must send for a line: a type that sends its text needs no conversion."""
     name = sql.Identifier(column.name)
     if native is None:
         return name if _SENT_AS_TEXT.fullmatch(column.base) else sql.SQL(load("parity/text")).format(column=name)

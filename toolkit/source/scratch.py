@@ -1,4 +1,4 @@
-"""Make a database with the schema of the source on another server, for a role that has no rights beyond it."""
+"""Create a database with the schema of the source on another server, for a role without rights outside it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DUMP = (
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a scratch database takes over from the source beside its schema; nothing but catalogs is read."""
+    """Facts that a scratch database takes from the source in addition to its schema; only catalogs are read."""
 
     major: int
     server: tuple[str, str]  # system identifier and start time
@@ -41,7 +41,7 @@ class Origin:
 
 
 def read_origin(config: Config) -> Origin:
-    """Read it from the source.
+    """Read these facts from the source.
 
     Raises:
         SourceUnavailable: no connection.
@@ -60,20 +60,20 @@ def read_origin(config: Config) -> Origin:
 def make_scratch(
     config: Config, origin: Origin, admin: str, program: Callable[[str], str], *, alone: bool
 ) -> Iterator[str]:
-    """Make a database and a role without rights on another server, copy the schema, and drop both at the end.
+    """Create a database and a role without rights on another server, copy the schema, and drop both at the end.
 
     Args:
         config: the source and its tables.
         origin: what `read_origin` returned.
         admin: conninfo of a superuser of the other server.
         program: returns the path of `pg_dump` and `pg_restore`.
-        alone: the server was made for this call, so the source's roles can be created on it too.
+        alone: the server was created for this call, so the source's roles can be created on it too.
 
     Returns:
         Conninfo of the role. It owns the copied tables, and is not a superuser.
 
     Raises:
-        ConfigError: `admin` names the source's own server, or is no superuser.
+        ConfigError: `admin` names the source's own server, or is not a superuser.
         SourceUnavailable: one of the servers cannot be reached, or the schema cannot be read.
     """
     name, password = f"cdc_lint_{secrets.token_hex(6)}", secrets.token_urlsafe(24)
@@ -103,10 +103,10 @@ def make_scratch(
 
 
 def require_scratch(config: Config, conn: psycopg.Connection) -> None:
-    """Refuse a session in which a script could reach more than its own database.
+    """Refuse a session in which a script could access more than its own database.
 
     Raises:
-        ConfigError: the session is one on the source's server, or its role could read files or run programs.
+        ConfigError: the session is on the source's server, or its role could read files or run programs.
     """
     with connect(config) as source:
         if _server(source) == _server(conn):
@@ -146,7 +146,7 @@ def _server(conn: psycopg.Connection) -> tuple[str, str]:
 
 
 def _copy_roles(conn: Connection, roles: Iterable[str], owner: str) -> None:
-    """Create the source's roles without any right, so that GRANT and OWNER TO find them."""
+    """Create the source's roles without any right, so GRANT and OWNER TO find them."""
     there = {name for (name,) in conn.execute("select rolname::text from pg_catalog.pg_roles").fetchall()}
     for name in roles:
         if name not in there:
@@ -167,16 +167,19 @@ def _copy_schema(config: Config, conninfo: str, admin: str, program: Callable[[s
         restore = (program("pg_restore"), "--no-owner", "--no-privileges")
         done = _run(restore[0], conninfo, *restore[1:], str(dump))
         failed = [line for line in done.stderr.splitlines() if "error:" in line]
-        if failed:  # an extension that is not there, for example; tables that differ are reported one by one
+        if failed:  # for example a missing extension; tables that differ are reported one by one
             _log.info("parts of the schema are not in the scratch database", extra={"count": len(failed)})
         listed = subprocess.run([restore[0], "--list", str(dump)], capture_output=True, text=True, check=True)
         contents.write_text("\n".join(line for line in listed.stdout.splitlines() if " PUBLICATION " in line))
-        # Those for schemas or all tables can only be made by a superuser. The others exist already.
+        # Only a superuser can create publications for schemas or all tables. The others exist already.
         _run(restore[0], admin, *restore[1:], f"--use-list={contents}", str(dump))
 
 
 def _run(program: str, conninfo: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a client program. The password goes by the environment: the command line is visible to others."""
+    """Run a client program.
+
+    The password is passed in the environment: other users can see the command line.
+    """
     given = {key: str(value) for key, value in conninfo_to_dict(conninfo).items() if value is not None}
     environment = os.environ | {"LC_ALL": "C"}
     if password := given.pop("password", None):

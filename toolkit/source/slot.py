@@ -1,6 +1,6 @@
-"""The replication slot: its state, exact cuts, advancing, and beacons.
+"""Manage the replication slot: its state, exact cuts, advancing, and beacons.
 
-A cut is the consistent point L of a new slot with its exported snapshot: the snapshot shows exactly the transactions
+A cut is the consistent point L of a new slot with its exported snapshot. The snapshot shows exactly the transactions
 with `commit_lsn < L`, and the slot sends exactly the others.
 """
 
@@ -31,7 +31,7 @@ _FLUSH_SECONDS = 30.0
 _BLOCKERS_SHOWN = 3
 #: Bytes before the first record of a WAL page, and of the first page of a segment.
 _PAGE_HEADER, _SEGMENT_HEADER = 24, 40
-#: What the server did to a slot, by invalidation_reason (17 and later), and what keeps it from doing so again.
+#: What the server did to a slot, by invalidation_reason (17 and later), and how to prevent it.
 _INVALIDATIONS = {
     "wal_removed": ("the server removed WAL that it needed", "raise max_slot_wal_keep_size"),
     "rows_removed": ("the server removed catalog rows that it needed", "turn hot_standby_feedback on"),
@@ -42,7 +42,7 @@ _INVALIDATIONS = {
 
 @dataclass(frozen=True, slots=True)
 class SlotState:
-    """One row of pg_replication_slots. Positions are 0/0 where the server shows none."""
+    """One row of pg_replication_slots. Positions that the server does not show are 0/0."""
 
     name: str
     type: str  # logical | physical
@@ -60,7 +60,7 @@ class SlotState:
 
     @property
     def lost(self) -> bool:
-        """Whether the server removed WAL that this slot needed."""
+        """Return whether the server removed WAL that this slot needed."""
         return self.wal_status == "lost" or self.invalidation is not None
 
 
@@ -71,12 +71,12 @@ class Cut:
     lsn: Lsn
     snapshot_name: str
     slot: str
-    tick: str | None = None  # the pg_snapshot, where the cut is a tick and there is no slot
+    tick: str | None = None  # the pg_snapshot, if the cut is a tick and there is no slot
     server: str = ""  # which server exported it (`server_identity`); empty: not known
 
 
 def next_record(conn: Connection, end: Lsn) -> Lsn:
-    """Find where the WAL record starts that follows one with this end: after the header of a page that begins there."""
+    """Return the start of the WAL record that follows a record with this end, after a page header if there is one."""
     row = conn.execute(
         "select pg_catalog.current_setting('wal_block_size')::int8, s.setting::int8 from pg_catalog.pg_settings as s"
         " where s.name = 'wal_segment_size'"
@@ -86,17 +86,17 @@ def next_record(conn: Connection, end: Lsn) -> Lsn:
 
 
 def server_identity(conn: Connection) -> str:
-    """The server that answers this session: cluster, start of the process, standby or not."""
+    """Read the identity of the server that answers this session: cluster, start of the process, standby or not."""
     row = conn.execute(resources.load("introspect/server_identity")).fetchone()
     assert row is not None
     return str(row[0])
 
 
 def require_server(conn: Connection, server: str, doing: str) -> None:
-    """Refuse a session that reached another server than the one of a cut. `server` may be empty: not known.
+    """Refuse a session on another server than the one of a cut. An empty `server` means that it is not known.
 
     Raises:
-        SourceUnavailable: it did.
+        SourceUnavailable: the session is on another server.
     """
     if server and server_identity(conn) != server:
         raise SourceUnavailable(
@@ -106,7 +106,7 @@ def require_server(conn: Connection, server: str, doing: str) -> None:
 
 
 def read_slot(conn: Connection, name: str) -> SlotState | None:
-    """The slot of that name, whoever made it, or None."""
+    """Read the slot of that name, whatever program created it; None if there is none."""
     with conn.cursor(row_factory=dict_row) as cursor:
         row = cursor.execute(resources.load("introspect/slot"), {"slot": name}).fetchone()
     if row is None:
@@ -117,10 +117,10 @@ def read_slot(conn: Connection, name: str) -> SlotState | None:
 
 
 def require_primary(conn: Connection) -> None:
-    """Refuse a standby: its WAL is another server's, and nothing of the toolkit's own can be written there.
+    """Refuse a standby: its WAL belongs to another server, and the toolkit cannot write anything there.
 
     Raises:
-        SlotError: it is one.
+        SlotError: the server is a standby.
     """
     row = conn.execute("select pg_catalog.pg_is_in_recovery()").fetchone()
     if row and row[0]:
@@ -128,10 +128,10 @@ def require_primary(conn: Connection) -> None:
 
 
 def require_slot(conn: Connection, config: Config) -> SlotState:
-    """The configured slot, usable by a drain.
+    """Return the configured slot if a drain can use it.
 
     Raises:
-        SlotError: missing, of another kind, plugin or database, lost, or in use.
+        SlotError: it is missing, lost, in use, or of another kind, plugin or database.
     """
     name = config.source.slot
     state = read_slot(conn, name)
@@ -146,10 +146,10 @@ def require_slot(conn: Connection, config: Config) -> SlotState:
 
 
 def require_ours(conn: Connection, config: Config, state: SlotState) -> None:
-    """Refuse a slot that this toolkit did not make here.
+    """Refuse a slot that this toolkit did not create for this database.
 
     Raises:
-        SlotRefused: a physical slot, another plugin, another database.
+        SlotRefused: it is a physical slot, or has another plugin or database.
     """
     remedy = "give another name in [source] slot"
     if state.type != "logical":
@@ -165,10 +165,10 @@ def require_ours(conn: Connection, config: Config, state: SlotState) -> None:
 
 
 def require_usable(state: SlotState) -> None:
-    """Refuse a slot from which nothing can be read now.
+    """Refuse a slot from which nothing can be read at present.
 
     Raises:
-        SlotRefused: lost, or in use by another session.
+        SlotRefused: it is lost, or in use by another session.
     """
     if state.lost:
         why = f" ({state.invalidation})" if state.invalidation else ""
@@ -187,7 +187,7 @@ def require_usable(state: SlotState) -> None:
 
 
 def temporary_name(config: Config) -> str:
-    """A name for a temporary slot that no other process uses."""
+    """Make a name for a temporary slot that no other process uses."""
     return f"{config.source.slot[:40]}_{os.getpid()}_{secrets.token_hex(4)}"
 
 
@@ -227,7 +227,7 @@ def create_slot(config: Config, name: str, temporary: bool) -> Iterator[Cut]:
 
 
 def drop_slot(conn: Connection, name: str) -> None:
-    """Drop a slot; one that is gone already is no error.
+    """Drop a slot; a slot that does not exist is no error.
 
     Raises:
         SlotError: it is in use.
@@ -241,10 +241,10 @@ def drop_slot(conn: Connection, name: str) -> None:
 
 
 def advance(conn: Connection, name: str, lsn: Lsn) -> Lsn:
-    """Move the slot to `lsn` and return its position. A slot that is there already stays.
+    """Move the slot to `lsn` and return its position. A slot that is already there stays.
 
     Raises:
-        SlotError: `lsn` is beyond the flushed WAL, or the server did not go all the way.
+        SlotError: `lsn` is beyond the flushed WAL, or the server stopped before it.
     """
     lsn, flushed = Lsn(lsn), flush_lsn(conn)
     if lsn > flushed:
@@ -271,12 +271,12 @@ def advance(conn: Connection, name: str, lsn: Lsn) -> Lsn:
 
 
 def flush_lsn(conn: Connection) -> Lsn:
-    """End of the flushed WAL: everything below it can be read from the slot."""
+    """Read the end of the flushed WAL: everything below it can be read from the slot."""
     return _position(conn, "flush")
 
 
 def spilled(conn: Connection, name: str) -> int:
-    """Bytes that decoding for this slot has written to the source's disk, since its statistics were reset."""
+    """Read how many bytes decoding for this slot has written to the source's disk since its statistics were reset."""
     row = conn.execute(
         "select spill_bytes from pg_catalog.pg_stat_replication_slots where slot_name = %s", [name]
     ).fetchone()
@@ -284,13 +284,13 @@ def spilled(conn: Connection, name: str) -> int:
 
 
 def wait_flush(conn: Connection) -> Lsn:
-    """Wait until the WAL is flushed to the insert position of now; returns that position.
+    """Wait until the WAL is flushed to the current insert position, and return that position.
 
     With synchronous_commit off a visible row may not be flushed yet. Locking a row of the toolkit's own writes WAL, so
-    that the commit must flush, without a message in the stream or a new row version.
+    the commit must flush. It adds no message to the stream and no new row version.
 
     Raises:
-        SlotError: not flushed in half a minute.
+        SlotError: the WAL was not flushed within half a minute.
     """
     target = _position(conn, "insert")
     deadline = time.monotonic() + _FLUSH_SECONDS
@@ -303,10 +303,11 @@ def wait_flush(conn: Connection) -> Lsn:
 
 
 def shown(conn: Connection) -> str:
-    """What the snapshot of this session shows, as the text of a pg_snapshot that the server reads back.
+    """Return what the snapshot of this session shows, as the text of a pg_snapshot that the server can read.
 
-    A slot's snapshot may print an xmin above its xmax, for only commits move the latter, and the server refuses such a
-    text. All below xmin had ended and nothing from xmax on is shown unless it is below xmin, so xmin is both.
+    The snapshot of a slot may print an xmin above its xmax, because only commits move xmax, and the server refuses such
+    a text. All transactions below xmin had ended, and nothing from xmax on is shown unless it is below xmin. The larger
+    of the two is therefore used as xmax.
     """
     row = conn.execute("select pg_catalog.pg_current_snapshot()::text").fetchone()
     assert row is not None
@@ -315,9 +316,9 @@ def shown(conn: Connection) -> str:
 
 
 def emit_beacon(conn: Connection, key: bytes) -> tuple[str, Lsn]:
-    """Write a signed beacon; returns its nonce and an LSN at or behind the end of its transaction.
+    """Write a signed beacon; return its nonce and an LSN at or after the end of its transaction.
 
-    A later drain that reaches that LSN must have seen the nonce, else the source is another history.
+    A later drain that reaches that LSN must have read the nonce. Otherwise the source has another history.
     """
     nonce = secrets.token_hex(16)
     with conn.transaction():

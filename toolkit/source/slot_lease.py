@@ -1,4 +1,4 @@
-"""The lease on the source: an advisory lock, so that runners on several machines are kept apart too."""
+"""Hold the lease on the source: an advisory lock that separates runners on several machines too."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ _CLASS = 0x636463  # "cdc"
 
 @contextmanager
 def hold_slot_lease(config: Config) -> Iterator[None]:
-    """Hold the lease of the configured slot. The server frees it when this session ends, however it ends.
+    """Hold the lease of the configured slot. The server releases it when this session ends, however it ends.
 
-    A session that is lost in between lets another runner begin. What the first one then commits is refused by the
-    commit itself, which names the table snapshot that it continues, and it moves the slot only to what is committed.
+    If the session is lost in between, another runner can begin. A later commit of the first runner then fails, because
+    each commit names the table snapshot that it continues. The first runner moves the slot only to positions that are
+    committed.
 
     Raises:
         LeaseHeld: another session holds it; the message says which.
@@ -39,7 +40,7 @@ def hold_slot_lease(config: Config) -> Iterator[None]:
         try:
             yield
         finally:
-            with suppress(DriverError):  # else the server frees it a moment after the next command has asked for it
+            with suppress(DriverError):  # otherwise the server frees it too late for the next command
                 conn.execute("select pg_catalog.pg_advisory_unlock(%s::int4, %s::int4)", [_CLASS, key])
 
 

@@ -1,11 +1,12 @@
-"""Rows of a table inside an exported snapshot, as events whose cells are byte-equal with the stream's text.
+"""Read rows of a table in an exported snapshot, as events whose cells are byte-equal with the stream's text.
 
-COPY's text form is what the types' output functions print, as in pgoutput (a cast to text is not: booleans, char(n) and
-inet differ). One line is one image: columns that have no cell in the stream are selected as NULL.
+COPY's text form is what the types' output functions print, as in pgoutput. (A cast to text is not: booleans, char(n)
+and inet differ.) One line is one image: columns that have no cell in the stream are selected as NULL.
 
 A table is read in pieces: ranges of pages of its own file, or of each leaf of a partitioned table. Any number of
-sessions may read pieces of one cut. No lock outlives its piece, so each piece is proven to be the table that the
-snapshot saw before it is read: PostgreSQL shows an empty table after a TRUNCATE, and any rows at all after a rewrite.
+sessions may read pieces of one cut. No lock outlives its piece. Before a piece is read, it is therefore checked that it
+is still the table that the snapshot saw: PostgreSQL shows an empty table after a TRUNCATE, and any rows at all after a
+rewrite.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _BLOCK_BYTES = 4 << 20
 
 
 class TableRefused(CdcError):
-    """One table cannot be read at this cut. `moved`: another cut may read it."""
+    """One table cannot be read at this cut. `moved`: it may be readable at another cut."""
 
     def __init__(self, message: str, *, moved: bool = False) -> None:
         super().__init__(message)
@@ -66,10 +67,11 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """What the rows become: `R` rows of a whole table, or for a scoped repair `U` rows that put `columns` (attnums).
+    """The form of the copied rows: `R` rows of a whole table, or `U` rows of a scoped repair.
 
-    A `U` row leaves every other column unchanged, as an update with unchanged TOAST does; None puts all of them.
-    `keys` are the rows to read, each by the texts of its key's columns; without any, all of them.
+    A `U` row sets `columns` (attnums) and leaves every other column unchanged, as an update with unchanged TOAST does;
+    None sets all columns. `keys` selects the rows to read, each by the texts of its key columns; without keys, all rows
+    are read.
     """
 
     op: str = "R"
@@ -79,7 +81,7 @@ class Images:
 
 @contextmanager
 def reader(config: Config, cut: Cut) -> Iterator[Connection]:
-    """A read-only session that sees exactly what the cut's snapshot shows.
+    """Open a read-only session that sees exactly what the cut's snapshot shows.
 
     Raises:
         SourceUnavailable: the snapshot is gone (its slot session has ended), or another server answered.
@@ -89,7 +91,8 @@ def reader(config: Config, cut: Cut) -> Iterator[Connection]:
         conn.execute("begin isolation level repeatable read, read only")
         try:
             conn.execute(f"set transaction snapshot '{cut.snapshot_name}'")
-            # A piece is one plain scan: compiling it costs more than it saves, and the pieces are what is parallel.
+            # A piece is one plain scan. Compiling it costs more than it saves, and the pieces themselves are read in
+            # parallel.
             conn.execute("set local jit = off; set local max_parallel_workers_per_gather = 0")
         except psycopg.Error as error:
             raise SourceUnavailable(f"importing the snapshot at {cut.lsn}: {one_line(error)}; run it again") from None
@@ -100,7 +103,7 @@ def reader(config: Config, cut: Cut) -> Iterator[Connection]:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much there is to read: `bytes` with TOAST, `rows` by the server's estimate."""
+    """The amount to read: `bytes` with TOAST, `rows` by the server's estimate."""
 
     bytes: int
     rows: int
@@ -108,26 +111,26 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Cutting:
-    """About `parts` pieces a table, each of `least` to `most` bytes of its file."""
+    """About `parts` pieces per table, each of `least` to `most` bytes of its file."""
 
     parts: int = 1
     least: int = 1
     most: int = 1 << 62
 
     def piece_bytes(self, total: int) -> int:
-        """Size of one piece of a table of `total` bytes."""
+        """Return the size of one piece of a table of `total` bytes."""
         return min(self.most, max(self.least, total // self.parts))
 
 
 def pieces(
     conn: Connection, table: TableVersion, cutting: Cutting, *, lock_seconds: float = 30.0
 ) -> tuple[tuple[Piece, ...], Size]:
-    """The pieces of a table as the snapshot of `conn` shows it.
+    """Split a table into pieces, as the snapshot of `conn` shows it.
 
     Raises:
-        TableRefused: a leaf is a foreign table, or a lock on the table or a leaf was not to be had.
+        TableRefused: a leaf is a foreign table, or the table or a leaf could not be locked.
     """
-    with conn.transaction(force_rollback=True):  # a savepoint: a wait that was in vain does not end the snapshot
+    with conn.transaction(force_rollback=True):  # a savepoint: a wait that fails does not end the snapshot
         try:
             files = _files(conn, table, f"copying {table.identifier}", lock_seconds)
         except locks.LockTimeout as error:
@@ -143,7 +146,7 @@ def pieces(
         step = max(1, piece_bytes // file["page"])
         starts = range(0, pages, step) if file["heap"] and pages > step else range(1)
         for first in starts:
-            end = first + step if first != starts[-1] else None  # rows may be behind today's last page
+            end = first + step if first != starts[-1] else None  # rows may come after the last page
             found.append(
                 Piece(
                     number=len(found),
@@ -172,18 +175,18 @@ def snapshot_batches(
     images: Images | None = None,
     lock_seconds: float = 30.0,
 ) -> Iterator[pa.RecordBatch]:
-    """Published rows of `table` as batches of `EVENT_SCHEMA`, about 4 MiB of text each.
+    """Yield the published rows of `table` as batches of `EVENT_SCHEMA`, about 4 MiB of text each.
 
     Args:
         conn: a session of `reader`.
         table: its version inside the same snapshot.
-        lsn: the cut; the events stand at `lsn - 1` and end at `lsn`.
-        piece: of `pieces`; all of the table if None.
+        lsn: the cut; the events are at `lsn - 1` and end at `lsn`.
+        piece: one of `pieces`; the whole table if None.
         lock_seconds: how long to wait for another session's lock on the table.
 
     Raises:
-        TableRefused: this table cannot be read; the session can go on with others.
-        SourceUnavailable: the session broke off.
+        TableRefused: this table cannot be read; the session can read others.
+        SourceUnavailable: the session was lost.
     """
     if piece is None:
         for one in pieces(conn, table, Cutting(), lock_seconds=lock_seconds)[0]:
@@ -246,10 +249,10 @@ def snapshot_batches(
 def _held(
     conn: Connection, table: TableVersion, piece: Piece, shown: dict[int, str], lock_seconds: float
 ) -> Iterator[None]:
-    """Lock one piece's file while it is read, and see that it is what the snapshot saw."""
+    """Lock the file of one piece while it is read, and check that it is what the snapshot saw."""
     name = f"{quote_postgres(piece.schema)}.{quote_postgres(piece.name)}"
     what = f"copying {table.identifier}"
-    with conn.transaction(force_rollback=True):  # a savepoint: rolling back gives the lock back
+    with conn.transaction(force_rollback=True):  # a savepoint: its rollback releases the lock
         try:
             with locks.waiting(conn, what, seconds=lock_seconds):
                 conn.execute(f"lock table only {name} in access share mode")
@@ -265,12 +268,14 @@ def _held(
         except owners_code.OwnersCode as error:
             raise TableRefused(str(error)) from None
         if shown:
-            # Names are resolved by today's catalog, whatever the snapshot: two columns may have changed names.
+            # Names are resolved by the current catalog, whatever the snapshot: two columns may have exchanged their
+            # names.
             listed = ", ".join(quote_postgres(column) for column in shown.values())
-            # A domain's column is told as its base type.
+            # The result shows a column of a domain as its base type.
             types = {c.attnum: c.type_oid for c in table.columns if c.type_kind != "d"}
             try:
-                # Planning locks the indexes too, which a REINDEX that has not committed holds: after this they are had.
+                # Planning locks the indexes too, and a REINDEX that has not committed holds them. After this they are
+                # locked.
                 with locks.waiting(conn, what, seconds=lock_seconds):
                     result = conn.execute(f"select {listed} from only {name} limit 0").pgresult
             except locks.LockTimeout as error:
@@ -290,7 +295,10 @@ def _moved(table: TableVersion, how: str) -> TableRefused:
 
 
 def copy_statement(table: TableVersion, piece: Piece, shown: dict[int, str], keys: Sequence[Sequence[str]] = ()) -> str:
-    """COPY of a piece's published rows, of `keys` alone if any; one cell for each attnum up to the last live one."""
+    """Return the COPY of a piece's published rows, or of `keys` alone.
+
+    Each row has one cell for each attnum up to the last live one.
+    """
     listed = ", ".join(
         quote_postgres(shown[attnum]) if attnum in shown else "null" for attnum in range(1, table.width + 1)
     )
@@ -307,18 +315,18 @@ def copy_statement(table: TableVersion, piece: Piece, shown: dict[int, str], key
 
 
 def _named(table: TableVersion, shown: dict[int, str], keys: Sequence[Sequence[str]]) -> str:
-    """Select the rows whose keys print these texts, by which the log identifies them.
+    """Return a condition for the rows whose keys print these texts; the log identifies rows by them.
 
     A cast from text could give another key (it cuts to the type's length) or fail.
     """
-    # format() prints by the type's output function, as COPY does.
+    # format() uses the type's output function, as COPY does.
     texts = (f"pg_catalog.format('%s', {quote_postgres(shown[attnum])}) collate \"C\"" for attnum in table.key_attnums)
     wanted = (f"pg_catalog.unnest({Literal(list(column)).as_string()}::text[])" for column in zip(*keys, strict=True))
     return f"({', '.join(texts)}) in (select * from rows from ({', '.join(wanted)}) as k)"
 
 
 def estimate(config: Config, tables: Sequence[TableVersion]) -> dict[int, Size]:
-    """How large tables are now, by relid; without those that DDL of another session holds."""
+    """Estimate the current size of tables, by relid; tables that DDL of another session holds are left out."""
     found: dict[int, Size] = {}
     with connect(config) as conn:
         for table in tables:
@@ -332,7 +340,10 @@ def estimate(config: Config, tables: Sequence[TableVersion]) -> dict[int, Size]:
 
 
 def _files(conn: Connection, table: TableVersion, what: str, seconds: float) -> list[dict[str, Any]]:
-    """The files that the rows are in. To tell a size the server opens the table, and waits for DDL that holds it."""
+    """Read the files that contain the rows.
+
+    The server opens the table to read its size, and waits for DDL that holds it.
+    """
     with locks.waiting(conn, what, seconds=seconds), conn.cursor(row_factory=dict_row) as cursor:
         return cursor.execute(resources.load("introspect/pieces"), {"relid": table.relid}).fetchall()
 

@@ -1,4 +1,4 @@
-"""Where a run keeps what it has read and not yet committed."""
+"""Keep what a run has read and not yet committed."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _LOCK = ".held"
 
 @contextmanager
 def spool_directory(config: Config) -> Iterator[Path]:
-    """A folder of this run's own, removed afterwards: `[drain] spool_dir`, else beside the lake.
+    """Make a folder for this run, in `[drain] spool_dir` or beside the lake, and remove it afterwards.
 
-    What killed runs left there is removed first: a run holds a lock on its folder, and a lock ends with its process.
+    Folders of killed runs are removed first. A run holds a lock on its folder, and a lock ends with its process.
     """
     base = config.path(config.drain.spool_dir) if config.drain.spool_dir else config.work_dir / "spool"
     try:
@@ -44,4 +44,4 @@ def _sweep(base: Path) -> None:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
         except OSError:
-            continue  # held, or just being made
+            continue  # held, or being created

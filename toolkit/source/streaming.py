@@ -1,7 +1,7 @@
-"""Read the slot by streaming replication, which needs no temporary files on the server. Nothing is consumed by it.
+"""Read the slot by streaming replication, which needs no temporary files on the server. Nothing is consumed.
 
 A peek collects its whole result on the server first, so `temp_file_limit` or a full disk stops it at one transaction
-that is too large. Streaming sends each message as it is decoded, at half the speed (decision 4). Nothing is ever
+that is too large. Streaming sends each message as it is decoded, at half the speed (decision 4). No position is ever
 acknowledged as flushed, so the slot does not move.
 """
 
@@ -23,11 +23,11 @@ from toolkit.values.config import Config
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import quote_postgres
 
-#: `(lsn, xid, message)`, as a peek gives them.
+#: `(lsn, xid, message)`, as a peek returns them.
 Message = tuple[int, int, bytes]
 
 _DATA = struct.Struct(">cqqq")  # w, LSN of the message, LSN again, time of sending
-_KEEPALIVE = struct.Struct(">cqq?")  # k, all that ends there was sent, time, whether an answer is wanted
+_KEEPALIVE = struct.Struct(">cqq?")  # k, end of what was sent, time, whether an answer is wanted
 _STATUS = struct.Struct(">cqqqq?")  # r, written, flushed, applied, time, whether an answer is wanted
 _BEGIN = struct.Struct(">cqqI")  # B, LSN of the COMMIT record, time, xid
 _ROW = struct.Struct(">hiqiIi")  # a row of COPY BINARY up to the bytes of its third field
@@ -40,12 +40,12 @@ _EMPTY_APART = b"cdc.apart\0\0\0\0\0"
 def messages(
     conn: Connection, config: Config, *, upto: Lsn, max_changes: int | None = None, binary: bool = False
 ) -> Generator[Message, None, None]:
-    """Give what a peek gives up to the end of a record, in its order. Closing it ends the session.
+    """Yield what a peek returns up to the end of a record, in the same order. Closing it ends the session.
 
     The xid of a message outside of transactions is 0: the stream does not contain it.
 
     Raises:
-        psycopg.Error: what the server said; the connection ended.
+        psycopg.Error: an error of the server; the connection has ended.
     """
     options = {
         "proto_version": "1",
@@ -68,7 +68,7 @@ def messages(
 def blocks(
     conn: Connection, config: Config, *, upto: Lsn, max_changes: int | None, binary: bool = False
 ) -> Generator[list[bytes], None, None]:
-    """Give rows of a spool as a peek writes them: of messages that this source has not signed a prefix and a hash.
+    """Yield rows of a spool as a peek writes them: an unsigned message is replaced by its prefix and a hash.
 
     Raises:
         psycopg.Error: as `messages`.
@@ -93,7 +93,7 @@ def _messages(pgconn: pq.abc.PGconn, statement: bytes, upto: int, max_changes: i
     _require(pgconn, pq.ExecStatus.COPY_BOTH)
     written = xid = count = 0
     inside = False
-    first: list[bytes] = []  # messages before the one of their change, which alone is sent with the change's LSN
+    first: list[bytes] = []  # only the message of a change has its LSN; these precede it
     while True:
         length, data = pgconn.get_copy_data(1)
         if length == 0:
@@ -138,7 +138,7 @@ def _require(pgconn: pq.abc.PGconn, status: pq.ExecStatus | None) -> None:
     """Require a result of that status.
 
     Raises:
-        psycopg.Error: the server's, or that the stream ended before its time.
+        psycopg.Error: an error of the server, or an early end of the stream.
     """
     result = next_result(pgconn)
     if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
@@ -148,7 +148,7 @@ def _require(pgconn: pq.abc.PGconn, status: pq.ExecStatus | None) -> None:
 
 
 def _report(pgconn: pq.abc.PGconn, written: int, *, ask: bool = False) -> None:
-    """Tell the server that this client lives. Zero as the flushed position is none: the slot stays where it is."""
+    """Tell the server that this client is alive. The flushed position is zero, so the slot does not move."""
     pgconn.put_copy_data(_STATUS.pack(b"r", written, 0, 0, 0, ask))
     pgconn.flush()
 
@@ -164,7 +164,7 @@ def _end(conn: Connection, name: str, pid: int) -> None:
 
 
 def _own(message: bytes, key: bytes) -> bytes:
-    """What `sql/introspect/stream.sql` makes of a logical message."""
+    """Return a logical message in the form that `sql/introspect/stream.sql` gives it."""
     prefix, _, rest = message[10:].partition(b"\0")
     signature, signed = rest[4:68], rest[68:]
     if prefix in _SIGNED and hmac.compare_digest(hmac.new(key, signed, hashlib.sha256).hexdigest().encode(), signature):

@@ -1,8 +1,9 @@
-"""Ticks: exact cuts of a change log without logical decoding.
+"""Take ticks: exact cuts of a change log without logical decoding.
 
-A tick is a snapshot S with a WAL position L read after it: every transaction visible in S has its commit record below
-L. The changes between two ticks are those of the transactions visible in one snapshot and not in the other: nothing is
-missed or doubled however long a transaction lasts. L names the tick; it is an upper bound, not a position of a commit.
+A tick is a snapshot S with a WAL position L that is read after it: every transaction visible in S has its commit record
+below L. The changes between two ticks are those of the transactions that are visible in one snapshot and not in the
+other. Nothing is missed or read twice, however long a transaction lasts. L names the tick; it is an upper bound, not
+the position of a commit.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Tick:
 
 @contextmanager
 def exact_cut(config: Config) -> Iterator[Cut]:
-    """An exact cut to copy or compare at: a temporary slot's, or a tick where there is no logical decoding."""
+    """Open an exact cut to copy or compare at: of a temporary slot, or a tick if there is no logical decoding."""
     with connect(config) as conn:
         ticks = change_log.by_ticks(conn, config)
     if ticks:
@@ -53,7 +54,7 @@ def tick_cut(config: Config) -> Iterator[Cut]:
     """Take a tick and hold its snapshot, exported, until the `with` ends.
 
     Raises:
-        SlotError: a standby answered, whose snapshot lists none of the transactions under way.
+        SlotError: a standby answered, whose snapshot lists no running transaction.
         SourceUnavailable: two servers answered, and the transactions of one are not those of the other.
     """
     with connect(config) as holder, connect(config) as other:
@@ -68,9 +69,9 @@ def tick_cut(config: Config) -> Iterator[Cut]:
 
 
 def record(conn: Connection, shown: str) -> Tick:
-    """Give a snapshot its position and keep both on the source: a restored source will not know the tick.
+    """Assign a position to a snapshot and store both on the source; a restored source does not have the tick.
 
-    Its own commit makes WAL, so that the next tick's position is another one.
+    The commit of this call writes WAL, so the next tick has another position.
     """
     row = conn.execute(
         "insert into cdc.tick (lsn, snapshot)"
@@ -78,12 +79,12 @@ def record(conn: Connection, shown: str) -> Tick:
         [shown],
     ).fetchone()
     assert row is not None
-    slot.wait_flush(conn)  # what is not flushed could still be lost to a crash
+    slot.wait_flush(conn)  # WAL that is not flushed could be lost in a crash
     return Tick(Lsn.parse(row[0]), shown)
 
 
 def at_cut(conn: Connection, config: Config, cut: Cut) -> Tick:
-    """The tick that a slot's cut is: its snapshot shows exactly what was committed below the cut's LSN."""
+    """Store a slot's cut as a tick: its snapshot shows exactly the commits below the cut's LSN."""
     slot.require_server(conn, cut.server, f"making a tick of the cut at {cut.lsn}")
     with snapshot_rows.reader(config, cut) as holder:
         seen = slot.shown(holder)
@@ -97,30 +98,30 @@ def at_cut(conn: Connection, config: Config, cut: Cut) -> Tick:
 
 
 def known(conn: Connection, lsn: Lsn) -> Tick | None:
-    """The tick of that position, if the source has it."""
+    """Read the tick of that position; None if the source does not have it."""
     row = conn.execute("select snapshot::text from cdc.tick where lsn = %s::pg_catalog.pg_lsn", [str(lsn)]).fetchone()
     return Tick(lsn, row[0]) if row else None
 
 
 def any_known(conn: Connection) -> bool:
-    """Whether the source has a tick at all: one is there always, unless somebody has dropped them."""
+    """Return whether the source has any tick; it always has one unless the ticks were dropped."""
     row = conn.execute("select exists (select from cdc.tick)").fetchone()
     return bool(row and row[0])
 
 
 def forget_before(conn: Connection, lsn: Lsn) -> None:
-    """Drop the ticks below one that is in the lake."""
+    """Delete the ticks below one that is in the lake."""
     conn.execute("delete from cdc.tick where lsn < %s::pg_catalog.pg_lsn", [str(lsn)])
 
 
 def rows(conn: Connection, since: Tick, upto: Tick, *, messages: bool = False) -> Iterator[pa.StringArray]:
-    """Blocks of the log between two ticks, in order: xid, lsn, relid, op, old, new as one flat array of cells.
+    """Yield blocks of the log between two ticks, in order: xid, lsn, relid, op, old, new as one flat array of cells.
 
     Args:
-        messages: the DDL messages alone, each with its place among all rows before the six cells.
+        messages: read only the DDL messages; each has its place among all rows before the six cells.
 
     Raises:
-        SourceUnavailable: the server refused or broke off.
+        SourceUnavailable: the server refused, or the connection was lost.
     """
     inner = resources.load("changelog/rows").format(since=_literal(since.snapshot), upto=_literal(upto.snapshot))
     if messages:
@@ -138,7 +139,7 @@ def rows(conn: Connection, since: Tick, upto: Tick, *, messages: bool = False) -
 
 
 def has_messages(conn: Connection) -> bool:
-    """Whether a DDL message is in the log at all."""
+    """Return whether the log contains any DDL message."""
     row = conn.execute("select exists (select from cdc.change_log where op = 'M')").fetchone()
     return bool(row and row[0])
 

@@ -25,11 +25,11 @@ _STATEMENT_TIMEOUT = "60s"
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What the catalog shows of all tables of the user."""
+    """The catalog's description of all tables of the user."""
 
     tables: dict[int, TableVersion]
     files: dict[int, int]  # relfilenode by relid: a rewrite changes it
-    publishes: frozenset[str]  # what the publications send
+    publishes: frozenset[str]  # the operations that the publications send
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,25 +44,25 @@ class Tried:
     after: State
     tag: str
     failure: str | None
-    known: frozenset[int] = frozenset()  # tables that were there before the script
-    filled: frozenset[int] = frozenset()  # tables born in it that may hold rows by now
-    emptied: frozenset[int] = frozenset()  # tables that it has truncated and that nothing can have written to since
+    known: frozenset[int] = frozenset()  # tables that existed before the script
+    filled: frozenset[int] = frozenset()  # tables that it created and that may contain rows
+    emptied: frozenset[int] = frozenset()  # tables that it truncated and no later statement wrote to
 
     def born(self, relid: int) -> bool:
-        """Whether the script itself made the table."""
+        """Return whether the script itself created the table."""
         return relid not in self.known
 
 
 def attempt(config: Config, statements: Iterable[Statement], *, conninfo: str) -> Iterator[Tried]:
-    """Run the DDL among statements one after the other, and roll everything back at the end, whatever happens.
+    """Run the DDL among statements one after the other, and always roll back everything at the end.
 
     Args:
         config: the source and its tables.
         conninfo: a role without rights in a scratch database, as `scratch.make_scratch` returns it.
 
     Raises:
-        SourceUnavailable: no connection, or it broke.
-        ConfigError: the session is not one of a role without rights on another server than the source.
+        SourceUnavailable: no connection, or it was lost.
+        ConfigError: the role has rights beyond its database, or the server is that of the source.
     """
     target = make_conninfo(conninfo, application_name="cdc-toolkit", client_encoding="UTF8")
     try:
@@ -85,7 +85,7 @@ def attempt(config: Config, statements: Iterable[Statement], *, conninfo: str) -
 
 
 def captured(config: Config) -> tuple[TableVersion, ...]:
-    """The tables of the source that are captured, or asked for; nothing but its catalog is read."""
+    """Return the tables of the source that are captured or configured; only its catalog is read."""
     with connect(config) as conn:
         return catalog.selected_tables(conn, config)
 
@@ -93,7 +93,7 @@ def captured(config: Config) -> tuple[TableVersion, ...]:
 def _each(config: Config, conn: psycopg.Connection, statements: Iterable[Statement]) -> Iterator[Tried]:
     before = _state(config, conn)
     known = frozenset(before.tables)
-    written = frozenset[int]()  # born tables to which a statement that is not run may have written
+    written = frozenset[int]()  # created tables to which a statement that is not run may have written
     emptied = frozenset[int]()
     for statement in statements:
         if statement.kind is not Kind.DDL:
@@ -113,9 +113,12 @@ def _each(config: Config, conn: psycopg.Connection, statements: Iterable[Stateme
 
 
 def _run(conn: psycopg.Connection, statement: Statement) -> tuple[str, str | None]:
-    """The command's tag, and why it failed. A failure leaves the transaction as it was before the statement."""
+    """Run one statement; return its command tag and why it failed.
+
+    After a failure the transaction is as it was before the statement.
+    """
     conn.execute("savepoint cdc_statement")
-    # The extended protocol takes one command: nothing that was cut wrongly can end the transaction.
+    # The extended protocol accepts one command: no wrongly split statement can end the transaction.
     result = conn.pgconn.exec_params(statement.text.encode(), [])
     tag = (result.command_status or b"").decode().rstrip("0123456789 ")
     if result.status in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK, pq.ExecStatus.EMPTY_QUERY):
