@@ -1,4 +1,4 @@
-"""Find everything that is or will go wrong, each with its remedy."""
+"""Find everything that is wrong or will become wrong, each with its remedy."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def doctor(config: Config) -> tuple[Diagnosis, ...]:
 
 
 def _machine(config: Config) -> list[Diagnosis]:
-    """Examine what is left of the last runs, the lease and the disks."""
+    """Examine the results of the last runs, the lease and the disks."""
     from toolkit.lake.lease import holder
     from toolkit.ops import alerts
     from toolkit.ops.last_run import last_runs
@@ -84,7 +84,7 @@ def _source(config: Config) -> list[Diagnosis]:
                 found.append(Diagnosis("ok", "change log", "drained by ticks: exact at ticks only", None))
             elif state is None:
                 found.append(Diagnosis("error", f"slot {config.source.slot}", "does not exist", "cdc init"))
-            elif not state.lost:  # else the findings have it
+            elif not state.lost:  # otherwise the findings contain it
                 found.append(Diagnosis("ok", f"slot {config.source.slot}", f"wal_status {state.wal_status}", None))
             known = {f.what for f in findings if f.level == "error"}
             wrong = alerts.of_server(config, state, pressure.read_pressure(conn))

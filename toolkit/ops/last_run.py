@@ -1,6 +1,7 @@
-"""Remember how each command last ended, in `last_run.json` beside the lake, so that `cdc status` can tell.
+"""Remember how each command last ended, in `last_run.json` beside the lake, so that `cdc status` can report it.
 
-A command that raises leaves nothing in the lake. Its entry stays until that command succeeds, or `run`, which does all.
+A command that raises an error leaves nothing in the lake. Its entry stays until that command succeeds, or `run`, which
+does the work of all commands.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ class LastRun:
 
 
 def remember(config: Config, run: LastRun) -> None:
-    """Put a run in the place of the one of the same command; a `run` that succeeded, in the place of all.
+    """Replace the entry of the same command by this run. A successful `run` replaces all entries.
 
-    Nothing is written where there is no lake. A file that cannot be written is logged.
+    Nothing is written if there is no lake. If the file cannot be written, this is logged.
     """
     if not config.work_dir.is_dir():
         return
@@ -47,7 +48,7 @@ def remember(config: Config, run: LastRun) -> None:
 
 
 def last_runs(config: Config) -> tuple[LastRun, ...]:
-    """Read how each command last ended; empty where nothing was remembered."""
+    """Read how each command last ended; empty if nothing was remembered."""
     try:
         return tuple(LastRun(**one) for one in json.loads((config.work_dir / NAME).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from toolkit.values.config import Config
 
 _NAMESPACES = ("raw", "current", "history", "ops")
-#: Only a running build reads an older table snapshot of the log, and each one costs every commit three milliseconds,
-#: because pyiceberg copies the list of them.
+#: Days to keep table snapshots of the log. Only a running build reads an older one, and each one costs every commit
+#: three milliseconds, because pyiceberg copies the list of them.
 _LOG_DAYS = 1.0
 _ORPHAN_DAYS = 3.0  # a plain `dbt run` holds no lease and may not have committed its files yet
 
@@ -26,10 +26,10 @@ _ORPHAN_DAYS = 3.0  # a plain `dbt run` holds no lease and may not have committe
 def maintain(config: Config) -> tuple[Upkeep, ...]:
     """Compact all tables, and expire what is older than `[lake] keep_days`.
 
-    Tags that a `published` view uses stay, however old. The caller holds the lease.
+    Tags that a `published` view uses are kept, however old. The caller holds the lease.
 
     Raises:
-        LakeError: the lake has no `raw.events`, or two tables of it could share a folder.
+        LakeError: the lake has no `raw.events`, or two of its tables could share a folder.
     """
     from toolkit.lake import reads, session, upkeep
     from toolkit.lake.proofs import kept_tags

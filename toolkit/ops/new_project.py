@@ -1,6 +1,6 @@
-"""Make the folder of a new user: configuration, dbt project, notebooks, and examples of schedules and CI.
+"""Create the folder of a new user: configuration, dbt project, notebooks, and examples of schedules and CI.
 
-A file of the scaffold named `*.in` loses this ending: what it holds is no module of the toolkit.
+A file of the scaffold named `*.in` loses this ending. Its content is not a module of the toolkit.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from toolkit.values.config import Config
 from toolkit.values.errors import ConfigError
 from toolkit.values.resources import FOLDER, SCAFFOLD
 
-#: The folder that the examples name; it stands for the user's own, and stays where that needs quotes.
+#: The folder in the examples. The user's own folder replaces it, unless its path needs quotes.
 _EXAMPLE = "/srv/shop-lake"
-#: May be there before: what `cdc new .` runs from.
+#: The one entry that the folder may already have: `cdc new .` runs from it.
 _VENV = ".venv"
 
 
 def create(folder: Path) -> tuple[Path, ...]:
-    """Fill a missing folder, or one that is empty or holds `.venv` only. Gives what was written, relative to it.
+    """Fill a folder that is missing, empty, or has only `.venv`. Return what was written, relative to the folder.
 
     Raises:
         ConfigError: the folder is not empty, or cannot be written.

@@ -1,4 +1,4 @@
-"""Tell of a red or failed command, by a program and by a webhook."""
+"""Notify about a command that failed or found something wrong, by a program and by a webhook."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from toolkit.values.config import Config
 
 _log = logger(__name__)
-_SECONDS = 30  # for each way of telling
+_SECONDS = 30  # timeout for each of the two ways
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What is told of a command. `result` is its JSON, if it came to one; `problem` the error in one line."""
+    """What is sent about a command. `result` is its JSON, if there is one; `problem` is the error in one line."""
 
     command: str
     exit_code: int
@@ -32,9 +32,10 @@ class Notice:
 
 
 def tell(config: Config, notice: Notice, error: CdcError | None = None) -> None:
-    """Run `[notify] command` and post to `[notify] webhook`. What fails is logged and changes nothing else.
+    """Run `[notify] command` and post to `[notify] webhook`. A failure here is logged and changes nothing else.
 
-    A lease that is held is told when it has been held for `[notify] lease_minutes`: once is only a long run.
+    A lease of another runner is reported only if it has been held for `[notify] lease_minutes`. Below that, it is only
+    a long run.
     """
     if isinstance(error, LeaseHeld):
         longest = timedelta(minutes=config.notify.lease_minutes)
@@ -61,7 +62,7 @@ def _run(command: tuple[str, ...], text: bytes) -> None:
 
 
 def _post(url: str, text: bytes) -> None:
-    """Post the text. The URL may hold a token, so it is not in what is logged."""
+    """Post the text. The URL may contain a token, so it is not logged."""
     try:
         request = urllib.request.Request(url, text, {"Content-Type": "application/json"}, method="POST")
         with urllib.request.urlopen(request, timeout=_SECONDS):

@@ -45,30 +45,30 @@ class Status:
     published_lsn: Lsn | None
     slot: SlotState | None
     problem: str | None  # why the source cannot be read, or why a drain would refuse it
-    lag_bytes: int | None  # WAL flushed on the source and not yet in the log
+    lag_bytes: int | None  # WAL that the source has flushed and the log does not have yet
     last_check: LastCheck | None
     tables: tuple[TableStatus, ...]
     stage: str | None = None  # the first stage of `cdc init` that is not done; None when capture is complete
     dropped: tuple[DroppedTable, ...] = ()
-    not_captured: dict[str, str] = field(default_factory=dict)  # tables that are asked for, with the reason
-    notes: dict[str, str] = field(default_factory=dict)  # what SELECT shows of a table beyond the rows of the lake
+    not_captured: dict[str, str] = field(default_factory=dict)  # tables to capture that are not, with the reason
+    notes: dict[str, str] = field(default_factory=dict)  # what SELECT on a table shows besides the rows of the lake
     lake: str | None = None  # why the lake cannot be read or written
-    alerts: tuple[Alert, ...] = ()  # whatever else is wrong, each with its remedy
+    alerts: tuple[Alert, ...] = ()  # everything else that is wrong, each with its remedy
     last_runs: tuple[LastRun, ...] = ()  # how each command last ended
-    lease: Holder | None = None  # who works on the lake now
+    lease: Holder | None = None  # the process that works on the lake now
     free_mb: dict[str, int] = field(default_factory=dict)  # free space of the folders that a run writes to
-    pressure: Pressure | None = None  # what the server has left for replication
+    pressure: Pressure | None = None  # the server's remaining capacity for replication
 
     @property
     def red(self) -> bool:
-        """Say whether anything keeps the lake from being right, or from staying so."""
+        """Say whether anything keeps the lake from being right now, or later."""
         stale = any(t.state != State.OK for t in self.tables)
         return stale or bool(self.lake or self.problem or self.stage or self.alerts)
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """What the source says of itself. `refused` is why it cannot be read, or why a drain would refuse it."""
+    """What the source reports. `refused` is why it cannot be read, or why a drain would refuse it."""
 
     refused: CdcError | None = None
     why: str = ""
@@ -81,7 +81,7 @@ class _Source:
 
 
 def status(config: Config) -> Status:
-    """Read positions, states, and whatever is wrong. A lake or a source that cannot be read is part of the result.
+    """Read positions, states, and everything that is wrong. An unreadable lake or source is part of the result.
 
     Raises:
         LakeError: there is no ledger yet.
@@ -112,7 +112,7 @@ def status(config: Config) -> Status:
         wrong += alerts.of_server(config, source.slot, source.pressure)
     tables = found.tables
     if source.refused is not None and last is not None:
-        # What the lake has is right up to here. What comes after cannot be drained.
+        # The lake is right up to this position. Later changes cannot be drained.
         why, at, remedy = source.why, last.complete_to, source.refused.remedy
         tables = tuple(
             replace(t, state=State.STALE, from_lsn=at, reason=why, remedy=remedy) if t.state == State.OK else t
@@ -134,7 +134,7 @@ def status(config: Config) -> Status:
 
 
 def _unreadable(config: Config) -> CdcError | None:
-    """Say why the log cannot be read although it was begun; None if `cdc init` has not begun one."""
+    """Say why the log cannot be read although `cdc init` has begun it; None if it has not."""
     try:
         reads.metadata(config, EVENTS)
         reads.require_no_data(config, EVENTS)
@@ -193,7 +193,7 @@ def _source(config: Config, last: BatchRecord | None) -> _Source:
 
 
 def _summary(found: Status) -> str:
-    """Say in one line what is wrong, each with its remedy, or that nothing is."""
+    """Say in one line what is wrong, each with its remedy, or that nothing is wrong."""
     wrong = []
     if found.lake is not None:
         wrong.append(f"lake: {found.lake}")

@@ -1,4 +1,4 @@
-"""Read what the log and the checks say of each captured table. Needs no JVM."""
+"""Read what the log and the checks say about each captured table. Needs no JVM."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ class TableStatus(TableState):
     proven_seconds: int | None = None  # age of that proof
     last_check: str | None = None  # identical, different, stale or not_taken; None before the first
     last_reason: str | None = None  # why it was not found identical
-    checked_seconds: int | None = None  # since a check last found it identical, by whatever kind of proof
-    orphans: int | None = None  # rows without the row that they reference; None if no check has counted them
+    checked_seconds: int | None = None  # age of the last check that found it identical, by any kind of proof
+    orphans: int | None = None  # rows whose referenced row is missing; None if no check has counted them
 
 
 @dataclass(frozen=True, slots=True)
 class LastCheck:
-    """The newest check: where, when, and how many tables had each result. `green` as the check itself says it."""
+    """The newest check: where, when, and how many tables had each result. `green` is the check's own result."""
 
     lsn: Lsn | None
     at: datetime
     results: dict[str, int]
-    orphans: int = 0  # rows without the row that they reference
+    orphans: int = 0  # rows whose referenced row is missing
 
     @property
     def green(self) -> bool:
-        """Say whether there were tables, all were found identical, and no row lacks the row that it references."""
+        """Say whether there were tables, all were found identical, and every row has the row that it references."""
         return self.results.keys() == {"identical"} and not self.orphans
 
 
