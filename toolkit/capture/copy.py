@@ -1,9 +1,9 @@
-"""First copies and repairs: the rows of tables at one exact LSN, committed as events with their baselines.
+"""Copy the rows of tables at one exact LSN, for first copies and repairs, and commit them with baselines.
 
-The log is drained to the cut L first, so `complete_to` of the ledger is never below a baseline it holds, and batch and
-schema version of the rows are known before the first one is read. They then go straight into Parquet files of
-`raw.events`, group of tables by group of tables. A kill keeps the groups that are committed; the rest starts again
-under a new cut: pieces of one table under two cuts would lose the rows that moved between them.
+The log is first drained to the cut L. `complete_to` of the ledger is therefore never below a baseline in it, and batch
+and schema version of the rows are known before the first row is read. The rows are written directly to Parquet files of
+`raw.events`, one group of tables after the other. After a kill, the committed groups stay and the others start again
+under a new cut. Pieces of one table under two cuts would lose the rows that moved between them.
 """
 
 from __future__ import annotations
@@ -40,26 +40,27 @@ if TYPE_CHECKING:
     from toolkit.values.config import Config
 
 _log = logger(__name__)
-_GROUP_BYTES = 256 << 20  # of table files: small tables share a commit
-_WORKERS_FROM = 64 << 20  # less than this is read sooner than a worker starts
+_GROUP_BYTES = 256 << 20  # size of table files: small tables share a commit
+_WORKERS_FROM = 64 << 20  # reading less takes less time than starting a worker
 _LEAST_PIECE = 16 << 20
-_CUTS = 3  # a table that moved during its copy is tried again under another cut
+_CUTS = 3  # a table that changed during its copy is tried again under another cut
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a repair reads again: all of a table, some columns of every row, or the rows of one partition or some keys.
+    """The part of a table that a repair reads: all, some columns of every row, one partition, or some keys.
 
-    Rows that a narrower scope does not read stay as the log has them, and only parity can tell whether they are right.
+    Rows that a narrower scope does not read stay as they are in the log, and only parity can show whether they are
+    right.
     """
 
     columns: tuple[str, ...] = ()
     partition: str | None = None  # schema.table of a leaf
-    rows: tuple[Mapping[str, str], ...] | None = None  # keys: texts, as PostgreSQL prints them, by column name
+    rows: tuple[Mapping[str, str], ...] | None = None  # keys by column name, as texts that PostgreSQL prints
 
     @property
     def covers(self) -> Covers:
-        """What the baseline is of."""
+        """Return what the baseline covers."""
         if self.rows is not None:
             return Covers.ROWS
         return Covers.COLUMNS if self.columns else Covers.PARTITION if self.partition else Covers.ALL
@@ -70,7 +71,7 @@ WHOLE = Scope()
 
 @dataclass(frozen=True, slots=True)
 class SnapshotResult:
-    """What was copied: rows by table identifier, as of `lsn` (of the last cut); and why the others were left out."""
+    """The copied rows by table identifier, as of `lsn` (of the last cut), and why other tables were left out."""
 
     lsn: Lsn
     rows: dict[str, int]
@@ -82,7 +83,7 @@ class _Plan:
     """One table to copy."""
 
     table: TableVersion
-    payload: str  # catalog snapshot JSON inside the same exported snapshot
+    payload: str  # JSON of the catalog in the same exported snapshot
     pieces: tuple[Piece, ...]
     size: Size
     images: Images
@@ -94,16 +95,16 @@ class _Plan:
 
 @dataclass(slots=True)
 class _Outcome:
-    """What became of the tables of one cut, by relid."""
+    """The results for the tables of one cut, by relid."""
 
     rows: dict[int, int] = field(default_factory=dict)
     refused: dict[int, tuple[str, bool]] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
-    labels: dict[int, str] = field(default_factory=dict)  # of all enums at the cut, by the OID of the value
+    labels: dict[int, str] = field(default_factory=dict)  # labels of all enums at the cut, by the OID of the value
 
 
 def missing_baselines(config: Config) -> tuple[str, ...]:
-    """Identifiers of the published tables that have no complete snapshot in this generation of the log yet."""
+    """Return identifiers of published tables without a complete snapshot in this generation of the log."""
     from toolkit.source import catalog, connection
 
     ledger = require_ledger(config)
@@ -112,29 +113,31 @@ def missing_baselines(config: Config) -> tuple[str, ...]:
 
 
 def repair(config: Config, tables: Sequence[str] = (), *, scope: Scope = WHOLE) -> SnapshotResult:
-    """Copy tables again at a new cut; heals stale tables (all of them if none is named) and gives new ones a baseline.
+    """Copy the named tables, or all stale ones, again at a new cut.
+
+    The copy repairs a stale table, and gives a new table its baseline.
 
     Raises:
-        UnknownTable: a name that is not published on the source; nothing was copied.
-        ConfigError: a scope that the table does not have; nothing was copied.
+        UnknownTable: a named table is not published on the source; nothing was copied.
+        ConfigError: the table does not have the scope; nothing was copied.
     """
     from toolkit.source import ticks
 
     if scope.covers != Covers.ALL and len(tables) != 1:
         raise ConfigError(f"repairing a part: {len(tables)} tables are named; name exactly one table")
-    drain(config)  # the bulk of a backlog, while no snapshot is held open
+    drain(config)  # most of a backlog, while no snapshot is held open
     rows: dict[str, int] = {}
     left_out: dict[str, str] = {}
     last = require_ledger(config).last()
     assert last is not None
     lsn = last.complete_to
-    # One that is not published any more has nothing to be copied, and keeps no other from its copy.
+    # A table that is no longer published has nothing to copy. It must not prevent the copy of other tables.
     wanted: Sequence[str] | frozenset[int] = tuple(tables) or frozenset(state.relid for state in _stale(config))
     for _ in range(_CUTS):
         if not wanted:
             break
         with ticks.exact_cut(config) as cut:
-            drain(config, cut=cut)  # what passed capture since the first drain is told by nobody after the copy
+            drain(config, cut=cut)  # no later drain would find changes since the first one that were not captured
             found = _copy(config, StoredLog(config), cut, wanted, scope)
         lsn = cut.lsn
         rows |= {found.names[relid]: count for relid, count in found.rows.items()}
@@ -146,9 +149,9 @@ def repair(config: Config, tables: Sequence[str] = (), *, scope: Scope = WHOLE) 
 
 
 def heal(config: Config) -> SnapshotResult | None:
-    """Repair what is stale, the small tables first, up to `[snapshot] heal_mb` together; None if nothing was done.
+    """Repair stale tables, the small ones first, up to `[snapshot] heal_mb` together; None if nothing was done.
 
-    What is larger stays stale, by name in the status.
+    Larger tables stay stale, and the status names them.
     """
     from toolkit.source import snapshot_rows
 
@@ -168,7 +171,7 @@ def heal(config: Config) -> SnapshotResult | None:
 
 
 def _stale(config: Config) -> list[TableState]:
-    """Tables that wait for a repair; those that wait for their check only are not among them."""
+    """Return tables that need a repair, without those that only wait for their check."""
     ledger = require_ledger(config)
     return [
         s for s in table_states(ledger, proven(config, ledger)) if s.state == State.STALE and s.repaired_lsn is None
@@ -185,12 +188,12 @@ def copy_tables(
 ) -> SnapshotResult:
     """Copy `tables` (all published ones if None) as the cut's snapshot shows them, and commit them.
 
-    The log, the lake's unless another one is given, must be drained to the cut.
-    A table is in the log whole or not at all; one that cannot be read is left out.
+    The log must be drained to the cut; it is the lake's unless another one is given. Each table is either in the log as
+    a whole or not at all; a table that cannot be read is left out.
 
     Raises:
         UnknownTable, ConfigError: nothing was copied.
-        SourceUnavailable, LakeError: the tables committed before stay; run it again for the others.
+        SourceUnavailable, LakeError: tables that are already committed stay; run it again for the others.
     """
     found = _copy(config, StoredLog(config) if log is None else log, cut, tables, scope)
     return SnapshotResult(
@@ -225,7 +228,7 @@ def _copy(
 def _plans(
     ledger: LogReader, cut: Cut, tables: Sequence[str] | frozenset[int] | None, scope: Scope, outcome: _Outcome
 ) -> list[_Plan]:
-    """What to read, ordered by relid."""
+    """Plan what to read, ordered by relid."""
     from toolkit.source import catalog, locks, snapshot_rows
 
     plans, config = [], ledger.config
@@ -274,7 +277,7 @@ def _chosen(versions: dict[int, TableVersion], tables: Sequence[str] | frozenset
 
 
 def _images(ledger: LogReader, table: TableVersion, scope: Scope) -> Images:
-    """How the rows of a scope are told: a narrower one are updates, which need a key to say of what."""
+    """Choose how copied rows are stored: all rows as a copy, a part as updates, which need a key."""
     from toolkit.source.snapshot_rows import Images
 
     if scope.covers == Covers.ALL:
@@ -308,7 +311,7 @@ def _images(ledger: LogReader, table: TableVersion, scope: Scope) -> Images:
 
 
 def _keys(table: TableVersion, rows: Sequence[Mapping[str, str]]) -> tuple[tuple[str, ...], ...]:
-    """The named keys, each once, as texts in the order of the key's columns."""
+    """Return the named keys, each once, as texts in the order of the key's columns."""
     names = {c.attnum: c.name for c in table.columns}
     key = [names[attnum] for attnum in table.key_attnums]
     for row in rows:
@@ -321,7 +324,7 @@ def _keys(table: TableVersion, rows: Sequence[Mapping[str, str]]) -> tuple[tuple
 
 
 def _groups(plans: Sequence[_Plan]) -> Iterator[list[_Plan]]:
-    """Runs of tables of `_GROUP_BYTES` together; a larger one stands alone."""
+    """Group tables up to `_GROUP_BYTES` together; a larger table is a group of its own."""
     group: list[_Plan] = []
     for plan in plans:
         if group and sum(p.bytes for p in group) + plan.bytes > _GROUP_BYTES:
@@ -361,7 +364,7 @@ def _copy_group(
     ]
     done, refused = copiers.run(tasks)
     relabelled = _relabelled(config, [p for p in plans if p.table.relid not in refused], outcome.labels)
-    if relabelled:  # others may share their files
+    if relabelled:  # other tables may share their files
         refused |= relabelled
         done, more = copiers.run([task for task in (t.without(set(refused)) for t in tasks) if task.items])
         refused |= more
@@ -381,7 +384,8 @@ def _copy_group(
     for plan in whole:
         of: dict[str, Any] = {"relid": plan.table.relid, "schema_id": schema_ids[plan.table.relid]}
         if plan.table.relid in wrong:
-            # When its rows went wrong nobody knows: from the proof, or copy, behind which they were right.
+            # It is not known when its rows became wrong: at some point after the last proof or copy in which they were
+            # right.
             right, checked = wrong[plan.table.relid]
             reason = f"a check at {checked} found rows that differ"
             gap = Gap(reason, command("repair", plan.table.identifier), checked)
@@ -393,10 +397,10 @@ def _copy_group(
         proof = Baseline(cut.lsn, copied_rows, scope.covers, tuple(scope.columns), scope.partition, keys)
         events.append(Event(**at, **of, ordinal=order.BASELINE, kind=Kind.BASELINE, payload=proof.to_json()))
         if unsent := plan.table.unsent(config.source.publications):
-            # It is right at the cut, and what is written from there on need not come.
+            # The table is right at the cut, but later changes may not be sent.
             gap = Gap(*unsent)
             events.append(Event(**at, **of, ordinal=order.COPY_GAP, kind=Kind.GAP, payload=gap.to_json()))
-        # Each named key goes, and what was read of them comes behind it: a row that is not there any more stays away.
+        # Delete each named key; the rows that were read follow. A row that no longer exists stays deleted.
         events += [
             Event(
                 **at, **of, ordinal=order.copied_deletion(number), kind=Kind.ROW, op="D", **_old_image(plan.table, key)
@@ -404,7 +408,8 @@ def _copy_group(
             for number, key in enumerate(plan.images.keys)
         ]
     record = last.next(events, rows={Kind.ROW: sum(rows.values())}, origin=Origin.SNAPSHOT)
-    # Against the reading from which the batch was planned: another runner's commit since then makes it fail.
+    # The commit is based on the reading from which the batch was planned: it fails if another runner has committed
+    # since.
     files = [copied.task.path for copied in done if sum(copied.rows.values())]
     log.commit(record, events, base=base, parquet_files=files)
     outcome.rows |= dict(rows)
@@ -414,7 +419,7 @@ def _copy_group(
 
 
 def _old_image(table: TableVersion, key: Sequence[str]) -> dict[str, Any]:
-    """What a delete says of its row: the key."""
+    """Return the old image of a delete: the key of its row."""
     cells = dict(zip(table.key_attnums, key, strict=True))
     absent = [c.attnum for c in table.columns if not c.published]
     old = [cells.get(attnum) for attnum in range(1, table.width + 1)]
@@ -422,10 +427,10 @@ def _old_image(table: TableVersion, key: Sequence[str]) -> dict[str, Any]:
 
 
 def _relabelled(config: Config, plans: Sequence[_Plan], then: dict[int, str]) -> dict[int, tuple[str, bool]]:
-    """Tables that may show an enum label which came after the snapshot: a label is printed as it is now.
+    """Return tables whose copy may show an enum label from after the snapshot: a label is printed as it is now.
 
-    `then` are the labels in the snapshot. Enums may be inside arrays, domains and composites, so any table with a type
-    of the user's own is taken for one that shows them.
+    `then` are the labels in the snapshot. Enums may be inside arrays, domains and composites. Any table with a type of
+    the user is therefore taken for one that shows them.
     """
     from toolkit.source import catalog, connection
 
@@ -442,7 +447,7 @@ def _relabelled(config: Config, plans: Sequence[_Plan], then: dict[int, str]) ->
 def _schema_ids(
     plans: Sequence[_Plan], versions: dict[int, SchemaVersion], scope: Scope
 ) -> tuple[dict[int, int], set[int]]:
-    """The schema version of each table's rows, and the relids for which it is a new one."""
+    """Return the schema version of each table's rows, and the relids with a new version."""
     ids: dict[int, int] = {}
     changed: set[int] = set()
     following = max((v.schema_id for v in versions.values()), default=0) + 1
@@ -462,7 +467,7 @@ def _schema_ids(
 
 
 def _runs(items: Sequence[Item]) -> Iterator[list[Item]]:
-    """Pieces that share a file: small ones together."""
+    """Group small pieces that share a file."""
     run: list[Item] = []
     for item in items:
         if run and sum(i.piece.bytes for i in run) + item.piece.bytes > _LEAST_PIECE:

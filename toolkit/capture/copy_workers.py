@@ -1,8 +1,8 @@
-"""Copying pieces of tables into Parquet files of `raw.events`, by worker processes on one exported snapshot.
+"""Copy pieces of tables into Parquet files of `raw.events`, by worker processes on one exported snapshot.
 
-A worker is `python -m toolkit.capture.copy_workers`: it takes tasks as JSON lines on its standard input, and answers
-with JSON lines about its progress. It dies with whoever started it, at its next block at the latest. The driver gives
-the task of a dead worker to a new one.
+A worker is `python -m toolkit.capture.copy_workers`. It reads tasks as JSON lines from its standard input, and writes
+JSON lines about its progress. If its parent process ends, it ends at the next block at the latest. The driver gives the
+task of a dead worker to a new one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Item:
     """One piece of one table."""
 
     relid: int
-    payload: str  # table snapshot JSON inside the exported snapshot
+    payload: str  # JSON of the table in the exported snapshot
     schema_id: int
     piece: Piece
     images: Images
@@ -58,13 +58,16 @@ class Task:
     items: tuple[Item, ...]
 
     def without(self, relids: set[int]) -> Task:
-        """The same file without some tables."""
+        """Return the task for the same file without some tables."""
         return replace(self, items=tuple(i for i in self.items if i.relid not in relids))
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What became of one task: rows by relid, and the tables that could not be read: (reason, another cut may do)."""
+    """The result of one task: rows by relid, and the tables that could not be read.
+
+    A refusal is `(reason, another cut may help)`.
+    """
 
     task: Task
     rows: dict[int, int] = field(default_factory=dict)
@@ -72,10 +75,10 @@ class Copied:
 
 
 def copy(conn: Connection, cut: Cut, task: Task, ids: dict[str, int], lock_seconds: float, report: Report) -> Copied:
-    """Read a task's pieces into its file; stops at the first table that cannot be read.
+    """Read a task's pieces into its file; stop at the first table that cannot be read.
 
     Raises:
-        SourceUnavailable: the session broke off.
+        SourceUnavailable: the session was lost.
     """
     from toolkit.lake.files import EventsFile
     from toolkit.source import snapshot_rows
@@ -94,7 +97,7 @@ def copy(conn: Connection, cut: Cut, task: Task, ids: dict[str, int], lock_secon
                 rows[item.relid] += batch.num_rows
                 report(batch.num_rows, batch.column("new").nbytes)
                 file.write(batch)
-                del batch  # a huge row is not held while the next one comes
+                del batch  # do not hold a huge row while the next one is read
         except snapshot_rows.TableRefused as error:
             file.discard()
             return Copied(task, refused={item.relid: (str(error), error.moved)})
@@ -103,7 +106,7 @@ def copy(conn: Connection, cut: Cut, task: Task, ids: dict[str, int], lock_secon
 
 
 class Copiers:
-    """Runs tasks on one cut: in this process, or in `workers` processes, as a context manager."""
+    """A context manager that runs tasks on one cut: in this process, or in `workers` processes."""
 
     def __init__(self, config: Config, cut: Cut, ids: dict[str, int], *, workers: int, report: Report) -> None:
         self._config = config
@@ -159,7 +162,7 @@ class Copiers:
             thread.start()
         for thread in threads:
             while thread.is_alive():
-                thread.join(0.5)  # so that Ctrl-C is heard
+                thread.join(0.5)  # so that Ctrl-C works
         if failures:
             raise failures[0]
         return results
@@ -178,7 +181,7 @@ def _serve(
     results: list[Copied],
     failures: list[CdcError],
 ) -> None:
-    """One thread's share: tasks until there are none, or until one has failed for good."""
+    """Run tasks in one thread until none is left, or until one has finally failed."""
     while not failures:
         try:
             task, attempt = waiting.get_nowait()
@@ -199,7 +202,7 @@ def _serve(
                 waiting.put((task, attempt + 1))
         except CdcError as error:
             failures.append(error)
-        except Exception as error:  # a thread must not take its failure with it
+        except Exception as error:  # the failure of a thread must be reported
             failures.append(CdcError(f"copying {task.path.name}: {error!r}; run it again"))
 
 
@@ -209,7 +212,7 @@ def _name(item: Item) -> str:
 
 
 class _WorkerDied(Exception):
-    """The process ended in the middle of a task."""
+    """The process ended during a task."""
 
 
 class _Worker:
@@ -225,7 +228,7 @@ class _Worker:
         self.process: subprocess.Popen[str] | None = None
 
     def run(self, task: Task) -> Copied:
-        """Give one task to the process and wait for its end.
+        """Send one task to the process and wait for its end.
 
         Raises:
             _WorkerDied: the process ended; the next call starts another one.
@@ -331,12 +334,12 @@ def _lines() -> Iterator[dict[str, Any]]:
 
 
 def work() -> int:
-    """The worker's life: one greeting, then task after task until the input ends."""
+    """Run as a worker: read one greeting, then task after task until the input ends."""
     from toolkit.source import snapshot_rows
     from toolkit.source.slot import Cut
     from toolkit.values.config import Config
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the driver decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the driver decides
     out = sys.stdout
     lines = _lines()
     hello = next(lines, None)
@@ -354,11 +357,11 @@ def work() -> int:
                 try:
                     done = copy(conn, cut, _task(data), hello["ids"], config.snapshot.lock_seconds, report)
                 except SourceUnavailable as error:
-                    _send(out, {"lost": str(error)})  # this session only: the cut may still be there
+                    _send(out, {"lost": str(error)})  # only this session: the cut may still exist
                     return 1
                 _send(out, {"copied": done.rows, "refused": done.refused})
     except BrokenPipeError:
-        os._exit(1)  # nobody listens any more
+        os._exit(1)  # the driver no longer reads
     except CdcError as error:
         _send(out, {"error": type(error).__name__, "message": str(error)})
         return 1

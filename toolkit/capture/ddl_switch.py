@@ -1,4 +1,4 @@
-"""`cdc ddl pause` and `resume`."""
+"""Pause and resume DDL capture: `cdc ddl pause` and `cdc ddl resume`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SwitchResult:
-    """How DDL capture stands now, and whether this call changed it."""
+    """The current state of DDL capture, and whether this call changed it."""
 
     paused: bool
     changed: bool
 
 
 def pause(config: Config) -> SwitchResult:
-    """Stop capturing DDL. From here on every table is stale, with the interval in the log, until it is repaired."""
+    """Stop capturing DDL. Every table is then stale, with the interval in the log, until it is repaired."""
     from toolkit.source import connection, ddl_switch
 
     with connection.connect(config) as conn:

@@ -1,8 +1,8 @@
-"""The loop of every drain: read, decode, stage in one commit, and only then let the source forget.
+"""Run the loop of every drain: read, decode, commit once, and only then let the source discard what was read.
 
-The order is the guarantee. Nothing is consumed by a read, a batch is one commit with its ledger row inside, and the
-source forgets last what that commit holds. A kill at any point leaves the old or the new batch, and the next drain
-continues from the ledger. What is read, and how the source forgets it, is the reader's: a slot or ticks.
+This order is the guarantee. A read consumes nothing, a batch is one commit that includes its ledger row, and the source
+finally discards what that commit contains. After a kill at any point the lake has the old or the new batch, and the
+next drain continues from the ledger. The reader decides what is read, and how the source discards it: a slot or ticks.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class DrainResult:
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """Where a drain is: the newest ledger row, and what the log says after it."""
+    """The position of a drain: the newest ledger row, and the schema versions after it."""
 
     last: BatchRecord
     versions: Mapping[int, SchemaVersion]
@@ -55,11 +55,11 @@ class LogEnd:
 
     @classmethod
     def of(cls, last: BatchRecord, versions: Mapping[int, SchemaVersion]) -> LogEnd:
-        """Give the end of a log that ends with `last`."""
+        """Make the end of a log that ends with `last`."""
         return cls(last, versions, max((v.schema_id for v in versions.values()), default=0) + 1)
 
     def context(self, config: Config, key: bytes, system_id: str, **more: Any) -> PlanContext:
-        """Give what decoding must know of the log."""
+        """Return what decoding must know of the log."""
         from toolkit.decode.planned import PlanContext
 
         return PlanContext(
@@ -77,40 +77,40 @@ class LogEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadBatch:
-    """One batch as its reader gives it."""
+    """One batch as its reader returns it."""
 
     complete_to: Lsn
     events: Sequence[Event]
-    rows: Mapping[str, int]  # events of tasks or files, per kind
+    rows: Mapping[str, int]  # number of events in tasks or files, per kind
     versions: Mapping[int, SchemaVersion]  # after the batch
     next_schema_id: int
-    tasks: Callable[[int], Sequence[Any]] | None = None  # its rows, decoded in at most so many tasks
-    files: Sequence[Path] = ()  # its rows, in Arrow streams
+    tasks: Callable[[int], Sequence[Any]] | None = None  # makes at most that many tasks that decode its rows
+    files: Sequence[Path] = ()  # its rows, as Arrow streams
 
 
 class Reader(Protocol):
-    """What a drain reads: a slot or ticks."""
+    """The input of a drain: a slot or ticks."""
 
-    logged: str  # the message when a read is committed and forgotten
+    logged: str  # the message after a read was committed and discarded
 
     @property
     def upto(self) -> Lsn:
-        """Where the drain ends."""
+        """Return the LSN at which the drain ends."""
 
     def remains(self, last: BatchRecord) -> bool:
-        """Say whether there is more to read after a batch."""
+        """Return whether there is more to read after a batch."""
 
     def read(self, end: LogEnd, directory: Path) -> Sequence[ReadBatch]:
-        """Read and decode the next batches; none if there was nothing but messages of no transaction."""
+        """Read and decode the next batches; none if there were only messages outside of transactions."""
 
     def compares(self, batch: ReadBatch) -> bool:
-        """Say whether a batch completes the log to where the catalog was read."""
+        """Return whether a batch completes the log to the LSN at which the catalog was read."""
 
     def row(self, last: BatchRecord, batch: ReadBatch, changes: int) -> dict[str, Any]:
-        """Give the fields of the ledger row that are the reader's own."""
+        """Return the fields of the ledger row that only the reader knows."""
 
     def forget(self, last: BatchRecord) -> dict[str, Any]:
-        """Let the source forget what is committed; gives what to log of it."""
+        """Let the source discard what is committed; return fields for the log message."""
 
 
 def run(
@@ -121,12 +121,12 @@ def run(
     reader: Reader,
     seen: Observation | None,
 ) -> DrainResult:
-    """Drain what a reader gives into the log.
+    """Drain what a reader returns into the log.
 
     Args:
-        ledger: the reading that the drain continues.
-        end: where that reading ends.
-        seen: the catalog, to be compared with the log that is drained to it.
+        ledger: the state of the ledger that the drain continues.
+        end: the end of that state.
+        seen: the catalog, which is compared with the log after the drain.
     """
     return _Run(config, log, ledger, end, seen).through(reader)
 
@@ -165,7 +165,7 @@ class _Run:
             _log.info(reader.logged, extra={**at, **facts, "seconds": seconds})
 
     def _commit(self, reader: Reader, batch: ReadBatch) -> None:
-        """Commit one batch with its ledger row; with what the catalog comparison found, if it completes the drain."""
+        """Commit one batch with its ledger row, and the results of the catalog comparison if it completes the drain."""
         last, batch_id = self.end.last, self.end.last.batch_id + 1
         events = list(batch.events)
         for event in events:
@@ -174,7 +174,8 @@ class _Run:
         compared_to, capture = last.compared_to, last.capture
         if self.seen is not None and reader.compares(batch):
             compared_to, capture = self.seen.lsn, self.seen.capture.state
-            # The batch's own baselines and gaps count: a gap before the birth of a table would have no effect.
+            # The baselines and gaps of this batch are included: a gap before the creation of a table would have no
+            # effect.
             ledger = WithBatch(self.log.reading(), batch.events)
             events += drift.against(
                 ledger, last, self.seen, versions=batch.versions, ddl_xids=self.ddl_xids,

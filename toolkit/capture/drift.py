@@ -1,8 +1,8 @@
-"""The catalog comparison: what the source's catalog shows against what the captured DDL events say.
+"""Compare the source's catalog with the captured DDL events.
 
-Without a race: the catalog was read in one snapshot before `upto` was taken, and tables whose newest DDL that snapshot
-could not see yet are left to the next drain. A drain to an exact cut compares the cut's own snapshot; one to any other
-earlier LSN compares nothing.
+There is no race: the catalog is read in one snapshot before `upto` is read, and tables whose newest DDL is not visible
+in that snapshot are left to the next drain. A drain to an exact cut compares the snapshot of the cut; a drain to any
+other earlier LSN compares nothing.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from toolkit.values.config import Config
 
 _log = logger(__name__)
-_LOCK_SECONDS = 2  # to wait for DDL that has not committed
-#: Behind everything that the stream, or a baseline, may hold at the same position.
+_LOCK_SECONDS = 2  # longest wait for DDL that has not committed
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,25 +40,25 @@ class Observation:
     """The catalog in one snapshot: `tables` are snapshot JSON texts of all published and all known tables by relid."""
 
     tables: Mapping[int, str]
-    asked: frozenset[int]  # tables that would be here if they were still there, published or not
-    snapshot: str  # of a pg_snapshot: xmin:xmax:xip_list (`slot.shown`)
-    lsn: Lsn  # where the WAL ended before: what is not in the snapshot yet ends behind it
-    upto: Lsn  # where the WAL ended after: all that the snapshot shows ends before it
+    asked: frozenset[int]  # tables that were looked up, published or not
+    snapshot: str  # text of a pg_snapshot: xmin:xmax:xip_list (`slot.shown`)
+    lsn: Lsn  # WAL end before the snapshot: what it does not show yet ends after that
+    upto: Lsn  # WAL end after the snapshot: all that it shows ends before that
     capture: CaptureState
-    truncated: Mapping[int, str]  # roots whose partitions may have been truncated unheard, and which
-    log_is_read: bool = True  # every row of the change log that the snapshot shows is sent, or drained by ticks
+    truncated: Mapping[int, str]  # roots with a partition that may have been truncated without an event
+    log_is_read: bool = True  # all visible rows of the change log are sent, or drained by ticks
 
     def sees(self, xid: int) -> bool:
-        """Whether a transaction had ended for this snapshot."""
+        """Return whether a transaction had ended for this snapshot."""
         return Visibility.parse(self.snapshot).sees(xid)
 
 
 def observe(conn: Connection, config: Config, known: Collection[int]) -> Observation | None:
     """Read the catalog of all published tables, and of those `known` to the log, in one REPEATABLE READ snapshot.
 
-    None while DDL that has not committed locks a table: the server opens it to print a default, and nobody knows when
-    that ends. The next drain compares. Waits until the WAL of what it shows is flushed. Partitions that came since the
-    last time get their truncate trigger first.
+    The result is None while DDL that has not committed locks a table: the server opens the table to print a default,
+    and the end of that DDL is unknown. The next drain compares instead. This waits until the WAL of everything that the
+    snapshot shows is flushed. Partitions that were added since the last drain get their truncate trigger first.
     """
     from toolkit.source import guard, locks, slot
 
@@ -77,10 +76,10 @@ def observe(conn: Connection, config: Config, known: Collection[int]) -> Observa
 
 
 def observe_at(config: Config, cut: Cut, known: Collection[int]) -> Observation:
-    """Read the catalog as `observe`, in the snapshot of an exact cut: it shows what ends at the cut or before.
+    """Read the catalog as `observe` does, in the snapshot of an exact cut: it shows what ends at the cut or before.
 
     Raises:
-        LockTimeout: DDL that has not committed locks a table; names the session.
+        LockTimeout: DDL that has not committed locks a table; the message names the session.
         SourceUnavailable: the cut is gone.
     """
     from toolkit.source import locks, snapshot_rows
@@ -93,7 +92,10 @@ def observe_at(config: Config, cut: Cut, known: Collection[int]) -> Observation:
 def _read(
     conn: Connection, config: Config, known: Collection[int], lsn: Lsn, fresh: Collection[int] = ()
 ) -> Observation:
-    """The catalog in the snapshot of `conn`, of which nothing ends behind `lsn`; `fresh` got their trigger before."""
+    """Read the catalog in the snapshot of `conn`, which shows nothing that ends after `lsn`.
+
+    `fresh` are the partitions that got their trigger just before.
+    """
     from toolkit.source import catalog, change_log, guard, slot
     from toolkit.values.names import qualified
 
@@ -110,22 +112,22 @@ def _read(
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the log says when the catalog is compared with it, complete to `at`."""
+    """The state of the log when the catalog is compared with it, complete to `at`."""
 
     versions: Mapping[int, SchemaVersion]
     ddl_xids: Mapping[int, int]  # relid -> xid of its newest DDL in this drain
-    batch_id: int  # of the batch to be made
+    batch_id: int  # of the batch that is being written
     generation: int
     next_schema_id: int
     at: Lsn
-    since: Lsn  # where the catalog was compared last
-    capture: str | None  # how the event triggers stood then
-    baselines: Mapping[int, Lsn]  # end LSN of each table's latest
+    since: Lsn  # LSN of the last catalog comparison
+    capture: str | None  # state of the event triggers at `since`
+    baselines: Mapping[int, Lsn]  # end LSN of each table's latest baseline
     stale: frozenset[int]  # tables that are stale already
 
 
 def known_good(ledger: LogReader, last: BatchRecord, relid: int) -> Lsn:
-    """Where the catalog was compared last, or the table itself read: what it showed there, it was."""
+    """Return the LSN of the last catalog comparison or copy of the table: at that LSN the log was right."""
     compared = last.compared_to or last.complete_to
     return max([compared, *(e.end_lsn for e in ledger.baselines() if e.relid == relid)])
 
@@ -141,12 +143,12 @@ def against(
     next_schema_id: int,
     at: Lsn,
 ) -> list[Event]:
-    """What the catalog shows beyond the DDL events, for the batch that completes a drain to `at`.
+    """Return events for what the catalog shows beyond the DDL events, for the batch that completes a drain to `at`.
 
     Args:
-        ledger: as the batch finds it.
+        ledger: the ledger before the batch.
         last: its newest row.
-        versions: as the batch leaves them; further schema ids start at `next_schema_id`.
+        versions: the versions after the batch; further schema ids start at `next_schema_id`.
         ddl_xids: xid of each table's newest DDL in this drain, by relid.
     """
     known = Known(
@@ -162,17 +164,17 @@ def against(
         stale=frozenset(),
     )
     if not unexplained(seen, known):
-        return []  # what baselines and gaps there are is read only when it matters
+        return []  # baselines and gaps are read only if they matter
     baselines = {e.relid: e.end_lsn for e in ledger.baselines() if e.relid is not None}
     stale = frozenset(s.relid for s in table_states(ledger) if not s.comparable)
     return unexplained(seen, replace(known, baselines=baselines, stale=stale))
 
 
 def unexplained(seen: Observation, known: Known) -> list[Event]:
-    """Events for every difference that no DDL event explains: a gap, and the schema version that was found.
+    """Return events for every difference that no DDL event explains: a gap, and the schema version that was found.
 
-    Versions stand at `known.at`. When it happened is not known, only that it was after the last comparison, or after
-    the table was last read: from there the table is doubtful, and there the gap stands.
+    Versions are at `known.at`. It is not known when the change happened, only that it was after the last comparison, or
+    after the table was last read. The table is unverified from that LSN, and the gap is at that LSN.
     """
     return _Comparison(seen, known).events()
 
@@ -182,7 +184,7 @@ class _Comparison:
         self.seen, self.known = seen, known
         self.made: list[Event] = []
         self.next_schema_id = known.next_schema_id
-        there = seen.capture.standing or seen.capture.absent  # the role may make none: comparing is all there is then
+        there = seen.capture.standing or seen.capture.absent  # the role may create none: only the comparison finds DDL
         self.standing = there and seen.capture.intact and not seen.capture.paused
 
     def events(self) -> list[Event]:
@@ -198,7 +200,7 @@ class _Comparison:
                 continue
             was, now = json.loads(version.payload), json.loads(text)
             differ = _differences(was, now)
-            # A snapshot has triggers only where no event trigger tells of them; the log has a rule of its own.
+            # A snapshot lists triggers only if no event trigger reports their changes. The log has a rule of its own.
             ruled = {"log", "attached"} if "triggers" in was and "triggers" in now else {"log", "attached", "triggers"}
             changed = [key for key in differ if key not in ruled]
             if changed:
@@ -215,7 +217,7 @@ class _Comparison:
             if relid in seen.tables or relid in hidden or last.dropped:
                 continue
             if relid not in seen.asked and not last.published:
-                continue  # it came in this very drain
+                continue  # it was added in this drain
             gone = json.dumps(json.loads(version.payload) | {"dropped": True})
             self._differs(relid, "the table left the catalog without a DDL event", gone)
         for root, partition in sorted(seen.truncated.items()):
@@ -227,7 +229,7 @@ class _Comparison:
         return self.made
 
     def _capture(self) -> None:
-        """While an event trigger was off, DDL that leaves no trace in the catalog went unheard."""
+        """Add gaps for the time in which an event trigger was off: some DDL leaves no trace in the catalog."""
         seen, known = self.seen, self.known
         altered = known.capture is not None and known.capture != seen.capture.state
         if self.standing and not altered:
@@ -252,7 +254,7 @@ class _Comparison:
     def _gap(self, relid: int, reason: str, table: str) -> None:
         since = max(self.known.since, self.known.baselines.get(relid, self.known.since))
         name = TableVersion.from_json(json.loads(table)).identifier
-        # Until capture stands again no repair lasts.
+        # No repair lasts until capture works again.
         first = "cdc init" if not self.standing and not self.seen.capture.paused else None
         gap = Gap(reason, command("repair", name), self.known.at, first)
         self._event(relid, Kind.GAP, gap.to_json(), since, order.found_gap(len(self.made)))
@@ -264,7 +266,7 @@ class _Comparison:
 
 
 def _differences(was: dict[str, object], now: dict[str, object]) -> list[str]:
-    """Names of the properties that differ, but for what only the log remembers."""
+    """Return the names of the properties that differ, except those that only the log remembers."""
     names = []
     for key in sorted(was.keys() | now.keys()):
         a, b = was.get(key), now.get(key)

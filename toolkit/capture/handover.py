@@ -1,8 +1,8 @@
 """Hand the change log over from ticks to a slot, and back, under any load: both meet at one exact cut.
 
-A logical slot's consistent point L comes with a snapshot S that shows exactly the transactions with `commit_lsn < L`.
-So S is a tick: what it shows comes from the one side, everything else from the other, and nothing from both. What the
-other side had is taken away afterwards, by `drop_left_slot` and `changelog.settle`, also after a kill.
+The consistent point L of a logical slot has a snapshot S that shows exactly the transactions with `commit_lsn < L`. S
+is therefore a tick: what it shows comes from one side, everything else from the other, and nothing from both.
+`drop_left_slot` and `change_log.settle` remove what the other side used afterwards, also after a kill.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _log = logger(__name__)
 def to_slot(config: Config, conn: Connection) -> None:
     """Drain the last tick at the cut of a new slot; the slot has everything from there.
 
-    Killed anywhere, it is simply begun again: nothing was read from the slot yet.
+    After a kill the handover starts again: nothing was read from the slot yet.
     """
     from toolkit.capture import tick_drain
     from toolkit.source import catalog, slot, ticks
 
-    slot.drop_slot(conn, config.source.slot)  # of an attempt before
+    slot.drop_slot(conn, config.source.slot)  # left by an earlier attempt
     with slot.create_slot(config, config.source.slot, temporary=False) as cut:
         taken = ticks.at_cut(conn, config, cut)
     tick_drain.drain(config, conn, StoredLog(config), taken.lsn)
@@ -43,10 +43,10 @@ def to_slot(config: Config, conn: Connection) -> None:
 
 
 def to_ticks(config: Config, conn: Connection) -> None:
-    """Drain the slot to the cut of a temporary one, which is the first tick.
+    """Drain the slot to the cut of a temporary slot, which is the first tick.
 
     Raises:
-        HistoryDiverged: the slot is gone already, and with it the position at which ticks could begin.
+        HistoryDiverged: the slot is gone, and with it the position at which ticks could begin.
     """
     from toolkit.source import slot, ticks
 
@@ -67,10 +67,11 @@ def to_ticks(config: Config, conn: Connection) -> None:
 
 
 def to_publications(config: Config, conn: Connection) -> None:
-    """Drain the slot through the publications of before to the cut of a temporary one, and go on with those of now.
+    """Drain the slot with the old publications to the cut of a temporary slot, then continue with the new ones.
 
-    The cut waits for every transaction that is older than a publication, since the slot could not be read through it
-    there. Event triggers tell by the new ones already: what they tell meanwhile is a gap (`decode.transaction`).
+    The cut waits for transactions older than a publication, because the slot could not be read with that publication
+    before its creation. Event triggers use the new publications already; DDL captured meanwhile becomes a gap
+    (`decode.transaction`).
     """
     from toolkit.source import catalog, slot
 
@@ -79,13 +80,13 @@ def to_publications(config: Config, conn: Connection) -> None:
     with slot.create_slot(config, slot.temporary_name(config), temporary=True) as cut:
         pass
     drain(as_read(config, last), upto=cut.lsn)
-    # The beacon after the cut gives the next drain something to read, so that it compares the catalog in any case.
+    # The next drain reads at least the beacon after the cut, so it compares the catalog in any case.
     _row(config, identity=catalog.read_identity(conn, config))
     _log.info("handed over to other publications", extra={"lsn": str(cut.lsn), "now": config.source.publication_names})
 
 
 def drop_left_slot(config: Config, conn: Connection) -> None:
-    """Drop the slot that the log came through before it was drained by ticks; somebody else's of that name stays."""
+    """Drop the slot that was read before the switch to ticks; a slot of that name that others created stays."""
     from toolkit.source import slot
 
     left = slot.read_slot(conn, config.source.slot)
@@ -95,7 +96,7 @@ def drop_left_slot(config: Config, conn: Connection) -> None:
 
 
 def _row(config: Config, **changes: Any) -> None:
-    """Commit a ledger row at the same position that says who goes on from here."""
+    """Commit a ledger row at the same position that records how draining continues."""
     ledger = require_ledger(config)
     last = ledger.last()
     assert last is not None

@@ -1,4 +1,4 @@
-"""`cdc init` and `cdc uninstall`: the objects on the source, the slot, the first snapshot at the slot's exact LSN."""
+"""Run `cdc init` and `cdc uninstall`: objects on the source, the slot, the first copy at the slot's exact LSN."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _log = logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class InitResult:
-    """Rows copied by table identifier; empty when everything was there already."""
+    """The rows copied by table identifier; empty if everything existed already."""
 
     lsn: Lsn
     generation: int
     rows: dict[str, int]
-    left_out: dict[str, str] = field(default_factory=dict)  # why a table is not captured, or could not be copied
+    left_out: dict[str, str] = field(default_factory=dict)  # why a table is not captured or was not copied
 
 
 def plan_sql(config: Config) -> str:
-    """The SQL that `init` would run on the source, for people to read or run themselves."""
+    """Return the SQL that `init` would run on the source, to read it or to run it by hand."""
     from toolkit.source import catalog, change_log, connection, install, preflight
 
     with connection.connect(config) as conn:
@@ -46,9 +46,9 @@ def plan_sql(config: Config) -> str:
 
 
 def init(config: Config, *, new_generation: bool = False, strict: bool = False) -> InitResult:
-    """Install capture, create the slot and copy every table that has no baseline yet. Idempotent and resumable.
+    """Install capture, create the slot and copy every table without a baseline. Idempotent and resumable.
 
-    Tables that publishing would break are left out, and named in the result; `strict` refuses them instead.
+    Tables that publishing would break are left out and named in the result; `strict` makes them an error instead.
     `new_generation` starts a new incarnation of the log after the history of the source was lost.
 
     Raises:
@@ -124,7 +124,8 @@ def _init(config: Config, *, new_generation: bool) -> InitResult:
         if last is not None and not ticks and existing is not None:
             require_same_history(config, last, identity, existing.confirmed_flush_lsn, slot.flush_lsn(conn))
         if last is None and existing is not None:
-            # Killed between slot and ledger: nothing was read from the slot yet, so the log starts where it stands.
+            # An earlier call was killed between slot and ledger. Nothing was read from the slot, so the log starts at
+            # its position.
             start(StoredLog(config), config, identity, generation, 1, existing.confirmed_flush_lsn)
         change_log.settle(conn, config)
     missing = tuple(dict.fromkeys([*missing_baselines(config), *moving]))
@@ -137,7 +138,7 @@ def _init(config: Config, *, new_generation: bool) -> InitResult:
 
 
 def _first(config: Config, identity: SourceIdentity, generation: int, batch_id: int, ticks: bool) -> InitResult:
-    """Create the slot, or take the first tick; the exported snapshot is the cut of the first copy."""
+    """Create the slot, or take the first tick, and copy all tables; the exported snapshot is the cut of the copy."""
     from toolkit.source import slot
     from toolkit.source import ticks as tick
 
@@ -149,7 +150,8 @@ def _first(config: Config, identity: SourceIdentity, generation: int, batch_id: 
         copied = copy_tables(config, cut)
     if not copied.left_out:
         return InitResult(cut.lsn, generation, copied.rows)
-    # Moved or locked meanwhile: once more under a cut of their own, if they are still there.
+    # These tables changed or were locked during the copy: copy them again under a cut of their own, if they still
+    # exist.
     again = repair(config, missing_baselines(config))
     return InitResult(again.lsn, generation, copied.rows | again.rows, again.left_out)
 
@@ -164,7 +166,7 @@ def start(
     *,
     tick: str | None = None,
 ) -> None:
-    """Commit the first ledger row of a generation: the log is complete to where the slot starts."""
+    """Commit the first ledger row of a generation: the log is complete to the position at which the slot starts."""
     from toolkit.source import catalog, connection, guard, slot
 
     beacon = beacon_lsn = None

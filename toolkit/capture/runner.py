@@ -1,4 +1,4 @@
-"""One runner at a time, on this machine and on the source; it leaves the states and plans of the tables written."""
+"""Allow one runner at a time, on this machine and on the source, and write the states and plans of the tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def only_runner(config: Config, *, source: bool = True) -> Iterator[None]:
     """Hold the lease of the lake and, with `source`, that of the slot; then write the states and plans of the tables.
 
     Raises:
-        LeaseHeld: another process holds one of them; the message says which.
+        LeaseHeld: another process holds one of them; the message names it.
         LakeError, SourceUnavailable: a lease cannot be taken, or the states cannot be written.
     """
     from toolkit.lake.lease import hold_lease
@@ -27,7 +27,7 @@ def only_runner(config: Config, *, source: bool = True) -> Iterator[None]:
         try:
             yield
         except CdcError:
-            with suppress(Exception):  # the command's error says more; `ops.tables` says stale meanwhile
+            with suppress(Exception):  # the command's error is more useful; `ops.tables` says stale until then
                 _write_judged(config)
             raise
         _write_judged(config)

@@ -1,4 +1,4 @@
-"""Require that a source still has the history that the ledger continues, before anything moves or is written."""
+"""Require that the source still has the history that the ledger continues, before anything is changed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ADVICE = "the log cannot be continued; start a new one with `cdc init --new-gene
 def require_same_history(
     config: Config, last: BatchRecord, identity: SourceIdentity, confirmed: Lsn | None, flushed: Lsn
 ) -> None:
-    """Refuse a source that is not the one the ledger continues. `confirmed` is the slot's position, if there is one.
+    """Refuse a source that the ledger does not continue. `confirmed` is the slot's position, if there is a slot.
 
     Raises:
         HistoryDiverged: names what differs.
@@ -34,7 +34,7 @@ def require_same_history(
 
 
 def require_continued(config: Config, last: BatchRecord, confirmed: Lsn | None, flushed: Lsn) -> None:
-    """Refuse a slot that is ahead of the ledger, and WAL that ends below it.
+    """Refuse a slot that is ahead of the ledger, and WAL that ends before it.
 
     Raises:
         HistoryDiverged: names what differs.
@@ -52,9 +52,9 @@ def require_continued(config: Config, last: BatchRecord, confirmed: Lsn | None, 
 
 
 def prove(conn: psycopg.Connection[Any], config: Config, last: BatchRecord, unreadable: Lsn | None = None) -> bool:
-    """Require the beacon of the ledger in the stream, without consuming it. False if `unreadable` stands before it.
+    """Require the beacon of the ledger in the stream, without consuming it; False if `unreadable` is before it.
 
-    A log of an older version may have no beacon to find; it gets one from its next drain.
+    A log of an older version may have no beacon; its next drain writes one.
 
     Raises:
         HistoryDiverged: the beacon is not there.
@@ -75,7 +75,7 @@ def prove(conn: psycopg.Connection[Any], config: Config, last: BatchRecord, unre
 
 
 def without_beacon(last: BatchRecord) -> HistoryDiverged:
-    """Give the error for a stream that lacks the beacon of the ledger."""
+    """Make the error for a stream that lacks the beacon of the ledger."""
     return HistoryDiverged(
         f"beacon {last.beacon} written at {last.beacon_lsn} by batch {last.batch_id} is not in the stream: the source"
         f" was restored to an earlier copy and written again; {ADVICE}"
@@ -83,7 +83,7 @@ def without_beacon(last: BatchRecord) -> HistoryDiverged:
 
 
 def require_same_source(last: BatchRecord, identity: SourceIdentity) -> None:
-    """Refuse another server or database, and a publication made again: what it would have sent in between is lost.
+    """Refuse another server or database, and a re-created publication: what it did not send in between is lost.
 
     Raises:
         HistoryDiverged: names what differs.
@@ -102,7 +102,7 @@ def require_same_source(last: BatchRecord, identity: SourceIdentity) -> None:
 
 
 def as_read(config: Config, last: BatchRecord) -> Config:
-    """The configuration with the publications that the log was read with up to a batch."""
+    """Return the configuration with the publications with which the log was read up to a batch."""
     source = config.source.model_copy(update={"publication": tuple(last.identity.publications)})
     return config.model_copy(update={"source": source})
 

@@ -1,7 +1,8 @@
-"""Leave out the one transaction that the server cannot send, on an operator's word: its tables turn stale.
+"""Skip the one transaction that the server cannot send, on an operator's request; its tables become stale.
 
-Its DDL, its truncates and the tables of its rows are read in binary form, which is shorter than text. Where that cannot
-be sent either, nobody knows what it changed, and every table turns stale. All others go on.
+Its DDL, its truncates and the tables of its rows are read in binary form, which is shorter than text. If that cannot be
+sent either, it is not known what the transaction changed, and every table becomes stale. All other transactions are
+drained.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from toolkit.values.table import SchemaVersion
 
 _log = logger(__name__)
-_ALIGNED = 8  # bytes: where WAL records start
+_ALIGNED = 8  # bytes: alignment of WAL records
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +66,14 @@ def skip(config: Config, at: Lsn) -> DrainResult:
         ledger = require_ledger(config)
         last = ledger.last()
         assert last is not None
-        if last.complete_to > commit:  # killed between commit and advance, which that drain has made up for
+        if last.complete_to > commit:  # an earlier skip was killed after its commit; the drain has advanced the slot
             return drained
         context = _context(config, conn, last, ledger.latest_versions())
         with spool_directory(config) as directory:
             try:
                 left_out = _in_binary(conn, config, Lsn(commit + _ALIGNED), context, directory)
             except UnreadableChange:
-                # Its end is not told; any position behind the start of its commit record is past it.
+                # Its end is not known; any position after the start of its commit record is beyond it.
                 left_out = _LeftOut(
                     commit, Lsn(order.made_after(commit).end_lsn), dict.fromkeys(_live(context.versions), 0)
                 )
@@ -92,9 +93,9 @@ def skip(config: Config, at: Lsn) -> DrainResult:
 
 
 def _last_readable(conn: Connection, config: Config, at: Lsn, low: int) -> Lsn:
-    """The greatest position to which the slot can be read: the commit of the transaction of `at` comes next.
+    """Return the greatest position to which the slot can be read; the commit of the transaction of `at` is next.
 
-    The error that stops a peek names a change and not its transaction, so the place is halved.
+    The error that stops a peek names a change and not its transaction, so the position is found by bisection.
     """
     from toolkit.source import peek, slot
 
@@ -138,7 +139,7 @@ def _context(config: Config, conn: Connection, last: BatchRecord, versions: Mapp
 
 
 def _in_binary(conn: Connection, config: Config, upto: Lsn, context: PlanContext, directory: Path) -> _LeftOut:
-    """The first transaction of the slot, whose commit record `upto` lies in."""
+    """Read the first transaction of the slot; `upto` is a position inside its commit record."""
     import numpy as np
 
     from toolkit.decode.layout import logs
@@ -155,7 +156,7 @@ def _in_binary(conn: Connection, config: Config, upto: Lsn, context: PlanContext
     first: dict[int, int] = {}
     for relid, ordinal in ordinals:
         first.setdefault(relid, ordinal)
-    if planner.logs & first.keys():  # the change log's own rows: whose changes they are stands in them
+    if planner.logs & first.keys():  # rows of the change log: their tables are named inside them
         others = {relid: ordinal for relid, ordinal in first.items() if relid not in planner.logs}
         first = {relid: 0 for relid in _live(batch.versions) if logs(batch.versions[relid].table)} | others
     return _LeftOut(Lsn(int(stream.commit_lsns[0])), Lsn(int(stream.end_lsns[0])), first, batch.events)

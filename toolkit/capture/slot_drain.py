@@ -1,4 +1,4 @@
-"""Drain the slot, or ticks where there is none, into the raw log."""
+"""Drain the slot, or ticks if there is no slot, into the raw log."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def drain(
 ) -> DrainResult:
     """Drain to `upto` or to an exact cut, else to the WAL flush position at the start.
 
-    The last two compare the catalog: the current one says nothing of an earlier LSN. `max_changes` bounds the
-    messages taken, in whole transactions; the drain then stops early, which its `committed_lsn` shows. `log` is the
-    lake's unless another one is given. `unreadable` is a change that the operator skips: a beacon after it cannot be
-    read yet, and the next drain requires it.
+    A drain to a cut or to the flush position compares the catalog. The current catalog does not describe an earlier
+    LSN, so a drain to `upto` does not. `max_changes` limits the number of messages, in whole transactions. The drain
+    then stops early, as its `committed_lsn` shows. `log` is the lake's unless another one is given. `unreadable` is a
+    change that the operator skips: a beacon after it cannot be read yet, and the next drain requires it.
 
     Nothing is written, on the source or in the lake, before the beacon of the ledger was found in the stream.
 
@@ -60,7 +60,7 @@ def drain(
 
     log = StoredLog(config) if log is None else log
     with connection.connect(config) as conn:
-        ledger = log.reading()  # one reading: the row the run continues and the state it commits against
+        ledger = log.reading()  # one reading: the last row, and the state that the commit is based on
         last = ledger.last()
         if last is None:
             raise LakeError(f"draining slot {config.source.slot!r}: the lake has no ledger yet; run `cdc init` first")
@@ -73,13 +73,14 @@ def drain(
         state, identity = _require_slot_history(config, conn, last)
         proven = unreadable is not None
         if state.confirmed_flush_lsn < last.complete_to:
-            # Killed between commit and advance, or the server fell back to its last saved position: both are normal.
-            # So is neither on a restored copy, where the slot still has what was written after the copy was made.
+            # Either the last drain was killed between commit and advance, or the server returned to its last saved
+            # position. Both are normal. A restored copy shows the same state, and its slot still has what was written
+            # after the copy was made.
             proven = prove(conn, config, last, unreadable)
             slot.advance(conn, config.source.slot, last.complete_to)
         versions = ledger.latest_versions()
         live = [relid for relid, version in versions.items() if not version.table.dropped]
-        seen = None  # read before upto, so that it shows nothing beyond
+        seen = None  # read before upto, so it shows nothing after it
         if cut is not None:
             seen = drift.observe_at(config, cut, live)
             upto = cut.lsn
@@ -102,7 +103,7 @@ def drain(
 
 
 def refusal(source: Source, last: BatchRecord) -> CdcError | None:
-    """Give the error with which a drain would refuse the source as it is; None if it would not. Changes nothing."""
+    """Return the error with which a drain would refuse the source now; None if it would not. Changes nothing."""
     from toolkit.capture import tick_drain
     from toolkit.source import catalog, connection, slot
 
@@ -114,7 +115,7 @@ def refusal(source: Source, last: BatchRecord) -> CdcError | None:
             catalog.hmac_key(conn)
         if source.by_ticks:
             tick_drain.last_tick(config, conn, last)
-        elif source.slot is None or not source.slot.active:  # else a drain is reading it
+        elif source.slot is None or not source.slot.active:  # otherwise a drain is reading it
             state, _ = _require_slot_history(config, conn, last)
             if state.confirmed_flush_lsn < last.complete_to:
                 prove(conn, config, last)
@@ -145,7 +146,7 @@ def _require_slot_history(
 
 
 class _SlotReader:
-    """Peeks at the slot until `target`, or until `max_changes` messages are read."""
+    """A reader that peeks at the slot until `target`, or until `max_changes` messages are read."""
 
     logged = "drained"
 
@@ -167,7 +168,7 @@ class _SlotReader:
         self.seen, self.target = seen, target
         self.key = catalog.hmac_key(conn)
         self.left, self.most, self.more = max_changes, config.drain.max_changes, 1
-        self.streams = False  # whether a peek found no room; then until the end of the drain
+        self.streams = False  # a peek found no room: stream until the end of the drain
         self.proven = proven
         self.found_in: Lsn | None = None  # end of the batch with the beacon
         self.facts: dict[str, Any] = {}
@@ -180,7 +181,7 @@ class _SlotReader:
         return last.complete_to < self.target and (self.left is None or self.left > 0)
 
     def read(self, end: LogEnd, directory: Path) -> Sequence[ReadBatch]:
-        """Peek or stream once, and plan what came."""
+        """Peek or stream once, and plan the batches that were read."""
         from toolkit.source import peek
 
         size = self.more * (self.most if self.left is None else min(self.left, self.most))
@@ -194,13 +195,13 @@ class _SlotReader:
             if size > 1:
                 self.most, self.more = max(1, size // 8), 1
                 _log.warning("the server has no room for a peek: smaller steps", extra={"messages": self.most})
-            else:  # one transaction is too large, and others may be; small steps would decode it again for each
+            else:  # one transaction is too large, and others may be; smaller steps would decode it again for each
                 self.most, self.streams = self.config.drain.max_changes, True
                 _log.warning("the server has no room for one transaction: streaming it")
             return self.read(end, directory)
         self.facts = {"messages": len(spool), "peek_seconds": round(time.monotonic() - started, 3)}
         plan = self._plan(spool, end)
-        # Messages of no transaction count too, and may be all that came.
+        # Messages outside of transactions count too, and may be all that was read.
         self.more = 1 if plan.batches else self.more * 2
         if plan.batches:
             self._find_beacon(plan, end.last)
@@ -238,7 +239,7 @@ class _SlotReader:
         return planner.plan(spool, context=context)
 
     def _find_beacon(self, plan: Plan, last: BatchRecord) -> None:
-        """Require the beacon of the ledger in what was read, or after it; without it this is another history."""
+        """Require the beacon of the ledger in what was read, or after it; without it the history is another one."""
         from toolkit.source import peek
 
         expected, at = last.beacon, last.beacon_lsn
@@ -261,7 +262,7 @@ class _SlotReader:
         self.proven = self.proven or prove(self.conn, self.config, last)
 
     def _beacon(self, last: BatchRecord, complete_to: int) -> tuple[str | None, Lsn | None]:
-        """The beacon of a ledger row: the one that is still to be found, else a new one. One is always outstanding."""
+        """Return the beacon of a ledger row: the one not found yet, or else a new one. One is always expected."""
         from toolkit.source import slot
 
         if last.beacon_lsn is not None and last.beacon_lsn > last.complete_to:

@@ -1,7 +1,7 @@
-"""Where the capture of a source stands: named stages, in the order in which `cdc init` goes through them.
+"""Report how far the capture of a source is set up, as named stages in the order of `cdc init`.
 
-A stage is done when its fact holds, on the source or in the lake. Nothing else is remembered, so a kill leaves no note
-to be mended, and nobody can tamper with one: `cdc init` begins at the first stage whose fact does not hold.
+A stage is done when a fact is true on the source or in the lake. No other state is stored. A kill therefore leaves no
+state to repair, and no state can be tampered with: `cdc init` begins at the first stage whose fact is not true.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage. `found` says what is there, or what is missing."""
+    """One stage. `found` describes what exists, or what is missing."""
 
     name: str  # lake | objects | slot | ledger | snapshot
     done: bool
@@ -34,7 +34,7 @@ class Stage:
 
 
 def stages(config: Config, conn: Connection) -> tuple[Stage, ...]:
-    """All stages of `cdc init`, in order. Reads only."""
+    """Return all stages of `cdc init`, in order. Reads only."""
     from toolkit.lake.ledger import Ledger
 
     ledger = Ledger(config)
@@ -45,7 +45,7 @@ def stages(config: Config, conn: Connection) -> tuple[Stage, ...]:
 
 
 def next_stage(config: Config, conn: Connection) -> Stage | None:
-    """The first stage that is not done; None when capture is complete."""
+    """Return the first stage that is not done; None when capture is complete."""
     return next((stage for stage in stages(config, conn) if not stage.done), None)
 
 
@@ -57,7 +57,7 @@ def _objects(config: Config, conn: Connection) -> Stage:
         missing.append("schema cdc")
     elif not change_log.by_ticks(conn, config):
         missing += [f"publication {name}" for name in catalog.missing_publications(conn, config)]
-        if not preflight.triggers_stand(conn) and catalog.is_superuser(conn):  # others may do without
+        if not preflight.triggers_stand(conn) and catalog.is_superuser(conn):  # other roles can work without them
             missing.append("event triggers")
     return Stage("objects", not missing, f"no {', no '.join(missing)}" if missing else "capture installed")
 
@@ -84,7 +84,7 @@ def _snapshot(ledger: LogReader, conn: Connection) -> Stage:
 
 
 def snapshot_stage(ledger: LogReader, published: Sequence[TableVersion]) -> Stage:
-    """Give the last stage: all published tables are copied."""
+    """Return the last stage: all published tables are copied."""
     missing = not_copied(ledger, published)
     return Stage("snapshot", not missing, f"{len(published) - len(missing)} of {len(published)} tables")
 

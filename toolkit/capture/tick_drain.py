@@ -1,6 +1,6 @@
-"""Drain the change log by ticks: the transactions between two snapshots, whole, in one commit with its ledger row.
+"""Drain the change log by ticks: all transactions between two snapshots, in one commit with its ledger row.
 
-A tick that is in the ledger is never read again, and one that was read twice before its commit gives the same events.
+A tick in the ledger is never read again, and a tick that was read twice before its commit gives the same events.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ def drain(
     *,
     cut: Cut | None = None,
 ) -> DrainResult:
-    """Drain to the tick at `upto` or of a cut, else to a new one.
+    """Drain to the tick at `upto` or of a cut, else to a new tick.
 
     Raises:
         ConfigError: there is no tick at `upto`.
-        HistoryDiverged: the source does not know the tick that the ledger ends with.
+        HistoryDiverged: the source does not have the tick at which the ledger ends.
     """
     from toolkit.capture import drift
     from toolkit.source import ticks
@@ -72,7 +72,7 @@ def drain(
     seen = None
     if upto is None:
         seen = drift.observe(conn, config, live)  # catalog and tick are of one snapshot
-        if seen is None:  # without the catalog of the same snapshot nobody could read the rows
+        if seen is None:  # without the catalog of the same snapshot the rows cannot be read
             raise CdcError("draining a tick: DDL that has not committed locks a table; run it again when it has ended")
         target = ticks.record(conn, seen.snapshot)
     else:
@@ -88,10 +88,10 @@ def drain(
 
 
 def last_tick(config: Config, conn: psycopg.Connection[Any], last: BatchRecord) -> Tick:
-    """The tick that the ledger ends with; the source must still have it, and be what it was.
+    """Return the tick at which the ledger ends; require that the source still has it unchanged.
 
     Raises:
-        HistoryDiverged: another server or timeline, an older copy, or a log that no ticks drained.
+        HistoryDiverged: another server or timeline, an older copy, or a log that was not drained by ticks.
     """
     from toolkit.source import catalog, slot, ticks
 
@@ -100,7 +100,7 @@ def last_tick(config: Config, conn: psycopg.Connection[Any], last: BatchRecord) 
             f"the ledger was drained through slot {last.slot!r} to {last.complete_to}, not by ticks; run `cdc init` to"
             " hand over while that slot is there"
         )
-    # Ticks need no publication; there may be one, if a slot is about to take over.
+    # Ticks need no publication. One may exist if the source is about to switch to a slot.
     identity = replace(catalog.read_identity(conn, config), publications={})
     require_same_history(config, last, identity, None, slot.flush_lsn(conn))
     found = ticks.known(conn, last.complete_to)
@@ -115,7 +115,7 @@ def last_tick(config: Config, conn: psycopg.Connection[Any], last: BatchRecord) 
 
 
 class _TickReader:
-    """Reads the one tick `target`, which follows `since`."""
+    """A reader of the one tick `target`, which follows `since`."""
 
     logged = "drained a tick"
 
@@ -161,7 +161,7 @@ class _TickReader:
 
 
 class _TickRead:
-    """One tick on its way into the log."""
+    """One tick while it is read into the log."""
 
     def __init__(
         self,
@@ -174,13 +174,13 @@ class _TickRead:
     ) -> None:
         self.conn, self.ledger, self.since, self.target = conn, ledger, since, target
         self.context, self.directory = context, directory
-        self.oldest: dict[int, int] = {}  # by relid, where the first of its rows in this tick was logged
-        self.place = 0  # how many rows the tick has
+        self.oldest: dict[int, int] = {}  # by relid, the LSN at which its first row in this tick was logged
+        self.place = 0  # number of rows in the tick so far
         self.files: list[Path] = []
-        self.counts: Counter[str] = Counter()  # events in the files, per kind
+        self.counts: Counter[str] = Counter()  # number of events in the files, per kind
 
     def batch(self) -> ReadBatch:
-        """Give the rows of the tick as files, and everything else as events."""
+        """Return the rows of the tick as files, and everything else as events."""
         ddl = self.ddl()
         self.rows(ddl)
         return ReadBatch(
@@ -193,7 +193,7 @@ class _TickRead:
         )
 
     def ddl(self) -> LoggedDdl:
-        """Fold the DDL messages of the tick."""
+        """Read and fold the DDL messages of the tick."""
         from toolkit.decode import logged_ddl
         from toolkit.source import ticks
 
@@ -216,7 +216,7 @@ class _TickRead:
         from toolkit.source import ticks
 
         def layout(start: int, version: SchemaVersion) -> Binding:
-            return replace(logged_layout(start, version), kind=Kind.ROW)  # published or not, no slot brings its rows
+            return replace(logged_layout(start, version), kind=Kind.ROW)  # published or not: no slot sends its rows
 
         layouts = {relid: [layout(-1, version)] for relid, version in self.context.versions.items()}
         for version in ddl.changed:
@@ -243,10 +243,11 @@ class _TickRead:
                     self.counts.update(batch.column("kind").to_pylist())
 
     def overtaken(self) -> Iterator[Event]:
-        """Gaps of tables with rows that were logged before a type of theirs changed, and come behind a later baseline.
+        """Yield gaps of tables whose rows were logged before a type of theirs changed, but follow a later baseline.
 
-        A tick, and so a baseline, waits for no writer, and only such a change of a type does not either. Without the
-        baseline there is the gap of the change itself, or the version that has a label's former names.
+        A tick, and so a baseline, waits for no writer. Such a change of a type does not wait for one either. Without
+        the baseline, the gap of the change itself covers the rows, or the version with the former names of a label
+        does.
         """
         from toolkit.decode.ddl import retold
         from toolkit.rawlog.arrow import Event
@@ -260,7 +261,7 @@ class _TickRead:
                 baselines[event.relid] = max(int(event.end_lsn), baselines.get(event.relid, 0))
         chains: dict[int, list[SchemaVersion]] = {}
         for version in self.ledger.schema_versions():
-            if version.table.relid in baselines:  # of earlier generations too: a writer may outlive them
+            if version.table.relid in baselines:  # earlier generations too: a writer may outlast them
                 chains.setdefault(version.table.relid, []).append(version)
         for relid, chain in sorted(chains.items()):
             since, until = self.oldest[relid], baselines[relid]
@@ -278,7 +279,7 @@ class _TickRead:
                 )
 
     def _log_rows(self, cells: pa.StringArray, place: int) -> LogRows:
-        """One block of the log; `place` is that of its first row."""
+        """Parse one block of the log; `place` is that of its first row."""
         import numpy as np
         import pyarrow as pa
 
