@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from toolkit.values.config import Config
 
 NOTEBOOKS = FOLDER / "notebooks"
-#: The page without the scripts that nbconvert loads from the network; nothing on it needs them.
+#: The page without the scripts that nbconvert loads from the network. The page does not need them.
 _PAGE = """{%- extends 'lab/index.html.j2' -%}
 {%- block html_head_js -%}{%- endblock -%}
 {%- block html_head_js_mathjax -%}{%- endblock -%}
@@ -29,10 +29,10 @@ _PAGE = """{%- extends 'lab/index.html.j2' -%}
 def run(config: Config, name: str, parameters: Mapping[str, object], out: Path) -> Path:
     """Execute `notebooks/<name>.ipynb` and write it to `out` as HTML, with the executed notebook beside it.
 
-    `config_path` is `cdc.toml` of the configuration unless `parameters` name another.
+    `config_path` is `cdc.toml` of the configuration unless `parameters` names another file.
 
     Raises:
-        ConfigError: no such notebook.
+        ConfigError: there is no such notebook.
         CdcError: a cell failed, with the cell's own message; or the extra `notebooks` is not installed.
     """
     if importlib.util.find_spec("papermill") is None:
@@ -44,22 +44,22 @@ def run(config: Config, name: str, parameters: Mapping[str, object], out: Path) 
     given = {"config_path": str(config.root / "cdc.toml")} | dict(parameters)
     executed = out.with_suffix(".ipynb")
     out.parent.mkdir(parents=True, exist_ok=True)
-    # The kernel's process imports the same toolkit as this one.
+    # The kernel's process imports the same toolkit as this process.
     search = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     with (
         warnings.catch_warnings(),
         environment({"PYTHONPATH": search}),
         tempfile.TemporaryDirectory(prefix="cdc-kernel-") as folder,
     ):
-        warnings.simplefilter("ignore")  # of papermill and nbconvert
+        warnings.simplefilter("ignore")  # warnings of papermill and nbconvert
         from jupyter_client.manager import AsyncKernelManager
         from papermill import PapermillExecutionError, execute_notebook
 
         class LocalKernel(AsyncKernelManager):
-            """Speaks over sockets in the file system: a port on loopback is open to every user of the machine."""
+            """Use sockets in the file system: a port on loopback is open to every user of the machine."""
 
             transport = "ipc"
-            ip = f"{folder}/kernel"  # short: socket paths end at 107 bytes
+            ip = f"{folder}/kernel"  # a short path, because socket paths have at most 107 bytes
 
         try:
             notebook = execute_notebook(
@@ -77,6 +77,6 @@ def as_page(notebook: Any) -> str:
     """Render an executed notebook as an HTML page that loads nothing."""
     from nbconvert import HTMLExporter
 
-    logging.getLogger("traitlets").setLevel(logging.ERROR)  # a chart's title and axes say what it shows
+    logging.getLogger("traitlets").setLevel(logging.ERROR)  # charts need no alt text: title and axes say it
     page, _ = HTMLExporter(template_name="lab", raw_template=_PAGE).from_notebook_node(notebook)
     return str(page)

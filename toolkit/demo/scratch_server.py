@@ -1,4 +1,4 @@
-"""A scratch database for `cdc ddl lint`, on an embedded PostgreSQL or on a server that the user names."""
+"""Give a scratch database for `cdc ddl lint`, on an embedded PostgreSQL or on a server that the user names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from toolkit.source.scratch import make_scratch, read_origin
 from toolkit.values.config import Config
 from toolkit.values.errors import SourceUnavailable
 
-_ADMIN = "cdc_scratch"  # not `postgres`: a role of the source that has this name must not be a superuser here
+_ADMIN = "cdc_scratch"  # not `postgres`: a role of the source with this name must not be a superuser here
 
 
 @contextmanager
@@ -20,7 +20,7 @@ def open_scratch(config: Config, admin: str | None = None) -> Iterator[str]:
 
     Args:
         config: the source.
-        admin: conninfo of a superuser of a scratch server; an embedded server is started when left out.
+        admin: conninfo of a superuser of a scratch server; if left out, an embedded server is started.
 
     Raises:
         SourceUnavailable: a server cannot be reached, or the programs of PostgreSQL are not installed.
@@ -40,7 +40,7 @@ def open_scratch(config: Config, admin: str | None = None) -> Iterator[str]:
 
 
 def _program(name: str, major: int) -> str:
-    """Find a client program: in the wheel of the embedded server, else on the PATH."""
+    """Find a client program: in the wheel of the embedded server, or else on the PATH."""
     try:
         return str(wheel_bindir(major) / name)
     except SourceUnavailable:

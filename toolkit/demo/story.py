@@ -1,7 +1,8 @@
-"""`cdc demo`: the whole story on an embedded PostgreSQL, each stage the real one.
+"""Run `cdc demo`: the whole pipeline on an embedded PostgreSQL, with the real command in each stage.
 
-Two tables of pgbench and a small shop are captured under load and through DDL, rebuilt, proven, damaged by hand, found,
-healed and proven again. Everything it made stands in one folder afterwards; the server is gone.
+Two tables of pgbench and a small shop are captured under load and through DDL, rebuilt and proven. Then they are
+damaged on purpose. The damage is found and repaired, and the tables are proven again. Afterwards one folder has all
+results, and the server is removed.
 """
 
 from __future__ import annotations
@@ -32,19 +33,19 @@ if TYPE_CHECKING:
 
 Echo = Callable[[str], object]
 
-_MARKER = ".cdc-demo"  # in folders that the demo made, and may empty
+_MARKER = ".cdc-demo"  # a file in folders that the demo made and may empty
 _DATABASE = "shop"
 _FAULT_TABLE, _FAULT_COLUMN = "customers", "name"
 _FAULT_TEXT = "nobody ever wrote this"
 _AS_OF_TABLE = "customers"
-_AS_OF_AFTER = 2  # schema changes before the cut that the table is later rebuilt at
-_SESSIONS, _RATE = 3, 20.0  # concurrent sessions; transactions a second and session
-_BETWEEN = 40  # transactions at least between two schema changes
+_AS_OF_AFTER = 2  # schema changes before the cut at which the table is later rebuilt
+_SESSIONS, _RATE = 3, 20.0  # concurrent sessions; transactions per second and session
+_BETWEEN = 40  # the fewest transactions between two schema changes
 
 
 @dataclass(slots=True)
 class DemoReport:
-    """What `report.json` holds."""
+    """The content of `report.json`."""
 
     checks: list[dict[str, Any]] = field(default_factory=list)  # lsn, status, rows
     fault_found: bool = False
@@ -57,19 +58,19 @@ class DemoReport:
 
     @property
     def proven(self) -> bool:
-        """Whether the story went as it must."""
+        """Whether the demo had the expected results."""
         told = [check["status"] for check in self.checks]
         return self.fault_found and self.healed and self.as_of_equal and told == ["identical", "different", "identical"]
 
 
 def run(directory: Path | None = None, major: int = 16, echo: Echo = print) -> int:
-    """Tell the whole story in `directory` (made, or emptied if an earlier demo made it; default `cdc-demo`).
+    """Run the demo in `directory` (default `cdc-demo`), which is created, or emptied if an earlier demo made it.
 
     Returns:
-        0 when everything was proven, else 3.
+        0 if everything was proven, or else 3.
 
     Raises:
-        ConfigError: the folder holds something else.
+        ConfigError: the folder has other content.
         CdcError: a stage failed; its message says which.
     """
     folder = _prepare(directory or Path("cdc-demo"))
@@ -83,7 +84,7 @@ def run(directory: Path | None = None, major: int = 16, echo: Echo = print) -> i
 
 @dataclass(frozen=True, slots=True)
 class _Truth:
-    """What SELECT showed on the source at `lsn`, as PostgreSQL text in column order."""
+    """The result of SELECT on the source at `lsn`, as PostgreSQL text in column order."""
 
     lsn: Lsn
     columns: tuple[str, ...]
@@ -91,7 +92,7 @@ class _Truth:
 
 
 class _Story:
-    """Says what happens. A line when a step is done; on a terminal also what is going on meanwhile."""
+    """Report progress: a line for each finished step, and on a terminal also the running stage."""
 
     def __init__(self, echo: Echo) -> None:
         self.echo = echo
@@ -103,7 +104,7 @@ class _Story:
 
     @contextlib.contextmanager
     def step(self, title: str) -> Iterator[list[str]]:
-        """One step; append what came out of it to the list."""
+        """Report one step. The caller appends its results to the list."""
         facts: list[str] = []
         with progress.stage(title):
             yield facts
@@ -159,7 +160,7 @@ class _Demo:
             facts.append(f"{sum(done.rows.values()):,} rows of {len(done.rows)} tables at {done.lsn}")
 
     def _load(self, server: EmbeddedServer) -> _Truth:
-        """Traffic, schema changes and drains at the same time; the truth of one moment in the middle of it."""
+        """Run traffic, schema changes and drains at the same time. Return the source's rows at one moment in it."""
         import psycopg
 
         truth = None
@@ -253,7 +254,7 @@ class _Demo:
             facts.append("equal to what SELECT showed then" if self.report.as_of_equal else "NOT equal")
 
     def _lake_rows(self, truth: _Truth) -> list[tuple[str | None, ...]]:
-        """The rebuilt table in the source's text form, if it has the columns that it had then."""
+        """Give the rebuilt table in the source's text form, if it has the columns that the source had at that LSN."""
         from toolkit.history import versions
         from toolkit.lake.ledger import Ledger
         from toolkit.lake.session import own_session
@@ -335,7 +336,7 @@ def _configure(folder: Path, server: EmbeddedServer) -> Config:
 
 
 def _read_truth(config: Config) -> _Truth:
-    """Everything of one table in the snapshot of an exact LSN."""
+    """Read one whole table in the snapshot of an exact LSN."""
     from psycopg import sql
 
     from toolkit.source import connection, row_lines, slot
@@ -352,7 +353,7 @@ def _read_truth(config: Config) -> _Truth:
 
 
 def _text(value: bytes | None) -> str | None:
-    """A value as the server sent it, before any client made something of it."""
+    """Decode a value as the server sent it, before a client converts it."""
     return None if value is None else bytes(value).decode()
 
 
@@ -361,11 +362,11 @@ def _null_first(row: Sequence[str | None]) -> list[tuple[bool, str]]:
 
 
 def _wait_for(traffic: workload.Load, committed: int) -> None:
-    """Until that many transactions are committed, or the traffic ended by itself."""
+    """Wait until that many transactions are committed, or the traffic ended by itself."""
     end = time.monotonic() + 30
     while traffic.counts.committed < committed:
         if time.monotonic() > end:
-            traffic.stop()  # raises what stopped it, if something did
+            traffic.stop()  # raises the error that stopped it, if there was one
             raise CdcError(f"demo: the load stands at {traffic.counts.committed} transactions; run `cdc demo` again")
         time.sleep(0.02)
 
@@ -380,7 +381,7 @@ def _names_fault(found: CheckReport, key: int) -> bool:
 
 
 def _write_sql_prompt(config: Config, folder: Path) -> Path:
-    """A script that opens Spark's SQL prompt on the demo's lake."""
+    """Write a script that opens Spark's SQL prompt on the demo's lake."""
     import importlib.util
     import shlex
 
@@ -392,7 +393,7 @@ def _write_sql_prompt(config: Config, folder: Path) -> Path:
     spec = importlib.util.find_spec("pyspark")
     assert spec is not None
     assert spec.origin is not None
-    home = Path(spec.origin).parent  # else its scripts ask whichever python is first on PATH
+    home = Path(spec.origin).parent  # otherwise its scripts use the first python on PATH
     script = folder / "sql"
     script.write_text(
         "#!/bin/sh\n# Spark's SQL prompt on this lake: ./sql, or ./sql -e 'SELECT ...'\n"
@@ -407,7 +408,7 @@ def _write_sql_prompt(config: Config, folder: Path) -> Path:
 
 @contextlib.contextmanager
 def _only_own_environment() -> Iterator[None]:
-    """Without the caller's CDC_* and PG* variables: the demo never touches another database or lake."""
+    """Remove the caller's CDC_* and PG* variables, so that the demo never uses another database or lake."""
     kept = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(("CDC_", "PG"))}
     try:
         yield
@@ -417,14 +418,14 @@ def _only_own_environment() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _sigterm_is_ctrl_c() -> Iterator[None]:
-    """A polite kill ends the demo the way Ctrl-C does, with everything it started."""
+    """Let SIGTERM end the demo and everything that it started, as Ctrl-C does."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
     try:
         before = signal.signal(signal.SIGTERM, interrupt)
-    except ValueError:  # not the main thread: whoever runs it there takes care of signals
+    except ValueError:  # not the main thread: its caller handles signals
         yield
         return
     try:

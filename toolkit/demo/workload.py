@@ -1,6 +1,6 @@
-"""A small shop and people who use it: the source side of the demo and of the tests that want real traffic.
+"""Simulate a small shop and its users: the source side of the demo, and of tests that want real traffic.
 
-It speaks to PostgreSQL as any application does, with plain sessions of its own, and knows nothing of capture.
+The workload uses PostgreSQL as any application does, in plain sessions of its own. It does not depend on capture.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Connection = psycopg.Connection[tuple[Any, ...]]
 Action = Callable[["_Session"], None]
 
-#: What traffic beside DDL meets in any application: the transaction is rolled back and the next one goes on.
+#: Errors that traffic beside DDL meets in any application. The transaction is rolled back and the next one follows.
 _EXPECTED = (
     errors.DeadlockDetected,
     errors.LockNotAvailable,
@@ -36,12 +36,12 @@ _EXPECTED = (
     errors.ForeignKeyViolation,
     errors.SerializationFailure,
 )
-#: Names as the shop's schema makes them; DDL that renames tells the sessions through `Names`.
+#: The first names in the shop's schema. DDL that renames gives the sessions the new names through `Names`.
 _FIRST_NAMES = {"phone": "phone", "order_items": "order_items"}
 
 
 class Names:
-    """The names that the application uses now. A new release of it comes with each rename."""
+    """The names that the application uses now. Each rename comes with a new release of the application."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -68,7 +68,7 @@ class DdlStep:
 
 @dataclass(frozen=True, slots=True)
 class LoadCounts:
-    """Transactions by their end. `refused` met a lock, a deadlock or a schema change and were rolled back."""
+    """Transactions by their end. The `refused` ones met a lock, a deadlock or a schema change and were rolled back."""
 
     committed: int
     rolled_back: int
@@ -76,13 +76,13 @@ class LoadCounts:
 
 
 def create_shop(conn: Connection) -> None:
-    """Make the shop's tables with their first rows, in one transaction."""
+    """Create the shop's tables with their first rows, in one transaction."""
     with conn.transaction():
         conn.execute(resources.load("demo/shop"))
 
 
 def create_pgbench(server: EmbeddedServer, dbname: str = "postgres", scale: int = 1) -> None:
-    """Make pgbench's tables with the server's own pgbench. Its history has no key: replica identity full.
+    """Create pgbench's tables with the server's own pgbench. Its history has no key: replica identity full.
 
     Raises:
         CdcError: pgbench failed.
@@ -99,7 +99,7 @@ def create_pgbench(server: EmbeddedServer, dbname: str = "postgres", scale: int 
 
 
 def ddl_story() -> tuple[DdlStep, ...]:
-    """The schema changes of the demo, in the order in which they are to run."""
+    """Give the schema changes of the demo in the order in which they run."""
     return (
         DdlStep(
             "rename a column",
@@ -143,10 +143,12 @@ def ddl_story() -> tuple[DdlStep, ...]:
 
 
 def run_step(conn: Connection, step: DdlStep, names: Names | None = None, *, seconds: float = 30.0) -> None:
-    """Run one schema change beside the traffic: short lock waits, again and again, so that nobody queues behind it.
+    """Run one schema change beside the traffic, with short and repeated waits for its locks.
+
+    While the change waits for a lock, other sessions that need the table queue after it.
 
     Raises:
-        CdcError: no lock for `seconds`.
+        CdcError: it got no lock within `seconds`.
     """
     end = time.monotonic() + seconds
     while True:
@@ -164,7 +166,15 @@ def run_step(conn: Connection, step: DdlStep, names: Names | None = None, *, sec
 
 
 class Load:
-    """Concurrent sessions with seeded random transactions, as a context manager: stopped at its end at the latest.
+    """Concurrent sessions with seeded random transactions, as a context manager that stops them at its end.
+
+    Args:
+        conninfo: libpq conninfo of the shop's database.
+        sessions: number of concurrent sessions.
+        seed: seed of the random choices; the machine decides how sessions interleave.
+        transactions: a session ends after this number; None: it continues until `stop`.
+        rate: transactions per second and session; None: as fast as possible.
+        pgbench: whether pgbench's tables exist and are used.
 
     Args:
         conninfo: libpq conninfo of the shop's database.
@@ -216,13 +226,13 @@ class Load:
         return self.counts
 
     def stop(self) -> LoadCounts:
-        """End all sessions after their running transaction."""
+        """End all sessions after their running transactions."""
         self._stop.set()
         return self.wait()
 
     @property
     def counts(self) -> LoadCounts:
-        """Transactions so far."""
+        """Count the transactions so far."""
         return LoadCounts(
             committed=sum(s.committed for s in self._sessions),
             rolled_back=sum(s.rolled_back for s in self._sessions),
@@ -238,7 +248,7 @@ class Load:
 
 
 class _RollBack(Exception):
-    """The transaction changed its mind."""
+    """Roll back the transaction on purpose."""
 
 
 class _Session:
@@ -270,7 +280,7 @@ class _Session:
 
     def run(self) -> None:
         try:
-            # A prepared statement would go stale at DDL.
+            # A prepared statement would become invalid at DDL.
             with psycopg.connect(self.conninfo, autocommit=True, prepare_threshold=None) as conn:
                 self.conn = conn
                 conn.execute("set lock_timeout = '2s'")
@@ -299,12 +309,12 @@ class _Session:
             self.committed += 1
 
     def execute(self, statement: str, *arguments: Any) -> psycopg.Cursor[tuple[Any, ...]]:
-        """Run one statement; `{name}` in it is a name that may change."""
+        """Run one statement. `{name}` in it is a name that may change."""
         composed = sql.SQL(statement).format(**{n: self.names[n] for n in _FIRST_NAMES})
         return self.conn.execute(composed, arguments)
 
     def text(self, length: int) -> str:
-        """Text with characters that careless encoders trip over."""
+        """Give text with characters that simple encoders handle wrongly."""
         return "".join(self.random.choices("abcdef 0123 äß€\t\n\\'\",{}", k=length))
 
     def amount(self) -> str:
@@ -367,13 +377,13 @@ def _upsert_customer(s: _Session) -> None:
 
 
 def _change_key(s: _Session) -> None:
-    """A customer gets another number, and the orders follow."""
+    """Change a customer's number; the orders follow."""
     old = s.customer()
     s.execute("update customers set id = %s where id = %s", old + 1_000_000 * s.random.randint(1, 900), old)
 
 
 def _change_event_key(s: _Session) -> None:
-    """The key changes, the large payload is not sent."""
+    """Change the key. The large payload is not sent."""
     s.execute(
         "update events set id = nextval(pg_get_serial_sequence('public.events', 'id')) where id = %s",
         s.random.randint(1, 400),
@@ -389,7 +399,7 @@ def _new_event(s: _Session) -> None:
 
 
 def _see_event(s: _Session) -> None:
-    """The large payload stays as it is, and is not sent."""
+    """Change an event without its large payload, which is not sent."""
     s.execute("update events set seen = seen + 1 where id between %s and %s + 5", *[s.random.randint(1, 800)] * 2)
 
 
@@ -405,7 +415,7 @@ def _delete_event(s: _Session) -> None:
 
 
 def _audit(s: _Session) -> None:
-    """Equal rows on purpose."""
+    """Insert equal rows on purpose."""
     s.execute(
         "insert into audit select now(), %s, 'batch', %s from generate_series(1, %s)",
         f"session {s.number}", s.random.choice([None, s.text(8)]), s.random.randint(1, 4),
@@ -413,7 +423,7 @@ def _audit(s: _Session) -> None:
 
 
 def _change_audit(s: _Session) -> None:
-    """One of several equal rows."""
+    """Change one of several equal rows."""
     s.execute("update audit set detail = %s where ctid = (select ctid from audit limit 1)", s.text(4))
 
 
@@ -427,7 +437,7 @@ def _truncate_audit(s: _Session) -> None:
 
 
 def _change_mind(s: _Session) -> None:
-    """A savepoint that is rolled back, with work before, inside and after it."""
+    """Roll back to a savepoint, with work before, inside and after it."""
     s.execute("update customers set credit = credit + 1 where id = %s", s.customer())
     try:
         with s.conn.transaction():
@@ -440,7 +450,7 @@ def _change_mind(s: _Session) -> None:
 
 
 def _pgbench_transaction(s: _Session) -> None:
-    """Pgbench's own (TPC-B like) transaction, scale 1."""
+    """Run pgbench's own (TPC-B like) transaction at scale 1."""
     account, teller, delta = s.random.randint(1, 100_000), s.random.randint(1, 10), s.random.randint(-5000, 5000)
     s.execute("update pgbench_accounts set abalance = abalance + %s where aid = %s", delta, account)
     s.execute("update pgbench_tellers set tbalance = tbalance + %s where tid = %s", delta, teller)
