@@ -74,18 +74,6 @@ class EmbeddedServer:
 
     Raises:
         SourceUnavailable: the server did not start; the message has the last line of its log.
-
-    Args:
-        directory: where the data folder is made; a temporary folder when left out.
-        major: 16 or 18; another one needs `bindir`.
-        settings: server settings, over the defaults (`wal_level=logical`, no fsync).
-        bindir: programs of another PostgreSQL than the wheel's.
-        user: name of the superuser.
-
-    The unix socket trusts its owner alone; TCP on 127.0.0.1 asks for `password`.
-
-    Raises:
-        SourceUnavailable: the server did not start; the message carries the last line of its log.
     """
 
     def __init__(

@@ -175,14 +175,6 @@ class Load:
         transactions: a session ends after this number; None: it continues until `stop`.
         rate: transactions per second and session; None: as fast as possible.
         pgbench: whether pgbench's tables exist and are used.
-
-    Args:
-        conninfo: libpq conninfo of the shop's database.
-        sessions: how many at once.
-        seed: of the random choices; the interleaving is the machine's.
-        transactions: a session ends after that many; None goes on until `stop`.
-        rate: transactions a second and session; None is as fast as they go.
-        pgbench: whether pgbench's tables are there and take part.
     """
 
     def __init__(
