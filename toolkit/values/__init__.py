@@ -1,1 +1,1 @@
-"""Values and rules that need no I/O. Imports nothing else of the toolkit."""
+"""Define values and rules that need no I/O. The package imports no other package of the toolkit."""

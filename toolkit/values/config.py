@@ -1,7 +1,7 @@
-"""`cdc.toml` and its environment overrides.
+"""Read `cdc.toml` and its environment overrides.
 
-Every key is `CDC_<SECTION>__<KEY>` in the environment too. Relative paths are relative to the folder of `cdc.toml`.
-libpq does all of the connecting: passwords are never parsed, logged or stored here.
+Every key is also `CDC_<SECTION>__<KEY>` in the environment. Relative paths are relative to the folder of `cdc.toml`.
+libpq does all of the connecting, so passwords are never parsed, logged or stored here.
 """
 
 from __future__ import annotations
@@ -73,39 +73,39 @@ class SourceConfig(_Section):
 
     @property
     def publications(self) -> tuple[str, ...]:
-        """Every publication that the slot is read with."""
+        """Give every publication that the slot is read with."""
         return (self.publication,) if isinstance(self.publication, str) else self.publication
 
     @property
     def own(self) -> str | None:
-        """The publication that `cdc init` makes, edits and drops: the first, and none where others keep them all."""
+        """Give the publication that `cdc init` creates, edits and drops: the first; None if others maintain all."""
         return self.publications[0] if self.scope == "tables" else None
 
     @property
     def others(self) -> tuple[str, ...]:
-        """The publications that somebody else keeps: all that is in them is captured."""
+        """Give the publications that others maintain. All of their tables are captured."""
         return tuple(name for name in self.publications if name != self.own)
 
     @property
     def whole_schemas(self) -> bool:
-        """Whether whole schemas are published: a schema that is published whole cannot leave a table out."""
+        """Whether whole schemas are published. A whole schema cannot leave out a table."""
         return self.new_tables == "publish" and not self.exclude
 
     @property
     def publication_names(self) -> str:
-        """The publications as pgoutput takes them, and as people read them."""
+        """Give the publications in the form of pgoutput, which messages also show."""
         return ", ".join(quote_postgres(name) for name in self.publications)
 
     def names(self, schema: str, name: str) -> bool:
-        """Whether a table is to be put into the toolkit's own publication."""
+        """Whether a table belongs into the toolkit's own publication."""
         return self.own is not None and selects(self.tables, self.exclude, schema, name)
 
     def names_in_full(self, schema: str, name: str) -> bool:
-        """Whether `tables` has the very name of a table, not only a pattern that matches it."""
+        """Whether `tables` has the exact name of a table, and not only a pattern that matches it."""
         return f"{schema}.{name}" in self.tables
 
     def asks_for(self, schema: str, name: str) -> bool:
-        """Whether a table is to be captured, if it is published at all."""
+        """Whether a table should be captured if it is published."""
         return selects(("*.*",) if self.others else self.tables, self.exclude, schema, name)
 
     @field_validator("publication")
@@ -147,7 +147,7 @@ class LakeConfig(_Section):
 
 
 class DrainConfig(_Section):
-    """How much a drain takes at once."""
+    """How much a drain reads at once."""
 
     max_changes: int = Field(default=1_000_000, gt=0)
     """Messages that one peek may return, rounded up to whole transactions."""
@@ -157,7 +157,7 @@ class DrainConfig(_Section):
     """Folder for the bytes of a peek; default: beside the lake. Every Spark executor must see it."""
 
 
-#: Commands that change neither the shape of a table nor a value nor how rows are told apart.
+#: Commands that change neither the shape of a table, nor a value, nor how rows are identified.
 WITHOUT_EFFECT = ("CREATE INDEX", "REINDEX")
 
 
@@ -211,13 +211,13 @@ class CheckConfig(_Section):
     full_hours: float = Field(default=0.0, ge=0)
     """Hours after which such a table is compared whole again. 0 compares it whole each time."""
     fresh_hours: float = Field(default=24.0, gt=0)
-    """A published table whose proof is older fails the suite `published`, and `cdc status` is red."""
+    """A published table whose proof is older fails the suite `published`, and `cdc status` exits with 3."""
     deprecated_days: float = Field(default=30.0, ge=0)
     """Days for which a view of `published` keeps the name of a table that was renamed or dropped."""
 
 
 class DbtConfig(_Section):
-    """The dbt project that builds the tables for people."""
+    """The dbt project that builds the tables for users."""
 
     project_dir: str = "dbt_project"
     """Folder of the dbt project."""
@@ -229,13 +229,13 @@ class LogConfig(_Section):
     """The log on standard error."""
 
     format: Literal["text", "json"] = "text"
-    """`json` writes one object a line; `--output json` does so too."""
+    """`json` writes one object per line; `--output json` does the same."""
     level: Literal["warning", "info"] = "warning"
     """`info` reports each stage with its figures, as `--verbose` does."""
 
 
 class NotifyConfig(_Section):
-    """Who is notified of a red or failed `run`, `drain`, `build`, `check`, `repair` or `maintain`."""
+    """Who is notified when `run`, `drain`, `build`, `check`, `repair` or `maintain` fails or finds something wrong."""
 
     command: tuple[str, ...] = ()
     """Program and arguments, run with a JSON object on standard input: `command`, `exit_code`, `at`, `problem`,
@@ -247,7 +247,7 @@ class NotifyConfig(_Section):
 
 
 class LimitsConfig(_Section):
-    """From where on `cdc status` is red, and `cdc doctor` reports an error."""
+    """Limits beyond which `cdc status` exits with 3 and `cdc doctor` reports an error."""
 
     free_mb: float = Field(default=500.0, ge=0)
     """Free space of the folders of warehouse, catalog and spool."""
@@ -301,14 +301,14 @@ class Config(BaseSettings):
         return env_settings, init_settings
 
     def capture_of(self, schema: str, name: str) -> TableConfig:
-        """How a table is captured: the first pattern of `[table]` that matches it, else `[source] capture`."""
+        """Give how a table is captured: the first pattern of `[table]` that matches it, or else `[source] capture`."""
         for pattern, chosen in self.table.items():
             if selects((pattern,), (), schema, name):
                 return chosen if chosen.capture else chosen.model_copy(update={"capture": self.source.capture})
         return TableConfig(capture=self.source.capture)
 
     def through_slot(self, schema: str, name: str) -> bool:
-        """Whether the slot brings a table's own rows; those of the others come as rows of the change log."""
+        """Whether the slot sends a table's own rows. Rows of other tables come as rows of the change log."""
         return self.capture_of(schema, name).capture in ("slot", "both")
 
     @property
@@ -318,7 +318,7 @@ class Config(BaseSettings):
         return not chosen.isdisjoint({"change_log", "both"})
 
     def path(self, text: str) -> Path:
-        """An absolute path from a configured one."""
+        """Make a configured path absolute."""
         return (self.root / text).resolve()
 
     @property
@@ -328,10 +328,10 @@ class Config(BaseSettings):
 
     @property
     def catalog_db(self) -> Path:
-        """The SQLite file of the JDBC catalog."""
+        """Give the SQLite file of the JDBC catalog."""
         prefix = "jdbc:sqlite:"
         if not self.lake.uri.startswith(prefix):
-            raise ConfigError(f"[lake] uri is not supported: expected {prefix}<path>")  # another may have a password
+            raise ConfigError(f"[lake] uri is not supported: expected {prefix}<path>")  # it may have a password
         return self.path(self.lake.uri.removeprefix(prefix))
 
     @property
@@ -341,7 +341,7 @@ class Config(BaseSettings):
 
     @property
     def work_dir(self) -> Path:
-        """Lease, spool and reports."""
+        """Give the folder of lease, spool and reports."""
         return self.warehouse.parent
 
 
@@ -350,10 +350,10 @@ _SECRET = frozenset({"source.conninfo", "lake.uri", "notify.webhook"})
 
 
 def load(path: str | None = None) -> Config:
-    """Read the configuration: `path`, else `CDC_CONFIG`, else `cdc.toml` in the working directory if it is there.
+    """Read the configuration: `path`, or `CDC_CONFIG`, or `cdc.toml` in the working directory if it exists.
 
     Raises:
-        ConfigError: no such file, malformed TOML, or an unknown or unusable key; the message names it.
+        ConfigError: the file is missing, its TOML is malformed, or a key is unknown or unusable; the message names it.
     """
     named = path or os.environ.get("CDC_CONFIG")
     file = Path(named or DEFAULT_NAME)
@@ -377,7 +377,7 @@ def load(path: str | None = None) -> Config:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        # The value of another key, or a whole section, can hold a password.
+        # The value of another key, or a whole section, may contain a password.
         shown = key not in _SECRET and "." in key and not key.startswith("spark")
         plain = isinstance(first["input"], str | int | float) and first["type"] != "extra_forbidden"
         found = f", found {first['input']!r}" if shown and plain else ""
@@ -388,19 +388,19 @@ def load(path: str | None = None) -> Config:
 
 
 def _known_variables() -> None:
-    """Refuse variables of sections that there are not: `CDC_SAUCE__SLOT` would be ignored."""
+    """Refuse variables of sections that do not exist: `CDC_SAUCE__SLOT` would be ignored."""
     for name in sorted(os.environ):
         section, parts, _ = name.lower().removeprefix("cdc_").partition("__")
         if name.lower().startswith("cdc_") and parts and section not in Config.model_fields:
             raise ConfigError(f"variable {name}: no section {section!r}: {_unknown((section,))}; rename or unset it")
 
 
-#: Below these people name things as they like.
+#: Prefixes of settings whose names users choose.
 _FREE = ("spark.hadoop.", "spark.sql.catalog.", "spark.executorEnv.", "spark.kubernetes.", "spark.yarn.appMasterEnv.")
 
 
 def _misspelled(key: str) -> str | None:
-    """Give the setting of Spark that a key is nearly spelled like; others are left to Spark and its extensions."""
+    """Give the Spark setting that a key is probably meant to be. Other keys are left to Spark and its extensions."""
     known = Path(__file__).with_name("spark_settings.txt").read_text(encoding="ascii").split()
     if key in known or key.startswith(_FREE):
         return None
@@ -408,7 +408,7 @@ def _misspelled(key: str) -> str | None:
 
 
 def _unknown(place: tuple[int | str, ...]) -> str:
-    """Say that there is no such key, and name the one of that section that is spelled most like it."""
+    """Say that the key does not exist, and name the key of that section with the most similar spelling."""
     known: Any = Config
     for part in place[:-1]:
         if known is dict:
@@ -422,7 +422,7 @@ def _unknown(place: tuple[int | str, ...]) -> str:
 
 
 def _flatten(table: dict[str, Any], prefix: str = "") -> dict[str, str]:
-    """Spark settings may be written quoted (`"spark.x.y" = 1`) or nested; both are one flat mapping."""
+    """Flatten Spark settings, which may be quoted (`"spark.x.y" = 1`) or nested, into one mapping."""
     flat: dict[str, str] = {}
     for key, value in table.items():
         name = f"{prefix}{key}"

@@ -101,7 +101,7 @@ class CommitConflict(LakeError):
 
 
 class LeaseHeld(CdcError):
-    """Another runner holds the lease, since `since` where that is known."""
+    """Another runner holds the lease; `since` is the time since when, if known."""
 
     exit_code = 4
 

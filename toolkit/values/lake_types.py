@@ -43,7 +43,7 @@ def spark_type(column: Column) -> str:
 
 
 def typed_sql(text_expr: str, column: Column) -> str:
-    """Convert an expression of PostgreSQL text to the typed value, or to NULL where the type cannot hold it exactly."""
+    """Convert an expression of PostgreSQL text to the typed value, or to NULL if the type cannot hold it exactly."""
     return str(_module().cdc_typed(text_expr, column)).strip()
 
 
@@ -57,5 +57,5 @@ def text_sql(lake_name: str, column: Column, canonical: str | None = None) -> st
 
 
 def canonical_sql(lake_name: str, column: Column) -> str:
-    """Render the source's text of a column from the typed column alone; exact in rows whose `_cdc_text` is NULL."""
+    """Render the source's text of a column from the typed column alone; exact for rows whose `_cdc_text` is NULL."""
     return str(_module().cdc_canonical(quote_spark(lake_name), column)).strip()

@@ -31,9 +31,9 @@ class _Lines(logging.Formatter):
 
 
 def complain(problem: str, traceback: str | None = None, *, shown: bool = False) -> None:
-    """Write the one line of a command that failed where the log goes: `cdc: ...`, or a JSON object as the log is.
+    """Write the one line of a failed command to the log: `cdc: ...`, or a JSON object if the log is JSON.
 
-    The JSON object has the traceback as a field. Before a plain line it stands only if it is to be `shown`.
+    The JSON object has the traceback as a field. A plain line has it before the line only if it is to be `shown`.
     """
     root = logging.getLogger("toolkit")
     handler = next((h for h in root.handlers if isinstance(h, logging.StreamHandler)), None)

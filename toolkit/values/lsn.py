@@ -1,4 +1,4 @@
-"""Log sequence numbers as 64-bit integers that print the way PostgreSQL prints them, and times in their place."""
+"""Define log sequence numbers as 64-bit integers that print as PostgreSQL prints them, and times instead of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TEXT = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 
 
 class Lsn(int):
-    """A position in the WAL, in bytes. Compares and adds as a number; `str()` gives PostgreSQL's `X/Y`."""
+    """A position in the WAL, in bytes. It compares and adds as a number; `str()` gives PostgreSQL's `X/Y`."""
 
     __slots__ = ()
 

@@ -31,17 +31,17 @@ def qualified(schema: str, table: str) -> str:
 
 
 def command(*words: str) -> str:
-    """Write `cdc` and these words as a shell takes them: a table name may contain anything, a backtick too."""
+    """Write `cdc` and these words as shell input: a table name may contain anything, even a backtick."""
     return shlex.join(("cdc", *words))
 
 
 def visible(text: str, keep: str = "\t\n") -> str:
-    """Show control characters as escapes: a name from the source must not drive a terminal, nor turn text around."""
+    """Show control characters as escapes. A name from the source must not control a terminal or reverse text."""
     return "".join(c if c in keep or unicodedata.category(c) not in ("Cc", "Cf") else ascii(c)[1:-1] for c in text)
 
 
 def in_one_line(text: str) -> str:
-    """Show all control characters as escapes: a name in a line of a report must not make another line."""
+    """Show all control characters as escapes. A name in a line of a report must not start another line."""
     return visible(text, keep="")
 
 
@@ -52,8 +52,8 @@ def _suffix(text: str) -> str:
 def lake_table(schema: str, table: str) -> str:
     """Give the name of a source table in `current`, `history` and `published`.
 
-    It has lower case letters, digits and underscores only. Any other name is transliterated and gets a hash of the
-    original as a suffix, so that two source tables never share a lake name: an unchanged name has one `__`, between
+    It has only lower case letters, digits and underscores. Any other name is transliterated and gets a hash of the
+    original as a suffix, so that two source tables never share a lake name. An unchanged name has one `__`, between
     schema and table, and a name with a hash has more.
     """
     joined = f"{schema}__{table}"
@@ -65,7 +65,7 @@ def lake_table(schema: str, table: str) -> str:
 def lake_columns(columns: Sequence[tuple[int, str]]) -> dict[int, str]:
     """Give the lake name of each `(attnum, name)`.
 
-    It is the source's own name, unless the lake reserves it or two names differ only in case.
+    It is the source's own name, unless the lake reserves this name or two names differ only in case.
     """
     folded: dict[str, int] = {}
     for _, name in columns:

@@ -1,4 +1,4 @@
-"""Say how far long work has come: to a display if one is set, and in a log line every five seconds."""
+"""Report the progress of long work: to a display if one is set, and in a log line every five seconds."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _T = TypeVar("_T")
 
 
 class Display(Protocol):
-    """What shows the open stages to a person. Called from any thread."""
+    """A display of the open stages for the user. Any thread may call it."""
 
     def begin(self, stage: Stage) -> None:
         """Show a new stage."""
 
     def update(self, stage: Stage) -> None:
-        """Show new figures of a stage; one that has ended is not shown again."""
+        """Show new figures of a stage. An ended stage is not shown again."""
 
     def end(self, stage: Stage) -> None:
-        """Take a stage away."""
+        """Remove a stage."""
 
 
 @dataclass(eq=False)
 class Stage:
-    """Work of which `done` of `total` units are done. The total is an estimate, and None if it is not known."""
+    """Work of which `done` of `total` units are done. The total is an estimate, or None if it is unknown."""
 
     what: str
     unit: str = ""
@@ -44,14 +44,14 @@ class Stage:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, done: int = 1, size: int = 0) -> None:
-        """Add units and bytes; negative numbers take back what must be done again."""
+        """Add units and bytes. Negative numbers subtract what must be repeated."""
         with self._lock:
             self.done += done
             self.size += size
         self.show()
 
     def show(self) -> None:
-        """Show the figures as they are now."""
+        """Show the current figures."""
         for display in tuple(_displays):
             display.update(self)
         with self._lock:
@@ -62,7 +62,7 @@ class Stage:
         _log.info(self.what, extra=self.facts(now))
 
     def facts(self, now: float) -> dict[str, int | str | None]:
-        """Give what is done, the units per second, and the estimated seconds left."""
+        """Give the finished units, the units per second, and the estimated seconds left."""
         seconds = max(now - self.started, 1e-6)
         share = self.done / self.total if self.total else 0.0
         left = seconds * (1 - share) / share if 0 < share < 1 else None
@@ -86,7 +86,7 @@ def show_on(display: Display | None) -> None:
 
 @contextmanager
 def stage(what: str, unit: str = "", total: int | None = None) -> Iterator[Stage]:
-    """Show a stage while the block runs, however it ends. Stages may be nested."""
+    """Show a stage while the block runs, until it ends in whatever way. Stages may be nested."""
     begun, displays = Stage(what, unit, total), tuple(_displays)
     for display in displays:
         display.begin(begun)

@@ -1,10 +1,10 @@
 """Define the form in which source and lake compare a row: its line, the line's hash, and the sums of a bucket.
 
-The line of a row has the binary format of COPY: the number of compared columns, then for each of them, in attnum order,
-its length and bytes, or -1 for NULL. Integers, booleans and timestamps use the bytes of their type where the lake has
-the same type, so that neither side must print them. All other types use the text that the server prints. XXH64 of the
-line with two keys gives two 60-bit numbers; the first one selects the bucket, and both are summed. Each process draws
-new keys, so that a collision does not repeat in the next check.
+The line of a row has the binary format of COPY: the number of compared columns, and then for each of them, in attnum
+order, its length and bytes, or -1 for NULL. Integers, booleans and timestamps use the bytes of their type if the lake
+has the same type, so that neither side must print them. All other types use the text that the server prints. XXH64 of
+the line with two keys gives two 60-bit numbers. The first one selects the bucket, and both are summed. Each process
+draws new keys, so that a collision does not repeat in the next check.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Native:
     width: int
 
     def text(self, value: bytes) -> str | None:
-        """Give the text that the server prints, or None if the bytes are a text and not a value of this type."""
+        """Give the text that the server prints; None if the bytes are a text and not a value of this type."""
         number = int.from_bytes(value, "big", signed=True)
         if len(value) != self.width or (self.kind.startswith("timestamp") and number not in _STAMPS):
             return None
@@ -72,14 +72,17 @@ class Comparison:
 
     table: TableVersion
     columns: tuple[Column, ...]  # in attnum order
-    key: tuple[int, ...]  # indexes into `columns`; empty for a bag
+    key: tuple[int, ...]  # indexes into `columns`; empty if the table has no key
     buckets: int
-    #: Indexes into `columns` of those that a line holds in binary form.
+    #: Indexes into `columns` of the columns that a line holds in binary form.
     natives: Mapping[int, Native] = field(default_factory=dict, compare=False)
 
 
 def comparison(table: TableVersion, buckets: int) -> Comparison:
-    """Plan a comparison of the published columns; a table whose whole key is not published is compared as a bag."""
+    """Plan a comparison of the published columns.
+
+    If a key column is not published, the table is compared without a key.
+    """
     columns = tuple(c for c in table.columns if c.published)
     position = {c.attnum: i for i, c in enumerate(columns)}
     attnums = table.key_attnums if table.keyed else ()
@@ -100,7 +103,7 @@ def natives(columns: Sequence[Column]) -> dict[int, Native]:
 
 
 class Sums:
-    """Sum up lines, a few thousand at a time. Memory grows with the buckets, not with the rows."""
+    """Add up lines, a few thousand at a time. Memory grows with the buckets, not with the rows."""
 
     def __init__(self, buckets: int) -> None:
         import numpy as np
@@ -121,7 +124,7 @@ class Sums:
         self._rows += np.bincount(bucket, minlength=self._buckets)
         for i, number in enumerate(numbers):
             for j, half in enumerate((number >> _HALF, number & ((1 << _HALF) - 1))):
-                # Exact: some thousand summands of 30 bits, in doubles of 53.
+                # Exact: a few thousand summands of 30 bits, in doubles of 53 bits.
                 self._halves[2 * i + j] += np.bincount(bucket, half, self._buckets).astype(np.int64)
 
     def figures(self) -> Figures:
@@ -134,12 +137,12 @@ class Sums:
 
 
 def from_halves(high_upper: int, high_lower: int, low_upper: int, low_lower: int) -> tuple[int, int]:
-    """Both sums from the sums of their numbers' 30-bit halves."""
+    """Compute both sums from the sums of the numbers' 30-bit halves."""
     return (high_upper << _HALF) + high_lower, (low_upper << _HALF) + low_lower
 
 
 def _numbers(lines: Sequence[bytes]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """The upper 60 bits of the lines' hashes under both keys."""
+    """Give the upper 60 bits of the lines' hashes under both keys."""
     import numpy as np
     from xxhash import xxh64_digest, xxh64_intdigest
 
@@ -149,7 +152,7 @@ def _numbers(lines: Sequence[bytes]) -> tuple[np.ndarray[Any, Any], np.ndarray[A
 
 
 def chosen(blocks: Iterable[Sequence[bytes]], buckets: int, wanted: Collection[int]) -> Iterator[bytes]:
-    """The lines whose bucket is wanted."""
+    """Give the lines whose bucket is wanted."""
     import numpy as np
 
     numbers = np.fromiter(wanted, np.int64, len(wanted))
@@ -160,7 +163,7 @@ def chosen(blocks: Iterable[Sequence[bytes]], buckets: int, wanted: Collection[i
 
 
 def effective(plan: Comparison, source: Figures) -> tuple[Comparison, Figures]:
-    """The comparison with as many buckets as the source's rows are worth, and its figures in them."""
+    """Give the comparison with as many buckets as the source's rows justify, and the source's figures in them."""
     if plan.buckets == 1 or total(source) >= _ONE_BUCKET:
         return plan, source
     all_of = source.values()
@@ -169,17 +172,17 @@ def effective(plan: Comparison, source: Figures) -> tuple[Comparison, Figures]:
 
 
 def differing(source: Figures, lake: Figures) -> tuple[int, ...]:
-    """Buckets whose figures are not equal, ascending."""
+    """Give the buckets whose figures differ, in ascending order."""
     return tuple(sorted(b for b in source.keys() | lake.keys() if source.get(b) != lake.get(b)))
 
 
 def total(figures: Figures) -> int:
-    """Rows in all buckets."""
+    """Count the rows in all buckets."""
     return sum(f.rows for f in figures.values())
 
 
 def cells(line: bytes) -> list[bytes | None]:
-    """The bytes of a line's cells."""
+    """Give the bytes of a line's cells."""
     found: list[bytes | None] = []
     at = 2
     while at < len(line):
@@ -191,10 +194,10 @@ def cells(line: bytes) -> list[bytes | None]:
 
 
 def fields(line: bytes, natives: Mapping[int, Native]) -> tuple[str | None, ...]:
-    """The texts of a line, by the `natives` of its comparison; NULL is None."""
+    """Give the texts of a line, by the `natives` of its comparison; NULL is None."""
     found: list[str | None] = []
     for i, cell in enumerate(cells(line)):
         text = natives[i].text(cell) if cell is not None and i in natives else None
-        # What no server sends need not be text: somebody has written it into the lake.
+        # Bytes that no server sends may not be text: another program has written them into the lake.
         found.append(cell.decode(errors="backslashreplace") if text is None and cell is not None else text)
     return tuple(found)

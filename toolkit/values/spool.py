@@ -1,4 +1,4 @@
-"""A peek on disk: what one COPY of `pg_logical_slot_peek_binary_changes` returned, ready to be read in parallel."""
+"""Hold a peek on disk: the result of one COPY of `pg_logical_slot_peek_binary_changes`, to be read in parallel."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ ROW_HEADER = 26
 class Spool:
     """Rows `(lsn, xid, data)` in COPY BINARY form without the file header and trailer, back to back in `path`.
 
-    `offsets` (int64, n + 1) are where rows start; message i is `bytes[offsets[i] + ROW_HEADER : offsets[i + 1]]`, its
-    lsn the big-endian int64 at `offsets[i] + 6`, its xid the big-endian int32 at `offsets[i] + 18`.
+    `offsets` (int64, n + 1) are the starts of the rows. Message i is `bytes[offsets[i] + ROW_HEADER : offsets[i + 1]]`,
+    its lsn is the big-endian int64 at `offsets[i] + 6`, and its xid is the big-endian int32 at `offsets[i] + 18`.
     """
 
     path: Path
     offsets: npt.NDArray[np.int64]
-    upto_lsn: int  # everything with end_lsn <= upto_lsn is here, if complete
-    complete: bool  # False: cut by count
+    upto_lsn: int  # if complete, everything with end_lsn <= upto_lsn is here
+    complete: bool  # False: the message limit ended the peek
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

@@ -1,4 +1,4 @@
-"""A script of SQL cut into its statements, as psql would cut it."""
+"""Split a script of SQL into its statements, as psql splits it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ _TOKEN = re.compile(
 )
 
 
-#: Commands that would end the transaction, or the session's place in it.
+#: Commands that would end the transaction, or move the session to another place in it.
 _CONTROL = frozenset({"begin", "start", "commit", "end", "abort", "rollback", "savepoint", "release"})
 _ROWS = frozenset({"insert", "update", "delete", "merge"})
 _DDL = frozenset({"comment", "grant", "revoke", "truncate", "reindex", "refresh", "lock"})
-#: What CREATE, ALTER and DROP may name. Left out: whatever reaches beyond the database, loads code, or connects.
+#: Objects that CREATE, ALTER and DROP may name. The list omits what reaches beyond the database, loads code, or
+#: connects.
 _OBJECTS = re.compile(
     "aggregate|cast|collation|conversion|default|domain|function|index|operator|policy|procedure|publication|routine"
     "|rule|schema|sequence|statistics|table|text|trigger|type|view"
@@ -35,7 +36,7 @@ _OBJECTS = re.compile(
 _MODIFIERS = re.compile(
     "or|replace|temp|temporary|local|global|unlogged|unique|constraint|recursive|materialized|session"
 )
-#: What SET may change.
+#: Settings that SET may change.
 _SETTINGS = re.compile(
     "check_function_bodies|client_encoding|client_min_messages|default_table_access_method|default_tablespace"
     "|idle_in_transaction_session_timeout|lock_timeout|search_path|standard_conforming_strings|statement_timeout"
@@ -44,17 +45,17 @@ _SETTINGS = re.compile(
 
 
 class Kind(enum.Enum):
-    """What a statement is, by its first keywords."""
+    """The kind of a statement, by its first keywords."""
 
     DDL = enum.auto()
     ROWS = enum.auto()  # INSERT, UPDATE, DELETE, MERGE
-    CONTROL = enum.auto()  # of the transaction
+    CONTROL = enum.auto()  # commands of the transaction
     OTHER = enum.auto()  # anything else, such as COPY, DO, SELECT and ALTER SYSTEM
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One statement without its semicolon. `words` are its first keywords in lower case, comments left out."""
+    """One statement without its semicolon. `words` are its first keywords in lower case, without comments."""
 
     line: int  # from 1
     text: str
@@ -62,7 +63,7 @@ class Statement:
 
     @property
     def kind(self) -> Kind:
-        """Classify it. What is not known is OTHER."""
+        """Classify the statement. An unknown one is OTHER."""
         first, rest = self.words[0], self.words[1:]
         if first in _CONTROL or self.words[:2] == ("prepare", "transaction"):
             return Kind.CONTROL
@@ -79,9 +80,9 @@ class Statement:
 
 
 def statements(script: str) -> Iterator[Statement]:
-    """Every statement of a script that is more than comments and blanks.
+    """Give every statement of a script that is more than comments and blanks.
 
-    Quotes, dollar quotes, nested comments and the bodies of SQL functions (BEGIN ATOMIC) hold semicolons of their own.
+    Quotes, dollar quotes, nested comments and the bodies of SQL functions (BEGIN ATOMIC) may contain semicolons.
     """
     at = start = depth = parentheses = 0
     words: list[str] = []
@@ -96,7 +97,7 @@ def statements(script: str) -> Iterator[Statement]:
             at = len(script) if close < 0 else close + len(match[0])
         elif kind == "word":
             word = match[0].lower()
-            # As psql does it: only inside CREATE FUNCTION or PROCEDURE does BEGIN open a body.
+            # As in psql, BEGIN opens a body only inside CREATE FUNCTION or PROCEDURE.
             if depth == 0 and word == "begin" and words[:1] == ["create"] and {"function", "procedure"} & set(words):
                 depth = 1
             elif depth and word in ("begin", "case"):
@@ -117,7 +118,7 @@ def statements(script: str) -> Iterator[Statement]:
 
 def _statement(script: str, start: int, end: int, words: list[str]) -> Statement:
     first = start
-    while True:  # the line of the first word, not of a comment before it
+    while True:  # find the line of the first word, not of a comment before it
         match = re.compile(r"\s+|--[^\n]*").match(script, first)
         if match is not None:
             first = match.end()
@@ -128,7 +129,7 @@ def _statement(script: str, start: int, end: int, words: list[str]) -> Statement
 
 
 def _comment_end(script: str, at: int) -> int:
-    """Position after a comment whose `/*` ends at `at`; they nest."""
+    """Find the position after a comment whose `/*` ends at `at`. Comments nest."""
     depth = 1
     for match in re.compile(r"/\*|\*/").finditer(script, at):
         depth += 1 if match[0] == "/*" else -1

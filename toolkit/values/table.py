@@ -1,7 +1,7 @@
 """Define a table's schema version: columns, key, publication and more at one position of the log.
 
 One SQL function on the source (`sql/install/20_table_snapshot.sql`) makes the JSON form. The event triggers, `cdc init`
-and the catalog comparison all call it, and `schema` events keep its result unchanged as their payload.
+and the catalog comparison all call it. `schema` events keep its result unchanged as their payload.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Column:
     enum_labels: tuple[tuple[int, str], ...]  # (pg_enum.oid, label) in sort order, for enums
     attributes: tuple[tuple[str, str], ...]  # (name, type) of a composite
     published: bool
-    former_labels: tuple[tuple[int, str], ...] = ()  # earlier names of enum values, since the rows were last copied
+    former_labels: tuple[tuple[int, str], ...] = ()  # earlier names of enum values, since the last copy of the rows
     inner_labels: tuple[tuple[int, str], ...] = ()  # (pg_enum.oid, label) of enums inside arrays, composites, ranges
     inner_rows: tuple[tuple[int, ...], ...] = ()  # (type, attnum, type, typmod) of composites, its own or inside
     comment: str | None = None
@@ -94,18 +94,18 @@ class TableVersion:
     capture: str = "slot"  # slot, change_log, or both
     log: tuple[int, ...] = ()  # OIDs of the change log and its parts, if it captures this table
     publishes: frozenset[str] = OPERATIONS  # the operations that all its publications together send
-    strays: tuple[Stray, ...] = ()  # partitions of a root that sends their rows
+    strays: tuple[Stray, ...] = ()  # for a root that sends its partitions' rows: the partitions that are strays
     conflict: str | None = (
         None  # how its publications differ, so that no single filter and column list describes what they send
     )
 
     @property
     def identifier(self) -> str:
-        """`schema.table`, quoted where needed."""
+        """Give `schema.table`, quoted where needed."""
         return qualified(self.schema, self.name)
 
     def unsent(self, publications: Sequence[str]) -> tuple[str, str] | None:
-        """Give the reason why its publications do not send enough, and the remedy; None if they do."""
+        """Say why the table's publications do not send enough, and give the remedy; None if they do."""
         names = " or ".join(quote_postgres(name) for name in publications)
         repair = command("repair", self.identifier)
         if self.conflict is not None:
@@ -137,7 +137,7 @@ class TableVersion:
 
     @property
     def borrowing(self) -> str | None:
-        """Give the reason why its values are known only when read or compared; None if the log determines them."""
+        """Say why the values are known only when they are read or compared; None if the log determines them."""
         columns = ", ".join(f"{c.name} ({c.type})" for c in self.columns if c.published and c.borrowed)
         return f"the text of {columns} changes with the objects it names, without an event" if columns else None
 
@@ -226,24 +226,24 @@ class ForeignKey:
     references: int  # relid
     columns: tuple[int, ...]
     referenced: tuple[int, ...]
-    exempt: str | None = None  # reason why the lake's rows need not satisfy it
+    exempt: str | None = None  # reason why the lake's rows need not satisfy the key
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaVersion:
     """A table version with its position in the log, valid until the next version of the same relid."""
 
-    schema_id: int  # dense and ascending over all tables of a generation
+    schema_id: int  # without gaps and ascending over all tables of a generation
     generation: int
     commit_lsn: Lsn
     end_lsn: Lsn
     ordinal: int
     table: TableVersion
     payload: str  # the JSON as captured
-    xid: int | None = None  # of the transaction whose DDL made it; None if read from the catalog
+    xid: int | None = None  # xid of the transaction whose DDL made the version; None if it was read from the catalog
 
     @property
     def history_name(self) -> str:
-        """Give the name in `history`. A dropped table keeps its own, even if a new table takes its old name."""
+        """Give the name in `history`. A dropped table keeps its own name, even if a new table takes its old name."""
         name = lake_table(self.table.schema, self.table.name)
         return f"{name}__dropped_g{self.generation}_{self.table.relid}" if self.table.dropped else name

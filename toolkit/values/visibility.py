@@ -1,4 +1,4 @@
-"""Transaction ids in 64 bits, and which of them a PostgreSQL snapshot shows."""
+"""Handle transaction ids of 64 bits, and find which of them a PostgreSQL snapshot shows."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ _Ids = TypeVar("_Ids", int, "np.ndarray[tuple[int], np.dtype[np.int64]]")
 
 
 def full_xid(low: _Ids, near: int) -> _Ids:
-    """Give the 64-bit ids of which a stream sends the low 32 bits: those closest to `near`.
+    """Give the 64-bit ids of which a stream sends the low 32 bits: the ids closest to `near`.
 
-    That is exact, because no two transactions that the server has yet to decode, or that it runs, are 2^31 ids apart.
+    The result is exact. Of the transactions that the server runs or has yet to decode, no two are 2^31 ids apart.
     """
     return (low - near + _HALF) % _EPOCH - _HALF + near
 
 
 @dataclass(frozen=True, slots=True)
 class Visibility:
-    """`pg_current_snapshot()`: everything below `xmin` had ended, nothing from `xmax` on had (it may have begun).
+    """`pg_current_snapshot()`.
 
-    All ids have 64 bits.
+    All transactions below `xmin` had ended. None from `xmax` on had ended, though some may have begun. All ids have 64
+    bits.
     """
 
     xmin: int
     xmax: int
-    running: frozenset[int]  # those between them that had not ended
+    running: frozenset[int]  # transactions between them that had not ended
 
     @classmethod
     def parse(cls, text: str) -> Visibility:
