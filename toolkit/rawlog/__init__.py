@@ -1,1 +1,1 @@
-"""What the raw log is: its order, its events, its ledger rows, and what they say about a table."""
+"""Define the raw log: its order, its events, its ledger rows, and what they say about a table."""

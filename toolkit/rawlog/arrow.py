@@ -1,4 +1,4 @@
-"""The shape of the raw log: one Arrow schema for every event of every relation."""
+"""Define the schema of the raw log: one Arrow schema for every event of every relation."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EVENT_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One event that the driver itself makes; row images go through Arrow and never take this form."""
+    """One event that the driver itself makes. Row images go through Arrow and never have this form."""
 
     batch_id: int
     generation: int
@@ -60,7 +60,7 @@ class Event:
 
 
 def to_arrow(events: list[Event]) -> pa.Table:
-    """Events as a table of `EVENT_SCHEMA`."""
+    """Convert events to a table of `EVENT_SCHEMA`."""
     names = [f.name for f in fields(Event)]
     rows: list[dict[str, Any]] = [{name: getattr(event, name) for name in names} for event in events]
     return pa.Table.from_pylist(rows, schema=EVENT_SCHEMA)

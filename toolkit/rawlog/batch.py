@@ -1,4 +1,4 @@
-"""The ledger row: what one committed batch says about itself."""
+"""Define the ledger row: what one committed batch records about itself."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from toolkit.rawlog.event import Kind
 from toolkit.values.errors import LakeError
 from toolkit.values.lsn import Lsn
 
-#: How events are ordered and told. 2: rows of a copy stand behind its baseline, which covers all before its position.
+#: Version of the event order. 2: rows of a copy follow its baseline, which covers everything before it.
 FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
 class SourceIdentity:
-    """What must stay the same for the log to be one history."""
+    """The properties of the source that must stay the same for the log to be one history."""
 
     system_id: str
     timeline: int
     database_oid: int
-    publications: dict[str, int]  # OID by name, of those that the slot is read with; none without a slot
+    publications: dict[str, int]  # OID by name of the publications that the slot is read with; none without a slot
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRecord:
-    """One row of the ledger: the payload of the single `batch` event that every batch holds.
+    """One row of the ledger: the payload of the single `batch` event that every batch has.
 
-    Everything with `end_lsn <= complete_to` is in the log once this batch is committed. `complete_to` equals
-    `upto_lsn` when the peek was not cut by count.
+    When this batch is committed, everything with `end_lsn <= complete_to` is in the log. `complete_to` equals
+    `upto_lsn` if the message limit did not end the peek.
     """
 
     batch_id: int
@@ -50,13 +50,13 @@ class BatchRecord:
     beacon: str | None = None  # nonce that the next drain must find again
     beacon_lsn: Lsn | None = None  # end LSN of the beacon's transaction
     committed_at: str = ""  # ISO 8601, UTC
-    tick: str | None = None  # pg_snapshot at complete_to, where the change log is drained by ticks
-    compared_to: Lsn | None = None  # the catalog was last compared here: what it hid since began no earlier
-    capture: str | None = None  # state of the event triggers then
+    tick: str | None = None  # pg_snapshot at complete_to, if the change log is drained by ticks
+    compared_to: Lsn | None = None  # LSN of the last comparison of the catalog; a change that it missed came later
+    capture: str | None = None  # state of the event triggers at that time
     format: int = FORMAT
 
     def require_format(self) -> None:
-        """Refuse a log that this version would read wrongly.
+        """Refuse a log that this version would read incorrectly.
 
         Raises:
             LakeError: an older version wrote it.
@@ -77,12 +77,12 @@ class BatchRecord:
     ) -> BatchRecord:
         """Give the row of the batch that follows this one, committed now.
 
-        Everything that is not given stays as in this row: a batch that drains nothing keeps `complete_to`, the tick and
+        Everything that is not given stays as in this row. A batch that drains nothing keeps `complete_to`, the tick and
         the pending beacon.
 
         Args:
-            events: those of the new batch that are not in tasks or files.
-            rows: number of the others, by kind.
+            events: the events of the new batch that are not in tasks or files.
+            rows: number of the other events, by kind.
             changes: rows and truncates of the source's own changes; a copy has none.
             fields: other fields of the row.
         """
@@ -99,7 +99,7 @@ class BatchRecord:
         )
 
     def to_json(self) -> str:
-        """The payload text."""
+        """Give the payload text."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
@@ -117,7 +117,7 @@ class BatchRecord:
 
 
 def batch_event(record: BatchRecord) -> Event:
-    """Give the `batch` event that carries a record."""
+    """Give the `batch` event for a record."""
     return Event(
         batch_id=record.batch_id,
         generation=record.generation,
@@ -130,7 +130,7 @@ def batch_event(record: BatchRecord) -> Event:
 
 
 def batch_events(record: BatchRecord, events: Sequence[Event]) -> list[Event]:
-    """Give the driver-made events of one batch with their `batch` event, last.
+    """Give the events of one batch that the driver made, with their `batch` event at the end.
 
     Raises:
         LakeError: an event belongs to another batch.

@@ -1,6 +1,6 @@
-"""Define the events of the raw log that are not rows: the words that decide, and the payloads with their JSON.
+"""Define the events of the raw log that are not rows: their deciding words, and their payloads with the JSON.
 
-Each payload is written and read here only. Keys that have no value are left out.
+Each payload is written and read only here. Keys without a value are left out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from toolkit.values.lsn import Lsn
 
 
 class Kind(StrEnum):
-    """What an event is."""
+    """The kind of an event."""
 
     ROW = "row"
     TRUNCATE = "truncate"
@@ -29,12 +29,12 @@ class Kind(StrEnum):
     BATCH = "batch"
 
 
-#: Kinds whose events are as many as the changes; no reading gives them.
+#: Kinds with as many events as there are changes. No reading gives them.
 BULK = frozenset({Kind.ROW, Kind.LOGGED})
 
 
 class Origin(StrEnum):
-    """Which way an event or a batch came."""
+    """The way by which an event or a batch came."""
 
     SLOT = "slot"
     CHANGE_LOG = "change_log"
@@ -43,7 +43,7 @@ class Origin(StrEnum):
 
 
 class Covers(StrEnum):
-    """What a baseline is of. `CHECK` follows a copy of a part: a check found that the rest is right too."""
+    """What a baseline covers. `CHECK` follows a copy of a part: a check found that the rest is right too."""
 
     ALL = "all"
     COLUMNS = "columns"
@@ -53,7 +53,7 @@ class Covers(StrEnum):
 
 
 class Captured(StrEnum):
-    """What the event triggers recorded in a `ddl` event. There may be others, which decide nothing."""
+    """What the event triggers recorded in a `ddl` event. Other values are possible and decide nothing."""
 
     COMMAND_END = "ddl_command_end"
     REWRITE = "table_rewrite"
@@ -70,12 +70,12 @@ def _text(values: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """The table is stale from here on. `reason` and `remedy` are for people."""
+    """The table is stale from here on. `reason` and `remedy` are for users."""
 
     reason: str
     remedy: str | None = None
-    until: Lsn | None = None  # where it was found; what happened did so between the gap and here
-    first: str | None = None  # what capture needs before a repair lasts
+    until: Lsn | None = None  # where the change was found; it happened between the gap and here
+    first: str | None = None  # what capture needs before a repair can last
     detail: Mapping[str, Any] | None = None
 
     def to_json(self) -> str:
@@ -95,14 +95,14 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """All that is covered is known here: by a copy, by a CREATE (no rows), or by a check."""
+    """Everything that it covers is known from here on: by a copy, by a CREATE (no rows), or by a check."""
 
     lsn: Lsn | None
     rows: int | None = None
     scope: Covers = Covers.ALL
     columns: tuple[str, ...] = ()
     partition: str | None = None
-    keys: int = 0  # how many single rows were copied
+    keys: int = 0  # number of single rows that were copied
 
     @property
     def whole(self) -> bool:
@@ -134,7 +134,7 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
-    """What a reader of the log asks of a `ddl` event. The source writes its text, and signs it."""
+    """The parts of a `ddl` event that a reader of the log needs. The source writes and signs its text."""
 
     event: str  # usually one of `Captured`
     at: str | None
@@ -143,7 +143,7 @@ class SchemaChange:
     sql: str | None
     error: str | None
     created: tuple[int, ...]  # relids
-    relids: tuple[int, ...]  # of all tables that it names
+    relids: tuple[int, ...]  # relids of all tables that the event names
     identities: tuple[str, ...]  # names of the objects
 
     @classmethod
@@ -169,7 +169,7 @@ class SchemaChange:
 
 @dataclass(frozen=True, slots=True)
 class Truncated:
-    """How a TRUNCATE was run, where that is known."""
+    """How a TRUNCATE was run, if that is known."""
 
     cascade: bool | None = None
     restart_identity: bool | None = None
@@ -184,7 +184,7 @@ _RESOLVED = "cdc.resolved"
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What an operator noted about an unhandled event."""
+    """The note of an operator about an unhandled event."""
 
     id: str
     note: str
@@ -198,12 +198,12 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class StreamMessage:
-    """Logical messages of one transaction that say nothing of the toolkit's own: beacons, refused and foreign ones."""
+    """Logical messages of one transaction that the toolkit did not write or does not accept, and beacons."""
 
-    prefix: str  # of the first
-    refused: str | None = None  # why they are not accepted, if they claim to be the toolkit's
+    prefix: str  # prefix of the first message
+    refused: str | None = None  # why they are not accepted, if they claim to come from the toolkit
     count: int = 1
-    sha256: str | None = None  # of what was read of them: an unsigned one is read as its hash
+    sha256: str | None = None  # hash of what was read of them; an unsigned message is read as its hash
 
     def to_json(self) -> str:
         """Give the payload text."""
@@ -213,7 +213,7 @@ class StreamMessage:
 def read_message(text: str | None) -> Note | StreamMessage:
     """Read the payload text of a `message` event."""
     data = json.loads(text or "{}")
-    # Messages of the stream that have this prefix carry the reason why they were refused.
+    # Messages of the stream with this prefix have the reason why they were refused.
     if data.get("prefix") == _RESOLVED and "reason" not in data:
         return Note(data["id"], data["note"], data["by"], data["at"])
     return StreamMessage(data.get("prefix", ""), data.get("reason"), data.get("count", 1), data.get("sha256"))

@@ -1,4 +1,4 @@
-"""A raw log in memory: commits and readings as in a lake, without one."""
+"""Keep a raw log in memory: commits and readings work as in a lake, without a lake."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NAMES = tuple(field.name for field in fields(Event))
 
 
 class MemoryLog:
-    """A raw log whose events are a list, in the order of their commits. `decode` gives the rows of a decode task."""
+    """A raw log whose events are a list in the order of their commits. `decode` gives the rows of a decode task."""
 
     def __init__(self, config: Config, decode: Callable[[Any], Iterable[pa.RecordBatch]], *, partitions: int = 1):
         self.config, self._decode, self._partitions = config, decode, partitions
@@ -44,7 +44,7 @@ class MemoryLog:
         arrow_files: Sequence[Path] = (),
         parquet_files: Sequence[Path] = (),
     ) -> int:
-        """Commit a batch as `toolkit.rawlog.store.RawLog` says."""
+        """Commit a batch as `toolkit.rawlog.store.RawLog` specifies."""
         if base != self.commits:
             raise CommitConflict(f"committing batch {record.batch_id}: another runner committed first; run it again")
         last = self.reading().last()
@@ -70,20 +70,20 @@ class MemoryLog:
         return self._partitions
 
     def file_ids(self) -> dict[str, int]:
-        """Give any numbers: no table has these columns."""
+        """Give arbitrary numbers: no table has these columns."""
         names = [name for field in EVENT_SCHEMA for name in (field.name, f"{field.name}.element")]
         return {name: number for number, name in enumerate(names, 1)}
 
 
 class MemoryReading(LogReading):
-    """A `MemoryLog` as of one commit."""
+    """A `MemoryLog` at one commit."""
 
     def __init__(self, config: Config, snapshot: int, events: Sequence[Mapping[str, Any]]) -> None:
         self._config, self._snapshot, self._events = config, snapshot, events
 
     @property
     def config(self) -> Config:
-        """The configuration of the log."""
+        """Give the configuration of the log."""
         return self._config
 
     def snapshot_id(self) -> int:

@@ -70,11 +70,11 @@ class Placed(Protocol):
 
     @property
     def commit_lsn(self) -> int:
-        """Commit LSN of the transaction, or the LSN before the one at which the toolkit made the event."""
+        """Give the commit LSN of the transaction, or the LSN before the one at which the toolkit made the event."""
 
     @property
     def ordinal(self) -> int:
-        """Place within the transaction."""
+        """Give the place within the transaction."""
 
 
 class Visible(Placed, Protocol):
@@ -82,7 +82,7 @@ class Visible(Placed, Protocol):
 
     @property
     def end_lsn(self) -> int:
-        """End LSN of the transaction, or the LSN at which the toolkit made the event."""
+        """Give the end LSN of the transaction, or the LSN at which the toolkit made the event."""
 
 
 class Made(NamedTuple):
@@ -113,32 +113,32 @@ def log_order(row: Mapping[str, Any]) -> tuple[int, Position, int]:
 
 
 def made_at(lsn: Lsn | int) -> Made:
-    """Give the LSNs of an event made at `lsn`: it is valid from `lsn` on and sorts before every later transaction."""
+    """Give the LSNs of an event made at `lsn`. It is valid from `lsn` on and sorts before every later transaction."""
     return Made(int(lsn) - 1, int(lsn))
 
 
 def made_after(lsn: Lsn | int) -> Made:
-    """Give the LSNs of an event made right after `lsn`: it does not change what is valid at `lsn`."""
+    """Give the LSNs of an event made right after `lsn`. It does not change what is valid at `lsn`."""
     return Made(int(lsn), int(lsn) + 1)
 
 
 def found_version(number: int) -> int:
-    """Give the ordinal of the `number`-th event of a catalog comparison, a schema version."""
+    """Give the ordinal of event number `number` of a catalog comparison, which is a schema version."""
     return _FOUND_VERSION + number
 
 
 def found_gap(number: int) -> int:
-    """Give the ordinal of the `number`-th event of a catalog comparison, a gap."""
+    """Give the ordinal of event number `number` of a catalog comparison, which is a gap."""
     return _FOUND_GAP + number
 
 
 def copied_deletion(number: int) -> int:
-    """Give the ordinal of the deletion of the `number`-th key of a copy of single rows."""
+    """Give the ordinal of the deletion of key number `number` of a copy of single rows."""
     return _COPIED_DELETION + number
 
 
 def copied_rows(piece: int, row: int) -> int:
-    """Give the ordinal of the `row`-th row, from 0, of a piece of a copy; a piece has less than 2^32 rows."""
+    """Give the ordinal of row number `row`, from 0, in a piece of a copy. A piece has less than 2^32 rows."""
     return BASELINE + (piece + 1) * _PIECE + row
 
 
@@ -153,11 +153,11 @@ def is_copied_version(version: Placed) -> bool:
 
 
 def next_place(ordinal: int, number: int) -> int:
-    """Give the ordinal of the `number`-th event that one change makes; `ordinal` is that of its first."""
+    """Give the ordinal of event number `number` of one change; `ordinal` is the ordinal of its first event."""
     return ordinal + number
 
 
-#: The columns of `raw.events` by which Spark SQL orders the events of one generation.
+#: The columns of `raw.events` by which Spark SQL sorts the events of one generation.
 COLUMNS = "commit_lsn, ordinal"
 
 
@@ -182,7 +182,7 @@ def first_after_sql(points: Sequence[Point]) -> str:
 
 
 def count_before_sql(points: Sequence[Point]) -> str:
-    """Render how many of `points` are not after an event."""
+    """Render the number of `points` that are not after an event."""
     if not points:
         return "0"
     return f"size(filter({_array(points)}, t -> t.c < commit_lsn or t.c = commit_lsn and t.o <= ordinal))"

@@ -1,9 +1,9 @@
 """Plan how the log of one table is folded into its rows. The macros of the dbt project render the plan as SQL.
 
 A baseline covers the events before its position, and the rows of its copy follow it. The baseline of a new table is at
-its CREATE; one that was read from the source follows everything that the log may hold before its LSN.
+its CREATE. A baseline that was read from the source follows everything that the log may have before its LSN.
 
-A segment is a part of the log in which rows are identified in the same way: by the same key columns or, without a key,
+A segment is a part of the log in which rows are identified in the same way: by the same key columns, or, without a key,
 not at all. Its events have the key of the schema version that is valid at the segment's start.
 """
 
@@ -40,7 +40,7 @@ _E = TypeVar("_E", bound=_Event)
 
 
 class Layer(StrEnum):
-    """What a plan makes: the rows at a position, or all row versions up to it."""
+    """The result of a plan: the rows at a position, or all row versions up to it."""
 
     CURRENT = "current"
     HISTORY = "history"
@@ -48,7 +48,7 @@ class Layer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A column as the fold needs it. An image that is too short for the column shows `missing`."""
+    """A column for the fold. If an image is too short for the column, it shows `missing`."""
 
     attnum: int
     has_missing: bool
@@ -57,10 +57,10 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Era:
-    """How labels of an enum are shown that were renamed after rows with `since` or a later LSN were written."""
+    """How to show enum labels that were renamed after rows with `since` or a later LSN were written."""
 
     since: int
-    labels: Mapping[str, str]  # new by old
+    labels: Mapping[str, str]  # new label by old label
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,24 +76,24 @@ class PlannedColumn(Cell):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Events after `low` and before `high`. `key` is empty where rows have none.
+    """Events after `low` and before `high`. `key` is empty if rows have no key.
 
-    The last three fields are rendered for the macros, so that none of them compares positions itself.
+    The last three fields are rendered for the macros, so that no macro compares positions itself.
     """
 
     low: Point
     high: Point | None
     key: tuple[int, ...]
-    clears: tuple[Point, ...]  # after which no earlier row exists
+    clears: tuple[Point, ...]  # no row from before one of these exists after it
     cells: tuple[Cell, ...]  # of the version that is valid at the end; empty for the last: the plan's own columns
-    inside: str  # condition in Spark SQL for its events
+    inside: str  # condition in Spark SQL for the segment's events
     cleared: str  # end LSN of the first of `clears` after an event, or NULL
     epoch: str  # how many of `clears` are before an event
 
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """How one table is built from the log. Of a dropped one, `CURRENT` has no columns and no segments."""
+    """How one table is built from the log. For a dropped table, `CURRENT` has no columns and no segments."""
 
     relid: int
     layer: Layer
@@ -102,12 +102,12 @@ class TablePlan:
     version_commit: int  # commit LSN of the last schema version
     comment: str | None
     doubts: tuple[Doubt, ...]
-    incomplete: bool = False  # a gap is inside the segments, so the log may remove a row that it never put
+    incomplete: bool = False  # a gap is inside the segments, so the log may remove a row that it never inserted
     columns: tuple[PlannedColumn, ...] = ()
     segments: tuple[Segment, ...] = ()
 
     def to_json(self) -> str:
-        """Give the form that the macros read."""
+        """Give the JSON form that the macros read."""
         return json.dumps(asdict(self))
 
 
@@ -130,7 +130,7 @@ def plans(log: LogReader, upto: Lsn) -> Iterator[TablePlan]:
     versions = by_relid(log.schema_versions(), lambda version: version.table.relid)
     judged = verdicts(log, upto)
     truncates = by_relid(log.truncates(), lambda event: event.relid)
-    # A copy of a part is an update like any other: its rows replace what was read again, and nothing else.
+    # A copy of a part is an update like any other: its rows replace only the rows that were read again.
     for relid in sorted(relid for relid, verdict in judged.items() if verdict.copies and relid in versions):
         for layer in Layer:
             yield _plan(layer, versions[relid], judged[relid], truncates.get(relid, []))
@@ -154,7 +154,7 @@ def _plan(
     start = complete[0] if whole else complete[-1]
     clears: list[_Event] = [*complete, *truncates]
     if table.dropped:
-        clears.append(last)  # its rows end there, as they would by a TRUNCATE
+        clears.append(last)  # the rows of a dropped table end here, as by a TRUNCATE
     reach = order.position(start)
     points = sorted((order.point(c) for c in clears if order.position(c) >= reach), key=lambda p: p.position)
     base = points[0] if whole else points[-1]
@@ -218,7 +218,7 @@ def _relabel(
 ) -> tuple[Era, ...]:
     """Give the labels to replace in the rows after each baseline.
 
-    The OID identifies an enum value. A baseline was read with the names of its time; the versions after it hold every
+    The OID identifies an enum value. A baseline was read with the names of its time. The versions after it have every
     name that a value has had since. A table in which one name meant two values is stale.
     """
     now = dict(column.enum_labels)

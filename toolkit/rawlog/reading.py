@@ -1,4 +1,4 @@
-"""Answer questions about a raw log from its events that are not rows, wherever they are stored."""
+"""Answer questions about a raw log from its events that are not rows, regardless of where they are stored."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class LogReading(ABC):
 
     @abstractmethod
     def rows(self, kind: str) -> Sequence[Mapping[str, Any]]:
-        """Give all events of a kind that is not of `BULK`, in log order."""
+        """Give all events of a kind that is not in `BULK`, in log order."""
 
     def last(self) -> BatchRecord | None:
         """Give the newest batch; None before the first."""
@@ -58,7 +58,7 @@ class LogReading(ABC):
         return tuple(sorted(payloads, key=lambda record: record.batch_id))
 
     def exact_at(self, lsn: Lsn) -> Lsn:
-        """Give `lsn`, or the tick below it where the log knows ticks alone, with a warning."""
+        """Give `lsn`, or, with a warning, the tick below it if the log is exact only at ticks."""
         for record in self.batches():
             if record.origin == Origin.CHANGE_LOG and record.tick and record.from_lsn < lsn < record.complete_to:
                 _log.warning(
@@ -85,7 +85,7 @@ class LogReading(ABC):
         ]
 
     def latest_versions(self, at: Lsn | None = None) -> dict[int, SchemaVersion]:
-        """Give the newest version of each relid in the current generation (or at an LSN of it), of dropped tables too.
+        """Give the newest version of each relid in the current generation, or at an LSN, including dropped tables.
 
         OIDs of another incarnation of the source say nothing about this one.
         """
@@ -136,7 +136,7 @@ class LogReading(ABC):
 
 
 class WithBatch(LogReading):
-    """A reading with the events of the next batch, which is not committed yet."""
+    """A reading together with the events of the next batch, which is not committed yet."""
 
     def __init__(self, reading: LogReader, events: Sequence[Event]) -> None:
         self._reading, self._events = reading, events
@@ -155,7 +155,7 @@ class WithBatch(LogReading):
         return self._reading.last()
 
     def rows(self, kind: str) -> Sequence[Mapping[str, Any]]:
-        """Give all events of a kind, those of the batch included, in log order."""
+        """Give all events of a kind, including those of the batch, in log order."""
         added = ({name: getattr(e, name) for name in e.__slots__} for e in self._events if e.kind == kind)
         return sorted([*self._reading.rows(kind), *added], key=order.log_order)
 

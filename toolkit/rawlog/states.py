@@ -22,7 +22,7 @@ _P = TypeVar("_P")
 
 
 class State(StrEnum):
-    """State of a table. Only `ops.tables` lists the dropped ones."""
+    """State of a table. Only `ops.tables` has the dropped ones."""
 
     OK = "ok"
     STALE = "stale"
@@ -37,8 +37,8 @@ UNDER_ITS_NAME = "a new table under the name of a captured one, not in the publi
 class Doubt:
     """A gap: row versions that were valid at `since` or later are not verified.
 
-    Those before `copied` are not, where a complete copy followed. Where a part was copied at `part` and a check found
-    the table right at `confirmed`, versions written from `part` on and valid at `confirmed` are verified.
+    If a complete copy followed, this holds only for those before `copied`. If a part was copied at `part`, and a check
+    found the table right at `confirmed`, then versions written from `part` on and valid at `confirmed` are verified.
     """
 
     since: int
@@ -53,9 +53,9 @@ class Verdict:
 
     baselines: tuple[TableEvent[Baseline], ...]  # of every scope
     gaps: tuple[TableEvent[Gap], ...]  # without those before the first complete copy
-    whole: tuple[TableEvent[Baseline], ...]  # from which on every row is known; none without a complete copy in the log
-    unknown: tuple[TableEvent[Gap], ...]  # gaps that none of them covers: the rows are not known from the first one on
-    unproven: tuple[TableEvent[Gap], ...]  # the same, but a repair counts only once a check has proven it
+    whole: tuple[TableEvent[Baseline], ...]  # from each on, every row is known; empty without a complete copy
+    unknown: tuple[TableEvent[Gap], ...]  # gaps that none of these covers: rows are unknown from the first gap on
+    unproven: tuple[TableEvent[Gap], ...]  # the same, but a repair counts only when a check has proven it
     repaired: TableEvent[Baseline] | None  # the last baseline, if it is after all gaps of `unproven`
     parts: tuple[TableEvent[Baseline], ...]  # copies of a part after the last of `whole`
 
@@ -71,7 +71,7 @@ class Verdict:
 
     @property
     def doubts(self) -> tuple[Doubt, ...]:
-        """Give for each gap which row versions it leaves unverified."""
+        """Say for each gap which row versions it leaves unverified."""
         return tuple(self._doubt(gap) for gap in self.gaps)
 
     def _doubt(self, gap: TableEvent[Gap]) -> Doubt:
@@ -88,8 +88,9 @@ def judge(
 ) -> Verdict:
     """Judge one table by its baselines and gaps, in any order, and the newest LSN at which a check found it equal.
 
-    Gaps before the first complete copy do not count. A later baseline covers the gaps before it if it is of all rows.
-    The copy of a part covers nothing: what it left out is known from the baseline on with which a check confirms it.
+    Gaps before the first complete copy do not count. A later baseline covers the gaps before it if it covers all rows.
+    The copy of a part covers no gap. A check may then confirm the other rows: they are known from the check's baseline
+    on.
     """
     baselines, gaps = sorted(copies, key=order.position), sorted(doubts, key=order.position)
     first = next((b for b in baselines if b.payload.scope == Covers.ALL), None)
@@ -115,7 +116,7 @@ def _after(events: Iterable[TableEvent[_P]], event: order.Placed) -> tuple[Table
 
 
 def verdicts(ledger: LogReader, at: Lsn | None = None, proven: Mapping[int, Lsn] | None = None) -> dict[int, Verdict]:
-    """Judge each table with a baseline or gap in the current generation, by relid: now, or as of `at`."""
+    """Judge each table with a baseline or gap in the current generation, by relid: now, or at `at`."""
     last = ledger.last()
     generation = None if last is None else last.generation
     baselines, gaps = _by_relid(ledger.baselines(), generation, at), _by_relid(ledger.gaps(), generation, at)
@@ -131,7 +132,7 @@ def copied(ledger: LogReader) -> frozenset[int]:
 
 
 def not_copied(ledger: LogReader, tables: Iterable[TableVersion]) -> tuple[TableVersion, ...]:
-    """Give those of `tables` without a complete copy in the current generation."""
+    """Give the tables among `tables` without a complete copy in the current generation."""
     done = copied(ledger)
     return tuple(table for table in tables if table.relid not in done)
 
@@ -148,7 +149,7 @@ def _by_relid(
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """One captured table. `from_lsn` is the first end LSN at which its rows are not known; None when it is `ok`."""
+    """One captured table. `from_lsn` is the first end LSN at which its rows are unknown; None if it is `ok`."""
 
     table: str
     relid: int
@@ -156,16 +157,16 @@ class TableState:
     reason: str | None
     from_lsn: Lsn | None
     remedy: str | None
-    repaired_lsn: Lsn | None = None  # it was right here, by a copy or a proof, and no check has proven it since
+    repaired_lsn: Lsn | None = None  # a copy or proof made it right here, and no check has proven it since
 
     @property
     def comparable(self) -> bool:
-        """Whether a check can say something about it."""
+        """Whether a check can compare the table."""
         return self.state == State.OK or self.repaired_lsn is not None
 
 
 def live_tables(ledger: LogReader) -> tuple[TableVersion, ...]:
-    """Latest versions of the tables that exist and are published, ordered by name."""
+    """Give the latest versions of the tables that exist and are published, ordered by name."""
     return _live(ledger.latest_versions().values())
 
 
@@ -177,10 +178,10 @@ def _live(versions: Iterable[SchemaVersion]) -> tuple[TableVersion, ...]:
 def states_at(
     ledger: LogReader, at: Lsn, wrong: Mapping[int, tuple[Lsn, Lsn]]
 ) -> tuple[tuple[SchemaVersion, TableState], ...]:
-    """Give the tables that existed and were captured at an LSN, as they were then, and whether their rows are known.
+    """Give the tables that existed and were captured at an LSN, with their state then.
 
-    A repair counts from its copy on, also before a check has proven it.
-    `wrong` are those that a check has found to differ, as `toolkit.lake.proofs.found_wrong` gives them.
+    The state says whether their rows are known. A repair counts from its copy on, even before a check has proven it.
+    `wrong` are the tables that a check has found to differ, as `toolkit.lake.proofs.found_wrong` gives them.
     """
     versions, judged, now = ledger.latest_versions(at), verdicts(ledger, at), verdicts(ledger)
     found = []
@@ -215,7 +216,7 @@ def _reason(gaps: Sequence[TableEvent[Gap]]) -> str:
 
 
 def unproven(ledger: LogReader, proven: Mapping[int, Lsn]) -> dict[int, Lsn]:
-    """Give the tables of which a part was copied and that a check has compared whole since, with the LSN of the check.
+    """Give partly copied tables that a check has since compared whole, with the LSN of the check.
 
     A baseline of scope `check` at that LSN makes their rows known.
     """
@@ -229,11 +230,11 @@ def unproven(ledger: LogReader, proven: Mapping[int, Lsn]) -> dict[int, Lsn]:
 def table_states(
     ledger: LogReader, proven: Mapping[int, Lsn] | None = None, wrong: Mapping[int, tuple[Lsn, Lsn]] | None = None
 ) -> tuple[TableState, ...]:
-    """States of all live tables, and of tables that were captured and no longer are though `[source]` names them.
+    """Give the states of live tables, and of captured tables that are not captured now but that `[source]` names.
 
-    A table is stale from the first gap that no later baseline covers. One that was repaired stays stale until a check
-    has proven it at or after its baseline: `proven` holds the newest such LSN by relid. `wrong` are the tables that the
-    last check of theirs has found to differ. Both are of `toolkit.lake.proofs`.
+    A table is stale from the first gap that no later baseline covers. A repaired table stays stale until a check has
+    proven it at or after its baseline: `proven` has the newest such LSN by relid. `wrong` are the tables that their
+    last check found to differ. Both come from `toolkit.lake.proofs`.
     """
     latest, proven, wrong = ledger.latest_versions(), proven or {}, wrong or {}
     judged = verdicts(ledger, proven=proven)
@@ -277,7 +278,7 @@ def _state(ledger: LogReader, table: TableVersion, verdict: Verdict) -> TableSta
 
 
 def _needed(ledger: LogReader, gaps: Sequence[TableEvent[Gap]]) -> str:
-    """What capture itself needs before a repair of a table with these gaps lasts."""
+    """Say what capture itself needs before a repair of a table with these gaps can last."""
     switches = [e.payload.event for e in ledger.ddl_events()]
     switches = [event for event in switches if event in (Captured.PAUSED, Captured.RESUMED)]
     if switches and switches[-1] == Captured.PAUSED:  # each drain makes tables stale again
@@ -288,7 +289,7 @@ def _needed(ledger: LogReader, gaps: Sequence[TableEvent[Gap]]) -> str:
 
 
 def _shown(ledger: LogReader, table: TableVersion, state: TableState, verdict: Verdict, proven: Lsn) -> TableState:
-    """The state, but stale after the last copy or proof where the text of a column changes without an event."""
+    """Give the state, or stale after the last copy or proof if the text of a column changes without an event."""
     last, reason = ledger.last(), table.borrowing
     if reason is None or state.state != State.OK or last is None or verdict.known is None:
         return state
@@ -300,7 +301,7 @@ def _shown(ledger: LogReader, table: TableVersion, state: TableState, verdict: V
 
 
 def _whole(ledger: LogReader, version: SchemaVersion, state: TableState) -> TableState:
-    """The state, but stale as long as the publications do not send everything: a repair would not last."""
+    """Give the state, or stale if the publications do not send everything, because a repair would not last."""
     unsent = version.table.unsent(ledger.config.source.publications)
     if unsent is None:
         return state
@@ -316,12 +317,12 @@ def _whole(ledger: LogReader, version: SchemaVersion, state: TableState) -> Tabl
 
 
 def left_out(config: Config, table: TableVersion, others: Mapping[int, TableVersion]) -> bool:
-    """Whether `[source]` asks for the rows of a table and nothing sends them. `others`: the tables of then by relid."""
+    """Whether `[source]` asks for the rows of a table and nothing sends them. `others`: the tables then, by relid."""
     return _unsent(config, table, others) and not _by_leaves(table, others)
 
 
 def _unsent(config: Config, table: TableVersion, others: Mapping[int, TableVersion]) -> bool:
-    """Whether `[source]` asks for the rows of a table and nothing sends them as its own or its root's."""
+    """Whether `[source]` asks for the rows of a table, and neither the table nor its root sends them."""
     if table.dropped or table.published or table.kind not in "rp" or table.persistence == "t":
         return False
     if not config.source.asks_for(table.schema, table.name) or _under_root(table, others):
@@ -330,7 +331,7 @@ def _unsent(config: Config, table: TableVersion, others: Mapping[int, TableVersi
 
 
 def way_back(config: Config, table: TableVersion) -> str:
-    """What brings a table (back) into the publication."""
+    """Say how to put a table (back) into the publication."""
     if config.source.names(table.schema, table.name):
         return "cdc init"
     others = " or ".join(quote_postgres(name) for name in config.source.others)
@@ -338,12 +339,15 @@ def way_back(config: Config, table: TableVersion) -> str:
 
 
 def _silenced(ledger: LogReader, captured: frozenset[int]) -> Iterator[TableState]:
-    """Tables that left the publication, and new tables under the name of a captured one: no change of theirs comes."""
+    """Give tables that left the publication, and new tables with the name of a captured one.
+
+    None of their changes are captured.
+    """
     latest, config = ledger.latest_versions(), ledger.config
     tables = {relid: version.table for relid, version in latest.items()}
     names = {v.table.identifier for v in ledger.schema_versions() if v.table.relid in captured}
     for relid, table in sorted(tables.items()):
-        # Rows of a root that was captured itself are in the lake, and stay there as they are when its leaves come.
+        # Rows of a root that was captured itself are in the lake, and stay unchanged when its leaves are captured.
         silent = _unsent if relid in captured else left_out
         if (relid not in captured and table.identifier not in names) or not silent(config, table, tables):
             continue
@@ -352,7 +356,7 @@ def _silenced(ledger: LogReader, captured: frozenset[int]) -> Iterator[TableStat
             reason, remedy = "it left the publication", f"{back}, then {repair}"
             if table.persistence == "u":
                 reason = "it is unlogged: its changes are not in the WAL"
-                init = "cdc init, then " if back == "cdc init" else ""  # it may have left the publication first
+                init = "cdc init, then " if back == "cdc init" else ""  # the table may have left the publication first
                 remedy = f"alter table {table.identifier} set logged, then {init}{repair}"
             elif config.capture_of(table.schema, table.name).capture == "change_log":
                 reason = "its triggers are not all on it, or the change log is not whole or not published"
@@ -368,7 +372,7 @@ def _under_root(table: TableVersion, tables: Mapping[int, TableVersion]) -> bool
 
 
 def _by_leaves(table: TableVersion, tables: Mapping[int, TableVersion]) -> bool:
-    """Whether it is partitioned and every partition of it is published as a table of its own."""
+    """Whether a table is partitioned and each of its partitions is published as a table of its own."""
     if table.kind != "p":
         return False
     below = [tables.get(child) for child in table.children]

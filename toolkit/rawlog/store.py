@@ -1,4 +1,4 @@
-"""The protocol of a raw log: what rules about it may ask, whether it is stored in Iceberg or in memory."""
+"""Define the protocol of a raw log: what rules may ask about it, whether it is stored in Iceberg or in memory."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class LogReader(Protocol):
         """Give the state of the log that is read: the base of the next commit."""
 
     def rows(self, kind: str) -> Sequence[Mapping[str, Any]]:
-        """Give all events of a kind that is not of `BULK`, in log order."""
+        """Give all events of a kind that is not in `BULK`, in log order."""
 
     def last(self) -> BatchRecord | None:
-        """Give the newest ledger row, or None before the first batch."""
+        """Give the newest ledger row; None before the first batch."""
 
     def schema_versions(self) -> list[SchemaVersion]:
         """Give all schema versions, in log order."""
 
     def latest_versions(self, at: Lsn | None = None) -> dict[int, SchemaVersion]:
-        """Give the newest version of each relid in the current generation, or as of an LSN of it."""
+        """Give the newest version of each relid in the current generation, or at an LSN."""
 
     def gaps(self) -> tuple[TableEvent[Gap], ...]:
         """Give all `gap` events, in log order."""
@@ -50,7 +50,7 @@ class LogReader(Protocol):
 
 
 class RawLog(Protocol):
-    """A raw log that can be read and committed to."""
+    """A raw log that can be read and written."""
 
     def reading(self) -> LogReader:
         """Open a reading of the log as it is now."""
@@ -65,13 +65,13 @@ class RawLog(Protocol):
         arrow_files: Sequence[Path] = (),
         parquet_files: Sequence[Path] = (),
     ) -> int:
-        """Commit a batch with its ledger row at once, or nothing, and give the base of the next commit.
+        """Commit a batch with its ledger row as a whole, or not at all, and give the base of the next commit.
 
         Args:
             record: the ledger row.
-            events: those that are not read from tasks or files.
+            events: the events that are not in tasks or files.
             base: the state of the log that the batch continues (`LogReader.snapshot_id`).
-            tasks: decode tasks whose rows are of the batch.
+            tasks: decode tasks whose rows belong to the batch.
             arrow_files: Arrow streams of events.
             parquet_files: Parquet files of rows with the field ids of `file_ids`; they may be moved.
 
@@ -80,7 +80,7 @@ class RawLog(Protocol):
         """
 
     def partitions(self, changes: int) -> int:
-        """Say into how many tasks to divide the decoding of a number of changes."""
+        """Say how many tasks the decoding of a number of changes needs."""
 
     def file_ids(self) -> dict[str, int]:
         """Give the field ids that `parquet_files` must have."""
