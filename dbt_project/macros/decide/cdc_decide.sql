@@ -10,7 +10,8 @@
   {% if (target.relid, target.generation) != (plan.relid, p.generation) %}
     {% do return({'action': 'rebuild', 'reason': 'another table had this name'}) %}
   {% elif target.lsn > p.upto or target.batch > p.batch %}
-    {# Another run got further meanwhile: what stands is right. A table beyond the log is not: one of them was put back. #}
+    {# Another run has built the table further in the meantime, so it is right.
+       If the table is beyond the log, it is not right: the table or the log was restored. #}
     {% if target.batch <= (cdc_rows("select coalesce(max(batch_id), -1) from " ~ cdc_log() ~ " where kind = 'batch'")[0][0] | int) %}
       {% do return({'action': 'skip', 'reason': 'built further by another run'}) %}
     {% endif %}

@@ -5,7 +5,7 @@
     {% do return(dict(news, facts=cdc_facts(news.toast, news.moved, news.chained))) %}
   {% endif %}
   {% if target.batch == p.batch and target.lsn == p.upto %}{% do return({'n': 0}) %}{% endif %}
-  {# cdc_activity tells batches apart, not the positions inside the batch that the target stopped in. #}
+  {# cdc_activity distinguishes batches, but not positions inside the batch in which the target stopped. #}
   {% set source = 'cdc_activity' if p.batch - 50 < target.batch < p.batch else
       '(' ~ cdc_activity_sql(p, plan.relid, target) ~ ')' %}
   {% set row = cdc_rows("select coalesce(sum(n), 0), coalesce(min(low), 0), coalesce(max(high), 0), coalesce(sum(control), 0),"

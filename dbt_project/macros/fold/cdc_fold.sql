@@ -15,7 +15,7 @@
       {% do ctes.append(cdc_bag_versions(plan, i, segment, columns, state.initial, whole)) %}
     {% endif %}
     {% if not loop.last %}
-      {# Rows open here live on in the next segment, as images that are complete at this point. #}
+      {# Rows that are open here continue in the next segment, as images that are complete at this point. #}
       {% set present = {} %}
       {% for column in columns %}{% do present.update({column.attnum: true}) %}{% endfor %}
       {% set cells = [] %}

@@ -23,7 +23,7 @@ f{{ i }} as (
   from {{ initial }}
   {%- endif %}
 ),
-{#- A move that leaves a value out points at the effect that removed its old key: (commit_lsn, ordinal). #}
+{#- A moved key whose change leaves a value out refers to the effect that removed its old key: (commit_lsn, ordinal). #}
 {%- set partition -%}partition by {% for k in key %}k{{ loop.index }}{{ ', ' if not loop.last }}{% endfor %} order by commit_lsn, ordinal, sub{%- endset %}
 {{ 'v' if facts.chained else 'w' }}{{ i }} as (
   select *,

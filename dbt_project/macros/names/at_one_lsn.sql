@@ -2,7 +2,7 @@
   {% set names, relations, stands = [], {}, {} %}
   {% for table in tables %}{% do names.append(table if table is string else table.identifier) %}{% endfor %}
   {% if execute %}
-    {# Of two tables that were proven under one name, the one which has left it is the older. #}
+    {# If two tables were proven under one name, the older proof is of a table that no longer has this name. #}
     {% for row in cdc_rows("select relation, lsn, 's' || snapshot_id from ops.published where relation is not null order by proven_at")
         if row[0] in names %}
       {% do stands.update({row[0]: row[1] | int}) %}

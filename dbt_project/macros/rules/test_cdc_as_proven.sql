@@ -5,7 +5,7 @@ select 1 as nothing where false
 {%- else %}
 {%- set cells = [] %}
 {%- for column in proof.columns %}
-  {#- As the source's texts: which floats their type carries is another matter of how Java prints them. #}
+  {#- Compared as the source's texts: which floats their type holds depends on how Java prints them. #}
   {%- do cells.append((cdc_text_of(column.lake, column) | trim) ~ ' as ' ~ cdc_quote(column.lake)) %}
 {%- endfor %}
 {%- set cells = cells | join(', ') or 'true as row' %}

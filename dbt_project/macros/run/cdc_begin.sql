@@ -1,6 +1,6 @@
 {% macro cdc_begin() %}
   {% if execute and flags.WHICH in ['run', 'build', 'test'] %}
-    {# `cdc build` says itself which plans it runs; a plain run takes those of the newest batch. #}
+    {# `cdc build` provides the plans that it runs; a plain run uses those of the newest batch. #}
     {% if not env_var('CDC_RUN_PLANNED', '') %}
       {% if var('as_of_lsn', none) is not none %}
         {% do exceptions.raise_compiler_error("as_of_lsn: a plain dbt run builds at the newest LSN; run cdc build --as-of-lsn") %}
