@@ -1,7 +1,7 @@
 """Find what a run of the models starts from: the position of each built table, and what the log has for it since.
 
 By this the macros decide whether a model is skipped, merged or rebuilt. For all tables at once, the question costs one
-read of a metadata file for each table, and two Spark jobs. A model that dbt runs alone asks for itself.
+read of a metadata file for each table, and two Spark jobs. A model that dbt runs alone reads this itself.
 """
 
 from __future__ import annotations

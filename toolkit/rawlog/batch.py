@@ -51,7 +51,7 @@ class BatchRecord:
     beacon_lsn: Lsn | None = None  # end LSN of the beacon's transaction
     committed_at: str = ""  # ISO 8601, UTC
     tick: str | None = None  # pg_snapshot at complete_to, if the change log is drained by ticks
-    compared_to: Lsn | None = None  # LSN of the last comparison of the catalog; a change that it missed came later
+    compared_to: Lsn | None = None  # LSN at which the catalog was last compared; hidden changes began later
     capture: str | None = None  # state of the event triggers at that time
     format: int = FORMAT
 

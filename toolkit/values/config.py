@@ -97,7 +97,7 @@ class SourceConfig(_Section):
         return ", ".join(quote_postgres(name) for name in self.publications)
 
     def names(self, schema: str, name: str) -> bool:
-        """Whether a table belongs into the toolkit's own publication."""
+        """Whether a table belongs in the toolkit's own publication."""
         return self.own is not None and selects(self.tables, self.exclude, schema, name)
 
     def names_in_full(self, schema: str, name: str) -> bool:
