@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlparse
 
 import pytest
 
@@ -78,6 +80,43 @@ def test_trap_134_the_ledger_outlives_compaction_and_expiry(
     _commit(spark, lake, 26, Ledger(lake).snapshot_id())
     assert spark.table("raw.events").count() == len(rows) + 3
     assert _maintained(lake, "raw.events").merged == 0
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["a good disk", "a disk that refuses"])
+def test_trap_012_what_compaction_made_is_on_the_disk_before_the_old_files_go(
+    spark: SparkSession, lake: Config, monkeypatch: pytest.MonkeyPatch, full: bool
+) -> None:
+    for batch_id in range(1, 11):
+        Ledger(lake).append_empty(batch_record(batch_id))
+    old = {path for path in lake.warehouse.glob("raw/**/*.*") if path.suffix in (".avro", ".parquet")}
+    batches, synced, late = Ledger(lake).batches(), set[Path](), set[Path]()
+    fsync = os.fsync
+
+    def note(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").resolve()
+        if path.suffix == ".parquet" and path not in {*old, *synced} and not all(file.exists() for file in old):
+            late.add(path)
+        if full and path.suffix == ".parquet" and path not in old:
+            raise OSError(errno.EIO, "Input/output error")
+        fsync(descriptor)
+        synced.add(path)
+
+    monkeypatch.setattr(os, "fsync", note)
+    if full:
+        with pytest.raises(LakeError, match=r"raw\.events to the disk: .*Input/output error"):
+            maintenance.maintain(_at_once(lake))
+        assert all(file.exists() for file in old)
+        assert Ledger(lake).batches() == batches
+        return
+    done = _maintained(lake, "raw.events")
+    assert done.merged == 10 and done.snapshots == 11
+    assert not all(file.exists() for file in old)
+    files = {path for path in lake.warehouse.glob("raw/**/*.*") if not path.name.startswith(".")} - old
+    newest = Path(urlparse(reads.metadata_location(lake, "raw.events") or "").path)
+    named = {path for path in files if path.suffix != ".json"} | {newest}
+    assert {path.suffix for path in named} == {".avro", ".json", ".parquet"}
+    assert named <= synced
+    assert not late  # every new data file was forced while all old files were there
 
 
 def test_what_is_published_stays_and_what_others_wrote_is_left_alone(spark: SparkSession, lake: Config) -> None:

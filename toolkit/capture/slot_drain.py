@@ -77,6 +77,7 @@ def drain(
             # position. Both are normal. A restored copy shows the same state, and its slot still has what was written
             # after the copy was made.
             proven = prove(conn, config, last, unreadable)
+            log.force(ledger.snapshot_id())  # the kill may have come before its files were on the disk
             slot.advance(conn, config.source.slot, last.complete_to)
         versions = ledger.latest_versions()
         live = [relid for relid, version in versions.items() if not version.table.dropped]

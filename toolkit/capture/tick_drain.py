@@ -64,6 +64,7 @@ def drain(
     if last is None:
         raise LakeError("draining ticks: the lake has no ledger yet; run `cdc init` first")
     since = last_tick(config, conn, last)
+    log.force(ledger.snapshot_id())  # the drain before may have been killed before its files were on the disk
     upto = cut.lsn if cut is not None else upto
     if upto is not None and upto <= last.complete_to:
         return DrainResult(0, 0, last.complete_to, last.complete_to)

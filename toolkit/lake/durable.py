@@ -1,7 +1,12 @@
-"""Force the files of a commit to the disk, before the slot or any other copy gives up the same changes."""
+"""Force what a commit wrote to the disk, before anything else forgets the same changes.
+
+pyiceberg's commits are forced before the catalog names them. Spark's catalog names them first, so they are forced as
+soon as Spark returns. A process that ends in between leaves that to the next one, before it builds on the commit.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -16,67 +21,70 @@ if TYPE_CHECKING:
     from toolkit.values.config import Config
 
 
-def sync_commit(config: Config, table: str, snapshot_id: int) -> None:
-    """Force the files that a table snapshot added to the disk, with their manifests, the metadata and their folders.
+def sync_table(config: Config, table: Table, snapshots: Iterable[int]) -> None:
+    """Force the metadata of a table to the disk, and the files, manifests and folders of snapshots that it has got.
 
     Parquet writers and Iceberg do not do this. Only the catalog's own file is already safe. Objects that an object
     store has acknowledged are durable already.
 
     Raises:
-        LakeError: a file is missing or cannot be forced to the disk. The slot must not move.
+        LakeError: a file is missing or damaged, or cannot be forced to the disk. The slot must not move.
     """
-    from toolkit.lake.jdbc import JdbcCatalog
-
+    name = ".".join(table.name())
+    advice = "the slot was not moved; correct the disk and run `cdc doctor`"
     try:
-        _sync(config.warehouse, _local(_written(JdbcCatalog(config).load_table(table), snapshot_id)))
+        _sync(config.warehouse, _written(table, snapshots))
     except OSError as error:
         raise LakeError(
-            f"forcing the files of {table} to the disk: {error.filename or ''} {error.strerror or error}; the slot was"
-            " not moved; correct the disk and run `cdc doctor`"
+            f"forcing the files of {name} to the disk: {error.filename or ''} {error.strerror or error}; {advice}"
+        ) from None
+    except Exception as error:  # what half an Avro file raises depends on where it ends
+        raise LakeError(
+            f"forcing the files of {name} to the disk: a manifest is damaged: {type(error).__name__}: {error}; {advice}"
         ) from None
 
 
-def _written(table: Table, snapshot_id: int) -> Iterator[str]:
-    """Give the locations of all files that a table snapshot created."""
+def _written(table: Table, snapshots: Iterable[int]) -> Iterator[tuple[str, int | None]]:
+    """Where everything is that table snapshots brought into being, with its bytes where they are known."""
     from pyiceberg.manifest import ManifestEntryStatus
 
-    yield table.metadata_location
-    snapshot = table.snapshot_by_id(snapshot_id)
-    if snapshot is None:
-        return
-    yield snapshot.manifest_list
-    for manifest in snapshot.manifests(table.io):
-        if manifest.added_snapshot_id != snapshot_id:
+    yield table.metadata_location, None
+    for snapshot in map(table.snapshot_by_id, snapshots):
+        if snapshot is None:
             continue
-        yield manifest.manifest_path
-        for entry in manifest.fetch_manifest_entry(table.io):
-            if entry.status == ManifestEntryStatus.ADDED:
-                yield entry.data_file.file_path
+        yield snapshot.manifest_list, None
+        for manifest in snapshot.manifests(table.io):
+            if manifest.added_snapshot_id != snapshot.snapshot_id:
+                continue
+            yield manifest.manifest_path, manifest.manifest_length
+            for entry in manifest.fetch_manifest_entry(table.io):
+                if entry.status == ManifestEntryStatus.ADDED:
+                    yield entry.data_file.file_path, entry.data_file.file_size_in_bytes
 
 
-def _local(locations: Iterable[str]) -> Iterator[Path]:
-    for location in locations:
-        parsed = urlparse(location)
-        if parsed.scheme in ("", "file"):
-            yield Path(parsed.path if parsed.scheme else location)
-
-
-def _sync(root: Path, files: Iterable[Path]) -> None:
-    """Sync files, and then the folders that contain them, up to `root`."""
+def _sync(root: Path, files: Iterable[tuple[str, int | None]]) -> None:
+    """Sync local files, then the folders that name them, up to `root`."""
     folders: set[Path] = set()
-    for file in files:
-        _force(file)
+    for location, size in files:
+        parsed = urlparse(location)
+        if parsed.scheme not in ("", "file"):
+            continue
+        file = Path(parsed.path if parsed.scheme else location)
+        _force(file, size)
         folders.update(folder for folder in file.parents if folder.is_relative_to(root))
     for folder in sorted(folders, key=lambda f: len(f.parts), reverse=True):
         _force(folder)
 
 
-def _force(path: Path) -> None:
+def _force(path: Path, size: int | None = None) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
+        found = os.fstat(descriptor).st_size
+        if size is not None and found != size:
+            raise OSError(errno.EIO, f"has {found} bytes and not {size}", str(path))
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-__all__ = ["sync_commit"]
+__all__ = ["sync_table"]

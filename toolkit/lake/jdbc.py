@@ -16,8 +16,9 @@ from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.serializers import FromInputFile, ToOutputFile
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.locations import load_location_provider
-from pyiceberg.table.update import update_table_metadata
+from pyiceberg.table.update import AddSnapshotUpdate, update_table_metadata
 
+from toolkit.lake import durable
 from toolkit.lake.reads import BUSY_SECONDS, metadata_location
 from toolkit.values.errors import LakeError
 
@@ -59,9 +60,11 @@ class JdbcCatalog:
     ) -> CommitTableResponse:
         """Write the next metadata file of a table and swap it in for the file that `table` was read from.
 
+        Whatever the new metadata names is on the disk before the catalog names it.
+
         Raises:
-            CommitFailedException: the table changed after `table` was read; nothing was changed.
-            LakeError: the catalog is locked or not writable.
+            CommitFailedException: the table is not what it was when `table` was read; it is left as it stands.
+            LakeError: the files cannot be forced to the disk, or the catalog is locked or cannot be written.
         """
         old = table.metadata_location
         for requirement in requirements:
@@ -70,19 +73,22 @@ class JdbcCatalog:
         provider = load_location_provider(metadata.location, metadata.properties)
         new = provider.new_table_metadata_file_location(_version(old) + 1)
         ToOutputFile.table_metadata(metadata, table.io.new_output(new))
+        written = Table(table.name(), metadata, new, table.io, self)  # type: ignore[arg-type]
+        added = (update.snapshot.snapshot_id for update in updates if isinstance(update, AddSnapshotUpdate))
+        durable.sync_table(self._config, written, added)
         namespace, name = table.name()
         values = {"catalog": self._config.lake.catalog, "namespace": namespace, "name": name, "old": old, "new": new}
-        try:
-            with closing(sqlite3.connect(self._config.catalog_db, timeout=BUSY_SECONDS)) as connection, connection:
-                swapped = connection.execute(_SWAP, values).rowcount
-        except sqlite3.Error as error:
-            raise LakeError(
-                f"committing to the catalog {self._config.catalog_db}: {error}; end the program that holds it or free"
-                " space, and run it again"
-            ) from None
-        if not swapped:
+        if not _swapped(self._config, values):
             raise CommitFailedException(f"{namespace}.{name} was committed to by another process")
         return CommitTableResponse.model_construct(metadata=metadata, metadata_location=new)
+
+    def force(self, identifier: str, snapshot_id: int) -> None:
+        """Force a commit of another writer to the disk: Spark's catalog names files before they are there.
+
+        Raises:
+            LakeError: a file is missing or damaged, or cannot be forced to the disk. The slot must not move.
+        """
+        durable.sync_table(self._config, self.load_table(identifier), (snapshot_id,))
 
     @staticmethod
     def supports_server_side_planning() -> bool:
@@ -96,6 +102,17 @@ class JdbcCatalog:
         for entry in base.metadata_log:
             if entry.metadata_file not in kept:
                 io.delete(entry.metadata_file)
+
+
+def _swapped(config: Config, values: dict[str, str]) -> bool:
+    try:
+        with closing(sqlite3.connect(config.catalog_db, timeout=BUSY_SECONDS)) as connection, connection:
+            return bool(connection.execute(_SWAP, values).rowcount)
+    except sqlite3.Error as error:
+        raise LakeError(
+            f"committing to the catalog {config.catalog_db}: {error}; end the program that holds it or free space, and"
+            " run it again"
+        ) from None
 
 
 def _version(location: str) -> int:

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.lake import durable, reads, scans
+from toolkit.lake import reads, scans
 from toolkit.lake.tables import BATCH_WIDTH, EVENTS
 from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event, to_arrow
@@ -169,7 +169,6 @@ class Ledger(LogReading):
             raise conflict(record.batch_id) from None
         self.refresh()
         assert committed is not None
-        durable.sync_commit(self._config, EVENTS, committed.snapshot_id)
         return committed.snapshot_id
 
     def file_ids(self) -> dict[str, int]:

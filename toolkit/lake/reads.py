@@ -54,32 +54,48 @@ def _locations(config: Config, table: str) -> tuple[str | None, str | None]:
     return (row[0], row[1]) if row else (None, None)
 
 
-def way_back(config: Config, table: str) -> str | None:
-    """Say what to do about a metadata file that is missing or damaged; None if the current one can be read.
+#: The command that brings a table up to date after the catalog was pointed to an earlier metadata file.
+_BROUGHT_BACK = {"current": "cdc build", "history": "cdc build", "ops": "cdc check", "published": "cdc check"}
 
-    A commit is forced to the disk before the slot moves. So the changes of a lost commit are still in the slot, and the
-    metadata file before it is a complete state of the table. Where this is not so, the next drain refuses.
+
+def way_back(config: Config, table: str) -> str:
+    """Say what to do about a table or view of which the newest metadata file, or a file that it names, is damaged.
+
+    Of the log, a commit is forced to the disk before the slot moves: what the lost commit had is still in the slot, and
+    the metadata file before it is a complete state; where that does not hold, the next drain refuses. All others are
+    made from the log, so that an earlier state, or none, is brought up to date by the command that makes them.
     """
-    try:
-        metadata(config, table)
-    except LakeError:
-        pass
-    else:
-        return None
     namespace, _, name = table.rpartition(".")
-    place = (config.lake.catalog, namespace, name)
+    place = zip(("catalog_name", "table_namespace", "table_name"), (config.lake.catalog, namespace, name), strict=True)
+    where = " and ".join(f"{column} = '{value}'" for column, value in place)
     before = _locations(config, table)[1]
-    if before is None or not Path(urlparse(before).path).is_file():
+    usable = before is not None and _readable(before)
+    if namespace == "raw" and not usable:
         return "restore that file from a backup of the lake"
-    where = " and ".join(
-        f"{column} = '{value}'"
-        for column, value in zip(("catalog_name", "table_namespace", "table_name"), place, strict=True)
+    change = f"update iceberg_tables set metadata_location = '{before}'" if usable else "delete from iceberg_tables"
+    procedure = (
+        f"stop all runs, and let the catalog {'name the file before it' if usable else 'forget it'} by"
+        f' sqlite3 {config.catalog_db} "{change} where {where}"; then run'
     )
-    return (
-        "restore that file from a backup of the lake; or stop all runs, and let the catalog name the file before it by"
-        f" sqlite3 {config.catalog_db} \"update iceberg_tables set metadata_location = '{before}' where {where}\"; then"
-        " run `cdc drain`, which reads what was lost from the slot once more, or refuses"
-    )
+    if namespace == "raw":
+        return (
+            f"restore that file from a backup of the lake; or {procedure} `cdc drain`, which reads what was lost from"
+            " the slot once more, or refuses"
+        )
+    return f"{procedure} `{_BROUGHT_BACK.get(namespace, 'cdc build')}`, which makes it from the log again"
+
+
+def _readable(location: str) -> bool:
+    try:
+        return bool(_parsed(location))
+    except (OSError, ValueError):
+        return False
+
+
+def _parsed(location: str) -> dict[str, Any]:
+    path = urlparse(location).path if location.startswith("file:") else location
+    data = Path(path).read_bytes()
+    return dict(json.loads(gzip.decompress(data) if path.endswith(".gz.metadata.json") else data))
 
 
 def metadata(config: Config, table: str) -> dict[str, Any] | None:
@@ -92,15 +108,13 @@ def metadata(config: Config, table: str) -> dict[str, Any] | None:
         location = metadata_location(config, table)
         if location is None:
             return None
-        path = urlparse(location).path if location.startswith("file:") else location
         try:
-            data = Path(path).read_bytes()
-            return dict(json.loads(gzip.decompress(data) if path.endswith(".gz.metadata.json") else data))
+            return _parsed(location)
         except (OSError, ValueError) as error:
             # Between the two reads the table may have been dropped. Many commits may also have removed the file.
             if attempt == 2 or metadata_location(config, table) == location:
                 raise LakeError(
-                    f"table {table}: metadata file {path} cannot be read: {error}; run `cdc doctor`"
+                    f"table {table}: metadata file {urlparse(location).path} cannot be read: {error}; run `cdc doctor`"
                 ) from None
     return None
 

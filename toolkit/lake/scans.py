@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake.reads import metadata_location
+from toolkit.values.errors import LakeError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,6 +26,9 @@ def scan_arrow(
     """Read rows of a small `namespace.table` at table snapshot id `snapshot` (by default the current one).
 
     None if there is no such table.
+
+    Raises:
+        LakeError: a file of the table is missing or damaged.
     """
     if metadata_location(config, table) is None:
         return None
@@ -33,7 +37,10 @@ def scan_arrow(
     from toolkit.lake.jdbc import JdbcCatalog
 
     opened = JdbcCatalog(config).load_table(table)
-    return opened.scan(where or AlwaysTrue(), selected_fields=tuple(columns), snapshot_id=snapshot).to_arrow()
+    try:
+        return opened.scan(where or AlwaysTrue(), selected_fields=tuple(columns), snapshot_id=snapshot).to_arrow()
+    except (OSError, EOFError, ValueError) as error:  # the last two: half a file
+        raise LakeError(f"table {table}: a file of it cannot be read: {error}; run `cdc doctor`") from None
 
 
 def scan_batches(config: Config, table: str, columns: Sequence[str], *, where: str) -> Iterator[pa.RecordBatch]:

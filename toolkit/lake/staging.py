@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from toolkit.lake import durable, reads
+from toolkit.lake import reads
 from toolkit.lake.frames import Part, events_frame
 from toolkit.lake.ledger import SUMMARY_KEY, conflict
 from toolkit.lake.tables import EVENTS
@@ -63,6 +63,8 @@ def commit_batch(
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as F
 
+    from toolkit.lake.jdbc import JdbcCatalog
+
     writer = (
         events_frame(spark, parts, decode)
         .writeTo(f"{quote_spark(config.lake.catalog)}.{EVENTS}")
@@ -82,7 +84,7 @@ def commit_batch(
             raise LakeError(
                 f"committing batch {record.batch_id}: Spark reports success, but {EVENTS} lacks it; run it again"
             )
-    durable.sync_commit(config, EVENTS, landed)
+    JdbcCatalog(config).force(EVENTS, landed)
     return landed
 
 

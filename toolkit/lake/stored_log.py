@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake.ledger import Ledger, conflict
+from toolkit.lake.tables import EVENTS
 
 if TYPE_CHECKING:
     from toolkit.rawlog.arrow import Event
@@ -54,6 +55,17 @@ class StoredLog:
         if ledger.snapshot_id() != base:
             raise conflict(record.batch_id)
         return ledger.append(record, events, parquet_files)
+
+    def force(self, base: int | None) -> None:
+        """Force a table snapshot to the disk that another process may have committed and not forced.
+
+        Raises:
+            LakeError: a file of it is missing or damaged, or cannot be forced to the disk.
+        """
+        from toolkit.lake.jdbc import JdbcCatalog
+
+        if base is not None:
+            JdbcCatalog(self.config).force(EVENTS, base)
 
     def partitions(self, changes: int) -> int:
         """Give the number of partitions: one a core, more to bound a worker's memory, and one for a small batch."""

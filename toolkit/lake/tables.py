@@ -94,6 +94,8 @@ def ensure(spark: SparkSession, config: Config) -> None:
 
     A new table gets an empty first snapshot, because a batch commits against the snapshot at which its ledger was read.
     """
+    from toolkit.lake.jdbc import JdbcCatalog
+
     catalog = quote_spark(config.lake.catalog)
     for namespace in NAMESPACES:
         spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {catalog}.{namespace}")
@@ -105,6 +107,9 @@ def ensure(spark: SparkSession, config: Config) -> None:
     )
     if spark.table(f"{table}.snapshots").isEmpty():
         spark.table(table).where("false").writeTo(table).append()
+        made = reads.snapshot_id(config, EVENTS)
+        assert made is not None
+        JdbcCatalog(config).force(EVENTS, made)
     ensure_judged(spark, config)
 
 

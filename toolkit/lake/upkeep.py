@@ -41,9 +41,14 @@ def tend(
 ) -> Upkeep:
     """Compact `namespace.table`, then expire what is older than `since`.
 
-    A tag in `keep_tags` keeps its table snapshot, and the present state stays too. Files that no metadata names and
-    that are older than `orphans` are left from killed runs, and are removed.
+    A tag in `keep_tags` stays with its table snapshot, and so does the present state. Files that nothing names and that
+    are older than `orphans` are what killed runs left behind.
+
+    Raises:
+        LakeError: what was compacted cannot be forced to the disk; nothing was removed.
     """
+    from toolkit.lake.jdbc import JdbcCatalog
+
     jvm: Any = spark._jvm
     name = f"{config.lake.catalog}.{table}"
     native = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)
@@ -56,9 +61,9 @@ def tend(
     position = {k: v for k, v in (present.get("summary") or {}).items() if k.startswith(_POSITION)}
     if table.startswith("current.") and not position:
         return Upkeep(table, skipped="somebody else wrote to it after its build: run `cdc check`")
-    merging = _saying(actions.rewriteDataFiles(native).option("min-input-files", str(_MIN_FILES)), position).execute()
-    if native.currentSnapshot().allManifests(native.io()).size() >= _MIN_MANIFESTS:
-        _saying(actions.rewriteManifests(native), position).execute()
+    # Files are removed below: what stands for them has to be on the disk, and so has a killed run's newest commit.
+    JdbcCatalog(config).force(table, present["snapshot-id"])
+    merging = _compact(config, table, native, actions, position)
     oldest = int(since.timestamp() * 1000)
     tags = _old_tags(before, keep_tags, oldest)
     if tags:
@@ -68,9 +73,8 @@ def tend(
         manage.commit()
     native.refresh()
     held = _count(native.snapshots())
-    native.expireSnapshots().expireOlderThan(oldest).retainLast(1).commit()
-    native.refresh()
-    removed = actions.deleteOrphanFiles(native).olderThan(int(orphans.timestamp() * 1000)).execute()
+    _expire(config, table, native, oldest)
+    removed = _remove_orphans(native, actions, orphans)
     return Upkeep(
         table,
         merged=merging.rewrittenDataFilesCount(),
@@ -79,6 +83,31 @@ def tend(
         tags=len(tags),
         orphans=_count(removed.orphanFileLocations()),
     )
+
+
+def _compact(config: Config, table: str, native: Any, actions: Any, position: Mapping[str, str]) -> Any:
+    merging = _saying(actions.rewriteDataFiles(native).option("min-input-files", str(_MIN_FILES)), position).execute()
+    _forced(config, table, native)
+    if native.currentSnapshot().allManifests(native.io()).size() >= _MIN_MANIFESTS:
+        _saying(actions.rewriteManifests(native), position).execute()
+        _forced(config, table, native)
+    return merging
+
+
+def _expire(config: Config, table: str, native: Any, oldest: int) -> None:
+    native.expireSnapshots().expireOlderThan(oldest).retainLast(1).commit()
+    _forced(config, table, native)
+
+
+def _remove_orphans(native: Any, actions: Any, orphans: datetime) -> Any:
+    return actions.deleteOrphanFiles(native).olderThan(int(orphans.timestamp() * 1000)).execute()
+
+
+def _forced(config: Config, table: str, native: Any) -> None:
+    from toolkit.lake.jdbc import JdbcCatalog
+
+    native.refresh()
+    JdbcCatalog(config).force(table, native.currentSnapshot().snapshotId())
 
 
 def _count(java: Any) -> int:

@@ -104,9 +104,9 @@ def _source(config: Config) -> list[Diagnosis]:
 
 
 def _lake(config: Config) -> list[Diagnosis]:
-    from toolkit.lake import reads, session
+    from toolkit.lake import session
     from toolkit.lake.ledger import Ledger
-    from toolkit.lake.tables import EVENTS, require_writable
+    from toolkit.lake.tables import require_writable
     from toolkit.ops import alerts
     from toolkit.ops.table_results import checked_tables
 
@@ -120,6 +120,8 @@ def _lake(config: Config) -> list[Diagnosis]:
         )
     spool = config.drain.spool_dir or str(config.work_dir / "spool")
     found.append(Diagnosis("ok", "spool", f"{spool}: local to the driver unless executors share it", None))
+    damaged = _damaged(config)
+    found += damaged
     try:
         require_writable(config)
         ledger = Ledger(config)
@@ -132,11 +134,34 @@ def _lake(config: Config) -> list[Diagnosis]:
         found += stale_tables(tables)
         found += map(_error, alerts.of_tables(config, tables))
     except CdcError as error:
+        if not damaged:  # else it was said already, with its remedy
+            found.append(Diagnosis("error", "lake", str(error), error.remedy))
+    return found
+
+
+def _damaged(config: Config) -> list[Diagnosis]:
+    """List the tables and views whose metadata cannot be read, and the log if files of its newest commit are lost."""
+    from toolkit.lake import reads
+    from toolkit.lake.stored_log import StoredLog
+    from toolkit.lake.tables import EVENTS, NAMESPACES
+
+    found: list[Diagnosis] = []
+    try:
+        names = [
+            f"{namespace}.{name}"
+            for namespace in NAMESPACES
+            for kind in ("TABLE", "VIEW")
+            for name in reads.tables(config, namespace, kind)
+        ]
+    except CdcError:  # of the catalog itself: told by whoever reads the ledger
+        return found
+    for name in names:
         try:
-            remedy = reads.way_back(config, EVENTS)
-        except CdcError:
-            remedy = None
-        found.append(Diagnosis("error", "lake", str(error), remedy or error.remedy))
+            newest = reads.snapshot_id(config, name)
+            if name == EVENTS:
+                StoredLog(config).force(newest)
+        except CdcError as error:
+            found.append(Diagnosis("error", f"lake {name}", str(error), reads.way_back(config, name)))
     return found
 
 

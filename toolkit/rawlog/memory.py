@@ -65,6 +65,9 @@ class MemoryLog:
         self.commits += 1
         return self.commits
 
+    def force(self, base: int | None) -> None:
+        """Do nothing: memory has no disk."""
+
     def partitions(self, changes: int) -> int:
         """Give a fixed number of decode tasks."""
         return self._partitions

@@ -79,6 +79,13 @@ class RawLog(Protocol):
             CommitConflict: another runner committed since `base`; nothing was written.
         """
 
+    def force(self, base: int | None) -> None:
+        """Force a state of the log to the disk that another process may have committed and not forced.
+
+        Raises:
+            LakeError: it cannot be, or is damaged; nothing must be forgotten for it.
+        """
+
     def partitions(self, changes: int) -> int:
         """Say how many tasks the decoding of a number of changes needs."""
 
