@@ -234,7 +234,7 @@ GUARDS = (
     Guard(
         "a commit is on the disk",
         "toolkit/lake/staging.py",
-        "    durable.sync_commit(config, EVENTS, landed)\n",
+        "    JdbcCatalog(config).force(EVENTS, landed)\n",
         "",
         "tests/spark/test_staging.py::test_trap_012_a_commit_is_on_the_disk_when_it_returns",
     ),
@@ -251,5 +251,41 @@ GUARDS = (
         "    if ours and wanted.items() <= known.items() and not again:",
         "    if wanted.items() <= known.items() and not again:",
         "tests/spark/test_publish.py::test_a_view_that_somebody_replaced_is_put_right",
+    ),
+    Guard(
+        "files are on the disk before the catalog names them",
+        "toolkit/lake/jdbc.py",
+        "        durable.sync_table(self._config, written, added)\n",
+        "",
+        "tests/postgres/test_durable.py::test_trap_012_under_strace_files_are_forced_then_named_then_forgotten",
+    ),
+    Guard(
+        "a commit of a killed run is forced before the slot moves over it",
+        "toolkit/capture/slot_drain.py",
+        "            log.force(ledger.snapshot_id())",
+        "            pass",
+        "tests/postgres/test_durable.py::"
+        "test_trap_012_a_commit_that_was_named_and_not_forced_is_forced_before_the_slot_moves",
+    ),
+    Guard(
+        "compacted files are on the disk before old ones go",
+        "toolkit/lake/upkeep.py",
+        "    _forced(config, table, native)\n    if native",
+        "    native.refresh()\n    if native",
+        "tests/spark/test_maintain.py::test_trap_012_what_compaction_made_is_on_the_disk_before_the_old_files_go",
+    ),
+    Guard(
+        "what is published moves only forward",
+        "toolkit/quality/published.py",
+        "        if report.lsn is not None and _newer(known, generation, report.lsn):",
+        "        if False:",
+        "tests/spark/test_publish.py::test_an_older_check_that_ends_late_moves_nothing_back",
+    ),
+    Guard(
+        "proofs are written on what was read",
+        "toolkit/lake/check_results.py",
+        "    if (None if current is None else current.snapshot_id) != base:",
+        "    if False:",
+        "tests/spark/test_publish.py::test_an_older_check_that_ends_late_moves_nothing_back",
     ),
 )

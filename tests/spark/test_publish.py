@@ -26,7 +26,7 @@ from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.batch import BatchRecord, SourceIdentity
 from toolkit.rawlog.states import live_tables
 from toolkit.values.config import Config
-from toolkit.values.errors import NotProven
+from toolkit.values.errors import CommitConflict, NotProven
 from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -66,12 +66,16 @@ class Shop:
 
     def publish(self, at: datetime | None = None, **statuses: str) -> None:
         """What a check publishes that found every table identical but those of `statuses`."""
+        published.publish(self.config, self.report(**statuses), at=at)
+
+    def report(self, **statuses: str) -> CheckReport:
+        """What a check of now has found, which may end later."""
         found = []
         for table in live_tables(Ledger(self.config)):
             status = statuses.get(table.name, "identical")
             made = applied(self.config, table).snapshot_id
             found.append(TableCheck(table.identifier, table.relid, status, 1, 1, 0, 0, 0, snapshot_id=made))  # type: ignore[arg-type]
-        published.publish(self.config, CheckReport(Lsn(self.lsn), tuple(found), batch_id=1), at=at)
+        return CheckReport(Lsn(self.lsn), tuple(found), batch_id=1)
 
     def rename(self, old: str, new: str) -> None:
         """What the log says of a table that the source has renamed."""
@@ -163,7 +167,7 @@ def test_a_reader_sees_proven_rows_only_through_a_swap_and_a_kill(shop: Shop, mo
     assert shop.seen() == shop.seen_at_one_lsn() == (1, 1)
     shop.build(2)
     assert shop.seen() == shop.seen_at_one_lsn() == (1, 1)  # built, and not proven
-    _killed_at(monkeypatch, shop, check_results.write, 1)
+    _killed_at(monkeypatch, shop, check_results.replace_read, 1)
     assert shop.seen() == shop.seen_at_one_lsn() == (1, 1)
     _killed_at(monkeypatch, shop, published_views._create, 2)
     # Each view shows a proof, and a join of them two of them: whoever wants one LSN has it.
@@ -179,7 +183,7 @@ def test_a_reader_sees_proven_rows_only_through_a_swap_and_a_kill(shop: Shop, mo
     shop.maintain()
     assert shop.seen() == shop.seen_at_one_lsn() == (2, 2)
     assert {len([t for t in tags if t.startswith("proven")]) for tags in shop.tags().values()} == {1}
-    _killed_at(monkeypatch, shop, check_results.write, 2)  # behind the views
+    _killed_at(monkeypatch, shop, check_results.write, 1)  # behind the views
     assert shop.seen() == shop.seen_at_one_lsn() == (3, 3)
 
 
@@ -225,6 +229,48 @@ def test_what_is_shown_is_what_was_proven_whatever_becomes_of_tags(shop: Shop) -
     shop.maintain()
     assert shop.seen() == shop.seen_at_one_lsn() == (1, 1)
     assert {row["proven_lsn"] for row in shop.spark.table("ops.proofs").collect()} == {"0/1"}
+
+
+def test_an_older_check_that_ends_late_moves_nothing_back(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two checks on two hosts: the leases of a lake of files do not keep them apart."""
+    shop.build(1)
+    late, red = shop.report(), shop.report(a="different", b="different")
+    shop.build(2)
+    shop.publish()
+    assert published.publish(shop.config, late) == ()
+    assert published.publish(shop.config, red) == ()
+    assert shop.seen() == shop.seen_at_one_lsn() == (2, 2)
+    told = shop.spark.table("ops.proofs").collect()
+    assert {(row["status"], row["proven_lsn"]) for row in told} == {("identical", "0/2")}
+    published.publish(shop.config, shop.report())  # at the same LSN once more
+    assert shop.seen() == (2, 2)
+    newer = shop.report()
+    shop.build(3)
+    newest = shop.report()
+
+    def overtaken(step: Callable[..., Any]) -> Callable[..., Any]:
+        """The newest check runs as a whole in the middle of this one, once."""
+        once = [newest]
+
+        def run(*arguments: Any, **named: Any) -> Any:
+            if once:
+                published.publish(shop.config, once.pop())
+            return step(*arguments, **named)
+
+        return run
+
+    with monkeypatch.context() as patch:  # between what it read and its commit
+        patch.setattr(published_views, "keep", overtaken(published_views.keep))
+        with pytest.raises(CommitConflict, match=r"ops\.published: another runner .* run it again"):
+            published.publish(shop.config, newer)
+    assert shop.seen() == shop.seen_at_one_lsn() == (3, 3)
+    newer = shop.report()
+    shop.build(4)
+    newest = shop.report()
+    with monkeypatch.context() as patch:  # between its commit and its views
+        patch.setattr(published_views, "_show", overtaken(published_views._show))
+        published.publish(shop.config, newer)
+    assert shop.seen() == shop.seen_at_one_lsn() == (4, 4)
 
 
 def test_the_companion_view_is_made_again(shop: Shop) -> None:

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 from toolkit.lake import reads, scans
 from toolkit.lake.proofs import PUBLISHED
 from toolkit.lake.tables import PLAN_COLUMNS, PLANS, STATE_COLUMNS, STATES, create_small
+from toolkit.values.errors import CommitConflict
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import quote_spark
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyiceberg.table import Transaction
+    from pyiceberg.table import Table, Transaction
     from pyspark.sql import SparkSession
 
     from toolkit.values.config import Config
@@ -105,16 +106,49 @@ def ensure(config: Config, spark: SparkSession) -> None:
         spark.sql(f"CREATE OR REPLACE VIEW {_PROOFS} AS {_PROOFS_SQL}")
 
 
+def replace_read(config: Config, name: str, rows: Iterable[Mapping[str, Any]], *, base: int | None) -> None:
+    """Replace all rows of one of the tables that was read at table snapshot `base`, in one commit.
+
+    Raises:
+        CommitConflict: somebody committed to it since; nothing was written.
+    """
+    from pyiceberg.exceptions import CommitFailedException
+
+    from toolkit.lake.jdbc import JdbcCatalog
+
+    refused = f"writing {name}: another runner wrote to it first; nothing was published, run it again"
+    table = JdbcCatalog(config).load_table(name)
+    current = table.current_snapshot()
+    if (None if current is None else current.snapshot_id) != base:
+        raise CommitConflict(refused)
+    # pyiceberg would quietly repeat a lost commit on top of the winner. In memory only: not committed.
+    table.metadata.properties["commit.retry.num-retries"] = "0"
+    try:
+        _replace(table, _to_arrow(name, rows))
+    except CommitFailedException:
+        raise CommitConflict(refused) from None
+
+
+def _replace(table: Table, data: pa.Table) -> None:
+    if table.current_snapshot() is None:
+        table.append(data)
+    else:
+        table.overwrite(data)
+
+
+def _to_arrow(name: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
+    return to_arrow(
+        name, [{c: int(row[c]) if isinstance(row[c], Lsn) else row[c] for c in COLUMNS[name]} for row in rows]
+    )
+
+
 def write(config: Config, name: str, rows: Iterable[Mapping[str, Any]], *, overwrite: bool) -> None:
     """Append rows to one of the tables, or replace all of its rows, in one commit."""
     from toolkit.lake.jdbc import JdbcCatalog
 
-    data = to_arrow(
-        name, [{c: int(row[c]) if isinstance(row[c], Lsn) else row[c] for c in COLUMNS[name]} for row in rows]
-    )
-    table = JdbcCatalog(config).load_table(name)
-    if overwrite and table.current_snapshot() is not None:
-        table.overwrite(data)
+    table, data = JdbcCatalog(config).load_table(name), _to_arrow(name, rows)
+    if overwrite:
+        _replace(table, data)
     else:
         table.append(data)
 

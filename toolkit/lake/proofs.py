@@ -32,10 +32,16 @@ def proven(config: Config, ledger: LogReader) -> dict[int, Lsn]:
         return {}
     found: dict[int, Lsn] = {}
     for row in scan(config, PUBLISHED):
-        lsn, tag = row.get("full_lsn", row.get("lsn")), re.match(rf"(?:{PROVEN})?g(\d+)_", row.get("tag") or "")
-        if lsn is not None and tag is not None and int(tag[1]) == last.generation:
+        lsn = row.get("full_lsn", row.get("lsn"))
+        if lsn is not None and generation_of(row.get("tag")) == last.generation:
             found[row["relid"]] = max(Lsn(lsn), found.get(row["relid"], Lsn(0)))
     return found
+
+
+def generation_of(tag: str | None) -> int | None:
+    """Give the generation of the log that a proof with this tag is of; None for other tags."""
+    found = re.match(rf"(?:{PROVEN})?g(\d+)_", tag or "")
+    return None if found is None else int(found[1])
 
 
 def found_wrong(config: Config, ledger: LogReader) -> dict[int, tuple[Lsn, Lsn]]:
@@ -119,4 +125,4 @@ def shown(columns: Iterable[str]) -> tuple[str, ...]:
     return tuple(c for c in columns if c == "_cdc_text" or not c.startswith(META_PREFIX))
 
 
-__all__ = ["at_one_lsn", "current_states", "kept_tags", "proven", "shown", "shown_sql"]
+__all__ = ["at_one_lsn", "current_states", "generation_of", "kept_tags", "proven", "shown", "shown_sql"]

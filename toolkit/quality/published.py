@@ -12,18 +12,21 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from toolkit.lake import check_results, published_views, table_states
-from toolkit.lake.proofs import PUBLISHED
+from toolkit.lake import check_results, published_views, reads, table_states
+from toolkit.lake.proofs import PUBLISHED, generation_of
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.event import Baseline, Covers, Kind, Origin
+from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import lake_table
 
 if TYPE_CHECKING:
     from toolkit.lake.ledger import Ledger
     from toolkit.values.config import Config
+
+_log = logger(__name__)
 
 
 def publish(
@@ -34,7 +37,12 @@ def publish(
     Tables that are not proven keep their last view. With `complete` (every table was checked), the views of tables that
     no longer exist are deprecated, and dropped later. `at` is the time of the check (now if None).
 
+    What is published moves only forward: a check that ends late changes nothing of a table that a newer one has judged.
+
     Returns the names of the tables whose view moved.
+
+    Raises:
+        CommitConflict: another check published meanwhile; this one published nothing.
     """
     from toolkit.lake.ledger import Ledger
     from toolkit.lake.session import own_session
@@ -45,14 +53,18 @@ def publish(
     ledger = Ledger(config)
     _note(ledger, report)
     tables = {t.relid: t for t in live_tables(ledger)}
-    last = ledger.last()
-    generation = last.generation if last is not None else 1
-    before = proofs(config)
+    generation = _generation(ledger, report)
+    base = reads.snapshot_id(config, PUBLISHED)
+    before = proofs(config, base) if base is not None else {}
     now = at or datetime.now(UTC)
     after: dict[int, dict[str, Any]] = {}
     moved: list[str] = []
     for result in report.tables:
         table, known = tables.get(result.relid), before.get(result.relid, {})
+        if report.lsn is not None and _newer(known, generation, report.lsn):
+            _log.warning("a newer check has judged the table", extra={"table": result.table, "lsn": str(report.lsn)})
+            after[result.relid] = known
+            continue
         row = dict.fromkeys(check_results.COLUMNS[PUBLISHED]) | known | {"relid": result.relid, "table": result.table}
         row |= {"status": result.status, "reason": result.reason, "checked_at": now}
         row["orphans"] = _orphans(report, result, known.get("orphans") or 0)
@@ -70,12 +82,29 @@ def publish(
     kept = before
     if complete and report.lsn is not None:
         kept = {relid: row for relid, row in before.items() if relid in tables or relid in after}
-    check_results.write(config, PUBLISHED, (kept | after).values(), overwrite=True)
-    published_views.follow(config, spark, now)
+    check_results.replace_read(config, PUBLISHED, (kept | after).values(), base=base)
+    followed = None
+    while (shown := reads.snapshot_id(config, PUBLISHED)) != followed:  # a newer check may overtake this one here
+        published_views.follow(config, spark, now)
+        followed = shown
     results = [_result(report, result, after[result.relid], result.table in moved, now) for result in report.tables]
     check_results.write(config, check_results.RESULTS, results, overwrite=False)
     table_states.write(Ledger(config))
     return tuple(moved)
+
+
+def _generation(ledger: Ledger, report: CheckReport) -> int:
+    """Give the generation of the log that was compared; the current one where the report does not say."""
+    last = ledger.last()
+    compared = (b.generation for b in ledger.batches() if b.batch_id == report.batch_id)
+    return next(compared, last.generation if last is not None else 1)
+
+
+def _newer(known: Mapping[str, Any], generation: int, lsn: Lsn) -> bool:
+    """Say whether a row of `ops.published` is of a later position than a check at an LSN of a generation."""
+    of = generation_of(known.get("tag"))
+    judged = max(known.get("lsn") or 0, known.get("checked_lsn") or 0)
+    return of is not None and (of > generation or (of == generation and judged > lsn))
 
 
 def _note(ledger: Ledger, report: CheckReport) -> None:
@@ -110,11 +139,12 @@ def _proven(result: TableCheck) -> bool:
     return result.status == "identical" and result.snapshot_id is not None
 
 
-def proofs(config: Config) -> dict[int, dict[str, Any]]:
-    """Read `ops.published` by relid, without a JVM. Empty before the first check."""
-    from toolkit.lake.scans import scan
+def proofs(config: Config, snapshot: int | None = None) -> dict[int, dict[str, Any]]:
+    """Read `ops.published` by relid, now or as of a table snapshot, without a JVM. Empty before the first check."""
+    from toolkit.lake.scans import scan_arrow
 
-    return {row["relid"]: row for row in scan(config, PUBLISHED)}
+    found = scan_arrow(config, PUBLISHED, snapshot=snapshot)
+    return {row["relid"]: row for row in found.to_pylist()} if found is not None else {}
 
 
 def published(config: Config) -> dict[str, Lsn]:
