@@ -18,6 +18,7 @@ from toolkit.rawlog.plan import Layer
 from toolkit.rawlog.states import State, TableState, states_at
 from toolkit.values import progress
 from toolkit.values.errors import BuildFailed, UnknownTable
+from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import lake_table
 from toolkit.values.process_env import environment
@@ -162,6 +163,7 @@ def _selection(select: Sequence[str] | None) -> list[str]:
     return ["--select", *" ".join(known).split()]
 
 
+@can_fail(Point.MODELS)
 def _invoke(
     config: Config, arguments: list[str], show_again: Callable[[], object], *, as_of: Lsn | None = None
 ) -> tuple[list[Any], tuple[str, ...]]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from toolkit.lake.applied import rows_between
 from toolkit.lake.schema_update import Step
 from toolkit.rawlog.states import copied
+from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.lake_types import spark_type
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
@@ -53,6 +54,7 @@ class _Target:
     schema_id: int
 
 
+@can_fail(Point.EVOLVE)
 def evolve(config: Config, ledger: Ledger) -> tuple[Pending, ...]:
     """Change every table of `current` that is behind its schema version, as far as its rows allow.
 

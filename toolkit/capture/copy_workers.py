@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.values.errors import CdcError, SourceUnavailable
+from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
 
@@ -74,6 +75,7 @@ class Copied:
     refused: dict[int, tuple[str, bool]] = field(default_factory=dict)
 
 
+@can_fail(Point.COPY)
 def copy(conn: Connection, cut: Cut, task: Task, ids: dict[str, int], lock_seconds: float, report: Report) -> Copied:
     """Read a task's pieces into its file; stop at the first table that cannot be read.
 

@@ -15,6 +15,7 @@ from toolkit.capture.slot_drain import drain
 from toolkit.lake.ledger import require_ledger
 from toolkit.lake.stored_log import StoredLog
 from toolkit.values.errors import HistoryDiverged
+from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.log_setup import logger
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ def drop_left_slot(config: Config, conn: Connection) -> None:
         slot.drop_slot(conn, left.name)
 
 
+@can_fail(Point.HANDOVER)
 def _row(config: Config, **changes: Any) -> None:
     """Commit a ledger row at the same position that records how draining continues."""
     ledger = require_ledger(config)

@@ -7,6 +7,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from toolkit.values.errors import CdcError
+from toolkit.values.failpoints import Point, can_fail
 
 if TYPE_CHECKING:
     from toolkit.values.config import Config
@@ -33,6 +34,7 @@ def only_runner(config: Config, *, source: bool = True) -> Iterator[None]:
         _write_judged(config)
 
 
+@can_fail(Point.JUDGED)
 def _write_judged(config: Config) -> None:
     from toolkit.lake import plans, table_states
     from toolkit.lake.ledger import Ledger

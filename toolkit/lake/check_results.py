@@ -15,6 +15,7 @@ from toolkit.lake import reads, scans
 from toolkit.lake.proofs import PUBLISHED
 from toolkit.lake.tables import PLAN_COLUMNS, PLANS, STATE_COLUMNS, STATES, create_small
 from toolkit.values.errors import CommitConflict
+from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import quote_spark
 
@@ -106,6 +107,7 @@ def ensure(config: Config, spark: SparkSession) -> None:
         spark.sql(f"CREATE OR REPLACE VIEW {_PROOFS} AS {_PROOFS_SQL}")
 
 
+@can_fail(Point.PUBLISH)
 def replace_read(config: Config, name: str, rows: Iterable[Mapping[str, Any]], *, base: int | None) -> None:
     """Replace all rows of one of the tables that was read at table snapshot `base`, in one commit.
 
@@ -142,6 +144,7 @@ def _to_arrow(name: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
     )
 
 
+@can_fail(Point.RESULTS)
 def write(config: Config, name: str, rows: Iterable[Mapping[str, Any]], *, overwrite: bool) -> None:
     """Append rows to one of the tables, or replace all of its rows, in one commit."""
     from toolkit.lake.jdbc import JdbcCatalog

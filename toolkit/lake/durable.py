@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 
 from toolkit.values.errors import LakeError
+from toolkit.values.failpoints import Point, can_fail
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from toolkit.values.config import Config
 
 
+@can_fail(Point.FORCE)
 def sync_table(config: Config, table: Table, snapshots: Iterable[int]) -> None:
     """Force the metadata of a table to the disk, and the files, manifests and folders of snapshots that it has got.
 

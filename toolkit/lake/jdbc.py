@@ -21,6 +21,7 @@ from pyiceberg.table.update import AddSnapshotUpdate, update_table_metadata
 from toolkit.lake import durable
 from toolkit.lake.reads import BUSY_SECONDS, metadata_location
 from toolkit.values.errors import LakeError
+from toolkit.values.failpoints import Point, can_fail
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
@@ -104,6 +105,7 @@ class JdbcCatalog:
                 io.delete(entry.metadata_file)
 
 
+@can_fail(Point.SWAP)
 def _swapped(config: Config, values: dict[str, str]) -> bool:
     try:
         with closing(sqlite3.connect(config.catalog_db, timeout=BUSY_SECONDS)) as connection, connection:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import reads, scans
 from toolkit.lake.proofs import PROVEN, PUBLISHED, shown_sql
+from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.log_setup import logger
 from toolkit.values.names import quote_spark
 
@@ -26,6 +27,7 @@ _log = logger(__name__)
 READ, _DEPRECATED = "cdc.relation", "cdc.deprecated"
 
 
+@can_fail(Point.TAG)
 def keep(config: Config, spark: SparkSession, name: str, snapshot_id: int | None, generation: int) -> str:
     """Tag a table snapshot of `current.<name>`, so that it is kept while a view shows it. Return the tag."""
     tag = f"{PROVEN}g{generation}_{snapshot_id}"
@@ -84,6 +86,7 @@ def _show(
             spark.sql(f"ALTER VIEW published.{quote_spark(name)} UNSET TBLPROPERTIES ('{_DEPRECATED}')")
 
 
+@can_fail(Point.VIEW)
 def _create(spark: SparkSession, name: str, snapshot_id: int, known: Mapping[str, str]) -> None:
     # A view keeps the column names that it was created with, whatever `current` becomes later. It also keeps its
     # properties if another program replaces it. The digest of the query shows whether the query is still the toolkit's.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.lake.ledger import Ledger, conflict
 from toolkit.lake.tables import EVENTS
+from toolkit.values.failpoints import Point, can_fail
 
 if TYPE_CHECKING:
     from toolkit.rawlog.arrow import Event
@@ -27,6 +28,7 @@ class StoredLog:
         """Open a reading of the log as it is now."""
         return Ledger(self.config)
 
+    @can_fail(Point.COMMIT)
     def commit(
         self,
         record: BatchRecord,

@@ -12,6 +12,7 @@ import pyarrow as pa
 from toolkit.lake import reads
 from toolkit.rawlog.arrow import EVENT_SCHEMA
 from toolkit.values.errors import LakeError
+from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.names import quote_spark
 
 if TYPE_CHECKING:
@@ -128,6 +129,7 @@ def create_small(spark: SparkSession, name: str, columns: Mapping[str, str]) -> 
     spark.sql(f"CREATE TABLE {name} ({shape}) USING iceberg TBLPROPERTIES ('format-version' = '2')")
 
 
+@can_fail(Point.RETIRE)
 def drop(spark: SparkSession, table: str) -> None:
     """Drop `namespace.table` with its files."""
     spark.sql(f"DROP TABLE {table} PURGE")

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import reads
+from toolkit.values.failpoints import Point, can_fail
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,6 +86,7 @@ def tend(
     )
 
 
+@can_fail(Point.COMPACT)
 def _compact(config: Config, table: str, native: Any, actions: Any, position: Mapping[str, str]) -> Any:
     merging = _saying(actions.rewriteDataFiles(native).option("min-input-files", str(_MIN_FILES)), position).execute()
     _forced(config, table, native)
@@ -94,11 +96,13 @@ def _compact(config: Config, table: str, native: Any, actions: Any, position: Ma
     return merging
 
 
+@can_fail(Point.EXPIRE)
 def _expire(config: Config, table: str, native: Any, oldest: int) -> None:
     native.expireSnapshots().expireOlderThan(oldest).retainLast(1).commit()
     _forced(config, table, native)
 
 
+@can_fail(Point.ORPHANS)
 def _remove_orphans(native: Any, actions: Any, orphans: datetime) -> Any:
     return actions.deleteOrphanFiles(native).olderThan(int(orphans.timestamp() * 1000)).execute()
 

@@ -15,6 +15,7 @@ from toolkit.source.drain_mode import by_ticks
 from toolkit.values import resources
 from toolkit.values.config import Config
 from toolkit.values.errors import PreflightFailed
+from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.log_setup import logger
 from toolkit.values.table import TableVersion
 
@@ -83,6 +84,7 @@ def moving(conn: Connection, config: Config) -> tuple[str, ...]:
     )
 
 
+@can_fail(Point.SETTLE)
 def settle(conn: Connection, config: Config) -> None:
     """Remove capture and draining that is no longer configured; what is configured already exists."""
     if not by_ticks(conn, config):  # the slot reads DDL messages from the WAL
@@ -286,6 +288,7 @@ def is_read(conn: Connection) -> bool:
     return bool(row and row[0])
 
 
+@can_fail(Point.PURGE)
 def purge(conn: Connection, snapshot: str) -> tuple[int, ...]:
     """Empty the parts of the log whose rows are all visible in `snapshot`, whose changes are all in the lake.
 

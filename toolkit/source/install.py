@@ -13,6 +13,7 @@ from toolkit.source.connection import Connection, one_line
 from toolkit.values import resources
 from toolkit.values.config import Config
 from toolkit.values.errors import CdcError, ConfigError, PreflightFailed
+from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.log_setup import logger
 from toolkit.values.names import postgres_regex, quote_postgres
 from toolkit.values.table import TableVersion
@@ -69,6 +70,7 @@ def objects_sql(
     return "\n".join(parts)
 
 
+@can_fail(Point.INSTALL)
 def install(conn: Connection, config: Config) -> None:
     """Create or update all objects. Idempotent: the key and the tables of the user stay.
 
@@ -124,6 +126,7 @@ def install(conn: Connection, config: Config) -> None:
         ) from None
 
 
+@can_fail(Point.UNINSTALL)
 def uninstall(conn: Connection, config: Config) -> None:
     """Remove slot, publication, event triggers and schema. A missing object is no error.
 

@@ -24,6 +24,7 @@ from toolkit.values.errors import (
     SourceUnavailable,
     UnreadableChange,
 )
+from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.lsn import Lsn
 from toolkit.values.spool import ROW_HEADER, Spool
 
@@ -34,6 +35,7 @@ _LSN = re.compile(r"(?<![0-9A-Za-z_])[0-9A-F]{1,8}/[0-9A-F]{1,8}(?![0-9A-Za-z_])
 _WORDS = re.compile(r"[a-z0-9_]+")  # characters in the names of slots and of the plugin
 
 
+@can_fail(Point.PEEK)
 def peek(
     conn: Connection, config: Config, *, upto: Lsn, max_changes: int | None, directory: Path, binary: bool = False
 ) -> Spool:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import psycopg
 from psycopg.rows import dict_row
@@ -23,6 +24,7 @@ from toolkit.source.connection import Connection, connect, one_line
 from toolkit.values import resources
 from toolkit.values.config import Config
 from toolkit.values.errors import SlotError, SlotRefused, SourceUnavailable
+from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import quote_postgres
 
@@ -207,7 +209,7 @@ def create_slot(config: Config, name: str, temporary: bool) -> Iterator[Cut]:
         session.execute(f"set lock_timeout = {milliseconds}")
         server = server_identity(session)
         try:
-            row = session.execute(statement).fetchone()
+            row = _created(session, statement)
         except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable):
             raise SlotError(
                 f"creating slot {name!r}: it must wait for every running transaction, and {_blockers(config)} did not"
@@ -226,6 +228,12 @@ def create_slot(config: Config, name: str, temporary: bool) -> Iterator[Cut]:
         yield Cut(lsn=Lsn.parse(row[1]), snapshot_name=row[2], slot=name, server=server)
 
 
+@can_fail(Point.SLOT)
+def _created(session: Connection, statement: str) -> Any:
+    return session.execute(statement).fetchone()
+
+
+@can_fail(Point.DROP_SLOT)
 def drop_slot(conn: Connection, name: str) -> None:
     """Drop a slot; a slot that does not exist is no error.
 
@@ -240,6 +248,7 @@ def drop_slot(conn: Connection, name: str) -> None:
         raise SlotError(f"dropping slot {name!r}: {one_line(error)}; end that session first") from None
 
 
+@can_fail(Point.ADVANCE)
 def advance(conn: Connection, name: str, lsn: Lsn) -> Lsn:
     """Move the slot to `lsn` and return its position. A slot that is already there stays.
 
@@ -315,6 +324,7 @@ def shown(conn: Connection) -> str:
     return f"{low}:{max(int(low), int(high))}:{running}"
 
 
+@can_fail(Point.BEACON)
 def emit_beacon(conn: Connection, key: bytes) -> tuple[str, Lsn]:
     """Write a signed beacon; return its nonce and an LSN at or after the end of its transaction.
 

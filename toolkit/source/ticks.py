@@ -22,6 +22,7 @@ from toolkit.source.slot import Cut
 from toolkit.values import resources
 from toolkit.values.config import Config
 from toolkit.values.errors import SourceUnavailable
+from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.lsn import Lsn
 
 _COLUMNS = 6
@@ -68,6 +69,7 @@ def tick_cut(config: Config) -> Iterator[Cut]:
         yield Cut(lsn=tick.lsn, snapshot_name=row[0], slot="", server=server, tick=tick.snapshot)
 
 
+@can_fail(Point.TICK)
 def record(conn: Connection, shown: str) -> Tick:
     """Assign a position to a snapshot and store both on the source; a restored source does not have the tick.
 
@@ -83,6 +85,7 @@ def record(conn: Connection, shown: str) -> Tick:
     return Tick(Lsn.parse(row[0]), shown)
 
 
+@can_fail(Point.CUT)
 def at_cut(conn: Connection, config: Config, cut: Cut) -> Tick:
     """Store a slot's cut as a tick: its snapshot shows exactly the commits below the cut's LSN."""
     slot.require_server(conn, cut.server, f"making a tick of the cut at {cut.lsn}")
@@ -109,6 +112,7 @@ def any_known(conn: Connection) -> bool:
     return bool(row and row[0])
 
 
+@can_fail(Point.FORGET)
 def forget_before(conn: Connection, lsn: Lsn) -> None:
     """Delete the ticks below one that is in the lake."""
     conn.execute("delete from cdc.tick where lsn < %s::pg_catalog.pg_lsn", [str(lsn)])

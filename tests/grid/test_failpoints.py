@@ -1,0 +1,316 @@
+"""Every durable step, ended or denied in every way by real processes and signals, with a second runner beside it."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from tests.postgres.test_snapshot_log import sql
+from tests.support_invariants import hold
+from tests.support_postgres import fresh_database
+from toolkit.capture import slot_drain
+from toolkit.demo.server import EmbeddedServer
+from toolkit.lake.ledger import Ledger
+from toolkit.values import config as configuration
+from toolkit.values import failpoints
+from toolkit.values.config import Config
+from toolkit.values.errors import ConfigError
+from toolkit.values.failpoints import Action, Point
+
+pytestmark = pytest.mark.postgres
+_ROOT = Path(__file__).parents[2]
+_SECONDS = 120.0
+_A = Action
+
+#: Steps of a drain through a slot, and of one by ticks.
+DRAIN = (Point.PEEK, Point.BEACON, Point.COMMIT, Point.FORCE, Point.SWAP, Point.ADVANCE, Point.JUDGED)
+TICKS = (Point.TICK, Point.COMMIT, Point.PURGE, Point.FORGET)
+#: Steps of the first `cdc init`, of a repair, and of `cdc uninstall`.
+INIT = (Point.INSTALL, Point.SLOT, Point.COPY, Point.SETTLE, Point.BEACON, Point.COMMIT)
+#: Steps of a handover from ticks to a slot.
+TO_SLOT = (Point.DROP_SLOT, Point.SLOT, Point.CUT, Point.TICK, Point.HANDOVER, Point.SETTLE)
+#: Steps that only Spark has: `tests/grid/test_failpoints_spark.py`.
+SPARK = (
+    Point.EVOLVE, Point.MODELS, Point.RETIRE, Point.TAG, Point.PUBLISH, Point.VIEW, Point.RESULTS, Point.COMPACT,
+    Point.EXPIRE, Point.ORPHANS,
+)  # fmt: skip
+#: Steps whose result nobody needs, so that they can be left out.
+_CAN_BE_LEFT_OUT = {Point.ADVANCE, Point.PURGE, Point.FORGET, Point.JUDGED, Point.SETTLE, Point.HANDOVER}
+_COUNTS: Counter[str] = Counter()
+
+
+class Runner:
+    """Starts commands by `tests.grid.runner`."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.grid.runner"],
+            cwd=_ROOT,
+            env={**os.environ, failpoints.VARIABLE: ""},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def _ask(self, **order: Any) -> dict[str, Any]:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return answer
+
+    def start(self, config: Config, command: str, points: str = "", *, lease: bool = True) -> int:
+        file = str(config.root / "cdc.toml")
+        pid: int = self._ask(command=command, config=file, points=points, lease=lease)["pid"]
+        return pid
+
+    def wait(self, pid: int, seconds: float = _SECONDS) -> dict[str, Any]:
+        return self._ask(wait=pid, seconds=seconds)
+
+    def run(self, config: Config, command: str, points: str = "", *, lease: bool = True) -> int:
+        answer = self.wait(self.start(config, command, points, lease=lease))
+        assert "code" in answer, (command, points, answer, _log(config))
+        code: int = answer["code"]
+        return code
+
+    def close(self) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+def _log(config: Config) -> str:
+    file = config.root / "runs.log"
+    return file.read_text(encoding="utf-8")[-2000:] if file.exists() else ""
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[Runner]:
+    """A process that forks commands."""
+    found = Runner()
+    yield found
+    found.close()
+    print("\npoints hit:", ", ".join(f"{name} {count}" for name, count in sorted(_COUNTS.items())))
+
+
+class World:
+    """One table on the source, which every call of `change` changes in every way, and its lake."""
+
+    def __init__(self, conninfo: str, root: Path, runner: Runner, *, drain: str = "slot") -> None:
+        self.root, self.runner, self.number = root, runner, 0
+        root.mkdir()
+        self.conninfo, self.slot = conninfo, f"cdc_{conninfo_to_dict(conninfo)['dbname']}"
+        self.config = self.by(drain)
+
+    def by(self, drain: str) -> Config:
+        """Write the configuration with another way to drain."""
+        ticks = "capture = 'change_log'\nchange_log_drain = 'tick'\n" if drain == "tick" else ""
+        if drain == "logged":
+            ticks = "capture = 'change_log'\nchange_log_drain = 'slot'\n"
+        file = self.root / "cdc.toml"
+        file.write_text(
+            f"[source]\nconninfo = {json.dumps(self.conninfo)}\nslot = '{self.slot}'\n{ticks}", encoding="utf-8"
+        )
+        self.config = configuration.load(str(file))
+        return self.config
+
+    def change(self) -> None:
+        self.number += 10
+        n = self.number
+        sql(
+            self.config,
+            f"insert into public.a select i, 'new' from generate_series({n}, {n + 3}) as i",
+            f"begin; delete from public.a where id = {n}; insert into public.a values ({n}, 'again'); commit",
+            f"update public.a set id = {n + 4} where id = {n + 1}; delete from public.a where id = {n + 2}",
+        )
+
+    def clean(self, command: str = "drain") -> None:
+        """A run without faults succeeds, another one has nothing to do, and the invariants hold."""
+        assert self.runner.run(self.config, command) == 0, _log(self.config)
+        if command != "drain":
+            assert self.runner.run(self.config, "drain") == 0, _log(self.config)
+        hold(self.config)
+        assert slot_drain.drain(self.config).changes == 0, "I7: a second drain found something"
+
+
+#: Beside SIGKILL, of which every point is a case of CI.
+_CHOSEN = {"commit.after=lie", "swap.after=lie", "advance.before=skip", "commit.after=sigstop", "commit.before=hang"}
+_OTHERS = (_A.LIE, _A.SKIP, _A.RAISE, _A.EXIT, _A.SLEEP)
+
+
+def cases(steps: tuple[Point, ...], ways: tuple[Action, ...]) -> list[Any]:
+    """Each step, before and after, in each way; those that CI has no time for are of `make test-long`."""
+    found = []
+    for name, when, action in itertools.product(steps, ("before", "after"), ways):
+        if action == _A.SKIP and (when == "after" or name not in _CAN_BE_LEFT_OUT):
+            continue
+        case = f"{name}.{when}={action}"
+        marks = [] if action == _A.SIGKILL or case in _CHOSEN else [pytest.mark.long]
+        found.append(pytest.param(f"{name}.{when}", action, id=case, marks=marks))
+    return found
+
+
+@pytest.fixture(scope="module")
+def drained(pg16: EmbeddedServer, runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A world that is drained through a slot, one case after the other."""
+    with fresh_database(pg16) as conninfo:
+        yield _begun(World(conninfo, tmp_path_factory.mktemp("grid") / "slot", runner))
+
+
+@pytest.fixture(scope="module")
+def ticked(pg16: EmbeddedServer, runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A world that is drained by ticks."""
+    with fresh_database(pg16) as conninfo:
+        yield _begun(World(conninfo, tmp_path_factory.mktemp("grid") / "tick", runner, drain="tick"))
+
+
+def _begun(world: World) -> World:
+    sql(world.config, "create table public.a (id int primary key, x text)", "insert into public.a values (0, 'first')")
+    world.clean("init")
+    return world
+
+
+def _struck(world: World, command: str, point: str, action: Action) -> None:
+    """Run a command with a fault, a second runner beside it where it lives on, and end it."""
+    _COUNTS[f"{point}={action}"] += 1
+    before = Ledger(world.config).last()
+    if action not in (_A.HANG, _A.SIGSTOP):
+        code = world.runner.run(world.config, command, f"{point}={action}")
+        expected = {_A.RAISE: 1, _A.LIE: 1, _A.EXIT: 137, _A.SIGKILL: -signal.SIGKILL, _A.SLEEP: 0, _A.SKIP: 0}
+        assert code == expected[action], _log(world.config)
+        return
+    pid = world.runner.start(world.config, command, f"{point}={action}")
+    assert world.runner.wait(pid, 10.0 if action == _A.HANG else _SECONDS).keys() <= {"running", "stopped"}
+    try:
+        assert world.runner.run(world.config, command) == 4, "the lease does not keep the second runner out"
+        # On another host, or after the lease was lost: whoever is second continues, or is refused by name.
+        assert world.runner.run(world.config, command, lease=False) in (0, 1), _log(world.config)
+    finally:
+        os.kill(pid, signal.SIGCONT if action == _A.SIGSTOP else signal.SIGKILL)
+    ended = world.runner.wait(pid)
+    assert ended["code"] in ((0, 1) if action == _A.SIGSTOP else (-signal.SIGKILL,)), _log(world.config)
+    now = Ledger(world.config).last()
+    assert before is None or (now is not None and now.batch_id >= before.batch_id)
+
+
+@pytest.mark.parametrize(("point", "action"), cases(DRAIN, (_A.SIGKILL, *_OTHERS)))
+def test_a_drain_that_fails_anywhere_goes_on(drained: World, point: str, action: Action) -> None:
+    drained.change()
+    _struck(drained, "drain", point, action)
+    drained.change()
+    drained.clean()
+
+
+@pytest.mark.parametrize(("point", "action"), cases(DRAIN, (_A.SIGSTOP, _A.HANG)))
+def test_a_second_runner_beside_one_that_stands_still(drained: World, point: str, action: Action) -> None:
+    drained.change()
+    _struck(drained, "drain", point, action)
+    drained.change()
+    drained.clean()
+
+
+@pytest.mark.parametrize(("point", "action"), cases(TICKS, (_A.SIGKILL, *_OTHERS)))
+def test_a_tick_that_fails_anywhere_goes_on(ticked: World, point: str, action: Action) -> None:
+    ticked.change()
+    _struck(ticked, "drain", point, action)
+    ticked.change()
+    ticked.clean()
+
+
+@pytest.mark.parametrize(("point", "action"), cases(INIT, (_A.SIGKILL, *_OTHERS)))
+def test_an_init_that_fails_anywhere_is_run_again(
+    drained: World, runner: Runner, tmp_path: Path, point: str, action: Action
+) -> None:
+    world = World(drained.conninfo, tmp_path / "lake", runner)
+    world.number = 100_000 + drained.number
+    world.slot = f"init_{drained.slot}"
+    world.by("slot")
+    sql(world.config, "truncate public.a", "insert into public.a values (0, 'first')")
+    if point.startswith("copy."):  # in a worker process, which the driver replaces
+        assert world.runner.run(world.config, "init", f"{point}={action}") in (0, 1), _log(world.config)
+        _COUNTS[f"{point}={action}"] += 1
+    else:
+        _struck(world, "init", point, action)
+    world.change()
+    world.clean("init")
+    with psycopg.connect(world.conninfo, autocommit=True) as conn:
+        conn.execute("select pg_drop_replication_slot(%s)", [world.slot])
+    drained.clean()
+
+
+@pytest.mark.parametrize(("point", "action"), cases(TO_SLOT, (_A.SIGKILL, *_OTHERS)))
+def test_a_handover_that_fails_anywhere_is_run_again(ticked: World, point: str, action: Action) -> None:
+    ticked.change()
+    ticked.by("logged")
+    _struck(ticked, "init", point, action)
+    ticked.change()
+    ticked.clean("init")
+    ticked.by("tick")
+    ticked.clean("init")
+
+
+@pytest.mark.parametrize(("point", "action"), cases((Point.UNINSTALL,), (_A.SIGKILL, *_OTHERS)))
+def test_an_uninstall_that_fails_is_run_again(
+    pg16: EmbeddedServer, runner: Runner, tmp_path: Path, point: str, action: Action
+) -> None:
+    with fresh_database(pg16) as conninfo:
+        world = _begun(World(conninfo, tmp_path / "lake", runner))
+        _struck(world, "uninstall", point, action)
+        assert runner.run(world.config, "uninstall", lease=False) in (0, 1), _log(world.config)
+        with psycopg.connect(conninfo) as conn:
+            left = conn.execute(
+                "select (select count(*) from pg_replication_slots where slot_name = %s), to_regnamespace('cdc')",
+                [world.slot],
+            ).fetchone()
+        assert left == (0, None)
+
+
+def test_other_batches_give_the_same_log(drained: World) -> None:
+    """I8: a few messages at a time, ended after each commit, give what one drain gives."""
+    drained.change()
+    for _ in range(3):
+        slot_drain.drain(drained.config, max_changes=1)
+        drained.change()
+        _struck(drained, "drain", "commit.after", _A.SIGKILL)
+    drained.clean()
+
+
+def test_every_point_has_a_place_and_a_case() -> None:
+    used: Counter[str] = Counter()
+    for file in sorted((_ROOT / "toolkit").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "can_fail":
+                (argument,) = node.args
+                assert isinstance(argument, ast.Attribute), f"{file}: a point is named by the enumeration"
+                used[argument.attr] += 1
+    assert used == Counter(point.name for point in Point)
+    assert {*DRAIN, *TICKS, *INIT, *TO_SLOT, *SPARK, Point.UNINSTALL} == set(Point)
+
+
+def test_points_are_read_strictly_and_cost_nothing_when_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    def plain() -> int:
+        return 1
+
+    monkeypatch.delenv(failpoints.VARIABLE, raising=False)
+    assert failpoints.can_fail(Point.COMMIT)(plain) is plain
+    assert failpoints.points("commit.after:3=sigkill advance.before=skip") == {
+        "commit.after": (3, _A.SIGKILL),
+        "advance.before": (1, _A.SKIP),
+    }
+    for wrong in ("comit.after=exit", "commit=exit", "commit.after=explode", "commit.after=skip"):
+        with pytest.raises(ConfigError, match="CDC_FAILPOINTS"):
+            failpoints.points(wrong)
