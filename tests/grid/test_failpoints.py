@@ -231,6 +231,7 @@ def test_a_tick_that_fails_anywhere_goes_on(ticked: World, point: str, action: A
     ticked.clean()
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(("point", "action"), cases(INIT, (_A.SIGKILL, *_OTHERS)))
 def test_an_init_that_fails_anywhere_is_run_again(
     drained: World, runner: Runner, tmp_path: Path, point: str, action: Action
@@ -252,6 +253,7 @@ def test_an_init_that_fails_anywhere_is_run_again(
     drained.clean()
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(("point", "action"), cases(TO_SLOT, (_A.SIGKILL, *_OTHERS)))
 def test_a_handover_that_fails_anywhere_is_run_again(ticked: World, point: str, action: Action) -> None:
     ticked.change()
