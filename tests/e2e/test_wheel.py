@@ -38,7 +38,7 @@ def test_the_wheel_holds_what_the_commands_read(wheel: Path) -> None:
         ["git", "ls-files", "sql", "dbt_project", "notebooks"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split()
     assert {name.removeprefix("toolkit/resources/") for name in names if "/resources/" in name} == set(kept)
-    assert {"toolkit/py.typed", "toolkit/lake/log4j2.properties"} <= names
+    assert {"toolkit/py.typed", "toolkit/lake/log4j2.properties", "toolkit/lake/jars.lock"} <= names
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"toolkit"}
 
 

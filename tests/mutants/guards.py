@@ -24,6 +24,19 @@ GUARDS = (
         "os.cpu_count() or 1",
         "tests/unit/test_values.py::test_local_mode_runs_no_more_tasks_than_the_heap_has_room_for",
     ),
+    never(
+        "the hash of a jar",
+        "toolkit/lake/jars.py",
+        "digest != PINNED[name]",
+        "tests/unit/test_jars.py::test_a_jar_with_another_hash_is_refused_by_name",
+    ),
+    Guard(
+        "jars compared before the session",
+        "toolkit/lake/session.py",
+        'jars.require_pinned(filter(None, resolved.split(",")), settings)',
+        "pass",
+        "tests/spark/test_session.py::test_a_jar_with_another_hash_starts_no_session",
+    ),
     Guard(
         "a root that was captured itself stays stale",
         "toolkit/rawlog/states.py",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from toolkit.lake import java, session, tables
+from toolkit.lake import jars, java, session, tables
 from toolkit.lake.lease import hold_lease
 from toolkit.values.config import Config
 from toolkit.values.errors import JavaMissing, LakeError, LeaseHeld
@@ -154,11 +154,11 @@ def test_dbt_gets_the_shared_session(spark: SparkSession, lake: Config) -> None:
     assert theirs.sql("SHOW NAMESPACES").count() == len(tables.NAMESPACES)
 
 
-def test_a_jvm_that_does_not_start_says_why(tmp_path: Path) -> None:
-    program = _JOB.replace("Path(sys.argv[1])", "Path(sys.argv[1]), spark={'spark.driver.memory': '1 parsec'}")
+def _refusal(folder: Path, program: str) -> str:
+    """Run a program that must fail, and give the last line that it prints."""
     env = dict(os.environ) | {"PYTHONPATH": str(Path(java.__file__).parents[2])}
     done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)],
+        [sys.executable, "-c", program, str(folder)],
         capture_output=True,
         text=True,
         timeout=120,
@@ -166,7 +166,19 @@ def test_a_jvm_that_does_not_start_says_why(tmp_path: Path) -> None:
         env=env,
     )
     assert done.returncode == 1
-    assert "toolkit.values.errors.LakeError: Spark did not start: " in done.stderr.splitlines()[-1]
+    return done.stderr.splitlines()[-1]
+
+
+def test_a_jvm_that_does_not_start_says_why(tmp_path: Path) -> None:
+    program = _JOB.replace("Path(sys.argv[1])", "Path(sys.argv[1]), spark={'spark.driver.memory': '1 parsec'}")
+    assert "toolkit.values.errors.LakeError: Spark did not start: " in _refusal(tmp_path, program)
+
+
+def test_a_jar_with_another_hash_starts_no_session(tmp_path: Path) -> None:
+    program = "from toolkit.lake import jars; jars.PINNED = dict.fromkeys(jars.PINNED, '0' * 64)" + _JOB
+    refused = _refusal(tmp_path, program)
+    assert refused.startswith("toolkit.values.errors.LakeError: /")
+    assert f"is not the jar {next(iter(jars.PINNED))} that this version is made for" in refused
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from toolkit.lake import jars
 from toolkit.lake.java import find_java
 from toolkit.lake.tables import require_writable
 from toolkit.values import progress
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
     from toolkit.values.config import Config
 
-ICEBERG = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0"
-SQLITE = "org.xerial:sqlite-jdbc:3.53.4.0"
 LOG_NAME = "spark.log"
 _HEAP = "2g"
 _TASK_BYTES = 256 << 20  # heap that one task may need
@@ -52,7 +51,7 @@ def spark_settings(config: Config) -> dict[str, str]:
         "spark.app.name": "cdc-toolkit",
         "spark.master": f"local[{_tasks(config.spark.get('spark.driver.memory', _HEAP))}]",
         "spark.driver.memory": _HEAP,
-        "spark.jars.packages": f"{ICEBERG},{SQLITE}",
+        "spark.jars.packages": ",".join(jars.PINNED),
         "spark.driver.defaultJavaOptions": (
             f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} -Dderby.stream.error.file=/dev/null -Duser.timezone=UTC"
             " -XX:+UseParallelGC"
@@ -225,6 +224,9 @@ def _start(config: Config, settings: dict[str, str]) -> SparkSession:
             except PySparkRuntimeError:
                 raise LakeError(f"Spark did not start: {_last_words(log_path)}; all of it is in {log_path}") from None
         try:
+            # Spark has resolved its packages here, and no executor runs yet.
+            resolved = gateway.jvm.java.lang.System.getProperty("spark.repl.local.jars") or ""
+            jars.require_pinned(filter(None, resolved.split(",")), settings)
             # In the main thread, a Spark context replaces the handler of Ctrl-C. The new handler calls the JVM while
             # another call is open, and fails.
             with ThreadPoolExecutor(1) as thread:
@@ -234,7 +236,7 @@ def _start(config: Config, settings: dict[str, str]) -> SparkSession:
             lines = str(error).splitlines()
             SparkContext._gateway = gateway
             stop_session()
-            if not isinstance(error, Exception):
+            if isinstance(error, LakeError) or not isinstance(error, Exception):
                 raise
             raise LakeError(f"Spark did not start: {lines[0] if lines else error!r}; see {log_path}") from None
 

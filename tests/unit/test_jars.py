@@ -1,0 +1,91 @@
+"""The jars that Spark loads are the ones that the lock file names, whatever a cache or a repository gives."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+
+from toolkit.lake import jars, session
+from toolkit.values.config import Config
+from toolkit.values.errors import LakeError
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Make files for the jars of the lock file, pinned by what is in them, in a folder with a blank in its name."""
+    folder = tmp_path / "an ivy" / "jars"
+    folder.mkdir(parents=True)
+    files = [folder / jars.file_name(name) for name in jars.PINNED]
+    for file in files:
+        file.write_text(file.name)
+    hashes = [hashlib.sha256(file.name.encode()).hexdigest() for file in files]
+    monkeypatch.setattr(jars, "PINNED", dict(zip(jars.PINNED, hashes, strict=True)))
+    return [file.as_uri() for file in files]
+
+
+def _check(loaded: list[str], tmp_path: Path, **spark: str) -> None:
+    given = {f"spark.{name.replace('_', '.')}": value for name, value in spark.items()}
+    jars.require_pinned(loaded, session.spark_settings(Config(root=tmp_path, spark=given)))
+
+
+def test_the_lock_file_pins_every_package_of_the_session(tmp_path: Path) -> None:
+    packages = session.spark_settings(Config(root=tmp_path))["spark.jars.packages"].split(",")
+    assert packages == list(jars.PINNED)
+    assert all(re.fullmatch(r"[^:\s]+:[^:\s]+:[\d.]+", name) for name in packages)
+    assert all(re.fullmatch(r"[0-9a-f]{64}", sha256) for sha256 in jars.PINNED.values())
+
+
+def test_the_jars_of_the_lock_file_are_accepted(loaded: list[str], tmp_path: Path) -> None:
+    _check(loaded, tmp_path)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_jar_with_another_hash_is_refused_by_name(loaded: list[str], tmp_path: Path, which: int) -> None:
+    name = list(jars.PINNED)[which]
+    path = tmp_path / "an ivy" / "jars" / jars.file_name(name)
+    path.write_bytes(path.read_bytes() + b"x")
+    with pytest.raises(LakeError) as refused:
+        _check(loaded, tmp_path)
+    assert str(path) in str(refused.value)
+    assert hashlib.sha256(path.read_bytes()).hexdigest() in str(refused.value)
+    group, artifact, _ = name.split(":")
+    assert refused.value.remedy == f"delete it and {tmp_path}/an ivy/cache/{group}/{artifact}, then run again"
+    packages = f"{','.join(jars.PINNED)}, org.example:theirs:1.0"
+    with pytest.raises(LakeError, match="is not the jar"):  # also beside packages that the user adds
+        _check(loaded, tmp_path, jars_packages=packages)
+
+
+def test_a_jar_that_a_changed_description_brings_along_is_refused(loaded: list[str], tmp_path: Path) -> None:
+    """A repository that cannot change a pinned jar can still say that it needs another one."""
+    stranger = tmp_path / "an ivy" / "jars" / "org.example_stranger-1.0.jar"
+    stranger.write_text("")
+    with pytest.raises(LakeError, match=r"org\.example_stranger-1\.0\.jar was loaded with .*, which do not need it"):
+        _check([*loaded, stranger.as_uri()], tmp_path)
+
+
+def test_a_jar_that_was_not_loaded_is_refused(loaded: list[str], tmp_path: Path) -> None:
+    with pytest.raises(LakeError, match=r"did not load org\.xerial_sqlite-jdbc-.*; .* leave org\.xerial:sqlite-jdbc:"):
+        _check(loaded[:1], tmp_path)
+    with pytest.raises(LakeError, match="did not load"):
+        _check([], tmp_path)
+
+
+def test_jars_of_the_user_are_not_judged(loaded: list[str], tmp_path: Path) -> None:
+    beside = tmp_path / "an ivy" / "jars" / "org.example_theirs-1.0.jar"
+    beside.write_text("")
+    own = tmp_path / "own.jar"
+    own.write_text("")
+    _check([*loaded, beside.as_uri()], tmp_path, jars_packages=f"{','.join(jars.PINNED)},org.example:theirs:1.0")
+    _check([*loaded, beside.as_uri(), own.as_uri()], tmp_path, jars=f"{beside},{own}")
+
+
+def test_where_the_user_replaces_the_packages_nothing_is_judged(loaded: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "an ivy" / "jars" / jars.file_name(next(iter(jars.PINNED)))
+    path.write_text("another")
+    _check(loaded, tmp_path, jars_packages="org.example:theirs:1.0")
+    _check([], tmp_path, jars_packages="")

@@ -1,0 +1,58 @@
+"""The jars that Spark resolves for the lake: which ones, and whether they are the ones that jars.lock pins."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
+from toolkit.values.errors import LakeError
+
+_LOCK = Path(__file__).with_name("jars.lock")
+#: The sha256 of each jar by its coordinate, `group:artifact:version`.
+PINNED: dict[str, str] = dict(
+    line.split() for line in _LOCK.read_text(encoding="ascii").splitlines() if not line.startswith("#")
+)
+
+
+def require_pinned(jars: Iterable[str], settings: Mapping[str, str]) -> None:
+    """Compare jars with the lock file: those of it that the settings ask for, and what was resolved with them alone.
+
+    `jars` are the files as Spark names them. Jars and packages that the user adds are not judged.
+
+    Raises:
+        LakeError: a jar has another hash, is missing, or came with ours and is not in the lock file.
+    """
+    asked = [name.strip() for name in settings["spark.jars.packages"].split(",")]
+    ours = {file_name(name): name for name in asked if name in PINNED}
+    found = [Path(unquote(urlparse(jar).path)) for jar in jars]
+    resolved = {path.parent for path in found if path.name in ours}  # the folder where Spark puts what it resolves
+    for path in found:
+        if path.parent not in resolved:
+            continue
+        cache = path.parent.parent / "cache"
+        if name := ours.get(path.name):
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            if digest != PINNED[name]:
+                raise LakeError(
+                    f"{path} is not the jar {name} that this version is made for: its sha256 is {digest}, expected"
+                    f" {PINNED[name]}; delete it and {cache.joinpath(*name.split(':')[:2])}, then run again"
+                )
+        elif len(ours) == len(asked) and path.name not in settings.get("spark.jars", ""):
+            raise LakeError(
+                f"{path} was loaded with {' and '.join(ours.values())}, which do not need it: the repository describes"
+                f" them in another way; delete it and {cache}, then run again"
+            )
+    if missing := sorted(ours.keys() - {path.name for path in found}):
+        raise LakeError(
+            f"Spark did not load {missing[0]}, so its sha256 cannot be compared; if other jars replace it, leave"
+            f" {ours[missing[0]]} out of spark.jars.packages in [spark]"
+        )
+
+
+def file_name(coordinate: str) -> str:
+    """Give the name under which Spark keeps a resolved jar."""
+    group, artifact, version = coordinate.split(":")
+    return f"{group}_{artifact}-{version}.jar"
