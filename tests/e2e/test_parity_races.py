@@ -19,6 +19,7 @@ from toolkit.cli import main
 from toolkit.demo.server import EmbeddedServer
 from toolkit.lake import plans, session
 from toolkit.lake.ledger import Ledger
+from toolkit.ops import diagnosis, status_report
 from toolkit.quality import parity, published, row_classes
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.rawlog.plan import Layer
@@ -177,8 +178,14 @@ def test_rows_without_what_they_reference_are_red(source: Config) -> None:
         done.output
     )
     assert "child_up_fkey of public.child: 1 rows without their row in public.child, on" in done.output
+    shown = status_report.status(source)  # every table is identical, and the check was red all the same
+    assert shown.red and "public.child: 2 rows reference a row that is missing" in shown.summary
+    assert any("2 rows reference" in d.found for d in diagnosis.doctor(source) if d.level == "error")
     _sql(source, "delete from public.child where id = 4")
     assert CliRunner().invoke(main, arguments).exit_code == 0
+    assert status_report.status(source).alerts != ()  # a key of child references item, which was not looked at
+    assert _check(source, "child", "parent", "item", full=True).green
+    assert status_report.status(source).alerts == ()
 
 
 def test_faults_in_a_table_of_many_buckets_are_classed(source: Config, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,15 +6,18 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
 import pytest
+from click.testing import CliRunner, Result
 
 from tests.support_outside import assert_readers_agree
 from tests.support_postgres import fresh_database
 from toolkit.build import dbt_run
 from toolkit.capture import initialise, slot_drain
+from toolkit.cli import frame, main
 from toolkit.demo.server import EmbeddedServer
 from toolkit.history.rows_at_lsn import read_rows, rows
 from toolkit.lake import session
@@ -26,6 +29,7 @@ from toolkit.quality import expectations, parity, published, trend
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.source import exact_cut, row_lines, slot
 from toolkit.source.opened import Source
+from toolkit.values import config as configuration
 from toolkit.values.config import Config
 from toolkit.values.errors import ConfigError, SlotError
 from toolkit.values.lsn import Lsn
@@ -70,7 +74,13 @@ def _by_name(report: CheckReport) -> dict[str, TableCheck]:
     return {t.table: t for t in report.tables}
 
 
-def test_green_then_each_fault_is_found(source: Config) -> None:
+def _cdc(config: Config, patch: pytest.MonkeyPatch, *words: str) -> Result:
+    patch.setattr(configuration, "load", lambda _: config)
+    patch.setattr(frame, "_stop_spark", lambda **_: None)
+    return CliRunner().invoke(main, [*words, "--output", "json"])
+
+
+def test_green_then_each_fault_is_found(source: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     _sql(source, "update public.item set name = 'new' where id = 1", "delete from public.item where id = 2")
     _sql(source, "create table public.kin () inherits (public.empty)", "insert into public.kin values (1)")
     green = _check(source)
@@ -98,6 +108,7 @@ def test_green_then_each_fault_is_found(source: Config) -> None:
     with pytest.raises(ConfigError, match="no column 'nope'"):
         rows(Lake(source), "item", key={"nope": "1"})
 
+    before = datetime.now(UTC).isoformat(sep=" ")
     _sql(source, "insert into public.item values (999, 'late', 0)")
     drained = slot_drain.drain(source)
     with pytest.raises(ConfigError, match="not built that far yet"):
@@ -105,6 +116,18 @@ def test_green_then_each_fault_is_found(source: Config) -> None:
     dbt_run.build(source)
     assert len(rows(Lake(source), "item", as_of=drained.committed_lsn)) == 300
     assert len(rows(Lake(source), "item", as_of=first)) == 299
+    # The same on the command line: with a limit, which says so, and by time.
+    for words, count, notice in (
+        (["--limit", "7"], 7, "cdc: only the first 7 rows are shown; --limit 0 shows all\n"),
+        (["--limit", "300"], 300, ""),
+        (["--limit", "0"], 300, ""),
+        (["--as-of", before], 299, ""),
+    ):
+        shown_rows = _cdc(source, monkeypatch, "rows", "item", *words)
+        assert (shown_rows.exit_code, len(json.loads(shown_rows.stdout)), shown_rows.stderr) == (0, count, notice)
+    built = _cdc(source, monkeypatch, "build", "--as-of", before)
+    assert built.exit_code == 0, built.output
+    assert spark.table(f"{json.loads(built.stdout)['schema']}.public__item").count() == 299
 
     spark.sql("UPDATE current.public__item SET name = 'N7' WHERE id = 7")
     spark.sql("DELETE FROM current.public__item WHERE id = 8")
