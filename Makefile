@@ -85,6 +85,15 @@ soak: $(STAMP) ## Ten minutes of random input for every parser of foreign bytes
 mutants: $(STAMP) ## Remove one guard at a time: the test named for it must fail
 	$(BIN)/python -m tests.mutants $(MUTANTS)
 
+.PHONY: audit
+audit: $(STAMP) ## Known vulnerabilities of the locked packages: error 1 if there are, 3 if the data is not reachable
+	@$(BIN)/python -m tests.audit
+
+.PHONY: sbom
+sbom: $(STAMP) ## Write build/sbom.json, a CycloneDX list of the locked packages
+	@mkdir -p build
+	$(BIN)/uv tool run --quiet --from cyclonedx-bom cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible -o build/sbom.json requirements.lock
+
 .PHONY: lint
 lint: $(STAMP) ## Ruff, mypy, unused code, and the words of the documents
 	$(BIN)/ruff check .
