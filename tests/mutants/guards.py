@@ -242,7 +242,7 @@ GUARDS = (
         "toolkit/lake/staging.py",
         '.option("isolation-level", "serializable")',
         '.option("isolation-level", "snapshot")',
-        "tests/spark/test_staging.py::test_a_second_runner_from_the_same_base_fails",
+        "tests/spark/test_staging.py::test_trap_133_a_second_runner_from_the_same_base_fails",
     ),
     Guard(
         "a commit is on the disk",
@@ -300,5 +300,17 @@ GUARDS = (
         "    if (None if current is None else current.snapshot_id) != base:",
         "    if False:",
         "tests/spark/test_publish.py::test_an_older_check_that_ends_late_moves_nothing_back",
+    ),
+    never(
+        "no commit goes back in time",
+        "toolkit/lake/clock.py",
+        "behind > _TOLERANCE_MS",
+        "tests/postgres/test_trap_commits.py::test_trap_146_a_clock_that_steps_back_commits_nothing",
+    ),
+    never(
+        "a batch is committed once",
+        "toolkit/lake/ledger.py",
+        "last is not None and record.batch_id <= last.batch_id",
+        "tests/postgres/test_trap_commits.py::test_trap_136_a_commit_that_is_replayed_adds_no_file",
     ),
 )

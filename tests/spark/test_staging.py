@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,7 +64,7 @@ def test_a_changed_row_is_noticed(spark: SparkSession, commit: Commit) -> None:
     assert contents(spark) != before
 
 
-def test_a_retry_replaces_its_own_batch(spark: SparkSession, lake: Config, commit: Commit) -> None:
+def test_trap_139_a_retry_replaces_its_own_batch(spark: SparkSession, lake: Config, commit: Commit) -> None:
     commit(1, StubTask(1, 2))
     commit(2, StubTask(2, 4))
     once = contents(spark)
@@ -91,7 +92,7 @@ def test_trap_012_a_commit_is_on_the_disk_when_it_returns(
     assert made | {lake.warehouse, lake.warehouse / "raw"} <= synced
 
 
-def test_a_lost_answer_leaves_the_same_rows(spark: SparkSession, lake: Config, commit: Commit) -> None:
+def test_trap_132_a_lost_answer_leaves_the_same_rows(spark: SparkSession, lake: Config, commit: Commit) -> None:
     """The process is killed after the commit landed; the next one runs the whole batch again."""
     base = Ledger(lake).snapshot_id()
     landed = commit(1, StubTask(1, 4), base=base)
@@ -103,7 +104,7 @@ def test_a_lost_answer_leaves_the_same_rows(spark: SparkSession, lake: Config, c
     assert contents(spark) == once
 
 
-def test_a_second_runner_from_the_same_base_fails(spark: SparkSession, lake: Config, commit: Commit) -> None:
+def test_trap_133_a_second_runner_from_the_same_base_fails(spark: SparkSession, lake: Config, commit: Commit) -> None:
     commit(1, StubTask(1, 2))
     base = Ledger(lake).snapshot_id()
     commit(2, StubTask(2, 3), base=base, mark="first")
@@ -116,6 +117,20 @@ def test_a_second_runner_from_the_same_base_fails(spark: SparkSession, lake: Con
     assert [b.batch_id for b in Ledger(lake).batches()] == [1, 2, 3]
 
 
+def test_trap_146_a_clock_that_is_behind_the_last_commit_is_named(
+    lake: Config, commit: Commit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last commit came from a clock an hour ahead. Iceberg calls a step back a bug of its own."""
+    commit(1, StubTask(1, 2))
+    now = time.time
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: now() + 3600)
+        Ledger(lake).append_empty(batch_record(2))
+    with pytest.raises(LakeError, match=r"^committing to raw\.events: the clock of this machine is 3\d{3} s behind"):
+        commit(3, StubTask(3, 2))
+    assert [b.batch_id for b in Ledger(lake).batches()] == [1, 2]
+
+
 def test_two_first_batches_conflict(lake: Config, commit: Commit) -> None:
     """Both runners saw no table at all: there is no snapshot of theirs to validate from."""
     commit(1, StubTask(1, 2), base=None, mark="first")
@@ -124,7 +139,7 @@ def test_two_first_batches_conflict(lake: Config, commit: Commit) -> None:
     assert Ledger(lake).last() == batch_record(1, changes=2, mark="first")
 
 
-def test_a_zombie_cannot_overtake_an_empty_batch(lake: Config, commit: Commit) -> None:
+def test_trap_133_a_zombie_cannot_overtake_an_empty_batch(lake: Config, commit: Commit) -> None:
     base = Ledger(lake).snapshot_id()
     Ledger(lake).append_empty(batch_record(1))
     with pytest.raises(CommitConflict):

@@ -19,6 +19,7 @@ from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.update import AddSnapshotUpdate, update_table_metadata
 
 from toolkit.lake import durable
+from toolkit.lake.clock import require_clock
 from toolkit.lake.reads import BUSY_SECONDS, metadata_location
 from toolkit.values.errors import LakeError
 from toolkit.values.failpoints import Point, can_fail
@@ -68,6 +69,8 @@ class JdbcCatalog:
             LakeError: the files cannot be forced to the disk, or the catalog is locked or cannot be written.
         """
         old = table.metadata_location
+        log = table.metadata.snapshot_log[-1:]
+        require_clock(".".join(table.name()), table.metadata.last_updated_ms, *(entry.timestamp_ms for entry in log))
         for requirement in requirements:
             requirement.validate(table.metadata)
         metadata = update_table_metadata(table.metadata, updates, metadata_location=old)

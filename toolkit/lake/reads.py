@@ -169,6 +169,13 @@ def snapshot_id(config: Config, table: str) -> int | None:
     return None if snapshot is None else int(snapshot["snapshot-id"])
 
 
+def commit_times(config: Config, table: str) -> tuple[int, ...]:
+    """Give the times of the last commit to `namespace.table` and of its last table snapshot, in ms since 1970."""
+    found = metadata(config, table) or {}
+    log = (found.get("snapshot-log") or ())[-1:]
+    return (*(entry["timestamp-ms"] for entry in log), *([found["last-updated-ms"]] if found else ()))
+
+
 def snapshot_summary(config: Config, table: str) -> dict[str, str] | None:
     """Give the summary of the current table snapshot of `namespace.table`, which the commit wrote."""
     snapshot = current_snapshot(metadata(config, table))

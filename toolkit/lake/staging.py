@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from toolkit.lake import reads
+from toolkit.lake.clock import require_clock
 from toolkit.lake.frames import Part, events_frame
 from toolkit.lake.ledger import SUMMARY_KEY, conflict
 from toolkit.lake.tables import EVENTS
@@ -54,6 +55,7 @@ def commit_batch(
     """
     if base_snapshot is None:
         base_snapshot = _first_snapshot(config)
+    require_clock(EVENTS, *reads.commit_times(config, EVENTS))
     driver_made = _stream(to_arrow(batch_events(record, events)))
     parts = [Part(tasks=(task,)) for task in tasks] + [Part(files=(file.resolve(),)) for file in arrow_files]
     # The few events that the driver made join the first task. A task of their own costs as much as thousands of rows.

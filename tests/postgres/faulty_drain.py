@@ -1,0 +1,68 @@
+"""`cdc drain` without a JVM as a process with a fault: `clock SECONDS` shifts its clock, `kill POINT` ends it there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from typing import Any, NoReturn
+
+
+def shift(seconds: float) -> None:
+    """Shift the clock by which commits are dated. Those of pandas and of psycopg stay: they are C."""
+    now = time.time
+    time.time = lambda: now() + seconds
+
+
+def _die() -> NoReturn:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+def kill_at(point: str) -> None:
+    """Kill this process before the commit, before the swap of its metadata file, or after that."""
+    from pyiceberg.serializers import ToOutputFile
+
+    from toolkit.lake.jdbc import JdbcCatalog
+
+    commit, write = JdbcCatalog.commit_table, ToOutputFile.table_metadata
+
+    def committing(*arguments: Any) -> Any:
+        if point == "commit":
+            _die()
+        commit(*arguments)
+        _die()
+
+    def writing(*arguments: Any) -> None:
+        write(*arguments)
+        if point == "swap":
+            _die()
+
+    setattr(JdbcCatalog, "commit_table", committing)  # noqa: B010
+    setattr(ToOutputFile, "table_metadata", staticmethod(writing))  # noqa: B010
+
+
+def main(file: str, fault: str, value: str) -> None:
+    """Drain, or say in one line why not."""
+    if fault == "clock":
+        shift(float(value))
+    from tests.support_lake import without_jvm
+    from toolkit.capture import slot_drain
+    from toolkit.capture.runner import only_runner
+    from toolkit.values import config as configuration
+    from toolkit.values.errors import CdcError
+
+    without_jvm()
+    if fault == "kill":
+        kill_at(value)
+    config = configuration.load(file)
+    try:
+        with only_runner(config):
+            print(slot_drain.drain(config).changes)
+    except CdcError as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
