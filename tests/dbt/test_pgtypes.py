@@ -127,7 +127,7 @@ def a_column(type_: str, name: str = "x", attnum: int = 1) -> Column:
 
 @pytest.mark.spark
 @pytest.mark.wide
-def test_corpus(lake: Config) -> None:
+def test_trap_143_texts_survive_each_time_zone_and_mode_of_spark(lake: Config) -> None:
     from toolkit.lake.session import own_session
 
     spark = own_session(lake)

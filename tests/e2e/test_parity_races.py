@@ -97,7 +97,7 @@ def _unheard(config: Config) -> Iterator[None]:
                 yield
 
 
-def test_a_run_of_dbt_from_before_the_cut_is_no_difference(source: Config) -> None:
+def test_trap_141_a_run_of_dbt_from_before_the_cut_is_no_difference(source: Config) -> None:
     """`dbt run` takes no lease: it fixes its position, and reaches a table when a check has built it further."""
     ledger = Ledger(source)
     names = {v.table.relid: v.history_name for v in ledger.latest_versions().values()}  # the reading is of now

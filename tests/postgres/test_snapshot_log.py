@@ -106,7 +106,9 @@ class Killed(BaseException):
 
 
 @either_way
-def test_init_killed_between_tables_keeps_the_finished_ones(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trap_135_init_killed_between_tables_keeps_the_finished_ones(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(copy, "_GROUP_BYTES", 1)  # each table a batch of its own
     whole = copy_workers.Copiers.run
     runs: list[int] = []
