@@ -118,17 +118,20 @@ def replace_read(config: Config, name: str, rows: Iterable[Mapping[str, Any]], *
 
     from toolkit.lake.jdbc import JdbcCatalog
 
-    refused = f"writing {name}: another runner wrote to it first; nothing was published, run it again"
     table = JdbcCatalog(config).load_table(name)
     current = table.current_snapshot()
     if (None if current is None else current.snapshot_id) != base:
-        raise CommitConflict(refused)
+        raise _overtaken(name)
     # pyiceberg would quietly repeat a lost commit on top of the winner. In memory only: not committed.
     table.metadata.properties["commit.retry.num-retries"] = "0"
     try:
         _replace(table, _to_arrow(name, rows))
     except CommitFailedException:
-        raise CommitConflict(refused) from None
+        raise _overtaken(name) from None
+
+
+def _overtaken(name: str) -> CommitConflict:
+    return CommitConflict(f"writing {name}: another runner wrote to it first; nothing was published, run it again")
 
 
 def _replace(table: Table, data: pa.Table) -> None:
