@@ -57,8 +57,9 @@ def peek(
         UnreadableChange: the server cannot send one of the changes.
     """
     query = resources.load("introspect/stream").format(peek=_query(config, Lsn(upto), max_changes, binary))
-    with _refusals(conn, config):
-        return _spool(_rows(conn, f"copy ({query}) to stdout (format binary)"), upto, max_changes, directory)
+    # Closed at once where writing fails: until the COPY has ended, the session can do nothing else.
+    with _refusals(conn, config), closing(_rows(conn, f"copy ({query}) to stdout (format binary)")) as rows:
+        return _spool(rows, upto, max_changes, directory)
 
 
 def stream(conn: Connection, config: Config, *, upto: Lsn, max_changes: int | None, directory: Path) -> Spool:
