@@ -209,7 +209,7 @@ def test_trap_012_a_half_written_metadata_file_has_a_way_out(config: Config, mon
     damaged.write_bytes(damaged.read_bytes()[:1000])
     with pytest.raises(LakeError, match=f"metadata file {damaged} cannot be read: .*; run `cdc doctor`"):
         slot_drain.drain(config)
-    (found,) = [d for d in diagnosis.doctor(config) if d.what == "lake" and d.level == "error"]
+    (found,) = [d for d in diagnosis.doctor(config) if d.what == "lake raw.events" and d.level == "error"]
     assert str(damaged) in found.found and found.remedy is not None
     command = re.search(r'sqlite3 (\S+) "(update .*?)"; then run `cdc drain`', found.remedy)
     assert command is not None
