@@ -87,6 +87,7 @@ def build(
         raise BuildFailed(f"LSN {as_of} is not in the log yet: it is complete to {last.complete_to}; run cdc drain")
     as_of = None if as_of is None else ledger.exact_at(as_of)
     synced = models_sync.sync(config, as_of=as_of)
+    spark = session(config)
     tables.ensure_judged(own_session(config), config)
     plans.write(ledger)
     table_states.write(ledger)
@@ -100,7 +101,7 @@ def build(
     whole = as_of is None and not select and not dbt_args
     if whole:
         _evolve(config, ledger, relations)
-    show = partial(plans.show, session(config), ledger, as_of, relations)
+    show = partial(plans.show, spark, ledger, as_of, relations)
     found = show()
     # dbt needs a second for the model of a quiet table, and finds nothing to do.
     quiet = [ModelResult(name, "skip", "nothing new", 0.0) for name, model in found.items() if whole and model.quiet]

@@ -42,7 +42,7 @@ def of_tables(config: Config, tables: Iterable[TableStatus]) -> Iterator[Alert]:
         if table.state == State.OK and table.last_check not in (None, "identical"):
             reason = f": {table.last_reason}" if table.last_reason else ""
             yield Alert(
-                what, f"the last check found it {table.last_check}{reason}", f"run {command('check', table.table)}"
+                what, f"the last check found it {table.last_check}{reason}", f"run `{command('check', table.table)}`"
             )
         if table.orphans:
             found = f"{table.orphans} rows reference a row that is missing, on the source too"
