@@ -70,7 +70,7 @@ test-unit: $(STAMP) ## The tests that need neither PostgreSQL nor Spark
 	$(BIN)/python -m pytest -m unit $(PYTEST_ARGS)
 
 .PHONY: test-wide
-test-wide: $(STAMP) ## More types, traps and faults (forty minutes); .ci/run takes some of them, by chance
+test-wide: $(STAMP) ## More types, traps and faults (forty minutes; CDC_TEST_BUDGET_SECONDS=1200 takes some by chance)
 	$(BIN)/python -m pytest -m "wide and not long" $(IN_PARALLEL) $(PYTEST_ARGS)
 
 .PHONY: test-long

@@ -21,7 +21,7 @@ os.environ["CDC_TEST_SEED"] = str(SEED)  # for the workers of a parallel run
 # A JVM of a test ends before optimized code pays: compiling it was half of the CPU time.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m")
 #: Seconds after which a run starts no further test; 0 for no limit. The order of the files is then that of the seed, so
-#: that runs with a limit reach all tests in the course of time.
+#: that repeated runs with a limit reach all tests.
 BUDGET = float(os.environ.get("CDC_TEST_BUDGET_SECONDS", "0"))
 _BEGUN = time.monotonic()
 
