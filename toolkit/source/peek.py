@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -194,7 +194,7 @@ def _query(config: Config, upto: Lsn, max_changes: int | None, binary: bool) -> 
     )
 
 
-def _rows(conn: Connection, statement: str) -> Iterator[list[bytes]]:
+def _rows(conn: Connection, statement: str) -> Generator[list[bytes]]:
     """Yield rows of a COPY BINARY without its file header and trailer."""
     first = True
     ended = False
