@@ -14,6 +14,7 @@ from toolkit.build import dbt_run
 from toolkit.capture import initialise, slot_drain
 from toolkit.capture.runner import only_runner
 from toolkit.lake import reads, session
+from toolkit.lake.sqlite_catalog import SqliteCatalog
 from toolkit.ops import diagnosis
 from toolkit.quality import parity
 from toolkit.quality.report import CheckReport
@@ -62,7 +63,7 @@ def test_each_table_with_torn_metadata_gets_a_remedy_that_works(database: str, l
 def _tear(config: Config, name: str, *, also_before: bool) -> None:
     location = reads.metadata_location(config, name)
     assert location is not None
-    for torn in [location, *([reads._locations(config, name)[1]] if also_before else [])]:
+    for torn in [location, *([SqliteCatalog(config)._locations(name)[1]] if also_before else [])]:
         if torn is not None:
             path = Path(urlparse(torn).path)
             path.write_bytes(path.read_bytes()[:100])

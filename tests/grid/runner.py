@@ -21,12 +21,12 @@ os.environ.setdefault(failpoints.VARIABLE, "")  # before the steps are imported
 
 from tests.support_lake import without_jvm
 from toolkit.capture import copy, initialise, runner, slot_drain, tick_drain
-from toolkit.lake import durable, files, jdbc
+from toolkit.lake import durable, files, sqlite_catalog
 from toolkit.source import install, peek, snapshot_rows
 from toolkit.values import config as configuration
 from toolkit.values.errors import CdcError
 
-_LOADED = (durable, files, jdbc, install, peek, snapshot_rows, tick_drain)
+_LOADED = (durable, files, sqlite_catalog, install, peek, snapshot_rows, tick_drain)
 _COMMANDS: dict[str, Callable[[Any], Any]] = {
     "init": initialise.init,
     "drain": slot_drain.drain,

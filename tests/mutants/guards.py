@@ -247,7 +247,7 @@ GUARDS = (
     Guard(
         "a commit is on the disk",
         "toolkit/lake/staging.py",
-        "    JdbcCatalog(config).force(EVENTS, landed)\n",
+        "    force(config, EVENTS, landed)\n",
         "",
         "tests/spark/test_staging.py::test_trap_012_a_commit_is_on_the_disk_when_it_returns",
     ),
@@ -267,7 +267,7 @@ GUARDS = (
     ),
     Guard(
         "files are on the disk before the catalog names them",
-        "toolkit/lake/jdbc.py",
+        "toolkit/lake/sqlite_catalog.py",
         "        durable.sync_table(self._config, written, added)\n",
         "",
         "tests/postgres/test_durable.py::test_trap_012_under_strace_files_are_forced_then_named_then_forgotten",

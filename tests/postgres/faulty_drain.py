@@ -24,9 +24,9 @@ def kill_at(point: str) -> None:
     """Kill this process before the commit, before the swap of its metadata file, or after that."""
     from pyiceberg.serializers import ToOutputFile
 
-    from toolkit.lake.jdbc import JdbcCatalog
+    from toolkit.lake.sqlite_catalog import SqliteCatalog
 
-    commit, write = JdbcCatalog.commit_table, ToOutputFile.table_metadata
+    commit, write = SqliteCatalog.commit_table, ToOutputFile.table_metadata
 
     def committing(*arguments: Any) -> Any:
         if point == "commit":
@@ -39,7 +39,7 @@ def kill_at(point: str) -> None:
         if point == "swap":
             _die()
 
-    setattr(JdbcCatalog, "commit_table", committing)  # noqa: B010
+    setattr(SqliteCatalog, "commit_table", committing)  # noqa: B010
     setattr(ToOutputFile, "table_metadata", staticmethod(writing))  # noqa: B010
 
 

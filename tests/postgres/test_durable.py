@@ -19,7 +19,7 @@ from psycopg.conninfo import conninfo_to_dict
 from tests.postgres.test_snapshot_log import current, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
 from toolkit.capture import initialise, slot_drain
-from toolkit.lake import durable, jdbc
+from toolkit.lake import durable, sqlite_catalog
 from toolkit.lake.ledger import Ledger
 from toolkit.ops import diagnosis
 from toolkit.source import connection, slot
@@ -128,7 +128,7 @@ def test_trap_012_a_power_cut_at_any_step_loses_and_doubles_nothing(
     steps: list[tuple[Any, str, bool]] = [
         (durable, "_sync", False),
         (durable, "_sync", True),
-        (jdbc.JdbcCatalog, "commit_table", True),
+        (sqlite_catalog.SqliteCatalog, "commit_table", True),
         (slot, "advance", False),
         (slot, "advance", True),
     ]

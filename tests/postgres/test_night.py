@@ -28,7 +28,7 @@ from toolkit.api import Toolkit
 from toolkit.capture import ddl_switch, initialise, slot_drain
 from toolkit.cli import frame, main
 from toolkit.demo.server import EmbeddedServer
-from toolkit.lake import java, jdbc, reads
+from toolkit.lake import java, reads, sqlite_catalog
 from toolkit.lake.lease import LEASE_NAME, hold_lease
 from toolkit.lake.ledger import Ledger
 from toolkit.quality.report import CheckReport, TableCheck
@@ -171,7 +171,7 @@ def _lose_the_catalog(night: Night) -> None:
 
 
 def _lock_the_catalog(night: Night) -> None:
-    for module in (jdbc, reads):
+    for module in (sqlite_catalog,):
         night.patch.setattr(module, "BUSY_SECONDS", 0.1)
     night.hold(_exclusively(night.config))
 

@@ -19,9 +19,9 @@ from tests.postgres.test_snapshot_log import by, current, either_way, on_source,
 from tests.support_lake import plain_lake, rows_in_log
 from toolkit.capture import initialise, slot_drain
 from toolkit.lake import reads
-from toolkit.lake.jdbc import JdbcCatalog
 from toolkit.lake.lease import LEASE_NAME, hold_lease
 from toolkit.lake.ledger import Ledger
+from toolkit.lake.sqlite_catalog import SqliteCatalog
 from toolkit.lake.tables import EVENTS
 from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.batch import BatchRecord
@@ -115,19 +115,19 @@ def test_trap_136_a_commit_that_is_replayed_adds_no_file(config: Config, monkeyp
             with pytest.raises(CommitConflict, match="run it again"):
                 reading.append(record, events, copies)
     assert rows_in_log(config, "kind <> ''") == once
-    files = JdbcCatalog(config).load_table(EVENTS).inspect.files()["file_path"].to_pylist()
+    files = SqliteCatalog(config).load_table(EVENTS).inspect.files()["file_path"].to_pylist()
     assert len(files) == len(set(files))
     require_each_once(config)
 
 
 def test_trap_137_the_log_is_only_added_to(config: Config) -> None:
     """Two updates of a row, and a delete with an insert of its key, in one batch: four events more, no delete file."""
-    table = JdbcCatalog(config).load_table(EVENTS)
+    table = SqliteCatalog(config).load_table(EVENTS)
     before = set(table.inspect.files()["file_path"].to_pylist())
     transaction(config, "update public.a set x = 'u1' where id = 1", "update public.a set x = 'u2' where id = 1")
     transaction(config, "delete from public.a where id = 2", "insert into public.a values (2, 'again')")
     slot_drain.drain(config)
-    files = JdbcCatalog(config).load_table(EVENTS).inspect.files()
+    files = SqliteCatalog(config).load_table(EVENTS).inspect.files()
     assert before < set(files["file_path"].to_pylist())
     assert set(files["content"].to_pylist()) == {0}  # data: there is no delete file
     last = rows_in_log(config, "kind = 'row' and op <> 'R'")
@@ -198,7 +198,7 @@ def test_trap_142_a_log_that_was_rolled_back_is_refused(config: Config) -> None:
     newest = reads.snapshot_id(config, EVENTS)
     assert newest is not None
     for snapshot in (before, newest):
-        catalog = JdbcCatalog(config)
+        catalog = SqliteCatalog(config)
         update = SetSnapshotRefUpdate.model_validate(
             {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": snapshot}
         )
@@ -238,5 +238,5 @@ def test_trap_146_a_clock_that_steps_back_commits_nothing(config: Config) -> Non
     slot_drain.drain(config)
     assert current(config, "a") == on_source(config, "a")
     require_each_once(config)
-    times = [s.timestamp_ms for s in JdbcCatalog(config).load_table(EVENTS).snapshots()]
+    times = [s.timestamp_ms for s in SqliteCatalog(config).load_table(EVENTS).snapshots()]
     assert all(after - one > -60_000 for one, after in pairwise(times))

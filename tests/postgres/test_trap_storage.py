@@ -23,10 +23,10 @@ from tests.support_lake import plain_lake
 from toolkit.capture import initialise, slot_drain
 from toolkit.capture.runner import only_runner
 from toolkit.cli import frame, main
-from toolkit.lake import jdbc, reads
-from toolkit.lake.jdbc import JdbcCatalog
+from toolkit.lake import reads, sqlite_catalog
 from toolkit.lake.lease import LEASE_NAME
 from toolkit.lake.ledger import Ledger
+from toolkit.lake.sqlite_catalog import SqliteCatalog
 from toolkit.ops import diagnosis
 from toolkit.source import connection, slot, slot_lease
 from toolkit.values import config as configuration
@@ -121,7 +121,7 @@ def test_trap_145_a_lake_on_a_full_disk_is_refused_and_nothing_is_lost(
 def test_trap_145_a_locked_catalog_is_refused_in_one_line(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     sql(config, "insert into public.a values (2, 'two')")
     before, last = _confirmed(config), Ledger(config).last()
-    for module in (jdbc, reads):
+    for module in (sqlite_catalog,):
         monkeypatch.setattr(module, "BUSY_SECONDS", 0.1)
     with _locked(config):
         done = _cdc(config, monkeypatch, "drain")
@@ -176,7 +176,7 @@ def test_trap_012_what_a_commit_wrote_is_on_the_disk_before_the_slot_moves(
         synced.add(Path(f"/proc/self/fd/{descriptor}").resolve())
 
     def note_advance(conn: connection.Connection, name: str, lsn: Lsn) -> Lsn:
-        table = JdbcCatalog(config).load_table("raw.events")
+        table = SqliteCatalog(config).load_table("raw.events")
         snapshot = table.current_snapshot()
         assert snapshot is not None
         made = {Path(urlparse(table.metadata_location).path), Path(urlparse(snapshot.manifest_list).path)}

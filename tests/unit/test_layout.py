@@ -57,6 +57,8 @@ STATEMENT = re.compile(
     r"|(create|drop)\s+(or\s+replace\s+)?(table|view|namespace|publication|index)\s)",
     re.IGNORECASE,
 )
+#: The only modules that know the kind of a lake's catalog: all others ask `toolkit.lake.lake_catalog.open_catalog`.
+KNOW_THE_CATALOG = {"toolkit.values.config", "toolkit.lake.lake_catalog", "toolkit.lake.sqlite_catalog"}
 HEAVY = {"pyspark", "pyiceberg", "dbt", "great_expectations", "pandas", "papermill"}
 
 
@@ -192,6 +194,22 @@ def test_only_source_talks_to_postgresql_and_only_lake_to_spark(path: Path) -> N
         assert "psycopg" not in _run_time_imports(text), "only toolkit/source uses the driver, with its settings pinned"
     if path.relative_to(ROOT).as_posix() not in OWN_SPARK and layer != "lake":
         assert "pyspark" not in _run_time_imports(text), "only toolkit/lake uses Spark"
+
+
+def _knows_the_catalog(module: str, text: str) -> bool:
+    """Say whether a module knows which kind of catalog a lake has: its file, its settings or its class."""
+    known = re.search(r"\bcatalog_db\b|\blake\.(type|uri|properties)\b|iceberg_tables|SqliteCatalog", text)
+    return known is not None and module not in KNOW_THE_CATALOG
+
+
+def test_only_the_catalogs_know_the_kind_of_a_catalog() -> None:
+    assert [str(p) for p in MODULES if _knows_the_catalog(_name(p), p.read_text(encoding="utf-8"))] == []
+
+
+def test_a_module_that_knows_the_kind_of_a_catalog_is_found() -> None:
+    assert _knows_the_catalog("toolkit.lake.reads", "rows = open(config.catalog_db)")
+    assert _knows_the_catalog("toolkit.ops.status", "if config.lake.type == 'rest':")
+    assert not _knows_the_catalog("toolkit.ops.status", "open_catalog(config).where")
 
 
 def _texts(tree: ast.AST) -> list[str]:

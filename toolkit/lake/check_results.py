@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import reads, scans
+from toolkit.lake.lake_catalog import open_catalog
 from toolkit.lake.proofs import PUBLISHED
 from toolkit.lake.tables import PLAN_COLUMNS, PLANS, STATE_COLUMNS, STATES, create_small
 from toolkit.values.errors import CommitConflict
@@ -116,9 +117,7 @@ def replace_read(config: Config, name: str, rows: Iterable[Mapping[str, Any]], *
     """
     from pyiceberg.exceptions import CommitFailedException
 
-    from toolkit.lake.jdbc import JdbcCatalog
-
-    table = JdbcCatalog(config).load_table(name)
+    table = open_catalog(config).load_table(name)
     current = table.current_snapshot()
     if (None if current is None else current.snapshot_id) != base:
         raise _overtaken(name)
@@ -150,9 +149,7 @@ def _to_arrow(name: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
 @can_fail(Point.RESULTS)
 def write(config: Config, name: str, rows: Iterable[Mapping[str, Any]], *, overwrite: bool) -> None:
     """Append rows to one of the tables, or replace all of its rows, in one commit."""
-    from toolkit.lake.jdbc import JdbcCatalog
-
-    table, data = JdbcCatalog(config).load_table(name), _to_arrow(name, rows)
+    table, data = open_catalog(config).load_table(name), _to_arrow(name, rows)
     if overwrite:
         _replace(table, data)
     else:
@@ -171,12 +168,11 @@ def _sorted(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def begin_rows(config: Config) -> Transaction:
     """Open a transaction on `ops.parity_rows`. The first difference creates the table."""
-    from toolkit.lake.jdbc import JdbcCatalog
     from toolkit.lake.session import own_session
 
     if reads.metadata_location(config, ROWS) is None:
         create_small(own_session(config), ROWS, COLUMNS[ROWS])
-    return JdbcCatalog(config).load_table(ROWS).transaction()
+    return open_catalog(config).load_table(ROWS).transaction()
 
 
 def to_arrow(name: str, rows: list[dict[str, Any]]) -> pa.Table:

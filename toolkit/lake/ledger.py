@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import reads, scans
+from toolkit.lake.lake_catalog import open_catalog
 from toolkit.lake.tables import BATCH_WIDTH, EVENTS
 from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event, to_arrow
@@ -148,10 +149,9 @@ class Ledger(LogReading):
         from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 
         from toolkit.lake import files as data
-        from toolkit.lake.jdbc import JdbcCatalog
 
         try:
-            table = JdbcCatalog(self._config).load_table(EVENTS)
+            table = open_catalog(self._config).load_table(EVENTS)
             current = table.current_snapshot()
             if current is None or current.snapshot_id != base:
                 raise conflict(record.batch_id)
@@ -174,9 +174,8 @@ class Ledger(LogReading):
     def file_ids(self) -> dict[str, int]:
         """Give the Iceberg field ids of `raw.events`, for `lake.files.EventsFile`."""
         from toolkit.lake import files as data
-        from toolkit.lake.jdbc import JdbcCatalog
 
-        return data.field_ids(JdbcCatalog(self._config).load_table(EVENTS).schema())
+        return data.field_ids(open_catalog(self._config).load_table(EVENTS).schema())
 
 
 def require_ledger(config: Config) -> Ledger:

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from toolkit.lake import reads, scans
+from toolkit.lake.lake_catalog import open_catalog
 from toolkit.lake.proofs import PUBLISHED, shown
 from toolkit.values.errors import LakeError, NotProven
 from toolkit.values.lsn import Lsn
@@ -76,14 +77,12 @@ def scan_published(config: Config, table: str) -> DataScan:
         NotProven: no table of that name is published.
         LakeError: a published table snapshot no longer exists.
     """
-    from toolkit.lake.jdbc import JdbcCatalog
-
     tables = published_tables(config)
     found = next((t for t in tables if table in (t.table, t.relation)), None)
     if found is None:
         names = ", ".join(t.table for t in tables)
         raise NotProven(f"published table {table}: there is none; published are {names}; run `cdc check`")
-    current = JdbcCatalog(config).load_table(f"current.{found.relation}")
+    current = open_catalog(config).load_table(f"current.{found.relation}")
     snapshot = current.snapshot_by_id(found.snapshot_id)
     # pyiceberg takes the columns of a filter from the table's current schema, even for an older table snapshot.
     at_proof = {"current_schema_id": snapshot and snapshot.schema_id, "current_snapshot_id": found.snapshot_id}

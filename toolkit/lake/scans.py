@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from toolkit.lake.lake_catalog import open_catalog
 from toolkit.lake.reads import metadata_location
 from toolkit.values.errors import LakeError
 
@@ -34,9 +35,7 @@ def scan_arrow(
         return None
     from pyiceberg.expressions import AlwaysTrue
 
-    from toolkit.lake.jdbc import JdbcCatalog
-
-    opened = JdbcCatalog(config).load_table(table)
+    opened = open_catalog(config).load_table(table)
     try:
         return opened.scan(where or AlwaysTrue(), selected_fields=tuple(columns), snapshot_id=snapshot).to_arrow()
     except (OSError, EOFError, ValueError) as error:  # the last two: half a file
@@ -47,9 +46,9 @@ def scan_batches(config: Config, table: str, columns: Sequence[str], *, where: s
     """Read rows of a `namespace.table` of any size, one batch at a time; none if there is no such table."""
     if metadata_location(config, table) is None:
         return
-    from toolkit.lake.jdbc import JdbcCatalog
-
-    yield from JdbcCatalog(config).load_table(table).scan(where, selected_fields=tuple(columns)).to_arrow_batch_reader()
+    yield from (
+        open_catalog(config).load_table(table).scan(where, selected_fields=tuple(columns)).to_arrow_batch_reader()
+    )
 
 
 def scan(

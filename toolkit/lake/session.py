@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import jars
 from toolkit.lake.java import find_java
+from toolkit.lake.lake_catalog import spark_properties
 from toolkit.lake.tables import require_writable
 from toolkit.values import progress
 from toolkit.values.errors import LakeError
@@ -66,11 +67,7 @@ def spark_settings(config: Config) -> dict[str, str]:
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.defaultCatalog": config.lake.catalog,
         catalog: "org.apache.iceberg.spark.SparkCatalog",
-        f"{catalog}.type": "jdbc",
-        f"{catalog}.uri": f"jdbc:sqlite:{config.catalog_db}",
-        f"{catalog}.jdbc.schema-version": "V1",
-        f"{catalog}.jdbc.busy_timeout": "30000",  # milliseconds; another process may lock the file for a moment
-        f"{catalog}.warehouse": str(config.warehouse),
+        **{f"{catalog}.{key}": value for key, value in spark_properties(config).items()},
         # Without it, a table re-created under an old name shares the location, and removing orphan files destroys data.
         f"{catalog}.unique-table-location": "true",
         # With it, a session keeps the state of a table from before another process committed.

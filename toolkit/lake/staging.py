@@ -14,6 +14,7 @@ import pyarrow as pa
 from toolkit.lake import reads
 from toolkit.lake.clock import require_clock
 from toolkit.lake.frames import Part, events_frame
+from toolkit.lake.lake_catalog import force
 from toolkit.lake.ledger import SUMMARY_KEY, conflict
 from toolkit.lake.tables import EVENTS
 from toolkit.rawlog.arrow import EVENT_SCHEMA, Event, to_arrow
@@ -65,8 +66,6 @@ def commit_batch(
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as F
 
-    from toolkit.lake.jdbc import JdbcCatalog
-
     writer = (
         events_frame(spark, parts, decode)
         .writeTo(f"{quote_spark(config.lake.catalog)}.{EVENTS}")
@@ -86,7 +85,7 @@ def commit_batch(
             raise LakeError(
                 f"committing batch {record.batch_id}: Spark reports success, but {EVENTS} lacks it; run it again"
             )
-    JdbcCatalog(config).force(EVENTS, landed)
+    force(config, EVENTS, landed)
     return landed
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from toolkit.lake.lake_catalog import force
 from toolkit.lake.ledger import Ledger, conflict
 from toolkit.lake.tables import EVENTS
 from toolkit.values.failpoints import Point, can_fail
@@ -64,10 +65,8 @@ class StoredLog:
         Raises:
             LakeError: a file of it is missing or damaged, or cannot be forced to the disk.
         """
-        from toolkit.lake.jdbc import JdbcCatalog
-
         if base is not None:
-            JdbcCatalog(self.config).force(EVENTS, base)
+            force(self.config, EVENTS, base)
 
     def partitions(self, changes: int) -> int:
         """Give the number of partitions: one a core, more to bound a worker's memory, and one for a small batch."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from toolkit.lake import reads
+from toolkit.lake import folders, lake_catalog, reads
+from toolkit.lake.lake_catalog import open_catalog
 from toolkit.rawlog.arrow import EVENT_SCHEMA
-from toolkit.values.errors import LakeError
 from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.names import quote_spark
 
@@ -95,13 +93,11 @@ def ensure(spark: SparkSession, config: Config) -> None:
 
     A new table gets an empty first snapshot, because a batch commits against the snapshot at which its ledger was read.
     """
-    from toolkit.lake.jdbc import JdbcCatalog
-
-    catalog = quote_spark(config.lake.catalog)
+    spark_catalog = quote_spark(config.lake.catalog)
     for namespace in NAMESPACES:
-        spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {catalog}.{namespace}")
+        spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {spark_catalog}.{namespace}")
     properties = ", ".join(f"'{key}' = '{value}'" for key, value in _PROPERTIES.items())
-    table = f"{catalog}.{EVENTS}"
+    table = f"{spark_catalog}.{EVENTS}"
     spark.sql(
         f"CREATE TABLE IF NOT EXISTS {table} ({spark_schema()}) USING iceberg"
         f" PARTITIONED BY (kind, truncate({BATCH_WIDTH}, batch_id)) TBLPROPERTIES ({properties})"
@@ -110,7 +106,7 @@ def ensure(spark: SparkSession, config: Config) -> None:
         spark.table(table).where("false").writeTo(table).append()
         made = reads.snapshot_id(config, EVENTS)
         assert made is not None
-        JdbcCatalog(config).force(EVENTS, made)
+        lake_catalog.force(config, EVENTS, made)
     ensure_judged(spark, config)
 
 
@@ -136,27 +132,10 @@ def drop(spark: SparkSession, table: str) -> None:
 
 
 def require_writable(config: Config) -> None:
-    """Create the folders of the warehouse and of the catalog, and check that they are writable. Starts no JVM.
+    """Create the folder of the warehouse, and check that it and the catalog are writable. Starts no JVM.
 
     Raises:
-        LakeError: one of the folders cannot be created or written.
+        LakeError: one of them cannot be created, reached or written.
     """
-    for what, path in (("warehouse", config.warehouse), ("catalog", config.catalog_db.parent)):
-        _require(what, path)
-    database = config.catalog_db
-    if database.exists() and not (database.is_file() and os.access(database, os.W_OK)):
-        raise LakeError(f"[lake] uri: {database} is not a writable file; change its permissions or set another uri")
-
-
-def _require(what: str, path: Path) -> None:
-    advice = f"change its permissions or set another [lake] {'uri' if what == 'catalog' else what}"
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        # A test of the permission is not enough. Only a write shows a read-only or full file system.
-        probe = path / f".cdc-probe-{os.getpid()}"
-        try:
-            probe.write_bytes(b"x")  # an empty file needs no space
-        finally:
-            probe.unlink(missing_ok=True)
-    except OSError as error:
-        raise LakeError(f"the lake's {what} folder {path} is not writable: {error.strerror}; {advice}") from None
+    folders.require_writable("warehouse", config.warehouse, "warehouse")
+    open_catalog(config).prepare()

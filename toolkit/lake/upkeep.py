@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import reads
+from toolkit.lake.lake_catalog import force
 from toolkit.values.failpoints import Point, can_fail
 
 if TYPE_CHECKING:
@@ -48,8 +49,6 @@ def tend(
     Raises:
         LakeError: what was compacted cannot be forced to the disk; nothing was removed.
     """
-    from toolkit.lake.jdbc import JdbcCatalog
-
     jvm: Any = spark._jvm
     name = f"{config.lake.catalog}.{table}"
     native = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)
@@ -63,7 +62,7 @@ def tend(
     if table.startswith("current.") and not position:
         return Upkeep(table, skipped="somebody else wrote to it after its build: run `cdc check`")
     # Files are removed below: what stands for them has to be on the disk, and so has a killed run's newest commit.
-    JdbcCatalog(config).force(table, present["snapshot-id"])
+    force(config, table, present["snapshot-id"])
     merging = _compact(config, table, native, actions, position)
     oldest = int(since.timestamp() * 1000)
     tags = _old_tags(before, keep_tags, oldest)
@@ -108,10 +107,8 @@ def _remove_orphans(native: Any, actions: Any, orphans: datetime) -> Any:
 
 
 def _forced(config: Config, table: str, native: Any) -> None:
-    from toolkit.lake.jdbc import JdbcCatalog
-
     native.refresh()
-    JdbcCatalog(config).force(table, native.currentSnapshot().snapshotId())
+    force(config, table, native.currentSnapshot().snapshotId())
 
 
 def _count(java: Any) -> int:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from toolkit.lake.lake_catalog import open_catalog
 from toolkit.rawlog.states import State
 from toolkit.values.names import command
 
@@ -73,7 +74,9 @@ def of_lease(config: Config, holder: Holder | None) -> Iterator[Alert]:
 def free_mb(config: Config) -> dict[str, int]:
     """Read the free space of the folders that a run writes to, in MB."""
     spool = config.path(config.drain.spool_dir) if config.drain.spool_dir else config.work_dir / "spool"
-    folders = {"warehouse": config.warehouse, "catalog": config.catalog_db.parent, "spool": spool}
+    folders = {"warehouse": config.warehouse, "spool": spool}
+    if (catalog := open_catalog(config).folder) is not None:
+        folders["catalog"] = catalog
     return {name: shutil.disk_usage(_existing(path)).free // 1_000_000 for name, path in folders.items()}
 
 

@@ -1,0 +1,266 @@
+"""Read and write the embedded catalog: the one SQLite table of Iceberg's JDBC catalog, without sqlalchemy.
+
+A table's metadata file is read as JSON. The import of pyiceberg alone takes longer than `cdc status` may take, so
+pyiceberg is used only to read and write rows. The imports of its own `SqlCatalog` would add a second to an empty drain.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlparse
+
+from toolkit.lake import folders
+from toolkit.values.errors import LakeError
+from toolkit.values.failpoints import Point, can_fail
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+    from pyiceberg.table import CommitTableResponse, Table
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.update import TableRequirement, TableUpdate
+
+    from toolkit.values.config import Config
+
+#: How long to wait for a process that writes to the catalog's file.
+BUSY_SECONDS = 30.0
+_SWAP = """
+UPDATE iceberg_tables SET metadata_location = :new, previous_metadata_location = :old
+WHERE catalog_name = :catalog AND table_namespace = :namespace AND table_name = :name AND metadata_location = :old
+"""
+
+
+class SqliteCatalog:
+    """The embedded catalog. It is also the catalog of the `pyiceberg.table.Table` objects that it gives."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._file = config.catalog_db
+
+    @property
+    def where(self) -> str:
+        """Give the path of the catalog's file."""
+        return str(self._file)
+
+    @property
+    def folder(self) -> Path:
+        """Give the folder of the catalog's file."""
+        return self._file.parent
+
+    def prepare(self) -> None:
+        """Create the folder, and check that the file is writable.
+
+        Raises:
+            LakeError: it is not.
+        """
+        folders.require_writable("catalog", self.folder, "uri")
+        if self._file.exists() and not (self._file.is_file() and os.access(self._file, os.W_OK)):
+            raise LakeError(
+                f"[lake] uri: {self._file} is not a writable file; change its permissions or set another uri"
+            )
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    def location(self, name: str) -> str | None:
+        """Find the current metadata file of a table or view; None if there is no such catalog or table.
+
+        Raises:
+            LakeError: the catalog file is not a catalog, or cannot be read.
+        """
+        return self._locations(name)[0]
+
+    def _locations(self, name: str) -> tuple[str | None, str | None]:
+        """Give the current and the previous metadata file, as the catalog names them."""
+        if not self._file.is_file():
+            return None, None
+        try:
+            with closing(self._open()) as connection:
+                if not _columns(connection):
+                    return None, None
+                row = connection.execute(
+                    "SELECT metadata_location, previous_metadata_location FROM iceberg_tables"
+                    " WHERE catalog_name = ? AND table_namespace = ? AND table_name = ?",
+                    self._key(name),
+                ).fetchone()
+        except sqlite3.OperationalError as error:
+            raise LakeError(f"reading the catalog {self._file}: {error}; run it again, or restore that file") from None
+        except sqlite3.DatabaseError as error:
+            raise LakeError(
+                f"reading the catalog {self._file}: {error}; [lake] uri must name an Iceberg catalog"
+            ) from None
+        return (row[0], row[1]) if row else (None, None)
+
+    def metadata(self, name: str) -> dict[str, Any] | None:
+        """Read the metadata file of a table or view; None if there is none.
+
+        Raises:
+            LakeError: the catalog names a metadata file that is missing or damaged.
+        """
+        for attempt in (1, 2):
+            location = self.location(name)
+            if location is None:
+                return None
+            try:
+                return _parsed(location)
+            except (OSError, ValueError) as error:
+                # Between the two reads the table may have been dropped. Many commits may also have removed the file.
+                if attempt == 2 or self.location(name) == location:
+                    raise LakeError(
+                        f"table {name}: metadata file {urlparse(location).path} cannot be read: {error};"
+                        " run `cdc doctor`"
+                    ) from None
+        return None
+
+    def tables(self, namespace: str, kind: str) -> tuple[str, ...]:
+        """List the tables or views of a namespace, in order; empty without a catalog.
+
+        Raises:
+            LakeError: the catalog cannot be read.
+        """
+        if not self._file.is_file():
+            return ()
+        try:
+            with closing(self._open()) as connection:
+                if "iceberg_type" not in _columns(connection):
+                    return ()
+                rows = connection.execute(
+                    "SELECT table_name FROM iceberg_tables WHERE catalog_name = ? AND table_namespace = ?"
+                    " AND coalesce(iceberg_type, 'TABLE') = ? ORDER BY 1",
+                    (self._config.lake.catalog, namespace, kind),
+                ).fetchall()
+        except sqlite3.OperationalError as error:
+            raise LakeError(f"reading the catalog {self._file}: {error}; run it again, or restore that file") from None
+        return tuple(row[0] for row in rows)
+
+    def mend(self, name: str) -> tuple[str, bool]:
+        """Give the statement that makes the catalog name the file before, or forget the table."""
+        columns = ("catalog_name", "table_namespace", "table_name")
+        where = " and ".join(f"{c} = '{value}'" for c, value in zip(columns, self._key(name), strict=True))
+        before = self._locations(name)[1]
+        usable = before is not None and _readable(before)
+        change = f"update iceberg_tables set metadata_location = '{before}'" if usable else "delete from iceberg_tables"
+        what = "name the file before it" if usable else "forget it"
+        return f'let the catalog {what} by sqlite3 {self._file} "{change} where {where}"', usable
+
+    def _open(self) -> sqlite3.Connection:
+        return sqlite3.connect(f"{self._file.as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
+
+    def _key(self, name: str) -> tuple[str, str, str]:
+        namespace, _, table = name.rpartition(".")
+        return self._config.lake.catalog, namespace, table
+
+    # -- what a `pyiceberg.table.Table` asks of its catalog --------------------------------------------------------
+
+    def load_table(self, name: str) -> Table:
+        """Load a table as it is now.
+
+        Raises:
+            NoSuchTableError: there is no such catalog or table.
+        """
+        from pyiceberg.exceptions import NoSuchTableError
+        from pyiceberg.io import load_file_io
+        from pyiceberg.serializers import FromInputFile
+        from pyiceberg.table import Table
+
+        location = self.location(name)
+        if location is None:
+            raise NoSuchTableError(f"no table {name} in {self._file}")
+        io = load_file_io({}, location)
+        metadata = FromInputFile.table_metadata(io.new_input(location))
+        # pyiceberg declares this protocol as an abstract class with twenty methods.
+        return Table(self._key(name)[1:], metadata, location, io, self)  # type: ignore[arg-type]
+
+    def commit_table(
+        self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+    ) -> CommitTableResponse:
+        """Write the next metadata file of a table and swap it in for the file that `table` was read from.
+
+        Whatever the new metadata names is on the disk before the catalog names it.
+
+        Raises:
+            CommitFailedException: the table is not what it was when `table` was read; it is left as it stands.
+            LakeError: the files cannot be forced to the disk, or the catalog is locked or cannot be written.
+        """
+        from pyiceberg.exceptions import CommitFailedException
+        from pyiceberg.serializers import ToOutputFile
+        from pyiceberg.table import CommitTableResponse, Table
+        from pyiceberg.table.locations import load_location_provider
+        from pyiceberg.table.update import AddSnapshotUpdate, update_table_metadata
+
+        from toolkit.lake import durable
+        from toolkit.lake.clock import require_clock
+
+        old = table.metadata_location
+        log = table.metadata.snapshot_log[-1:]
+        require_clock(".".join(table.name()), table.metadata.last_updated_ms, *(entry.timestamp_ms for entry in log))
+        for requirement in requirements:
+            requirement.validate(table.metadata)
+        metadata = update_table_metadata(table.metadata, updates, metadata_location=old)
+        provider = load_location_provider(metadata.location, metadata.properties)
+        new = provider.new_table_metadata_file_location(_version(old) + 1)
+        ToOutputFile.table_metadata(metadata, table.io.new_output(new))
+        written = Table(table.name(), metadata, new, table.io, self)  # type: ignore[arg-type]
+        added = (update.snapshot.snapshot_id for update in updates if isinstance(update, AddSnapshotUpdate))
+        durable.sync_table(self._config, written, added)
+        namespace, name = table.name()
+        values = {"catalog": self._config.lake.catalog, "namespace": namespace, "name": name, "old": old, "new": new}
+        if not _swapped(self._file, values):
+            raise CommitFailedException(f"{namespace}.{name} was committed to by another process")
+        return CommitTableResponse.model_construct(metadata=metadata, metadata_location=new)
+
+    @staticmethod
+    def supports_server_side_planning() -> bool:
+        """Whether the server plans scans, which it never does."""
+        return False
+
+    @staticmethod
+    def _delete_old_metadata(io: FileIO, base: TableMetadata, metadata: TableMetadata) -> None:
+        """Delete metadata files that the table no longer names, if its `delete-after-commit` property is set."""
+        kept = {entry.metadata_file for entry in metadata.metadata_log}
+        for entry in base.metadata_log:
+            if entry.metadata_file not in kept:
+                io.delete(entry.metadata_file)
+
+
+@can_fail(Point.SWAP)
+def _swapped(file: Path, values: dict[str, str]) -> bool:
+    try:
+        with closing(sqlite3.connect(file, timeout=BUSY_SECONDS)) as connection, connection:
+            return bool(connection.execute(_SWAP, values).rowcount)
+    except sqlite3.Error as error:
+        raise LakeError(
+            f"committing to the catalog {file}: {error}; end the program that holds it or free space, and run it again"
+        ) from None
+
+
+def _columns(connection: sqlite3.Connection) -> set[str]:
+    """Give the columns of the catalog's list of tables; empty before the first table."""
+    return {row[0] for row in connection.execute("SELECT name FROM pragma_table_info('iceberg_tables')").fetchall()}
+
+
+def _readable(location: str) -> bool:
+    try:
+        return bool(_parsed(location))
+    except (OSError, ValueError):
+        return False
+
+
+def _parsed(location: str) -> dict[str, Any]:
+    path = urlparse(location).path if location.startswith("file:") else location
+    data = Path(path).read_bytes()
+    return dict(json.loads(gzip.decompress(data) if path.endswith(".gz.metadata.json") else data))
+
+
+def _version(location: str) -> int:
+    """Give the number of a metadata file, which is the first part of its name."""
+    found = re.match(r"\d+", location.rpartition("/")[2])
+    return int(found[0]) if found else -1
+
+
+__all__ = ["SqliteCatalog"]
