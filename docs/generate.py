@@ -5,6 +5,7 @@ Run it with `make docs-reference`.
 
 from __future__ import annotations
 
+import enum
 import inspect
 import typing
 from pathlib import Path
@@ -18,11 +19,10 @@ from toolkit.cli import main
 from toolkit.history import effects
 from toolkit.lake import check_results, proofs
 from toolkit.lake.tables import PLANS, STATES
-from toolkit.quality import report
 from toolkit.rawlog.arrow import EVENT_SCHEMA
 from toolkit.rawlog.event import Kind
 from toolkit.rawlog.states import State
-from toolkit.values import errors
+from toolkit.values import errors, outcome
 from toolkit.values.config import Config
 from toolkit.values.lake_types import spark_type
 from toolkit.values.table import Column
@@ -274,7 +274,9 @@ def configuration() -> str:
 
 def _type(annotation: Any) -> str:
     arguments = [a for a in typing.get_args(annotation) if a is not type(None) and a is not Ellipsis]
-    if typing.get_origin(annotation) is typing.Literal:
+    if isinstance(annotation, type) and issubclass(annotation, enum.StrEnum):
+        arguments = list(annotation)
+    if arguments and isinstance(arguments[0], str):
         return ", ".join(f'`"{value}"`' for value in arguments)
     if typing.get_origin(annotation) is tuple:
         return "list of strings"
@@ -321,18 +323,18 @@ def states() -> str:
             _values(TABLE_STATES, State, "state"),
             "## Results of a check\n",
             "Only a check in which every table is `identical` exits with 0.\n",
-            _values(CHECK_STATUSES, typing.get_args(report.Status), "status"),
+            _values(CHECK_STATUSES, outcome.CheckStatus, "status"),
             "## Rows that differ\n",
-            _values(ROW_CLASSES, typing.get_args(report.SampleKind), "class"),
+            _values(ROW_CLASSES, outcome.RowClass, "class"),
             "## Causes of a difference\n",
-            _values(CAUSES, typing.get_args(report.CauseKind), "cause"),
+            _values(CAUSES, outcome.CauseKind, "cause"),
             "## Kinds of proof\n",
-            _values(PROOFS, typing.get_args(report.ProofKind), "proof"),
+            _values(PROOFS, outcome.ProofKind, "proof"),
             "## Effects of DDL\n",
             "`cdc ddl list` and `cdc ddl lint` show the effect of each command. `cdc ddl lint` also shows `fails`,"
             " `skipped` (transaction control), `refused` (not DDL, so not run) and `differs` (the scratch database is"
             " not like the source).\n",
-            _values(EFFECTS, effects._WORST_FIRST, "effect"),
+            _values(EFFECTS, effects.EffectClass, "effect"),
         ]
     )
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from tests.trap_cases import GROUPS, TRAPS, Trap
 from toolkit.history import effects
+from toolkit.history.effects import EffectClass
 from toolkit.rawlog.event import Kind
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def found(played: Played | None, trap: Trap) -> Found:
     if trap.schema in played.failed:
         return Found("", "failed", contradictions=(played.failed[trap.schema],))
     log, (at, shown) = played.log, played.shown[-1]
-    told: dict[int, list[str]] = {}
+    told: dict[int, list[EffectClass]] = {}
     for (commit, _, relid), kind in played.classes.items():
         if commit < at:
             told.setdefault(relid, []).append(kind)
@@ -105,12 +106,12 @@ def found(played: Played | None, trap: Trap) -> Found:
             observed.add(f"stale, {mended}")
             steps = ", then ".join(played.remedies.get(table.identifier, ["nothing"]))
             remedies.add("`" + steps.replace(table.identifier, "T") + "`")
-            if kind != effects.SILENT or mended != "healed":
+            if kind != EffectClass.SILENT or mended != "healed":
                 wrong.append(f"{table.identifier}: {kind}, and stale, {mended}")
         else:
             right = log.rows(relid, at) == shown[relid]
             observed.add("exact" if right else "wrong")
-            if kind == effects.SILENT or not right:
+            if kind == EffectClass.SILENT or not right:
                 wrong.append(f"{table.identifier}: {kind}, and {'exact' if right else 'wrong'}")
     if kinds - {"rows"}:
         kinds -= {"rows"}

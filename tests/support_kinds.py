@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from toolkit.values.config import CheckConfig, Config, SnapshotConfig, SourceConfig, TableConfig
+from toolkit.values.modes import Capture, Triggers
 
 SCHEMA = """
 create schema life;
@@ -74,7 +75,7 @@ class Kind:
 _OURS: dict[str, Any] = {"new_tables": "publish", "tables": ("life.*", "near.*")}
 _THEIRS: dict[str, Any] = {"publication": "theirs", "scope": "published"}
 _LOGGED: dict[str, Any] = {"capture": "change_log", "tables": ("life.*", "near.*")}
-_STATEMENT = {"life.t2": TableConfig(triggers="statement"), "life.t3": TableConfig(triggers="statement")}
+_STATEMENT = {"life.t2": TableConfig(triggers=Triggers.STATEMENT), "life.t3": TableConfig(triggers=Triggers.STATEMENT)}
 KINDS = {
     "plain": Kind(source=_OURS),
     # The publication names each table, and a new one joins it where it is made.
@@ -95,7 +96,7 @@ KINDS = {
         source=_THEIRS,
     ),
     # The slot's rows count, and those of triggers are evidence.
-    "both": Kind(source=_OURS | {"change_log_drain": "slot"}, tables={"*.*": TableConfig(capture="both")}),
+    "both": Kind(source=_OURS | {"change_log_drain": "slot"}, tables={"*.*": TableConfig(capture=Capture.BOTH)}),
     "log": Kind(source=_LOGGED | {"change_log_drain": "slot"}, tables=_STATEMENT),
     "ticks": Kind(source=_LOGGED | {"change_log_drain": "tick"}, tables=_STATEMENT),
 }

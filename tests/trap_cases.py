@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 
 from toolkit.values.config import CheckConfig, Config, SourceConfig
+from toolkit.values.modes import NewTables
 
 FILE = Path(__file__).parent / "postgres" / "traps.sql"
 
@@ -76,7 +77,10 @@ def configured(conninfo: str, traps: Sequence[Trap]) -> Config:
     whole = traps[0].group == "schemas"  # schemas can be published whole by name, not by a pattern
     names = [trap.schema + (".*" if whole else "*.*") for trap in traps]
     source = SourceConfig(
-        conninfo=conninfo, slot="cdc_traps", tables=tuple(names), new_tables="publish" if whole else "propose"
+        conninfo=conninfo,
+        slot="cdc_traps",
+        tables=tuple(names),
+        new_tables=NewTables.PUBLISH if whole else NewTables.PROPOSE,
     )
     return Config(source=source, check=CheckConfig(cut_seconds=20.0))
 

@@ -28,6 +28,7 @@ from toolkit.source.slot import Cut
 from toolkit.values.config import Config, TableConfig
 from toolkit.values.errors import HistoryDiverged, UnknownTable
 from toolkit.values.lsn import Lsn
+from toolkit.values.modes import Capture, Triggers
 
 pytestmark = [pytest.mark.e2e, pytest.mark.wide]
 
@@ -118,7 +119,7 @@ def test_the_whole_path(database: str, lake: Config, by: str) -> None:
     with psycopg.connect(database, autocommit=True) as conn:
         conn.execute(_TABLES)
     config = _config(lake, database, by)
-    config = config.model_copy(update={"table": {"public.bulk": TableConfig(triggers="statement")}})
+    config = config.model_copy(update={"table": {"public.bulk": TableConfig(triggers=Triggers.STATEMENT)}})
     assert initialise.init(config).rows == _ROWS
     start = Ledger(config).last()
     assert start is not None and (start.tick is not None) == (by == "tick")
@@ -223,7 +224,7 @@ def test_trap_036_a_table_moves_to_the_change_log_and_back_under_writers(
     _sql(plain, TABLES, "alter table bag replica identity full")
     initialise.init(plain)
     logged = plain.model_copy(
-        update={"table": {t: TableConfig(capture="change_log") for t in ("public.item", "public.bag")}}
+        update={"table": {t: TableConfig(capture=Capture.CHANGE_LOG) for t in ("public.item", "public.bag")}}
     )
     with writing(database, count=4, seed=seed):
         for config in (logged, plain):
@@ -245,7 +246,7 @@ def test_trap_036_a_table_moves_to_the_change_log_and_back_under_writers(
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
 def test_two_captures_of_one_table_prove_each_other(database: str, lake: Config, seed: int) -> None:
     config = _config(lake, database, "auto", capture="slot")
-    config = config.model_copy(update={"table": {"public.item": TableConfig(capture="both")}})
+    config = config.model_copy(update={"table": {"public.item": TableConfig(capture=Capture.BOTH)}})
     _sql(config, TABLES, "alter table bag replica identity full", "alter table item add big text")
     _sql(config, "alter table item alter big set storage external")
     initialise.init(config)

@@ -20,16 +20,17 @@ from toolkit.quality.report import Cause, CheckReport, Difference, Reference, Sa
 from toolkit.values.config import CheckConfig, Config
 from toolkit.values.errors import CdcError
 from toolkit.values.lsn import Lsn
+from toolkit.values.outcome import CauseKind, CheckStatus, RowClass
 from toolkit.values.table import ForeignKey
 
 pytestmark = pytest.mark.e2e
 
-OK = TableCheck("public.a", 1, "identical", 3, 3, 0, 0, 0)
+OK = TableCheck("public.a", 1, CheckStatus.IDENTICAL, 3, 3, 0, 0, 0)
 RED = {
-    "different": TableCheck("public.b", 2, "different", 3, 2, 1, 0, 0, reason="1 of 256 buckets differ"),
-    "uncounted": TableCheck("public.b", 2, "different", 3),
-    "stale": TableCheck("public.b", 2, "stale", reason="rewritten"),
-    "not_taken": TableCheck("public.b", 2, "not_taken", reason="locked"),
+    "different": TableCheck("public.b", 2, CheckStatus.DIFFERENT, 3, 2, 1, 0, 0, reason="1 of 256 buckets differ"),
+    "uncounted": TableCheck("public.b", 2, CheckStatus.DIFFERENT, 3),
+    "stale": TableCheck("public.b", 2, CheckStatus.STALE, reason="rewritten"),
+    "not_taken": TableCheck("public.b", 2, CheckStatus.NOT_TAKEN, reason="locked"),
 }
 
 
@@ -47,8 +48,8 @@ def test_a_green_report_meets_the_suite(tmp_path: Path) -> None:
 
 
 def test_the_first_page_names_the_fault(tmp_path: Path) -> None:
-    cause = Cause("capture", "the log <lacks> it", "cdc repair public.b", Lsn(8), 3, 700)
-    sample = Sample("modified", (("id", "7"),), (Difference("name", "<b>", None),), cause=cause)
+    cause = Cause(CauseKind.CAPTURE, "the log <lacks> it", "cdc repair public.b", Lsn(8), 3, 700)
+    sample = Sample(RowClass.MODIFIED, (("id", "7"),), (Difference("name", "<b>", None),), cause=cause)
     red = replace(RED["different"], samples=(sample,), remedy="cdc repair public.b")
     text = expectations.write(Config(root=tmp_path), CheckReport(Lsn(0x1000), (OK, red)))[-1].read_text("utf-8")
     assert "NOT proven" in text and "\N{BALLOT X} different" in text
@@ -75,7 +76,7 @@ def test_nothing_compared_fails_the_suite(report: CheckReport, tmp_path: Path) -
 
 def test_a_disagreement_is_refused(tmp_path: Path) -> None:
     """Planted fault: a status that claims more than its counts."""
-    lying = CheckReport(Lsn(1), (TableCheck("public.a", 1, "identical", 3, 2, 1, 0, 0),))
+    lying = CheckReport(Lsn(1), (TableCheck("public.a", 1, CheckStatus.IDENTICAL, 3, 2, 1, 0, 0),))
     with pytest.raises(CdcError, match="Great Expectations says False, the comparison says True"):
         expectations.validate(Config(root=tmp_path), lying)
 
@@ -167,8 +168,8 @@ class _Elements(HTMLParser):
 def _elements_of_pages(folder: Path, name: str) -> Counter[tuple[str, ...]]:
     key = ForeignKey(f"{name}_fkey", 2, 1, (1,), (1,))
     difference = Difference(name, name, None)
-    cause = Cause("capture", name, f"cdc repair {name}", Lsn(8), 3, 700)
-    sample = Sample("modified", ((name, name),), (difference,), cause=cause)
+    cause = Cause(CauseKind.CAPTURE, name, f"cdc repair {name}", Lsn(8), 3, 700)
+    sample = Sample(RowClass.MODIFIED, ((name, name),), (difference,), cause=cause)
     tables = (
         replace(OK, table=f"public.{name}"),
         replace(RED["different"], table=f"{name}.b", reason=name, remedy=name, samples=(sample,)),

@@ -34,7 +34,7 @@ from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.values.lsn import Lsn
 
 at = Lsn(8)
-report = CheckReport(at, (TableCheck("public.t", 1, "different", reason="planted"),))
+report = CheckReport(at, (TableCheck("public.t", 1, CheckStatus.DIFFERENT, reason="planted"),))
 done = RunResult(DrainResult(1, 1, at, at), None, BuildResult(at, 1, 1, "current", ()), report)
 Toolkit.run = lambda self, heal=False: done
 main()

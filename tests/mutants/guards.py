@@ -199,7 +199,7 @@ GUARDS = (
     Guard(
         "the last check in status",
         _ALERTS,
-        'table.last_check not in (None, "identical")',
+        "table.last_check not in (None, CheckStatus.IDENTICAL)",
         "False",
         _SAYS,
     ),
@@ -254,7 +254,7 @@ GUARDS = (
     Guard(
         "only what is proven is published",
         "toolkit/quality/published.py",
-        'return result.status == "identical" and result.snapshot_id is not None',
+        "return result.status == CheckStatus.IDENTICAL and result.snapshot_id is not None",
         "return True",
         "tests/spark/test_publish.py::test_a_red_table_stays_and_one_lsn_is_refused_by_its_name",
     ),

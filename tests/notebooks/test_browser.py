@@ -13,6 +13,7 @@ from toolkit.demo import notebooks
 from toolkit.quality import report_page
 from toolkit.quality.report import Cause, CheckReport, Difference, Sample, TableCheck
 from toolkit.values.lsn import Lsn
+from toolkit.values.outcome import CauseKind, CheckStatus, RowClass
 
 pytestmark = [
     pytest.mark.notebook,
@@ -30,11 +31,11 @@ def _write(path: Path, text: str) -> Path:
 
 def _report(names: tuple[str, ...]) -> str:
     a, b, c, d = names
-    cause = Cause("capture", d, f"cdc repair {a}", Lsn(8), 3, 700)
-    sample = Sample("modified", ((b, c),), (Difference(c, b, None),), cause=cause)
-    red = TableCheck(f"public.{a}", 1, "different", 3, 2, 1, 0, 0, reason=b, remedy=c, samples=(sample,))
-    tables = (red, replace(red, table=f"{b}.{d}", relid=2, status="stale", samples=()))
-    green = TableCheck(f"public.{c}", 3, "identical", 1_000_000, 1_000_000, 0, 0, 0)
+    cause = Cause(CauseKind.CAPTURE, d, f"cdc repair {a}", Lsn(8), 3, 700)
+    sample = Sample(RowClass.MODIFIED, ((b, c),), (Difference(c, b, None),), cause=cause)
+    red = TableCheck(f"public.{a}", 1, CheckStatus.DIFFERENT, 3, 2, 1, 0, 0, reason=b, remedy=c, samples=(sample,))
+    tables = (red, replace(red, table=f"{b}.{d}", relid=2, status=CheckStatus.STALE, samples=()))
+    green = TableCheck(f"public.{c}", 3, CheckStatus.IDENTICAL, 1_000_000, 1_000_000, 0, 0, 0)
     return report_page.render(CheckReport(Lsn(0x1000), (*tables, green)), [f"{a}/b/c/d"])
 
 

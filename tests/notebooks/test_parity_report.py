@@ -18,18 +18,21 @@ from toolkit.quality.report import CheckReport, Difference, Sample, TableCheck
 from toolkit.rawlog.batch import BatchRecord, SourceIdentity
 from toolkit.values.config import Config
 from toolkit.values.lsn import Lsn
+from toolkit.values.outcome import CheckStatus, RowClass
 from toolkit.values.row_line import comparison
 from toolkit.values.table import TableVersion
 
 pytestmark = [pytest.mark.notebook, pytest.mark.spark]
 
 RED = TableCheck(
-    "public.orders", made.RELID, "different", 3, 2, 1, 0, 0, reason="1 rows modified",
+    "public.orders", made.RELID, CheckStatus.DIFFERENT, 3, 2, 1, 0, 0, reason="1 rows modified",
     remedy="cdc repair public.orders",
-    samples=(Sample("modified", (("id", "7"),), (Difference("note", "right", "wrong"),)),),
+    samples=(Sample(RowClass.MODIFIED, (("id", "7"),), (Difference("note", "right", "wrong"),)),),
 )  # fmt: skip
-GREEN = TableCheck("public.customers", made.OTHER, "stale", reason="rewritten", remedy="cdc repair public.customers")
-HEALED = TableCheck("public.orders", made.RELID, "not_taken", reason="locked by pid 7")
+GREEN = TableCheck(
+    "public.customers", made.OTHER, CheckStatus.STALE, reason="rewritten", remedy="cdc repair public.customers"
+)
+HEALED = TableCheck("public.orders", made.RELID, CheckStatus.NOT_TAKEN, reason="locked by pid 7")
 
 
 @pytest.fixture
@@ -46,7 +49,7 @@ def checked(lake: Config, spark: object) -> Config:
             if table.modified:
                 take = rows.of(comparison(TableVersion.from_json(made.snapshots()[0]), 1), lsn)
                 for n in (7, 8, 9):
-                    take("modified", (str(n), "1.00", "right"), (str(n), "1.00", "wrong"))
+                    take(RowClass.MODIFIED, (str(n), "1.00", "right"), (str(n), "1.00", "wrong"))
         rows.commit()
         published.publish(lake, report, at=rows.checked_at)
         expectations.write(lake, report)
@@ -80,7 +83,14 @@ def test_what_healed_it_is_told(checked: Config, tmp_path: Path) -> None:
     (row,) = spark.sql(f"SELECT snapshot_id FROM {current}.refs").collect()
     lsn = Lsn(0x2000)
     proof = replace(
-        HEALED, status="identical", rows=1, identical=1, snapshot_id=row[0], full_lsn=lsn, full_at=None, reason=None
+        HEALED,
+        status=CheckStatus.IDENTICAL,
+        rows=1,
+        identical=1,
+        snapshot_id=row[0],
+        full_lsn=lsn,
+        full_at=None,
+        reason=None,
     )
     report = CheckReport(lsn, (proof, GREEN))
     published.publish(checked, report)

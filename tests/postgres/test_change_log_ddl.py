@@ -10,6 +10,7 @@ import pytest
 from tests.trap_world import World, world
 from toolkit.source import change_log
 from toolkit.values.config import TableConfig
+from toolkit.values.modes import Capture, Triggers
 
 __all__ = ["world"]
 pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("pg", ["pg18"], indirect=True)]
@@ -57,8 +58,8 @@ def _begin(world: World) -> dict[str, bool]:
     names = {f"{case}_{how[0]}": known for case, (_, known) in _DDL.items() for how in ("row", "statement")}
     for name in names:
         world.sql(_TABLE.format(name))
-    by_statement = TableConfig(capture="change_log", triggers="statement")
-    table = {"public.*": TableConfig(capture="change_log"), "public.*_s": by_statement}
+    by_statement = TableConfig(capture=Capture.CHANGE_LOG, triggers=Triggers.STATEMENT)
+    table = {"public.*": TableConfig(capture=Capture.CHANGE_LOG), "public.*_s": by_statement}
     world.config = world.config.model_copy(update={"table": table})
     return names
 

@@ -14,6 +14,7 @@ from toolkit.capture import initialise
 from toolkit.demo.server import EmbeddedServer
 from toolkit.source import catalog, change_log, connection, install, locks, preflight
 from toolkit.values.errors import PreflightFailed
+from toolkit.values.modes import Triggers
 
 pytestmark = pytest.mark.postgres
 _STATEMENT = {"triggers": "statement"}
@@ -133,7 +134,7 @@ def test_the_cost_of_capture_is_predicted_before_anything_is_installed(log: Log)
     assert (more["public.t"][1], more["public.u"][1]) > (100_000, 100_000)
     assert more["public.t"][1] == pytest.approx(2 * more["public.u"][1], rel=0.01), "in proportion to the changes"
     for how, changes, bulk, single in more.values():
-        for seconds, cost in zip((bulk, single), change_log._MICROSECONDS[how], strict=True):
+        for seconds, cost in zip((bulk, single), change_log._MICROSECONDS[Triggers(how)], strict=True):
             assert seconds == pytest.approx(changes * cost / 1e6, rel=0.01)
     assert not catalog.installed(log.conn)
 

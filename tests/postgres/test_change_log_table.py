@@ -16,6 +16,7 @@ from toolkit.demo.server import EmbeddedServer
 from toolkit.lake.ledger import Ledger
 from toolkit.source import change_log
 from toolkit.values.config import Config, SourceConfig, TableConfig
+from toolkit.values.modes import Capture
 
 __all__ = ["plain_lake"]
 pytestmark = pytest.mark.postgres
@@ -27,7 +28,7 @@ def lake(source: Config, plain_lake: Config) -> Iterator[Config]:
     config = source.model_copy(update={"root": plain_lake.root})
     for name in "ab":
         sql(config, f"create table public.{name} (id int primary key, x text)", f"insert into {name} values (1, 'one')")
-    yield config.model_copy(update={"table": {"public.b": TableConfig(capture="change_log")}})
+    yield config.model_copy(update={"table": {"public.b": TableConfig(capture=Capture.CHANGE_LOG)}})
 
 
 def _by_ticks(config: Config) -> Config:
@@ -204,7 +205,7 @@ def test_a_writer_older_than_a_change_of_a_type_is_red_behind_a_repair(lake: Con
 def test_a_crash_behind_a_tick_loses_and_doubles_nothing(plain_lake: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server goes down between the commit in the lake and the purge, with every kind of transaction under way."""
     with EmbeddedServer(None, 18, {"wal_level": "replica", "max_prepared_transactions": 5}) as server:
-        source = SourceConfig(conninfo=server.conninfo(), capture="change_log")
+        source = SourceConfig(conninfo=server.conninfo(), capture=Capture.CHANGE_LOG)
         config = plain_lake.model_copy(update={"source": source})
         sql(config, "create table public.b (id int primary key, x text)", "insert into b values (1, 'one')")
         initialise.init(config)

@@ -94,6 +94,25 @@ def test_unknown_database(pg16: EmbeddedServer) -> None:
         connect(Config(source=SourceConfig(conninfo=pg16.conninfo("nope"))))
 
 
+def test_the_remedy_rests_on_what_libpq_reports(pg16: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server's message may be in any language, so each remedy is chosen without it."""
+    monkeypatch.setenv("PGPASSFILE", os.devnull)
+    monkeypatch.setattr("toolkit.source.connection.one_line", lambda _: "Meldung in einer anderen Sprache")
+
+    def remedy(conninfo: str) -> str:
+        with pytest.raises(SourceUnavailable, match="Meldung") as refusal:
+            connect(Config(source=SourceConfig(conninfo=conninfo)))
+        return str(refusal.value).rpartition("; ")[2]
+
+    asked = remedy(make_conninfo(tcp_conninfo(pg16), password=""))
+    assert asked == remedy(tcp_conninfo(pg16, password="wrong"))
+    assert asked.startswith("check the user and its password")
+    refused = remedy(pg16.conninfo("nope"))
+    assert refused.startswith("check dbname and user")
+    assert refused == remedy(make_conninfo(pg16.conninfo(), user="nobody_here"))
+    assert remedy("host=127.0.0.1 port=1 user=u dbname=d").startswith("check that PostgreSQL runs")
+
+
 def test_a_lost_network_is_noticed_within_minutes(pg16: EmbeddedServer) -> None:
     """A half-open connection held the lease for two hours, and a client waited for its server as long."""
 

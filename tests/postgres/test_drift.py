@@ -12,6 +12,7 @@ from toolkit.ops import diagnosis
 from toolkit.source import change_log, install, slot
 from toolkit.source.connection import Connection, connect
 from toolkit.values.config import Config, DdlConfig, TableConfig
+from toolkit.values.modes import Capture, CommandText, Triggers
 
 pytestmark = [pytest.mark.postgres, mostly_one_server]
 
@@ -103,8 +104,8 @@ def test_what_cdc_toml_says_otherwise_since_init_is_told_by_name(source: Config,
     def other(**changed: object) -> Config:
         return source.model_copy(update={"source": source.source.model_copy(update=changed)})
 
-    moved = source.model_copy(update={"table": {"public.a": TableConfig(capture="change_log")}})
-    hashed = source.model_copy(update={"ddl": DdlConfig(sql="hash")})
+    moved = source.model_copy(update={"table": {"public.a": TableConfig(capture=Capture.CHANGE_LOG)}})
+    hashed = source.model_copy(update={"ddl": DdlConfig(sql=CommandText.HASH)})
     for config, what, found in (
         (hashed, "DDL capture", "[ddl] sql says hash, and what `cdc init` put on the source keep"),
         (moved, "table public.a", "is captured in another way than [source] capture or [table] says"),
@@ -136,7 +137,7 @@ def test_a_trigger_of_the_change_log_that_is_not_as_asked_for_is_told_by_name(
         _tells(config, "table public.a", found, "run `cdc init`, then `cdc repair`")
         assert change_log.recheck(conn, config) == ("public.a",)  # so does a drain
         assert _told(config) == set()
-    by_statement = config.model_copy(update={"table": {"public.a": TableConfig(triggers="statement")}})
+    by_statement = config.model_copy(update={"table": {"public.a": TableConfig(triggers=Triggers.STATEMENT)}})
     _tells(by_statement, "table public.a", "trigger !cdc_row is not asked for", "run `cdc init`")
     install.install(conn, by_statement)
     assert _told(by_statement) == set()

@@ -21,6 +21,7 @@ from toolkit.capture import initialise, slot_drain
 from toolkit.demo.scratch_server import open_scratch
 from toolkit.demo.server import EmbeddedServer
 from toolkit.history import ddl_lint, effects, versions
+from toolkit.history.effects import EffectClass
 from toolkit.lake.ledger import Ledger
 from toolkit.source import catalog, install, slot
 from toolkit.source.connection import Connection, connect
@@ -409,9 +410,9 @@ def test_each_ddl_has_its_class(world: World, plain_lake: Config) -> None:
     }
     world.sql(*classes)
     slot_drain.drain(config)
-    told: dict[str | None, str] = {}
+    told: dict[str | None, EffectClass] = {}
     for event in versions.events(Ledger(config)):
-        told[event.sql] = effects.worst([event.effect, told.get(event.sql, effects.NONE)])
+        told[event.sql] = effects.worst([event.effect, told.get(event.sql, EffectClass.NONE)])
     assert {sql: kind for sql, kind in told.items() if sql in classes} == classes
 
 

@@ -11,6 +11,7 @@ from tests.trap_world import PAIR, World
 from toolkit.source import catalog, preflight
 from toolkit.source.connection import connect
 from toolkit.values.config import SourceConfig, TableConfig
+from toolkit.values.modes import Capture
 from toolkit.values.names import postgres_regex
 
 pytestmark = pytest.mark.postgres
@@ -58,7 +59,7 @@ def test_one_line_captures_tables_and_schemas_of_the_future_but_those_left_out(w
 
 def test_a_table_that_could_not_be_added_is_listed_and_its_transaction_goes_on(world: World) -> None:
     world.sql(*PAIR)
-    world.config = world.config.model_copy(update={"table": {"public.shape": TableConfig(capture="schema")}})
+    world.config = world.config.model_copy(update={"table": {"public.shape": TableConfig(capture=Capture.SCHEMA)}})
     log = world.start(**_ALL)
     with psycopg.connect(world.config.source.conninfo) as other:
         other.execute("create table first (id int primary key)")  # and holds the publication

@@ -37,6 +37,8 @@ from toolkit.values import config as configuration
 from toolkit.values.config import Config, LimitsConfig, LogConfig, NotifyConfig
 from toolkit.values.errors import BuildFailed, JavaMissing
 from toolkit.values.lsn import Lsn
+from toolkit.values.modes import LogFormat
+from toolkit.values.outcome import CheckStatus
 
 __all__ = ["plain_lake"]
 pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("pg", ["pg16"], indirect=True)]
@@ -233,7 +235,9 @@ def _no_java(night: Night) -> None:
 
 
 def _red_table(night: Night) -> None:
-    wrong = TableCheck("public.a", 1, "different", reason="1 row modified", remedy="cdc repair public.a --differing")
+    wrong = TableCheck(
+        "public.a", 1, CheckStatus.DIFFERENT, reason="1 row modified", remedy="cdc repair public.a --differing"
+    )
     night.patch.setattr(Toolkit, "check", lambda *_, **__: CheckReport(Lsn(1), (wrong,)))
 
 
@@ -284,7 +288,7 @@ def night(source: Config, plain_lake: Config, pg: EmbeddedServer, monkeypatch: p
     config = source.model_copy(
         update={
             "root": plain_lake.root,
-            "log": LogConfig(format="json"),
+            "log": LogConfig(format=LogFormat.JSON),
             "notify": NotifyConfig(command=(sys.executable, "-c", script)),
         }
     )

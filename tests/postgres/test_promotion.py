@@ -19,6 +19,7 @@ from toolkit.source import connection, install, slot
 from toolkit.source import ticks as tick
 from toolkit.values.config import CheckConfig, Config, SourceConfig
 from toolkit.values.errors import HistoryDiverged, SlotError, SourceUnavailable
+from toolkit.values.modes import Capture, LogDrain
 
 __all__ = ["plain_lake"]
 pytestmark = [pytest.mark.postgres, pytest.mark.wide]
@@ -34,7 +35,7 @@ def test_trap_027_a_promoted_standby_is_another_history(plain_lake: Config, majo
         fresh_database(primary) as other,
     ):
         by_slot = _captured(plain_lake.root / "slot", SourceConfig(conninfo=one, slot="cdc_s"))
-        ticks = SourceConfig(conninfo=other, slot="cdc_t", capture="change_log", change_log_drain="tick")
+        ticks = SourceConfig(conninfo=other, slot="cdc_t", capture=Capture.CHANGE_LOG, change_log_drain=LogDrain.TICK)
         by_tick = _captured(plain_lake.root / "tick", ticks)
         with standby_of(primary) as standby:
             _drained(by_slot, by_tick, 2)
@@ -88,7 +89,7 @@ def test_a_tick_is_of_one_server_and_that_is_the_primary() -> None:
         here, there = (conninfo_to_dict(conninfo) for conninfo in (one, standby.conninfo()))
         both = {key: f"{here[key]},{there[key]}" for key in ("host", "port")}
         balanced = make_conninfo(one, **both, load_balance_hosts="random")
-        source = SourceConfig(conninfo=one, slot="cdc_t", capture="change_log", change_log_drain="tick")
+        source = SourceConfig(conninfo=one, slot="cdc_t", capture=Capture.CHANGE_LOG, change_log_drain=LogDrain.TICK)
         config = Config(source=source, check=CheckConfig(cut_seconds=20.0))
         sql(config, "create table public.a (id int primary key, x text)")
         with connection.connect(config) as conn:

@@ -17,6 +17,7 @@ from toolkit.source import catalog, install, preflight, slot
 from toolkit.source.connection import connect
 from toolkit.values.config import TableConfig
 from toolkit.values.errors import HistoryDiverged, PreflightFailed, UnreadableChange
+from toolkit.values.modes import Capture
 
 pytestmark = pytest.mark.postgres
 
@@ -394,7 +395,7 @@ def test_ddl_of_any_of_the_publications_is_heard(world: World) -> None:
 
 def test_the_change_log_and_a_publication_of_others_would_both_bring_a_row(world: World) -> None:
     world.sql(*PAIR, "create publication ops for table t")
-    logged = world.config.model_copy(update={"table": {"public.t": TableConfig(capture="change_log")}})
+    logged = world.config.model_copy(update={"table": {"public.t": TableConfig(capture=Capture.CHANGE_LOG)}})
     config = logged.model_copy(update={"source": logged.source.model_copy(update={"publication": ("cdc", "ops")})})
     with connect(config) as conn:
         preflight.require(conn, logged)

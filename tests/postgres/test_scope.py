@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Literal
 
 import psycopg
 import pytest
@@ -15,6 +14,7 @@ from toolkit.source.connection import connect
 from toolkit.values import config as configuration
 from toolkit.values.config import DdlConfig, TableConfig
 from toolkit.values.errors import ConfigError, PreflightFailed
+from toolkit.values.modes import Capture, CommandText
 
 pytestmark = pytest.mark.postgres
 
@@ -73,7 +73,7 @@ def test_a_publication_of_others_must_be_there_and_whole(world: World) -> None:
         assert any("does not publish delete, truncate, update" in f for f in found)
         assert any("bag: has no replica identity" in f for f in found)
         world.sql("alter publication theirs set (publish = 'insert, update, delete, truncate')", "drop table bag")
-        logged = config.model_copy(update={"table": {"public.t": TableConfig(capture="change_log")}})
+        logged = config.model_copy(update={"table": {"public.t": TableConfig(capture=Capture.CHANGE_LOG)}})
         assert any('scope: is "published"' in str(f) for f in preflight.preflight(conn, logged))
         preflight.require(conn, config)
 
@@ -93,7 +93,7 @@ def test_partitions_come_with_their_root_in_the_publication_of_others(world: Wor
 
 
 def test_schema_history_without_rows(world: World) -> None:
-    table = {"public.audit*": TableConfig(capture="schema")}
+    table = {"public.audit*": TableConfig(capture=Capture.SCHEMA)}
     world.config = world.config.model_copy(update={"table": table})
     log = world.start(*PAIR, "create table audit (at timestamptz, what text)", "insert into audit values (now(), 'x')")
     assert preflight.preflight(log.conn, world.config) == ()  # no identity is asked of it
@@ -120,7 +120,9 @@ def test_schema_history_without_rows(world: World) -> None:
 
 def test_rows_are_no_longer_wanted_of_a_captured_table(world: World) -> None:
     log = world.start(*PAIR, "create table other (id int primary key)")
-    log.config = world.config = world.config.model_copy(update={"table": {"public.t": TableConfig(capture="schema")}})
+    log.config = world.config = world.config.model_copy(
+        update={"table": {"public.t": TableConfig(capture=Capture.SCHEMA)}}
+    )
     assert any("captured all the same" in str(f) for f in preflight.preflight(log.conn, world.config))
     assert change_log.moving(log.conn, world.config) == ()
     install.install(log.conn, world.config)
@@ -141,7 +143,7 @@ def test_rows_are_no_longer_wanted_of_a_captured_table(world: World) -> None:
 def test_schema_only_cannot_be_kept_in_a_schema_that_is_published_whole(world: World) -> None:
     world.sql(*PAIR)
     source = world.config.source.model_copy(update={"new_tables": "publish"})
-    table = {"public.t": TableConfig(capture="schema")}
+    table = {"public.t": TableConfig(capture=Capture.SCHEMA)}
     with connect(world.config) as conn, pytest.raises(ConfigError, match='capture = "schema", which cannot be kept'):
         install.install(conn, world.config.model_copy(update={"source": source, "table": table}))
 
@@ -183,8 +185,8 @@ def test_a_scope_that_could_hide_something_is_refused(tmp_path: Path, text: str,
         configuration.load(str(file))
 
 
-@pytest.mark.parametrize("kept", ["keep", "hash", "none"])
-def test_the_text_of_commands_is_kept_hashed_or_left_out(world: World, kept: Literal["keep", "hash", "none"]) -> None:
+@pytest.mark.parametrize("kept", CommandText)
+def test_the_text_of_commands_is_kept_hashed_or_left_out(world: World, kept: CommandText) -> None:
     world.config = world.config.model_copy(update={"ddl": DdlConfig(sql=kept)})
     log = world.start("create table t (id int primary key, n int)", "insert into t values (1, 5)")
     secret = "alter table t add column v text /* s3cret */"

@@ -19,6 +19,7 @@ from toolkit.rawlog.states import table_states
 from toolkit.source import ddl_switch, install
 from toolkit.values.config import Config, DdlConfig
 from toolkit.values.errors import ConfigError
+from toolkit.values.modes import CommandText
 
 pytestmark = pytest.mark.postgres
 
@@ -230,7 +231,7 @@ def test_doctor_tells_how_capture_stands(world: World) -> None:
     assert "DDL is not heard" in world.findings()
     install.install(log.conn, world.config)
     assert "DDL" not in world.findings()
-    other = DdlConfig(ignore=("REINDEX",), sql="hash")
+    other = DdlConfig(ignore=("REINDEX",), sql=CommandText.HASH)
     world.config = world.config.model_copy(update={"ddl": other})
     assert "[ddl] ignore says REINDEX, and what `cdc init` put on the source nothing" in world.findings()
     assert "[ddl] sql says hash, and what `cdc init` put on the source keep" in world.findings()

@@ -22,6 +22,7 @@ from toolkit.values import config as configuration
 from toolkit.values.config import Config
 from toolkit.values.errors import UnreadableChange
 from toolkit.values.lsn import Lsn
+from toolkit.values.modes import Capture
 
 __all__ = ["plain_lake"]
 pytestmark = [pytest.mark.postgres, pytest.mark.long, pytest.mark.parametrize("pg", ["pg18"], indirect=True)]
@@ -54,7 +55,7 @@ def test_trap_030_a_value_too_large_for_its_text(config: Config) -> None:
     )
     initialise.init(config)
     sql(config, "insert into public.other values (1)", _POISON, "insert into public.other values (2)")
-    if config.source.capture == "slot":
+    if config.source.capture == Capture.SLOT:
         last = Ledger(config).last()
         with pytest.raises(
             UnreadableChange, match=r"invalid memory alloc request size \d+ at [0-9A-F]+/[0-9A-F]+: .*too large"
@@ -100,7 +101,7 @@ def test_trap_031_a_huge_transaction_in_bounded_memory(config: Config) -> None:
 
 def test_a_server_without_room_is_read_in_smaller_steps(config: Config) -> None:
     """Below temp_file_limit of the runner's role a drain goes on by itself, by streaming one transaction above it."""
-    if config.source.capture != "slot":
+    if config.source.capture != Capture.SLOT:
         pytest.skip("ticks are not decoded")
     sql(config, "create table public.t (id int primary key, a text)")
     initialise.init(config)
@@ -116,7 +117,7 @@ def test_a_server_without_room_is_read_in_smaller_steps(config: Config) -> None:
 
 def test_messages_of_any_role_cost_a_count_and_a_hash(config: Config) -> None:
     """Of 200 MB, 2,000 of 60 kB, with our prefix too, and a prefix of 50 MB: none of it gets to the lake."""
-    if config.source.capture != "slot":
+    if config.source.capture != Capture.SLOT:
         pytest.skip("ticks read no logical messages")
     sql(config, "create table public.t (id int primary key)")
     initialise.init(config)

@@ -21,6 +21,7 @@ from toolkit.source import exact_cut
 from toolkit.source.connection import connect
 from toolkit.values.config import CheckConfig, Config, SourceConfig
 from toolkit.values.lsn import Lsn
+from toolkit.values.modes import Capture, LogDrain
 from toolkit.values.visibility import Visibility, full_xid
 
 __all__ = ["plain_lake"]
@@ -67,7 +68,7 @@ def test_tables_of_another_half_of_the_ids(plain_lake: Config, major: int, start
         fresh_database(server) as other,
     ):
         by_slot = _source(plain_lake.root / "slot", SourceConfig(conninfo=one, slot="cdc_s"))
-        ticks = SourceConfig(conninfo=other, slot="cdc_t", capture="change_log", change_log_drain="tick")
+        ticks = SourceConfig(conninfo=other, slot="cdc_t", capture=Capture.CHANGE_LOG, change_log_drain=LogDrain.TICK)
         by_tick = _source(plain_lake.root / "tick", ticks)
         _move(server, start)
         for config in (by_slot, by_tick):
@@ -139,7 +140,9 @@ def test_an_old_row_that_is_deleted_is_not_taken_for_one_of_its_transaction(plai
     """By its 32 bits, a row of more than 2^31 ids ago came after the transaction that deletes it."""
     major = 16
     with EmbeddedServer(None, major, bindir=programs(major)) as server, fresh_database(server) as conninfo:
-        source = SourceConfig(conninfo=conninfo, slot="cdc_t", capture="change_log", change_log_drain="tick")
+        source = SourceConfig(
+            conninfo=conninfo, slot="cdc_t", capture=Capture.CHANGE_LOG, change_log_drain=LogDrain.TICK
+        )
         config = _source(plain_lake.root / "tick", source)
         _move(server, 2**31 + 2000)
         initialise.init(config)

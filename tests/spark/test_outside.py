@@ -23,6 +23,7 @@ from toolkit.rawlog.batch import BatchRecord, SourceIdentity
 from toolkit.values.config import Config
 from toolkit.values.errors import LakeError, NotProven
 from toolkit.values.lsn import Lsn
+from toolkit.values.outcome import CheckStatus
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,7 +64,7 @@ def _logged(config: Config) -> None:
 def _publish(config: Config, lsn: int) -> None:
     """Publish the table as a check does that found it identical."""
     made = reads.snapshot_id(config, "current.public__t")
-    result = TableCheck("public.t", 16401, "identical", 1, 1, 0, 0, 0, snapshot_id=made)
+    result = TableCheck("public.t", 16401, CheckStatus.IDENTICAL, 1, 1, 0, 0, 0, snapshot_id=made)
     published.publish(config, CheckReport(Lsn(lsn), (result,), batch_id=1))
 
 

@@ -20,6 +20,7 @@ from toolkit.source import catalog, install, peek
 from toolkit.source.connection import connect
 from toolkit.values.config import Config, SourceConfig
 from toolkit.values.lsn import Lsn
+from toolkit.values.modes import NewTables
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -116,7 +117,7 @@ def record(major: int) -> None:
     with tempfile.TemporaryDirectory() as folder, EmbeddedServer(major=major) as server:
         config = Config(
             root=Path(folder),
-            source=SourceConfig(conninfo=server.conninfo(), tables=("public.*",), new_tables="publish"),
+            source=SourceConfig(conninfo=server.conninfo(), tables=("public.*",), new_tables=NewTables.PUBLISH),
         )
         user = psycopg.connect(server.conninfo(), autocommit=True)
         user.execute(BEFORE)

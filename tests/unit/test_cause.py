@@ -17,6 +17,7 @@ from toolkit.quality.cause import Account, _cause, remedy
 from toolkit.quality.differing_rows import FEW
 from toolkit.quality.report import Cause, Sample, TableCheck
 from toolkit.values.lsn import Lsn
+from toolkit.values.outcome import CauseKind, CheckStatus, RowClass
 from toolkit.values.row_line import Comparison, comparison
 from toolkit.values.table import TableVersion
 from toolkit.values.visibility import Visibility, full_xid
@@ -46,7 +47,7 @@ def _kind(
 ) -> str:
     row = source or lake or ()
     name = tuple(row[i] for i in plan.key) if plan.key else row
-    kind: Any = "modified" if source and lake else "removed" if source else "added"
+    kind = RowClass.MODIFIED if source and lake else RowClass.REMOVED if source else RowClass.ADDED
     sample = Sample(kind, tuple((str(i), cell) for i, cell in enumerate(name)), (), copies, source, lake)
     now = [] if lake is None else [lake]
     if copies is not None:
@@ -99,17 +100,19 @@ def test_a_row_that_was_right_at_the_build_was_tampered_with() -> None:
 
 
 def test_what_heals_a_table_is_the_rows_that_differ_or_all_of_it() -> None:
-    lost = Sample("removed", (), cause=Cause("capture", "", "this one", None))
-    built = replace(lost, cause=Cause("build", "", "this one", None))
+    lost = Sample(RowClass.REMOVED, (), cause=Cause(CauseKind.CAPTURE, "", "this one", None))
+    built = replace(lost, cause=Cause(CauseKind.BUILD, "", "this one", None))
 
     def told(plan: Comparison, *samples: Sample, rows: int = 2) -> str | None:
-        return remedy(plan, TableCheck("public.t", 1, "different", modified=0, added=0, removed=rows, samples=samples))
+        return remedy(
+            plan, TableCheck("public.t", 1, CheckStatus.DIFFERENT, modified=0, added=0, removed=rows, samples=samples)
+        )
 
     assert told(KEYED, built, lost) == "cdc repair public.t --differing"  # which builds it again as well
     assert told(KEYED, lost, rows=FEW + 1) == told(BAG, lost) == "cdc repair public.t"
     assert told(KEYED, built, built) == "this one"
-    assert told(KEYED, Sample("removed", ())) is None
-    sample = Sample("removed", (("id", "it's \n"), ("k", "2")), source=("it's \n", "2", "b"))
+    assert told(KEYED, Sample(RowClass.REMOVED, ())) is None
+    sample = Sample(RowClass.REMOVED, (("id", "it's \n"), ("k", "2")), source=("it's \n", "2", "b"))
     one = _cause(KEYED, ("it's \n",), sample, Account(KEYED, []), [])
     assert shlex.split(one.remedy)[3:] == ["--rows", json.dumps({"id": "it's \n", "k": "2"})]
 

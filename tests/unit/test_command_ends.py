@@ -24,6 +24,7 @@ from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.values import resources
 from toolkit.values.errors import LakeError
 from toolkit.values.lsn import Lsn
+from toolkit.values.outcome import CheckStatus
 
 pytestmark = pytest.mark.unit
 
@@ -31,8 +32,8 @@ _BUILT = BuildResult(Lsn(100), 2, 3, "current", (), own_failed=("mine: no column
 _RED = CheckReport(
     Lsn(100),
     (
-        TableCheck("public.a", 1, "identical", rows=1),
-        TableCheck("public.b", 2, "different", reason="1 row modified", remedy="cdc build"),
+        TableCheck("public.a", 1, CheckStatus.IDENTICAL, rows=1),
+        TableCheck("public.b", 2, CheckStatus.DIFFERENT, reason="1 row modified", remedy="cdc build"),
     ),
 )
 _JSON = '[log]\nformat = "json"\n'

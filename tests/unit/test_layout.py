@@ -13,9 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.rawlog.event import Captured, Covers, Kind, Origin
-from toolkit.rawlog.states import State
-
 pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -335,16 +332,51 @@ def test_an_ordinal_elsewhere_is_found() -> None:
     assert not _own_ordinals("ordinal: int\npa.field('ordinal', pa.int64())\norder by commit_lsn, ordinal, sub")
 
 
+#: Rows of results and of the lake have these keys, and values have these attributes.
+ASKED = {"kind", "origin", "scope", "state", "event", "status", "proof", "class", "level", "capture", "triggers"} | {
+    "new_tables", "change_log_drain", "format", "effect", "last_check", "action",
+}  # fmt: skip
+
+
+def _members() -> dict[str, set[str]]:
+    """Give the values of every enumeration of the package, by its name."""
+    found = {}
+    for path in MODULES:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and {ast.unparse(base) for base in node.bases} & {"StrEnum", "_Word"}:
+                members = (
+                    n.value.value for n in node.body if isinstance(n, ast.Assign) and type(n.value) is ast.Constant
+                )
+                found[node.name] = {str(member) for member in members}
+    return found
+
+
+ENUMERATIONS = _members()
+WORDS = set().union(*ENUMERATIONS.values())
+
+
+def _asked(node: ast.expr) -> str | None:
+    """Give the name of what an expression reads: an attribute, a key, or a variable of that name."""
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        return str(node.slice.value)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get" and node.args:
+        return str(node.args[0].value) if isinstance(node.args[0], ast.Constant) else None
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else None
+
+
 def _spelled_out(text: str) -> list[str]:
-    """List comparisons that spell out a word of an enumeration instead of naming its member."""
-    words = {str(word) for words in (Kind, Origin, Covers, Captured, State) for word in words}
+    """List comparisons and arguments that spell out a word of an enumeration instead of naming its member."""
     found = []
     for node in ast.walk(ast.parse(text)):
-        sides = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
-        asked = {side.attr for side in sides if isinstance(side, ast.Attribute)}
-        texts = {leaf.value for side in sides for leaf in ast.walk(side) if isinstance(leaf, ast.Constant)}
-        if asked & {"kind", "origin", "scope", "state", "event"} and texts & words:
-            found.append(ast.unparse(node))
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            texts = {leaf.value for side in sides for leaf in ast.walk(side) if isinstance(leaf, ast.Constant)}
+            if ASKED & set(map(_asked, sides)) and texts & WORDS - set(map(_asked, sides)):
+                found.append(ast.unparse(node))
+        if isinstance(node, ast.keyword) and node.arg in ASKED:
+            leaves = [node.value.body, node.value.orelse] if isinstance(node.value, ast.IfExp) else [node.value]
+            if any(isinstance(leaf, ast.Constant) and leaf.value in WORDS for leaf in leaves):
+                found.append(f"{node.arg}={ast.unparse(node.value)}")
     return found
 
 
@@ -354,11 +386,17 @@ def test_words_that_decide_are_members_of_an_enumeration(path: Path) -> None:
 
 
 def test_a_word_spelled_out_is_found() -> None:
+    assert {"State", "CheckStatus", "RowClass", "CauseKind", "ProofKind", "EffectClass", "Unclassified"} | {
+        "UnhandledKind", "ChangeKind", "Level", "Capture", "BuildAction",
+    } <= ENUMERATIONS.keys()  # fmt: skip
     assert _spelled_out("if event.kind == 'gap': pass\nif s.state in ('ok', x): pass") == [
         "event.kind == 'gap'",
         "s.state in ('ok', x)",
     ]
-    assert _spelled_out("event.kind == Kind.GAP; side.kind == 'other'") == []
+    assert _spelled_out("row['status'] != 'identical'") and _spelled_out("row.get('status') != 'identical'")
+    assert _spelled_out("replace(r, status='stale')") and _spelled_out("f(proof='full' if x else y)")
+    assert _spelled_out("level == 'error'") and _spelled_out("table.capture != 'both'")
+    assert _spelled_out("event.kind == Kind.GAP; side.kind == 'other'; {'status': 'identical'}") == []
 
 
 def test_help_loads_nothing_heavy() -> None:

@@ -20,6 +20,7 @@ from toolkit.quality.report import CheckReport, Classes, TableCheck, as_text
 from toolkit.quality.row_classes import classify
 from toolkit.source import copytext
 from toolkit.values.lsn import Lsn
+from toolkit.values.outcome import CheckStatus
 from toolkit.values.row_line import (
     KEYS,
     BucketFigures,
@@ -215,7 +216,7 @@ def test_without_a_published_key_it_is_a_bag(change: dict[str, object]) -> None:
     assert plan.key == ()
 
 
-OK = TableCheck("public.a", 1, "identical", 3, 3, 0, 0, 0)
+OK = TableCheck("public.a", 1, CheckStatus.IDENTICAL, 3, 3, 0, 0, 0)
 
 
 @pytest.mark.parametrize("status", ["different", "stale", "not_taken"])
@@ -230,7 +231,9 @@ def test_nothing_compared_is_not_green() -> None:
 
 
 def test_text_and_json_say_the_same() -> None:
-    report = CheckReport(Lsn(8), (OK, TableCheck("public.b", 2, "stale", reason="gap", remedy="cdc repair public.b")))
+    report = CheckReport(
+        Lsn(8), (OK, TableCheck("public.b", 2, CheckStatus.STALE, reason="gap", remedy="cdc repair public.b"))
+    )
     data = json.loads(json.dumps(report.to_dict()))
     assert (data["lsn"], data["green"]) == ("0/8", False)
     assert data["tables"][1]["status"] == "stale"

@@ -9,6 +9,7 @@ import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,12 +35,21 @@ _FAILED = ("error", "fail", "runtime error")
 _PASSES = 3
 
 
+class BuildAction(StrEnum):
+    """What a run of dbt did with a model."""
+
+    REBUILD = "rebuild"
+    MERGE = "merge"
+    SKIP = "skip"
+    VIEW = "view"  # not a table of the toolkit
+
+
 @dataclass(frozen=True, slots=True)
 class ModelResult:
     """The result of one model."""
 
     name: str  # schema.alias
-    action: str  # rebuild | merge | skip | view
+    action: BuildAction
     reason: str
     seconds: float
 
@@ -104,7 +114,8 @@ def build(
     show = partial(plans.show, spark, ledger, as_of, relations)
     found = show()
     # dbt needs a second for the model of a quiet table, and finds nothing to do.
-    quiet = [ModelResult(name, "skip", "nothing new", 0.0) for name, model in found.items() if whole and model.quiet]
+    unchanged = [name for name, model in found.items() if whole and model.quiet]
+    quiet = [ModelResult(name, BuildAction.SKIP, "nothing new", 0.0) for name in unchanged]
     arguments += ["--exclude", *(model.name.replace(".", "__", 1) for model in quiet)] if quiet else []
     try:
         results, own_failed = _invoke(config, arguments, show, as_of=as_of)
@@ -113,7 +124,7 @@ def build(
             models_sync.sync(config)  # a plain `dbt run` must not find the models of that LSN
     models = tuple(_model(result) for result in results if result.node.resource_type == "model")
     if as_of is None:
-        replaced = [model.name.partition(".")[2] for model in models if model.action == "rebuild"]
+        replaced = [model.name.partition(".")[2] for model in models if model.action == BuildAction.REBUILD]
         schema_changes.describe(config, ledger, replaced)
         retired.retire(config, ledger)
     stale = _stale(config, ledger, as_of, select)
@@ -221,8 +232,8 @@ def _dbt(arguments: list[str]) -> tuple[BaseException | None, list[Any]]:
 def _model(result: Any) -> ModelResult:
     schema, name = result.node.schema, result.node.alias
     header = re.match(r"\s*-- cdc (\{.*\})", result.node.compiled_code or "")
-    said = json.loads(header[1]) if header else {"action": "view", "reason": ""}
-    return ModelResult(f"{schema}.{name}", said["action"], said["reason"], round(result.execution_time, 3))
+    said = json.loads(header[1]) if header else {"action": BuildAction.VIEW, "reason": ""}
+    return ModelResult(f"{schema}.{name}", BuildAction(said["action"]), said["reason"], round(result.execution_time, 3))
 
 
 def _message(exception: BaseException | None, results: list[Any]) -> str:

@@ -27,6 +27,7 @@ from toolkit.cli.interrupt import Interrupt
 from toolkit.cli.output import plain
 from toolkit.values.errors import CdcError, LeaseHeld
 from toolkit.values.lsn import Lsn, parse_moment
+from toolkit.values.modes import LogFormat, LogLevel
 from toolkit.values.names import in_one_line, visible
 
 if TYPE_CHECKING:
@@ -70,8 +71,8 @@ class Context:
         from toolkit.values import config, log_setup, progress
 
         found = config.load(self.config_path)
-        as_json = self.output_format == "json" or found.log.format == "json"
-        log_setup.configure(verbose=self.verbose or found.log.level == "info", as_json=as_json)
+        as_json = self.output_format == "json" or found.log.format == LogFormat.JSON
+        log_setup.configure(verbose=self.verbose or found.log.level == LogLevel.INFO, as_json=as_json)
         if as_json:
             progress.show_on(None)
         return found

@@ -10,6 +10,7 @@ import click
 
 from toolkit.cli.frame import LSN, MOMENT, RED, Context, command, main
 from toolkit.cli.output import plain
+from toolkit.values.outcome import Level
 
 if TYPE_CHECKING:
     from toolkit.build.dbt_run import BuildResult
@@ -270,7 +271,7 @@ def doctor(ctx: Context) -> int:
     found = ctx.toolkit.doctor()
     rows = [{"level": d.level, "what": d.what, "found": d.found, "remedy": d.remedy} for d in found]
     ctx.output.table(rows, ["level", "what", "found", "remedy"])
-    return int(any(d.level == "error" for d in found))
+    return int(any(d.level == Level.ERROR for d in found))
 
 
 @main.group()

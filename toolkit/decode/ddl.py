@@ -18,6 +18,7 @@ from typing import Any
 from toolkit.decode.rewrite import Rewrite, read_rewrites
 from toolkit.rawlog.event import Captured
 from toolkit.values.lsn import Lsn
+from toolkit.values.modes import Capture
 from toolkit.values.sql_script import statements
 from toolkit.values.table import OPERATIONS, Column, SchemaVersion, TableVersion
 from toolkit.values.visibility import Visibility
@@ -277,7 +278,7 @@ def classify(
         return
     if old.published != new.published:
         yield new.relid, "joined the publication" if new.published else "left the publication"
-    elif (old.capture == "change_log") != (new.capture == "change_log"):
+    elif (old.capture == Capture.CHANGE_LOG) != (new.capture == Capture.CHANGE_LOG):
         # A transaction that was open at that time may be captured both ways, or not at all.
         yield new.relid, f"its capture moved from {old.capture} to {new.capture}"
     if old.persistence != new.persistence:

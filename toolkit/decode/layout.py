@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from toolkit.decode.messages import Relation
 from toolkit.decode.task import Binding
 from toolkit.rawlog.event import Kind
+from toolkit.values.modes import Capture
 from toolkit.values.table import SchemaVersion, TableVersion
 
 #: Name and columns, in attnum order, of the change log on the source.
@@ -43,7 +44,7 @@ def log_binding(index: int, message: Relation) -> Binding:
 
 def logs(table: TableVersion) -> bool:
     """Say whether the change log may have rows of a table. A new partition has the row trigger of its root at first."""
-    return table.capture != "slot" or not table.published
+    return table.capture != Capture.SLOT or not table.published
 
 
 def logged_layout(start: int, version: SchemaVersion) -> Binding:
@@ -51,7 +52,7 @@ def logged_layout(start: int, version: SchemaVersion) -> Binding:
     table = version.table
     absent = tuple(c.attnum for c in table.columns if not c.published)
     attnums = tuple(c.attnum for c in table.columns)
-    kind = Kind.LOGGED if table.capture == "both" else Kind.ROW
+    kind = Kind.LOGGED if table.capture == Capture.BOTH else Kind.ROW
     return Binding(start, table.relid, attnums, table.width, version.schema_id, absent, kind)
 
 

@@ -26,6 +26,7 @@ from toolkit.values.config import Config, load
 from toolkit.values.errors import CdcError, ConfigError, NotProven
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import lake_columns, lake_table, quote_spark
+from toolkit.values.outcome import CheckStatus
 
 if TYPE_CHECKING:
     from toolkit.demo.server import EmbeddedServer
@@ -59,8 +60,9 @@ class DemoReport:
     @property
     def proven(self) -> bool:
         """Whether the demo had the expected results."""
-        told = [check["status"] for check in self.checks]
-        return self.fault_found and self.healed and self.as_of_equal and told == ["identical", "different", "identical"]
+        found = [check["status"] for check in self.checks]
+        expected = [CheckStatus.IDENTICAL, CheckStatus.DIFFERENT, CheckStatus.IDENTICAL]
+        return self.fault_found and self.healed and self.as_of_equal and found == expected
 
 
 def run(directory: Path | None = None, major: int = 16, echo: Echo = print) -> int:
@@ -206,7 +208,7 @@ class _Demo:
 
         found = parity.check(self.config, drain=slot_drain.drain, build=dbt_run.build)
         statuses = {t.status for t in found.tables}
-        status = "identical" if found.green else next(s for s in ("different", "stale", "not_taken") if s in statuses)
+        status = next(s for s in CheckStatus if s in statuses and (found.green or s != CheckStatus.IDENTICAL))
         rows = sum(t.rows or 0 for t in found.tables)
         self.report.checks.append({"lsn": str(found.lsn) if found.lsn else None, "status": status, "rows": rows})
         return found
@@ -216,7 +218,7 @@ class _Demo:
         if found.green:
             rows = sum(t.rows or 0 for t in found.tables)
             return f"identical, {rows:,} rows of {len(found.tables)} tables at {found.lsn}"
-        red = [t for t in found.tables if t.status != "identical"]
+        red = [t for t in found.tables if t.status != CheckStatus.IDENTICAL]
         return "; ".join(f"{t.table} {t.status}" + (f" ({t.reason})" if t.reason else "") for t in red)
 
     def _fault_and_heal(self) -> None:
@@ -373,7 +375,7 @@ def _wait_for(traffic: workload.Load, committed: int) -> None:
 
 def _names_fault(found: CheckReport, key: int) -> bool:
     """Whether the report names table, key and column of the fault, and nothing else."""
-    red = [t for t in found.tables if t.status != "identical"]
+    red = [t for t in found.tables if t.status != CheckStatus.IDENTICAL]
     if [t.table for t in red] != [f"public.{_FAULT_TABLE}"] or red[0].modified != 1 or red[0].added or red[0].removed:
         return False
     sample = red[0].samples[0]

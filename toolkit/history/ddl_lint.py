@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from toolkit.build.schema_changes import step
 from toolkit.decode import ddl
 from toolkit.decode.rewrite import Rewrite
 from toolkit.history import effects
-from toolkit.history.versions import changes
+from toolkit.history.effects import EffectClass
+from toolkit.history.versions import ChangeKind, changes
 from toolkit.rawlog import states
 from toolkit.rawlog.event import Captured
 from toolkit.values.names import command
@@ -26,20 +28,27 @@ if TYPE_CHECKING:
     from toolkit.values.config import Config
 
 
+class Unclassified(StrEnum):
+    """Why a statement has no class of effect."""
+
+    FAILS = "fails"
+    REFUSED = "refused"  # not DDL, so it was not run
+    SKIPPED = "skipped"  # transaction control
+    DIFFERS = "differs"  # only at line 0: the scratch database is not like the source, so the answer may be wrong there
+
+
 @dataclass(frozen=True, slots=True)
 class Effect:
     """What one statement does to one captured table (`table` None: to none).
 
-    `effect` is a class of `toolkit.history.effects`, or one of: fails; refused (not DDL, so it was not run); skipped
-    (transaction control); differs (only at line 0: the scratch database differs from the source, so the answer may not
-    hold on the source). For the class silent, the table becomes stale and `remedy` repairs it.
+    A table with the class `SILENT` becomes stale, and `remedy` repairs it.
     """
 
     line: int
     sql: str
     tag: str
     table: str | None
-    effect: str
+    effect: EffectClass | Unclassified
     detail: str
     breaks: str | None = None  # what stops working at the source itself after the statement
     remedy: str | None = None
@@ -47,7 +56,8 @@ class Effect:
     @property
     def red(self) -> bool:
         """Whether the script should be examined before it is run."""
-        return self.effect in (effects.SILENT, "fails", "refused", "differs") or self.breaks is not None
+        worst = (EffectClass.SILENT, Unclassified.FAILS, Unclassified.REFUSED, Unclassified.DIFFERS)
+        return self.effect in worst or self.breaks is not None
 
 
 def lint(config: Config, script: str, *, conninfo: str) -> tuple[Effect, ...]:
@@ -77,7 +87,7 @@ def differences(source: Iterable[TableVersion], copy: Iterable[TableVersion], co
     remedy = "check this table on the source by hand"
 
     def effect(table: TableVersion, detail: str) -> Effect:
-        return Effect(0, "", "", table.identifier, "differs", detail, remedy=remedy)
+        return Effect(0, "", "", table.identifier, Unclassified.DIFFERS, detail, remedy=remedy)
 
     here = tuple(source)
     there = {t.identifier: t for t in copy}
@@ -88,7 +98,7 @@ def differences(source: Iterable[TableVersion], copy: Iterable[TableVersion], co
             yield effect(table, "the scratch database has no such table")
         elif table.columns or table.published:  # otherwise capture is not installed, and only names are known
             apart = changes(table, _numbered(found, table, relids))
-            if told := "; ".join(str(change) for change in apart if change.kind != "comment"):
+            if told := "; ".join(str(change) for change in apart if change.kind != ChangeKind.COMMENT):
                 yield effect(table, f"from the source to the scratch database: {told}")
     for table in there.values():
         if table.published and config.source.asks_for(table.schema, table.name):
@@ -120,21 +130,21 @@ def of(config: Config, tried: Tried, captured: Collection[str]) -> Iterator[Effe
     """Give the effects of one statement. `captured`: names that captured tables have or had."""
     statement = tried.statement
 
-    def effect(table: TableVersion | None, kind: str, detail: str, **more: str | None) -> Effect:
+    def effect(table: TableVersion | None, kind: EffectClass | Unclassified, detail: str, **more: str | None) -> Effect:
         name = table.identifier if table else None
         return Effect(statement.line, statement.text, tried.tag, name, kind, detail, **more)
 
     if statement.kind is Kind.CONTROL:
-        yield effect(None, "skipped", "transaction control: the script is tried as one transaction")
+        yield effect(None, Unclassified.SKIPPED, "transaction control: the script is tried as one transaction")
         return
     if statement.kind is Kind.ROWS:
-        yield effect(None, effects.EXACT, "row events; not run")
+        yield effect(None, EffectClass.EXACT, "row events; not run")
         return
     if statement.kind is Kind.OTHER:
-        yield effect(None, "refused", f"{tried.tag} is not DDL and was not run: what it does is not known")
+        yield effect(None, Unclassified.REFUSED, f"{tried.tag} is not DDL and was not run: what it does is not known")
         return
     if tried.failure is not None:
-        yield effect(None, "fails", tried.failure)
+        yield effect(None, Unclassified.FAILS, tried.failure)
         return
     before, after = tried.before, tried.after
     silent = dict(_silent(tried))
@@ -149,17 +159,17 @@ def of(config: Config, tried: Tried, captured: Collection[str]) -> Iterator[Effe
         detail = _detail(tried, old, new)
         breaks = _breaks(tried, relid)
         emptied = shown.published and _emptied(tried, relid)
-        kind = effects.EXACT if emptied else effects.effect(old, new, silent=relid in silent)
+        kind = EffectClass.EXACT if emptied else effects.effect(old, new, silent=relid in silent)
         if new and new.identifier in captured and effects.takes_over(config, old, new, after.tables):
             told = "; ".join(([detail] if detail else []) + [states.UNDER_ITS_NAME])
-            yield effect(new, effects.SILENT, told, breaks=breaks, remedy=states.way_back(config, new))
-        elif kind == effects.SILENT:
+            yield effect(new, EffectClass.SILENT, told, breaks=breaks, remedy=states.way_back(config, new))
+        elif kind == EffectClass.SILENT:
             told = "; ".join((*([detail] if detail else []), *silent[relid]))
             yield effect(shown, kind, told, breaks=breaks, remedy=command("repair", shown.identifier))
         else:
             yield effect(shown, kind, f"{detail}{_destination(old, new)}", breaks=breaks)
     if not found:
-        yield effect(None, effects.NONE, "nothing that is captured changes")
+        yield effect(None, EffectClass.NONE, "nothing that is captured changes")
 
 
 def _silent(tried: Tried) -> Iterator[tuple[int, list[str]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from toolkit.rawlog import order
@@ -14,32 +15,37 @@ if TYPE_CHECKING:
     from toolkit.lake.ledger import Ledger
     from toolkit.values.config import Config
 
-SILENT = "silent"  # values change without a row event: the table is stale and must be copied again
-BY_RULE = "applied by rule"  # the DDL event says how to show older rows: a default, a label, a wider type
-EXACT = "exact"  # the shape, name or key changes, or the table comes or goes; rows stay as they came
-HISTORY = "history only"  # only the declaration changes, or rows of the table are not captured
-NONE = "no effect"
 
-_WORST_FIRST = (SILENT, BY_RULE, EXACT, HISTORY, NONE)
+class EffectClass(StrEnum):
+    """What a change means for the rows of a table. The worst class comes first."""
+
+    SILENT = "silent"  # values change without a row event: the table is stale and must be copied again
+    BY_RULE = "applied by rule"  # the DDL event says how to show older rows: a default, a label, a wider type
+    EXACT = "exact"  # the shape, name or key changes, or the table comes or goes; rows stay as they were captured
+    HISTORY = "history only"  # only the declaration changes, or rows of the table are not captured
+    NONE = "no effect"
 
 
-def effect(old: TableVersion | None, new: TableVersion | None, *, silent: bool) -> str:
+_WORST_FIRST = tuple(EffectClass)
+
+
+def effect(old: TableVersion | None, new: TableVersion | None, *, silent: bool) -> EffectClass:
     """Give the class of a change from one version of a table to the next; None: the table does not exist.
 
     Args:
         silent: the rules of the drain found that the log does not show what happened to the rows.
     """
     if not any(table is not None and table.published for table in (old, new)):
-        return NONE if old == new else HISTORY
+        return EffectClass.NONE if old == new else EffectClass.HISTORY
     if silent and new is not None:
-        return SILENT
+        return EffectClass.SILENT
     if old == new:
-        return NONE
+        return EffectClass.NONE
     if old is None or new is None:
-        return EXACT
+        return EffectClass.EXACT
     if any(_ruled(column, new) for column in old.columns) or _filled(old, new):
-        return BY_RULE
-    return HISTORY if _shown(old) == _shown(new) else EXACT
+        return EffectClass.BY_RULE
+    return EffectClass.HISTORY if _shown(old) == _shown(new) else EffectClass.EXACT
 
 
 def takes_over(config: Config, old: TableVersion | None, new: TableVersion, others: Mapping[int, TableVersion]) -> bool:
@@ -47,18 +53,18 @@ def takes_over(config: Config, old: TableVersion | None, new: TableVersion, othe
     return (old is None or old.identifier != new.identifier) and left_out(config, new, others)
 
 
-def worst(effects: Iterable[str]) -> str:
+def worst(classes: Iterable[EffectClass]) -> EffectClass:
     """Give the worst class of several changes."""
-    return min(effects, key=_WORST_FIRST.index, default=NONE)
+    return min(classes, key=_WORST_FIRST.index, default=EffectClass.NONE)
 
 
-def by_position(ledger: Ledger) -> Mapping[tuple[int, int, int], str]:
+def by_position(ledger: Ledger) -> Mapping[tuple[int, int, int], EffectClass]:
     """Give the classes of all changes in the log, by commit LSN, ordinal and relid. Copies are not changes."""
-    found: dict[tuple[int, int, int], str] = {}
+    found: dict[tuple[int, int, int], EffectClass] = {}
     late: set[tuple[Lsn, int]] = set()  # changes that were found late, by their known end
     for gap in ledger.gaps():
         if gap.relid is not None and not order.is_copy_gap(gap):
-            found[int(gap.commit_lsn), gap.ordinal, gap.relid] = SILENT
+            found[int(gap.commit_lsn), gap.ordinal, gap.relid] = EffectClass.SILENT
             if gap.payload.until is not None:
                 late.add((gap.payload.until, gap.relid))
     before: dict[tuple[int, int], SchemaVersion] = {}
@@ -77,7 +83,7 @@ def by_position(ledger: Ledger) -> Mapping[tuple[int, int, int], str]:
         if now is not None and not now.published and (version.generation, now.identifier) in names:
             others = {r: v.table for (generation, r), v in before.items() if generation == version.generation}
             if takes_over(ledger.config, was, now, others):
-                found[at] = SILENT
+                found[at] = EffectClass.SILENT
                 continue
         silent = at in found or (Lsn(version.end_lsn), relid) in late
         found[at] = effect(was, now, silent=silent)
@@ -107,4 +113,4 @@ def _shown(table: TableVersion) -> tuple[object, ...]:
     return (*whole, table.replica_identity, table.key_attnums, columns)
 
 
-__all__ = ["BY_RULE", "EXACT", "HISTORY", "NONE", "SILENT", "by_position", "effect", "takes_over", "worst"]
+__all__ = ["EffectClass", "by_position", "effect", "takes_over", "worst"]

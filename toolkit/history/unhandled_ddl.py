@@ -9,6 +9,7 @@ from __future__ import annotations
 import getpass
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from toolkit.rawlog import order
@@ -21,10 +22,21 @@ if TYPE_CHECKING:
     from toolkit.lake.ledger import Ledger
     from toolkit.rawlog.event import TableEvent
 
-_CAPTURE: dict[str, str] = {
-    Captured.FAILED: "capture failed",
-    Captured.SKIPPED: "not captured",
-    Captured.PAUSED: "capture paused",
+
+class UnhandledKind(StrEnum):
+    """Why an event needs an operator."""
+
+    REFUSED_MESSAGE = "refused message"
+    CAPTURE_FAILED = "capture failed"
+    NOT_CAPTURED = "not captured"
+    CAPTURE_PAUSED = "capture paused"
+    WITHOUT_EVENT = "past capture"  # a change that only the comparison of the catalog found
+
+
+_CAPTURE: dict[str, UnhandledKind] = {
+    Captured.FAILED: UnhandledKind.CAPTURE_FAILED,
+    Captured.SKIPPED: UnhandledKind.NOT_CAPTURED,
+    Captured.PAUSED: UnhandledKind.CAPTURE_PAUSED,
 }
 
 
@@ -34,7 +46,7 @@ class Unhandled:
 
     id: str
     lsn: Lsn
-    kind: str  # refused message, capture failed, not captured, capture paused, past capture
+    kind: UnhandledKind
     what: str
     table: str | None
     note: str | None
@@ -84,7 +96,7 @@ def _noted(one: Unhandled, note: Note | None) -> Unhandled:
     return replace(one, note=note.note, resolved_by=note.by, resolved_at=note.at)
 
 
-def _one(event: TableEvent[object], kind: str, what: str, table: str | None = None) -> Unhandled:
+def _one(event: TableEvent[object], kind: UnhandledKind, what: str, table: str | None = None) -> Unhandled:
     ident = f"{event.batch_id}-{int(event.end_lsn):X}-{event.ordinal}"
     return Unhandled(ident, Lsn(event.end_lsn), kind, what, table, None, None, None)
 
@@ -92,7 +104,11 @@ def _one(event: TableEvent[object], kind: str, what: str, table: str | None = No
 def _messages(ledger: Ledger) -> list[Unhandled]:
     messages = ((e, e.payload) for e in ledger.messages())
     return [
-        _one(event, "refused message", f"{message.prefix}: {message.refused}; {message.count} in its transaction")
+        _one(
+            event,
+            UnhandledKind.REFUSED_MESSAGE,
+            f"{message.prefix}: {message.refused}; {message.count} in its transaction",
+        )
         for event, message in messages
         if isinstance(message, StreamMessage) and message.refused is not None
     ]
@@ -116,5 +132,5 @@ def _gaps(ledger: Ledger) -> list[Unhandled]:
     for event in ledger.gaps():
         if event.xid is None and event.relid is not None:
             table = versions[event.relid].table.identifier if event.relid in versions else str(event.relid)
-            found.append(_one(event, "past capture", event.payload.reason, table))
+            found.append(_one(event, UnhandledKind.WITHOUT_EVENT, event.payload.reason, table))
     return found

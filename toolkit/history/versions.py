@@ -9,9 +9,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from toolkit.history import effects
+from toolkit.history.effects import EffectClass
 from toolkit.rawlog import order
 from toolkit.rawlog.event import SchemaChange, TableEvent
 from toolkit.values.errors import ConfigError, UnknownTable
@@ -24,16 +26,39 @@ if TYPE_CHECKING:
     from toolkit.lake.ledger import Ledger
 
 
+class ChangeKind(StrEnum):
+    """What differs between two versions of a table or of a column."""
+
+    CREATED = "created"
+    DROPPED = "dropped"  # the table, or a column
+    TABLE_RENAMED = "table renamed"
+    KEY = "key"
+    REPLICA_IDENTITY = "replica identity"
+    ROW_FILTER = "row filter"
+    PUBLICATIONS = "publications"  # in what they differ
+    STRAYS = "partitions that are not sent"
+    PUBLISHED = "published"
+    PERSISTENCE = "persistence"
+    PARTITIONING = "partitioning"
+    COMMENT = "comment"
+    ADDED = "added"
+    RENAMED = "renamed"
+    TYPE = "type"
+    NULLABILITY = "nullability"
+    DEFAULT = "default"
+    IDENTITY = "identity"
+    GENERATED = "generated"
+    COLLATION = "collation"
+    ENUM_LABELS = "enum labels"
+    COMPOSITE = "composite"
+    DOMAIN = "domain"
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference between two versions of a table.
+    """One difference between two versions of a table. `column` is None for a difference of the table itself."""
 
-    `kind`: created, dropped (the table, `column` None; or a column), table renamed, added, renamed, type, nullability,
-    default, identity, generated, collation, enum labels, composite, domain, published, key, replica identity, row
-    filter, publications (in what they differ), persistence, partitioning, comment.
-    """
-
-    kind: str
+    kind: ChangeKind
     column: str | None
     attnum: int | None
     before: str | None
@@ -63,7 +88,7 @@ class DdlEvent:
     relids: tuple[int, ...]
     error: str | None
     created: tuple[int, ...] = ()  # those of the relids that are tables which the command created
-    effect: str = effects.NONE  # its class, by `toolkit.history.effects`: the worst one of all tables
+    effect: EffectClass = EffectClass.NONE  # its class, by `toolkit.history.effects`: the worst one of all tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,22 +229,22 @@ def shape_frame(ledger: Ledger, table: str, as_of: Lsn | None = None) -> pd.Data
 def changes(before: TableVersion | None, after: TableVersion) -> tuple[Change, ...]:
     """List the differences between two versions of one table; without `before` the table itself is new."""
     if before is None:
-        return (Change("created", None, None, None, after.identifier),)
+        return (Change(ChangeKind.CREATED, None, None, None, after.identifier),)
     if after.dropped:
-        return (Change("dropped", None, None, before.identifier, None),) if not before.dropped else ()
+        return (Change(ChangeKind.DROPPED, None, None, before.identifier, None),) if not before.dropped else ()
     found = [
         Change(kind, None, None, one, two)
         for kind, one, two in (
-            ("table renamed", before.identifier, after.identifier),
-            ("key", _key(before), _key(after)),
-            ("replica identity", before.replica_identity, after.replica_identity),
-            ("row filter", before.row_filter, after.row_filter),
-            ("publications", before.conflict, after.conflict),
-            ("partitions that are not sent", _strays(before), _strays(after)),
-            ("published", _yes(before.published), _yes(after.published)),
-            ("persistence", before.persistence, after.persistence),
-            ("partitioning", _parts(before), _parts(after)),
-            ("comment", before.comment, after.comment),
+            (ChangeKind.TABLE_RENAMED, before.identifier, after.identifier),
+            (ChangeKind.KEY, _key(before), _key(after)),
+            (ChangeKind.REPLICA_IDENTITY, before.replica_identity, after.replica_identity),
+            (ChangeKind.ROW_FILTER, before.row_filter, after.row_filter),
+            (ChangeKind.PUBLICATIONS, before.conflict, after.conflict),
+            (ChangeKind.STRAYS, _strays(before), _strays(after)),
+            (ChangeKind.PUBLISHED, _yes(before.published), _yes(after.published)),
+            (ChangeKind.PERSISTENCE, before.persistence, after.persistence),
+            (ChangeKind.PARTITIONING, _parts(before), _parts(after)),
+            (ChangeKind.COMMENT, before.comment, after.comment),
         )
         if one != two
     ]
@@ -234,24 +259,24 @@ def column_changes(before: Column | None, after: Column | None) -> Iterator[Chan
     """List the differences between two versions of one column; None means that the column does not exist."""
     if after is None:
         assert before is not None
-        yield Change("dropped", before.name, before.attnum, before.type, None)
+        yield Change(ChangeKind.DROPPED, before.name, before.attnum, before.type, None)
         return
     if before is None:
-        yield Change("added", after.name, after.attnum, None, _declaration(after))
+        yield Change(ChangeKind.ADDED, after.name, after.attnum, None, _declaration(after))
         return
     for kind, one, two in (
-        ("renamed", before.name, after.name),
-        ("type", before.type, after.type),
-        ("nullability", _null(before), _null(after)),
-        ("default", before.default, after.default),
-        ("identity", before.identity or None, after.identity or None),
-        ("generated", before.generated or None, after.generated or None),
-        ("collation", before.collation, after.collation),
-        ("enum labels", _labels(before), _labels(after)),
-        ("composite", _attributes(before), _attributes(after)),
-        ("domain", before.base_type, after.base_type),
-        ("published", _yes(before.published), _yes(after.published)),
-        ("comment", before.comment, after.comment),
+        (ChangeKind.RENAMED, before.name, after.name),
+        (ChangeKind.TYPE, before.type, after.type),
+        (ChangeKind.NULLABILITY, _null(before), _null(after)),
+        (ChangeKind.DEFAULT, before.default, after.default),
+        (ChangeKind.IDENTITY, before.identity or None, after.identity or None),
+        (ChangeKind.GENERATED, before.generated or None, after.generated or None),
+        (ChangeKind.COLLATION, before.collation, after.collation),
+        (ChangeKind.ENUM_LABELS, _labels(before), _labels(after)),
+        (ChangeKind.COMPOSITE, _attributes(before), _attributes(after)),
+        (ChangeKind.DOMAIN, before.base_type, after.base_type),
+        (ChangeKind.PUBLISHED, _yes(before.published), _yes(after.published)),
+        (ChangeKind.COMMENT, before.comment, after.comment),
     ):
         if one != two:
             yield Change(kind, after.name, after.attnum, one, two)
@@ -323,12 +348,12 @@ class _Log:
         return cls(schemas, tuple(sorted(ddl, key=order.position)), late)
 
 
-def _classed(events: Iterable[DdlEvent], found: Mapping[tuple[int, int, int], str]) -> Iterator[DdlEvent]:
+def _classed(events: Iterable[DdlEvent], found: Mapping[tuple[int, int, int], EffectClass]) -> Iterator[DdlEvent]:
     """Add the class to each event.
 
     The creation of a table is placed before all rows of its transaction. All other changes are at their event.
     """
-    there: dict[tuple[int, int], list[str]] = {}
+    there: dict[tuple[int, int], list[EffectClass]] = {}
     for (commit, ordinal, _), one in found.items():
         there.setdefault((commit, ordinal), []).append(one)
     for event in events:

@@ -10,6 +10,7 @@ from toolkit.rawlog.states import TableState, table_states, verdicts
 from toolkit.values.errors import NotProven
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import META_PREFIX, lake_table, quote_spark
+from toolkit.values.outcome import CheckStatus
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,7 +55,7 @@ def found_wrong(config: Config, ledger: LogReader) -> dict[int, tuple[Lsn, Lsn]]
     last, right, judged = ledger.last(), proven(config, ledger), verdicts(ledger)
     found: dict[int, tuple[Lsn, Lsn]] = {}
     for row in scan(config, PUBLISHED):
-        if last is None or row["status"] != "different" or row["checked_lsn"] is None:
+        if last is None or row["status"] != CheckStatus.DIFFERENT or row["checked_lsn"] is None:
             continue
         relid, checked = row["relid"], Lsn(row["checked_lsn"])
         verdict = judged.get(relid)

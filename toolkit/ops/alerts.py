@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from toolkit.lake.lake_catalog import open_catalog
 from toolkit.rawlog.states import State
 from toolkit.values.names import command
+from toolkit.values.outcome import CheckStatus
 
 if TYPE_CHECKING:
     from toolkit.lake.lease import Holder
@@ -40,7 +41,7 @@ def of_tables(config: Config, tables: Iterable[TableStatus]) -> Iterator[Alert]:
     for table in tables:
         none = False
         what = f"table {table.table}"
-        if table.state == State.OK and table.last_check not in (None, "identical"):
+        if table.state == State.OK and table.last_check not in (None, CheckStatus.IDENTICAL):
             reason = f": {table.last_reason}" if table.last_reason else ""
             yield Alert(
                 what, f"the last check found it {table.last_check}{reason}", f"run `{command('check', table.table)}`"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.rawlog.states import State
 from toolkit.values.errors import CdcError
+from toolkit.values.outcome import Level
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,9 +22,9 @@ _MANY_SNAPSHOTS = 300  # three days of drains every 15 minutes; an empty drain t
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The result of one test. `level` is ok, warning or error."""
+    """The result of one test."""
 
-    level: str
+    level: Level
     what: str
     found: str
     remedy: str | None
@@ -43,20 +44,22 @@ def _machine(config: Config) -> list[Diagnosis]:
     runs, held, free = last_runs(config), holder(config), alerts.free_mb(config)
     wrong = [*alerts.of_runs(runs), *alerts.of_lease(config, held), *alerts.of_disks(config, free)]
     shown = ", ".join(f"{name} {left:,} MB free" for name, left in free.items())
-    return [Diagnosis("ok", "disks", shown, None), *map(_error, wrong)]
+    return [Diagnosis(Level.OK, "disks", shown, None), *map(_error, wrong)]
 
 
 def _error(alert: Alert) -> Diagnosis:
-    return Diagnosis("error", alert.what, alert.found, alert.remedy)
+    return Diagnosis(Level.ERROR, alert.what, alert.found, alert.remedy)
 
 
 def _java() -> list[Diagnosis]:
     from toolkit.lake import java
 
     try:
-        return [Diagnosis("ok", "java", str(java.find_java()), None)]
+        return [Diagnosis(Level.OK, "java", str(java.find_java()), None)]
     except CdcError as error:
-        return [Diagnosis("error", "java", str(error), 'install Java 17 or 21, or run pip install "cdc-toolkit[java]"')]
+        return [
+            Diagnosis(Level.ERROR, "java", str(error), 'install Java 17 or 21, or run pip install "cdc-toolkit[java]"')
+        ]
 
 
 def _source(config: Config) -> list[Diagnosis]:
@@ -73,33 +76,35 @@ def _source(config: Config) -> list[Diagnosis]:
             findings = preflight.preflight(conn, config)
             found += [Diagnosis(f.level, f.what, f.found, f.remedy) for f in findings]
             if not findings:
-                found.append(Diagnosis("ok", "source", "nothing stands against capture", None))
+                found.append(Diagnosis(Level.OK, "source", "nothing prevents capture", None))
             if not catalog.installed(conn):
-                found.append(Diagnosis("error", "schema cdc", "is not on the source: nothing is captured", "cdc init"))
+                found.append(
+                    Diagnosis(Level.ERROR, "schema cdc", "is not on the source: nothing is captured", "cdc init")
+                )
             outside = ", ".join(f"{count} {kind}" for kind, count in preflight.outside(conn).items())
             if outside:
-                found.append(Diagnosis("ok", "out of scope", f"{outside}: they give no events", None))
+                found.append(Diagnosis(Level.OK, "out of scope", f"{outside}: they give no events", None))
             state = source.slot
             if source.by_ticks:
-                found.append(Diagnosis("ok", "change log", "drained by ticks: exact at ticks only", None))
+                found.append(Diagnosis(Level.OK, "change log", "drained by ticks: exact at ticks only", None))
             elif state is None:
-                found.append(Diagnosis("error", f"slot {config.source.slot}", "does not exist", "cdc init"))
+                found.append(Diagnosis(Level.ERROR, f"slot {config.source.slot}", "does not exist", "cdc init"))
             elif not state.lost:  # otherwise the findings contain it
-                found.append(Diagnosis("ok", f"slot {config.source.slot}", f"wal_status {state.wal_status}", None))
-            known = {f.what for f in findings if f.level == "error"}
+                found.append(Diagnosis(Level.OK, f"slot {config.source.slot}", f"wal_status {state.wal_status}", None))
+            known = {f.what for f in findings if f.level == Level.ERROR}
             wrong = alerts.of_server(config, state, pressure.read_pressure(conn))
             found += [_error(alert) for alert in wrong if alert.what not in known]
             last = Ledger(config).last()
             refused = slot_drain.refusal(source, last) if last is not None else None
             if refused is not None:
-                found.append(Diagnosis("error", "source", f"a drain refuses it: {refused}", refused.remedy))
+                found.append(Diagnosis(Level.ERROR, "source", f"a drain refuses it: {refused}", refused.remedy))
             spilled = slot.spilled(conn, config.source.slot)
             if spilled:
                 what = f"decoding has spilled {spilled / 1e6:,.0f} MB to the source's disk so far"
                 remedy = "smaller transactions, or raise logical_decoding_work_mem"
-                found.append(Diagnosis("warning", f"slot {config.source.slot}", what, remedy))
+                found.append(Diagnosis(Level.WARNING, f"slot {config.source.slot}", what, remedy))
     except CdcError as error:
-        found.append(Diagnosis("error", "source", str(error), error.remedy))
+        found.append(Diagnosis(Level.ERROR, "source", str(error), error.remedy))
     return found
 
 
@@ -115,11 +120,11 @@ def _lake(config: Config) -> list[Diagnosis]:
     if settings.get(f"spark.sql.catalog.{config.lake.catalog}.unique-table-location") != "true":
         found.append(
             Diagnosis(
-                "error", "lake", "unique-table-location is off: a re-created table may lose data", "set it to true"
+                Level.ERROR, "lake", "unique-table-location is off: a re-created table may lose data", "set it to true"
             )
         )
     spool = config.drain.spool_dir or str(config.work_dir / "spool")
-    found.append(Diagnosis("ok", "spool", f"{spool}: local to the driver unless executors share it", None))
+    found.append(Diagnosis(Level.OK, "spool", f"{spool}: local to the driver unless executors share it", None))
     damaged = _damaged(config)
     found += damaged
     try:
@@ -127,15 +132,15 @@ def _lake(config: Config) -> list[Diagnosis]:
         ledger = Ledger(config)
         last = ledger.last()
         if last is None:
-            return [*found, Diagnosis("error", "lake", "there is no ledger", "cdc init")]
-        found.append(Diagnosis("ok", "lake", f"batch {last.batch_id}, complete to {last.complete_to}", None))
+            return [*found, Diagnosis(Level.ERROR, "lake", "there is no ledger", "cdc init")]
+        found.append(Diagnosis(Level.OK, "lake", f"batch {last.batch_id}, complete to {last.complete_to}", None))
         found += [*_worn(config), *_borrowed(ledger)]
         tables, _ = checked_tables(ledger)
         found += stale_tables(tables)
         found += map(_error, alerts.of_tables(config, tables))
     except CdcError as error:
         if not damaged:  # else it was said already, with its remedy
-            found.append(Diagnosis("error", "lake", str(error), error.remedy))
+            found.append(Diagnosis(Level.ERROR, "lake", str(error), error.remedy))
     return found
 
 
@@ -161,14 +166,14 @@ def _damaged(config: Config) -> list[Diagnosis]:
             if name == EVENTS:
                 StoredLog(config).force(newest)
         except CdcError as error:
-            found.append(Diagnosis("error", f"lake {name}", str(error), reads.way_back(config, name)))
+            found.append(Diagnosis(Level.ERROR, f"lake {name}", str(error), reads.way_back(config, name)))
     return found
 
 
 def stale_tables(states: Iterable[TableState]) -> list[Diagnosis]:
     """Give an error for each table that is not `ok`."""
     return [
-        Diagnosis("error", f"table {s.table}", f"{s.state} from {s.from_lsn}: {s.reason}", s.remedy)
+        Diagnosis(Level.ERROR, f"table {s.table}", f"{s.state} from {s.from_lsn}: {s.reason}", s.remedy)
         for s in states
         if s.state != State.OK
     ]
@@ -182,7 +187,7 @@ def _worn(config: Config) -> list[Diagnosis]:
     if snapshots < _MANY_SNAPSHOTS:
         return []
     what = f"{EVENTS} holds {snapshots:,} table snapshots: every command reads what they name"
-    return [Diagnosis("warning", "lake", what, "cdc maintain, once a day")]
+    return [Diagnosis(Level.WARNING, "lake", what, "cdc maintain, once a day")]
 
 
 def _borrowed(ledger: Ledger) -> list[Diagnosis]:
@@ -190,7 +195,7 @@ def _borrowed(ledger: Ledger) -> list[Diagnosis]:
 
     remedy = "store it as oid or text, or leave it out by a column list; else it is green only where a check proves it"
     return [
-        Diagnosis("warning", f"table {table.identifier}", table.borrowing, remedy)
+        Diagnosis(Level.WARNING, f"table {table.identifier}", table.borrowing, remedy)
         for table in live_tables(ledger)
         if table.borrowing
     ]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.rawlog.states import TableState
 from toolkit.values.lsn import Lsn
+from toolkit.values.outcome import CheckStatus
 
 if TYPE_CHECKING:
     from toolkit.lake.ledger import Ledger
@@ -38,7 +39,7 @@ class LastCheck:
     @property
     def green(self) -> bool:
         """Say whether there were tables, all were found identical, and every row has the row that it references."""
-        return self.results.keys() == {"identical"} and not self.orphans
+        return self.results.keys() == {CheckStatus.IDENTICAL} and not self.orphans
 
 
 def checked_tables(ledger: Ledger) -> tuple[tuple[TableStatus, ...], LastCheck | None]:

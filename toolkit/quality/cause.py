@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from toolkit.quality.differing_rows import FEW
 from toolkit.quality.report import Cause, Row, Sample, TableCheck
 from toolkit.values.names import command, lake_table
+from toolkit.values.outcome import CauseKind
 from toolkit.values.row_line import Comparison, fields
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def explain(
 def remedy(plan: Comparison, result: TableCheck) -> str | None:
     """Give the one command that repairs all differing rows; None without a cause. A repair also rebuilds the table."""
     causes = [s.cause for s in result.samples if s.cause is not None]
-    if all(cause.kind != "capture" for cause in causes):
+    if all(cause.kind != CauseKind.CAPTURE for cause in causes):
         return causes[0].remedy if causes else None
     few = plan.key and sum(n or 0 for n in (result.modified, result.added, result.removed)) <= FEW
     return command("repair", plan.table.identifier, *(["--differing"] if few else []))
@@ -150,16 +151,16 @@ def _cause(plan: Comparison, name: Row, sample: Sample, account: Account, writte
         text = "the log does not hold what the source shows"
         text += f": its newest change of this row is {at}" if event is not None else ": it has no change of this row"
         row = ["--rows", json.dumps(dict(sample.key))] if plan.key else []
-        return Cause("capture", text, command("repair", table.identifier, *row), *where)
+        return Cause(CauseKind.CAPTURE, text, command("repair", table.identifier, *row), *where)
     for foreign, before, after in written:
         if _of(plan, name, before) != _of(plan, name, after):
             known = foreign.before
             tag = next((f"tag {t}" for t in known.tags if _BUILT.match(t)), f"table snapshot {known.snapshot_id}")
             by = ", ".join(str(c.snapshot_id) for c in foreign.commits)
             text = f"current.{lake} was changed after its build ({tag}) by table snapshot {by}"
-            return Cause("tampered", text, rebuild(table), *where)
+            return Cause(CauseKind.TAMPERED, text, rebuild(table), *where)
     text = "the log holds what the source shows" + (f", {at}" if at else "") + "; the table does not"
-    return Cause("build", text, rebuild(table), *where)
+    return Cause(CauseKind.BUILD, text, rebuild(table), *where)
 
 
 def _of(plan: Comparison, name: Row, rows: Counter[Row]) -> Counter[Row]:

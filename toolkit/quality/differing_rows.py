@@ -11,11 +11,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import check_results
-from toolkit.quality.report import Row, SampleKind
+from toolkit.quality.report import Row
 from toolkit.quality.row_classes import Every
 from toolkit.values.errors import ConfigError
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import command
+from toolkit.values.outcome import CheckStatus, RowClass
 from toolkit.values.row_line import Comparison
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def keys(config: Config, table: str) -> tuple[dict[str, str], ...]:
 
     row = next((row for row in published.proofs(config).values() if row["table"] == table), None)
     what = f"repairing what differs of {table}"
-    if row is None or row["status"] != "different":
+    if row is None or row["status"] != CheckStatus.DIFFERENT:
         found = "no check has compared it yet" if row is None else f"its last check says {row['status']}"
         raise ConfigError(f"{what}: {found}; run `{command('check', table)}`")
     at = f"relid = {row['relid']} and checked_at = '{row['checked_at'].isoformat()}'"
@@ -67,7 +68,7 @@ class DifferingRows:
         same = {"checked_at": self.checked_at, "lsn": int(lsn), "table": plan.table.identifier}
         same["relid"] = plan.table.relid
 
-        def take(kind: SampleKind, source: Row | None, lake: Row | None) -> None:
+        def take(kind: RowClass, source: Row | None, lake: Row | None) -> None:
             shown: Sequence[int] = range(len(names))
             if source is not None and lake is not None:
                 shown = [i for i in shown if source[i] != lake[i]]

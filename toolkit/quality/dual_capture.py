@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from toolkit.lake.ledger import require_ledger
 from toolkit.values.errors import UnknownTable
 from toolkit.values.lsn import Lsn
+from toolkit.values.modes import Capture
+from toolkit.values.outcome import CheckStatus
 
 if TYPE_CHECKING:
     from toolkit.lake.ledger import Ledger
@@ -38,7 +40,7 @@ class AuditTable:
 
     table: str
     relid: int
-    status: Literal["identical", "different"]
+    status: CheckStatus
     changes: int
     different: int
 
@@ -53,7 +55,7 @@ class AuditReport:
     @property
     def red(self) -> bool:
         """Say whether the captures differ."""
-        return any(t.status == "different" for t in self.tables)
+        return any(t.status == CheckStatus.DIFFERENT for t in self.tables)
 
 
 def audit(config: Config, tables: Sequence[str] = ()) -> AuditReport:
@@ -79,7 +81,8 @@ def audit(config: Config, tables: Sequence[str] = ()) -> AuditReport:
     return AuditReport(
         tuple(
             AuditTable(
-                names[relid], relid, "different" if relid in found.different else "identical",
+                names[relid], relid,
+                CheckStatus.DIFFERENT if relid in found.different else CheckStatus.IDENTICAL,
                 found.changes.get(relid, 0), found.different.get(relid, 0),
             )
             for relid in sorted({w[0] for w in chosen})
@@ -99,13 +102,13 @@ def windows(ledger: Ledger) -> Iterator[tuple[int, int, int | None]]:
     """
     versions = ledger.schema_versions()
     for number, version in enumerate(versions):
-        if version.table.capture != "both" or version.table.dropped:
+        if version.table.capture != Capture.BOTH or version.table.dropped:
             continue
         same = [v for v in versions if v.table.relid == version.table.relid and v.generation == version.generation]
         before = next((v for v in versions[number - 1 :: -1] if v in same), None) if number else None
         after = next((v for v in versions[number + 1 :] if v in same), None)
         low: int | None = int(version.commit_lsn)
-        if before is not None and before.table.capture == "change_log":
+        if before is not None and before.table.capture == Capture.CHANGE_LOG:
             baselines = (int(b.commit_lsn) for b in ledger.baselines() if b.relid == version.table.relid)
             low = min((b for b in baselines if b > int(version.commit_lsn)), default=None)
         if low is not None:

@@ -20,6 +20,7 @@ from toolkit.quality.report import CheckReport, as_text
 from toolkit.values.config import CheckConfig
 from toolkit.values.errors import CdcError, ConfigError
 from toolkit.values.names import in_one_line
+from toolkit.values.outcome import CheckStatus, RowClass
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -184,10 +185,10 @@ def parity_suite() -> Any:
     found = gx.ExpectationSuite(name=SUITE)
     found.add_expectation(expect.ExpectTableRowCountToBeBetween(min_value=1))
     found.add_expectation(expect.ExpectColumnValuesToNotBeNull(column="lsn"))
-    found.add_expectation(expect.ExpectColumnValuesToBeInSet(column="status", value_set=["identical"]))
+    found.add_expectation(expect.ExpectColumnValuesToBeInSet(column="status", value_set=[CheckStatus.IDENTICAL.value]))
     for column in _COUNTS:
         found.add_expectation(expect.ExpectColumnValuesToNotBeNull(column=column))
-    for column in ("modified", "added", "removed"):
+    for column in map(str, RowClass):
         found.add_expectation(expect.ExpectColumnValuesToBeBetween(column=column, min_value=0, max_value=0))
     found.add_expectation(expect.ExpectColumnPairValuesToBeEqual(column_A="rows", column_B="identical"))
     return found
@@ -199,7 +200,7 @@ def published_suite(limits: CheckConfig) -> Any:
 
     expect = gx.expectations
     found = gx.ExpectationSuite(name="published")
-    found.add_expectation(expect.ExpectColumnValuesToBeInSet(column="status", value_set=["identical"]))
+    found.add_expectation(expect.ExpectColumnValuesToBeInSet(column="status", value_set=[CheckStatus.IDENTICAL.value]))
     found.add_expectation(expect.ExpectColumnValuesToNotBeNull(column="lsn"))
     # A full comparison is due after `full_hours`. Twice that time means that the schedule does not run.
     most = {"age_hours": limits.fresh_hours, "full_age_hours": max(1.0, 2 * limits.full_hours)}
@@ -236,7 +237,7 @@ def frame(report: CheckReport) -> pd.DataFrame:
 
     lsn = None if report.lsn is None else str(report.lsn)
     rows = [
-        {"table": t.table, "lsn": lsn, "status": t.status} | {name: getattr(t, name) for name in _COUNTS}
+        {"table": t.table, "lsn": lsn, "status": t.status.value} | {name: getattr(t, name) for name in _COUNTS}
         for t in report.tables
     ]
     found = pd.DataFrame(rows, columns=["table", "lsn", "status", *_COUNTS])
@@ -253,15 +254,15 @@ def _without_markup(text: str | None) -> str | None:
 
 def _junit(report: CheckReport) -> bytes:
     """Write one test case per table: a difference is a failure, a table not compared is an error."""
-    failures = sum(t.status == "different" for t in report.tables)
-    errors = sum(t.status in ("stale", "not_taken") for t in report.tables)
+    failures = sum(t.status == CheckStatus.DIFFERENT for t in report.tables)
+    errors = sum(t.status in (CheckStatus.STALE, CheckStatus.NOT_TAKEN) for t in report.tables)
     root = ET.Element(
         "testsuite", name=SUITE, tests=str(len(report.tables)), failures=str(failures), errors=str(errors), skipped="0"
     )
     for table in report.tables:
         case = ET.SubElement(root, "testcase", classname=SUITE, name=in_one_line(table.table))
-        if table.status != "identical":
-            kind = "failure" if table.status == "different" else "error"
+        if table.status != CheckStatus.IDENTICAL:
+            kind = "failure" if table.status == CheckStatus.DIFFERENT else "error"
             message = f"{table.status}: {table.reason or 'rows differ'}"
             ET.SubElement(case, kind, message=in_one_line(message)).text = in_one_line(
                 f"modified {table.modified}, added {table.added}, removed {table.removed}"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from toolkit.quality.report import TableCheck
 from toolkit.quality.row_classes import Every, classify
 from toolkit.values.lsn import Lsn
+from toolkit.values.outcome import CheckStatus, ProofKind
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,7 +46,7 @@ class Proof:
     def from_row(cls, row: Mapping[str, Any]) -> Proof | None:
         """Read a row of `ops.published`; None unless the last check of the table succeeded."""
         names = ("lsn", "snapshot_id", "batch_id", "rows", "full_lsn", "full_at", "fingerprint")
-        if row.get("status") != "identical" or any(row.get(name) is None for name in names):
+        if row.get("status") != CheckStatus.IDENTICAL or any(row.get(name) is None for name in names):
             return None
         at: dict[str, Any] = {name: Lsn(row[name]) if name in ("lsn", "full_lsn") else row[name] for name in names}
         return cls(**at)
@@ -93,7 +94,10 @@ def compared(
     result = replace(result, snapshot_id=side.snapshot_id, full_lsn=proof.full_lsn, full_at=proof.full_at)
     if not keys:
         # The log and the table snapshots show that neither side has changed.
-        return replace(result, status="identical", rows=0, identical=0, modified=0, added=0, removed=0, proof="carried")
+        return replace(
+            result, status=CheckStatus.IDENTICAL, rows=0, identical=0, modified=0, added=0, removed=0,
+            proof=ProofKind.CARRIED,
+        )  # fmt: skip
     plan = side.plan
     found = classify(
         source,
@@ -107,12 +111,12 @@ def compared(
     alike = not (found.modified or found.added or found.removed)
     return replace(
         result,
-        status="identical" if alike else "different",
+        status=CheckStatus.IDENTICAL if alike else CheckStatus.DIFFERENT,
         rows=len(source),
         identical=found.identical,
         modified=found.modified,
         added=found.added,
         removed=found.removed,
         samples=found.samples,
-        proof="incremental",
+        proof=ProofKind.INCREMENTAL,
     )

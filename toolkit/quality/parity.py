@@ -15,13 +15,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from toolkit.quality import source_rows
-from toolkit.quality.report import CheckReport, Classes, Reference, Sample, Status, TableCheck, noted
+from toolkit.quality.report import CheckReport, Classes, Reference, Sample, TableCheck, noted
 from toolkit.quality.row_classes import classify
+from toolkit.rawlog.states import State
 from toolkit.values import progress
 from toolkit.values.errors import CdcError
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import command, lake_table
+from toolkit.values.outcome import CheckStatus, ProofKind
 from toolkit.values.row_line import Comparison, Figures, Sums, chosen, comparison, differing, effective, total
 
 if TYPE_CHECKING:
@@ -284,7 +286,7 @@ class _Comparing:
         for relid in self.states.keys() - self.live.keys() - self.taken.keys():
             # The table was captured and is no longer published. It cannot be compared, so the check cannot succeed.
             state = self.states[relid]
-            found.append(_stale(TableCheck(state.table, relid, "not_taken"), state))
+            found.append(_stale(TableCheck(state.table, relid, CheckStatus.NOT_TAKEN), state))
         with progress.stage(f"reading {len(sides)} tables of the lake"):
             figures = self._lake_figures(sides)
         for side in sides:
@@ -308,7 +310,7 @@ class _Comparing:
         from toolkit.lake import references as lake
         from toolkit.lake.row_lines import Side
 
-        whole = {r.relid for r in results if r.status == "identical" and r.proof == "full"}
+        whole = {r.relid for r in results if r.status == CheckStatus.IDENTICAL and r.proof == ProofKind.FULL}
         found = []
         for key in keys:
             if not {key.relid, key.references} <= whole:
@@ -329,7 +331,7 @@ class _Comparing:
     def _named(self, table: TableVersion) -> TableCheck:
         taken = self.taken.get(table.relid)
         fingerprint = None if taken is None else taken.fingerprint
-        return TableCheck(table.identifier, table.relid, "not_taken", fingerprint=fingerprint)
+        return TableCheck(table.identifier, table.relid, CheckStatus.NOT_TAKEN, fingerprint=fingerprint)
 
     def _refused(self, relid: int) -> TableCheck | None:
         """Give the result that says why this table cannot be compared; None if it can."""
@@ -338,7 +340,7 @@ class _Comparing:
             assert taken is not None
             name = taken.plan.table.identifier
             reason = "it is not captured at this LSN"
-            return TableCheck(name, relid, "not_taken", reason=reason, remedy=command("repair", name))
+            return TableCheck(name, relid, CheckStatus.NOT_TAKEN, reason=reason, remedy=command("repair", name))
         result = self._named(table)
         if state is not None and not state.comparable:
             return _stale(result, state)
@@ -410,8 +412,8 @@ class _Comparing:
         buckets = differing(source, lake_figures)
         result = replace(result, rows=rows, snapshot_id=side.snapshot_id, full_lsn=self.lsn, full_at=datetime.now(UTC))
         if not buckets:
-            return replace(result, status="identical", identical=rows, modified=0, added=0, removed=0)
-        result = replace(result, status="different")
+            return replace(result, status=CheckStatus.IDENTICAL, identical=rows, modified=0, added=0, removed=0)
+        result = replace(result, status=CheckStatus.DIFFERENT)
         try:
             found = self._descend(
                 side, buckets, sum(f[b].rows for f in (source, lake_figures) for b in buckets if b in f)
@@ -473,17 +475,15 @@ def _blamed(result: TableCheck, plan: Comparison) -> TableCheck:
     """Add the counts in words, and the remedy."""
     from toolkit.quality import cause
 
-    if result.status != "different":
+    if result.status != CheckStatus.DIFFERENT:
         return result
     reason = f"{result.modified} rows modified, {result.added} added, {result.removed} removed"
     return replace(result, reason=reason, remedy=cause.remedy(plan, result))
 
 
 def _stale(result: TableCheck, state: TableState) -> TableCheck:
-    from toolkit.rawlog.states import State
-
     since = f" since {state.from_lsn}" if state.from_lsn else ""
-    status: Status = "stale" if state.state == State.STALE else "not_taken"
+    status = CheckStatus.STALE if state.state == State.STALE else CheckStatus.NOT_TAKEN
     return replace(result, status=status, reason=f"{state.state}{since}: {state.reason}", remedy=state.remedy)
 
 
@@ -496,4 +496,5 @@ def _nothing_taken(lake: Lake, wanted: set[int], reason: str) -> CheckReport:
     from toolkit.rawlog.states import live_tables
 
     tables = (t for t in live_tables(lake.reread()) if not wanted or t.relid in wanted)
-    return CheckReport(None, tuple(TableCheck(t.identifier, t.relid, "not_taken", reason=reason) for t in tables))
+    results = (TableCheck(t.identifier, t.relid, CheckStatus.NOT_TAKEN, reason=reason) for t in tables)
+    return CheckReport(None, tuple(results))

@@ -21,6 +21,7 @@ from toolkit.rawlog.event import Baseline, Covers, Kind, Origin
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import lake_table
+from toolkit.values.outcome import CheckStatus, ProofKind
 
 if TYPE_CHECKING:
     from toolkit.lake.ledger import Ledger
@@ -75,7 +76,7 @@ def publish(
             row |= {"lsn": int(report.lsn), "proven_at": now, "batch_id": report.batch_id}
             row |= {"relation": name, "tag": tag, "snapshot_id": result.snapshot_id}
             row |= {"full_lsn": result.full_lsn, "full_at": result.full_at, "fingerprint": result.fingerprint}
-            if result.proof == "full":
+            if result.proof == ProofKind.FULL:
                 row["rows"] = result.rows
             moved.append(table.identifier)
         after[result.relid] = row
@@ -136,7 +137,7 @@ def _orphans(report: CheckReport, result: TableCheck, known: int) -> int:
 
 
 def _proven(result: TableCheck) -> bool:
-    return result.status == "identical" and result.snapshot_id is not None
+    return result.status == CheckStatus.IDENTICAL and result.snapshot_id is not None
 
 
 def proofs(config: Config, snapshot: int | None = None) -> dict[int, dict[str, Any]]:

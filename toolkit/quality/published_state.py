@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.quality.report import CheckReport
 from toolkit.values.lsn import Lsn
+from toolkit.values.outcome import CheckStatus
 
 if TYPE_CHECKING:
     from toolkit.values.config import Config
@@ -46,7 +47,7 @@ def after(proofs: Mapping[int, Mapping[str, Any]], report: CheckReport) -> Stand
         tables[relid] = _row(row["table"], row["status"], row["lsn"], row["proven_at"], row["full_at"], now)
     for result in report.tables:
         known = proofs.get(result.relid, {})
-        proven = result.status == "identical"
+        proven = result.status == CheckStatus.IDENTICAL
         tables[result.relid] = _row(
             result.table,
             result.status,

@@ -6,20 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import in_one_line
+from toolkit.values.outcome import CauseKind, CheckStatus, ProofKind, RowClass
 from toolkit.values.table import ForeignKey
-
-Status = Literal["identical", "different", "stale", "not_taken"]
-SampleKind = Literal["modified", "added", "removed"]
-#: capture: the log does not have what the source shows. build: the log has it, but the table does not. tampered: the
-#: table was changed after its build.
-CauseKind = Literal["capture", "build", "tampered"]
-#: full: every row was compared. incremental: the keys that the log touched since the last proof were compared. carried:
-#: the log and the table snapshots show that neither side has changed since the last proof.
-ProofKind = Literal["full", "incremental", "carried"]
 
 Row = tuple[str | None, ...]
 
@@ -61,7 +53,7 @@ class Cause:
 class Sample:
     """One row that is not identical: its key (without a key, the whole row) and, if modified, the cells that differ."""
 
-    kind: SampleKind
+    kind: RowClass
     key: tuple[tuple[str, str | None], ...]
     differences: tuple[Difference, ...] = ()
     copies: tuple[int, int] | None = None  # number of equal rows in source and lake, if it is not one
@@ -100,7 +92,7 @@ class TableCheck:
 
     table: str
     relid: int
-    status: Status
+    status: CheckStatus
     rows: int | None = None
     identical: int | None = None
     modified: int | None = None
@@ -110,7 +102,7 @@ class TableCheck:
     reason: str | None = None  # also set if identical: what SELECT on the source shows besides the compared rows
     remedy: str | None = None
     snapshot_id: int | None = None  # the table snapshot of `current` that was compared
-    proof: ProofKind = "full"
+    proof: ProofKind = ProofKind.FULL
     full_lsn: Lsn | None = None  # LSN of the last full proof: of this check, or an older one
     full_at: datetime | None = None
     fingerprint: str | None = None  # fingerprint of the source's catalogs at the cut; not in the reports
@@ -166,8 +158,8 @@ class CheckReport:
 
         The result is false for a report without any table.
         """
-        proven = self.lsn is not None and bool(self.tables) and all(t.status == "identical" for t in self.tables)
-        return proven and not self.orphaned
+        proven = {t.status for t in self.tables} == {CheckStatus.IDENTICAL}
+        return proven and self.lsn is not None and not self.orphaned
 
     @property
     def orphaned(self) -> tuple[Reference, ...]:
@@ -194,7 +186,7 @@ class CheckReport:
         """Say in one line what is not identical: the counts, and one table with its remedy."""
         counts = Counter(table.status for table in self.tables)
         found = [", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "no table was compared"]
-        wrong = next((table for table in self.tables if table.status != "identical"), None)
+        wrong = next((table for table in self.tables if table.status != CheckStatus.IDENTICAL), None)
         if wrong is not None:
             found.append(f"{wrong.table}: {wrong.reason}" + (f" ({wrong.remedy})" if wrong.remedy else ""))
         found += [self.in_words(reference) or "" for reference in self.orphaned[:1]]

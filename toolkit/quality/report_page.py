@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from toolkit.quality.report import CheckReport, TableCheck, cut, headline, shown
 from toolkit.values.names import in_one_line
+from toolkit.values.outcome import CheckStatus
 
 _STYLE = """
 <style>
@@ -48,7 +49,7 @@ def render(report: CheckReport, docs: Iterable[str]) -> str:
 def _row(table: TableCheck) -> str:
     counts = (table.rows, table.identical, table.modified, table.added, table.removed)
     cells = "".join(f'<td class="n">{"" if n is None else f"{n:,}"}</td>' for n in counts)
-    mark = "\N{CHECK MARK}" if table.status == "identical" else "\N{BALLOT X}"
+    mark = "\N{CHECK MARK}" if table.status == CheckStatus.IDENTICAL else "\N{BALLOT X}"
     full = f"{table.full_at:%Y-%m-%d %H:%M} UTC at {table.full_lsn}" if table.full_at is not None else ""
     return (
         f'<tr><td>{_text(table.table)}</td><td class="{table.status}">{mark} {table.status}</td>{cells}'
@@ -57,7 +58,7 @@ def _row(table: TableCheck) -> str:
 
 
 def _details(table: TableCheck) -> str:
-    if table.status == "identical" and not table.reason:
+    if table.status == CheckStatus.IDENTICAL and not table.reason:
         return ""
     remedy = f" <code>{_text(table.remedy)}</code>" if table.remedy else ""
     rows = []

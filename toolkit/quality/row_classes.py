@@ -9,11 +9,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from toolkit.quality.report import Classes, Difference, Row, Sample, SampleKind, cut
+from toolkit.quality.report import Classes, Difference, Row, Sample, cut
+from toolkit.values.outcome import RowClass
 from toolkit.values.row_line import Native, cells, fields
 
 #: Function that receives every row that is not identical: its class, and its cells in the source and in the lake.
-Every = Callable[[SampleKind, Row | None, Row | None], None]
+Every = Callable[[RowClass, Row | None, Row | None], None]
 #: Lines of one part, both sides together, that are held in memory at once.
 _PART = 200_000
 _PARTS_MOST = 128  # two files each are open at once
@@ -87,21 +88,22 @@ class _Found:
     most: int
     natives: Mapping[int, Native]
     every: Every | None
-    counts: Counter[str] = field(default_factory=Counter)
-    kept: dict[SampleKind, list[Sample]] = field(default_factory=lambda: {"modified": [], "added": [], "removed": []})
+    identical: int = 0
+    counts: Counter[RowClass] = field(default_factory=Counter)
+    kept: dict[RowClass, list[Sample]] = field(default_factory=lambda: {kind: [] for kind in RowClass})
 
     def add(self, source: list[bytes], lake: Iterable[bytes]) -> None:
         ours, theirs = Counter(source), Counter(lake)
-        self.counts["identical"] += (ours & theirs).total()
+        self.identical += (ours & theirs).total()
         left, right = self._by_key(ours - theirs), self._by_key(theirs - ours)
         for name in sorted(left.keys() | right.keys(), key=_null_first):
             mine, other = left.get(name, []), right.get(name, [])
             for one, two in zip(mine, other, strict=False):
-                self._note("modified", self._fields(one), self._fields(two))
+                self._note(RowClass.MODIFIED, self._fields(one), self._fields(two))
             for line in mine[len(other) :]:
-                self._note("removed", self._fields(line), None, (ours[line], theirs[line]))
+                self._note(RowClass.REMOVED, self._fields(line), None, (ours[line], theirs[line]))
             for line in other[len(mine) :]:
-                self._note("added", None, self._fields(line), (ours[line], theirs[line]))
+                self._note(RowClass.ADDED, None, self._fields(line), (ours[line], theirs[line]))
 
     def _by_key(self, lines: Counter[bytes]) -> dict[Row, list[bytes]]:
         """Group lines by key; without a key, each line is its own key."""
@@ -115,7 +117,7 @@ class _Found:
         return fields(line, self.natives)
 
     def _note(
-        self, kind: SampleKind, source: Row | None, lake: Row | None, copies: tuple[int, int] | None = None
+        self, kind: RowClass, source: Row | None, lake: Row | None, copies: tuple[int, int] | None = None
     ) -> None:
         self.counts[kind] += 1
         if self.every is not None:
@@ -138,8 +140,8 @@ class _Found:
 
     def classes(self) -> Classes:
         n, kept = self.counts, self.kept
-        samples = (*kept["modified"], *kept["added"], *kept["removed"])
-        return Classes(n["identical"], n["modified"], n["added"], n["removed"], samples)
+        samples = tuple(sample for kind in RowClass for sample in kept[kind])
+        return Classes(self.identical, n[RowClass.MODIFIED], n[RowClass.ADDED], n[RowClass.REMOVED], samples)
 
 
 def _null_first(row: Row) -> tuple[tuple[bool, str], ...]:

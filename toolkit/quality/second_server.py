@@ -17,6 +17,7 @@ from toolkit.quality.report import CheckReport, TableCheck, noted
 from toolkit.quality.row_classes import classify
 from toolkit.values.errors import CdcError, UnknownTable
 from toolkit.values.names import selects
+from toolkit.values.outcome import CheckStatus
 from toolkit.values.row_line import Comparison, Sums, chosen, comparison, differing, effective, total
 from toolkit.values.table import TableVersion
 
@@ -55,7 +56,9 @@ def against(config: Config, conninfo: str, tables: Sequence[str] = ()) -> CheckR
     if doubt is not None:
         reason, remedy = doubt
         results = [
-            replace(r, status="not_taken", reason=reason, remedy=remedy) if r.status == "different" else r
+            replace(r, status=CheckStatus.NOT_TAKEN, reason=reason, remedy=remedy)
+            if r.status == CheckStatus.DIFFERENT
+            else r
             for r in results
         ]
     return CheckReport(seen[-1].lsn, noted(sorted(results, key=lambda t: t.table), notes))
@@ -104,12 +107,12 @@ def _compared(
     from toolkit.source import connection, row_lines
     from toolkit.source.spooling import spool_directory
 
-    result = TableCheck(mine.identifier, mine.relid, "not_taken")
+    result = TableCheck(mine.identifier, mine.relid, CheckStatus.NOT_TAKEN)
     if other is None:
-        return replace(result, status="different", reason="the other server has no such table")
+        return replace(result, status=CheckStatus.DIFFERENT, reason="the other server has no such table")
     plan, other_plan = comparison(mine, config.check.buckets), comparison(other, config.check.buckets)
     if _shape(plan) != _shape(other_plan):
-        return replace(result, status="different", reason="its columns or its key differ on the other server")
+        return replace(result, status=CheckStatus.DIFFERENT, reason="its columns or its key differ on the other server")
     # Attribute numbers differ after a restore, so both sides print columns in the source's order.
     by_name = {c.name: c for c in other_plan.columns}
     other_plan = replace(
@@ -122,7 +125,7 @@ def _compared(
         rows = total(source)
         result = replace(result, rows=rows, full_at=datetime.now(UTC))
         if not buckets:
-            return replace(result, status="identical", identical=rows, modified=0, added=0, removed=0)
+            return replace(result, status=CheckStatus.IDENTICAL, identical=rows, modified=0, added=0, removed=0)
         with (
             spool_directory(config) as directory,
             row_lines.lines(ours, plan) as one,
@@ -143,7 +146,7 @@ def _compared(
     alike = sum(f.rows for bucket, f in source.items() if bucket not in buckets)
     return replace(
         result,
-        status="different",
+        status=CheckStatus.DIFFERENT,
         identical=alike + found.identical,
         modified=found.modified,
         added=found.added,

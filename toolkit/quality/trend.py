@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from toolkit.lake.check_results import RESULTS, ROWS
 from toolkit.quality.published import proofs
 from toolkit.values.lsn import Lsn
+from toolkit.values.outcome import CheckStatus
 
 if TYPE_CHECKING:
     from toolkit.values.config import Config
@@ -70,7 +71,7 @@ def episodes(config: Config) -> list[Episode]:
     for row in results(config):
         lsn = None if row["lsn"] is None else Lsn(row["lsn"])
         begun = running.pop(row["relid"], None)
-        if row["status"] != "identical":
+        if row["status"] != CheckStatus.IDENTICAL:
             running[row["relid"]] = (
                 replace(begun, checks=begun.checks + 1)
                 if begun is not None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from toolkit.rawlog import order
 from toolkit.rawlog.event import Captured, Covers
 from toolkit.values.lsn import Lsn
+from toolkit.values.modes import Capture
 from toolkit.values.names import command, quote_postgres
 
 if TYPE_CHECKING:
@@ -327,7 +328,7 @@ def _unsent(config: Config, table: TableVersion, others: Mapping[int, TableVersi
         return False
     if not config.source.asks_for(table.schema, table.name) or _under_root(table, others):
         return False
-    return config.capture_of(table.schema, table.name).capture != "schema"
+    return config.capture_of(table.schema, table.name).capture != Capture.SCHEMA
 
 
 def way_back(config: Config, table: TableVersion) -> str:
@@ -358,7 +359,7 @@ def _silenced(ledger: LogReader, captured: frozenset[int]) -> Iterator[TableStat
                 reason = "it is unlogged: its changes are not in the WAL"
                 init = "cdc init, then " if back == "cdc init" else ""  # the table may have left the publication first
                 remedy = f"alter table {table.identifier} set logged, then {init}{repair}"
-            elif config.capture_of(table.schema, table.name).capture == "change_log":
+            elif config.capture_of(table.schema, table.name).capture == Capture.CHANGE_LOG:
                 reason = "its triggers are not all on it, or the change log is not whole or not published"
         else:
             reason, remedy = UNDER_ITS_NAME, back

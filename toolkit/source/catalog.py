@@ -19,6 +19,7 @@ from toolkit.source.connection import Connection
 from toolkit.values import resources
 from toolkit.values.config import Config
 from toolkit.values.errors import HistoryDiverged, PreflightFailed
+from toolkit.values.modes import Capture
 from toolkit.values.names import command, qualified, quote_postgres
 from toolkit.values.table import ForeignKey, TableVersion
 
@@ -102,10 +103,10 @@ def _held(asked: Sequence[Relation], held: Sequence[PublicationState]) -> set[in
 
 def schema_only(conn: Connection, config: Config) -> tuple[int, ...]:
     """Return the relids of tables of which only schema versions are kept, published or not."""
-    if not any(chosen.capture == "schema" for chosen in config.table.values()):
+    if not any(chosen.capture == Capture.SCHEMA for chosen in config.table.values()):
         return ()
     return tuple(
-        r.relid for r in relations(conn) if r.table and config.capture_of(r.schema, r.name).capture == "schema"
+        r.relid for r in relations(conn) if r.table and config.capture_of(r.schema, r.name).capture == Capture.SCHEMA
     )
 
 
@@ -142,7 +143,7 @@ def not_captured(conn: Connection, config: Config, *, ticks: bool) -> dict[str, 
     """Return configured tables without rows in the log, by name, with the reason and the remedy."""
     left, held = left_out(conn, config), publications(conn, config)
     found: dict[str, str] = {}
-    asked = [r for r in matching(conn, config) if config.capture_of(r.schema, r.name).capture != "schema"]
+    asked = [r for r in matching(conn, config) if config.capture_of(r.schema, r.name).capture != Capture.SCHEMA]
     inside, as_roots = _held(asked, held), _held(asked, [p for p in held if p.via_root])
     for relation in asked:
         if relation.table and relation.persistence == "u":

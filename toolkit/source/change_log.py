@@ -17,6 +17,7 @@ from toolkit.values.config import Config
 from toolkit.values.errors import PreflightFailed
 from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.log_setup import logger
+from toolkit.values.modes import Capture, Triggers
 from toolkit.values.table import TableVersion
 
 #: Name of the table, and start of the names of its parts, in schema `cdc`.
@@ -26,13 +27,13 @@ _LARGE_LOG = 1 << 30  # bytes
 _LONG_SECONDS = 600
 #: Server CPU of one logged change, in microseconds: in a bulk update, and if each change is a statement of its own
 #: (tests/benchmarks/capture.py). The server does not count statements.
-_MICROSECONDS = {"row": (12, 60), "statement": (5, 75)}
+_MICROSECONDS = {Triggers.ROW: (12, 60), Triggers.STATEMENT: (5, 75)}
 _log = logger(__name__)
 
 
 def logged(config: Config, table: TableVersion | catalog.Relation) -> bool:
     """Return whether triggers capture the table."""
-    return config.capture_of(table.schema, table.name).capture in ("change_log", "both")
+    return config.capture_of(table.schema, table.name).capture in (Capture.CHANGE_LOG, Capture.BOTH)
 
 
 def published(config: Config, table: TableVersion | catalog.Relation) -> bool:
@@ -64,7 +65,7 @@ def trigger_sql(config: Config, tables: Sequence[TableVersion]) -> dict[str, str
 
 def _log_table(config: Config, table: TableVersion | catalog.Relation) -> str:
     name = f"{_quoted(table.schema)}.{_quoted(table.name)}".replace("'", "''")
-    by_statement = config.capture_of(table.schema, table.name).triggers == "statement"
+    by_statement = config.capture_of(table.schema, table.name).triggers == Triggers.STATEMENT
     return f"select cdc.log_table('{name}'::pg_catalog.regclass, {str(by_statement).lower()})"
 
 
@@ -80,7 +81,7 @@ def moving(conn: Connection, config: Config) -> tuple[str, ...]:
     return tuple(
         t.identifier
         for t in tables
-        if (t.capture == "change_log") == published(config, t) and (published(config, t) or logged(config, t))
+        if (t.capture == Capture.CHANGE_LOG) == published(config, t) and (published(config, t) or logged(config, t))
     )
 
 
@@ -154,7 +155,7 @@ def faults(conn: Connection, config: Config) -> Iterator[tuple[str | None, str]]
     for relation in catalog.selected_relations(conn, config):
         if not logged(config, relation):
             continue
-        by_statement = config.capture_of(relation.schema, relation.name).triggers == "statement"
+        by_statement = config.capture_of(relation.schema, relation.name).triggers == Triggers.STATEMENT
         lacks = conn.execute(
             "select name, enabled::text, keep from cdc.log_lacks(%s::oid, %s)", [relation.relid, by_statement]
         ).fetchall()
@@ -202,19 +203,19 @@ def refusals(conn: Connection, config: Config) -> Iterator[tuple[str, str, str]]
                 f"has key column {column[0]} of type {column[2]}, whose text depends on other objects",
                 f"run: alter table {name} alter column {column[0]} type oid, or take it out of the change log",
             )
-        if chosen.triggers == "statement" and chosen.capture == "both":
+        if chosen.triggers == Triggers.STATEMENT and chosen.capture == Capture.BOTH:
             yield (
                 name,
                 'has capture = "both" with statement triggers, which log an update as two rows',
                 f'set triggers = "row" for it in [table."{relation.schema}.{relation.name}"]',
             )
-        if chosen.triggers == "statement" and about["subscribed"]:
+        if chosen.triggers == Triggers.STATEMENT and about["subscribed"]:
             yield (
                 name,
                 "receives rows from a subscription, which fire no statement triggers",
                 f'set triggers = "row" for it in [table."{relation.schema}.{relation.name}"]',
             )
-        if chosen.triggers == "statement" and about["family"]:
+        if chosen.triggers == Triggers.STATEMENT and about["family"]:
             yield (
                 name,
                 "is partitioned, a partition or part of an inheritance tree: statement triggers cannot tell whose rows"

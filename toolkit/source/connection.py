@@ -159,14 +159,24 @@ def _reason(config: Config, error: psycopg.OperationalError) -> str:
     if password:
         text = text.replace(str(password), "***")
     server = " ".join(f"{key}={given[key]}" for key in ("service", "host", "port", "user", "dbname") if given.get(key))
-    if "authentication failed" in text or "no password supplied" in text or "password" in text:
-        remedy = "check the user and its password (PGPASSWORD, pgpass or a service file)"
-    elif "does not exist" in text:
-        remedy = "check dbname and user in [source] conninfo"
-    elif "pg_hba" in text:
-        remedy = "allow this user and host in pg_hba.conf"
-    elif "too many" in text or "remaining connection slots" in text:
-        remedy = "raise max_connections or end unused sessions"
-    else:
-        remedy = "check that PostgreSQL runs there and [source] conninfo names it"
-    return f"cannot connect to the source ({server or 'libpq defaults'}): {text}; {remedy}"
+    return f"cannot connect to the source ({server or 'libpq defaults'}): {text}; {_remedy(config, error)}"
+
+
+def _remedy(config: Config, error: psycopg.OperationalError) -> str:
+    """Choose a remedy by what libpq reports besides its message, which is in the language of server and client.
+
+    An error before the session exists has no SQLSTATE. libpq says whether the server asked for a password, and a
+    second, empty connection says whether a server answers.
+    """
+    attempt = error.pgconn
+    if attempt is not None and (attempt.needs_password or attempt.used_password):
+        return "check the user and its password (PGPASSWORD, pgpass or a service file), and dbname"
+    missing = "check that PostgreSQL runs there and [source] conninfo names it"
+    if isinstance(error, psycopg.errors.ConnectionTimeout):
+        return missing
+    match psycopg.pq.PGconn.ping(pinned_conninfo(config).encode()):
+        case psycopg.pq.Ping.OK:
+            return "check dbname and user in [source] conninfo, and pg_hba.conf and max_connections of the server"
+        case psycopg.pq.Ping.REJECT:
+            return "the server starts, stops or recovers; run it again when it accepts sessions"
+    return missing

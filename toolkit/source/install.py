@@ -15,6 +15,7 @@ from toolkit.values.config import Config
 from toolkit.values.errors import CdcError, ConfigError, PreflightFailed
 from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.log_setup import logger
+from toolkit.values.modes import Capture, NewTables
 from toolkit.values.names import postgres_regex, quote_postgres
 from toolkit.values.table import TableVersion
 
@@ -222,7 +223,7 @@ def _publication_sql(
 def _require_kept_out(config: Config, state: catalog.PublicationState) -> None:
     """Refuse to exclude tables of a schema that the publication contains whole: it would publish them anyway."""
     source = config.source
-    for pattern in source.exclude if source.new_tables == "publish" else ():
+    for pattern in source.exclude if source.new_tables == NewTables.PUBLISH else ():
         for schema in sorted(state.schemas):
             if fnmatch.fnmatchcase(schema, pattern.rpartition(".")[0]):
                 raise ConfigError(
@@ -235,9 +236,9 @@ def _require_kept_out(config: Config, state: catalog.PublicationState) -> None:
 def _new_tables_sql(config: Config, *, ticks: bool) -> str:
     """Return the statement that records which new tables `cdc.publish_new` publishes at their CREATE."""
     source = config.source
-    if source.new_tables != "publish" or source.own is None or source.capture != "slot" or ticks:
+    if source.new_tables != NewTables.PUBLISH or source.own is None or source.capture != Capture.SLOT or ticks:
         return "delete from cdc.settings where name = 'new_tables';\n"
-    others = (name for name, table in config.table.items() if table.capture in ("change_log", "schema"))
+    others = (name for name, table in config.table.items() if table.capture in (Capture.CHANGE_LOG, Capture.SCHEMA))
     chosen = {"publication": source.own, "tables": [*map(postgres_regex, source.tables)]}
     chosen |= {"exclude": [*map(postgres_regex, (*source.exclude, *others))]}
     return (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from psycopg.rows import dict_row
 
@@ -13,7 +13,9 @@ from toolkit.source.connection import Connection
 from toolkit.values import resources
 from toolkit.values.config import Config
 from toolkit.values.errors import CdcError, PreflightFailed, SlotError, SlotRefused, UnknownTable
+from toolkit.values.modes import Capture, Selection
 from toolkit.values.names import qualified, quote_postgres, selects
+from toolkit.values.outcome import Level
 from toolkit.values.table import OPERATIONS, TableVersion
 
 OLDEST = 150000
@@ -24,7 +26,7 @@ _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
 class Finding:
     """One thing that is or will be wrong. `refusal` is the error that `require` raises for it."""
 
-    level: Literal["error", "warning"]
+    level: Level
     what: str
     found: str
     remedy: str
@@ -39,7 +41,7 @@ def preflight(conn: Connection, config: Config) -> tuple[Finding, ...]:
     ticks = change_log.by_ticks(conn, config)
     found = [*_server(conn, ticks), *_tables(conn, config, ticks), *_capture(conn, config)]
     long = change_log.health(conn) if config.uses_change_log else ()
-    found += [Finding("warning", what, seen, remedy) for what, seen, remedy in long]
+    found += [Finding(Level.WARNING, what, seen, remedy) for what, seen, remedy in long]
     if not ticks:
         found += [*_slot(conn, config), *_publications(conn, config)]
     return tuple(sorted(found, key=lambda f: f.level))
@@ -52,7 +54,7 @@ def require(conn: Connection, config: Config) -> None:
         PreflightFailed, SlotError, UnknownTable: the first error.
     """
     for finding in preflight(conn, config):
-        if finding.level == "error":
+        if finding.level == Level.ERROR:
             raise finding.refusal(str(finding))
 
 
@@ -80,19 +82,19 @@ def _one(conn: Connection, name: str) -> dict[str, Any]:
 def _server(conn: Connection, ticks: bool) -> Iterator[Finding]:
     server = _one(conn, "introspect/server")
     if server["version"] < OLDEST:
-        yield Finding("error", "server version", str(server["version"]), "PostgreSQL 15 or later is needed")
+        yield Finding(Level.ERROR, "server version", str(server["version"]), "PostgreSQL 15 or later is needed")
     if fills_with_null(server["version"]) and not ticks:
         yield Finding(
-            "error",
+            Level.ERROR,
             "server version",
             f"{server['version']} sends NULL for the default of an added column in old images of REPLICA IDENTITY FULL",
             "upgrade to 15.6, 16.2 or later",
         )
     if server["standby"]:
-        yield Finding("error", "server", "is a standby", "connect to the primary")
+        yield Finding(Level.ERROR, "server", "is a standby", "connect to the primary")
     if server["wal_level"] != "logical" and not ticks:
         yield Finding(
-            "error",
+            Level.ERROR,
             "wal_level",
             server["wal_level"],
             'set wal_level = logical in postgresql.conf and restart the server, or set [source] capture = "change_log"',
@@ -100,18 +102,21 @@ def _server(conn: Connection, ticks: bool) -> Iterator[Finding]:
     role = server["role"]
     if not (server["superuser"] or server["replication"] or ticks):
         yield Finding(
-            "error", f"role {role!r}", "has no REPLICATION right", f"run: alter role {quote_postgres(role)} replication"
+            Level.ERROR,
+            f"role {role!r}",
+            "has no REPLICATION right",
+            f"run: alter role {quote_postgres(role)} replication",
         )
     if not server["creates"]:
         yield Finding(
-            "error",
+            Level.ERROR,
             f"role {role!r}",
             f"may not create schema cdc in database {server['database']!r}",
             f"run: grant create on database {quote_postgres(server['database'])} to {quote_postgres(role)}",
         )
     if not server["superuser"] and not triggers_stand(conn):
         yield Finding(
-            "warning",
+            Level.WARNING,
             f"role {role!r}",
             "may perhaps not create event triggers: without them the catalog comparison finds DDL, and makes its table"
             " stale from the comparison before",
@@ -119,14 +124,14 @@ def _server(conn: Connection, ticks: bool) -> Iterator[Finding]:
         )
     if server["senders_used"] >= server["senders"] and not ticks:
         yield Finding(
-            "error",
+            Level.ERROR,
             "max_wal_senders",
             f"{server['senders_used']} of {server['senders']} in use",
             "raise max_wal_senders and restart the server",
         )
     if server["encoding"] == "SQL_ASCII":
         yield Finding(
-            "warning",
+            Level.WARNING,
             f"database {server['database']!r}",
             "has encoding SQL_ASCII: bytes that are not UTF-8 stop the drain",
             "use a database with a real encoding",
@@ -156,7 +161,7 @@ def _slot(conn: Connection, config: Config) -> Iterator[Finding]:
         server = _one(conn, "introspect/server")
         if server["slots_used"] >= server["slots"]:
             yield Finding(
-                "error",
+                Level.ERROR,
                 "max_replication_slots",
                 f"{server['slots_used']} of {server['slots']} in use",
                 "drop a slot that nobody reads, or raise max_replication_slots and restart the server",
@@ -167,21 +172,21 @@ def _slot(conn: Connection, config: Config) -> Iterator[Finding]:
         slot.require_ours(conn, config, state)
         slot.require_usable(state)
     except SlotRefused as refused:
-        yield Finding("error", f"slot {state.name!r}", refused.found, refused.remedy, SlotError)
+        yield Finding(Level.ERROR, f"slot {state.name!r}", refused.found, refused.remedy, SlotError)
         return
     row = conn.execute(
         "select setting::int8, unit from pg_catalog.pg_settings where name = 'idle_replication_slot_timeout'"
     ).fetchone()
     if row and row[0]:  # 18 and later
         yield Finding(
-            "warning",
+            Level.WARNING,
             f"slot {state.name!r}",
             f"is dropped by the server when nobody reads it for {row[0]} {row[1]} (idle_replication_slot_timeout)",
             "drain more often than that, or set it to 0",
         )
     if state.wal_status == "unreserved":
         yield Finding(
-            "warning",
+            Level.WARNING,
             f"slot {state.name!r}",
             "may lose its WAL at the next checkpoint",
             "run `cdc drain` now and raise max_slot_wal_keep_size",
@@ -193,14 +198,14 @@ def _publications(conn: Connection, config: Config) -> Iterator[Finding]:
     for name in catalog.missing_publications(conn, config):
         if name != source.own:
             yield Finding(
-                "error",
+                Level.ERROR,
                 f"publication {name!r}",
                 "does not exist",
                 f"run: create publication {quote_postgres(name)} for table ..., or take it out of [source] publication",
             )
         elif slot.read_slot(conn, source.slot) is not None:
             yield Finding(
-                "warning",
+                Level.WARNING,
                 f"publication {name!r}",
                 f"does not exist, but slot {source.slot!r} does",
                 "run `cdc init`, then `cdc init --new-generation` if the log was started before",
@@ -209,7 +214,7 @@ def _publications(conn: Connection, config: Config) -> Iterator[Finding]:
     missing = OPERATIONS - frozenset().union(*(p.publishes for p in there))
     if there and missing:
         yield Finding(
-            "error",
+            Level.ERROR,
             f"publication {', '.join(repr(p.name) for p in there)}",
             f"does not publish {', '.join(sorted(missing))}",
             f"run: alter publication {quote_postgres(there[0].name)} set (publish = '{', '.join(sorted(OPERATIONS))}')",
@@ -219,7 +224,7 @@ def _publications(conn: Connection, config: Config) -> Iterator[Finding]:
     told = catalog.read_by(conn)
     if told != set(source.publications):
         yield Finding(
-            "warning",
+            Level.WARNING,
             "[source] publication",
             f"is {source.publication_names} now, and capture was installed for {', '.join(sorted(told)) or 'none'}",
             "run `cdc init` to go over to that",
@@ -230,14 +235,14 @@ def _publications(conn: Connection, config: Config) -> Iterator[Finding]:
     if len({p.via_root for p in there}) > 1 and any(t.relid in parts for t in published):
         leaf = next(p.name for p in there if not p.via_root)
         yield Finding(
-            "warning",
+            Level.WARNING,
             f"publication {', '.join(repr(p.name) for p in there)}",
             "differ in publish_via_partition_root: a partition that any of them sends as its root comes so from all",
             f"run: alter publication {quote_postgres(leaf)} set (publish_via_partition_root = true), or leave it so",
         )
     for table in published:
         if unsent := table.unsent(source.publications):
-            yield Finding("error", f"table {table.identifier}", *unsent)
+            yield Finding(Level.ERROR, f"table {table.identifier}", *unsent)
     yield from _own(conn, config, published)
     chosen = {r.relid: r for r in catalog.selected_relations(conn, config)}
     tables = catalog.selected_tables(conn, config)
@@ -246,15 +251,15 @@ def _publications(conn: Connection, config: Config) -> Iterator[Finding]:
         out = [column.name for column in table.columns if not column.published and not column.generated]
         if table.published and out:
             yield Finding(
-                "warning",
+                Level.WARNING,
                 f"table {table.identifier}",
                 f"is published without {', '.join(out)}: the lake does not have them",
                 f"take them into the column lists of publication {source.publication_names}, or leave it so",
             )
-        elif config.capture_of(table.schema, table.name).capture == "schema":
+        elif config.capture_of(table.schema, table.name).capture == Capture.SCHEMA:
             if table.published:
                 yield Finding(
-                    "warning",
+                    Level.WARNING,
                     f"table {table.identifier}",
                     'has capture = "schema" and is in the publication: its rows are captured all the same',
                     f"run `cdc init`, or take it out of publication {source.publication_names}",
@@ -267,7 +272,7 @@ def _publications(conn: Connection, config: Config) -> Iterator[Finding]:
             and change_log.published(config, table)
         ):
             yield Finding(
-                "warning",
+                Level.WARNING,
                 f"table {table.identifier}",
                 "is named by [source] tables and not in the publication: nothing of it is captured",
                 "run `cdc init` to add it, or name it in [source] exclude",
@@ -281,7 +286,7 @@ def _own(conn: Connection, config: Config, published: tuple[TableVersion, ...]) 
         assert own is not None
         if table.relid in own.relids and not config.source.asks_for(table.schema, table.name):
             yield Finding(
-                "warning",
+                Level.WARNING,
                 f"table {table.identifier}",
                 f"is in publication {own.name!r}, and [source] does not name it: it is captured all the same",
                 f"run: alter publication {quote_postgres(own.name)} drop table {table.identifier}, or name it in"
@@ -289,7 +294,7 @@ def _own(conn: Connection, config: Config, published: tuple[TableVersion, ...]) 
             )
         if table.row_filter is not None and not config.source.others:
             yield Finding(
-                "warning",
+                Level.WARNING,
                 f"table {table.identifier}",
                 f"is published where {table.row_filter} only: the lake does not have its other rows",
                 f"take the filter out of publication {own.name!r}, or leave it so",
@@ -313,16 +318,16 @@ def _capture(conn: Connection, config: Config) -> Iterator[Finding]:
         return
     state, (triggers, functions) = guard.capture_state(conn), guard.faults(conn)
     if guard.of_another_version(conn):
-        yield Finding("warning", "capture", "was installed by another version of the toolkit", "run `cdc init`")
+        yield Finding(Level.WARNING, "capture", "was installed by another version of the toolkit", "run `cdc init`")
     if state.paused:
-        yield Finding("warning", "DDL capture", "is paused: every table is stale meanwhile", "run: cdc ddl resume")
+        yield Finding(Level.WARNING, "DDL capture", "is paused: every table is stale meanwhile", "run: cdc ddl resume")
     if not state.standing and not (state.absent and not catalog.is_superuser(conn)):
         for name, found in triggers or [("event_triggers", "is off for this session")]:
-            yield Finding("warning", name, f"{found}: DDL is not heard", "run `cdc init`, then `cdc repair`")
+            yield Finding(Level.WARNING, name, f"{found}: DDL is not heard", "run `cdc init`, then `cdc repair`")
     if not state.intact:
         for name, found in functions or [("a function in schema cdc", "is another")]:
             yield Finding(
-                "warning",
+                Level.WARNING,
                 name,
                 f"{found}: it is not the one that `cdc init` has put there, and what it tells cannot be relied on",
                 "run `cdc init`, then `cdc repair`",
@@ -330,7 +335,7 @@ def _capture(conn: Connection, config: Config) -> Iterator[Finding]:
     moving = change_log.moving(conn, config)
     for table in moving:
         yield Finding(
-            "warning",
+            Level.WARNING,
             f"table {table}",
             "is captured in another way than [source] capture or [table] says: that one counts",
             "run `cdc init`, which moves it, or take the change out of cdc.toml",
@@ -338,7 +343,7 @@ def _capture(conn: Connection, config: Config) -> Iterator[Finding]:
     for logged, found in change_log.faults(conn, config):
         if logged not in moving:
             yield Finding(
-                "warning",
+                Level.WARNING,
                 "change log" if logged is None else f"table {logged}",
                 f"{found}: changes may be missed",
                 "run `cdc init`, then `cdc repair` for what is red",
@@ -348,7 +353,7 @@ def _capture(conn: Connection, config: Config) -> Iterator[Finding]:
         deployed = row[0] if row else None
         if deployed != wanted:
             yield Finding(
-                "warning",
+                Level.WARNING,
                 "DDL capture",
                 f"[ddl] {'ignore' if key == 'ignored' else key} says {wanted or 'nothing'}, and what `cdc init` put on"
                 f" the source {deployed or 'nothing'}: that one counts",
@@ -356,14 +361,14 @@ def _capture(conn: Connection, config: Config) -> Iterator[Finding]:
             )
     if state.settings != "[]":
         yield Finding(
-            "warning",
+            Level.WARNING,
             "DDL capture",
             f"roles or databases have settings that switch it off: {state.settings}",
             "run: " + "; ".join(row[0] for row in conn.execute(resources.load("introspect/switched_off")).fetchall()),
         )
     for partition in guard.unguarded(conn):
         yield Finding(
-            "warning",
+            Level.WARNING,
             f"partition {qualified(partition.schema, partition.name)}",
             "has no truncate trigger yet: its root would not hear of a TRUNCATE",
             "run `cdc drain`, which makes it",
@@ -386,9 +391,9 @@ def _selects_nothing(config: Config, pattern: str, matched: Sequence[catalog.Rel
 
 def _tables(conn: Connection, config: Config, ticks: bool) -> Iterator[Finding]:
     relations = catalog.matching(conn, config)
-    if config.source.scope == "published" and config.uses_change_log:
+    if config.source.scope == Selection.PUBLISHED and config.uses_change_log:
         yield Finding(
-            "error",
+            Level.ERROR,
             "[source] scope",
             'is "published", and the change log would have to be added to that publication',
             'set scope = "tables", or capture = "slot"',
@@ -396,18 +401,18 @@ def _tables(conn: Connection, config: Config, ticks: bool) -> Iterator[Finding]:
     for pattern in config.source.tables if config.source.own is not None else ():
         matched = [r for r in catalog.relations(conn) if selects((pattern,), (), r.schema, r.name)]
         if fault := _selects_nothing(config, pattern, matched):
-            yield Finding("error", f"[source] tables {pattern!r}", *fault, UnknownTable)
+            yield Finding(Level.ERROR, f"[source] tables {pattern!r}", *fault, UnknownTable)
     kept = set() if ticks else catalog.members(conn, config, relations)
     for relation in relations:
-        if relation.relid in kept and config.capture_of(relation.schema, relation.name).capture == "change_log":
+        if relation.relid in kept and config.capture_of(relation.schema, relation.name).capture == Capture.CHANGE_LOG:
             yield Finding(
-                "error",
+                Level.ERROR,
                 f"table {relation.identifier}",
                 'has capture = "change_log" and is in a publication of others: its rows come through the slot',
                 f'set capture = "slot" for it in [table."{relation.schema}.{relation.name}"], or "both"',
             )
     for name, found, remedy in change_log.refusals(conn, config):
-        yield Finding("error", f"table {name}", found, remedy)
+        yield Finding(Level.ERROR, f"table {name}", found, remedy)
     identities, left = catalog.without_identity(conn), catalog.left_out(conn, config)
     inherited = catalog.inherited(conn)
     for relation in relations:
@@ -415,37 +420,37 @@ def _tables(conn: Connection, config: Config, ticks: bool) -> Iterator[Finding]:
         if relation.kind in _KINDS:
             if named or relation.kind == "f":
                 yield Finding(
-                    "error" if named else "warning",
+                    Level.ERROR if named else Level.WARNING,
                     f"table {relation.identifier}",
                     f"is {_KINDS[relation.kind]}, which logical decoding does not carry",
                     "add it to [source] exclude" if not named else "take it out of [source] tables",
                 )
-        elif relation.kind in "rp" and config.capture_of(relation.schema, relation.name).capture == "schema":
+        elif relation.kind in "rp" and config.capture_of(relation.schema, relation.name).capture == Capture.SCHEMA:
             continue
         elif relation.persistence != "p":
             yield Finding(
-                "error" if named else "warning",
+                Level.ERROR if named else Level.WARNING,
                 f"table {relation.identifier}",
                 "is unlogged: its changes are not in the WAL",
                 f"run: alter table {relation.identifier} set logged, or exclude it",
             )
         elif ticks and change_log.published(config, relation):
             yield Finding(
-                "error",
+                Level.ERROR,
                 f"table {relation.identifier}",
                 "is to be captured by the slot, and this source is drained by ticks",
                 f'set capture = "change_log" for it in [table."{relation.schema}.{relation.name}"], or exclude it',
             )
         elif relation.kind == "r" and relation.relid in identities and change_log.published(config, relation):
             yield Finding(
-                "warning" if relation in left else "error",
+                Level.WARNING if relation in left else Level.ERROR,
                 f"table {relation.identifier}",
                 identities[relation.relid],
                 keyless_remedy(relation),
             )
         elif relation.relid in inherited:
             yield Finding(
-                "warning",
+                Level.WARNING,
                 f"table {relation.identifier}",
                 inherited[relation.relid],
                 "read the children in the lake too, or make it a partitioned table",

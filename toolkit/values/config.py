@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from toolkit.values.errors import ConfigError
+from toolkit.values.modes import Capture, CommandText, LogDrain, LogFormat, LogLevel, NewTables, Selection, Triggers
 from toolkit.values.names import quote_postgres, selects
 
 DEFAULT_NAME = "cdc.toml"
@@ -30,10 +31,10 @@ class _Section(BaseModel):
 class TableConfig(_Section):
     """How the tables of a pattern are captured: `[table."public.orders"]`."""
 
-    capture: Literal["slot", "change_log", "both", "schema"] | None = None
+    capture: Capture | None = None
     """How the tables of this pattern are captured; default: as `[source] capture`. `both` captures them twice and
     compares (`cdc audit`); `schema` keeps their schema versions and no rows."""
-    triggers: Literal["row", "statement"] = "row"
+    triggers: Triggers = Triggers.ROW
     """Kind of change-log trigger. `statement` costs less for bulk changes and more for single rows."""
 
 
@@ -51,21 +52,21 @@ class SourceConfig(_Section):
     """Tables to capture, as patterns over `schema.table`."""
     exclude: tuple[str, ...] = ()
     """Tables not to capture, as patterns; it wins over `tables`."""
-    new_tables: Literal["propose", "publish"] = "propose"
+    new_tables: NewTables = NewTables.PROPOSE
     """`publish` captures new tables from their CREATE: it publishes whole schemas, or with `exclude` table by table;
     `propose` adds them at the next `cdc init`."""
-    scope: Literal["tables", "published"] = "tables"
+    scope: Selection = Selection.TABLES
     """`published` captures what others put into the publications and never edits a publication; `tables` then has no
     effect."""
-    capture: Literal["slot", "change_log"] = "slot"
+    capture: Literal[Capture.SLOT, Capture.CHANGE_LOG] = Capture.SLOT
     """How tables are captured, unless `[table]` says otherwise: by logical decoding, or by triggers."""
-    change_log_drain: Literal["auto", "slot", "tick"] = "auto"
+    change_log_drain: LogDrain = LogDrain.AUTO
     """How the change log is read. `auto`: through the slot if `wal_level` is `logical`, else by ticks."""
 
     @field_validator("scope")
     @classmethod
-    def _not_edited(cls, value: str, info: ValidationInfo) -> str:
-        if value == "published" and info.data.get("new_tables") == "publish":
+    def _not_edited(cls, value: Selection, info: ValidationInfo) -> Selection:
+        if value == Selection.PUBLISHED and info.data.get("new_tables") == NewTables.PUBLISH:
             raise ValueError(
                 'new_tables = "publish" edits the publication; whoever keeps it can publish a whole schema'
             )
@@ -79,7 +80,7 @@ class SourceConfig(_Section):
     @property
     def own(self) -> str | None:
         """Give the publication that `cdc init` creates, edits and drops: the first; None if others maintain all."""
-        return self.publications[0] if self.scope == "tables" else None
+        return self.publications[0] if self.scope == Selection.TABLES else None
 
     @property
     def others(self) -> tuple[str, ...]:
@@ -89,7 +90,7 @@ class SourceConfig(_Section):
     @property
     def whole_schemas(self) -> bool:
         """Whether whole schemas are published. A whole schema cannot leave out a table."""
-        return self.new_tables == "publish" and not self.exclude
+        return self.new_tables == NewTables.PUBLISH and not self.exclude
 
     @property
     def publication_names(self) -> str:
@@ -167,7 +168,7 @@ class DdlConfig(_Section):
     ignore: tuple[str, ...] = ()
     """Command tags that leave no event: `CREATE INDEX`, `REINDEX`. Others can change what a row means and are
     refused."""
-    sql: Literal["keep", "hash", "none"] = "keep"
+    sql: CommandText = CommandText.KEEP
     """What to keep of a command's text. Without the text every rewrite makes its table stale."""
 
     @field_validator("ignore")
@@ -228,9 +229,9 @@ class DbtConfig(_Section):
 class LogConfig(_Section):
     """The log on standard error."""
 
-    format: Literal["text", "json"] = "text"
+    format: LogFormat = LogFormat.TEXT
     """`json` writes one object per line; `--output json` does the same."""
-    level: Literal["warning", "info"] = "warning"
+    level: LogLevel = LogLevel.WARNING
     """`info` reports each stage with its figures, as `--verbose` does."""
 
 
@@ -309,13 +310,13 @@ class Config(BaseSettings):
 
     def through_slot(self, schema: str, name: str) -> bool:
         """Whether the slot sends a table's own rows. Rows of other tables come as rows of the change log."""
-        return self.capture_of(schema, name).capture in ("slot", "both")
+        return self.capture_of(schema, name).capture in (Capture.SLOT, Capture.BOTH)
 
     @property
     def uses_change_log(self) -> bool:
         """Whether any table may be captured by triggers."""
         chosen = {self.source.capture, *(t.capture for t in self.table.values())}
-        return not chosen.isdisjoint({"change_log", "both"})
+        return not chosen.isdisjoint({Capture.CHANGE_LOG, Capture.BOTH})
 
     def path(self, text: str) -> Path:
         """Make a configured path absolute."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolkit.values.lsn import Lsn
+from toolkit.values.modes import Capture
 from toolkit.values.names import command, lake_table, qualified, quote_postgres
 
 #: The operations that a table's publications must send.
@@ -91,7 +92,7 @@ class TableVersion:
     row_filter: str | None
     comment: str | None
     dropped: bool = False
-    capture: str = "slot"  # slot, change_log, or both
+    capture: Capture = Capture.SLOT
     log: tuple[int, ...] = ()  # OIDs of the change log and its parts, if it captures this table
     publishes: frozenset[str] = OPERATIONS  # the operations that all its publications together send
     strays: tuple[Stray, ...] = ()  # for a root that sends its partitions' rows: the partitions that are strays
@@ -202,7 +203,7 @@ class TableVersion:
             row_filter=data.get("row_filter"),
             comment=data.get("comment"),
             dropped=bool(data.get("dropped", False)),
-            capture=data.get("capture", "slot"),
+            capture=Capture(data.get("capture", Capture.SLOT)),
             log=tuple(int(oid) for oid in data.get("log") or ()),
             strays=tuple(
                 Stray(int(s["relid"]), s["name"], s["kind"], s["persistence"], tuple(s.get("key") or ()))
