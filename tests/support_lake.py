@@ -6,7 +6,11 @@ of rows are decoded in this process and committed as files. Asking for a Spark s
 
 from __future__ import annotations
 
+import resource
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -113,10 +117,42 @@ def plain_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     return Config(root=tmp_path)
 
 
+@contextmanager
+def files_below(size: int) -> Iterator[None]:
+    """Let no file of this process grow beyond a number of bytes, as on a disk that is nearly full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+_LOCK = """
+import sqlite3, sys
+held = sqlite3.connect(sys.argv[1], isolation_level=None)
+held.execute("begin " + sys.argv[2])
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def catalog_locked(config: Config, *, against: str = "writers") -> Iterator[None]:
+    """Another process holds the catalog's file: against writers, or against readers too."""
+    mode = {"writers": "immediate", "readers": "exclusive"}[against]
+    command = [sys.executable, "-c", _LOCK, str(config.catalog_db), mode]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdin is not None and other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        yield
+        other.stdin.close()
+
+
 def rows_in_log(config: Config, where: str = "kind = 'row'") -> list[dict[str, Any]]:
     """Events of the log, in the order of effects."""
     found = list(scans.scan(config, tables.EVENTS, where=where))
     return sorted(found, key=lambda e: (e["generation"], e["commit_lsn"], e["ordinal"], e["relid"] or 0))
 
 
-__all__ = ["commit_here", "make_events", "plain_lake", "rows_in_log"]
+__all__ = ["catalog_locked", "commit_here", "files_below", "make_events", "plain_lake", "rows_in_log"]

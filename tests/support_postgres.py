@@ -20,7 +20,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from psycopg import sql
+from psycopg import generators, pq, sql
+from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from toolkit.demo.server import EmbeddedServer
@@ -185,6 +186,31 @@ def stream(conn: psycopg.Connection[Any], config: Config) -> list[tuple[int, byt
         [config.source.slot, config.source.publication_names],
     ).fetchall()
     return [(lsn, bytes(data)) for lsn, data in rows]
+
+
+@contextlib.contextmanager
+def reading_beside(config: Config) -> Iterator[psycopg.Connection[Any]]:
+    """A session that reads the slot, as a drain or another program does."""
+    with psycopg.connect(config.source.conninfo) as conn:
+        row = conn.execute(
+            "select confirmed_flush_lsn from pg_replication_slots where slot_name = %s", [config.source.slot]
+        ).fetchone()
+    assert row is not None
+    options = f"proto_version '1', publication_names '{config.source.publication_names}'"
+    session = psycopg.connect(config.source.conninfo, replication="database", autocommit=True)
+    try:
+        statement = f"START_REPLICATION SLOT {config.source.slot} LOGICAL {row[0]} ({options})"
+        session.pgconn.send_query(statement.encode())
+        assert session.wait(_first_result(session.pgconn)) == pq.ExecStatus.COPY_BOTH
+        yield session
+    finally:
+        session.close()
+
+
+def _first_result(pgconn: pq.abc.PGconn) -> PQGen[int]:
+    result = yield from generators.fetch(pgconn)
+    assert result is not None
+    return int(result.status)
 
 
 def consume(conn: psycopg.Connection[Any], config: Config) -> None:

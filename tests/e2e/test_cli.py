@@ -53,7 +53,7 @@ def test_help_lists_every_command(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("[source\n", ["cdc.toml", "not valid TOML"]),
-        ('[source]\nslott = "x"\n', ["source.slott", "unknown key", "did you mean 'slot'?"]),
+        ('[source]\nslott = "x"\n', ["source.slott", "unknown key", "did you mean slot?"]),
         ('[sauce]\nslot = "x"\n', ["sauce", "unknown key"]),
         ('[spark]\nmaster = "local[4]"\n', ["did you mean 'spark.master'?"]),
         ('[lake]\nwarehouse = "s3a://bucket/lake"\n', ["lake.warehouse", "object stores"]),

@@ -223,7 +223,7 @@ def test_a_table_that_moved_after_the_cut_is_left_out_by_name(
         conn.execute(ddl)
         done, refused = run(config, cut, tasks, workers=0)
     ((message, again),) = refused.values()
-    assert message == f"public.t {reason} after the snapshot was taken"
+    assert message == f"public.t {reason} after the snapshot was taken; run it again"
     assert again
     assert images(done) == Counter({("1",): 1, ("2",): 1})
 

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from contextlib import closing
+from dataclasses import replace
 
 import psycopg
 import pytest
 
+from tests.support_remedies import pasted
 from tests.trap_cases import steps
 from tests.trap_world import PAIR, World
 from toolkit.capture import ddl_switch
-from toolkit.source import install, preflight
+from toolkit.ops import alerts
+from toolkit.ops.alerts import Alert
+from toolkit.source import install, preflight, pressure, slot
 from toolkit.source.connection import connect
-from toolkit.values.config import Config
+from toolkit.values.config import Config, LimitsConfig, TableConfig
 
 pytestmark = pytest.mark.postgres
 
-#: A statement after `run:` up to another way, or a command in backticks.
-_RUN = re.compile(r"run: (.+?)(?=, or |; or |, then |$)|run `(cdc [^`]+)`|then `(cdc [^`]+)`")
 _ODD = '"we`ird $t"'
-
-
-def _commands(remedy: str) -> list[str]:
-    return [next(filter(None, match.groups())) for match in _RUN.finditer(remedy)]
 
 
 def _findings(config: Config) -> dict[tuple[str, str], str]:
@@ -78,7 +75,7 @@ def test_a_finding_of_doctor_is_gone_after_its_remedy(world: World, planted: str
         new = {key: remedy for key, remedy in _findings(world.config).items() if key not in before}
         assert [key for key in new if key[0].startswith(what)], new
         for key, remedy in new.items():
-            commands = _commands(remedy)
+            commands = pasted(remedy)
             assert commands, f"{key}: {remedy} names nothing to run"
             for text in commands:
                 _paste(world, text)
@@ -99,7 +96,7 @@ def test_rights_that_are_missing_are_granted_as_printed(world: World) -> None:
         found = {k: r for k, r in _findings(config).items() if k[0].startswith("role") and r.startswith("run: ")}
         assert len(found) == 2
         for remedy in found.values():
-            for text in _commands(remedy):
+            for text in pasted(remedy):
                 _paste(world, text)
         assert not [key for key in _findings(config) if key in found]
     finally:
@@ -129,3 +126,62 @@ def test_a_stale_table_of_status_is_right_after_its_remedy(world: World, planted
         log.drain()
     assert not world.stale()
     world.exact("t")
+
+
+def _alert(world: World, what: str) -> Alert:
+    with connect(world.config) as conn:
+        state, found = slot.read_slot(conn, world.config.source.slot), pressure.read_pressure(conn)
+    assert state is not None
+    state, found = replace(state, wal_status="unreserved"), replace(found, slots_used=found.slots, senders_used=99999)
+    (alert,) = (one for one in alerts.of_server(world.config, state, found) if one.what == what)
+    return alert
+
+
+@pytest.mark.parametrize("pg", ["pg16"], indirect=True)
+def test_a_setting_that_an_alert_names_is_made_by_its_remedy(world: World) -> None:
+    world.start(*PAIR)
+    for what, name in (
+        (f"slot {world.config.source.slot!r}", "max_slot_wal_keep_size"),
+        ("max_replication_slots", "max_replication_slots"),
+        ("max_wal_senders", "max_wal_senders"),
+    ):
+        (statement,) = (text for text in pasted(_alert(world, what).remedy) if not text.startswith("cdc "))
+        try:
+            _paste(world, statement)
+            made = world.user.execute(
+                "select f.setting::text, f.error from pg_file_settings as f where f.name = %s and f.sourcefile like %s",
+                [name, "%auto.conf"],
+            ).fetchone()
+            assert made is not None and f"= '{made[0]}'" in statement.replace(f"= {made[0]}", f"= '{made[0]}'")
+        finally:
+            world.sql(f"alter system reset {name}", "select pg_reload_conf()")
+
+
+@pytest.mark.parametrize("pg", ["pg16"], indirect=True)
+def test_a_transaction_that_an_alert_names_is_ended_by_its_remedy(world: World) -> None:
+    world.start(*PAIR)
+    world.config = world.config.model_copy(update={"limits": LimitsConfig(transaction_minutes=1e-9)})
+    with closing(psycopg.connect(world.config.source.conninfo)) as old:
+        old.execute("select pg_current_xact_id()")
+        alert = _alert(world, "transactions of the source")
+        assert f"pid {old.info.backend_pid} " in alert.found
+        (statement,) = pasted(alert.remedy)
+        _paste(world, statement)
+        with pytest.raises(psycopg.OperationalError):
+            old.execute("select 1")
+
+
+@pytest.mark.parametrize("pg", ["pg16"], indirect=True)
+def test_a_misspelt_name_in_the_configuration_is_found_with_the_nearest(world: World) -> None:
+    """A table that `exclude` misspells was captured, and a misspelt [table] had no effect, both without a word."""
+    world.start("create table public.secret (id int primary key)", *PAIR)
+    config = world.config.model_copy(
+        update={
+            "source": world.config.source.model_copy(update={"exclude": ("public.secrt", "public.tmp_*")}),
+            "table": {"public.tt": TableConfig(capture="schema"), "public.t": TableConfig()},
+        }
+    )
+    found = {what: remedy for (what, _), remedy in _findings(config).items() if "[" in what}
+    assert set(found) == {"[source] exclude 'public.secrt'", '[table."public.tt"]'}
+    assert "did you mean public.secret?" in found["[source] exclude 'public.secrt'"]
+    assert "did you mean public.t?" in found['[table."public.tt"]']

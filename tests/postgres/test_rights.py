@@ -442,7 +442,7 @@ def test_a_table_whose_planning_runs_code_of_its_owner_is_refused_by_name(
     with connection.connect(config) as conn, _nothing_planted(conn):
         done = initialise.init(config)
         assert done.rows == {"mine.good": 1}
-        remedy = r"uses function .* of role intruder.*; run: alter function .* owner to .*, or drop"
+        remedy = r"uses function .* of role intruder.*; look at .* and run: alter function .* owner to .*, or drop"
         assert re.search(f"{named} {remedy}", done.left_out["mine.t"])
         again = copy.repair(config, ["mine.t", "mine.good"])
         assert (again.rows, set(again.left_out)) == ({"mine.good": 1}, {"mine.t"})

@@ -7,14 +7,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import psycopg
 import pytest
 from click.testing import CliRunner, Result
-from psycopg import generators, pq
-from psycopg.abc import PQGen
 
 from tests.postgres.test_snapshot_log import sql
 from tests.support_lake import plain_lake
+from tests.support_postgres import reading_beside
 from toolkit.api import Toolkit
 from toolkit.capture import initialise, slot_drain
 from toolkit.cli import frame, main
@@ -81,24 +79,10 @@ def test_what_a_drain_refuses_status_says_too(config: Config, fault: Callable[[C
 
 def test_a_running_drain_is_no_problem(config: Config) -> None:
     """A session that reads the slot is what a drain looks like from outside."""
-    with connection.connect(config) as conn:
-        at = slot.require_slot(conn, config).confirmed_flush_lsn
-    options = f"proto_version '1', publication_names '{config.source.publication_names}'"
-    session = psycopg.connect(config.source.conninfo, replication="database", autocommit=True)
-    try:
-        session.pgconn.send_query(f"START_REPLICATION SLOT {config.source.slot} LOGICAL {at} ({options})".encode())
-        assert session.wait(_first_result(session.pgconn)) == pq.ExecStatus.COPY_BOTH
+    with reading_beside(config):
         found = status_report.status(config)
-    finally:
-        session.close()
     assert found.slot is not None and found.slot.active
     assert not found.red
-
-
-def _first_result(pgconn: pq.abc.PGconn) -> PQGen[int]:
-    result = yield from generators.fetch(pgconn)
-    assert result is not None
-    return int(result.status)
 
 
 def _cdc(config: Config, monkeypatch: pytest.MonkeyPatch, *words: str) -> Result:
@@ -198,7 +182,7 @@ def test_a_failed_command_is_remembered_until_it_succeeds(config: Config, monkey
         assert _cdc(config, monkeypatch, *words).exit_code == code
     told = json.loads(_cdc(config, monkeypatch, "status", "--output", "json").stdout)
     assert "the last check: ended with exit code 1 at " in told["summary"]
-    assert told["summary"].endswith(": lake: full; free space; correct that and run it again, or `cdc run`")
+    assert told["summary"].endswith(": lake: full; free space; correct that, then run `cdc check` or `cdc run`")
     assert [(r["command"], r["exit_code"]) for r in told["last_runs"]] == [("check", 1), ("drain", 0)]
     last_run.remember(config, last_run.LastRun("run", 0, "2026-11-24T00:00:00+00:00", None))
     assert _cdc(config, monkeypatch, "status").exit_code == 0

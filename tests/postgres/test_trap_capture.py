@@ -225,7 +225,7 @@ def test_doctor_tells_how_capture_stands(world: World) -> None:
     world.sql("create table later (id int primary key)")
     assert "later: is named by [source] tables and not in the publication" in world.findings()
     ddl_switch.pause(log.conn)
-    assert "run: cdc ddl resume" in world.findings()
+    assert "run `cdc ddl resume`" in world.findings()
     ddl_switch.resume(log.conn)
     world.sql("alter event trigger _cdc_0_drop disable")
     assert "DDL is not heard" in world.findings()

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import sqlite3
-import subprocess
-import sys
 import zlib
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlparse
 
@@ -19,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.postgres.test_snapshot_log import current, on_source, sql
-from tests.support_lake import plain_lake
+from tests.support_lake import catalog_locked, files_below, plain_lake
 from toolkit.capture import initialise, slot_drain
 from toolkit.capture.runner import only_runner
 from toolkit.cli import frame, main
@@ -37,13 +33,6 @@ from toolkit.values.lsn import Lsn
 __all__ = ["plain_lake"]
 pytestmark = pytest.mark.postgres
 _ROWS = "insert into public.a select i, repeat(md5(i::text), 40) from generate_series(2, 2000) i"
-_LOCK = """
-import sqlite3, sys
-held = sqlite3.connect(sys.argv[1], isolation_level=None)
-held.execute("begin immediate")
-print("held", flush=True)
-sys.stdin.read()
-"""
 
 
 @pytest.fixture
@@ -55,28 +44,6 @@ def config(source: Config, plain_lake: Config) -> Config:
     sql(made, "insert into public.a values (0, 'zero')")
     slot_drain.drain(made)
     return made
-
-
-@contextmanager
-def _files_below(size: int) -> Iterator[None]:
-    """Let no file of this process grow beyond a number of bytes, as on a disk that is nearly full."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-@contextmanager
-def _locked(config: Config) -> Iterator[None]:
-    """Another process holds the catalog's file for writing."""
-    command = [sys.executable, "-c", _LOCK, str(config.catalog_db)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdin is not None and other.stdout is not None
-        assert other.stdout.readline() == "held\n"
-        yield
-        other.stdin.close()
 
 
 def _cdc(config: Config, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Result:
@@ -95,7 +62,7 @@ def test_trap_145_a_spool_on_a_full_disk_is_refused_and_nothing_is_lost(
 ) -> None:
     sql(config, _ROWS)
     before, last = _confirmed(config), Ledger(config).last()
-    with _files_below(1_000_000):
+    with files_below(1_000_000):
         done = _cdc(config, monkeypatch, "drain")
     assert done.exit_code == 1 and isinstance(done.exception, SystemExit)
     assert done.output.startswith("cdc: spooling what slot") and done.output.count("\n") == 1
@@ -109,7 +76,7 @@ def test_trap_145_a_lake_on_a_full_disk_is_refused_and_nothing_is_lost(
 ) -> None:
     sql(config, "insert into public.a values (2, 'two')")
     before, last = _confirmed(config), Ledger(config).last()
-    with _files_below(4_000):
+    with files_below(4_000):
         done = _cdc(config, monkeypatch, "drain")
     assert done.exit_code == 1 and isinstance(done.exception, SystemExit), done.output
     assert done.output.startswith("cdc: ") and done.output.count("\n") == 1
@@ -123,7 +90,7 @@ def test_trap_145_a_locked_catalog_is_refused_in_one_line(config: Config, monkey
     before, last = _confirmed(config), Ledger(config).last()
     for module in (sqlite_catalog,):
         monkeypatch.setattr(module, "BUSY_SECONDS", 0.1)
-    with _locked(config):
+    with catalog_locked(config):
         done = _cdc(config, monkeypatch, "drain")
     assert done.exit_code == 1 and isinstance(done.exception, SystemExit)
     assert "database is locked; end the program" in done.output and done.output.count("\n") == 1

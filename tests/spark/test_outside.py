@@ -100,7 +100,7 @@ def test_other_readers_have_the_rows_of_the_views(lake: Config, spark: SparkSess
         for where, rows in filters.items():
             assert scan_published(config, "public__t").filter(where).to_arrow().num_rows == rows, where
             assert connection.sql(f"from published.public__t where {where}").to_arrow_table().num_rows == rows, where
-    with pytest.raises(NotProven, match=r"published table public\.nope: there is none; published are public\.t;"):
+    with pytest.raises(NotProven, match=r"published table public\.nope: there is none; there are public\.t; run"):
         scan_published(config, "public.nope")
 
     # Files of the old shape are read under the new one.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import shlex
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
+from tests.support_remedies import pasted
 from toolkit.cli import main
 from toolkit.values import errors
 from toolkit.values.errors import CdcError
@@ -22,9 +24,27 @@ TREES = {
     path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
     for path in sorted(PACKAGE.rglob("*.py"))
 }
-CLASSES: dict[str, type[CdcError]] = {
-    name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, CdcError)
-}
+
+
+def _classes() -> dict[str, type[CdcError]]:
+    """Find every class of error in the package: those whose base is one, wherever they are defined."""
+    found: dict[str, type[CdcError]] = {"CdcError": CdcError}
+    missing = True
+    while missing:
+        missing = False
+        for path, tree in TREES.items():
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ClassDef) and node.name not in found and _bases(node) & found.keys():
+                    module = importlib.import_module("toolkit." + path.removesuffix(".py").replace("/", "."))
+                    found[node.name], missing = getattr(module, node.name), True
+    return found
+
+
+def _bases(node: ast.ClassDef) -> set[str]:
+    return {ast.unparse(base).rpartition(".")[2] for base in node.bases}
+
+
+CLASSES = _classes()
 #: What an interpolated value stands for: a name, which is good as an LSN too.
 _VALUE = "0/1"
 #: `thing: found; remedy`, or what was expected instead, which says what to give.
@@ -69,6 +89,7 @@ RAISED = list(_raised())
 _MADE = {
     "_message(exception, results)",
     "_reason(config, error)",
+    "str(error)",
     "f'{error}{_begun(config)}'",
     """'; '.join((f'table {name}: {why}' for name, why in left.items()))""",
 }
@@ -89,6 +110,46 @@ def test_every_error_says_what_to_do_next() -> None:
         if not _SHAPE.fullmatch(shown):
             found.append(f"{place}: {shown}")
     assert found == []
+
+
+def test_the_remedy_of_an_error_is_all_of_what_to_do() -> None:
+    """Of "run this; or that" it was "or that"."""
+    found = []
+    for place, kind, call in RAISED:
+        remedy = f"{_text(call.args[0])}; {kind.advice}".removesuffix("; ").rpartition("; ")[2]
+        if remedy.split()[:1] in (["or"], ["and"], ["then"], ["but"]):
+            found.append(f"{place}: {remedy}")
+    assert found == []
+
+
+def test_every_class_of_error_is_raised_by_the_walk_over_errors() -> None:
+    from tests.postgres.test_errors import CASES
+
+    assert set(CASES) == CLASSES.keys() - {"CdcError"}
+
+
+def _remedies() -> Iterator[tuple[str, str]]:
+    """Find every remedy of an alert of `cdc status` and of a finding of `cdc doctor`, with its place."""
+    for path, tree in TREES.items():
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call):
+                continue
+            at = {"Alert": 2, "Finding": 3, "Diagnosis": 3}.get(ast.unparse(node.func), len(node.args))
+            if at < len(node.args):
+                yield f"{path}:{node.lineno}", _text(node.args[at])
+
+
+def test_a_remedy_of_status_and_doctor_can_be_pasted() -> None:
+    """Commands stand in backticks and statements after `run:`, without anything to fill in."""
+    remedies = dict(_remedies())
+    assert len(remedies) > 50
+    for place, remedy in remedies.items():
+        bare = re.sub(r"`[^`]*`", "", remedy)
+        assert "..." not in remedy, f"{place}: {remedy}"
+        assert not re.search(r"\bcdc (?!\.)[a-z]", bare), f"{place}: {remedy}"
+        assert re.match(r"(select|alter|grant) ", bare) is None, f"{place}: {remedy}"
+        for text in pasted(remedy):
+            assert re.match(r"cdc |kill |select |alter |create |drop |grant |0/1", text), f"{place}: {remedy}"
 
 
 def test_an_advice_is_given_once() -> None:
@@ -122,6 +183,8 @@ def _commands() -> Iterator[tuple[str, str]]:
     for place, text in _strings():
         for match in _COMMAND.finditer(text):
             words = match[1] or match[2]
+            if words == _VALUE:
+                continue  # the command that last failed, which `of_runs` names: tests/postgres/test_status.py
             if match[1] is not None or words.split()[0] in main.commands:
                 yield place, words
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -9,12 +10,16 @@ import subprocess
 import sys
 import time
 
+import click
 import pytest
 
 from tests.support_terminal import on_a_terminal, screen
-from toolkit.values import progress
+from toolkit.cli import main
+from toolkit.values import progress, resources
 
 pytestmark = pytest.mark.unit
+
+CLI = resources.ROOT / "toolkit" / "cli"
 
 #: A command with the frame of all commands, whose work is three steps of one stage and then what is asked for.
 _COMMAND = """
@@ -36,10 +41,25 @@ def work(ctx):
             for _ in range(600):
                 time.sleep(0.1)  # a signal that comes right before a long sleep would be handled after it
     stage.add(5)  # a thread that comes late
-    print("result")
+    ctx.output.text("result")
 
 sys.argv[0] = {ending!r}
 frame.main(["work", *{options!r}])
+"""
+#: A command that names no stage: it works, writes its result, and goes on for a while.
+_PLAIN = """
+import sys, time
+from toolkit.cli import frame
+
+@frame.main.command()
+@frame.command
+def plain(ctx):
+    time.sleep({before})
+    ctx.output.text("result")
+    time.sleep(0.3)
+
+sys.argv[0] = "cdc"
+frame.main(["plain", *{options!r}])
 """
 
 
@@ -81,6 +101,39 @@ def test_elsewhere_no_escape_is_written() -> None:
 def test_json_on_a_terminal_has_no_bars() -> None:
     done, shown = on_a_terminal(_work("end", "--output", "json"))
     assert (done, "\x1b" in shown) == (0, False), shown
+
+
+def test_a_command_without_stages_shows_itself_after_a_second_until_its_result() -> None:
+    """Commands such as rows, audit and uninstall showed nothing for minutes."""
+    done, shown = on_a_terminal([sys.executable, "-c", _PLAIN.format(before=1.7, options=())])
+    before, _, after = shown.partition("result")
+    assert done == 0 and "cdc plain" in before and "━" in before, shown
+    assert "\x1b[?25h" in before and "━" not in after, shown
+    assert screen(shown) == ["result"]
+    done, shown = on_a_terminal([sys.executable, "-c", _PLAIN.format(before=0.1, options=())])
+    assert (done, shown) == (0, "result\r\n")
+
+
+def test_elsewhere_a_command_without_stages_is_one_line_with_its_time() -> None:
+    code = _PLAIN.format(before=2.1, options=("--verbose", "--output", "json"))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    (line,) = map(json.loads, done.stderr.splitlines())
+    assert line["event"] == "cdc plain" and line["seconds"] >= 2.1
+
+
+def test_every_command_has_the_frame_that_shows_it() -> None:
+    """And its output goes through `say`, which takes the line of progress away first."""
+    found, groups = [], [main]
+    while groups:
+        for command in groups.pop().commands.values():
+            if isinstance(command, click.Group):
+                groups.append(command)
+            else:
+                found.append(command)
+    assert len(found) > 20
+    assert all({"config_path", "output_format"} <= {p.name for p in one.params} for one in found)
+    written = [path.name for path in CLI.glob("*.py") if "click.echo(" in path.read_text(encoding="utf-8")]
+    assert written == ["output.py"]
 
 
 @pytest.fixture

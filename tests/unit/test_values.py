@@ -11,10 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 import toolkit
+from toolkit.cli import main
 from toolkit.lake import session
 from toolkit.rawlog.arrow import EVENT_SCHEMA, Event, to_arrow
 from toolkit.rawlog.batch import BatchRecord, SourceIdentity
@@ -34,6 +36,7 @@ from toolkit.values.names import (
     command,
     lake_columns,
     lake_table,
+    nearest,
     qualified,
     quote_postgres,
     quote_spark,
@@ -250,7 +253,7 @@ def test_local_mode_runs_no_more_tasks_than_the_heap_has_room_for(
 
 def test_a_variable_of_an_unknown_section_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CDC_SAUCE__SLOT", "x")
-    with pytest.raises(ConfigError, match=r"variable CDC_SAUCE__SLOT: .* did you mean 'source'\?; rename or unset it"):
+    with pytest.raises(ConfigError, match=r"variable CDC_SAUCE__SLOT: .* did you mean source\?; rename or unset it"):
         configuration.load()
 
 
@@ -433,3 +436,34 @@ def test_a_log_of_another_format_is_refused() -> None:
     record.require_format()
     with pytest.raises(LakeError, match="start a new log"):
         replace(record, format=record.format - 1).require_format()
+
+
+@pytest.mark.parametrize(
+    ("typed", "known", "said"),
+    [
+        ("ordrs", ["public.orders", "public.items"], "did you mean public.orders?"),
+        ("public.ordrs", ["public.orders", "public.items"], "did you mean public.orders?"),
+        ("pubic.orders", ["public.orders", "sales.orders"], "did you mean public.orders, sales.orders?"),
+        ("public.nope", ["public.t", "public.u"], "there are public.t, public.u"),
+        ("nme", ["id", "name"], "did you mean name?"),
+        ("x", [f"c{i:02}" for i in range(12)], "there are c00, c01, c02, c03, c04, c05, c06, c07, c08, c09 and 2 more"),
+        ("x", [], "there are none"),
+    ],
+)
+def test_the_nearest_name_is_told_or_which_there_are(typed: str, known: list[str], said: str) -> None:
+    """Names of one schema are not alike because of it."""
+    assert nearest(typed, known) == said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["biuld"], "build"),
+        (["ddl", "lnit"], "lint"),
+        (["status", "--ouput", "json"], "--output"),
+        (["init", "--new-generatoin"], "--new-generation"),
+    ],
+)
+def test_a_misspelt_command_or_option_is_told_the_nearest(words: list[str], said: str) -> None:
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 2 and "Did you mean" in done.output and said in done.output.splitlines()[-1]

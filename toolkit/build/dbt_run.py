@@ -91,10 +91,10 @@ def build(
     ledger = Ledger(config)
     last, snapshot = ledger.last(), ledger.snapshot_id()
     if last is None or snapshot is None:
-        raise BuildFailed("raw.events has no batch yet; run cdc init, then cdc drain")
+        raise BuildFailed("raw.events has no batch yet; run `cdc init`")
     last.require_format()
     if as_of is not None and as_of > last.complete_to:
-        raise BuildFailed(f"LSN {as_of} is not in the log yet: it is complete to {last.complete_to}; run cdc drain")
+        raise BuildFailed(f"LSN {as_of} is not in the log yet: it is complete to {last.complete_to}; run `cdc drain`")
     as_of = None if as_of is None else ledger.exact_at(as_of)
     synced = models_sync.sync(config, as_of=as_of)
     spark = session(config)

@@ -27,7 +27,7 @@ from toolkit.source.spooling import spool_directory
 from toolkit.values.errors import ConfigError, LakeError, UnknownTable
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
-from toolkit.values.names import command
+from toolkit.values.names import command, nearest, qualified
 from toolkit.values.progress import stage
 from toolkit.values.table import SchemaVersion, TableVersion
 
@@ -249,18 +249,20 @@ def _plans(
                 outcome.refused[table.relid] = (str(error), error.moved)
                 continue
             if scope.partition:
-                found = tuple(p for p in found if _named(p, scope.partition))
+                names, found = (
+                    [qualified(p.schema, p.name) for p in found],
+                    tuple(p for p in found if _named(p, scope.partition)),
+                )
                 if not found:
                     raise ConfigError(
-                        f"repairing {table.identifier}: it has no partition {scope.partition}; name it as SCHEMA.TABLE"
+                        f"repairing {table.identifier}: it has no partition {scope.partition};"
+                        f" {nearest(scope.partition, names)}"
                     )
             plans.append(_Plan(table, payloads[table.relid], found, size, images))
     return plans
 
 
 def _named(piece: Piece, name: str) -> bool:
-    from toolkit.values.names import qualified
-
     return name in (qualified(piece.schema, piece.name), f"{piece.schema}.{piece.name}")
 
 
@@ -272,7 +274,7 @@ def _chosen(versions: dict[int, TableVersion], tables: Sequence[str] | frozenset
     names = {v.identifier: v for v in versions.values()}
     unknown = [name for name in tables if name not in names]
     if unknown:
-        raise UnknownTable(f"copying {unknown[0]}: no published table has that name; published: {', '.join(names)}")
+        raise UnknownTable(f"copying {unknown[0]}: no published table has that name; {nearest(unknown[0], names)}")
     return [names[name] for name in dict.fromkeys(tables)]
 
 
@@ -303,8 +305,9 @@ def _images(ledger: LogReader, table: TableVersion, scope: Scope) -> Images:
     for name in scope.columns:
         column = table.column(name)
         if column is None or not column.published:
+            names = (one.name for one in table.columns if one.published)
             raise ConfigError(
-                f"repairing {table.identifier}: it has no published column {name!r}; name others in --columns"
+                f"repairing {table.identifier}: it has no published column {name!r}; {nearest(name, names)}"
             )
         chosen.add(column.attnum)
     return Images("U", frozenset(chosen))

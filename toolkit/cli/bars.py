@@ -1,4 +1,7 @@
-"""Draw the open stages of a command on a terminal: one line each, wiped when the stage ends."""
+"""Draw the open stages of a command on a terminal: one line each, wiped when the stage ends.
+
+The stage of the whole command appears when the command has lasted for a second, and goes when its result is written.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,9 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from toolkit.values.progress import Stage
+
+
+_SOON = 1.0  # seconds
 
 
 class _Above:
@@ -38,10 +44,26 @@ class Bars:
         self._lock = threading.RLock()
         self._live: Progress | None = None
         self._tasks: dict[Stage, TaskID] = {}
+        self._whole: Stage | None = None
         self._streams: list[tuple[logging.StreamHandler[Any], TextIO]] = []
 
     def begin(self, stage: Stage) -> None:
         """Show a new stage."""
+        with self._lock:
+            if stage.whole:
+                self._whole = stage
+                late = threading.Timer(_SOON, self._late)
+                late.daemon = True
+                late.start()
+            else:
+                self._add(stage)
+
+    def _late(self) -> None:
+        with self._lock:
+            if self._whole is not None:
+                self._add(self._whole)
+
+    def _add(self, stage: Stage) -> None:
         with self._lock:
             if self._live is None:
                 self._live = self._started()
@@ -63,20 +85,33 @@ class Bars:
                 figures=f"{stage.done:,}{of} {stage.unit}, {rate:,}/s" if stage.unit and stage.done else "",
             )
 
+    def result(self) -> None:
+        """Take the stage of the whole command away, also if it has not appeared yet."""
+        with self._lock:
+            if self._whole is not None:
+                self.end(self._whole)
+
     def end(self, stage: Stage) -> None:
         """Take a stage away; with the last one the bars are wiped."""
         with self._lock:
+            if stage is self._whole:
+                self._whole = None
             task = self._tasks.pop(stage, None)
             if self._live is not None and task is not None:
                 self._live.remove_task(task)
             if not self._tasks:
-                self.close()
+                self._wipe()
 
     def close(self) -> None:
         """Wipe the bars and give the log its stream back."""
         with self._lock:
-            live, self._live = self._live, None
+            self._whole = None
             self._tasks.clear()
+            self._wipe()
+
+    def _wipe(self) -> None:
+        with self._lock:
+            live, self._live = self._live, None
             if live is not None:
                 live.stop()
             for handler, stream in self._streams:

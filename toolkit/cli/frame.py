@@ -41,6 +41,8 @@ _PACKAGE = Path(__file__).parent.parent
 
 #: Commands whose end is remembered, and told by `[notify]` if it is red or failed.
 _NOTIFIED = frozenset({"run", "drain", "build", "check", "repair", "maintain"})
+#: Commands of a scheduler, after which the disks and the server are examined too.
+_SCHEDULED = frozenset({"run", "drain"})
 
 
 @dataclass(slots=True)
@@ -168,8 +170,10 @@ class _End:
 
 def _end(context: Context, function: Callable[..., int | None], arguments: dict[str, Any]) -> _End:
     """Run a command, and say how it ended, whatever it raised but Ctrl-C and errors of usage."""
+    from toolkit.values import progress
+
     try:
-        with _bars(context.output_format):
+        with _bars(context.output_format), progress.stage(click.get_current_context().command_path, whole=True):
             return _End(function(context, **arguments) or 0, tuple(context.problems))
     except (click.ClickException, click.Abort, click.exceptions.Exit):
         raise
@@ -218,8 +222,13 @@ def _bars(output_format: str) -> Iterator[None]:
 
 
 def _conclude(context: Context, command: str, end: _End) -> None:
-    """Remember how a command ended, for `cdc status`, and tell whom `[notify]` names if it did not succeed."""
-    from toolkit.ops import last_run, notify
+    """Remember how a command ended, for `cdc status`, and tell whom `[notify]` names if it did not succeed.
+
+    A command that succeeded may leave what `cdc status` is red for, such as WAL that grows. It keeps its exit code, and
+    each such alert is one line of the log and part of a notification.
+    """
+    from toolkit.ops import alerts, last_run, notify
+    from toolkit.values import log_setup
 
     try:
         config = context.config
@@ -229,7 +238,12 @@ def _conclude(context: Context, command: str, end: _End) -> None:
     problem = "; ".join(end.problems) or None
     if not (context.aside or isinstance(end.error, LeaseHeld)):  # the one who holds it is still at work
         last_run.remember(config, last_run.LastRun(command, end.code, at, problem))
-    if end.code:
+    if end.code == 0 and command in _SCHEDULED:
+        found = [visible(str(alert)) for alert in alerts.at_the_end(config)]
+        problem = "; ".join(found) or None
+        for alert in found:
+            log_setup.complain(alert)
+    if problem is not None or end.code:
         notify.tell(config, notify.Notice(command, end.code, at, problem, context.result), end.error)
 
 

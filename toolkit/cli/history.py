@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli.frame import MOMENT, Context, command, main
-from toolkit.cli.output import plain
+from toolkit.cli.output import plain, say
 
 if TYPE_CHECKING:
     from toolkit.values.lsn import Lsn
@@ -150,7 +150,7 @@ def rows(ctx: Context, table: str, as_of: Lsn | datetime | None, key: tuple[str,
     found = ctx.toolkit.rows(table, as_of, pairs, limit=limit + 1 if limit else None)
     ctx.output.table(itertools.islice(found, limit or None), None)
     if next(found, None) is not None:
-        click.echo(f"cdc: only the first {limit} rows are shown; --limit 0 shows all", err=True)
+        say(f"cdc: only the first {limit} rows are shown; --limit 0 shows all", err=True)
 
 
 @main.command()
@@ -159,7 +159,7 @@ def rows(ctx: Context, table: str, as_of: Lsn | datetime | None, key: tuple[str,
 def published(ctx: Context, duckdb: bool) -> None:
     """List the published tables: the LSN of each proof, and where a reader other than Spark finds the rows."""
     if duckdb:
-        click.echo(ctx.toolkit.duckdb_script())
+        say(ctx.toolkit.duckdb_script())
         return
     shown = ["table", "relation", "lsn", "proven_at", "status", "snapshot_id", "metadata"]
     ctx.output.table(map(plain, ctx.toolkit.published()), shown)

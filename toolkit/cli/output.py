@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import click
 
+from toolkit.values import progress
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import visible
 
@@ -27,6 +28,12 @@ class Output(Protocol):
 
     def text(self, line: str) -> None:
         """Show a line of text; JSON output leaves it out."""
+
+
+def say(line: str, *, nl: bool = True, err: bool = False) -> None:
+    """Write a line of the result, without the line of progress that shows the whole command."""
+    progress.result()
+    click.echo(line, nl=nl, err=err)
 
 
 def plain(value: Any) -> Any:
@@ -59,15 +66,15 @@ class JsonOutput:
 
     def record(self, value: Any) -> None:
         """Write one result as an object."""
-        click.echo(self._text(value))
+        say(self._text(value))
 
     def table(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[str] | None = None) -> None:
         """Write the rows as a list of objects, with all of their fields."""
         between = "["
         for row in rows:
-            click.echo(between + self._text(row), nl=False)
+            say(between + self._text(row), nl=False)
             between = ", "
-        click.echo("[]" if between == "[" else "]")
+        say("[]" if between == "[" else "]")
 
     def text(self, line: str) -> None:
         """Write nothing."""
@@ -83,9 +90,9 @@ class TextOutput:
         nested = {k: v for k, v in data.items() if isinstance(v, list) and v and isinstance(v[0], dict)}
         for key, item in data.items():
             if key not in nested:
-                click.echo(f"{key}: {_cell(item)}")
+                say(f"{key}: {_cell(item)}")
         for key, rows in nested.items():
-            click.echo(f"{key}:")
+            say(f"{key}:")
             self.table(rows, list(rows[0]))
 
     def table(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[str] | None = None) -> None:
@@ -97,11 +104,11 @@ class TextOutput:
         cells = [shown, *itertools.islice(lines, len(first))]
         widths = [min(60, max(len(line[i]) for line in cells)) for i in range(len(shown))]
         for line in itertools.chain(cells, lines):
-            click.echo("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip())
+            say("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip())
 
     def text(self, line: str) -> None:
         """Write the line."""
-        click.echo(visible(line))
+        say(visible(line))
 
 
 def _cell(value: Any) -> str:
@@ -114,4 +121,4 @@ def _cell(value: Any) -> str:
     return visible(str(value))
 
 
-__all__ = ["JsonOutput", "Output", "TextOutput", "plain"]
+__all__ = ["JsonOutput", "Output", "TextOutput", "plain", "say"]

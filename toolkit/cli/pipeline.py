@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from toolkit.cli.frame import LSN, MOMENT, RED, Context, command, main
-from toolkit.cli.output import plain
+from toolkit.cli.output import plain, say
 from toolkit.values.outcome import Level
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def demo(ctx: Context, directory: str | None, postgres: str) -> int:
     from toolkit.demo import story
 
     del ctx
-    return story.run(Path(directory or "cdc-demo"), major=int(postgres), echo=click.echo)
+    return story.run(Path(directory or "cdc-demo"), major=int(postgres), echo=say)
 
 
 @main.command()
@@ -78,7 +78,7 @@ def init(ctx: Context, dry_run: bool, new_generation: bool, strict: bool) -> int
     if dry_run:
         from toolkit.capture import initialise
 
-        click.echo(initialise.plan_sql(ctx.config))
+        say(initialise.plan_sql(ctx.config))
         return 0
     done = ctx.toolkit.init(new_generation=new_generation, strict=strict)
     ctx.show(done)
@@ -90,10 +90,13 @@ def init(ctx: Context, dry_run: bool, new_generation: bool, strict: bool) -> int
 @command
 def uninstall(ctx: Context, yes: bool) -> None:
     """Remove everything that `init` created on the source."""
+    from toolkit.values import progress
+
     opened = ctx.toolkit
     source = opened.config.source
     if not yes:
         own = f", publication {source.own!r}" if source.own is not None else ""
+        progress.result()  # a line of progress would be drawn over the question
         click.confirm(f"Drop slot {source.slot!r}{own} and capture?", abort=True)
     opened.uninstall()
     ctx.output.text("all objects of cdc were removed from the source")

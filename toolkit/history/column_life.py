@@ -6,13 +6,13 @@ under its old name has two lives.
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from toolkit.history.versions import Change, DdlEvent, VersionInfo, column_changes, versions
 from toolkit.values.errors import ConfigError
 from toolkit.values.lsn import Lsn
+from toolkit.values.names import nearest
 from toolkit.values.table import Column
 
 if TYPE_CHECKING:
@@ -61,9 +61,7 @@ def explain(ledger: Ledger, table: str, column: str | None = None) -> tuple[Span
     if column is not None:
         lives = {s.attnum for s in spans if s.name == column}
         if not lives:
-            names = sorted({s.name for s in spans})
-            close = difflib.get_close_matches(column, names, 3) or names[:10]
-            raise ConfigError(f"{table} never had a column {column!r}; did you mean {', '.join(close)}?")
+            raise ConfigError(f"{table} never had a column {column!r}; {nearest(column, (s.name for s in spans))}")
         spans = [s for s in spans if s.attnum in lives]
     read = _images(ledger, found[-1].relid)
     return tuple(replace(s, seen=_merged([read[i] for i in s.schema_ids if i in read])) for s in spans)

@@ -11,6 +11,7 @@ from toolkit.lake.proofs import found_wrong
 from toolkit.rawlog.states import State, states_at, verdicts
 from toolkit.values.errors import ConfigError, NotProven
 from toolkit.values.lsn import Lsn
+from toolkit.values.names import nearest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,7 +67,7 @@ def read_rows(
     names = [c.name for c in plan.columns]
     unknown = [name for name in key or () if name not in names]
     if unknown:
-        raise ConfigError(f"{version.identifier} has no column {unknown[0]!r}; it has {', '.join(names)}")
+        raise ConfigError(f"{version.identifier} has no column {unknown[0]!r}; {nearest(unknown[0], names)}")
     _require_known(lake.ledger, version, as_of)
     versioned = as_of is not None or key is not None
     spark = lake.spark

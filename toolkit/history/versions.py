@@ -6,7 +6,6 @@ column dropped and added again under its old name is two columns.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -18,6 +17,7 @@ from toolkit.rawlog import order
 from toolkit.rawlog.event import SchemaChange, TableEvent
 from toolkit.values.errors import ConfigError, UnknownTable
 from toolkit.values.lsn import Lsn
+from toolkit.values.names import nearest
 from toolkit.values.table import Column, SchemaVersion, TableVersion
 
 if TYPE_CHECKING:
@@ -430,8 +430,5 @@ def _resolve(log: _Log, table: str, as_of: Lsn | None) -> int:
     ever = [v for v in log.schemas if named(v.table)]
     if ever:
         return max(ever, key=order.version_order).table.relid
-    names = sorted({v.table.identifier for v in log.schemas})
-    bare = {name.rpartition(".")[2]: name for name in names}
-    close = difflib.get_close_matches(table, names, 3) or [bare[m] for m in difflib.get_close_matches(table, bare, 3)]
-    hint = f"did you mean {', '.join(close)}?" if close else f"captured: {', '.join(names[:10]) or 'none'}"
+    hint = nearest(table, (v.table.identifier for v in log.schemas))
     raise UnknownTable(f"no captured table is or was named {table!r}; {hint}")

@@ -27,6 +27,7 @@ class Holder:
 
     text: str
     since: datetime | None
+    pid: int
 
 
 def holder(config: Config) -> Holder | None:
@@ -38,7 +39,7 @@ def holder(config: Config) -> Holder | None:
     found = re.fullmatch(r"pid (\d+) on (.*) since (\S+)", text)
     if found is None or (found[2] == socket.gethostname() and not Path(f"/proc/{found[1]}").exists()):
         return None  # a killed runner leaves its name in the file
-    return Holder(text, datetime.fromisoformat(found[3]))
+    return Holder(text, datetime.fromisoformat(found[3]), int(found[1]))
 
 
 @contextmanager

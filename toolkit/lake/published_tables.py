@@ -16,7 +16,7 @@ from toolkit.lake.lake_catalog import open_catalog
 from toolkit.lake.proofs import PUBLISHED, shown
 from toolkit.values.errors import LakeError, NotProven
 from toolkit.values.lsn import Lsn
-from toolkit.values.names import quote_postgres
+from toolkit.values.names import nearest, quote_postgres
 
 if TYPE_CHECKING:
     from pyiceberg.table import DataScan
@@ -80,8 +80,8 @@ def scan_published(config: Config, table: str) -> DataScan:
     tables = published_tables(config)
     found = next((t for t in tables if table in (t.table, t.relation)), None)
     if found is None:
-        names = ", ".join(t.table for t in tables)
-        raise NotProven(f"published table {table}: there is none; published are {names}; run `cdc check`")
+        hint = nearest(table, (t.table for t in tables))
+        raise NotProven(f"published table {table}: there is none; {hint}; run `cdc check` if it was never proven")
     current = open_catalog(config).load_table(f"current.{found.relation}")
     snapshot = current.snapshot_by_id(found.snapshot_id)
     # pyiceberg takes the columns of a filter from the table's current schema, even for an older table snapshot.

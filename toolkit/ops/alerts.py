@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from toolkit.lake.lake_catalog import open_catalog
 from toolkit.rawlog.states import State
+from toolkit.values.errors import CdcError
+from toolkit.values.log_setup import logger
 from toolkit.values.names import command
 from toolkit.values.outcome import CheckStatus
 
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from toolkit.source.pressure import Pressure
     from toolkit.source.slot import SlotState
     from toolkit.values.config import Config
+
+
+_log = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +67,17 @@ def of_runs(runs: Iterable[LastRun]) -> Iterator[Alert]:
     for run in runs:
         if run.exit_code:
             found = f"ended with exit code {run.exit_code} at {run.at}: {run.problem or 'no reason was given'}"
-            yield Alert(f"the last {run.command}", found, "correct that and run it again, or `cdc run`")
+            yield Alert(
+                f"the last {run.command}", found, f"correct that, then run `{command(run.command)}` or `cdc run`"
+            )
 
 
 def of_lease(config: Config, holder: Holder | None) -> Iterator[Alert]:
     """Find a lease that is held for longer than `[notify] lease_minutes`."""
     longest = timedelta(minutes=config.notify.lease_minutes)
     if holder is not None and holder.since is not None and datetime.now(UTC) - holder.since > longest:
-        yield Alert("the lease of the lake", f"held by {holder.text}", "wait for that process, or end it")
+        remedy = f"wait for that process, or run `kill {holder.pid}` on its machine"
+        yield Alert("the lease of the lake", f"held by {holder.text}", remedy)
 
 
 def free_mb(config: Config) -> dict[str, int]:
@@ -79,6 +87,20 @@ def free_mb(config: Config) -> dict[str, int]:
     if (catalog := open_catalog(config).folder) is not None:
         folders["catalog"] = catalog
     return {name: shutil.disk_usage(_existing(path)).free // 1_000_000 for name, path in folders.items()}
+
+
+def at_the_end(config: Config) -> tuple[Alert, ...]:
+    """Find what is wrong around a command that succeeded: disks, and the server. No JVM, and no reading of the lake."""
+    from toolkit.source import connection, pressure
+    from toolkit.source.opened import open_source
+
+    wrong = list(of_disks(config, free_mb(config)))
+    try:
+        with open_source(config) as source:
+            wrong += of_server(config, source.slot, pressure.read_pressure(source.conn))
+    except (CdcError, connection.DriverError) as error:
+        _log.warning("the source was not examined after the command", extra={"reason": connection.one_line(error)})
+    return tuple(wrong)
 
 
 def of_disks(config: Config, free: Mapping[str, int]) -> Iterator[Alert]:
@@ -97,9 +119,10 @@ def of_server(config: Config, slot: SlotState | None, pressure: Pressure) -> Ite
         if kept > limits.wal_mb:
             most_kept = "without limit" if pressure.keep_mb < 0 else f"and at most {pressure.keep_mb:,} MB"
             found = f"keeps {kept:,.0f} MB of WAL {most_kept}, and [limits] wal_mb is {limits.wal_mb:g}"
-            yield Alert(name, found, "run `cdc drain`, and end old transactions of the source")
+            yield Alert(name, found, "run `cdc drain`, and end old transactions of the source if it stays")
         if slot.wal_status == "unreserved":
-            remedy = "drain now, by `cdc drain`, and raise max_slot_wal_keep_size"
+            more = f"alter system set max_slot_wal_keep_size = '{max(1, pressure.keep_mb) * 2}MB'"
+            remedy = f"run `cdc drain`, then run: {more}; select pg_reload_conf()"
             yield Alert(name, "may lose its WAL at the next checkpoint", remedy)
     for what, used, most in (
         ("max_replication_slots", pressure.slots_used, pressure.slots),
@@ -107,14 +130,17 @@ def of_server(config: Config, slot: SlotState | None, pressure: Pressure) -> Ite
     ):
         if used >= most:
             found = f"{used} of {most} in use: a check or repair needs one more"
-            yield Alert(what, found, "drop a slot that nobody reads, or raise it and restart the server")
+            more = f"run: alter system set {what} = {most + 10}, then restart the server"
+            yield Alert(what, found, f"drop a slot that nobody reads, or {more}")
     if (pressure.oldest_seconds or 0) > limits.transaction_minutes * 60:
         found = f"pid {pressure.oldest_pid} has been running one for {(pressure.oldest_seconds or 0) / 60:,.0f} min"
-        yield Alert("transactions of the source", found, f"select pg_terminate_backend({pressure.oldest_pid})")
+        yield Alert(
+            "transactions of the source", found, f"run: select pg_terminate_backend({pressure.oldest_pid}, 5000)"
+        )
 
 
 def _existing(path: Path) -> Path:
     return next(one for one in (path, *path.parents) if one.exists())
 
 
-__all__ = ["Alert", "free_mb", "of_disks", "of_lease", "of_runs", "of_server", "of_tables"]
+__all__ = ["Alert", "at_the_end", "free_mb", "of_disks", "of_lease", "of_runs", "of_server", "of_tables"]

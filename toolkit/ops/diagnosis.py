@@ -79,7 +79,7 @@ def _source(config: Config) -> list[Diagnosis]:
                 found.append(Diagnosis(Level.OK, "source", "nothing prevents capture", None))
             if not catalog.installed(conn):
                 found.append(
-                    Diagnosis(Level.ERROR, "schema cdc", "is not on the source: nothing is captured", "cdc init")
+                    Diagnosis(Level.ERROR, "schema cdc", "is not on the source: nothing is captured", "run `cdc init`")
                 )
             outside = ", ".join(f"{count} {kind}" for kind, count in preflight.outside(conn).items())
             if outside:
@@ -88,7 +88,7 @@ def _source(config: Config) -> list[Diagnosis]:
             if source.by_ticks:
                 found.append(Diagnosis(Level.OK, "change log", "drained by ticks: exact at ticks only", None))
             elif state is None:
-                found.append(Diagnosis(Level.ERROR, f"slot {config.source.slot}", "does not exist", "cdc init"))
+                found.append(Diagnosis(Level.ERROR, f"slot {config.source.slot}", "does not exist", "run `cdc init`"))
             elif not state.lost:  # otherwise the findings contain it
                 found.append(Diagnosis(Level.OK, f"slot {config.source.slot}", f"wal_status {state.wal_status}", None))
             known = {f.what for f in findings if f.level == Level.ERROR}
@@ -101,7 +101,8 @@ def _source(config: Config) -> list[Diagnosis]:
             spilled = slot.spilled(conn, config.source.slot)
             if spilled:
                 what = f"decoding has spilled {spilled / 1e6:,.0f} MB to the source's disk so far"
-                remedy = "smaller transactions, or raise logical_decoding_work_mem"
+                more = "alter system set logical_decoding_work_mem = '256MB'; select pg_reload_conf()"
+                remedy = f"use smaller transactions, or run: {more}"
                 found.append(Diagnosis(Level.WARNING, f"slot {config.source.slot}", what, remedy))
     except CdcError as error:
         found.append(Diagnosis(Level.ERROR, "source", str(error), error.remedy))
@@ -117,12 +118,10 @@ def _lake(config: Config) -> list[Diagnosis]:
 
     found: list[Diagnosis] = []
     settings = session.spark_settings(config)
-    if settings.get(f"spark.sql.catalog.{config.lake.catalog}.unique-table-location") != "true":
-        found.append(
-            Diagnosis(
-                Level.ERROR, "lake", "unique-table-location is off: a re-created table may lose data", "set it to true"
-            )
-        )
+    unique = f"spark.sql.catalog.{config.lake.catalog}.unique-table-location"
+    if settings.get(unique) != "true":
+        what = "unique-table-location is off: a re-created table may lose data"
+        found.append(Diagnosis(Level.ERROR, "lake", what, f'take "{unique}" out of [spark]'))
     spool = config.drain.spool_dir or str(config.work_dir / "spool")
     found.append(Diagnosis(Level.OK, "spool", f"{spool}: local to the driver unless executors share it", None))
     damaged = _damaged(config)
@@ -132,7 +131,7 @@ def _lake(config: Config) -> list[Diagnosis]:
         ledger = Ledger(config)
         last = ledger.last()
         if last is None:
-            return [*found, Diagnosis(Level.ERROR, "lake", "there is no ledger", "cdc init")]
+            return [*found, Diagnosis(Level.ERROR, "lake", "there is no ledger", "run `cdc init`")]
         found.append(Diagnosis(Level.OK, "lake", f"batch {last.batch_id}, complete to {last.complete_to}", None))
         found += [*_worn(config), *_borrowed(ledger)]
         tables, _ = checked_tables(ledger)
@@ -187,7 +186,7 @@ def _worn(config: Config) -> list[Diagnosis]:
     if snapshots < _MANY_SNAPSHOTS:
         return []
     what = f"{EVENTS} holds {snapshots:,} table snapshots: every command reads what they name"
-    return [Diagnosis(Level.WARNING, "lake", what, "cdc maintain, once a day")]
+    return [Diagnosis(Level.WARNING, "lake", what, "run `cdc maintain`, once a day")]
 
 
 def _borrowed(ledger: Ledger) -> list[Diagnosis]:

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from toolkit.lake.ledger import require_ledger
+from toolkit.values import progress
 from toolkit.values.errors import UnknownTable
 from toolkit.values.lsn import Lsn
 from toolkit.values.modes import Capture
+from toolkit.values.names import nearest
 from toolkit.values.outcome import CheckStatus
 
 if TYPE_CHECKING:
@@ -72,12 +74,15 @@ def audit(config: Config, tables: Sequence[str] = ()) -> AuditReport:
     known = {names[relid] for relid, _, _ in spans}
     for name in tables:
         if name not in known:
-            raise UnknownTable(f'auditing {name}: it was never captured twice; set capture = "both" for it')
+            hint = 'set capture = "both" for it' if name in names.values() else nearest(name, known)
+            raise UnknownTable(f"auditing {name}: it was never captured twice; {hint}")
     chosen = [w for w in spans if not tables or names[w[0]] in tables]
     if not chosen:
         return AuditReport((), ())
     generation = max(version.generation for version in ledger.schema_versions())
-    found = captured_twice.compare(session.own_session(config), chosen, generation=generation, shown=_SHOWN)
+    spark = session.own_session(config)
+    with progress.stage(f"comparing both captures of {len({relid for relid, _, _ in chosen})} tables"):
+        found = captured_twice.compare(spark, chosen, generation=generation, shown=_SHOWN)
     return AuditReport(
         tuple(
             AuditTable(

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.quality.report import CheckReport, TableCheck, noted
 from toolkit.quality.row_classes import classify
+from toolkit.values import progress
 from toolkit.values.errors import CdcError, UnknownTable
-from toolkit.values.names import selects
+from toolkit.values.names import nearest, selects
 from toolkit.values.outcome import CheckStatus
 from toolkit.values.row_line import Comparison, Sums, chosen, comparison, differing, effective, total
 from toolkit.values.table import TableVersion
@@ -48,7 +49,7 @@ def against(config: Config, conninfo: str, tables: Sequence[str] = ()) -> CheckR
         mine, other = bare_server.tables(ours), bare_server.tables(theirs)
         results = [
             _compared(config, other_config, ours, theirs, mine[name], other.get(name))
-            for name in _wanted(config, mine, tables)
+            for name in progress.each("comparing", "tables", _wanted(config, mine, tables))
         ]
         notes = catalog.inherited(ours)
         found.append(bare_server.position(watched))
@@ -91,7 +92,7 @@ def _wanted(config: Config, mine: dict[str, TableVersion], tables: Sequence[str]
     for name in tables:
         full = name if name in mine else f"public.{name}"
         if full not in mine:
-            raise UnknownTable(f"the source has no table {name!r}; name one that `cdc status` lists")
+            raise UnknownTable(f"the source has no table {name!r}; {nearest(name, mine)}")
         found.append(full)
     return found
 
@@ -160,9 +161,13 @@ def _figures(config: Config, conn: Connection, plan: Comparison) -> Any:
     from toolkit.source import row_lines
 
     sums = Sums(plan.buckets)
-    with row_lines.lines(conn, plan, others=row_lines.others(config)) as blocks:
+    with (
+        row_lines.lines(conn, plan, others=row_lines.others(config)) as blocks,
+        progress.stage(plan.table.identifier, "rows") as stage,
+    ):
         for lines in blocks:
             sums.add(lines)
+            stage.add(len(lines))
     return sums.figures()
 
 

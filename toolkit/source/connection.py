@@ -128,12 +128,12 @@ def dropped_object(error: BaseException) -> str | None:
 
 
 def unread(error: BaseException) -> str:
-    """Explain why a table cannot be read.
+    """Explain why a table cannot be read, with the remedy if it is not plain.
 
     To plan a SELECT the server also reads index expressions of the table, with an empty search_path.
     """
     unnamed = isinstance(error, psycopg.errors.UndefinedFunction | psycopg.errors.UndefinedTable)
-    remedy = "; name its schema where it is called, or run: alter function ... set search_path = ..." * unnamed
+    remedy = "; name its schema where it is called, or set its search_path by ALTER FUNCTION" * unnamed
     return one_line(error) + remedy
 
 

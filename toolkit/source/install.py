@@ -10,7 +10,7 @@ import psycopg
 
 from toolkit.source import catalog, change_log, guard, locks
 from toolkit.source.connection import Connection, one_line
-from toolkit.values import resources
+from toolkit.values import progress, resources
 from toolkit.values.config import Config
 from toolkit.values.errors import CdcError, ConfigError, PreflightFailed
 from toolkit.values.failpoints import Point, can_fail
@@ -146,7 +146,8 @@ def uninstall(conn: Connection, config: Config) -> None:
 
 
 def _remove(conn: Connection, config: Config) -> None:
-    for table, statement in conn.execute(resources.load("uninstall/05_triggers")).fetchall():
+    found = conn.execute(resources.load("uninstall/05_triggers")).fetchall()
+    for table, statement in progress.each("taking the triggers off", "tables", found):
         _locked(conn, config, f"taking the triggers off {table}", statement)
     script = resources.load("uninstall/10_objects")
     own = catalog.own_publication(conn, config)

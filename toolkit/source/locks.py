@@ -60,7 +60,9 @@ def brief_reading(conn: Connection, *, seconds: float) -> Iterator[None]:
             conn.execute(f"set local lock_timeout = {int(seconds * 1000)}")
             yield
     except psycopg.errors.LockNotAvailable:
-        raise LockTimeout(f"reading the catalog: another session held a lock for more than {seconds:g} s") from None
+        raise LockTimeout(
+            f"reading the catalog: another session held a lock for more than {seconds:g} s; run it again"
+        ) from None
     finally:
         conn.isolation_level = None
 
@@ -120,6 +122,7 @@ class _Watch:
 
     def __init__(self, conn: Connection) -> None:
         self.seen = ""
+        self.holder: int | None = None  # pid of the first session in `seen`
         self._pid = conn.info.backend_pid
         self._dsn = conn.info.dsn
         self._password = conn.info.password
@@ -137,7 +140,7 @@ class _Watch:
     def refusal(self, what: str, seconds: float) -> LockTimeout:
         return LockTimeout(
             f"{what}: waited {seconds:g} s for a lock held by {self.seen or 'a session that has just ended'};"
-            " run it again, or end that session with pg_terminate_backend"
+            f" run it again{f', or run: select pg_terminate_backend({self.holder}, 5000)' if self.holder else ''}"
         )
 
     def _look(self) -> None:
@@ -149,6 +152,7 @@ class _Watch:
                 while True:
                     rows = conn.execute(resources.load("introspect/waits"), {"pid": self._pid}).fetchall()
                     if rows:
+                        self.holder = rows[0][0]
                         self.seen = ", ".join(
                             f"pid {pid} ({role}{' ' + application if application else ''}, {state}, {age} s: {query})"
                             for pid, role, application, state, age, query in rows[:_SHOWN]

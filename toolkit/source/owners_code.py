@@ -13,6 +13,7 @@ import psycopg
 from toolkit.source import slot
 from toolkit.source.connection import Connection
 from toolkit.values.errors import CdcError
+from toolkit.values.names import quote_postgres
 from toolkit.values.resources import load
 
 #: A second session for each session: the first one's snapshot shows former catalogs, but the planner uses the current
@@ -35,8 +36,8 @@ def refuse(conn: Connection, relid: int, table: str) -> None:
         what, code, owner = found
         raise OwnersCode(
             f"{table}: {what} uses {code} of role {owner}, which the server may run with the rights of role"
-            f" {conn.info.user} while it plans to read the table; run: alter {code} owner to {conn.info.user}, after"
-            f" a look at what it does, or drop {what}, or name the table in [source] exclude"
+            f" {conn.info.user} while it plans to read the table; look at what it does and run: alter {code} owner to"
+            f" {quote_postgres(conn.info.user)}, or drop {what}, or name the table in [source] exclude"
         )
 
 

@@ -161,7 +161,7 @@ def _unreadable(config: Config, error: psycopg.Error, what: str, first: str) -> 
     lsn = position_said(error.diag.context, config.source.slot)
     way = "start a new log with `cdc init --new-generation`"
     if lsn is not None:
-        way = f"`cdc drain --skip {lsn}` leaves its transaction out and turns the tables of that stale; or {way}"
+        way = f"run `cdc drain --skip {lsn}`, which leaves its transaction out and makes its tables stale, or {way}"
     return UnreadableChange(
         f"reading slot {config.source.slot!r}: {one_line(error)} at {'an unknown LSN' if lsn is None else lsn}: {what},"
         f" and the slot stays before it; {way}. {first}",

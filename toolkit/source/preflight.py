@@ -14,7 +14,7 @@ from toolkit.values import resources
 from toolkit.values.config import Config
 from toolkit.values.errors import CdcError, PreflightFailed, SlotError, SlotRefused, UnknownTable
 from toolkit.values.modes import Capture, Selection
-from toolkit.values.names import qualified, quote_postgres, selects
+from toolkit.values.names import nearest, qualified, quote_postgres, selects
 from toolkit.values.outcome import Level
 from toolkit.values.table import OPERATIONS, TableVersion
 
@@ -97,7 +97,8 @@ def _server(conn: Connection, ticks: bool) -> Iterator[Finding]:
             Level.ERROR,
             "wal_level",
             server["wal_level"],
-            'set wal_level = logical in postgresql.conf and restart the server, or set [source] capture = "change_log"',
+            "run: alter system set wal_level = logical, then restart the server, or set [source] capture ="
+            ' "change_log"',
         )
     role = server["role"]
     if not (server["superuser"] or server["replication"] or ticks):
@@ -127,7 +128,7 @@ def _server(conn: Connection, ticks: bool) -> Iterator[Finding]:
             Level.ERROR,
             "max_wal_senders",
             f"{server['senders_used']} of {server['senders']} in use",
-            "raise max_wal_senders and restart the server",
+            f"run: alter system set max_wal_senders = {server['senders'] + 10}, then restart the server",
         )
     if server["encoding"] == "SQL_ASCII":
         yield Finding(
@@ -164,7 +165,8 @@ def _slot(conn: Connection, config: Config) -> Iterator[Finding]:
                 Level.ERROR,
                 "max_replication_slots",
                 f"{server['slots_used']} of {server['slots']} in use",
-                "drop a slot that nobody reads, or raise max_replication_slots and restart the server",
+                "drop a slot that nobody reads, or run: alter system set max_replication_slots ="
+                f" {server['slots'] + 10}, then restart the server",
                 SlotError,
             )
         return
@@ -182,14 +184,7 @@ def _slot(conn: Connection, config: Config) -> Iterator[Finding]:
             Level.WARNING,
             f"slot {state.name!r}",
             f"is dropped by the server when nobody reads it for {row[0]} {row[1]} (idle_replication_slot_timeout)",
-            "drain more often than that, or set it to 0",
-        )
-    if state.wal_status == "unreserved":
-        yield Finding(
-            Level.WARNING,
-            f"slot {state.name!r}",
-            "may lose its WAL at the next checkpoint",
-            "run `cdc drain` now and raise max_slot_wal_keep_size",
+            "drain more often, or run: alter system set idle_replication_slot_timeout = 0; select pg_reload_conf()",
         )
 
 
@@ -201,7 +196,8 @@ def _publications(conn: Connection, config: Config) -> Iterator[Finding]:
                 Level.ERROR,
                 f"publication {name!r}",
                 "does not exist",
-                f"run: create publication {quote_postgres(name)} for table ..., or take it out of [source] publication",
+                f"create publication {quote_postgres(name)} with the tables that it is for, or take it out of [source]"
+                " publication",
             )
         elif slot.read_slot(conn, source.slot) is not None:
             yield Finding(
@@ -320,7 +316,7 @@ def _capture(conn: Connection, config: Config) -> Iterator[Finding]:
     if guard.of_another_version(conn):
         yield Finding(Level.WARNING, "capture", "was installed by another version of the toolkit", "run `cdc init`")
     if state.paused:
-        yield Finding(Level.WARNING, "DDL capture", "is paused: every table is stale meanwhile", "run: cdc ddl resume")
+        yield Finding(Level.WARNING, "DDL capture", "is paused: every table is stale meanwhile", "run `cdc ddl resume`")
     if not state.standing and not (state.absent and not catalog.is_superuser(conn)):
         for name, found in triggers or [("event_triggers", "is off for this session")]:
             yield Finding(Level.WARNING, name, f"{found}: DDL is not heard", "run `cdc init`, then `cdc repair`")
@@ -346,7 +342,7 @@ def _capture(conn: Connection, config: Config) -> Iterator[Finding]:
                 Level.WARNING,
                 "change log" if logged is None else f"table {logged}",
                 f"{found}: changes may be missed",
-                "run `cdc init`, then `cdc repair` for what is red",
+                "run `cdc init`, then `cdc repair`",
             )
     for key, wanted in (("ignored", ",".join(config.ddl.ignore)), ("sql", config.ddl.sql)):
         row = conn.execute("select convert_from(value, 'UTF8') from cdc.settings where name = %s", [key]).fetchone()
@@ -375,10 +371,25 @@ def _capture(conn: Connection, config: Config) -> Iterator[Finding]:
         )
 
 
-def _selects_nothing(config: Config, pattern: str, matched: Sequence[catalog.Relation]) -> tuple[str, str] | None:
+def _patterns(conn: Connection, config: Config) -> Iterator[Finding]:
+    """Find patterns of the configuration that select nothing. A name in `exclude` with a typing error hides nothing."""
+    there = catalog.relations(conn)
+    for pattern in config.source.tables if config.source.own is not None else ():
+        if fault := _selects_nothing(config, pattern, there):
+            yield Finding(Level.ERROR, f"[source] tables {pattern!r}", *fault, UnknownTable)
+    for where, patterns in (("exclude", config.source.exclude), ("table", tuple(config.table))):
+        for pattern in patterns:
+            plain = not set("*?[") & set(pattern)  # what others match may be still to come
+            if plain and not any(selects((pattern,), (), r.schema, r.name) for r in there):
+                what = f"[source] exclude {pattern!r}" if where == "exclude" else f'[table."{pattern}"]'
+                yield Finding(Level.WARNING, what, "names no table of the source", _named_otherwise(pattern, there))
+
+
+def _selects_nothing(config: Config, pattern: str, there: Sequence[catalog.Relation]) -> tuple[str, str] | None:
     """Explain why a pattern selects no table, with the remedy: it would publish nothing, without an error."""
+    matched = [r for r in there if selects((pattern,), (), r.schema, r.name)]
     if not matched:
-        return "matches no table", "check the name; patterns are schema.table with * and ?"
+        return "matches no table", _named_otherwise(pattern, there)
     tables = [r for r in matched if r.kind in "rp"]
     if not tables:
         if any(config.source.names_in_full(r.schema, r.name) for r in matched):
@@ -387,6 +398,11 @@ def _selects_nothing(config: Config, pattern: str, matched: Sequence[catalog.Rel
     if not any(config.source.names(r.schema, r.name) for r in tables):
         return "matches only tables that [source] exclude takes out", "change one of the two"
     return None
+
+
+def _named_otherwise(pattern: str, there: Sequence[catalog.Relation]) -> str:
+    names = (f"{r.schema}.{r.name}" for r in there)
+    return f"correct it there, as schema.table with * and ?: {nearest(pattern, names)}"
 
 
 def _tables(conn: Connection, config: Config, ticks: bool) -> Iterator[Finding]:
@@ -398,10 +414,7 @@ def _tables(conn: Connection, config: Config, ticks: bool) -> Iterator[Finding]:
             'is "published", and the change log would have to be added to that publication',
             'set scope = "tables", or capture = "slot"',
         )
-    for pattern in config.source.tables if config.source.own is not None else ():
-        matched = [r for r in catalog.relations(conn) if selects((pattern,), (), r.schema, r.name)]
-        if fault := _selects_nothing(config, pattern, matched):
-            yield Finding(Level.ERROR, f"[source] tables {pattern!r}", *fault, UnknownTable)
+    yield from _patterns(conn, config)
     kept = set() if ticks else catalog.members(conn, config, relations)
     for relation in relations:
         if relation.relid in kept and config.capture_of(relation.schema, relation.name).capture == Capture.CHANGE_LOG:

@@ -56,6 +56,8 @@ Others = Sequence[Callable[[], AbstractContextManager[Session]]]
 class TableMoved(CdcError):
     """The table changed after the snapshot, so the rows of the snapshot can no longer be read."""
 
+    advice = "check it again"
+
 
 @contextmanager
 def inside_snapshot(conn: Session, name: str | None, *, seconds: float) -> Iterator[None]:

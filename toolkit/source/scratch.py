@@ -17,6 +17,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from toolkit.source import catalog, change_log, install
 from toolkit.source.connection import Connection, connect, one_line
+from toolkit.values import progress
 from toolkit.values.config import Config
 from toolkit.values.errors import ConfigError, SourceUnavailable
 from toolkit.values.log_setup import logger
@@ -94,8 +95,9 @@ def make_scratch(
                 _copy_roles(conn, origin.roles, name)
             conninfo = make_conninfo(admin, user=name, password=password, dbname=name)
             inside = make_conninfo(admin, dbname=name)
-            _copy_schema(config, conninfo, inside, program)
-            _install(config, inside, name, by_ticks=origin.by_ticks)
+            with progress.stage("copying the schema of the source"):
+                _copy_schema(config, conninfo, inside, program)
+                _install(config, inside, name, by_ticks=origin.by_ticks)
             yield conninfo
         finally:
             conn.execute(sql.SQL("drop database if exists {} with (force)").format(role))

@@ -184,7 +184,7 @@ def require_usable(state: SlotState) -> None:
         raise SlotRefused(
             state.name,
             f"is in use by pid {state.active_pid}",
-            f"wait for that session or end it with select pg_terminate_backend({state.active_pid})",
+            f"wait for that session, or run: select pg_terminate_backend({state.active_pid}, 5000)",
         )
 
 

@@ -31,10 +31,11 @@ def hold_slot_lease(config: Config) -> Iterator[None]:
     with connect(config) as conn:
         row = conn.execute("select pg_catalog.pg_try_advisory_lock(%s::int4, %s::int4)", [_CLASS, key]).fetchone()
         if not (row and row[0]):
-            holder, since = _holder(conn, key)
+            pid, holder, since = _holder(conn, key)
+            ended = f", or run: select pg_terminate_backend({pid}, 5000)" if pid else ""
             raise LeaseHeld(
-                f"the lease of slot {config.source.slot!r} on the source is held by {holder}; wait for it to finish, or"
-                " end that session",
+                f"the lease of slot {config.source.slot!r} on the source is held by {holder}; wait for it to finish"
+                f"{ended}",
                 since,
             )
         try:
@@ -44,12 +45,13 @@ def hold_slot_lease(config: Config) -> Iterator[None]:
                 conn.execute("select pg_catalog.pg_advisory_unlock(%s::int4, %s::int4)", [_CLASS, key])
 
 
-def _holder(conn: Connection, key: int) -> tuple[str, datetime | None]:
+def _holder(conn: Connection, key: int) -> tuple[int | None, str, datetime | None]:
     row = conn.execute(resources.load("introspect/lease_holder"), {"class": _CLASS, "key": key}).fetchone()
     if row is None:
-        return "a session that has just ended", None
+        return None, "a session that has just ended", None
     pid, role, application, address, since = row
     return (
+        pid,
         f"pid {pid} (role {role}, {application or 'no application name'}, from {address}, since {since or 'unknown'})",
         since,
     )

@@ -140,7 +140,10 @@ def pieces(
     for file in files:
         if file["kind"] != "r":
             name = qualified(file["schema"], file["name"])
-            raise TableRefused(f"{table.identifier} has a partition {name} that is no ordinary table: detach it")
+            raise TableRefused(
+                f"{table.identifier} has a partition {name} that is no ordinary table; detach it, or name"
+                f" {table.identifier} in [source] exclude"
+            )
         attnums = dict(zip(file["columns"] or (), file["attnums"] or (), strict=True))
         pages = file["bytes"] // file["page"]
         step = max(1, piece_bytes // file["page"])
@@ -242,7 +245,7 @@ def snapshot_batches(
     except psycopg.Error as error:
         if conn.broken or conn.closed:
             raise SourceUnavailable(f"copying {table.identifier}: {one_line(error)}; run it again") from None
-        raise TableRefused(f"copying {table.identifier}: {unread(error)}") from None
+        raise TableRefused(f"copying {table.identifier}: {unread(error)}; correct that and run it again") from None
 
 
 @contextmanager
@@ -291,7 +294,7 @@ def _held(
 
 
 def _moved(table: TableVersion, how: str) -> TableRefused:
-    return TableRefused(f"{table.identifier} {how} after the snapshot was taken", moved=True)
+    return TableRefused(f"{table.identifier} {how} after the snapshot was taken; run it again", moved=True)
 
 
 def copy_statement(table: TableVersion, piece: Piece, shown: dict[int, str], keys: Sequence[Sequence[str]] = ()) -> str:

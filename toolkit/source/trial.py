@@ -13,7 +13,7 @@ from psycopg.conninfo import make_conninfo
 from toolkit.source import catalog, install
 from toolkit.source.connection import connect, one_line
 from toolkit.source.scratch import require_scratch
-from toolkit.values import resources
+from toolkit.values import progress, resources
 from toolkit.values.config import Config
 from toolkit.values.errors import ConfigError, SourceUnavailable
 from toolkit.values.sql_script import Kind, Statement
@@ -95,7 +95,7 @@ def _each(config: Config, conn: psycopg.Connection, statements: Iterable[Stateme
     known = frozenset(before.tables)
     written = frozenset[int]()  # created tables to which a statement that is not run may have written
     emptied = frozenset[int]()
-    for statement in statements:
+    for statement in progress.each("trying the script", "statements", tuple(statements)):
         if statement.kind is not Kind.DDL:
             emptied = frozenset()
             if statement.kind is not Kind.CONTROL:

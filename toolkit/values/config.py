@@ -18,7 +18,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from toolkit.values.errors import ConfigError
 from toolkit.values.modes import Capture, CommandText, LogDrain, LogFormat, LogLevel, NewTables, Selection, Triggers
-from toolkit.values.names import quote_postgres, selects
+from toolkit.values.names import nearest, quote_postgres, selects
 
 DEFAULT_NAME = "cdc.toml"
 
@@ -418,8 +418,7 @@ def _unknown(place: tuple[int | str, ...]) -> str:
             kind = known.model_fields[str(part)].annotation
             known = kind if isinstance(kind, type) else dict
     names = list(known.model_fields) if known is not dict else []
-    near = difflib.get_close_matches(str(place[-1]), names, n=1)
-    return f"unknown key; did you mean {near[0]!r}?" if near else f"unknown key; known are {', '.join(names)}"
+    return f"unknown key; {nearest(str(place[-1]), names)}"
 
 
 def _flatten(table: dict[str, Any], prefix: str = "") -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 import hashlib
 import re
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 META_PREFIX = "_cdc_"
 _RESERVED_COLUMNS = frozenset({"_deleted", "_pos", "_file", "_spec_id", "_partition", "_change_type", "_row_id"})
+_LISTED = 10  # names that a message lists
 _LAST_UPDATED = "_last_updated_sequence_number"
 
 
@@ -84,6 +86,17 @@ def lake_columns(columns: Sequence[tuple[int, str]]) -> dict[int, str]:
             used.add(made.lower())
             result[attnum] = made
     return result
+
+
+def nearest(given: str, known: Iterable[str]) -> str:
+    """Say which known name is probably meant, or else which names there are. A table may lack its schema."""
+    names = sorted(set(known))
+    bare = {name: name.rpartition(".")[2] for name in names}  # two names are not alike because of one schema
+    alike = difflib.get_close_matches(given.rpartition(".")[2], set(bare.values()), 3)
+    close = sorted((name for name in names if bare[name] in alike), key=lambda name: alike.index(bare[name]))[:3]
+    close = close or difflib.get_close_matches(given, names, 1, cutoff=0.85)
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return f"did you mean {', '.join(close)}?" if close else f"there are {', '.join(names[:_LISTED]) or 'none'}{more}"
 
 
 def selects(patterns: Iterable[str], exclude: Iterable[str], schema: str, table: str) -> bool:

@@ -1,4 +1,7 @@
-"""Report the progress of long work: to a display if one is set, and in a log line every five seconds."""
+"""Report the progress of long work: to a display if one is set, and in a log line every five seconds.
+
+A stage that lasted for more than two seconds is also logged when it ends.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from toolkit.values.log_setup import logger
 
 _log = logger(__name__)
 _LOG_SECONDS = 5.0
+_LONG_SECONDS = 2.0
 _T = TypeVar("_T")
 
 
@@ -28,6 +32,9 @@ class Display(Protocol):
     def end(self, stage: Stage) -> None:
         """Remove a stage."""
 
+    def result(self) -> None:
+        """Remove the stage of the whole command, because its result is written now."""
+
 
 @dataclass(eq=False)
 class Stage:
@@ -39,6 +46,7 @@ class Stage:
     done: int = 0
     size: int = 0  # bytes
     detail: str = ""  # what is being worked on
+    whole: bool = False  # of the command as a whole: shown after a second, until its result is written
     started: float = field(default_factory=time.monotonic)
     _said: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -84,10 +92,16 @@ def show_on(display: Display | None) -> None:
     _displays[:] = [] if display is None else [display]
 
 
+def result() -> None:
+    """Prepare for output of the command: the stage of the whole command is not shown from now on."""
+    for display in _displays:
+        display.result()
+
+
 @contextmanager
-def stage(what: str, unit: str = "", total: int | None = None) -> Iterator[Stage]:
+def stage(what: str, unit: str = "", total: int | None = None, *, whole: bool = False) -> Iterator[Stage]:
     """Show a stage while the block runs, until it ends in whatever way. Stages may be nested."""
-    begun, displays = Stage(what, unit, total), tuple(_displays)
+    begun, displays = Stage(what, unit, total, whole=whole), tuple(_displays)
     for display in displays:
         display.begin(begun)
     try:
@@ -95,6 +109,9 @@ def stage(what: str, unit: str = "", total: int | None = None) -> Iterator[Stage
     finally:
         for display in displays:
             display.end(begun)
+        now = time.monotonic()
+        if now - begun.started > _LONG_SECONDS:
+            _log.info(what, extra=begun.facts(now) | {"seconds": round(now - begun.started, 1)})
 
 
 def each(what: str, unit: str, items: Sequence[_T]) -> Iterator[_T]:
@@ -105,4 +122,4 @@ def each(what: str, unit: str, items: Sequence[_T]) -> Iterator[_T]:
             begun.add()
 
 
-__all__ = ["Display", "Stage", "each", "show_on", "stage"]
+__all__ = ["Display", "Stage", "each", "result", "show_on", "stage"]

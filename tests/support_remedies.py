@@ -1,0 +1,13 @@
+"""Read the commands and statements out of a remedy, as a user would paste them."""
+
+from __future__ import annotations
+
+import re
+
+#: A command in backticks; a statement after `run:` up to another way, or to what is to be done besides.
+_PASTED = re.compile(r"`(cdc [^`]+|kill \d+)`|\brun: (.+?)(?=, or |; or |, and |, then |$)")
+
+
+def pasted(remedy: str) -> list[str]:
+    """Give every command and statement of a remedy, in order."""
+    return [next(filter(None, match.groups())) for match in _PASTED.finditer(remedy)]
