@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import logging
 import os
 import platform
 import random
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -59,3 +61,12 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith(("CDC_", "PG")) and not name.startswith("CDC_TEST_"):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """What the toolkit logs; a command of the same process has taken its log from the root."""
+    log = logging.getLogger("toolkit")
+    shown, log.propagate = log.propagate, True
+    yield caplog
+    log.propagate = shown

@@ -17,6 +17,7 @@ import pytest
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.dbt, pytest.mark.wide]
 
 _MOMENTS = 3
+_ENVIRONMENT = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"]}
 
 
 def _start(folder: Path, *words: str) -> subprocess.Popen[str]:
@@ -24,7 +25,7 @@ def _start(folder: Path, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "toolkit.cli", *words],
         cwd=folder,
-        env={"PATH": os.environ["PATH"], "HOME": os.environ["HOME"]},
+        env=_ENVIRONMENT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -46,6 +47,20 @@ def _group(pgid: int) -> list[str]:
     return found
 
 
+def _succeeds(folder: Path, *words: str) -> None:
+    process = _start(folder, *words)
+    out, err = process.communicate(timeout=600)
+    assert process.returncode == 0, out + err
+
+
+def _ends(process: subprocess.Popen[str], context: str) -> None:
+    """Nothing of the process is left, its JVM and its workers neither."""
+    deadline = time.monotonic() + 20
+    while _group(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.1)  # the kernel ends what the command has ended
+    assert _group(process.pid) == [], context
+
+
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
 def test_ctrl_c_at_any_moment(database: str, tmp_path: Path, seed: int) -> None:
     moments = random.Random(seed)
@@ -54,8 +69,7 @@ def test_ctrl_c_at_any_moment(database: str, tmp_path: Path, seed: int) -> None:
         for name in ("one", "two"):
             conn.execute(f"create table public.{name} (id int primary key, n int)".encode())
             conn.execute(f"insert into public.{name} select i, 0 from generate_series(1, 1000) i".encode())
-    first = _start(tmp_path, "init")
-    assert first.wait(300) == 0, first.communicate()
+    _succeeds(tmp_path, "init")
     interrupted = 0
     for number in range(_MOMENTS):
         with psycopg.connect(database, autocommit=True) as conn:
@@ -69,16 +83,118 @@ def test_ctrl_c_at_any_moment(database: str, tmp_path: Path, seed: int) -> None:
             os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=120)
         context = f"round {number}, {command}, {after:.2f} s: exit {process.returncode}\n{out}\n{err}"
-        deadline = time.monotonic() + 20
-        while _group(process.pid) and time.monotonic() < deadline:
-            time.sleep(0.1)  # the kernel ends what the command has ended
-        assert _group(process.pid) == [], context
+        _ends(process, context)
         if process.returncode == 0:
             continue
         interrupted += 1
         assert process.returncode == 130, context
         assert [line[:16] for line in err.splitlines()] == ["cdc: interrupted"], context
     assert interrupted, "no run was interrupted"
-    last = _start(tmp_path, "run")
-    out, err = last.communicate(timeout=300)
-    assert last.returncode == 0, out + err
+    _succeeds(tmp_path, "run")
+
+
+#: A command that tells which of its stages begins.
+_TOLD = """
+import os, sys
+from toolkit.values import progress
+
+class Told:
+    def begin(self, stage):
+        os.write(int(os.environ["TOLD"]), f"{stage.what}\\n".encode())
+    update = end = lambda self, stage: None
+    result = lambda self: None
+
+progress.show_on(Told())
+sys.argv[0] = "cdc"
+from toolkit.cli import run
+run()
+"""
+#: Each stage of each command that has stages of its own; a stage that several have is tried in one of them.
+_STAGES = (
+    ("init", "starting Spark"),
+    ("init", "waiting for running transactions"),
+    ("init", "copying"),
+    ("drain", "draining"),
+    ("drain", "reading the slot"),
+    ("build", "starting Spark"),
+    ("build", "building"),
+    ("check", "reading the source"),
+    ("check", "public.one"),
+    ("check", "comparing"),
+    ("check", "reading 3 tables of the lake"),
+    ("check", "publishing"),
+    ("run", "building"),
+    ("run", "publishing"),
+    ("repair public.one", "copying"),
+    ("maintain", "maintaining"),
+    ("audit", "comparing both captures of 1 tables"),
+    ("check --against {database}", "comparing"),
+    ("ddl lint {folder}/change.sql", "copying the schema of the source"),
+    ("ddl lint {folder}/change.sql", "trying the script"),
+    ("rows public.one", "starting Spark"),
+    ("models sync", "cdc models sync"),
+    ("status", "cdc status"),
+    ("doctor", "cdc doctor"),
+    ("uninstall --yes", "taking the triggers off"),
+)
+
+
+def _begun(process: subprocess.Popen[str], stages: int, wanted: str) -> list[str]:
+    """Wait until a stage begins, or until the process has closed its end."""
+    seen = []
+    with os.fdopen(stages, encoding="utf-8") as lines:
+        for line in lines:
+            seen.append(line.rstrip("\n"))
+            if seen[-1] == wanted:
+                break
+    return seen
+
+
+@pytest.mark.parametrize("pg", ["pg16"], indirect=True)
+def test_ctrl_c_in_each_stage_of_each_command(database: str, tmp_path: Path, seed: int) -> None:
+    """One line, exit code 130, no process left; and after all of them a run is green."""
+    moments = random.Random(seed)
+    both = '[table."public.both"]\ncapture = "both"\n'
+    (tmp_path / "cdc.toml").write_text(f"[source]\nconninfo = {json.dumps(database)}\n{both}", encoding="utf-8")
+    (tmp_path / "change.sql").write_text("alter table public.one add column x int;\n" * 2, encoding="utf-8")
+    with psycopg.connect(database, autocommit=True) as conn:
+        for name in ("one", "two", "both"):
+            conn.execute(f"create table public.{name} (id int primary key, n int)".encode())
+            conn.execute(f"insert into public.{name} select i, 0 from generate_series(1, 1000) i".encode())
+    missed, before = 0, {"drain": "init", "uninstall --yes": "run"}
+    for command, stage in _STAGES:
+        if command in before:
+            _succeeds(tmp_path, before.pop(command))
+        with psycopg.connect(database, autocommit=True) as conn:
+            conn.execute(b"update public.one set n = n + 1; update public.both set n = n + 1")
+        words = [word.format(database=database, folder=tmp_path) for word in command.split()]
+        reading, writing = os.pipe()
+        process = subprocess.Popen(
+            [sys.executable, "-c", _TOLD, *words],
+            cwd=tmp_path,
+            env=_ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(sys.path), "TOLD": str(writing)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            pass_fds=[writing],
+        )
+        os.close(writing)
+        seen = _begun(process, reading, stage)
+        after = moments.uniform(0, 0.3)
+        try:
+            process.wait(after)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+        context = f"{command}, {stage}, {after:.2f} s: exit {process.returncode}, stages {seen}\n{out}\n{err}"
+        assert seen[-1:] == [stage], context
+        _ends(process, context)
+        if process.returncode == 130:
+            assert [line[:16] for line in err.splitlines()] == ["cdc: interrupted"], context
+        else:  # it was done before the signal came
+            missed += 1
+            assert process.returncode == 0, context
+    assert missed < len(_STAGES) / 3
+    _succeeds(tmp_path, "init", "--new-generation")
+    _succeeds(tmp_path, "run")

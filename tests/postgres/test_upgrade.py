@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-
 import pytest
 
 from tests.trap_world import PAIR, World
@@ -14,14 +11,6 @@ from toolkit.values import resources
 pytestmark = pytest.mark.postgres
 
 _FOUND = "was installed by another version of the toolkit"
-
-
-@pytest.fixture
-def said(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    log = logging.getLogger("toolkit")
-    shown, log.propagate = log.propagate, True
-    yield caplog
-    log.propagate = shown
 
 
 @pytest.mark.parametrize("noted", [False, True])

@@ -179,6 +179,9 @@ def test_each_item_counts_when_it_is_done() -> None:
         def end(self, stage: progress.Stage) -> None:
             self.done.append(-1)
 
+        def result(self) -> None:
+            pass
+
     seen = Seen()
     progress.show_on(seen)
     try:

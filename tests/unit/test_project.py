@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,14 +24,6 @@ SHIPPED = {
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
     return Config(root=tmp_path)
-
-
-@pytest.fixture
-def said(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    log = logging.getLogger("toolkit")
-    shown, log.propagate = log.propagate, True
-    yield caplog
-    log.propagate = shown
 
 
 def files(folder: Path) -> dict[Path, bytes]:
