@@ -258,7 +258,7 @@ FAULTS: dict[str, tuple[Callable[[Night], None], str, str, str, int]] = {
     "key lost": (_lose_the_key, "cdc.settings holds none", "run `cdc init`", "drain", 1),
     "warehouse read-only": (_read_only, "is not writable", "change its permissions", "check", 1),
     "disk full": (_fill_the_disk, "MB free, and [limits] free_mb is", "free space", "drain", 1),
-    "catalog lost": (_lose_the_catalog, "names no raw.events", "restore the catalog's file from a backup", "drain", 1),
+    "catalog lost": (_lose_the_catalog, "names no raw.events", "restore the catalog from a backup", "drain", 1),
     "catalog locked": (_lock_the_catalog, "database is locked", "run it again, or restore that file", "drain", 1),
     "metadata damaged": (_damage_metadata, "cannot be read", "run `cdc doctor`", "drain", 1),
     "log of another version": (_another_format, "is of format 1", "`cdc init --new-generation`", "drain", 1),
