@@ -194,7 +194,7 @@ def _switch_capture_off(night: Night) -> None:
     def check(*_: object, **__: object) -> CheckReport:
         """What a check of Spark says of a table that is stale in the log."""
         states = current_states(Ledger(night.config))
-        return CheckReport(None, tuple(_stale(TableCheck(s.table, s.relid, "not_taken"), s) for s in states))
+        return CheckReport(None, tuple(_stale(TableCheck(s.table, s.relid, CheckStatus.NOT_TAKEN), s) for s in states))
 
     night.patch.setattr(Toolkit, "check", check)
 

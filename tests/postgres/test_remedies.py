@@ -18,6 +18,7 @@ from toolkit.ops.alerts import Alert
 from toolkit.source import install, preflight, pressure, slot
 from toolkit.source.connection import connect
 from toolkit.values.config import Config, LimitsConfig, TableConfig
+from toolkit.values.modes import Capture
 
 pytestmark = pytest.mark.postgres
 
@@ -178,7 +179,7 @@ def test_a_misspelt_name_in_the_configuration_is_found_with_the_nearest(world: W
     config = world.config.model_copy(
         update={
             "source": world.config.source.model_copy(update={"exclude": ("public.secrt", "public.tmp_*")}),
-            "table": {"public.tt": TableConfig(capture="schema"), "public.t": TableConfig()},
+            "table": {"public.tt": TableConfig(capture=Capture.SCHEMA), "public.t": TableConfig()},
         }
     )
     found = {what: remedy for (what, _), remedy in _findings(config).items() if "[" in what}
