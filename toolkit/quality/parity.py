@@ -196,8 +196,7 @@ def _read(source: Source, other: Connection, table: _Taken) -> _Taken:
         return replace(table, reason=str(error), proof=None)
     except (row_lines.TableMoved, connection.DriverError) as error:
         by = exact_cut.holders(other, plan.table.relid)
-        found = error.args[0] if isinstance(error, row_lines.TableMoved) else connection.unread(error)
-        return replace(table, reason=found + (f" by {by}" if by else ""), proof=None)
+        return replace(table, reason=connection.unread(error) + (f" by {by}" if by else ""), proof=None)
     plan, figures = effective(plan, sums.figures())
     return replace(table, plan=plan, figures=figures, proof=None)
 

@@ -128,13 +128,13 @@ def dropped_object(error: BaseException) -> str | None:
 
 
 def unread(error: BaseException) -> str:
-    """Explain why a table cannot be read, with the remedy if it is not plain.
+    """Explain why a table cannot be read, with a remedy only where it is special. The advice of a class is left out.
 
     To plan a SELECT the server also reads index expressions of the table, with an empty search_path.
     """
     unnamed = isinstance(error, psycopg.errors.UndefinedFunction | psycopg.errors.UndefinedTable)
     remedy = "; name its schema where it is called, or set its search_path by ALTER FUNCTION" * unnamed
-    return one_line(error) + remedy
+    return one_line(error).removesuffix(f"; {getattr(error, 'advice', '')}") + remedy
 
 
 def _parse(config: Config) -> dict[str, Any]:
