@@ -23,6 +23,10 @@ pytestmark = [pytest.mark.e2e, pytest.mark.postgres, pytest.mark.spark, pytest.m
 _VARIES = re.compile(r"\b[0-9A-F]+/[0-9A-F]+\b|\b\d{4}-\d\d-\d\dT[0-9:.+]+")
 
 
+#: The promise is ten minutes. CPU time is bounded, because the time of a clock depends on what else the machine does.
+_CPU_SECONDS = 600
+
+
 def _lines(output: str) -> list[list[str]]:
     """Split an output into words, without empty lines and without what differs from run to run."""
     return [words for line in output.splitlines() if (words := _VARIES.sub("*", line).split())]
@@ -35,7 +39,7 @@ def test_quick_start_does_and_prints_what_readme_says(tmp_path: Path, pg16: Embe
         service = tmp_path.with_name("pg_service.conf")
         settings = "".join(f"{key}={value}\n" for key, value in conninfo_to_dict(conninfo).items())
         service.write_text(f"[shop]\n{settings}", encoding="utf-8")
-        printed, expected, ran = "", "", 0
+        printed, expected, ran, before = "", "", 0, os.times()
         for block in blocks():
             if block.page == "README.md" and block.text in install:
                 (new,) = [words for words in command_lines(block) if words[0] == "cdc"]
@@ -57,4 +61,8 @@ def test_quick_start_does_and_prints_what_readme_says(tmp_path: Path, pg16: Embe
                 assert done.returncode == 0, done.stdout + done.stderr
                 printed, ran = printed + done.stdout, ran + 1
         assert ran == 5
+        spent = os.times()
+        assert (
+            spent.children_user + spent.children_system - before.children_user - before.children_system < _CPU_SECONDS
+        )
         assert _lines(printed) == _lines(expected)

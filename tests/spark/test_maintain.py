@@ -61,7 +61,7 @@ def test_trap_134_the_ledger_outlives_compaction_and_expiry(
     os.utime(stray, (time.time() - 4 * 86400,) * 2)
 
     monkeypatch.setattr(diagnosis, "_MANY_SNAPSHOTS", 25)
-    assert [d.remedy for d in diagnosis._worn(lake)] == ["cdc maintain, once a day"]
+    assert [d.remedy for d in diagnosis._worn(lake)] == ["run `cdc maintain`, once a day"]
     done = _maintained(lake, "raw.events")
     assert diagnosis._worn(lake) == []
 

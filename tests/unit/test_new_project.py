@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import toolkit
 from tests.docs.documents import blocks
 from toolkit import __version__
 from toolkit.cli import main
 from toolkit.ops import new_project
 from toolkit.values import config
+from toolkit.values.errors import ConfigError
 from toolkit.values.resources import SCAFFOLD
 
 pytestmark = pytest.mark.unit
@@ -42,6 +44,21 @@ def test_a_new_folder_has_all_that_a_user_needs(tmp_path: Path) -> None:
     lines = [line.removeprefix("# ") if line.startswith("# [") or " = " in line else line for line in text.splitlines()]
     (made / "all.toml").write_text("\n".join(lines), encoding="utf-8")
     assert config.load(str(made / "all.toml")).log.format == "json"
+
+
+def test_a_notebook_finds_the_project_from_its_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """JupyterLab starts the kernel in the folder of the notebook, and the first cell did not find the configuration."""
+    made = tmp_path / "shop-lake"
+    new_project.create(made)
+    notebooks = sorted((made / "notebooks").glob("*.ipynb"))
+    assert len(notebooks) >= 4
+    for notebook in notebooks:
+        assert r"config_path = \"cdc.toml\"" in notebook.read_text(encoding="utf-8")
+    monkeypatch.chdir(made / "notebooks")
+    assert toolkit.open("cdc.toml").config.root == made == toolkit.open().config.root
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"cdc\.toml: no such configuration file"):
+        toolkit.open("cdc.toml")
 
 
 def test_a_folder_whose_name_needs_quotes_is_not_put_into_the_examples(tmp_path: Path) -> None:
