@@ -13,7 +13,7 @@ from toolkit.lake.stored_log import StoredLog
 from toolkit.rawlog.batch import BatchRecord, SourceIdentity
 from toolkit.rawlog.event import Origin
 from toolkit.values import progress
-from toolkit.values.errors import HistoryDiverged, PreflightFailed
+from toolkit.values.errors import HistoryDiverged, LakeError, PreflightFailed
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
 
@@ -68,13 +68,15 @@ def init(config: Config, *, new_generation: bool = False, strict: bool = False) 
 
 def _init(config: Config, *, new_generation: bool) -> InitResult:
     from toolkit.build import project
-    from toolkit.lake import session, tables
+    from toolkit.lake import reads, session, tables
     from toolkit.lake.ledger import Ledger
-    from toolkit.source import catalog, change_log, connection, install, preflight, slot
+    from toolkit.source import catalog, change_log, claim, connection, install, preflight, slot
+    from toolkit.source.claim import Claim
 
     tables.require_writable(config)
     with connection.connect(config) as conn:
         preflight.require(conn, config)
+        claim.require_unclaimed(conn, reads.table_uuid(config, tables.EVENTS))
         ticks = change_log.by_ticks(conn, config)
         last = Ledger(config).last()
         existing = slot.read_slot(conn, config.source.slot)
@@ -96,6 +98,9 @@ def _init(config: Config, *, new_generation: bool) -> InitResult:
         tables.ensure(session.own_session(config), config)
         moving = change_log.moving(conn, config) if last is not None and not new_generation else ()
         install.install(conn, config)
+        made = reads.table_uuid(config, tables.EVENTS)
+        assert made is not None
+        claim.write_claim(conn, Claim(made, str(config.warehouse), config.source.slot))
         identity = catalog.read_identity(conn, config)
         generation = 1 if last is None else last.generation + int(new_generation)
         if new_generation and existing is not None:
@@ -195,8 +200,19 @@ def start(
 
 
 def uninstall(config: Config) -> None:
-    """Remove slot, publication, event triggers and schema from the source. The lake stays as it is."""
-    from toolkit.source import connection, install
+    """Remove slot, publication, event triggers and schema from the source. The lake stays as it is.
 
+    Raises:
+        PreflightFailed: another lake uses them.
+    """
+    from toolkit.lake import reads
+    from toolkit.lake.tables import EVENTS
+    from toolkit.source import claim, connection, install
+
+    try:
+        lake = reads.table_uuid(config, EVENTS)
+    except LakeError:  # a lake that cannot be read any more is no reason to keep its capture
+        lake = None
     with connection.connect(config) as conn:
+        claim.require_unclaimed(conn, lake, lost=config.source.slot)
         install.uninstall(conn, config)

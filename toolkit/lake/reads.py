@@ -74,6 +74,12 @@ def require_no_data(config: Config, table: str) -> None:
         )
 
 
+def table_uuid(config: Config, table: str) -> str | None:
+    """Read the identifier that Iceberg gave `namespace.table` at its creation; None if there is no such table."""
+    found = metadata(config, table)
+    return None if found is None else str(found["table-uuid"])
+
+
 def properties(config: Config, table: str) -> dict[str, str]:
     """Give the properties of `namespace.table`; empty if there is no such table."""
     found = metadata(config, table)

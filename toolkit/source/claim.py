@@ -1,0 +1,75 @@
+"""Record which lake captures the source, so that a second lake neither takes the capture over nor removes it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+import psycopg
+
+from toolkit.source import slot
+from toolkit.source.connection import Connection
+from toolkit.values.errors import PreflightFailed
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A lake that captures the source."""
+
+    lake: str  # the identifier that Iceberg gave its raw log, which stays when the lake is moved
+    warehouse: str  # where the lake was at the last `cdc init`, for messages
+    slot: str  # the configured one, also where the change log is drained without a slot
+
+
+def read_claim(conn: Connection) -> Claim | None:
+    """Read the lake of the last `cdc init`; None if there was none, or it was of a version without this record."""
+    try:
+        row = conn.execute(
+            "select pg_catalog.convert_from(value, 'UTF8')::pg_catalog.jsonb from cdc.settings where name = 'lake'"
+        ).fetchone()
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+        return None
+    return Claim(**row[0]) if row else None
+
+
+def write_claim(conn: Connection, claim: Claim) -> None:
+    """Record the lake that captures the source from now on."""
+    conn.execute(
+        "insert into cdc.settings (name, value) values ('lake', pg_catalog.convert_to(%s, 'UTF8'))"
+        " on conflict (name) do update set value = excluded.value where settings.value is distinct from excluded.value",
+        [json.dumps(asdict(claim))],
+    )
+
+
+def require_unclaimed(conn: Connection, lake: str | None, *, lost: str | None = None) -> None:
+    """Refuse to change a capture that another lake reads.
+
+    A capture whose slot no longer exists is read by no lake. Without a slot that cannot be known, so such a capture is
+    always in use.
+
+    Args:
+        lake: the identifier of the raw log; None if there is no log yet.
+        lost: the configured slot, if a lake that is gone may have used it.
+
+    Raises:
+        PreflightFailed: the other lake, by its place and slot.
+    """
+    claim = read_claim(conn)
+    if claim is None or claim.lake == lake or (lake is None and claim.slot == lost):
+        return
+    found = slot.read_slot(conn, claim.slot)
+    if (found is None or found.database != conn.info.dbname) and not _by_ticks(conn):
+        return
+    raise PreflightFailed(
+        f"schema cdc on the source: the lake in {claim.warehouse} captures this database, through slot {claim.slot!r};"
+        " one database can be captured by one lake. Read that lake instead, or, if it is no longer wanted, run"
+        f" `cdc uninstall` with its configuration; if that lake is gone, with an empty lake and slot {claim.slot!r}"
+    )
+
+
+def _by_ticks(conn: Connection) -> bool:
+    row = conn.execute("select exists (select from cdc.settings where name = 'ddl_to_log')").fetchone()
+    return bool(row and row[0])
+
+
+__all__ = ["Claim", "read_claim", "require_unclaimed", "write_claim"]
