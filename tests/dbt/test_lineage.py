@@ -59,6 +59,21 @@ def test_dbt_shows_the_true_lineage(built: Lake) -> None:
     assert {name.split(".")[1] for name in everything} >= {"staging", "ops", "current", "history"}
     assert _listed(built, "--select", "source:raw.events+") == everything - others
 
+    proven = _dbt(built, "ls", "--resource-type", "test", "--select", "test_name:cdc_as_proven")
+    (test,) = (name for name in proven if "public__one" in name)
+    assert _listed(built, "--select", f"+{test.rpartition('.')[2]}") == {
+        log, "source:cdc.ops.published", "cdc.current.current__public__one", "cdc.history.history__public__one",
+    }  # fmt: skip
+    marts = project / "models" / "marts.sql"
+    marts.write_text("{% set at = at_one_lsn(['public__one']) %}select * from {{ at['public__one'] }}", "utf-8")
+    sources = project / "models" / "published.yml"
+    sources.write_text("{sources: [{name: published, tables: [{name: public__one}]}]}", "utf-8")
+    assert _listed(built, "--select", "+marts") == {
+        "cdc.marts", "source:cdc.ops.published", "source:cdc.published.public__one",
+    }  # fmt: skip
+    marts.unlink()
+    sources.unlink()
+
     before = built.config.root / "before"
     before.mkdir()
     shutil.copy(project / "target" / "manifest.json", before)

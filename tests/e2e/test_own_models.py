@@ -33,6 +33,8 @@ _SOURCES = """
 sources:
   - name: published
     tables: [{name: public__customer}, {name: public__orders}]
+  - name: ops
+    tables: [{name: published}]
 """
 _TOTALS = """
 select c.name, cast(sum(o.amount) as int) as total

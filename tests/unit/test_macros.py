@@ -52,3 +52,25 @@ def test_macros_are_found_only_in_folders() -> None:
         ("a", ["b", "c"]),
         ("test_d", ["model"]),
     ]
+
+
+#: A table or view of the lake by its name, where `ref()` or `source()` would tell dbt of it.
+_LITERAL = re.compile(r"(?<![\w.'$])(raw|ops|staging|current|history|published)\.[a-z_{\"']")
+
+
+def _literal_relations(text: str) -> list[str]:
+    """List lines of code, not of comments, that name a relation of the lake."""
+    code = re.sub(r"\{#.*?#\}|^\s*--.*?$|raise_compiler_error\(.*?%\}", "", text, flags=re.DOTALL | re.MULTILINE)
+    return [line.strip() for line in code.splitlines() if _LITERAL.search(line)]
+
+
+def test_macros_and_models_name_no_relation_of_the_lake() -> None:
+    """Lineage, `dbt ls --select +model` and `state:modified` know only what `ref()` and `source()` name."""
+    found = {path.name: _literal_relations(path.read_text("utf-8")) for path in (ROOT / "dbt_project").rglob("*.sql")}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+def test_a_relation_by_its_name_is_found() -> None:
+    assert _literal_relations("select * from ops.published") and _literal_relations("from current.{{ name }} x")
+    assert _literal_relations('"current." ~ name')
+    assert _literal_relations("-- of ops.tables\n{# raw.events #}select * from {{ source('raw', 'events') }}") == []

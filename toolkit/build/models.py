@@ -185,7 +185,9 @@ def _properties(table: TableVersion, layer: str, alias: str) -> dict[str, Any]:
         named = [_plain(quote_spark(names[attnum])) for attnum in key]
         model["data_tests"] = [{"cdc_unique": {"arguments": {"columns": named}}}]
     if layer == "history" and not table.dropped:
-        model["data_tests"] = [{"cdc_as_proven": {"arguments": {"relid": table.relid}}}]
+        model["data_tests"] = [
+            {"cdc_as_proven": {"arguments": {"relid": table.relid, "current": f"ref('current__{alias}')"}}}
+        ]
     described: dict[str, Any] = {"version": 2, "models": [model]}
     if layer == "current":
         described["exposures"] = [

@@ -1,16 +1,20 @@
 {% macro at_one_lsn(tables) %}
-  {% set names, relations, stands = [], {}, {} %}
-  {% for table in tables %}{% do names.append(table if table is string else table.identifier) %}{% endfor %}
+  {% set proofs = source('ops', 'published') %}
+  {% set given, relations, stands = {}, {}, {} %}
+  {% for table in tables %}
+    {% set relation = source('published', table) if table is string else table %}
+    {% do given.update({table if table is string else table.identifier: relation}) %}
+  {% endfor %}
   {% if execute %}
     {# If two tables were proven under one name, the older proof is of a table that no longer has this name. #}
-    {% for row in cdc_rows("select relation, lsn, 's' || snapshot_id from ops.published where relation is not null order by proven_at")
-        if row[0] in names %}
+    {% for row in cdc_rows("select relation, lsn, 's' || snapshot_id from " ~ proofs ~ " where relation is not null order by proven_at")
+        if row[0] in given %}
       {% do stands.update({row[0]: row[1] | int}) %}
-      {% do relations.update({row[0]: "current." ~ row[0] ~ " version as of " ~ row[2][1:]}) %}
+      {% do relations.update({row[0]: given[row[0]].incorporate(path={'schema': 'current'}) ~ " version as of " ~ row[2][1:]}) %}
     {% endfor %}
     {% set newest = stands.values() | max %}
     {% set behind = [] %}
-    {% for name in names if stands.get(name) != newest or not stands %}
+    {% for name in given if stands.get(name) != newest or not stands %}
       {% do behind.append(name ~ (' (' ~ (cdc_lsn_text(stands[name]) | trim) ~ ')' if name in stands else ' (never under this name)')) %}
     {% endfor %}
     {% if behind %}
@@ -18,7 +22,7 @@
           ~ "; cdc check, or name fewer") %}
     {% endif %}
   {% else %}
-    {% for name in names %}{% do relations.update({name: name}) %}{% endfor %}
+    {% for name in given %}{% do relations.update({name: name}) %}{% endfor %}
   {% endif %}
   {% do return(relations) %}
 {% endmacro %}

@@ -1,5 +1,7 @@
-{% test cdc_as_proven(model, relid) %}
-{%- set proof = cdc_last_proof(model, relid) if execute else none %}
+{% test cdc_as_proven(model, relid, current) %}
+{#- dbt learns here, outside of `execute`, what the test depends on. #}
+{%- set proofs = source('ops', 'published') %}
+{%- set proof = cdc_last_proof(model, relid, proofs) if execute else none %}
 {%- if proof is none %}
 select 1 as nothing where false
 {%- else %}
@@ -12,7 +14,7 @@ select 1 as nothing where false
 with history as (
   select {{ cells }} from {{ model }}
   where _cdc_from_lsn <= {{ proof.lsn }} and (_cdc_to_lsn is null or _cdc_to_lsn > {{ proof.lsn }})),
-proven as (select {{ cells }} from current.{{ proof.relation }} version as of {{ proof.snapshot }})
+proven as (select {{ cells }} from {{ current }} version as of {{ proof.snapshot }})
 select 'not in history' as _cdc_found, * from (select * from proven except all select * from history)
 union all
 select 'not proven' as _cdc_found, * from (select * from history except all select * from proven)

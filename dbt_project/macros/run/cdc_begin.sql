@@ -4,7 +4,7 @@
     {% if not env_var('CDC_RUN_PLANNED', '') %}
       {% if var('as_of_lsn', none) is not none %}
         {% do exceptions.raise_compiler_error("as_of_lsn: a plain dbt run builds at the newest LSN; run cdc build --as-of-lsn") %}
-      {% elif adapter.get_relation(database=none, schema='ops', identifier='plans') is none %}
+      {% elif load_relation(source('ops', 'plans')) is none %}
         {% do exceptions.raise_compiler_error("ops.plans: no table has been planned yet; run cdc init, then cdc build") %}
       {% endif %}
       {% do cdc_keep('cdc_plans', cdc_plans_sql()) %}
