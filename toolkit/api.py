@@ -51,7 +51,7 @@ class RunResult:
 
 
 class Toolkit:
-    """One source and its lake. Making it connects to nothing; each call reads anew."""
+    """One source and its lake. Creating it connects to nothing; each call reads again."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -154,7 +154,7 @@ class Toolkit:
 
         with only_runner(self.config):
             drained = _timed("drain", lambda: slot_drain.drain(self.config), finished)
-            healed = _timed("heal", lambda: copy.heal(self.config), finished) if heal else None
+            healed = _timed("heal", lambda: copy.repair_stale(self.config), finished) if heal else None
             built = _timed("build", lambda: dbt_run.build(self.config), finished)
             return RunResult(drained, healed, built, _timed("check", lambda: self._check(())))
 

@@ -506,7 +506,7 @@ set search_path = pg_catalog, pg_temp
 as $function$
 begin
   if current_setting('cdc_toolkit.purging', true) is distinct from 'on' then
-    perform cdc.log_doubted('somebody has removed rows of the change log');
+    perform cdc.log_doubted('rows of the change log were removed by hand');
   end if;
   return null;
 end
@@ -530,7 +530,7 @@ begin
     execute format('alter table %s enable always trigger kept', part.name);
   end loop;
   if found then
-    perform cdc.log_doubted('nothing told whether rows of the change log were removed');
+    perform cdc.log_doubted('no trigger recorded whether rows of the change log were removed');
   end if;
 end
 $install$;
@@ -694,7 +694,7 @@ begin
       execute format('lock table cdc.change_log_%s in access exclusive mode nowait', number);
       execute format(
         'select exists (select from cdc.change_log_%s where not pg_visible_in_snapshot(xid, $1))', number
-      ) using drained into rows_left; -- with the lock nobody else's row can be under way
+      ) using drained into rows_left; -- while it is locked, no other session can have written a row
       if not rows_left then
         execute format('truncate table cdc.change_log_%s', number);
         purged := purged || number;

@@ -1,4 +1,4 @@
-"""A check beside what others do meanwhile: DDL past capture, another run of dbt, no free slot, a lock. One lake."""
+"""A check during DDL without a captured event, another run of dbt, without a free slot, and with a lock. One lake."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_rows_without_what_they_reference_are_red(source: Config) -> None:
     )
     assert "child_up_fkey of public.child: 1 rows without their row in public.child, on" in done.output
     shown = status_report.status(source)  # every table is identical, and the check was red all the same
-    assert shown.red and "public.child: 2 rows reference a row that is missing" in shown.summary
+    assert shown.failing and "public.child: 2 rows reference a row that is missing" in shown.summary
     assert any("2 rows reference" in d.found for d in diagnosis.doctor(source) if d.level == "error")
     _sql(source, "delete from public.child where id = 4")
     assert CliRunner().invoke(main, arguments).exit_code == 0

@@ -152,7 +152,9 @@ def test_green_then_each_fault_is_found(source: Config, monkeypatch: pytest.Monk
     written = expectations.last_report(source)
     assert written["green"] is False
     shown = status_report.status(source)
-    assert shown.red and shown.last_check is not None and shown.last_check.results == {"different": 2, "identical": 2}
+    assert (
+        shown.failing and shown.last_check is not None and shown.last_check.results == {"different": 2, "identical": 2}
+    )
     assert {t.table for t in shown.tables if t.state != "ok"} == {"public.item", "public.bag"}
     assert {row["table_name"] for row in scan(source, "ops.table_states") if row["state"] == "stale"} == {
         "public.item", "public.bag",

@@ -68,7 +68,7 @@ GUARDS = (
     never(
         "COMMIT against BEGIN",
         "toolkit/decode/stream.py",
-        "(told != commit_lsns).any()",
+        "(stated != commit_lsns).any()",
         f"{_PLAN}test_a_commit_must_be_the_one_its_begin_announced",
     ),
     never(

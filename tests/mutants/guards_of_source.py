@@ -168,7 +168,7 @@ GUARDS_OF_SOURCE = (
     Guard(
         "purge's second look under lock",
         _LOG,
-        ") using drained into rows_left; -- with the lock nobody else's row can be under way",
+        ") using drained into rows_left; -- while it is locked, no other session can have written a row",
         ") using drained;",
         f"{_G}test_a_row_that_comes_while_a_purge_looks_is_kept",
     ),
@@ -242,7 +242,7 @@ GUARDS_OF_SOURCE = (
     Guard(
         "a look before rows are compared",
         "toolkit/source/row_lines.py",
-        "    owners_code.refuse(conn, table.relid, table.identifier)  # each statement is planned anew\n",
+        "    owners_code.refuse(conn, table.relid, table.identifier)  # each statement is planned again\n",
         "",
         f"{_RIGHTS}test_no_plan_of_a_comparison_runs_code_of_the_owner",
     ),

@@ -63,7 +63,7 @@ def test_it_tells_what_was_red_since_when_and_how_many_rows(checked: Config, tmp
     assert "2 checks, 4 results not proven" in text
     assert (
         "public.orders: different from 0/1800 for 2 checks (1 rows modified; remedy: cdc repair public.orders);"
-        " still red" in text
+        " still not proven" in text
     )
     assert "LSN 0/1900: NOT proven" in text
     assert "3 rows in 1 checks" in text
@@ -98,7 +98,7 @@ def test_what_healed_it_is_told(checked: Config, tmp_path: Path) -> None:
     text = _run(checked, tmp_path)
     assert "public.orders: identical, proven at 0/2000" in text
     assert "last full proof at 0/2000" in text
-    assert "for 2 checks (1 rows modified; remedy: cdc repair public.orders); healed at 0/2000" in text
+    assert "for 2 checks (1 rows modified; remedy: cdc repair public.orders); repaired at 0/2000" in text
 
 
 def _run(config: Config, folder: Path) -> str:

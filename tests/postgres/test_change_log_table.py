@@ -174,19 +174,19 @@ _RETOLD = {
 }
 
 
-@pytest.mark.parametrize("retold", _RETOLD)
+@pytest.mark.parametrize("prints_differently", _RETOLD)
 @pytest.mark.parametrize("pg", ["pg18"], indirect=True)
-def test_a_writer_older_than_a_change_of_a_type_is_red_behind_a_repair(lake: Config, retold: str) -> None:
+def test_a_writer_older_than_a_change_of_a_type_is_red_behind_a_repair(lake: Config, prints_differently: str) -> None:
     """A tick waits for nobody: the text that such a one has logged is not how the table shows it now."""
     config = _by_ticks(lake)
-    kind, value, change = _RETOLD[retold]
+    kind, value, change = _RETOLD[prints_differently]
     sql(config, "create type mood as enum ('a', 'b'); create type pair as (n int)")
     sql(config, f"create table public.t (id int primary key, v {kind}); insert into t values (1, '{value}')")
     initialise.init(config)
     with psycopg.connect(config.source.conninfo) as old:
         old.execute(f"insert into t values (2, '{value}')")
         sql(config, change)
-        if retold == "new generation":
+        if prints_differently == "new generation":
             initialise.init(config, new_generation=True)
         else:
             copy.repair(config, ["public.t", "public.b"])

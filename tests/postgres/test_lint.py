@@ -135,7 +135,7 @@ def test_each_statement_says_what_it_does(source: Config, conn: Connection, lint
     assert told[17].breaks is not None
     assert told[17].breaks.startswith("UPDATE and DELETE on public.item will fail")
     assert "nowhere" in told[20].detail
-    assert {line for line, e in told.items() if e.red} == {6, 8, 13, 15, 17, 20, 21}
+    assert {line for line, e in told.items() if e.needs_review} == {6, 8, 13, 15, 17, 20, 21}
     # Nothing of it stayed, and nothing of it will ever be captured.
     assert catalog.installed(conn) == installed
     assert [(t.name, t.columns) for t in catalog.selected_tables(conn, config)] == [(t.name, t.columns) for t in before]
@@ -254,7 +254,7 @@ alter table item add column counts bigint default nextval('counted');
 """
     effects = {e.line: e for e in lint(config, script)}
     assert {line for line, e in effects.items() if e.effect == "refused"} == set(range(2, 14))
-    assert all(e.red for line, e in effects.items() if line <= 13)
+    assert all(e.needs_review for line, e in effects.items() if line <= 13)
     assert effects[18].effect == "fails" and "permission denied to COPY" in effects[18].detail
     assert effects[20].effect == "fails" and "permission denied to set role" in effects[20].detail
     assert effects[21].table == "public.item"
@@ -292,7 +292,7 @@ def test_where_a_scratch_database_differs_is_said_by_name(
         with psycopg.connect(conninfo, autocommit=True) as there:
             there.execute(differs)
         found = ddl_lint.lint(config, "alter table item rename column name to title", conninfo=conninfo)
-        assert [(e.line, e.table, e.effect, e.red) for e in found] == [
+        assert [(e.line, e.table, e.effect, e.needs_review) for e in found] == [
             (0, "public.item", "differs", True),
             (0, "public.other", "differs", True),
             (0, "public.more", "differs", True),

@@ -325,7 +325,7 @@ def _shown(night: Night, found: str, remedy: str) -> None:
     done = _cdc(night, "status", "--output", "json")
     assert done.exit_code == 3, done.output
     status = json.loads(done.stdout)
-    assert status["summary"].startswith("red: ")
+    assert status["summary"].startswith("not ok: ")
     for words in (found, remedy):
         assert words in status["summary"], status["summary"]
     assert all(table["remedy"] for table in status["tables"] if table["state"] != "ok")

@@ -218,7 +218,7 @@ def test_leaving_one_of_two_is_red_only_where_it_changes_what_comes(world: World
     log.drain()
     world.exact("t", "u", "w")
     assert world.stale() == {} and log.of("gap") == []
-    world.sql("alter publication b drop table t", "insert into t values (9, 900, 'unheard')")
+    world.sql("alter publication b drop table t", "insert into t values (9, 900, 'unexplained')")
     world.sql("alter publication b drop table w", "insert into w values (2)")
     log.drain()
     assert world.stale() == {
@@ -265,7 +265,7 @@ def test_a_publication_that_is_dropped_while_the_log_is_read_is_red(
     observe = drift.observe
 
     def late(*args: Any) -> drift.Observation | None:
-        world.sql("drop publication b", "insert into t values (9, 900, 'unheard')", "insert into u values (1)")
+        world.sql("drop publication b", "insert into t values (9, 900, 'unexplained')", "insert into u values (1)")
         return observe(*args)
 
     monkeypatch.setattr(drift, "observe", late)
@@ -352,7 +352,7 @@ def test_what_is_altered_while_the_list_changes_is_red(world: World) -> None:
     source = world.config.source.model_copy(update={"publication": ("a", "b")})
     install.install(log.conn, world.config.model_copy(update={"source": source}))
     world.sql(
-        "alter publication a drop table t", "insert into t values (3, 'unheard')", "alter publication a add table t"
+        "alter publication a drop table t", "insert into t values (3, 'unexplained')", "alter publication a add table t"
     )
     world.sql("create table later (id int primary key)", "insert into u values (1)")
     log.drain(upto=slot.flush_lsn(log.conn))  # still through the old list, as `handover.to_publications` does

@@ -84,7 +84,7 @@ def test_a_publication_that_leaves_turns_its_tables_red(config: Config) -> None:
     _write(config, 1)
     initialise.init(one)  # what came through b until then is in the log
     _write(config, 2)
-    sql(config, "insert into public.t values (200, 'unheard')")
+    sql(config, "insert into public.t values (200, 'unexplained')")
     _exact(one, "u")
     assert of(one, "w").reason == "it left the publication" and not of(one, "w").comparable
     assert "row_filter" in (of(one, "t").reason or "") and not of(one, "t").comparable

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("pg", ["pg18"], indi
 
 
 @pytest.mark.parametrize(
-    ("by", "unheard"),
+    ("by", "unexplained"),
     [
         ("slot", "set event_triggers = off; alter table public.a alter x type text using x || '!'"),
         ("tick", "set event_triggers = off; alter table public.a alter y type varchar using y || '!'"),
@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("pg", ["pg18"], indi
     indirect=["by"],
 )
 def test_what_passes_capture_between_the_drain_of_a_repair_and_its_cut_leaves_a_gap(
-    config: Config, monkeypatch: pytest.MonkeyPatch, unheard: str
+    config: Config, monkeypatch: pytest.MonkeyPatch, unexplained: str
 ) -> None:
     """The copy is right, and the next comparison starts there: nobody else would tell of the time before."""
     initialise.init(config)
@@ -46,7 +46,7 @@ def test_what_passes_capture_between_the_drain_of_a_repair_and_its_cut_leaves_a_
     between: list[Lsn] = []
 
     def exact_cut(config: Config) -> Any:
-        sql(config, unheard)
+        sql(config, unexplained)
         with connection.connect(config) as conn:
             between.append(slot.wait_flush(conn))
         sql(config, "update public.a set y = 'z' where id = 3")

@@ -47,7 +47,7 @@ def test_only_what_others_publish_is_captured_and_their_publication_is_never_edi
     assert _declared(world) == before
     assert preflight.preflight(log.conn, world.config) == ()
     # Whoever keeps the publication may take a table out: that is red until the configuration says the same.
-    world.sql("alter publication theirs drop table t", "insert into t values (4, 'unheard')")
+    world.sql("alter publication theirs drop table t", "insert into t values (4, 'unexplained')")
     log.drain()
     assert world.stale() == {"public.t": "it left the publication"}
     assert 'alter publication "theirs" add table public.t, then cdc repair public.t' in (
@@ -127,7 +127,7 @@ def test_rows_are_no_longer_wanted_of_a_captured_table(world: World) -> None:
     assert change_log.moving(log.conn, world.config) == ()
     install.install(log.conn, world.config)
     change_log.settle(log.conn, world.config)
-    world.sql("insert into t values (3, 'unheard')", "alter table t add column c int")
+    world.sql("insert into t values (3, 'unexplained')", "alter table t add column c int")
     log.drain()
     assert set(log.states()) == {"public.other"}
     assert [len(e["payload"]["columns"]) for e in log.of("schema", world.relid("t"))] == [2, 2, 3]

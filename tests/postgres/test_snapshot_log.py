@@ -339,11 +339,11 @@ def test_trap_092_a_table_of_which_not_everything_is_sent_is_not_known_by_a_copy
     """The next update would not come. Nor is a table known that is born so."""
     config = config.model_copy(update={"source": config.source.model_copy(update={"new_tables": "publish"})})
     initialise.init(config)
-    sql(config, "alter publication cdc set (publish = 'insert')", "update public.a set x = 'unheard' where id = 1")
+    sql(config, "alter publication cdc set (publish = 'insert')", "update public.a set x = 'unexplained' where id = 1")
     copy.repair(config, ["public.a"])
     sql(
         config,
-        "update public.a set x = 'unheard as well' where id = 2",
+        "update public.a set x = 'unexplained as well' where id = 2",
         "create table public.late (id int primary key)",
     )
     lsn = slot_drain.drain(config).committed_lsn
@@ -362,12 +362,12 @@ def test_healing_takes_the_small_tables_within_its_limit(config: Config) -> None
     sql(config, "alter table public.a alter x type varchar using x || '!'", "alter table public.b alter id type text")
     slot_drain.drain(config)
     small = config.model_copy(update={"snapshot": config.snapshot.model_copy(update={"heal_mb": 1.0})})
-    healed = copy.heal(small)
+    healed = copy.repair_stale(small)
     assert healed is not None
     assert list(healed.rows) == ["public.a"]
     assert of(config, "b").repaired_lsn is None
-    assert copy.heal(small) is None  # the rest is too large: it stays red, by name
-    healed = copy.heal(config)
+    assert copy.repair_stale(small) is None  # the rest is too large: it stays red, by name
+    healed = copy.repair_stale(config)
     assert healed is not None
     assert list(healed.rows) == ["public.b"]
 
@@ -380,7 +380,7 @@ def test_a_table_that_left_the_publication_does_not_keep_the_others_from_their_r
     assert list(copy.repair(config).rows) == ["public.b"]
     sql(config, "alter table public.b alter id type varchar using id || '!'")
     slot_drain.drain(config)
-    healed = copy.heal(config)
+    healed = copy.repair_stale(config)
     assert healed is not None
     assert list(healed.rows) == ["public.b"]
     assert of(config, "a").state == "stale"

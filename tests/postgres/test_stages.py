@@ -146,7 +146,7 @@ def test_init_killed_at_every_stage_goes_on_where_it_stopped(config: Config, mon
     with killed(monkeypatch, copy, "_copy_group", after=True, match=always):
         initialise.init(config)
     assert status_report.status(config).stage == "snapshot (1 of 2 tables)"
-    assert status_report.status(config).red
+    assert status_report.status(config).failing
     assert initialise.init(config).rows == {"public.b": 6}
     assert status_report.status(config).stage is None
     _proven_whole(config)
@@ -238,7 +238,7 @@ def test_after_uninstall_another_capture_may_be_chosen(config: Config) -> None:
 
 
 def test_commands_out_of_order_are_refused_by_name(config: Config) -> None:
-    for command in (slot_drain.drain, copy.repair, status_report.status, copy.heal, copy.missing_baselines):
+    for command in (slot_drain.drain, copy.repair, status_report.status, copy.repair_stale, copy.missing_baselines):
         with pytest.raises(CdcError, match="run `cdc init` first"):
             command(config)
     with slot.create_slot(config, config.source.slot, temporary=False):
@@ -281,7 +281,7 @@ def test_a_lock_in_the_way_of_init_is_waited_for_a_while_and_named(
     message = str(refused.value)
     assert message.startswith(f"installing capture: waited 1.8 s for a lock held by pid {pid} (postgres night shift, ")
     assert "\n" not in message
-    assert sum(r.getMessage() == "lock not had, trying again" for r in caplog.records) == 2
+    assert sum(r.getMessage() == "lock not acquired, trying again" for r in caplog.records) == 2
     assert _objects(config) == before  # rolled back whole
     initialise.init(config)
     _proven_whole(config)

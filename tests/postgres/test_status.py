@@ -59,7 +59,7 @@ def _remake_publication(config: Config) -> None:
 
 def test_a_source_as_it_should_be_is_ok(config: Config) -> None:
     found = status_report.status(config)
-    assert (found.red, found.problem, found.stage) == (False, None, None)
+    assert (found.failing, found.problem, found.stage) == (False, None, None)
     assert {t.state for t in found.tables} == {"ok"}
     assert found.summary.startswith("ok: 1 tables ok at")
 
@@ -71,8 +71,8 @@ def test_what_a_drain_refuses_status_says_too(config: Config, fault: Callable[[C
     with pytest.raises(CdcError) as refused:
         slot_drain.drain(config)
     found = status_report.status(config)
-    assert (found.red, found.problem) == (True, str(refused.value))
-    assert {t.state for t in found.tables} == {"stale"} and "red: source: " in found.summary
+    assert (found.failing, found.problem) == (True, str(refused.value))
+    assert {t.state for t in found.tables} == {"stale"} and "not ok: source: " in found.summary
     errors = [one for one in diagnosis.doctor(config) if one.level == "error"]
     assert any(str(refused.value) in one.found for one in errors)
 
@@ -82,7 +82,7 @@ def test_a_running_drain_is_no_problem(config: Config) -> None:
     with reading_beside(config):
         found = status_report.status(config)
     assert found.slot is not None and found.slot.active
-    assert not found.red
+    assert not found.failing
 
 
 def _cdc(config: Config, monkeypatch: pytest.MonkeyPatch, *words: str) -> Result:
@@ -97,7 +97,7 @@ def test_an_unreachable_source_is_red(config: Config) -> None:
         update={"source": config.source.model_copy(update={"conninfo": "host=127.0.0.1 port=1 dbname=x"})}
     )
     found = status_report.status(nowhere)
-    assert found.red and "127.0.0.1" in (found.problem or "")
+    assert found.failing and "127.0.0.1" in (found.problem or "")
     (table,) = found.tables
     assert (table.state, table.from_lsn, table.reason) == ("stale", found.committed_lsn, "the source cannot be read")
     assert table.remedy and table.remedy in (found.problem or "")
@@ -110,7 +110,7 @@ def test_the_command_line_says_red_in_its_exit_code_and_its_first_line(
     assert (done.exit_code, done.stdout.splitlines()[0][:28]) == (0, "summary: ok: 1 tables ok at ")
     _drop_slot(config)
     done = _cdc(config, monkeypatch, "status")
-    assert (done.exit_code, done.stdout.splitlines()[0][:25]) == (3, "summary: red: source: slo")
+    assert (done.exit_code, done.stdout.splitlines()[0][:25]) == (3, "summary: not ok: source: ")
     told = json.loads(_cdc(config, monkeypatch, "status", "--exit-zero", "--output", "json").stdout)
     assert told["tables"][0]["remedy"] in told["problem"] and told["tables"][0]["remedy"].startswith("run `cdc init`")
     assert _cdc(config, monkeypatch, "status", "--exit-zero").exit_code == 0
@@ -165,7 +165,7 @@ def test_without_any_table_status_is_red_as_the_check_is(config: Config) -> None
     sql(config, "drop table public.a")
     slot_drain.drain(config)
     found = status_report.status(config)
-    assert (found.tables, found.red) == ((), True)
+    assert (found.tables, found.failing) == ((), True)
     assert "no table is captured; name tables in [source] tables and run `cdc init`" in found.summary
 
 
@@ -295,4 +295,4 @@ def test_a_partitioned_root_under_the_name_of_a_captured_table_is_not_stale(sour
     assert {t.table: t.state for t in found.tables} == dict.fromkeys(
         ("public.t1", "public.t21", "public.t_old"), State.OK
     )
-    assert {"public.t", "public.t2"} == set(found.not_captured) and not found.red
+    assert {"public.t", "public.t2"} == set(found.not_captured) and not found.failing

@@ -1,4 +1,4 @@
-"""DDL that went past capture: behind its back, or because the role may not create event triggers."""
+"""DDL that went without a captured event: behind its back, or because the role may not create event triggers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from toolkit.source import install
 
 pytestmark = pytest.mark.postgres
 
-_UNSENT = "its place in a publication was altered past capture, if only for a while"
+_UNSENT = "its place in a publication was altered without a captured event, if only for a while"
 
 
 def _catalog_edit(world: World) -> None:
@@ -70,7 +70,7 @@ def test_trap_076_a_bypass_is_found_by_comparison(
     log.drain()
     state = log.states()["public.t"]
     assert state.state == "stale"
-    assert "past capture" in (state.reason or "")
+    assert "without a captured event" in (state.reason or "")
     assert state.from_lsn is not None and state.from_lsn <= before  # from the last comparison, not from this one
     log.repair("public.t")
     log.drain()
@@ -78,7 +78,7 @@ def test_trap_076_a_bypass_is_found_by_comparison(
 
 
 def test_trap_076_a_silent_rewrite_behind_a_disabled_trigger(world: World) -> None:
-    """What else went unheard nobody can tell: every table is stale, by the event trigger's own row."""
+    """What else went unexplained nobody can tell: every table is stale, by the event trigger's own row."""
     log = world.start(*PAIR, "create table other (id int primary key)")
     log.drain()
     world.sql(
@@ -87,7 +87,10 @@ def test_trap_076_a_silent_rewrite_behind_a_disabled_trigger(world: World) -> No
         "alter event trigger _cdc_0_command enable always", "alter event trigger _cdc_0_rewrite enable always",
     )  # fmt: skip
     log.drain()
-    assert world.stale() == {"public.t": "rewritten past capture", "public.other": "DDL capture was altered"}
+    assert world.stale() == {
+        "public.t": "rewritten without a captured event",
+        "public.other": "DDL capture was altered",
+    }
     log.repair("public.t", "public.other")
     log.drain()
     world.exact("t", "other")
@@ -97,7 +100,7 @@ def test_trap_076_a_silent_rewrite_behind_a_disabled_trigger(world: World) -> No
     log.repair("public.t", "public.other")
     log.drain()
     assert set(world.stale()) == {"public.t", "public.other"}
-    install.install(log.conn, world.config)  # puts it right, and cannot know what went unheard
+    install.install(log.conn, world.config)  # puts it right, and cannot know what went unexplained
     log.drain()
     assert set(world.stale()) == {"public.t", "public.other"}
     log.repair("public.t", "public.other")
@@ -115,7 +118,7 @@ def test_trap_076_a_capture_function_of_somebody_else(world: World) -> None:
         "alter table t alter v type text using v || '!'",
     )
     log.drain()
-    assert world.stale() == {"public.t": "rewritten past capture"}
+    assert world.stale() == {"public.t": "rewritten without a captured event"}
     assert "is not the one that `cdc init` has put there" in world.findings()
     log.repair("public.t")
     log.drain()
@@ -186,7 +189,7 @@ def test_trap_076_a_function_of_the_change_log_of_somebody_else(world: World) ->
     assert own
     world.sql(
         "create or replace function cdc.log_row() returns trigger language plpgsql as $$ begin return null; end $$",
-        "insert into t values (5, 'unheard')", own[0],
+        "insert into t values (5, 'unexplained')", own[0],
     )  # fmt: skip
     log.drain()
     assert world.stale() == {"public.t": "DDL capture is off"}
@@ -194,7 +197,7 @@ def test_trap_076_a_function_of_the_change_log_of_somebody_else(world: World) ->
     # `cdc init` puts it right before a drain has seen it.
     world.sql(
         "create or replace function cdc.log_row() returns trigger language plpgsql as $$ begin return null; end $$",
-        "insert into t values (4, 'unheard')",
+        "insert into t values (4, 'unexplained')",
     )
     install.install(log.conn, world.config)
     log.drain()
@@ -210,7 +213,7 @@ def test_trap_076_a_root_is_rewritten_with_event_triggers_off(world: World) -> N
     world.exact("r")
     world.sql("set event_triggers = off", "alter table r alter v type text using upper(v)", "reset event_triggers")
     log.drain()
-    assert world.stale() == {"public.r": "rewritten past capture"}
+    assert world.stale() == {"public.r": "rewritten without a captured event"}
     log.repair("public.r")
     log.drain()
     world.exact("r")
@@ -250,7 +253,7 @@ def test_without_event_triggers_the_comparison_finds_ddl(world: World) -> None:
         world.exact("t", "other")
         world.sql("alter table t alter v type text using v || '!'")  # the catalog shows nothing else than a file
         log.drain()
-        assert world.stale() == {"public.t": "rewritten past capture"}
+        assert world.stale() == {"public.t": "rewritten without a captured event"}
         log.repair("public.t")
         world.sql("insert into t values (5, 'q', 1)")
         log.drain()

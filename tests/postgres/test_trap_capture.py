@@ -228,7 +228,7 @@ def test_doctor_tells_how_capture_stands(world: World) -> None:
     assert "run `cdc ddl resume`" in world.findings()
     ddl_switch.resume(log.conn)
     world.sql("alter event trigger _cdc_0_drop disable")
-    assert "DDL is not heard" in world.findings()
+    assert "DDL is not captured" in world.findings()
     install.install(log.conn, world.config)
     assert "DDL" not in world.findings()
     other = DdlConfig(ignore=("REINDEX",), sql=CommandText.HASH)

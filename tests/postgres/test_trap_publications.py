@@ -63,7 +63,7 @@ def test_trap_083_a_shadow_swap_leaves_the_new_table_red(world: World) -> None:
     log = world.start(*PAIR)
     world.sql(
         "create table shadow (id bigint primary key, v text)", "begin", "alter table t rename to t_old",
-        "alter table shadow rename to t", "commit", "insert into t values (9, 'unheard')",
+        "alter table shadow rename to t", "commit", "insert into t values (9, 'unexplained')",
     )  # fmt: skip
     log.drain()
     assert set(world.stale()) == {"public.t"}
@@ -102,7 +102,7 @@ def test_trap_091_a_publication_dropped_and_made_again_is_another_history(world:
 
 def test_trap_092_a_publish_list_is_red_as_long_as_it_lacks_anything(world: World) -> None:
     log = world.start(*PAIR)
-    world.sql("alter publication cdc set (publish = 'insert')", "update t set v = 'unheard'")
+    world.sql("alter publication cdc set (publish = 'insert')", "update t set v = 'unexplained'")
     log.drain()
     assert "sends insert only" in world.stale()["public.t"]
     assert "alter publication" in (log.states()["public.t"].remedy or "")
@@ -119,7 +119,7 @@ def test_trap_092_a_publish_list_is_red_as_long_as_it_lacks_anything(world: Worl
 
 def test_trap_092_a_table_that_left_the_publication_stays_red(world: World) -> None:
     log = world.start(*PAIR, "create table other (id int primary key)")
-    world.sql("alter publication cdc drop table t", "insert into t values (3, 'unheard')")
+    world.sql("alter publication cdc drop table t", "insert into t values (3, 'unexplained')")
     log.drain()
     assert world.stale() == {"public.t": "it left the publication"}
     install.install(log.conn, world.config)

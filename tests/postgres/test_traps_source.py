@@ -331,7 +331,7 @@ def test_trap_022_a_server_that_drops_idle_slots(own: EmbeddedServer, plain_lake
                     conn.execute(
                         "select pg_sleep(0.2)"
                     )  # the server's own clock runs out here, nothing is proven by it
-            with pytest.raises(SlotError, match=r"lost \(idle_timeout\): nobody read it .*drain more often"):
+            with pytest.raises(SlotError, match=r"lost \(idle_timeout\): it was not read .*drain more often"):
                 slot_drain.drain(config)
         finally:
             with psycopg.connect(own.conninfo(), autocommit=True) as admin:

@@ -583,8 +583,8 @@ alter type mood add value 'a';
 insert into t values (3, 'a');
 
 -- trap test_trap_077_rows_told_apart_by_a_renamed_label
--- stale k: rows are told apart by it
--- stale f: rows are told apart by it
+-- stale k: rows are identified by it
+-- stale f: rows are identified by it
 create type mood as enum ('a', 'b');
 create table k (m mood primary key, v int);
 create table f (m mood, v int);
@@ -597,8 +597,8 @@ update k set v = 9 where m = 'c';
 delete from f where m = 'c';
 
 -- trap test_trap_077_a_relabelled_column_joins_the_key
--- stale k: rows are told apart by it now
--- stale f: rows are told apart by it now
+-- stale k: rows are identified by it now
+-- stale f: rows are identified by it now
 create type mood as enum ('a', 'b');
 create table k (id int primary key, m mood not null, v int);
 create table f (id int primary key, m mood, v int);
@@ -944,12 +944,12 @@ update t set m = 'b' where id = 1;
 
 -- trap test_trap_076_rewritten_with_event_triggers_off
 -- needs current_setting('event_triggers', true) is not null
--- stale t: rewritten past capture
--- stale n: rewritten past capture
--- stale heard: rewritten past capture
--- stale later: rewritten past capture
--- stale r1: rewritten past capture
--- stale trip: rewritten past capture
+-- stale t: rewritten without a captured event
+-- stale n: rewritten without a captured event
+-- stale heard: rewritten without a captured event
+-- stale later: rewritten without a captured event
+-- stale r1: rewritten without a captured event
+-- stale trip: rewritten without a captured event
 create table t (id int primary key, v text);
 create table n (id int primary key, n int);
 create table heard (id int primary key, v text, n int);
@@ -1003,8 +1003,8 @@ insert into full_of_it values (2, 5000000000, 1, 2);
 
 -- trap test_trap_076_columns_changed_with_event_triggers_off
 -- needs current_setting('event_triggers', true) is not null
--- stale t: column w: changed past capture
--- stale g: column v: dropped past capture
+-- stale t: column w: changed without a captured event
+-- stale g: column v: dropped without a captured event
 create table t (id int primary key, v text);
 create table g (id int primary key, v text);
 insert into t values (1, 'x');
@@ -1062,7 +1062,7 @@ b: commit;
 alter table r2 set (fillfactor = 70);
 
 -- trap test_trap_085_a_transaction_that_reads_an_older_catalog
--- stale t: DDL capture failed|changed past capture
+-- stale t: DDL capture failed|changed without a captured event
 create table t (id int primary key);
 insert into t values (1);
 -- steps
@@ -1504,7 +1504,7 @@ alter table t set unlogged;
 insert into t values (2, 'lost');
 
 -- trap test_trap_076_catalog_edited_by_a_superuser
--- stale t: past capture
+-- stale t: without a captured event
 create table t (id int primary key, v text);
 insert into t values (1, 'x');
 -- steps
@@ -1515,7 +1515,7 @@ insert into t values (2, 'y');
 
 -- trap test_trap_076_event_trigger_disabled
 -- alone
--- stale t: past capture|altered
+-- stale t: without a captured event|altered
 -- stale u: altered
 create table t (id int primary key, v text);
 create table u (id int primary key);

@@ -61,9 +61,9 @@ def test_trap_134_the_ledger_outlives_compaction_and_expiry(
     os.utime(stray, (time.time() - 4 * 86400,) * 2)
 
     monkeypatch.setattr(diagnosis, "_MANY_SNAPSHOTS", 25)
-    assert [d.remedy for d in diagnosis._worn(lake)] == ["run `cdc maintain`, once a day"]
+    assert [d.remedy for d in diagnosis._due_maintenance(lake)] == ["run `cdc maintain`, once a day"]
     done = _maintained(lake, "raw.events")
-    assert diagnosis._worn(lake) == []
+    assert diagnosis._due_maintenance(lake) == []
 
     assert done.merged == 25 and done.into == 1 and done.snapshots > 20 and done.orphans == 1
     assert (stray.exists(), fresh.exists()) == (False, True)

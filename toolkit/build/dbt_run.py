@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.lake.proofs import found_wrong
+from toolkit.lake.proofs import found_different
 from toolkit.rawlog.plan import Layer
 from toolkit.rawlog.states import State, TableState, states_at
 from toolkit.values import progress
@@ -144,7 +144,7 @@ def build(
 def _stale(config: Config, ledger: Ledger, as_of: Lsn | None, select: Sequence[str] | None) -> tuple[TableState, ...]:
     if as_of is None:
         return ()
-    then = states_at(ledger, as_of, found_wrong(config, ledger))
+    then = states_at(ledger, as_of, found_different(config, ledger))
     found = ((version.table, state) for version, state in then if state.state != State.OK)
     named = set(select or ())
     return tuple(state for table, state in found if not named or lake_table(table.schema, table.name) in named)
@@ -241,8 +241,8 @@ def _message(exception: BaseException | None, results: list[Any]) -> str:
     for result in results:
         if result.status in _FAILED:
             found = _line(result.message or "no message")
-            return f"building {result.node.name}: {found}; run cdc build again once it is mended"
-    return f"building: {_line(str(exception or 'dbt did not finish'))}; run `cdc build` again once it is mended"
+            return f"building {result.node.name}: {found}; correct it and run `cdc build` again"
+    return f"building: {_line(str(exception or 'dbt did not finish'))}; correct it and run `cdc build` again"
 
 
 def _line(text: str) -> str:

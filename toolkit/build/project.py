@@ -175,8 +175,8 @@ def _settings(folder: Path) -> dict[str, Any]:
     try:
         found = yaml.safe_load((folder / _SETTINGS).read_bytes()) or {}
     except yaml.YAMLError as error:
-        told = " ".join(str(error).split())
-        raise LakeError(f"{folder / _SETTINGS} is not valid YAML: {told}; correct it there") from None
+        stated = " ".join(str(error).split())
+        raise LakeError(f"{folder / _SETTINGS} is not valid YAML: {stated}; correct it there") from None
     if not isinstance(found, dict):
         raise LakeError(f"{folder / _SETTINGS} holds no settings; copy it from {_TEMPLATE / _SETTINGS}")
     return {name: found.get(name) for name in ("name", "profile", "on-run-start", "on-run-end", "models", "flags")}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from toolkit.capture.copy_workers import Copiers, Item, Task
 from toolkit.capture.slot_drain import drain
 from toolkit.lake.ledger import require_ledger
-from toolkit.lake.proofs import found_wrong, proven
+from toolkit.lake.proofs import found_different, proven
 from toolkit.lake.stored_log import StoredLog
 from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event
@@ -148,7 +148,7 @@ def repair(config: Config, tables: Sequence[str] = (), *, scope: Scope = WHOLE) 
     return SnapshotResult(lsn, rows, {name: reason for name, reason in left_out.items() if name not in rows})
 
 
-def heal(config: Config) -> SnapshotResult | None:
+def repair_stale(config: Config) -> SnapshotResult | None:
     """Repair stale tables, the small ones first, up to `[snapshot] heal_mb` together; None if nothing was done.
 
     Larger tables stay stale, and the status names them.
@@ -164,7 +164,7 @@ def heal(config: Config) -> SnapshotResult | None:
     for table in sorted((t for t in tables if t.relid in sizes), key=lambda t: sizes[t.relid].bytes):
         left -= sizes[table.relid].bytes
         if left < 0:
-            _log.warning("too large to heal unasked", extra={"table": table.identifier})
+            _log.warning("too large to repair unasked", extra={"table": table.identifier})
         else:
             chosen.append(table.identifier)
     return repair(config, chosen) if chosen else None
@@ -286,13 +286,13 @@ def _images(ledger: LogReader, table: TableVersion, scope: Scope) -> Images:
         return Images()
     if not_copied(ledger, [table]):
         raise ConfigError(
-            f"repairing {table.identifier}: no complete copy of it is in the log, and a part stands for none; run"
+            f"repairing {table.identifier}: no complete copy of it is in the log, and a part cannot replace one; run"
             f" `{command('repair', table.identifier)}`"
         )
     published = {c.attnum for c in table.columns if c.published}
     if not table.keyed or not published >= set(table.key_attnums):
         raise ConfigError(
-            f"repairing {table.identifier}: its rows have no key, so a part of it cannot be told from the rest; run"
+            f"repairing {table.identifier}: its rows have no key, so a part of it cannot be identified; run"
             f" `{command('repair', table.identifier)}`"
         )
     if scope.rows is not None:
@@ -383,7 +383,7 @@ def _copy_group(
     at: dict[str, Any] = {"batch_id": batch_id, "generation": last.generation, "origin": Origin.SNAPSHOT}
     at |= order.made_at(cut.lsn)._asdict()
     events: list[Event] = []
-    wrong = found_wrong(config, ledger)
+    wrong = found_different(config, ledger)
     for plan in whole:
         of: dict[str, Any] = {"relid": plan.table.relid, "schema_id": schema_ids[plan.table.relid]}
         if plan.table.relid in wrong:

@@ -195,8 +195,8 @@ class _Comparison:
                 continue
             version = known.versions.get(relid)
             if version is None or version.table.dropped:
-                unheard = "the table is published and no DDL event introduced it"
-                self._differs(relid, unheard if self._table(relid).published else None, text)
+                unexplained = "the table is published and no DDL event introduced it"
+                self._differs(relid, unexplained if self._table(relid).published else None, text)
                 continue
             was, now = json.loads(version.payload), json.loads(text)
             differ = _differences(was, now)
@@ -204,12 +204,11 @@ class _Comparison:
             ruled = {"log", "attached"} if "triggers" in was and "triggers" in now else {"log", "attached", "triggers"}
             changed = [key for key in differ if key not in ruled]
             if changed:
-                reason = (
-                    f"the catalog differs from the captured DDL in {', '.join(changed)}: it was changed past capture"
-                )
+                reason = f"the catalog differs from the captured DDL in {', '.join(changed)}: it was changed without"
+                reason += " a captured event"
                 self._differs(relid, reason, text)
-            elif unheard := "; ".join(ddl.past_capture(was, now)):
-                self._differs(relid, unheard, text)
+            elif unexplained := "; ".join(ddl.changes_without_event(was, now)):
+                self._differs(relid, unexplained, text)
             elif differ or was.get("entries") != now.get("entries") or ddl.toast_tables(was) != ddl.toast_tables(now):
                 self._differs(relid, None, text)
         for relid, version in sorted(known.versions.items()):

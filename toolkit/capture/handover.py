@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from toolkit.capture.same_history import as_read
+from toolkit.capture.same_history import with_read_publications
 from toolkit.capture.slot_drain import drain
 from toolkit.lake.ledger import require_ledger
 from toolkit.lake.stored_log import StoredLog
@@ -53,7 +53,7 @@ def to_ticks(config: Config, conn: Connection) -> None:
 
     if slot.read_slot(conn, config.source.slot) is None:
         raise HistoryDiverged(
-            f"slot {config.source.slot!r} is gone, so nobody knows where the ticks should begin; hand over while it is"
+            f"slot {config.source.slot!r} is gone, so the first position of the ticks is unknown; hand over while it is"
             " there (`cdc init` before wal_level is lowered), or start a new log with `cdc init --new-generation`"
         )
     by_slot = config.model_copy(update={"source": config.source.model_copy(update={"change_log_drain": "slot"})})
@@ -61,7 +61,7 @@ def to_ticks(config: Config, conn: Connection) -> None:
         taken = ticks.at_cut(conn, config, cut)
     last = require_ledger(config).last()
     assert last is not None
-    drain(as_read(by_slot, last), upto=cut.lsn)
+    drain(with_read_publications(by_slot, last), upto=cut.lsn)
     identity = replace(last.identity, publications={})
     _row(config, slot="", identity=identity, tick=taken.snapshot, beacon=None, beacon_lsn=None)
     _log.info("handed over to ticks", extra={"lsn": str(cut.lsn)})
@@ -80,7 +80,7 @@ def to_publications(config: Config, conn: Connection) -> None:
     assert last is not None
     with slot.create_slot(config, slot.temporary_name(config), temporary=True) as cut:
         pass
-    drain(as_read(config, last), upto=cut.lsn)
+    drain(with_read_publications(config, last), upto=cut.lsn)
     # The next drain reads at least the beacon after the cut, so it compares the catalog in any case.
     _row(config, identity=catalog.read_identity(conn, config))
     _log.info("handed over to other publications", extra={"lsn": str(cut.lsn), "now": config.source.publication_names})

@@ -8,7 +8,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from toolkit.capture.copy import copy_tables, missing_baselines, repair
-from toolkit.capture.same_history import as_read, prove, require_continued, require_same_history, require_same_source
+from toolkit.capture.same_history import (
+    prove,
+    require_continued,
+    require_same_history,
+    require_same_source,
+    with_read_publications,
+)
 from toolkit.lake.stored_log import StoredLog
 from toolkit.rawlog.batch import BatchRecord, SourceIdentity
 from toolkit.rawlog.event import Origin
@@ -89,7 +95,7 @@ def _init(config: Config, *, new_generation: bool) -> InitResult:
             )
         through_slot = last is not None and last.tick is None and not (new_generation or ticks)
         if through_slot and last:
-            read = as_read(config, last)
+            read = with_read_publications(config, last)
             require_same_source(last, catalog.read_identity(conn, read))
             if existing is not None:
                 require_continued(config, last, existing.confirmed_flush_lsn, slot.flush_lsn(conn))

@@ -101,7 +101,7 @@ def require_same_source(last: BatchRecord, identity: SourceIdentity) -> None:
             )
 
 
-def as_read(config: Config, last: BatchRecord) -> Config:
+def with_read_publications(config: Config, last: BatchRecord) -> Config:
     """Return the configuration with the publications with which the log was read up to a batch."""
     source = config.source.model_copy(update={"publication": tuple(last.identity.publications)})
     return config.model_copy(update={"source": source})

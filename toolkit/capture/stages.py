@@ -57,7 +57,7 @@ def _objects(config: Config, conn: Connection) -> Stage:
         missing.append("schema cdc")
     elif not change_log.by_ticks(conn, config):
         missing += [f"publication {name}" for name in catalog.missing_publications(conn, config)]
-        if not preflight.triggers_stand(conn) and catalog.is_superuser(conn):  # other roles can work without them
+        if not preflight.triggers_enabled(conn) and catalog.is_superuser(conn):  # other roles can work without them
             missing.append("event triggers")
     return Stage("objects", not missing, f"no {', no '.join(missing)}" if missing else "capture installed")
 

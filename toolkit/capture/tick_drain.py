@@ -158,7 +158,7 @@ class _TickReader:
 
         change_log.purge(self.conn, self.target.snapshot)
         ticks.forget_before(self.conn, self.target.lsn)
-        return {"changes": self.changes, "mended": list(change_log.recheck(self.conn, self.config))}
+        return {"changes": self.changes, "repaired": list(change_log.recheck(self.conn, self.config))}
 
 
 class _TickRead:
@@ -250,7 +250,7 @@ class _TickRead:
         the baseline, the gap of the change itself covers the rows, or the version with the former names of a label
         does.
         """
-        from toolkit.decode.ddl import retold
+        from toolkit.decode.ddl import prints_differently
         from toolkit.rawlog.arrow import Event
 
         late = {relid for relid, lsn in self.oldest.items() if lsn < self.since.lsn and relid in self.context.versions}
@@ -266,7 +266,7 @@ class _TickRead:
                 chains.setdefault(version.table.relid, []).append(version)
         for relid, chain in sorted(chains.items()):
             since, until = self.oldest[relid], baselines[relid]
-            if any(since < v.end_lsn <= until and retold(u.table, v.table) for u, v in pairwise(chain)):
+            if any(since < v.end_lsn <= until and prints_differently(u.table, v.table) for u, v in pairwise(chain)):
                 reason = "a transaction that wrote before a type of it changed was committed after it was copied"
                 yield Event(
                     batch_id=self.context.batch_id,

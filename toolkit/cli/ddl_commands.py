@@ -6,7 +6,7 @@ from typing import TextIO
 
 import click
 
-from toolkit.cli.frame import RED, Context, command, main
+from toolkit.cli.frame import NOT_PROVEN, Context, command, main
 
 
 @main.group()
@@ -106,4 +106,4 @@ def ddl_lint(ctx: Context, file: TextIO, scratch: str | None) -> int:
         for e in effects
     ]
     ctx.output.table(rows, ["line", "tag", "table", "effect", "detail", "breaks", "remedy"])
-    return RED if any(e.red for e in effects) else 0
+    return NOT_PROVEN if any(e.needs_review for e in effects) else 0

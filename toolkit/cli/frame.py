@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from toolkit.cli.output import Output
     from toolkit.values.config import Config
 
-RED = 3
+NOT_PROVEN = 3
 _PACKAGE = Path(__file__).parent.parent
 
 
-#: Commands whose end is remembered, and told by `[notify]` if it is red or failed.
+#: Commands whose end is remembered, and reported by `[notify]` if the exit code is not 0.
 _NOTIFIED = frozenset({"run", "drain", "build", "check", "repair", "maintain"})
 #: Commands of a scheduler, after which the disks and the server are examined too.
 _SCHEDULED = frozenset({"run", "drain"})
@@ -62,7 +62,7 @@ class Context:
         self.result = plain(value)
         self.output.record(value)
 
-    def red(self, problem: str, code: int = RED) -> int:
+    def fail(self, problem: str, code: int = NOT_PROVEN) -> int:
         """Keep what is wrong with the result, for standard error and for whoever is notified; give the exit code."""
         self.problems.append(problem)
         return code
@@ -151,7 +151,7 @@ def command(function: Callable[..., int | None]) -> Callable[..., None]:
         if interrupted.came:
             _stop_spark(at_once=True)
             logging.disable(logging.NOTSET)
-            log_setup.complain(INTERRUPTED)
+            log_setup.report_problem(INTERRUPTED)
             code = 130
         sys.exit(code)
 
@@ -191,10 +191,10 @@ def _report(context: Context, command: str, end: _End) -> None:
     from toolkit.values import log_setup
 
     if end.traceback is not None and end.problems:
-        log_setup.complain(end.problems[0], end.traceback, shown=context.verbose)
+        log_setup.report_problem(end.problems[0], end.traceback, shown=context.verbose)
     else:
         for problem in end.problems:
-            log_setup.complain(problem)
+            log_setup.report_problem(problem)
     if context.stages and context.result is None:  # some stages are done, and the figures of a run are wanted
         context.result = {**plain(context.stages), "problem": "; ".join(end.problems)}
         if context.output_format == "json":
@@ -232,7 +232,7 @@ def _conclude(context: Context, command: str, end: _End) -> None:
 
     try:
         config = context.config
-    except CdcError:  # it was said already, and who is to be told is not known
+    except CdcError:  # it was said already, and the receiver is not known
         return
     at = datetime.now(UTC).isoformat(timespec="seconds")
     problem = "; ".join(end.problems) or None
@@ -242,7 +242,7 @@ def _conclude(context: Context, command: str, end: _End) -> None:
         found = [visible(str(alert)) for alert in alerts.at_the_end(config)]
         problem = "; ".join(found) or None
         for alert in found:
-            log_setup.complain(alert)
+            log_setup.report_problem(alert)
     if problem is not None or end.code:
         notify.tell(config, notify.Notice(command, end.code, at, problem, context.result), end.error)
 

@@ -11,7 +11,7 @@ from types import FrameType
 
 
 class Interrupt:
-    """While it is entered, the first Ctrl-C stops the command, and whatever other threads then complain of is silent.
+    """While it is entered, the first Ctrl-C stops the command, and errors of other threads are not shown.
 
     A library between here and there may turn the KeyboardInterrupt into an error of its own, so `came` counts.
     """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolkit.cli.frame import LSN, MOMENT, RED, Context, command, main
+from toolkit.cli.frame import LSN, MOMENT, NOT_PROVEN, Context, command, main
 from toolkit.cli.output import plain, say
 from toolkit.values.outcome import Level
 
@@ -82,7 +82,7 @@ def init(ctx: Context, dry_run: bool, new_generation: bool, strict: bool) -> int
         return 0
     done = ctx.toolkit.init(new_generation=new_generation, strict=strict)
     ctx.show(done)
-    return RED if done.left_out else 0
+    return NOT_PROVEN if done.left_out else 0
 
 
 @main.command()
@@ -141,18 +141,18 @@ def build(ctx: Context, as_of: Lsn | datetime | None, dbt_args: tuple[str, ...])
     if built.stale:
         first, count = built.stale[0], len(built.stale)
         remedy = f" ({first.remedy})" if first.remedy else ""
-        return ctx.red(f"{count} tables are not known at {built.lsn}; {first.table}: {first.reason}{remedy}")
+        return ctx.fail(f"{count} tables are not known at {built.lsn}; {first.table}: {first.reason}{remedy}")
     return _own_failed(ctx, built)
 
 
 def _show(ctx: Context, report: CheckReport) -> int:
-    """Show a report, in JSON with the results of the stages before it; a red one in a line on standard error too."""
+    """Show a report, in JSON with the results of the stages before it; a failed one in a line on standard error too."""
     if ctx.output_format == "json":
         ctx.show({**report.to_dict(), **ctx.stages})
     else:
         ctx.result = plain({**report.to_dict(), **ctx.stages})
         ctx.output.text(report.text)
-    return 0 if report.green else ctx.red(f"the check failed: {report.failure}")
+    return 0 if report.green else ctx.fail(f"the check failed: {report.failure}")
 
 
 @main.command()
@@ -187,7 +187,7 @@ def run(ctx: Context, heal: bool) -> int:
 def _own_failed(ctx: Context, *builds: BuildResult | CheckReport) -> int:
     """Complain of the user's own models; the toolkit's are built whatever becomes of them."""
     found = dict.fromkeys(failed for built in builds for failed in built.own_failed)
-    return max((ctx.red(f"own models in the dbt project: {failed}", code=1) for failed in found), default=0)
+    return max((ctx.fail(f"own models in the dbt project: {failed}", code=1) for failed in found), default=0)
 
 
 @main.command()
@@ -229,7 +229,7 @@ def repair(
     ctx.show(done)
     if not done.left_out:
         return 0
-    return ctx.red(f"not repaired: {'; '.join(f'{name}: {reason}' for name, reason in done.left_out.items())}")
+    return ctx.fail(f"not repaired: {'; '.join(f'{name}: {reason}' for name, reason in done.left_out.items())}")
 
 
 @main.command()
@@ -251,20 +251,20 @@ def audit(ctx: Context, tables: tuple[str, ...]) -> int:
 
     report = dual_capture.audit(ctx.config, tables)
     ctx.show(report)
-    return RED if report.red else 0
+    return NOT_PROVEN if report.differs else 0
 
 
 @main.command()
-@click.option("--exit-zero", is_flag=True, help="Exit with 0 also when something is red.")
+@click.option("--exit-zero", is_flag=True, help="Exit with 0 also when something is wrong.")
 @command
 def status(ctx: Context, exit_zero: bool) -> int:
-    """Show the source, positions, the last check and each table. Exit code 3 when anything is red.
+    """Show the source, positions, the last check and each table. Exit code 3 when anything is wrong.
 
-    Red is a stale table, a failed last check, a source that cannot be read, and whatever a drain would refuse.
+    Wrong is a stale table, a failed last check, a source that cannot be read, and whatever a drain would refuse.
     """
     found = ctx.toolkit.status()
     ctx.show(found)
-    return RED if found.red and not exit_zero else 0
+    return NOT_PROVEN if found.failing and not exit_zero else 0
 
 
 @main.command()

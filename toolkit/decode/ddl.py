@@ -158,8 +158,8 @@ def read(data: dict[str, Any], text: str) -> DdlMessage:
     )
 
 
-def past_capture(
-    was: dict[str, Any], now: dict[str, Any], *, own: Collection[int] = (), heard: bool = False
+def changes_without_event(
+    was: dict[str, Any], now: dict[str, Any], *, own: Collection[int] = (), captured: bool = False
 ) -> Iterator[str]:
     """Find what DDL without an event did to a table between two snapshots.
 
@@ -170,7 +170,7 @@ def past_capture(
 
     Args:
         own: transactions that wrote what `now` shows and whose events were captured.
-        heard: whether a rewrite was captured in between.
+        captured: whether a rewrite was captured in between.
     """
     if "log" in was and not now.get("published", True):
         yield "it is no longer captured by the change log"
@@ -181,30 +181,30 @@ def past_capture(
     entries = {(publication, named): rest for publication, named, *rest in was.get("entries", ())}
     for publication, named, *rest in now.get("entries", ()):
         if entries.get((publication, named), rest) != rest and rest[-1] not in own:
-            yield "its place in a publication was altered past capture, if only for a while"
+            yield "its place in a publication was altered without a captured event, if only for a while"
             break
     if "stamps" not in was or "stamps" not in now:
         return  # the log was written by a version without these keys
     before, after = ({c["attnum"]: c for c in snapshot["columns"]} for snapshot in (was, now))
-    unheard = False
+    unexplained = False
     for attnum, (stamps, old) in enumerate(zip_longest(now["stamps"], was["stamps"], fillvalue=[None, None]), 1):
         if all(xid is None or xid == known or xid in own for xid, known in zip(stamps, old, strict=True)):
             continue
         one, two = before.get(attnum), after.get(attnum)
         if two is None and one is not None:
-            yield f"column {one['name']}: dropped past capture"
+            yield f"column {one['name']}: dropped without a captured event"
         elif two is not None and (one is None or any(one[key] != two[key] for key in _OF_ITS_ROW)):
-            yield f"column {two['name']}: changed past capture"
+            yield f"column {two['name']}: changed without a captured event"
         # VACUUM FULL writes the catalog row of a column with a missing value. ALTER TYPE also writes the row of its
         # default.
-        unheard |= stamps[1] is None or stamps[1] not in (old[1], *own)
+        unexplained |= stamps[1] is None or stamps[1] not in (old[1], *own)
     files = {relid: rest for relid, *rest in was["storage"]}
     for relid, file, toast in now["storage"]:
         old_file, old_toast = files.get(relid, (file, toast))
         by_toast = old_toast and toast
         rewritten = toast != old_toast if by_toast else file != old_file
-        if rewritten and (unheard or (by_toast and not heard)):
-            yield "rewritten past capture"
+        if rewritten and (unexplained or (by_toast and not captured)):
+            yield "rewritten without a captured event"
             return
 
 
@@ -247,8 +247,8 @@ def from_partitions(
     for column in new["columns"]:
         found = [c for leaf in leaves for c in leaf["columns"] if c["name"] == column["name"]]
         values = {c["missing"] for c in found if c.get("has_missing")}
-        told = column["attnum"] not in known and len(values) == 1 and all(c.get("has_missing") for c in found)
-        columns.append({**column, "has_missing": True, "missing": values.pop()} if told else column)
+        stated = column["attnum"] not in known and len(values) == 1 and all(c.get("has_missing") for c in found)
+        columns.append({**column, "has_missing": True, "missing": values.pop()} if stated else column)
     return new if columns == new["columns"] else {**new, "columns": columns}
 
 
@@ -284,13 +284,13 @@ def classify(
     if old.persistence != new.persistence:
         yield new.relid, f"persistence changed from {old.persistence} to {new.persistence}"
     if old.publishes != new.publishes:
-        part, told = (old, "until now sent") if new.publishes == OPERATIONS else (new, "now sends")
-        yield new.relid, f"the publication {told} {', '.join(sorted(part.publishes)) or 'nothing'} only"
+        part, stated = (old, "until now sent") if new.publishes == OPERATIONS else (new, "now sends")
+        yield new.relid, f"the publication {stated} {', '.join(sorted(part.publishes)) or 'nothing'} only"
     if old.conflict != new.conflict:
         yield new.relid, new.conflict or f"until now {old.conflict}"
     if old.borrowed_key != new.borrowed_key:
-        told = "" if new.borrowed_key else "until now "
-        yield new.relid, f"{told}rows are told apart by names of other objects"
+        stated = "" if new.borrowed_key else "until now "
+        yield new.relid, f"{stated}rows are identified by names of other objects"
     if _filter(old, old) != _filter(old, new):
         yield new.relid, "row filter of the publication changed"
     before = {c.attnum: c for c in old.columns}
@@ -299,10 +299,10 @@ def classify(
         if was is None:
             reason = None if empty else _added(column, new, rewrite)
         else:
-            told_apart = _tells_apart(new, column)
-            reason = _column_list(was, column) or (None if empty else _column(was, column, rewrite, told_apart))
-            if not reason and not empty and column.former_labels and told_apart and not _tells_apart(old, was):
-                reason = "has values whose enum labels were renamed, and rows are told apart by it now"
+            identifies = _identifies_rows(new, column)
+            reason = _column_list(was, column) or (None if empty else _column(was, column, rewrite, identifies))
+            if not reason and not empty and column.former_labels and identifies and not _identifies_rows(old, was):
+                reason = "has values whose enum labels were renamed, and rows are identified by it now"
         if reason:
             yield new.relid, f"column {column.name}: {reason}"
     if rewrite and not empty and not _provable(old, new, message, rewrite):
@@ -343,7 +343,7 @@ def strayed(old: TableVersion, new: TableVersion) -> str | None:
     return f"{'' if new.strays else 'until now '}partition {stray.name} {stray.fault[0]}"
 
 
-def _tells_apart(table: TableVersion, column: Column) -> bool:
+def _identifies_rows(table: TableVersion, column: Column) -> bool:
     """Say whether the text of this column identifies rows of the table."""
     return column.attnum in table.key_attnums or not table.keyed
 
@@ -357,11 +357,11 @@ def detached_before(old: TableVersion, new: TableVersion, message: DdlMessage) -
     lost = set(old.children) - set(new.children) - set(message.dropped)
     if new.kind != "p" or not lost:
         return False
-    told = {_unquoted(m[1]) for m in _DETACH.finditer(message.sql) if not m[2]}
+    stated = {_unquoted(m[1]) for m in _DETACH.finditer(message.sql) if not m[2]}
     detached = [message.tables.get(relid) for relid in lost]
     if None in detached or any(m[2] for m in _DETACH.finditer(message.sql)):
         return True
-    return any(t["name"] not in told for t in detached if t is not None and lost.isdisjoint(t["parents"]))
+    return any(t["name"] not in stated for t in detached if t is not None and lost.isdisjoint(t["parents"]))
 
 
 def _column_list(old: Column, new: Column) -> str | None:
@@ -372,11 +372,11 @@ def _column_list(old: Column, new: Column) -> str | None:
     return None
 
 
-def _column(old: Column, new: Column, rewrite: int, told_apart: bool) -> str | None:
-    """Describe what happened to a column's stored values. `told_apart`: the column's text identifies rows."""
+def _column(old: Column, new: Column, rewrite: int, identifies: bool) -> str | None:
+    """Describe what happened to a column's stored values. `identifies`: the column's text identifies rows."""
     if old.type_oid == new.type_oid:
         if old.enum_labels != new.enum_labels:
-            reason = _labels(old, new, told_apart)
+            reason = _labels(old, new, identifies)
             if reason:
                 return reason
         inner = dict(new.inner_labels)
@@ -390,7 +390,7 @@ def _column(old: Column, new: Column, rewrite: int, told_apart: bool) -> str | N
     return None
 
 
-def retold(old: TableVersion, new: TableVersion) -> bool:
+def prints_differently(old: TableVersion, new: TableVersion) -> bool:
     """Say whether values print differently because their type changed. Such a change does not wait for writers."""
     before = {c.attnum: c for c in old.columns}
     for column in new.columns:
@@ -404,7 +404,7 @@ def retold(old: TableVersion, new: TableVersion) -> bool:
     return False
 
 
-def _labels(old: Column, new: Column, told_apart: bool) -> str | None:
+def _labels(old: Column, new: Column, identifies: bool) -> str | None:
     """Check renamed labels: each label must always have meant one value. `new` has the former labels."""
     now = dict(new.enum_labels)
     if any(oid not in now for oid, _ in old.enum_labels):
@@ -413,8 +413,8 @@ def _labels(old: Column, new: Column, told_apart: bool) -> str | None:
     for oid, label in (*new.former_labels, *new.enum_labels):
         if owners.setdefault(label, oid) != oid:
             return f"enum label {label!r} was taken over by another value"
-    if told_apart and any(now[oid] != label for oid, label in old.enum_labels):
-        return "enum label renamed, and rows are told apart by it"
+    if identifies and any(now[oid] != label for oid, label in old.enum_labels):
+        return "enum label renamed, and rows are identified by it"
     return None
 
 
@@ -446,8 +446,8 @@ def _provable(old: TableVersion, new: TableVersion, message: DdlMessage, rewrite
         for c in new.columns
         if c.attnum in before and (before[c.attnum].type_oid, before[c.attnum].typmod) != (c.type_oid, c.typmod)
     ]
-    told = bool(changed) or not rewrite & REWRITE_TYPE
-    return told and all(_widened(was, now) or _relabelled(was, now) for was, now in changed)
+    stated = bool(changed) or not rewrite & REWRITE_TYPE
+    return stated and all(_widened(was, now) or _relabelled(was, now) for was, now in changed)
 
 
 def plain_alter_table(message: DdlMessage, old: TableVersion, new: TableVersion) -> bool:

@@ -209,9 +209,9 @@ def _walk(stream: Stream, binding: Binding, data: Bytes, rows: Ints, at: Ints, e
     astray = cursor > end
     if astray.any():
         raise _misfit(stream, binding, rows, astray)
-    told = (data[at].astype(np.int64) << 8) | data[at + 1]
-    if (told != columns).any():
-        raise _misfit(stream, binding, rows, told != columns)
+    stated = (data[at].astype(np.int64) << 8) | data[at + 1]
+    if (stated != columns).any():
+        raise _misfit(stream, binding, rows, stated != columns)
     for column in range(columns):
         safe = np.minimum(cursor, max(last, 0))
         kind = data[np.minimum(cursor, len(data) - 1)]

@@ -148,11 +148,11 @@ def scan(data: Bytes, offsets: Ints) -> Stream:
     _require_size(sizes, commits, _COMMIT_SIZE, "COMMIT")
 
     commit_lsns, xids = be64(data, starts[begins] + 1), be32(data, starts[begins] + 17)
-    told = be64(data, starts[commits] + 2)
-    if (told != commit_lsns).any():
-        first = int(np.argmax(told != commit_lsns))
+    stated = be64(data, starts[commits] + 2)
+    if (stated != commit_lsns).any():
+        first = int(np.argmax(stated != commit_lsns))
         raise DecodeError(
-            f"message {commits[first]}: COMMIT at {Lsn(int(told[first]))} ends a transaction whose BEGIN announced"
+            f"message {commits[first]}: COMMIT at {Lsn(int(stated[first]))} ends a transaction whose BEGIN announced"
             f" {Lsn(int(commit_lsns[first]))}"
         )
     times, ends = be64(data, starts[begins] + 9), be64(data, starts[commits] + 10)

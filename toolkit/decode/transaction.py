@@ -295,11 +295,13 @@ class Transaction:
                 first, _, was, reason = self.strayed.get(relid, (index, index, old.table, strayed))
                 self.strayed[relid] = (first, index, was, reason)
             if self.planner.context.known_good and table.published and ddl.detached_before(old.table, table, message):
-                unheard = "a partition was detached in two transactions, the first of them not told"
-                self._gap_since_known(index, relid, unheard)
+                unexplained = "a partition was detached in two transactions, the first of them without an event"
+                self._gap_since_known(index, relid, unexplained)
             if old.table.published and (table.published or old.table.log):
-                for unheard in ddl.past_capture(before or {}, snapshot, own=message.own, heard=bool(rewrite.reason)):
-                    self._gap_since_known(index, relid, unheard)
+                for unexplained in ddl.changes_without_event(
+                    before or {}, snapshot, own=message.own, captured=bool(rewrite.reason)
+                ):
+                    self._gap_since_known(index, relid, unexplained)
             if before == snapshot:
                 return old
         elif not born and table.published:
@@ -329,7 +331,7 @@ class Transaction:
         known = [v for v in self.planner.former.get(relid, ()) if message.shows(v)]
         then = json.loads((known[-1] if known else last).payload)
         if ddl.carry(then, snapshot) != then:
-            self._gap(index, relid, f"{message.tag} tells of a catalog older than its last DDL", tag=message.tag)
+            self._gap(index, relid, f"{message.tag} shows a catalog older than its last DDL", tag=message.tag)
 
     def _stale(self, index: int, relid: int, reason: str, message: ddl.DdlMessage, cause: TableVersion) -> None:
         """Record a gap of the table, or of the roots that publish its rows if the table is not `cause`."""

@@ -37,7 +37,7 @@ Echo = Callable[[str], object]
 _MARKER = ".cdc-demo"  # a file in folders that the demo made and may empty
 _DATABASE = "shop"
 _FAULT_TABLE, _FAULT_COLUMN = "customers", "name"
-_FAULT_TEXT = "nobody ever wrote this"
+_FAULT_TEXT = "no one ever wrote this"
 _AS_OF_TABLE = "customers"
 _AS_OF_AFTER = 2  # schema changes before the cut at which the table is later rebuilt
 _SESSIONS, _RATE = 3, 20.0  # concurrent sessions; transactions per second and session
@@ -78,7 +78,7 @@ def run(directory: Path | None = None, major: int = 16, echo: Echo = print) -> i
     folder = _prepare(directory or Path("cdc-demo"))
     with _only_own_environment(), _sigterm_is_ctrl_c():
         try:
-            report = _Demo(folder, major, _Story(echo)).tell()
+            report = _Demo(folder, major, _Story(echo)).play()
         finally:
             _stop_spark()
     return 0 if report.proven else NotProven.exit_code
@@ -121,7 +121,7 @@ class _Demo:
         self.report = DemoReport(postgres=major)
         self.config: Config
 
-    def tell(self) -> DemoReport:
+    def play(self) -> DemoReport:
         from toolkit.demo.server import EmbeddedServer
 
         self.story.echo(f"cdc demo: everything is kept in {self.folder}")
@@ -133,7 +133,7 @@ class _Demo:
             self._init()
             truth = self._load(server)
             self._build_and_check()
-            self._fault_and_heal()
+            self._fault_and_repair()
             self._as_of(truth)
             notebook = self._notebook()
             self._count()
@@ -199,7 +199,7 @@ class _Demo:
             done = dbt_run.build(self.config)
             facts.append(f"at {done.lsn}")
         with self.story.step("cdc check: both sides at one exact LSN") as facts:
-            facts.append(self._told(self._check()))
+            facts.append(self._summary(self._check()))
 
     def _check(self) -> CheckReport:
         from toolkit.build import dbt_run
@@ -214,14 +214,14 @@ class _Demo:
         return found
 
     @staticmethod
-    def _told(found: CheckReport) -> str:
+    def _summary(found: CheckReport) -> str:
         if found.green:
             rows = sum(t.rows or 0 for t in found.tables)
             return f"identical, {rows:,} rows of {len(found.tables)} tables at {found.lsn}"
-        red = [t for t in found.tables if t.status != CheckStatus.IDENTICAL]
-        return "; ".join(f"{t.table} {t.status}" + (f" ({t.reason})" if t.reason else "") for t in red)
+        wrong = [t for t in found.tables if t.status != CheckStatus.IDENTICAL]
+        return "; ".join(f"{t.table} {t.status}" + (f" ({t.reason})" if t.reason else "") for t in wrong)
 
-    def _fault_and_heal(self) -> None:
+    def _fault_and_repair(self) -> None:
         from toolkit.build import dbt_run
 
         name = lake_table("public", _FAULT_TABLE)
@@ -231,13 +231,13 @@ class _Demo:
         with self.story.step("cdc check finds it") as facts:
             found = self._check()
             self.report.fault_found = _names_fault(found, key)
-            facts.append(self._told(found))
+            facts.append(self._summary(found))
         with self.story.step("repaired: the table is built again from the raw log"):
             dbt_run.build(self.config, select=(name,), dbt_args=("--full-refresh",))
         with self.story.step("cdc check again") as facts:
             found = self._check()
             self.report.healed = found.green
-            facts.append(self._told(found))
+            facts.append(self._summary(found))
 
     def _plant(self, name: str) -> int:
         from toolkit.lake.session import own_session
@@ -369,16 +369,21 @@ def _wait_for(traffic: workload.Load, committed: int) -> None:
     while traffic.counts.committed < committed:
         if time.monotonic() > end:
             traffic.stop()  # raises the error that stopped it, if there was one
-            raise CdcError(f"demo: the load stands at {traffic.counts.committed} transactions; run `cdc demo` again")
+            raise CdcError(f"demo: the load is at {traffic.counts.committed} transactions; run `cdc demo` again")
         time.sleep(0.02)
 
 
 def _names_fault(found: CheckReport, key: int) -> bool:
     """Whether the report names table, key and column of the fault, and nothing else."""
-    red = [t for t in found.tables if t.status != CheckStatus.IDENTICAL]
-    if [t.table for t in red] != [f"public.{_FAULT_TABLE}"] or red[0].modified != 1 or red[0].added or red[0].removed:
+    wrong = [t for t in found.tables if t.status != CheckStatus.IDENTICAL]
+    if (
+        [t.table for t in wrong] != [f"public.{_FAULT_TABLE}"]
+        or wrong[0].modified != 1
+        or wrong[0].added
+        or wrong[0].removed
+    ):
         return False
-    sample = red[0].samples[0]
+    sample = wrong[0].samples[0]
     return dict(sample.key) == {"id": str(key)} and [d.column for d in sample.differences] == [_FAULT_COLUMN]
 
 

@@ -54,7 +54,7 @@ class Effect:
     remedy: str | None = None
 
     @property
-    def red(self) -> bool:
+    def needs_review(self) -> bool:
         """Whether the script should be examined before it is run."""
         worst = (EffectClass.SILENT, Unclassified.FAILS, Unclassified.REFUSED, Unclassified.DIFFERS)
         return self.effect in worst or self.breaks is not None
@@ -98,8 +98,8 @@ def differences(source: Iterable[TableVersion], copy: Iterable[TableVersion], co
             yield effect(table, "the scratch database has no such table")
         elif table.columns or table.published:  # otherwise capture is not installed, and only names are known
             apart = changes(table, _numbered(found, table, relids))
-            if told := "; ".join(str(change) for change in apart if change.kind != ChangeKind.COMMENT):
-                yield effect(table, f"from the source to the scratch database: {told}")
+            if stated := "; ".join(str(change) for change in apart if change.kind != ChangeKind.COMMENT):
+                yield effect(table, f"from the source to the scratch database: {stated}")
     for table in there.values():
         if table.published and config.source.asks_for(table.schema, table.name):
             yield effect(table, "the source has no such table, or does not capture it")
@@ -123,10 +123,10 @@ def _effects(config: Config, script: Iterable[Tried]) -> Iterator[Effect]:
     captured: set[str] = set()
     for tried in script:
         captured |= {t.identifier for t in tried.before.tables.values() if t.published}
-        yield from of(config, tried, captured)
+        yield from statement_effects(config, tried, captured)
 
 
-def of(config: Config, tried: Tried, captured: Collection[str]) -> Iterator[Effect]:
+def statement_effects(config: Config, tried: Tried, captured: Collection[str]) -> Iterator[Effect]:
     """Give the effects of one statement. `captured`: names that captured tables have or had."""
     statement = tried.statement
 
@@ -160,12 +160,12 @@ def of(config: Config, tried: Tried, captured: Collection[str]) -> Iterator[Effe
         breaks = _breaks(tried, relid)
         emptied = shown.published and _emptied(tried, relid)
         kind = EffectClass.EXACT if emptied else effects.effect(old, new, silent=relid in silent)
-        if new and new.identifier in captured and effects.takes_over(config, old, new, after.tables):
-            told = "; ".join(([detail] if detail else []) + [states.UNDER_ITS_NAME])
-            yield effect(new, EffectClass.SILENT, told, breaks=breaks, remedy=states.way_back(config, new))
+        if new and new.identifier in captured and effects.replaces_captured(config, old, new, after.tables):
+            stated = "; ".join(([detail] if detail else []) + [states.UNDER_ITS_NAME])
+            yield effect(new, EffectClass.SILENT, stated, breaks=breaks, remedy=states.publish_remedy(config, new))
         elif kind == EffectClass.SILENT:
-            told = "; ".join((*([detail] if detail else []), *silent[relid]))
-            yield effect(shown, kind, told, breaks=breaks, remedy=command("repair", shown.identifier))
+            stated = "; ".join((*([detail] if detail else []), *silent[relid]))
+            yield effect(shown, kind, stated, breaks=breaks, remedy=command("repair", shown.identifier))
         else:
             yield effect(shown, kind, f"{detail}{_destination(old, new)}", breaks=breaks)
     if not found:
@@ -266,4 +266,4 @@ def _blind(table: TableVersion) -> bool:
     return not table.key_attnums or not shown.issuperset(table.key_attnums)
 
 
-__all__ = ["Effect", "lint", "of"]
+__all__ = ["Effect", "lint", "statement_effects"]

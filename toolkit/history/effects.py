@@ -48,7 +48,9 @@ def effect(old: TableVersion | None, new: TableVersion | None, *, silent: bool) 
     return EffectClass.HISTORY if _shown(old) == _shown(new) else EffectClass.EXACT
 
 
-def takes_over(config: Config, old: TableVersion | None, new: TableVersion, others: Mapping[int, TableVersion]) -> bool:
+def replaces_captured(
+    config: Config, old: TableVersion | None, new: TableVersion, others: Mapping[int, TableVersion]
+) -> bool:
     """Whether a new table has the name of a captured one, so that it should be captured, and nothing sends it."""
     return (old is None or old.identifier != new.identifier) and left_out(config, new, others)
 
@@ -82,7 +84,7 @@ def by_position(ledger: Ledger) -> Mapping[tuple[int, int, int], EffectClass]:
         at = (int(version.commit_lsn), version.ordinal, relid)
         if now is not None and not now.published and (version.generation, now.identifier) in names:
             others = {r: v.table for (generation, r), v in before.items() if generation == version.generation}
-            if takes_over(ledger.config, was, now, others):
+            if replaces_captured(ledger.config, was, now, others):
                 found[at] = EffectClass.SILENT
                 continue
         silent = at in found or (Lsn(version.end_lsn), relid) in late
@@ -113,4 +115,4 @@ def _shown(table: TableVersion) -> tuple[object, ...]:
     return (*whole, table.replica_identity, table.key_attnums, columns)
 
 
-__all__ = ["EffectClass", "by_position", "effect", "takes_over", "worst"]
+__all__ = ["EffectClass", "by_position", "effect", "replaces_captured", "worst"]

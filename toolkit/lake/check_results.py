@@ -113,7 +113,7 @@ def replace_read(config: Config, name: str, rows: Iterable[Mapping[str, Any]], *
     """Replace all rows of one of the tables that was read at table snapshot `base`, in one commit.
 
     Raises:
-        CommitConflict: somebody committed to it since; nothing was written.
+        CommitConflict: another process committed to it since; nothing was written.
     """
     from pyiceberg.exceptions import CommitFailedException
 

@@ -38,7 +38,7 @@ def tables(config: Config, namespace: str, kind: str = "TABLE") -> tuple[str, ..
 _BROUGHT_BACK = {"current": "cdc build", "history": "cdc build", "ops": "cdc check", "published": "cdc check"}
 
 
-def way_back(config: Config, table: str) -> str:
+def restore_remedy(config: Config, table: str) -> str:
     """Say what to do about a table or view of which the newest metadata file, or a file that it names, is damaged.
 
     Of the log, a commit is forced to the disk before the slot moves: what the lost commit had is still in the slot, and

@@ -21,7 +21,7 @@ _ALIKE = (
 )
 
 
-def untold(key: ForeignKey, child: Side, parent: Side) -> str | None:
+def uncounted_reason(key: ForeignKey, child: Side, parent: Side) -> str | None:
     """Say why the rows of both tables cannot show whether the key holds; None if they can."""
     if key.exempt is not None:
         return key.exempt

@@ -101,8 +101,8 @@ def _misplaced(plan: Comparison, names: Mapping[int, str]) -> str:
         known = "false" if not type_ or "float" in type_ or "double" in type_ else held
         keys = ", ".join(literal(names[plan.columns[i].attnum]) for i in found)
         whens.append(f"WHEN kept.key IN ({keys}) THEN {known}")
-    told = f"CASE {' '.join(whens)} ELSE true END" if whens else "true"
-    return f"exists(map_entries(_cdc_text), kept -> {told})"
+    stated = f"CASE {' '.join(whens)} ELSE true END" if whens else "true"
+    return f"exists(map_entries(_cdc_text), kept -> {stated})"
 
 
 def _native(lake_name: str, native: Native) -> str:

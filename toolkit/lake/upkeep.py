@@ -60,8 +60,8 @@ def tend(
     # The commit of a compaction becomes the newest one, so it must repeat the position of the commit before it.
     position = {k: v for k, v in (present.get("summary") or {}).items() if k.startswith(_POSITION)}
     if table.startswith("current.") and not position:
-        return Upkeep(table, skipped="somebody else wrote to it after its build: run `cdc check`")
-    # Files are removed below: what stands for them has to be on the disk, and so has a killed run's newest commit.
+        return Upkeep(table, skipped="another process wrote to it after its build: run `cdc check`")
+    # Files are removed below: what replaces them must be on the disk, and a killed run's newest commit too.
     force(config, table, present["snapshot-id"])
     merging = _compact(config, table, native, actions, position)
     oldest = int(since.timestamp() * 1000)

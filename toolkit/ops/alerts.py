@@ -131,7 +131,7 @@ def of_server(config: Config, slot: SlotState | None, pressure: Pressure) -> Ite
         if used >= most:
             found = f"{used} of {most} in use: a check or repair needs one more"
             more = f"run: alter system set {what} = {most + 10}, then restart the server"
-            yield Alert(what, found, f"drop a slot that nobody reads, or {more}")
+            yield Alert(what, found, f"drop an unused slot, or {more}")
     if (pressure.oldest_seconds or 0) > limits.transaction_minutes * 60:
         found = f"pid {pressure.oldest_pid} has been running one for {(pressure.oldest_seconds or 0) / 60:,.0f} min"
         yield Alert(

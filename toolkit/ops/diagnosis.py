@@ -133,7 +133,7 @@ def _lake(config: Config) -> list[Diagnosis]:
         if last is None:
             return [*found, Diagnosis(Level.ERROR, "lake", "there is no ledger", "run `cdc init`")]
         found.append(Diagnosis(Level.OK, "lake", f"batch {last.batch_id}, complete to {last.complete_to}", None))
-        found += [*_worn(config), *_borrowed(ledger)]
+        found += [*_due_maintenance(config), *_borrowed(ledger)]
         tables, _ = checked_tables(ledger)
         found += stale_tables(tables)
         found += map(_error, alerts.of_tables(config, tables))
@@ -157,7 +157,7 @@ def _damaged(config: Config) -> list[Diagnosis]:
             for kind in ("TABLE", "VIEW")
             for name in reads.tables(config, namespace, kind)
         ]
-    except CdcError:  # of the catalog itself: told by whoever reads the ledger
+    except CdcError:  # of the catalog itself: reported by the reader of the ledger
         return found
     for name in names:
         try:
@@ -165,7 +165,7 @@ def _damaged(config: Config) -> list[Diagnosis]:
             if name == EVENTS:
                 StoredLog(config).force(newest)
         except CdcError as error:
-            found.append(Diagnosis(Level.ERROR, f"lake {name}", str(error), reads.way_back(config, name)))
+            found.append(Diagnosis(Level.ERROR, f"lake {name}", str(error), reads.restore_remedy(config, name)))
     return found
 
 
@@ -178,7 +178,7 @@ def stale_tables(states: Iterable[TableState]) -> list[Diagnosis]:
     ]
 
 
-def _worn(config: Config) -> list[Diagnosis]:
+def _due_maintenance(config: Config) -> list[Diagnosis]:
     from toolkit.lake import reads
     from toolkit.lake.tables import EVENTS
 

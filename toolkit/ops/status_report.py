@@ -60,7 +60,7 @@ class Status:
     pressure: Pressure | None = None  # the server's remaining capacity for replication
 
     @property
-    def red(self) -> bool:
+    def failing(self) -> bool:
         """Say whether anything keeps the lake from being right now, or later."""
         stale = any(t.state != State.OK for t in self.tables)
         return stale or bool(self.lake or self.problem or self.stage or self.alerts)
@@ -210,7 +210,7 @@ def _summary(found: Status) -> str:
         wrong.append(f"the last check failed: {results}")
     wrong += map(str, found.alerts)
     if wrong:
-        return f"red: {'; '.join(wrong)}"
+        return f"not ok: {'; '.join(wrong)}"
     proven = sum(t.proven_lsn is not None for t in found.tables)
     return f"ok: {len(found.tables)} tables ok at {found.committed_lsn}, {proven} of them proven by a check"
 

@@ -55,7 +55,7 @@ class AuditReport:
     differences: tuple[AuditDifference, ...]
 
     @property
-    def red(self) -> bool:
+    def differs(self) -> bool:
         """Say whether the captures differ."""
         return any(t.status == CheckStatus.DIFFERENT for t in self.tables)
 

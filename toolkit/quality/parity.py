@@ -117,7 +117,7 @@ def compare(
         drain(config, upto=lsn)
         standing, since = _build(lake, wanted, build)
         if standing != lsn:
-            return _nothing_taken(lake, wanted, f"the lake stands at {standing}, the source was read at {lsn}")
+            return _nothing_taken(lake, wanted, f"the lake is at {standing}, the source was read at {lsn}")
         comparing = _Comparing(source, lake, lsn, taken, wanted, since, rows)
         results = comparing.results()  # needs the open snapshot
         references = comparing.references(keys, results)
@@ -320,7 +320,7 @@ class _Comparing:
                 Side(comparison(self.live[relid], 1), self.made[relid].snapshot_id)
                 for relid in (key.relid, key.references)
             )
-            reason = lake.untold(key, child, parent)
+            reason = lake.uncounted_reason(key, child, parent)
             if reason is not None:
                 found.append(Reference(key, reason=reason))
                 continue

@@ -177,7 +177,7 @@ class CheckReport:
             shown_ = ", ".join(f"({', '.join(map(str, values))})" for values in reference.samples)
             return (
                 f"{what}: {reference.orphans} rows without their row in {two}, on the source too: {shown_}"
-                " (written past the constraint: mend them at the source)"
+                " (the constraint did not apply to them: correct them at the source)"
             )
         return None if reference.reason is None else f"{what} was not looked at: {reference.reason}"
 
@@ -212,8 +212,8 @@ class CheckReport:
 
 def noted(tables: Iterable[TableCheck], notes: Mapping[int, str]) -> tuple[TableCheck, ...]:
     """Add to the reason of each table the notes about it, apart from its result. `notes`: by relid."""
-    told = ((t, filter(None, (t.reason, notes.get(t.relid)))) for t in tables)
-    return tuple(replace(t, reason="; ".join(reasons) or None) for t, reasons in told)
+    stated = ((t, filter(None, (t.reason, notes.get(t.relid)))) for t in tables)
+    return tuple(replace(t, reason="; ".join(reasons) or None) for t, reasons in stated)
 
 
 def as_text(report: CheckReport) -> str:

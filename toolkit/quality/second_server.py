@@ -75,7 +75,7 @@ def _doubt(seen: Sequence[Position], found: Sequence[Position]) -> tuple[str, st
         return (
             f"{replica} follows {primary}, and they were not read at one LSN: the source at {one.lsn}, the other server"
             f" at {two.lsn}",
-            f"let nobody write to {primary}, let {replica} catch up (select pg_wal_replay_resume(), until"
+            f"stop all writers of {primary}, let {replica} catch up (select pg_wal_replay_resume(), until"
             f" pg_last_wal_replay_lsn() is {max(one.lsn, two.lsn)}), and check again",
         )
     if str(found[0]) != str(two):

@@ -182,7 +182,7 @@ def states_at(
     """Give the tables that existed and were captured at an LSN, with their state then.
 
     The state says whether their rows are known. A repair counts from its copy on, even before a check has proven it.
-    `wrong` are the tables that a check has found to differ, as `toolkit.lake.proofs.found_wrong` gives them.
+    `wrong` are the tables that a check has found to differ, as `toolkit.lake.proofs.found_different` gives them.
     """
     versions, judged, now = ledger.latest_versions(at), verdicts(ledger, at), verdicts(ledger)
     found = []
@@ -194,12 +194,12 @@ def states_at(
         stale = replace(state, state=State.STALE)
         if verdict.unknown:
             since = verdict.unknown[0].end_lsn
-            healed = next((b.end_lsn for b in now[table.relid].whole if b.end_lsn > at), None)
-            remedy = f"an LSN below {since}" + (f", or from {healed} on" if healed else "")
+            repaired = next((b.end_lsn for b in now[table.relid].whole if b.end_lsn > at), None)
+            remedy = f"an LSN below {since}" + (f", or from {repaired} on" if repaired else "")
             state = replace(stale, reason=_reason(verdict.unknown), from_lsn=since, remedy=remedy)
-        elif at > (doubtful := wrong.get(table.relid, (at, at)))[0]:
-            right, checked = doubtful
-            remedy = f"an LSN up to {right}, or heal what the check names and check again"
+        elif at > (differing := wrong.get(table.relid, (at, at)))[0]:
+            right, checked = differing
+            remedy = f"an LSN up to {right}, or repair what the check names and check again"
             state = replace(stale, reason=_differs(right, checked), from_lsn=right, remedy=remedy)
         elif table.borrowing and verdict.known.end_lsn < at:
             since = verdict.known.end_lsn
@@ -331,7 +331,7 @@ def _unsent(config: Config, table: TableVersion, others: Mapping[int, TableVersi
     return config.capture_of(table.schema, table.name).capture != Capture.SCHEMA
 
 
-def way_back(config: Config, table: TableVersion) -> str:
+def publish_remedy(config: Config, table: TableVersion) -> str:
     """Say how to put a table (back) into the publication."""
     if config.source.names(table.schema, table.name):
         return "cdc init"
@@ -352,7 +352,7 @@ def _silenced(ledger: LogReader, captured: frozenset[int]) -> Iterator[TableStat
         silent = _unsent if relid in captured else left_out
         if (relid not in captured and table.identifier not in names) or not silent(config, table, tables):
             continue
-        back, repair = way_back(config, table), command("repair", table.identifier)
+        back, repair = publish_remedy(config, table), command("repair", table.identifier)
         if relid in captured:
             reason, remedy = "it left the publication", f"{back}, then {repair}"
             if table.persistence == "u":

@@ -129,19 +129,22 @@ def recheck(conn: Connection, config: Config) -> tuple[str, ...]:
     if not config.uses_change_log:
         return ()
     whole = {row[0] for row in conn.execute("select relid::int8 from cdc.logged_tables").fetchall()}
-    mended = []
+    repaired = []
     for relation in catalog.selected_relations(conn, config):
         if relation.relid in whole or not logged(config, relation):
             continue
         try:
-            with locks.waiting(conn, f"mending {relation.identifier}", seconds=_LOCK_SECONDS), conn.transaction():
+            with (
+                locks.waiting(conn, f"repairing the triggers of {relation.identifier}", seconds=_LOCK_SECONDS),
+                conn.transaction(),
+            ):
                 row = conn.execute(_log_table(config, relation)).fetchone()
         except (locks.LockTimeout, psycopg.Error) as error:
-            _log.warning("triggers not mended", extra={"table": relation.identifier, "reason": one_line(error)})
+            _log.warning("triggers not repaired", extra={"table": relation.identifier, "reason": one_line(error)})
             continue
         if row and row[0]:
-            mended.append(relation.identifier)
-    return tuple(mended)
+            repaired.append(relation.identifier)
+    return tuple(repaired)
 
 
 def faults(conn: Connection, config: Config) -> Iterator[tuple[str | None, str]]:
@@ -159,14 +162,16 @@ def faults(conn: Connection, config: Config) -> Iterator[tuple[str | None, str]]
         lacks = conn.execute(
             "select name, enabled::text, keep from cdc.log_lacks(%s::oid, %s)", [relation.relid, by_statement]
         ).fetchall()
-        told = [
+        stated = [
             f"trigger {name} {'is not asked for' if not keep else 'is disabled' if enabled else 'is missing'}"
             for name, enabled, keep in lacks
         ]
-        if not told and relation.relid not in whole:
-            told = ["a trigger of the change log has a condition"] if is_read(conn) else ["the change log is not read"]
-        if told:
-            yield relation.identifier, "; ".join(told)
+        if not stated and relation.relid not in whole:
+            stated = (
+                ["a trigger of the change log has a condition"] if is_read(conn) else ["the change log is not read"]
+            )
+        if stated:
+            yield relation.identifier, "; ".join(stated)
 
 
 def refusals(conn: Connection, config: Config) -> Iterator[tuple[str, str, str]]:
@@ -242,7 +247,7 @@ def health(conn: Connection) -> Iterator[tuple[str, str, str]]:
         yield (
             f"transaction of {row['name']} ({row['role']})",
             f"is open for {row['seconds']} s: its changes come when it ends, and what it wrote into cannot be purged",
-            "end it, if nobody waits for it",
+            "end it, if no one waits for it",
         )
 
 

@@ -90,10 +90,10 @@ def faults(conn: Connection) -> tuple[list[tuple[str, str]], list[tuple[str, str
 def _functions(value: bytes | None) -> dict[str, str]:
     """Parse a value of `cdc.fingerprint`; empty if an older version or another program wrote it."""
     try:
-        told = json.loads(value or b"{}")
+        stated = json.loads(value or b"{}")
     except ValueError:
         return {}
-    return told if isinstance(told, dict) else {}
+    return stated if isinstance(stated, dict) else {}
 
 
 def unguarded(conn: Connection, also: Iterable[int] = ()) -> tuple[Partition, ...]:

@@ -91,7 +91,7 @@ def insist(conn: Connection, what: str, change: Callable[[], object], *, seconds
                     raise watch.refusal(what, seconds) from None
                 watch.connected.wait(seconds)  # watch the next wait from its start
                 if attempt <= _SHOWN:
-                    _log.warning("lock not had, trying again", extra={"attempt": attempt, "holder": watch.seen})
+                    _log.warning("lock not acquired, trying again", extra={"attempt": attempt, "holder": watch.seen})
 
 
 @contextmanager

@@ -134,7 +134,7 @@ def _refusals(conn: Connection, config: Config) -> Iterator[None]:
         what = "the publications did not agree there"
         raise _unreadable(config, error, what, "The next row needs them to agree again first") from None
     except (psycopg.errors.CharacterNotInRepertoire, psycopg.errors.UntranslatableCharacter) as error:
-        raise _unreadable(config, error, "a value there is no text of the encoding", _copy("mended")) from None
+        raise _unreadable(config, error, "a value there is no text of the encoding", _copy("corrected")) from None
     except (psycopg.errors.InternalError_, psycopg.errors.ProgramLimitExceeded) as error:
         what = "a value there is too large for the server to print"
         raise _unreadable(config, error, what, _copy("removed")) from None

@@ -115,7 +115,7 @@ def _server(conn: Connection, ticks: bool) -> Iterator[Finding]:
             f"may not create schema cdc in database {server['database']!r}",
             f"run: grant create on database {quote_postgres(server['database'])} to {quote_postgres(role)}",
         )
-    if not server["superuser"] and not triggers_stand(conn):
+    if not server["superuser"] and not triggers_enabled(conn):
         yield Finding(
             Level.WARNING,
             f"role {role!r}",
@@ -148,7 +148,7 @@ def fills_with_null(version: int) -> bool:
     return 150000 <= version < 150006 or 160000 <= version < 160002
 
 
-def triggers_stand(conn: Connection) -> bool:
+def triggers_enabled(conn: Connection) -> bool:
     """Return whether the toolkit's event triggers exist."""
     row = conn.execute(
         "select pg_catalog.count(*) = 3 from pg_catalog.pg_event_trigger where evtname like '\\_cdc\\_0\\_%'"
@@ -165,7 +165,7 @@ def _slot(conn: Connection, config: Config) -> Iterator[Finding]:
                 Level.ERROR,
                 "max_replication_slots",
                 f"{server['slots_used']} of {server['slots']} in use",
-                "drop a slot that nobody reads, or run: alter system set max_replication_slots ="
+                "drop an unused slot, or run: alter system set max_replication_slots ="
                 f" {server['slots'] + 10}, then restart the server",
                 SlotError,
             )
@@ -183,7 +183,7 @@ def _slot(conn: Connection, config: Config) -> Iterator[Finding]:
         yield Finding(
             Level.WARNING,
             f"slot {state.name!r}",
-            f"is dropped by the server when nobody reads it for {row[0]} {row[1]} (idle_replication_slot_timeout)",
+            f"is dropped by the server when it is not read for {row[0]} {row[1]} (idle_replication_slot_timeout)",
             "drain more often, or run: alter system set idle_replication_slot_timeout = 0; select pg_reload_conf()",
         )
 
@@ -217,12 +217,12 @@ def _publications(conn: Connection, config: Config) -> Iterator[Finding]:
         )
     if not there or not _readable(conn):
         return
-    told = catalog.read_by(conn)
-    if told != set(source.publications):
+    stated = catalog.read_by(conn)
+    if stated != set(source.publications):
         yield Finding(
             Level.WARNING,
             "[source] publication",
-            f"is {source.publication_names} now, and capture was installed for {', '.join(sorted(told)) or 'none'}",
+            f"is {source.publication_names} now, and capture was installed for {', '.join(sorted(stated)) or 'none'}",
             "run `cdc init` to go over to that",
         )
         return
@@ -319,13 +319,13 @@ def _capture(conn: Connection, config: Config) -> Iterator[Finding]:
         yield Finding(Level.WARNING, "DDL capture", "is paused: every table is stale meanwhile", "run `cdc ddl resume`")
     if not state.standing and not (state.absent and not catalog.is_superuser(conn)):
         for name, found in triggers or [("event_triggers", "is off for this session")]:
-            yield Finding(Level.WARNING, name, f"{found}: DDL is not heard", "run `cdc init`, then `cdc repair`")
+            yield Finding(Level.WARNING, name, f"{found}: DDL is not captured", "run `cdc init`, then `cdc repair`")
     if not state.intact:
         for name, found in functions or [("a function in schema cdc", "is another")]:
             yield Finding(
                 Level.WARNING,
                 name,
-                f"{found}: it is not the one that `cdc init` has put there, and what it tells cannot be relied on",
+                f"{found}: it is not the one that `cdc init` has put there, and its messages cannot be relied on",
                 "run `cdc init`, then `cdc repair`",
             )
     moving = change_log.moving(conn, config)

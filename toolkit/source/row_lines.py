@@ -245,7 +245,7 @@ def _once(blocks: Iterator[Sequence[bytes]]) -> Iterator[Sequence[bytes]]:
 
 def _sent(conn: Session, table: TableVersion, statement: str) -> Generator[list[bytes]]:
     """Yield the rows of a COPY in binary form, each as it was sent."""
-    owners_code.refuse(conn, table.relid, table.identifier)  # each statement is planned anew
+    owners_code.refuse(conn, table.relid, table.identifier)  # each statement is planned again
     header = _HEADER_BYTES
     for rows in copy_blocks(conn, statement, _BLOCK_BYTES):
         rows[0], header = rows[0][header:], 0

@@ -38,7 +38,7 @@ _INVALIDATIONS = {
     "wal_removed": ("the server removed WAL that it needed", "raise max_slot_wal_keep_size"),
     "rows_removed": ("the server removed catalog rows that it needed", "turn hot_standby_feedback on"),
     "wal_level_insufficient": ("wal_level was not logical for a while", "set wal_level = logical"),
-    "idle_timeout": ("nobody read it for longer than idle_replication_slot_timeout", "raise that or drain more often"),
+    "idle_timeout": ("it was not read for longer than idle_replication_slot_timeout", "raise that or drain more often"),
 }
 
 

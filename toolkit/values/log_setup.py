@@ -30,7 +30,7 @@ class _Lines(logging.Formatter):
         return f"{at} {record.getMessage()} {facts}".rstrip()
 
 
-def complain(problem: str, traceback: str | None = None, *, shown: bool = False) -> None:
+def report_problem(problem: str, traceback: str | None = None, *, shown: bool = False) -> None:
     """Write the one line of a failed command to the log: `cdc: ...`, or a JSON object if the log is JSON.
 
     The JSON object has the traceback as a field. A plain line has it before the line only if it is to be `shown`.

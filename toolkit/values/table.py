@@ -69,7 +69,7 @@ class Stray:
             return "is a foreign table: its changes are not in the WAL", f"detach or drop {self.name}"
         if self.persistence != "p":
             return "is unlogged: its changes are not in the WAL", f"alter table {self.name} set logged"
-        reason = f"has REPLICA IDENTITY by {', '.join(self.key)}, and rows of its root are not told apart by that"
+        reason = f"has REPLICA IDENTITY by {', '.join(self.key)}, and rows of its root are not identified by that"
         return reason, f"alter table {self.name} replica identity full"
 
 
@@ -125,7 +125,7 @@ class TableVersion:
             return f"partition {self.strays[0].name} {fault}{more}", f"{remedy}, then {repair}"
         if self.borrowed_key is not None:
             reason = (
-                f"rows are told apart by column {self.borrowed_key}, whose text changes with names of other objects"
+                f"rows are identified by column {self.borrowed_key}, whose text changes with names of other objects"
             )
             remedy = f"give it a replica identity by other columns, then {repair}; or exclude it"
             return reason, remedy

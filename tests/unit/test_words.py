@@ -1,0 +1,40 @@
+"""The source uses the words of the glossary: in docstrings, comments, messages, help and identifiers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from toolkit.values.resources import ROOT
+
+pytestmark = pytest.mark.unit
+
+_LISTED = [line.partition("->")[0] for line in (ROOT / "tests" / "docs" / "words.txt").read_text("utf-8").splitlines()]
+#: Of the list that codespell compares with the documents, and phrases of several words, which it cannot.
+REFUSED = re.compile(rf"(?i)(?<![a-z])({'|'.join(_LISTED)}|past capture|told apart|gone over to)(?![a-z])")
+#: Names that users and lakes know, and that therefore stay. Each line with one of these words has one of these names.
+PUBLIC = re.compile(
+    r"--heal\b|heal_mb|\bheal=heal\b|\bheal\b(?= if|:)|`heal`|\"heal\"|if heal\b|heal_(?:at|lsn)|healed_(?:at|lsn|\*)"
+    r"|_cdc_doubtful|cdc_doubtful|cdc\.unheard|'unheard'|\"past capture\"|\bhealed(?=: bool|, built| = |\))"
+    r"|(?:self|report)\.healed|'nobody', 'never"
+)
+FOLDERS = {"toolkit": "py", "sql": "sql", "dbt_project": "sql", "notebooks": "ipynb"}
+FILES = [path for folder, ext in FOLDERS.items() for path in sorted((ROOT / folder).rglob(f"*.{ext}"))]
+FILES += [*sorted((ROOT / "dbt_project").rglob("*.yml")), *sorted((ROOT / "toolkit" / "scaffold").rglob("*.toml"))]
+
+
+def _refused(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if REFUSED.search(PUBLIC.sub("", line))]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_file_uses_the_words_of_the_glossary(path: Path) -> None:
+    assert _refused(path.read_text(encoding="utf-8")) == []
+
+
+def test_a_refused_word_is_found() -> None:
+    assert _refused("# Nobody reads it.") and _refused('"""Give what was told."""') and _refused("rows told apart by a")
+    assert _refused("untold = 1") and _refused("_heal_all()") and _refused("def told_apart(): ...")
+    assert not _refused("heal_mb: int  # `--heal` has a limit") and not _refused("rows of the session")
