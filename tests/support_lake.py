@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,10 +28,12 @@ from toolkit.rawlog.arrow import EVENT_SCHEMA, Event
 from toolkit.rawlog.batch import BatchRecord
 from toolkit.values.config import Config
 
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
 
 def make_events(config: Config) -> None:
     """What `toolkit.lake.tables.ensure` makes: the table with its partitions and an empty first snapshot."""
-    from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.partitioning import PartitionField, PartitionSpec
     from pyiceberg.schema import Schema
     from pyiceberg.transforms import IdentityTransform, TruncateTransform
@@ -57,9 +59,8 @@ def make_events(config: Config) -> None:
     )
     if reads.metadata_location(config, tables.EVENTS) is not None:
         return
-    config.warehouse.mkdir(parents=True, exist_ok=True)
-    config.catalog_db.parent.mkdir(parents=True, exist_ok=True)
-    catalog = SqlCatalog(config.lake.catalog, uri=f"sqlite:///{config.catalog_db}", warehouse=str(config.warehouse))
+    tables.require_writable(config)
+    catalog = _writer(config)
     try:
         catalog.create_namespace_if_not_exists("raw")
         table = catalog.create_table(
@@ -69,6 +70,22 @@ def make_events(config: Config) -> None:
             pass
     finally:
         catalog.close()
+
+
+def _writer(config: Config) -> Catalog:
+    """A catalog of pyiceberg's that can make tables, as Spark's does."""
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    from toolkit.lake.any_catalog import AnyCatalog
+    from toolkit.lake.lake_catalog import open_catalog
+
+    opened = open_catalog(config)
+    if not isinstance(opened, AnyCatalog):
+        uri = f"sqlite:///{config.catalog_db}"
+        return SqlCatalog(config.lake.catalog, uri=uri, warehouse=str(config.warehouse))
+    if isinstance(opened._catalog, SqlCatalog):
+        opened._catalog.create_tables()
+    return opened._catalog
 
 
 def commit_here(

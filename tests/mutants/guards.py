@@ -273,6 +273,27 @@ GUARDS = (
         "tests/postgres/test_durable.py::test_trap_012_under_strace_files_are_forced_then_named_then_forgotten",
     ),
     Guard(
+        "files are on the disk before a catalog that is a server names them",
+        "toolkit/lake/any_catalog.py",
+        "        durable.sync_snapshots(self._config, name, table.io, added)\n",
+        "",
+        "tests/postgres/test_catalogs.py::test_trap_012_files_are_forced_before_the_catalog_names_them",
+    ),
+    Guard(
+        "the metadata file of a catalog that is a server is on the disk before the slot moves",
+        "toolkit/lake/any_catalog.py",
+        "        durable.sync_table(self._config, written, ())\n",
+        "",
+        "tests/postgres/test_catalogs.py::test_trap_012_files_are_forced_before_the_catalog_names_them",
+    ),
+    Guard(
+        "tables that share a folder are not maintained",
+        "toolkit/ops/maintenance.py",
+        "        if inner.startswith(folder):",
+        "        if False:",
+        "tests/unit/test_catalog_config.py::test_maintenance_refuses_tables_that_share_a_folder",
+    ),
+    Guard(
         "a commit of a killed run is forced before the slot moves over it",
         "toolkit/capture/slot_drain.py",
         "            log.force(ledger.snapshot_id())",

@@ -15,17 +15,22 @@ from toolkit.values.errors import LakeError
 pytestmark = pytest.mark.unit
 
 
+def _packages(root: Path, **lake: str) -> list[str]:
+    settings = session.spark_settings(Config.model_validate({"root": root, "lake": lake}))
+    return settings["spark.jars.packages"].split(",")
+
+
 @pytest.fixture
 def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Make files for the jars of the lock file, pinned by what is in them, in a folder with a blank in its name."""
     folder = tmp_path / "an ivy" / "jars"
     folder.mkdir(parents=True)
-    files = [folder / jars.file_name(name) for name in jars.PINNED]
-    for file in files:
+    files = {name: folder / jars.file_name(name) for name in _packages(tmp_path)}
+    for file in files.values():
         file.write_text(file.name)
-    hashes = [hashlib.sha256(file.name.encode()).hexdigest() for file in files]
-    monkeypatch.setattr(jars, "PINNED", dict(zip(jars.PINNED, hashes, strict=True)))
-    return [file.as_uri() for file in files]
+    hashes = {name: hashlib.sha256(file.name.encode()).hexdigest() for name, file in files.items()}
+    monkeypatch.setattr(jars, "PINNED", hashes)
+    return [file.as_uri() for file in files.values()]
 
 
 def _check(loaded: list[str], tmp_path: Path, **spark: str) -> None:
@@ -34,9 +39,10 @@ def _check(loaded: list[str], tmp_path: Path, **spark: str) -> None:
 
 
 def test_the_lock_file_pins_every_package_of_the_session(tmp_path: Path) -> None:
-    packages = session.spark_settings(Config(root=tmp_path))["spark.jars.packages"].split(",")
-    assert packages == list(jars.PINNED)
-    assert all(re.fullmatch(r"[^:\s]+:[^:\s]+:[\d.]+", name) for name in packages)
+    file, database = _packages(tmp_path), _packages(tmp_path, uri="jdbc:postgresql://h/d")
+    server = _packages(tmp_path, type="rest", uri="http://h")
+    assert {*file, *database} == jars.PINNED.keys() and server == [name for name in file if name in database]
+    assert all(re.fullmatch(r"[^:\s]+:[^:\s]+:[\d.]+", name) for name in jars.PINNED)
     assert all(re.fullmatch(r"[0-9a-f]{64}", sha256) for sha256 in jars.PINNED.values())
 
 

@@ -55,7 +55,8 @@ STATEMENT = re.compile(
     re.IGNORECASE,
 )
 #: The only modules that know the kind of a lake's catalog: all others ask `toolkit.lake.lake_catalog.open_catalog`.
-KNOW_THE_CATALOG = {"toolkit.values.config", "toolkit.lake.lake_catalog", "toolkit.lake.sqlite_catalog"}
+_CATALOGS = ("any_catalog", "entries", "lake_catalog", "postgres_catalog", "sqlite_catalog")
+KNOW_THE_CATALOG = {"toolkit.values.catalog_uri", "toolkit.values.config", *(f"toolkit.lake.{n}" for n in _CATALOGS)}
 HEAVY = {"pyspark", "pyiceberg", "dbt", "great_expectations", "pandas", "papermill"}
 
 
@@ -195,7 +196,9 @@ def test_only_source_talks_to_postgresql_and_only_lake_to_spark(path: Path) -> N
 
 def _knows_the_catalog(module: str, text: str) -> bool:
     """Say whether a module knows which kind of catalog a lake has: its file, its settings or its class."""
-    known = re.search(r"\bcatalog_db\b|\blake\.(type|uri|properties)\b|iceberg_tables|SqliteCatalog", text)
+    known = re.search(
+        r"\bcatalog_db\b|\blake\.(type|uri|properties)\b|iceberg_tables|(Sqlite|Any|Postgres)Catalog\b", text
+    )
     return known is not None and module not in KNOW_THE_CATALOG
 
 

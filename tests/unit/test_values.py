@@ -262,13 +262,6 @@ def test_a_named_file_must_be_there(tmp_path: Path) -> None:
         configuration.load(str(tmp_path / "other.toml"))
 
 
-def test_only_sqlite_catalogs_for_now(tmp_path: Path) -> None:
-    config = configuration.load(_write(tmp_path, "[lake]\nuri = 'jdbc:postgresql://u:pl4nted@x/y'\n"))
-    with pytest.raises(ConfigError, match=r"\[lake\] uri is not supported: expected jdbc:sqlite:") as refused:
-        _ = config.catalog_db
-    assert "pl4nted" not in str(refused.value)
-
-
 # -- catalog -----------------------------------------------------------------------------------------------------------
 
 

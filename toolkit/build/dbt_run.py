@@ -191,7 +191,7 @@ def _invoke(
     options += ["--quiet", "--no-use-colors", "--log-level-file", "none"]
     if as_of is not None:
         options += ["--vars", json.dumps({"as_of_lsn": str(as_of)})]
-    exception, results = _dbt([*arguments, "--project-dir", str(config.project_dir), *options])
+    exception, results = _dbt(config, [*arguments, "--project-dir", str(config.project_dir), *options])
     own = [r for r in results if r.status in _FAILED and project.of_user(r.node)]
     own_failed = [f"{result.node.name}: {_line(result.message or 'no message')}" for result in own]
     unread = exception is not None and not results and project.own_files(config.project_dir)
@@ -201,21 +201,24 @@ def _invoke(
         show_again()
         with tempfile.TemporaryDirectory(prefix="dbt-", dir=config.work_dir) as folder:
             project.copy_shared(config.project_dir, Path(folder))
-            exception, results = _dbt([*arguments, "--project-dir", folder, *options])
+            exception, results = _dbt(config, [*arguments, "--project-dir", folder, *options])
         results = list({**{r.node.unique_id: r for r in results}, **done}.values())
     if exception is not None or any(r.status in _FAILED and r not in own for r in results):
         raise BuildFailed(_message(exception, results)) from None
     return results, tuple(own_failed)
 
 
-def _dbt(arguments: list[str]) -> tuple[BaseException | None, list[Any]]:
+def _dbt(config: Config, arguments: list[str]) -> tuple[BaseException | None, list[Any]]:
     """Run dbt in this process. Return the error that stopped it, if any, and the results of the nodes."""
     from dbt.cli.main import dbtRunner
 
+    from toolkit.build import models as models_sync
+
+    secrets = {variable: value for _, variable, value in models_sync.secret_variables(config)}
     with (
         progress.stage("building", "models") as stage,
         contextlib.redirect_stdout(io.StringIO()),
-        environment({"CDC_RUN_PLANNED": "1"}),
+        environment({"CDC_RUN_PLANNED": "1", **secrets}),
     ):
 
         def note(event: Any) -> None:

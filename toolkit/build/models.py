@@ -30,6 +30,7 @@ _RANGES = {
     "cid": (0, (1 << 32) - 1),
     "xid8": (0, (1 << 64) - 1),
 }
+_SECRET = "DBT_ENV_SECRET_CDC_"
 _HEADER = "made by `cdc models sync`; changes here are lost"
 
 
@@ -117,7 +118,9 @@ def profile(config: Config) -> str:
     """Give the text of `profiles.yml`: dbt's session method with the same settings as the toolkit's own session."""
     from toolkit.lake.session import spark_settings
 
-    settings = spark_settings(config)
+    # The file names variables of the environment instead of a catalog's secrets.
+    named = {name: f"{{{{ env_var('{variable}') }}}}" for name, variable, _ in secret_variables(config)}
+    settings = spark_settings(config) | named
     return _dump(
         {
             "cdc": {
@@ -135,6 +138,19 @@ def profile(config: Config) -> str:
             }
         }
     )
+
+
+def secret_variables(config: Config) -> list[tuple[str, str, str]]:
+    """Give the secrets of the lake's catalog: Spark's setting, the variable that dbt reads, and the value.
+
+    dbt shows no value of a variable whose name begins like these.
+    """
+    from toolkit.lake.lake_catalog import secrets_of
+
+    return [
+        (f"spark.sql.catalog.{config.lake.catalog}.{key}", f"{_SECRET}{re.sub('[^A-Z0-9]+', '_', key.upper())}", value)
+        for key, value in secrets_of(config).items()
+    ]
 
 
 def _properties(table: TableVersion, layer: str, alias: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlparse
@@ -17,7 +18,9 @@ from toolkit.values.errors import LakeError
 from toolkit.values.failpoints import Point, can_fail
 
 if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
     from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
 
     from toolkit.values.config import Config
 
@@ -26,16 +29,30 @@ if TYPE_CHECKING:
 def sync_table(config: Config, table: Table, snapshots: Iterable[int]) -> None:
     """Force the metadata of a table to the disk, and the files, manifests and folders of snapshots that it has got.
 
-    Parquet writers and Iceberg do not do this. Only the catalog's own file is already safe. Objects that an object
-    store has acknowledged are durable already.
+    Parquet writers and Iceberg do not do this. Only the catalog itself is already safe. Objects that an object store
+    has acknowledged are durable already.
 
     Raises:
         LakeError: a file is missing or damaged, or cannot be forced to the disk. The slot must not move.
     """
-    name = ".".join(table.name())
+    found = (snapshot for snapshot in map(table.snapshot_by_id, snapshots) if snapshot is not None)
+    metadata = ((table.metadata_location, None),)
+    _force_all(config, ".".join(table.name()), chain(metadata, _written(table.io, found)))
+
+
+def sync_snapshots(config: Config, name: str, io: FileIO, snapshots: Iterable[Snapshot]) -> None:
+    """Force the files, manifests and folders of table snapshots to the disk that no metadata of a table names yet.
+
+    Raises:
+        LakeError: as `sync_table`.
+    """
+    _force_all(config, name, _written(io, snapshots))
+
+
+def _force_all(config: Config, name: str, files: Iterable[tuple[str, int | None]]) -> None:
     advice = "the slot was not moved; correct the disk and run `cdc doctor`"
     try:
-        _sync(config.warehouse, _written(table, snapshots))
+        _sync(config.warehouse, files)
     except OSError as error:
         raise LakeError(
             f"forcing the files of {name} to the disk: {error.filename or ''} {error.strerror or error}; {advice}"
@@ -46,20 +63,17 @@ def sync_table(config: Config, table: Table, snapshots: Iterable[int]) -> None:
         ) from None
 
 
-def _written(table: Table, snapshots: Iterable[int]) -> Iterator[tuple[str, int | None]]:
+def _written(io: FileIO, snapshots: Iterable[Snapshot]) -> Iterator[tuple[str, int | None]]:
     """Where everything is that table snapshots brought into being, with its bytes where they are known."""
     from pyiceberg.manifest import ManifestEntryStatus
 
-    yield table.metadata_location, None
-    for snapshot in map(table.snapshot_by_id, snapshots):
-        if snapshot is None:
-            continue
+    for snapshot in snapshots:
         yield snapshot.manifest_list, None
-        for manifest in snapshot.manifests(table.io):
+        for manifest in snapshot.manifests(io):
             if manifest.added_snapshot_id != snapshot.snapshot_id:
                 continue
             yield manifest.manifest_path, manifest.manifest_length
-            for entry in manifest.fetch_manifest_entry(table.io):
+            for entry in manifest.fetch_manifest_entry(io):
                 if entry.status == ManifestEntryStatus.ADDED:
                     yield entry.data_file.file_path, entry.data_file.file_size_in_bytes
 
@@ -89,4 +103,4 @@ def _force(path: Path, size: int | None = None) -> None:
         os.close(descriptor)
 
 
-__all__ = ["sync_table"]
+__all__ = ["sync_snapshots", "sync_table"]

@@ -14,6 +14,16 @@ _LOCK = Path(__file__).with_name("jars.lock")
 PINNED: dict[str, str] = dict(
     line.split() for line in _LOCK.read_text(encoding="ascii").splitlines() if not line.startswith("#")
 )
+#: What Spark would resolve with a jar of the lock file, although no class of that jar needs it at run time.
+_NOT_NEEDED = {"org.postgresql:postgresql": "org.checkerframework:checker-qual"}
+
+
+def settings_for(*artifacts: str) -> dict[str, str]:
+    """Give the settings that let Spark resolve these jars of the lock file, each named as `group:artifact`."""
+    packages = [name for name in PINNED if name.rpartition(":")[0] in artifacts]
+    excluded = [_NOT_NEEDED[name] for name in artifacts if name in _NOT_NEEDED]
+    without = {"spark.jars.excludes": ",".join(excluded)} if excluded else {}
+    return {"spark.jars.packages": ",".join(packages), **without}
 
 
 def require_pinned(jars: Iterable[str], settings: Mapping[str, str]) -> None:

@@ -5,13 +5,21 @@ Only this module and the catalogs themselves know the kind of a catalog. All nam
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+
+from toolkit.lake import jars
+from toolkit.values.catalog_uri import SQLITE, read_postgres
+from toolkit.values.modes import CatalogKind
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from toolkit.values.config import Config
+
+_CONNECT_SECONDS = 10
+_SECRET = re.compile(r"password|secret|token|credential|access-?key|^header\.", re.IGNORECASE)
 
 
 class LakeCatalog(Protocol):
@@ -53,7 +61,7 @@ class LakeCatalog(Protocol):
             LakeError: the catalog cannot be read.
         """
 
-    def load_table(self, name: str) -> Table:
+    def load_table(self, name: str | tuple[str, ...]) -> Table:
         """Load a table as it is now. A commit on it succeeds only if no other process changed the table since.
 
         What a commit wrote is on the disk before the commit returns.
@@ -73,9 +81,14 @@ class LakeCatalog(Protocol):
 
 def open_catalog(config: Config) -> LakeCatalog:
     """Give the catalog of a lake. This reads nothing and connects to nothing."""
-    from toolkit.lake.sqlite_catalog import SqliteCatalog
+    if _embedded(config):
+        from toolkit.lake.sqlite_catalog import SqliteCatalog
 
-    return SqliteCatalog(config)
+        return SqliteCatalog(config)
+    from toolkit.lake.any_catalog import AnyCatalog
+
+    place = config.lake.uri if config.lake.type == CatalogKind.REST else read_postgres(config.lake.uri).where
+    return AnyCatalog(config, place, _pyiceberg_properties(config), tuple(secrets_of(config).values()))
 
 
 def force(config: Config, name: str, snapshot_id: int) -> None:
@@ -89,15 +102,53 @@ def force(config: Config, name: str, snapshot_id: int) -> None:
     durable.sync_table(config, open_catalog(config).load_table(name), (snapshot_id,))
 
 
+def _embedded(config: Config) -> bool:
+    return config.lake.type == CatalogKind.JDBC and config.lake.uri.startswith(SQLITE)
+
+
+def jars_of(config: Config) -> dict[str, str]:
+    """Give the settings by which Spark resolves the jars that this lake needs."""
+    runtime = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13"
+    if config.lake.type == CatalogKind.REST:
+        return jars.settings_for(runtime)
+    return jars.settings_for(runtime, "org.xerial:sqlite-jdbc" if _embedded(config) else "org.postgresql:postgresql")
+
+
 def spark_properties(config: Config) -> dict[str, str]:
     """Give the properties of Spark's catalog that say which catalog it is."""
+    lake = config.lake
+    if lake.type == CatalogKind.REST:
+        return {"type": "rest", "uri": lake.uri, **lake.properties}
+    found = {"type": "jdbc", "jdbc.schema-version": "V1", "warehouse": str(config.warehouse)}
+    if _embedded(config):
+        # The time-out is in milliseconds. Another process may lock the file for a moment.
+        return {**found, "uri": f"{SQLITE}{config.catalog_db}", "jdbc.busy_timeout": "30000", **lake.properties}
+    # User and password are properties of their own, which Spark's redaction knows by their names.
+    database = read_postgres(lake.uri)
+    login = {"jdbc.user": database.user, "jdbc.password": database.password}
+    return {**found, "uri": database.jdbc, **{key: value for key, value in login.items() if value}, **lake.properties}
+
+
+def _pyiceberg_properties(config: Config) -> dict[str, str]:
+    lake = config.lake
+    if lake.type == CatalogKind.REST:
+        return {"type": "rest", "uri": lake.uri, **lake.properties}
+    given = spark_properties(config)
+    user, password = given.get("jdbc.user", ""), given.get("jdbc.password", "")
+    further = {key: value for key, value in lake.properties.items() if not key.startswith("jdbc.")}
     return {
-        "type": "jdbc",
-        "uri": f"jdbc:sqlite:{config.catalog_db}",
-        "jdbc.schema-version": "V1",
-        "jdbc.busy_timeout": "30000",  # milliseconds; another process may lock the file for a moment
+        "type": "sql",
+        "uri": read_postgres(lake.uri).sqlalchemy(user, password, _CONNECT_SECONDS),
+        "init_catalog_tables": "false",  # Spark makes them, with the schema that its catalog wants
+        "pool_pre_ping": "true",  # the server may have ended a connection that was not used for a while
         "warehouse": str(config.warehouse),
+        **further,
     }
 
 
-__all__ = ["LakeCatalog", "force", "open_catalog", "spark_properties"]
+def secrets_of(config: Config) -> dict[str, str]:
+    """Give the properties of Spark's catalog that must not be shown or stored, with their values."""
+    return {key: value for key, value in spark_properties(config).items() if _SECRET.search(key)}
+
+
+__all__ = ["LakeCatalog", "force", "jars_of", "open_catalog", "secrets_of", "spark_properties"]

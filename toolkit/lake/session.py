@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import jars
 from toolkit.lake.java import find_java
-from toolkit.lake.lake_catalog import spark_properties
+from toolkit.lake.lake_catalog import jars_of, secrets_of, spark_properties
 from toolkit.lake.tables import require_writable
 from toolkit.values import progress
 from toolkit.values.errors import LakeError
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 LOG_NAME = "spark.log"
 _HEAP = "2g"
 _TASK_BYTES = 256 << 20  # heap that one task may need
+#: Spark's own list, and what catalogs call their secrets.
+_REDACTED = r"(?i)secret|password|token|access[.-]?key|credential|\.header\."
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 
 _lock = threading.RLock()
@@ -52,7 +54,7 @@ def spark_settings(config: Config) -> dict[str, str]:
         "spark.app.name": "cdc-toolkit",
         "spark.master": f"local[{_tasks(config.spark.get('spark.driver.memory', _HEAP))}]",
         "spark.driver.memory": _HEAP,
-        "spark.jars.packages": ",".join(jars.PINNED),
+        **jars_of(config),
         "spark.driver.defaultJavaOptions": (
             f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} -Dderby.stream.error.file=/dev/null -Duser.timezone=UTC"
             " -XX:+UseParallelGC"
@@ -87,6 +89,8 @@ def spark_settings(config: Config) -> dict[str, str]:
         "spark.sql.execution.pyspark.udf.faulthandler.enabled": "false",
         "spark.python.worker.faulthandler.enabled": "false",
     }
+    if secrets_of(config):
+        settings["spark.redaction.regex"] = _REDACTED
     master = config.spark.get("spark.master", "local")
     if not master.startswith("spark://"):  # on a cluster, the cluster's own configuration has the secret
         settings["spark.authenticate"] = "true"

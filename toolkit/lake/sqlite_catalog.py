@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
 
 from toolkit.lake import folders
+from toolkit.lake.entries import change_of_entry
 from toolkit.values.errors import LakeError
 from toolkit.values.failpoints import Point, can_fail
 
@@ -140,13 +141,11 @@ class SqliteCatalog:
 
     def mend(self, name: str) -> tuple[str, bool]:
         """Give the statement that makes the catalog name the file before, or forget the table."""
-        columns = ("catalog_name", "table_namespace", "table_name")
-        where = " and ".join(f"{c} = '{value}'" for c, value in zip(columns, self._key(name), strict=True))
         before = self._locations(name)[1]
         usable = before is not None and _readable(before)
-        change = f"update iceberg_tables set metadata_location = '{before}'" if usable else "delete from iceberg_tables"
+        change = change_of_entry(self._config.lake.catalog, name, before if usable else None)
         what = "name the file before it" if usable else "forget it"
-        return f'let the catalog {what} by sqlite3 {self._file} "{change} where {where}"', usable
+        return f'let the catalog {what} by sqlite3 {self._file} "{change}"', usable
 
     def _open(self) -> sqlite3.Connection:
         return sqlite3.connect(f"{self._file.as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
@@ -157,8 +156,8 @@ class SqliteCatalog:
 
     # -- what a `pyiceberg.table.Table` asks of its catalog --------------------------------------------------------
 
-    def load_table(self, name: str) -> Table:
-        """Load a table as it is now.
+    def load_table(self, name: str | tuple[str, ...]) -> Table:
+        """Load a table as it is now. pyiceberg names it by a tuple when it repeats a lost commit.
 
         Raises:
             NoSuchTableError: there is no such catalog or table.
@@ -168,6 +167,7 @@ class SqliteCatalog:
         from pyiceberg.serializers import FromInputFile
         from pyiceberg.table import Table
 
+        name = name if isinstance(name, str) else ".".join(name)
         location = self.location(name)
         if location is None:
             raise NoSuchTableError(f"no table {name} in {self._file}")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlparse
 
 import pyarrow as pa
 
 from toolkit.lake import folders, lake_catalog, reads
 from toolkit.lake.lake_catalog import open_catalog
 from toolkit.rawlog.arrow import EVENT_SCHEMA
+from toolkit.values.errors import LakeError
 from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.names import quote_spark
 
@@ -103,11 +106,22 @@ def ensure(spark: SparkSession, config: Config) -> None:
         f" PARTITIONED BY (kind, truncate({BATCH_WIDTH}, batch_id)) TBLPROPERTIES ({properties})"
     )
     if spark.table(f"{table}.snapshots").isEmpty():
+        _require_in_warehouse(config)
         spark.table(table).where("false").writeTo(table).append()
         made = reads.snapshot_id(config, EVENTS)
         assert made is not None
         lake_catalog.force(config, EVENTS, made)
     ensure_judged(spark, config)
+
+
+def _require_in_warehouse(config: Config) -> None:
+    """Refuse a catalog that places tables elsewhere than `[lake] warehouse` says. A server may do so."""
+    found = urlparse(str((reads.metadata(config, EVENTS) or {}).get("location", "")))
+    if found.scheme not in ("", "file") or not Path(found.path).resolve().is_relative_to(config.warehouse):
+        raise LakeError(
+            f"the catalog {open_catalog(config).where} places {EVENTS} at {found.geturl()}, outside of [lake] warehouse"
+            f" {config.warehouse}; set warehouse to the folder of the catalog's server, or that folder at the server"
+        )
 
 
 def ensure_judged(spark: SparkSession, config: Config) -> None:

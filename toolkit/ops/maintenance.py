@@ -6,8 +6,11 @@ table snapshots and tags that no view uses.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import TYPE_CHECKING
+from urllib.parse import urlparse
 
 from toolkit.values import progress
 from toolkit.values.errors import LakeError
@@ -50,6 +53,7 @@ def maintain(config: Config) -> tuple[Upkeep, ...]:
     spark = session.own_session(config)
     done = []
     names = [(namespace, table) for namespace in _NAMESPACES for table in reads.tables(config, namespace)]
+    _require_own_folders(config, [f"{namespace}.{table}" for namespace, table in names])
     with progress.stage("maintaining", "tables", len(names)) as stage:
         for namespace, table in names:
             since = now - timedelta(days=min(days, _LOG_DAYS) if namespace == "raw" else days)
@@ -58,3 +62,20 @@ def maintain(config: Config) -> tuple[Upkeep, ...]:
             done.append(upkeep.tend(spark, config, stage.detail, keep_tags=shown, since=since, orphans=orphans))
             stage.add()
     return tuple(done)
+
+
+def _require_own_folders(config: Config, tables: Sequence[str]) -> None:
+    """Refuse tables of which one's folder is, or is in, that of another: a catalog that is a server decides on it."""
+    from toolkit.lake import reads
+
+    found = {}
+    for table in tables:
+        place = urlparse(str((reads.metadata(config, table) or {}).get("location", table)))
+        found[table] = f"{place.netloc}{place.path.rstrip('/')}/"
+    ordered = sorted(found.items(), key=lambda item: item[1])
+    for (table, folder), (other, inner) in pairwise(ordered):
+        if inner.startswith(folder):
+            raise LakeError(
+                f"tables {table} and {other} share the folder {folder}, and removing orphans of one would destroy data"
+                " of the other; set unique-table-location in the catalog, then drop and build one of them again"
+            )

@@ -16,8 +16,19 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
+from toolkit.values.catalog_uri import SQLITE, require_catalog, require_one_catalog
 from toolkit.values.errors import ConfigError
-from toolkit.values.modes import Capture, CommandText, LogDrain, LogFormat, LogLevel, NewTables, Selection, Triggers
+from toolkit.values.modes import (
+    Capture,
+    CatalogKind,
+    CommandText,
+    LogDrain,
+    LogFormat,
+    LogLevel,
+    NewTables,
+    Selection,
+    Triggers,
+)
 from toolkit.values.names import nearest, quote_postgres, selects
 
 DEFAULT_NAME = "cdc.toml"
@@ -132,10 +143,14 @@ class LakeConfig(_Section):
     """Folder of the Iceberg tables on this machine. The lease, logs and reports are in its parent folder."""
     catalog: str = "lake"
     """Name of the Spark catalog."""
-    type: Literal["jdbc"] = "jdbc"
+    type: CatalogKind = CatalogKind.JDBC
     """Kind of the Iceberg catalog."""
-    uri: str = "jdbc:sqlite:lake/catalog.db"
-    """The catalog's database; today SQLite only."""
+    uri: str = Field(default="jdbc:sqlite:lake/catalog.db", validate_default=True, repr=False)
+    """Where the catalog is: `jdbc:sqlite:<path>` (a file that the toolkit makes), `jdbc:postgresql://host:port/database`,
+    or with type `rest` the URL of the server."""
+    properties: dict[str, str] = Field(default_factory=dict, repr=False)
+    """Further properties of the catalog by their names in Iceberg, such as `token` or `jdbc.password`. Spark and the
+    commands without Spark get the same ones. Their values are never printed."""
     keep_days: float = Field(default=7.0, ge=0)
     """Days that `cdc maintain` keeps table snapshots and tags. Tags of published tables stay."""
 
@@ -144,6 +159,32 @@ class LakeConfig(_Section):
     def _a_folder(cls, value: str) -> str:
         if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", value):
             raise ValueError("a folder of this machine is expected; object stores are not supported yet")
+        return value
+
+    @field_validator("type", mode="before")
+    @classmethod
+    def _with_views(cls, value: object) -> object:
+        if value in ("hive", "glue"):
+            why = "pyiceberg lists none in a Hive metastore" if value == "hive" else "Iceberg's Glue catalog has none"
+            raise ValueError(f"`published` needs views, and {why}; use its REST endpoint with type = 'rest'")
+        return value
+
+    @field_validator("uri")
+    @classmethod
+    def _supported(cls, value: str, info: ValidationInfo) -> str:
+        if "type" in info.data:
+            require_catalog(info.data["type"], value)
+        return value
+
+    @field_validator("properties")
+    @classmethod
+    def _not_its_place(cls, value: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+        own = {"type", "uri", "catalog-impl", "jdbc.schema-version", "warehouse"}
+        if info.data.get("type") == CatalogKind.REST:
+            own.remove("warehouse")  # the server's own name for one of its warehouses
+        for key in value:
+            if key in own:
+                raise ValueError(f"{key!r} is not a further property; [lake] type, uri and warehouse name the catalog")
         return value
 
 
@@ -281,12 +322,14 @@ class Config(BaseSettings):
 
     @field_validator("spark")
     @classmethod
-    def _spark_settings(cls, value: dict[str, str]) -> dict[str, str]:
+    def _spark_settings(cls, value: dict[str, str], info: ValidationInfo) -> dict[str, str]:
         for key in value:
             if not key.startswith("spark."):
                 raise ValueError(f"{key!r} is no setting of Spark; did you mean 'spark.{key}'?")
             if near := _misspelled(key):
                 raise ValueError(f"{key!r} is no setting of Spark; did you mean {near!r}?")
+        if "lake" in info.data:
+            require_one_catalog(info.data["lake"].catalog, value)
         return value
 
     @classmethod
@@ -329,11 +372,8 @@ class Config(BaseSettings):
 
     @property
     def catalog_db(self) -> Path:
-        """Give the SQLite file of the JDBC catalog."""
-        prefix = "jdbc:sqlite:"
-        if not self.lake.uri.startswith(prefix):
-            raise ConfigError(f"[lake] uri is not supported: expected {prefix}<path>")  # it may have a password
-        return self.path(self.lake.uri.removeprefix(prefix))
+        """Give the file of the embedded catalog, which `[lake] uri` names with `jdbc:sqlite:`."""
+        return self.path(self.lake.uri.removeprefix(SQLITE))
 
     @property
     def project_dir(self) -> Path:
@@ -368,9 +408,11 @@ def load(path: str | None = None) -> Config:
         raise ConfigError(f"{file}: no such configuration file; create it or give another --config")
     _known_variables()
     data.setdefault("root", file.resolve().parent)
-    spark = data.get("spark")
-    if isinstance(spark, dict):
+    if isinstance(spark := data.get("spark"), dict):
         data["spark"] = _flatten(spark)
+    lake = data.get("lake")
+    if isinstance(lake, dict) and isinstance(properties := lake.get("properties"), dict):
+        lake["properties"] = _flatten(properties)
     try:
         return Config(**data)
     except SettingsError:
@@ -379,7 +421,7 @@ def load(path: str | None = None) -> Config:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
         # The value of another key, or a whole section, may contain a password.
-        shown = key not in _SECRET and "." in key and not key.startswith("spark")
+        shown = key not in _SECRET and "." in key and not key.startswith(("spark", "lake.properties"))
         plain = isinstance(first["input"], str | int | float) and first["type"] != "extra_forbidden"
         found = f", found {first['input']!r}" if shown and plain else ""
         message = _unknown(first["loc"]) if first["type"] == "extra_forbidden" else first["msg"]
@@ -422,7 +464,7 @@ def _unknown(place: tuple[int | str, ...]) -> str:
 
 
 def _flatten(table: dict[str, Any], prefix: str = "") -> dict[str, str]:
-    """Flatten Spark settings, which may be quoted (`"spark.x.y" = 1`) or nested, into one mapping."""
+    """Flatten settings, which may be quoted (`"spark.x.y" = 1`) or nested, into one mapping."""
     flat: dict[str, str] = {}
     for key, value in table.items():
         name = f"{prefix}{key}"

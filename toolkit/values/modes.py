@@ -49,6 +49,13 @@ class LogDrain(_Word):
     TICK = "tick"
 
 
+class CatalogKind(_Word):
+    """Kind of a lake's catalog."""
+
+    JDBC = "jdbc"
+    REST = "rest"
+
+
 class CommandText(_Word):
     """What is kept of the text of a DDL command."""
 

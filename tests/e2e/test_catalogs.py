@@ -1,0 +1,172 @@
+"""The whole story on a catalog that is a server: init, drain, build, check, status, rows, maintain, published."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.support_catalogs import lake_section, rest_classpath
+from tests.support_outside import duck
+from tests.support_postgres import fresh_database
+from toolkit.demo.server import EmbeddedServer
+from toolkit.lake.ledger import Ledger
+from toolkit.lake.published_tables import duckdb_script, scan_published
+from toolkit.values import config as configuration
+from toolkit.values.config import Config
+from toolkit.values.failpoints import VARIABLE
+
+__all__ = ["rest_classpath"]
+pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.dbt, pytest.mark.wide]
+
+
+class _Shop:
+    """A source with one table, and a lake with a catalog of a kind."""
+
+    def __init__(self, folder: Path, conninfo: str, section: dict[str, Any]) -> None:
+        self.folder, self.conninfo = folder, conninfo
+        self.secrets: dict[str, str] = section.pop("properties")
+        lake = "\n".join(f"{key} = {json.dumps(value)}" for key, value in section.items())
+        text = f"[source]\nconninfo = {json.dumps(conninfo)}\n[lake]\n{lake}\n"
+        (folder / "cdc.toml").write_text(text, encoding="utf-8")
+        self.told = ""
+
+    def start(self, *words: str, failpoint: str = "") -> subprocess.Popen[str]:
+        """Start a command; its secrets come from the environment."""
+        environment = {
+            "PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "PYTHONPATH": os.pathsep.join(sys.path),
+            "CDC_LAKE__PROPERTIES": json.dumps(self.secrets), **({VARIABLE: failpoint} if failpoint else {}),
+        }  # fmt: skip
+        return subprocess.Popen(
+            [sys.executable, "-m", "toolkit.cli", *words],
+            cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def cdc(self, *words: str, expect: int = 0, failpoint: str = "") -> str:
+        """Run a command to its end."""
+        with self.start(*words, failpoint=failpoint) as running:
+            out, err = running.communicate()
+        self.told += out + err
+        assert running.returncode == expect, (words, out, err)
+        return out
+
+    def rows(self, lsn: str) -> list[dict[str, Any]]:
+        """The rows of the table at an LSN."""
+        found: list[dict[str, Any]] = json.loads(self.cdc("rows", "public.item", "--as-of", lsn, "--output", "json"))
+        return found
+
+    def config(self) -> Config:
+        """The configuration for this process."""
+        found = configuration.load(str(self.folder / "cdc.toml"))
+        return found.model_copy(update={"lake": found.lake.model_copy(update={"properties": self.secrets})})
+
+    def sql(self, *statements: str) -> None:
+        with psycopg.connect(self.conninfo, autocommit=True) as conn:
+            for statement in statements:
+                conn.execute(statement.encode())
+
+
+@pytest.fixture(scope="module", params=["postgresql", "rest"])
+def shop(
+    request: pytest.FixtureRequest, pg16: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[_Shop]:
+    """A lake that `cdc init` and `cdc run` have made."""
+    folder = tmp_path_factory.mktemp(request.param)
+    with fresh_database(pg16) as conninfo, lake_section(request, request.param, folder) as section:
+        made = _Shop(folder, conninfo, section)
+        made.sql(
+            "create table public.item (id int primary key, name text)",
+            "insert into public.item select i, 'n' || i from generate_series(1, 500) i",
+            "create table public.gone (id int primary key)",
+        )
+        made.cdc("init")
+        made.cdc("run")
+        yield made
+
+
+def test_what_was_made_is_proven_shown_and_maintained(shop: _Shop) -> None:
+    """Changes, DDL, a check, the rows of then and now, maintenance, and doctor."""
+    lsn = json.loads(shop.cdc("status", "--output", "json"))["published_lsn"]
+    shop.sql(
+        "update public.item set name = 'new' where id <= 10",
+        "alter table public.item rename column name to label",
+        "drop table public.gone",
+    )
+    shop.cdc("run")
+    status = json.loads(shop.cdc("status", "--output", "json"))
+    assert [(t["table"], t["state"]) for t in status["tables"]] == [("public.item", "ok")]
+    assert status["published_lsn"] == status["applied_lsn"] != lsn
+    assert {row["label"] for row in shop.rows(status["applied_lsn"]) if row["id"] <= 10} == {"new"}
+    assert {row["name"] for row in shop.rows(lsn) if row["id"] == 1} == {"n1"}
+    shop.cdc("maintain")
+    shop.cdc("drain")
+    shop.cdc("check")
+    shop.cdc("doctor")
+
+
+def test_other_readers_get_the_published_rows(shop: _Shop) -> None:
+    with psycopg.connect(shop.conninfo) as conn:
+        wanted = conn.execute("select * from public.item order by id").fetchall()
+    config = shop.config()
+    with duck(config, duckdb_script(config)) as reader:
+        assert reader.sql("select id, label from published.public__item order by id").fetchall() == wanted
+    found = scan_published(config, "public.item").to_arrow().sort_by("id")
+    assert list(zip(found["id"].to_pylist(), found["label"].to_pylist(), strict=True)) == wanted
+
+
+def test_of_two_runners_one_is_refused(shop: _Shop) -> None:
+    """Spark's commit is held back: the lease refuses a second command, and the catalog the first one's batch."""
+    shop.sql("update public.item set label = 'raced'")
+    with shop.start("drain", failpoint="commit.before=sigstop") as first:
+        assert os.WIFSTOPPED(os.waitpid(first.pid, os.WUNTRACED)[1])
+        shop.cdc("drain", expect=4)
+        ledger = Ledger(shop.config())
+        last = ledger.last()
+        assert last is not None
+        ledger.append_empty(replace(last, batch_id=last.batch_id + 1, changes=0, counts={}))
+        first.send_signal(signal.SIGCONT)
+        out, err = first.communicate()
+    assert first.returncode == 1 and "another runner committed to raw.events first" in err, (out, err)
+    shop.cdc("run")  # green: every row of the lake was compared with the source
+
+
+@pytest.mark.parametrize("point", ["commit.before", "commit.after", "publish.after", "swap.after", "compact.after"])
+def test_trap_135_a_command_killed_around_its_commit_is_run_again(shop: _Shop, point: str) -> None:
+    shop.sql("update public.item set label = label || '+' where id % 7 = 0", "delete from public.item where id = 3")
+    shop.sql("insert into public.item values (3, 'again')")
+    command = "maintain" if point == "compact.after" else "run"
+    shop.cdc(command, expect=-signal.SIGKILL, failpoint=f"{point}=sigkill")
+    for again in dict.fromkeys((command, "run")):
+        shop.cdc(again)  # green: every row of the lake was compared with the source
+
+
+def test_nothing_that_was_written_or_said_has_the_secret(shop: _Shop) -> None:
+    """Logs, Spark's output, dbt's profile and artifacts, and the command line of each process of a build."""
+    (secret,) = shop.secrets.values()
+    with shop.start("build", failpoint="models.after=sigstop") as running:  # dbt has run, and the JVM is there
+        assert os.WIFSTOPPED(os.waitpid(running.pid, os.WUNTRACED)[1])
+        lines = [_read(path) for path in Path("/proc").glob("[0-9]*/cmdline")]
+        running.send_signal(signal.SIGCONT)
+        shop.told += "".join(running.communicate())
+    assert any(b"SparkSubmit" in line for line in lines)
+    assert [line for line in lines if secret.encode() in line] == []
+    assert secret not in shop.told
+    assert [p for p in shop.folder.rglob("*") if p.is_file() and secret.encode() in p.read_bytes()] == []
+    profile = (shop.folder / "dbt_project" / "profiles.yml").read_text(encoding="utf-8")
+    assert "env_var(''DBT_ENV_SECRET_CDC_" in profile
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # it has ended
+        return b""

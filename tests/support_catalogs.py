@@ -1,0 +1,85 @@
+"""The kinds of catalog that a lake can have, each a real one: `lake_section` gives the `[lake]` section of a new one.
+
+The database of the PostgreSQL catalog is on the embedded server. The REST catalog is Iceberg's own, on loopback; Maven
+fetches its jars. A test that needs it is skipped where Maven or a JDK is missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pyspark
+import pytest
+
+from tests.support_postgres import fresh_database
+from toolkit.demo.server import EmbeddedServer
+
+_PROGRAM = Path(__file__).with_name("rest_catalog")
+KINDS = ("sqlite", "postgresql", "rest")
+
+
+@contextlib.contextmanager
+def postgresql_catalog(server: EmbeddedServer) -> Iterator[dict[str, object]]:
+    """An empty database that becomes the catalog."""
+    with fresh_database(server) as conninfo:
+        name = psycopg.conninfo.conninfo_to_dict(conninfo)["dbname"]
+        uri = f"jdbc:postgresql://127.0.0.1:{server.port}/{name}?user={server.user}"
+        yield {"uri": uri, "properties": {"jdbc.password": server.password}}
+
+
+@pytest.fixture(scope="session")
+def rest_classpath(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The jars of the REST catalog; those of Hadoop are Spark's."""
+    if shutil.which("mvn") is None or shutil.which("javac") is None:
+        pytest.skip("Maven or a JDK is not installed: there is no REST catalog to test with")
+    listed = tmp_path_factory.mktemp("rest") / "classpath"
+    command = ["mvn", "-q", "-B", "-f", str(_PROGRAM / "pom.xml"), "dependency:build-classpath"]
+    subprocess.run([*command, f"-Dmdep.outputFile={listed}"], check=True, capture_output=True, timeout=600)
+    hadoop = sorted((Path(pyspark.__file__).parent / "jars").glob("hadoop-client-*.jar"))
+    return os.pathsep.join([listed.read_text(), *map(str, hadoop)])
+
+
+@contextlib.contextmanager
+def rest_catalog(classpath: str, folder: Path, warehouse: Path) -> Iterator[dict[str, object]]:
+    """A REST catalog over a file of `folder`, which ends with the block."""
+    token = secrets.token_urlsafe(16)
+    command = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", classpath, str(_PROGRAM / "RestCatalog.java")]
+    environment = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "REST_TOKEN": token}
+    with (
+        (folder / "rest.log").open("wb") as log,
+        subprocess.Popen(
+            [*command, f"jdbc:sqlite:{folder / 'rest.db'}", str(warehouse)],
+            env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+        ) as server,
+    ):  # fmt: skip
+        assert server.stdin is not None and server.stdout is not None
+        try:
+            port = server.stdout.readline().strip()
+            assert port.isdigit(), (folder / "rest.log").read_text()
+            yield {"type": "rest", "uri": f"http://127.0.0.1:{port}", "properties": {"token": token}}
+        finally:
+            server.stdin.close()
+            server.wait(60)
+
+
+@contextlib.contextmanager
+def lake_section(request: pytest.FixtureRequest, kind: str, folder: Path) -> Iterator[dict[str, object]]:
+    """The `[lake]` section of a new catalog of a kind, whose warehouse is `folder / lake / warehouse`."""
+    if kind == "sqlite":
+        yield {}
+    elif kind == "postgresql":
+        with postgresql_catalog(request.getfixturevalue("pg16")) as made:
+            yield made
+    else:
+        with rest_catalog(request.getfixturevalue("rest_classpath"), folder, folder / "lake" / "warehouse") as section:
+            yield section
+
+
+__all__ = ["KINDS", "lake_section", "postgresql_catalog", "rest_catalog", "rest_classpath"]

@@ -1,0 +1,119 @@
+"""Which catalogs a configuration may name, what each side gets of it, and that no message has a secret."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+import yaml
+
+from toolkit.build import models
+from toolkit.lake import lake_catalog, reads, session
+from toolkit.ops import maintenance
+from toolkit.values import config as configuration
+from toolkit.values.config import Config
+from toolkit.values.errors import ConfigError, LakeError
+
+pytestmark = pytest.mark.unit
+
+
+def _write(folder: Path, text: str) -> str:
+    file = folder / "cdc.toml"
+    file.write_text(text, encoding="utf-8")
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    ("section", "told"),
+    [
+        (
+            "uri = 'jdbc:postgresql://u:pl4nted@x/y'",
+            "lake.uri: .*not an address of PostgreSQL; expected jdbc:",
+        ),
+        ("uri = 'jdbc:postgresql://x/y?password=pl4nted&reWrite=1'", "parameter 'reWrite' does not mean the same"),
+        ("uri = 'jdbc:mysql://x/y?password=pl4nted'", "a catalog jdbc:mysql: is not supported; expected jdbc:sqlite:"),
+        ("uri = 'lake/catalog.db'", "a catalog without a scheme is not supported"),
+        ("type = 'rest'", "not the address of a REST catalog; expected http"),
+        ("type = 'rest'\nuri = 'https://u:pl4nted@x/y'", r"not in its address; put them into \[lake.properties\]"),
+        ("type = 'hive'\nuri = 'thrift://x:9083'", "pyiceberg lists none in a Hive metastore; use its REST endpoint"),
+        ("type = 'glue'", "Iceberg's Glue catalog has none; use its REST endpoint"),
+        ("warehouse = 's3a://bucket/lake'", "object stores are not supported yet, found 's3a://bucket/lake'"),
+        ("[lake.properties]\nuri = 'pl4nted'", "'uri' is not a further property"),
+    ],
+)
+def test_a_catalog_or_warehouse_that_is_not_supported_is_refused_by_name(
+    tmp_path: Path, section: str, told: str
+) -> None:
+    with pytest.raises(ConfigError, match=told) as refused:
+        configuration.load(_write(tmp_path, f"[lake]\n{section}\n"))
+    assert "pl4nted" not in str(refused.value)
+    assert list(tmp_path.iterdir()) == [tmp_path / "cdc.toml"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("spark.sql.catalog.lake = 'org.apache.iceberg.spark.SparkCatalog'", "[lake] type, uri and properties"),
+        ("spark.sql.catalog.lake.type = 'rest'", "[lake] type"),
+        ("spark.sql.catalog.lake.uri = 'http://u:pl4nted@x'", "[lake] uri"),
+        ("spark.sql.catalog.lake.warehouse = 's3a://x'", "[lake] warehouse"),
+        ("spark.sql.catalog.lake.io-impl = 'x'", "[lake] type, uri and properties"),
+        ("spark.sql.defaultCatalog = 'other'", "[lake] catalog instead"),
+    ],
+)
+def test_a_catalog_that_only_spark_would_see_is_refused(tmp_path: Path, setting: str, told: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        configuration.load(_write(tmp_path, f"[spark]\n{setting}\n"))
+    assert str(refused.value).endswith(f"set {told}; correct it there") and "pl4nted" not in str(refused.value)
+
+
+def test_settings_of_the_catalog_that_concern_spark_alone_stay_there(tmp_path: Path) -> None:
+    own = "spark.sql.catalog.lake.cache-enabled = false\nspark.sql.catalog.other.type = 'hive'\n"
+    assert len(configuration.load(_write(tmp_path, f"[spark]\n{own}")).spark) == 2
+
+
+def test_both_sides_of_a_postgresql_catalog_get_one_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """User and password may be in the address or in the environment; Spark gets them as properties of their own."""
+    monkeypatch.setenv("CDC_LAKE__PROPERTIES", '{"jdbc.password": "p:w@rd/"}')
+    file = _write(tmp_path, "[lake]\nuri = 'jdbc:postgresql://[::1]:5433/my%20lake?user=u%40x&sslmode=require'\n")
+    config = configuration.load(file)
+    spark = lake_catalog.spark_properties(config)
+    assert spark["uri"] == "jdbc:postgresql://[::1]:5433/my%20lake?sslmode=require"
+    assert (spark["jdbc.user"], spark["jdbc.password"]) == ("u@x", "p:w@rd/")
+    assert lake_catalog._pyiceberg_properties(config)["uri"] == (
+        "postgresql+psycopg://u%40x:p%3Aw%40rd%2F@[::1]:5433/my%20lake?sslmode=require&connect_timeout=10"
+    )
+    assert lake_catalog.secrets_of(config) == {"jdbc.password": "p:w@rd/"}
+    assert "p:w@rd/" not in repr(config) and "p:w@rd/" not in lake_catalog.open_catalog(config).where
+
+
+def test_secrets_of_a_catalog_are_known_by_their_names(tmp_path: Path) -> None:
+    properties = {"token": "1", "credential": "2", "header.X-Key": "3", "s3.secret-access-key": "4", "scope": "catalog"}
+    lake = {"type": "rest", "uri": "http://x", "properties": properties}
+    config = Config.model_validate({"root": tmp_path, "lake": lake})
+    assert lake_catalog.secrets_of(config).keys() == properties.keys() - {"scope"}
+    outputs = yaml.safe_load(models.profile(config))["cdc"]["outputs"]
+    settings = outputs["session"]["server_side_parameters"]
+    named = settings["spark.sql.catalog.lake.s3.secret-access-key"]
+    assert named == "{{ env_var('DBT_ENV_SECRET_CDC_S3_SECRET_ACCESS_KEY') }}"
+    assert settings["spark.sql.catalog.lake.scope"] == "catalog"
+    assert {v for *_, v in models.secret_variables(config)} == {"1", "2", "3", "4"}
+    assert "credential" in session.spark_settings(config)["spark.redaction.regex"]
+
+
+_EVENTS = "/w/raw/events"
+
+
+@pytest.mark.parametrize(
+    ("second", "shared"),
+    [(_EVENTS, True), (f"file:{_EVENTS}", True), (f"{_EVENTS}/x/", True), (f"{_EVENTS}-2", False)],
+)
+def test_maintenance_refuses_tables_that_share_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: str, shared: bool
+) -> None:
+    """A catalog behind a server may give a table the folder that a renamed table still has."""
+    folders = {"raw.events": _EVENTS, "raw.old": second}
+    monkeypatch.setattr(reads, "metadata", lambda _, name: {"location": folders[name]})
+    with pytest.raises(LakeError, match=r"raw\.events and raw\.old share the folder") if shared else nullcontext():
+        maintenance._require_own_folders(Config(root=tmp_path), list(folders))

@@ -1,0 +1,243 @@
+"""Read and write any catalog through pyiceberg, which also Spark speaks.
+
+Where pyiceberg's own catalog has no views, `PostgresCatalog` of this room adds them. All else is pyiceberg's.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from toolkit.lake.entries import metadata_text
+from toolkit.values.errors import CdcError, LakeError
+from toolkit.values.failpoints import Point, can_fail
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.io import FileIO
+    from pyiceberg.table import CommitTableResponse, Table
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.update import TableRequirement, TableUpdate
+
+    from toolkit.values.config import Config
+
+#: The opened catalogs of this process by their properties: each has a connection, and a REST catalog its settings.
+_opened: dict[tuple[tuple[str, str], ...], Catalog] = {}
+#: Modules whose errors say that a catalog cannot be reached, or that it refuses.
+_REFUSING = ("sqlalchemy.", "requests.", "pyiceberg.")
+
+
+class AnyCatalog:
+    """A catalog that pyiceberg speaks to. It is also the catalog of the `pyiceberg.table.Table` objects that it gives.
+
+    Args:
+        config: the lake.
+        where: the catalog's place for messages, without secrets.
+        properties: what pyiceberg needs to open it.
+        secrets: values that no message may contain.
+    """
+
+    def __init__(self, config: Config, where: str, properties: Mapping[str, str], secrets: tuple[str, ...]) -> None:
+        self._config = config
+        self._properties = {**properties, "name": config.lake.catalog}
+        self._secrets = secrets
+        self.where = where
+        self.folder: Path | None = None
+
+    @property
+    def _catalog(self) -> Catalog:
+        key = tuple(sorted(self._properties.items()))
+        if key not in _opened:
+            _opened[key] = _open(self._properties)
+        return _opened[key]
+
+    def prepare(self) -> None:
+        """Ask the catalog for a view.
+
+        Raises:
+            LakeError: it cannot be reached, refuses this user, or has no views.
+        """
+        try:
+            self.tables("raw", "VIEW")
+        except NotImplementedError:
+            raise LakeError(
+                f"the catalog {self.where} does not offer views, and `published` needs them; use another catalog, or"
+                ' set view-endpoints-supported = "true" in [lake.properties] if it has them'
+            ) from None
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    def location(self, name: str) -> str | None:
+        """Find the current metadata file of a table; None if there is no such catalog or table.
+
+        Raises:
+            LakeError: the catalog cannot be read.
+        """
+        from pyiceberg.exceptions import NoSuchTableError
+
+        try:
+            return self.load_table(name).metadata_location
+        except NoSuchTableError:
+            return None
+
+    def metadata(self, name: str) -> dict[str, Any] | None:
+        """Read the metadata of a table or view; None if there is none.
+
+        Raises:
+            LakeError: the catalog cannot be read, or names metadata that is missing or damaged.
+        """
+        from pyiceberg.exceptions import NoSuchTableError, NoSuchViewError
+
+        for attempt in (1, 2):
+            try:
+                with self._asked(f"reading the metadata of {name}"):
+                    try:
+                        found = self._catalog.load_table(name)
+                        # pyiceberg cannot print what it has read of a table of format 3.
+                        return dict(json.loads(metadata_text(found.io, found.metadata_location)))
+                    except NoSuchTableError:
+                        return dict(json.loads(self._catalog.load_view(name).metadata.model_dump_json()))
+                    except FileNotFoundError:  # many commits since may have removed it
+                        if attempt == 2:
+                            raise
+            except NoSuchViewError:
+                return None
+        return None
+
+    def tables(self, namespace: str, kind: str) -> tuple[str, ...]:
+        """List the tables or views of a namespace, in order; empty without a catalog.
+
+        Raises:
+            LakeError: the catalog cannot be read.
+        """
+        from pyiceberg.exceptions import NoSuchNamespaceError
+
+        try:
+            with self._asked(f"listing {namespace}"):
+                listed = self._catalog.list_views if kind == "VIEW" else self._catalog.list_tables
+                return tuple(sorted(name for *_, name in listed(namespace)))
+        except NoSuchNamespaceError:
+            return ()
+
+    def mend(self, name: str) -> tuple[str, bool]:
+        """Give the statement for the database of the catalog, or what to ask of a catalog that is a server."""
+        from toolkit.lake.postgres_catalog import PostgresCatalog
+
+        with self._asked(f"reading the entry of {name}"):
+            if isinstance(self._catalog, PostgresCatalog):
+                statement, usable = self._catalog.change_of_entry(name)
+                return f'let the catalog {self.where} give that file up by the statement "{statement}"', usable
+        return f"let the catalog {self.where} forget {name} by a DROP without PURGE", False
+
+    # -- what a `pyiceberg.table.Table` asks of its catalog --------------------------------------------------------
+
+    def load_table(self, name: str | tuple[str, ...]) -> Table:
+        """Load a table as it is now.
+
+        Raises:
+            NoSuchTableError: there is no such catalog or table.
+            LakeError: the catalog cannot be read, or names metadata that is missing or damaged.
+        """
+        from pyiceberg.table import Table
+
+        with self._asked(f"reading the metadata of {name if isinstance(name, str) else '.'.join(name)}"):
+            found = self._catalog.load_table(name)
+        # pyiceberg declares this protocol as an abstract class with twenty methods.
+        return Table(found.name(), found.metadata, found.metadata_location, found.io, self, found.config)  # type: ignore[arg-type]
+
+    def commit_table(
+        self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+    ) -> CommitTableResponse:
+        """Let the catalog write the next metadata of a table, if the table still is as the requirements say.
+
+        The files that a table snapshot names are on the disk before the catalog names it, and the metadata file before
+        this returns.
+
+        Raises:
+            CommitFailedException: another process has changed the table; it is left as it stands.
+            LakeError: files cannot be forced to the disk, or it is not known whether the commit landed.
+        """
+        from pyiceberg.table import Table
+        from pyiceberg.table.update import AddSnapshotUpdate
+
+        from toolkit.lake import durable
+        from toolkit.lake.clock import require_clock
+
+        name = ".".join(table.name())
+        log = table.metadata.snapshot_log[-1:]
+        require_clock(name, table.metadata.last_updated_ms, *(entry.timestamp_ms for entry in log))
+        added = [update.snapshot for update in updates if isinstance(update, AddSnapshotUpdate)]
+        durable.sync_snapshots(self._config, name, table.io, added)
+        with self._asked(f"committing to {name}", unknown=True):
+            response = _committed(self._catalog, table, requirements, updates)
+        written = Table(table.name(), response.metadata, response.metadata_location, table.io, self)  # type: ignore[arg-type]
+        durable.sync_table(self._config, written, ())
+        return response
+
+    @staticmethod
+    def supports_server_side_planning() -> bool:
+        """Whether the server plans scans, which the toolkit never asks of it."""
+        return False
+
+    def _delete_old_metadata(self, io: FileIO, base: TableMetadata, metadata: TableMetadata) -> None:
+        """Delete metadata files that the table no longer names. A REST catalog does so itself."""
+        from toolkit.lake.postgres_catalog import PostgresCatalog
+
+        if isinstance(self._catalog, PostgresCatalog):
+            self._catalog._delete_old_metadata(io, base, metadata)
+
+    @contextmanager
+    def _asked(self, what: str, *, unknown: bool = False) -> Iterator[None]:
+        """Turn what a catalog, its driver or its damaged metadata raise into one line without secrets."""
+        from pyiceberg import exceptions
+
+        try:
+            yield
+        except (
+            CdcError,
+            NotImplementedError,
+            exceptions.CommitFailedException,
+            exceptions.NoSuchNamespaceError,
+            exceptions.NoSuchTableError,
+            exceptions.NoSuchViewError,
+        ):
+            raise
+        except Exception as error:
+            text = self._in_one_line(error)
+            if not (unknown or type(error).__module__.startswith(_REFUSING)):
+                raise LakeError(f"{what}: it cannot be read: {text}; run `cdc doctor`") from None
+            maybe = " (it is not known whether it landed; the next run finds out)" if unknown else ""
+            raise LakeError(
+                f"{what}: the catalog {self.where} refuses: {text}{maybe}; correct that, or [lake], and run it again"
+            ) from None
+
+    def _in_one_line(self, error: Exception) -> str:
+        cause = getattr(error, "orig", None) or error  # of sqlalchemy: the driver's own error
+        text = " ".join(str(cause).split()) or type(cause).__name__
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text[:300]
+
+
+@can_fail(Point.SWAP)
+def _committed(
+    catalog: Catalog, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+) -> CommitTableResponse:
+    return catalog.commit_table(table, requirements, updates)
+
+
+def _open(properties: Mapping[str, str]) -> Catalog:
+    from pyiceberg.catalog import load_catalog
+
+    from toolkit.lake.postgres_catalog import PostgresCatalog
+
+    opened = PostgresCatalog(**properties) if properties["type"] == "sql" else load_catalog(**properties)
+    atexit.register(opened.close)
+    return opened
+
+
+__all__ = ["AnyCatalog"]

@@ -1,0 +1,29 @@
+"""Read and change what a catalog has of one table or view: its metadata file, and its entry in a database."""
+
+from __future__ import annotations
+
+import gzip
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+
+
+def change_of_entry(catalog: str, name: str, location: str | None) -> str:
+    """Give the statement by which a JDBC catalog names another metadata file of `namespace.table`, or forgets it."""
+    namespace, _, table = name.rpartition(".")
+    key = {"catalog_name": catalog, "table_namespace": namespace, "table_name": table}
+    where = " and ".join(f"{column} = '{value}'" for column, value in key.items())
+    if location is None:
+        return f"delete from iceberg_tables where {where}"
+    return f"update iceberg_tables set metadata_location = '{location}' where {where}"
+
+
+def metadata_text(io: FileIO, location: str) -> bytes:
+    """Read a metadata file of a table or view, which may be compressed."""
+    with io.new_input(location).open() as file:
+        data = file.read()
+    return gzip.decompress(data) if location.endswith(".gz.metadata.json") else data
+
+
+__all__ = ["change_of_entry", "metadata_text"]
