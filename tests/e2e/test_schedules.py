@@ -30,13 +30,13 @@ from toolkit.api import RunResult, Toolkit
 from toolkit.build.dbt_run import BuildResult
 from toolkit.capture.drain_loop import DrainResult
 from toolkit.cli import main
-from toolkit.quality.report import CheckReport, TableCheck
+from toolkit.quality.report import CheckReport, CheckStatus, TableCheck
 from toolkit.values.lsn import Lsn
 
 at = Lsn(8)
 report = CheckReport(at, (TableCheck("public.t", 1, CheckStatus.DIFFERENT, reason="planted"),))
 done = RunResult(DrainResult(1, 1, at, at), None, BuildResult(at, 1, 1, "current", ()), report)
-Toolkit.run = lambda self, heal=False: done
+Toolkit.run = lambda self, **options: done
 main()
 """
 
