@@ -299,7 +299,8 @@ def test_every_point_has_a_place_and_a_case() -> None:
                 (argument,) = node.args
                 assert isinstance(argument, ast.Attribute), f"{file}: a point is named by the enumeration"
                 used[argument.attr] += 1
-    assert used == Counter(point.name for point in Point)
+    catalogs = 2  # the embedded one swaps a table's metadata by itself, any other one by pyiceberg
+    assert used == Counter(point.name for point in Point) + Counter(SWAP=catalogs - 1)
     assert {*DRAIN, *TICKS, *INIT, *TO_SLOT, *SPARK, Point.UNINSTALL} == set(Point)
 
 

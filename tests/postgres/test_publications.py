@@ -335,7 +335,7 @@ def test_publications_that_are_missing_are_named_each(world: World) -> None:
             "publication 'a': does not exist",
             "publication 'c': does not exist",
         ]
-        assert 'create publication "c" for table' in errors[1]
+        assert 'create publication "c" with the tables' in errors[1]
         tables = config.model_copy(update={"source": source.model_copy(update={"scope": "tables"})})
         errors = [str(f) for f in preflight.preflight(conn, tables) if f.level == "error"]
         assert [e.split(";")[0] for e in errors] == ["publication 'c': does not exist"]  # `cdc init` makes the first

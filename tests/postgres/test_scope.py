@@ -66,7 +66,7 @@ def test_a_publication_of_others_must_be_there_and_whole(world: World) -> None:
     source = world.config.source.model_copy(update={"scope": "published", "publication": "theirs"})
     config = world.config.model_copy(update={"source": source})
     with connect(config) as conn:
-        with pytest.raises(PreflightFailed, match="'theirs': does not exist; run: create"):
+        with pytest.raises(PreflightFailed, match="'theirs': does not exist; create publication"):
             preflight.require(conn, config)
         world.sql("create table bag (v text)", "create publication theirs for table t, bag with (publish = 'insert')")
         found = [str(f) for f in preflight.preflight(conn, config)]

@@ -354,7 +354,7 @@ def test_trap_023_wal_that_may_go_at_the_next_checkpoint(own: EmbeddedServer, pl
                     if state.wal_status == "unreserved":
                         break
                 assert state is not None and state.wal_status == "unreserved"
-            assert any("drain now" in str(d.remedy) for d in diagnosis._source(config))
+            assert any("run `cdc drain`" in str(d.remedy) for d in diagnosis._source(config))
             slot_drain.drain(config)
             with connection.connect(config) as conn:
                 slot.require_slot(conn, config)

@@ -82,9 +82,9 @@ def _init(config: Config, *, new_generation: bool) -> InitResult:
     tables.require_writable(config)
     with connection.connect(config) as conn:
         preflight.require(conn, config)
-        claim.require_unclaimed(conn, reads.table_uuid(config, tables.EVENTS))
         ticks = change_log.by_ticks(conn, config)
         last = Ledger(config).last()
+        claim.require_unclaimed(conn, reads.table_uuid(config, tables.EVENTS))
         existing = slot.read_slot(conn, config.source.slot)
         if last is not None and not new_generation:
             last.require_format()
@@ -106,7 +106,7 @@ def _init(config: Config, *, new_generation: bool) -> InitResult:
         install.install(conn, config)
         made = reads.table_uuid(config, tables.EVENTS)
         assert made is not None
-        claim.write_claim(conn, Claim(made, str(config.warehouse), config.source.slot))
+        claim.write_claim(conn, Claim(made, str(config.warehouse), config.source.slot, claim.database_of(conn)))
         identity = catalog.read_identity(conn, config)
         generation = 1 if last is None else last.generation + int(new_generation)
         if new_generation and existing is not None:

@@ -19,6 +19,7 @@ class Claim:
     lake: str  # the identifier that Iceberg gave its raw log, which stays when the lake is moved
     warehouse: str  # where the lake was at the last `cdc init`, for messages
     slot: str  # the configured one, also where the change log is drained without a slot
+    database: str  # which one it captures: a dump takes the record to other databases
 
 
 def read_claim(conn: Connection) -> Claim | None:
@@ -30,6 +31,17 @@ def read_claim(conn: Connection) -> Claim | None:
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
         return None
     return Claim(**row[0]) if row else None
+
+
+def database_of(conn: Connection) -> str:
+    """Return the identity of the database: that of its cluster, and its OID there."""
+    row = conn.execute(
+        "select pg_catalog.concat_ws(' ', s.system_identifier, d.oid)"
+        " from pg_catalog.pg_control_system() as s, pg_catalog.pg_database as d"
+        " where d.datname = pg_catalog.current_database()"
+    ).fetchone()
+    assert row is not None
+    return str(row[0])
 
 
 def write_claim(conn: Connection, claim: Claim) -> None:
@@ -44,7 +56,7 @@ def write_claim(conn: Connection, claim: Claim) -> None:
 def require_unclaimed(conn: Connection, lake: str | None, *, lost: str | None = None) -> None:
     """Refuse to change a capture that another lake reads.
 
-    A capture whose slot no longer exists is read by no lake. Without a slot that cannot be known, so such a capture is
+    A capture whose slot no longer exists is read by no lake, nor is one that a dump brought into this database. Without a slot that cannot be known, so such a capture is
     always in use.
 
     Args:
@@ -56,6 +68,8 @@ def require_unclaimed(conn: Connection, lake: str | None, *, lost: str | None = 
     """
     claim = read_claim(conn)
     if claim is None or claim.lake == lake or (lake is None and claim.slot == lost):
+        return
+    if claim.database != database_of(conn):
         return
     found = slot.read_slot(conn, claim.slot)
     if (found is None or found.database != conn.info.dbname) and not _by_ticks(conn):
@@ -72,4 +86,4 @@ def _by_ticks(conn: Connection) -> bool:
     return bool(row and row[0])
 
 
-__all__ = ["Claim", "read_claim", "require_unclaimed", "write_claim"]
+__all__ = ["Claim", "database_of", "read_claim", "require_unclaimed", "write_claim"]
