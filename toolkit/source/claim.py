@@ -56,8 +56,8 @@ def write_claim(conn: Connection, claim: Claim) -> None:
 def require_unclaimed(conn: Connection, lake: str | None, *, lost: str | None = None) -> None:
     """Refuse to change a capture that another lake reads.
 
-    A capture whose slot no longer exists is read by no lake, nor is one that a dump brought into this database. Without a slot that cannot be known, so such a capture is
-    always in use.
+    A capture whose slot no longer exists is read by no lake, nor is one that a dump brought into this database. Without
+    a slot that cannot be known, so such a capture is always in use.
 
     Args:
         lake: the identifier of the raw log; None if there is no log yet.
