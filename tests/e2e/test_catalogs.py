@@ -106,7 +106,7 @@ def test_what_was_made_is_proven_shown_and_maintained(shop: _Shop) -> None:
     assert [(t["table"], t["state"]) for t in status["tables"]] == [("public.item", "ok")]
     assert status["published_lsn"] != lsn and status["alerts"] == []
     assert {row["label"] for row in shop.rows(status["published_lsn"]) if int(row["id"]) <= 10} == {"new"}
-    assert {row["name"] for row in shop.rows(lsn) if row["id"] == "1"} == {"n1"}
+    assert {row["label"] for row in shop.rows(lsn) if row["id"] == "1"} == {"n1"}  # by the present column names
     shop.cdc("maintain")
     shop.cdc("drain")
     shop.cdc("check")
