@@ -220,5 +220,5 @@ def uninstall(config: Config) -> None:
     except LakeError:  # a lake that cannot be read any more is no reason to keep its capture
         lake = None
     with connection.connect(config) as conn:
-        claim.require_unclaimed(conn, lake, lost=config.source.slot)
+        claim.require_unclaimed(conn, lake, slot_of_lost_lake=config.source.slot)
         install.uninstall(conn, config)

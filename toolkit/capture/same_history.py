@@ -28,7 +28,7 @@ def require_same_history(
     if last.identity.publications.keys() != identity.publications.keys():
         raise HistoryDiverged(
             f"[source] publication was {_listed(last.identity)} at batch {last.batch_id} and is {_listed(identity)}"
-            " now; run `cdc init` to go over to that"
+            " now; run `cdc init` to switch to that"
         )
     require_continued(config, last, confirmed, flushed)
 

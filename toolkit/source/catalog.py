@@ -16,6 +16,7 @@ from psycopg.rows import dict_row
 from toolkit.rawlog.batch import SourceIdentity
 from toolkit.source import drain_mode
 from toolkit.source.connection import Connection
+from toolkit.source.settings import read_setting
 from toolkit.values import resources
 from toolkit.values.config import Config
 from toolkit.values.errors import HistoryDiverged, PreflightFailed
@@ -235,10 +236,8 @@ def begun(conn: Connection) -> bool:
 
 def read_by(conn: Connection) -> set[str]:
     """Return the publications that the functions on the source use to decide what is published."""
-    row = conn.execute(
-        "select pg_catalog.convert_from(value, 'UTF8')::pg_catalog.jsonb from cdc.settings where name = 'publications'"
-    ).fetchone()
-    return set(row[0]) if row else set()
+    names = read_setting(conn, "publications")
+    return set(json.loads(names)) if names else set()
 
 
 def enum_labels(conn: Connection) -> dict[int, str]:
@@ -268,13 +267,8 @@ def own_publication(conn: Connection, config: Config) -> PublicationState | None
 
 def made_publication(conn: Connection) -> int | None:
     """Return the OID of the publication that `cdc init` has created, if it has created one."""
-    try:
-        row = conn.execute(
-            "select pg_catalog.convert_from(value, 'UTF8')::pg_catalog.int8 from cdc.settings where name = 'made'"
-        ).fetchone()
-    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
-        return None
-    return int(row[0]) if row else None
+    oid = read_setting(conn, "made")
+    return int(oid) if oid else None
 
 
 def missing_publications(conn: Connection, config: Config) -> tuple[str, ...]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-import psycopg
-
 from toolkit.source import slot
 from toolkit.source.connection import Connection
+from toolkit.source.settings import read_setting
 from toolkit.values.errors import PreflightFailed
 
 
@@ -24,13 +23,8 @@ class Claim:
 
 def read_claim(conn: Connection) -> Claim | None:
     """Read the lake of the last `cdc init`; None if there was none, or it was of a version without this record."""
-    try:
-        row = conn.execute(
-            "select pg_catalog.convert_from(value, 'UTF8')::pg_catalog.jsonb from cdc.settings where name = 'lake'"
-        ).fetchone()
-    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
-        return None
-    return Claim(**row[0]) if row else None
+    text = read_setting(conn, "lake")
+    return Claim(**json.loads(text)) if text else None
 
 
 def database_of(conn: Connection) -> str:
@@ -53,7 +47,7 @@ def write_claim(conn: Connection, claim: Claim) -> None:
     )
 
 
-def require_unclaimed(conn: Connection, lake: str | None, *, lost: str | None = None) -> None:
+def require_unclaimed(conn: Connection, lake: str | None, *, slot_of_lost_lake: str | None = None) -> None:
     """Refuse to change a capture that another lake reads.
 
     A capture whose slot no longer exists is read by no lake, nor is one that a dump brought into this database. Without
@@ -61,29 +55,24 @@ def require_unclaimed(conn: Connection, lake: str | None, *, lost: str | None = 
 
     Args:
         lake: the identifier of the raw log; None if there is no log yet.
-        lost: the configured slot, if a lake that is gone may have used it.
+        slot_of_lost_lake: if there is no log: a lake that used this slot is taken to be lost, and not refused for.
 
     Raises:
         PreflightFailed: the other lake, by its place and slot.
     """
     claim = read_claim(conn)
-    if claim is None or claim.lake == lake or (lake is None and claim.slot == lost):
+    if claim is None or claim.lake == lake or (lake is None and claim.slot == slot_of_lost_lake):
         return
     if claim.database != database_of(conn):
         return
     found = slot.read_slot(conn, claim.slot)
-    if (found is None or found.database != conn.info.dbname) and not _by_ticks(conn):
+    if (found is None or found.database != conn.info.dbname) and read_setting(conn, "ddl_to_log") is None:
         return
     raise PreflightFailed(
-        f"schema cdc on the source: the lake in {claim.warehouse} captures this database, through slot {claim.slot!r};"
-        " one database can be captured by one lake. Read that lake instead, or, if it is no longer wanted, run"
-        f" `cdc uninstall` with its configuration; if that lake is gone, with an empty lake and slot {claim.slot!r}"
+        f"schema cdc on the source: the lake in {claim.warehouse} captures this database through slot {claim.slot!r},"
+        " and only one lake can; use that lake, or, if it is no longer wanted, run `cdc uninstall` with its"
+        f" configuration. If its files are lost, any configuration with slot {claim.slot!r} and an empty lake will do"
     )
-
-
-def _by_ticks(conn: Connection) -> bool:
-    row = conn.execute("select exists (select from cdc.settings where name = 'ddl_to_log')").fetchone()
-    return bool(row and row[0])
 
 
 __all__ = ["Claim", "database_of", "read_claim", "require_unclaimed", "write_claim"]

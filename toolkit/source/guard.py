@@ -12,6 +12,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from toolkit.source.connection import Connection, one_line
+from toolkit.source.settings import read_setting
 from toolkit.values import resources
 from toolkit.values.log_setup import logger
 from toolkit.values.names import qualified
@@ -34,10 +35,7 @@ def version() -> str:
 
 def of_another_version(conn: Connection) -> bool:
     """Return whether `cdc init` of another version of the toolkit has installed capture."""
-    row = conn.execute(
-        "select convert_from(s.value, 'UTF8') from cdc.settings as s where s.name = 'version'"
-    ).fetchone()
-    return row != (version(),)
+    return read_setting(conn, "version") != version()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from psycopg.rows import dict_row
 
 from toolkit.source import catalog, change_log, guard, slot
 from toolkit.source.connection import Connection
+from toolkit.source.settings import read_setting
 from toolkit.values import resources
 from toolkit.values.config import Config
 from toolkit.values.errors import CdcError, PreflightFailed, SlotError, SlotRefused, UnknownTable
@@ -223,7 +224,7 @@ def _publications(conn: Connection, config: Config) -> Iterator[Finding]:
             Level.WARNING,
             "[source] publication",
             f"is {source.publication_names} now, and capture was installed for {', '.join(sorted(stated)) or 'none'}",
-            "run `cdc init` to go over to that",
+            "run `cdc init`, which switches to that",
         )
         return
     published = catalog.published_tables(conn, config)
@@ -345,8 +346,7 @@ def _capture(conn: Connection, config: Config) -> Iterator[Finding]:
                 "run `cdc init`, then `cdc repair`",
             )
     for key, wanted in (("ignored", ",".join(config.ddl.ignore)), ("sql", config.ddl.sql)):
-        row = conn.execute("select convert_from(value, 'UTF8') from cdc.settings where name = %s", [key]).fetchone()
-        deployed = row[0] if row else None
+        deployed = read_setting(conn, key)
         if deployed != wanted:
             yield Finding(
                 Level.WARNING,
