@@ -264,3 +264,15 @@ def inserted(messages: list[tuple[int, bytes]]) -> list[list[str | None]]:
                 at += 5 + length
         rows.append(row)
     return rows
+
+
+def change_in_every_way(conninfo: str, first: int) -> None:
+    """Insert, delete, insert again and update rows of `public.a` (id, x), and move a key; keys from `first` to + 4."""
+    with psycopg.connect(conninfo, autocommit=True) as conn:
+        conn.execute(f"insert into public.a select i, 'new' from generate_series({first}, {first + 3}) as i".encode())
+        with conn.transaction():
+            conn.execute(f"delete from public.a where id = {first}".encode())
+            conn.execute(f"insert into public.a values ({first}, 'again')".encode())
+        with conn.transaction():
+            conn.execute(f"update public.a set id = {first + 4} where id = {first + 1}".encode())
+            conn.execute(f"delete from public.a where id = {first + 2}".encode())

@@ -61,6 +61,15 @@ def _ends(process: subprocess.Popen[str], context: str) -> None:
     assert _group(process.pid) == [], context
 
 
+def _interrupted(process: subprocess.Popen[str], after: float) -> tuple[str, str]:
+    """Interrupt a command and what it started, unless it ends within `after` seconds. Return what it printed."""
+    try:
+        process.wait(after)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGINT)
+    return process.communicate(timeout=120)
+
+
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
 def test_ctrl_c_at_any_moment(database: str, tmp_path: Path, seed: int) -> None:
     moments = random.Random(seed)
@@ -77,11 +86,7 @@ def test_ctrl_c_at_any_moment(database: str, tmp_path: Path, seed: int) -> None:
         command, longest = moments.choice([("run", 25), ("build", 20), ("check", 25), ("repair public.one", 10)])
         process = _start(tmp_path, *command.split())
         after = moments.uniform(1, longest)
-        try:
-            process.wait(after)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=120)
+        out, err = _interrupted(process, after)
         context = f"round {number}, {command}, {after:.2f} s: exit {process.returncode}\n{out}\n{err}"
         _ends(process, context)
         if process.returncode == 0:
@@ -93,19 +98,19 @@ def test_ctrl_c_at_any_moment(database: str, tmp_path: Path, seed: int) -> None:
     _succeeds(tmp_path, "run")
 
 
-#: A command that tells which of its stages begins.
-_TOLD = """
+#: A command that writes which of its stages begins.
+_ANNOUNCING = """
 import contextlib, os, sys
 from toolkit.values import progress
 
-class Told:
+class Announced:
     def begin(self, stage):
-        with contextlib.suppress(BrokenPipeError):  # who waits has heard enough
-            os.write(int(os.environ["TOLD"]), f"{stage.what}\\n".encode())
+        with contextlib.suppress(BrokenPipeError):  # the reader has what it waits for
+            os.write(int(os.environ["STAGES"]), f"{stage.what}\\n".encode())
     update = end = lambda self, stage: None
     result = lambda self: None
 
-progress.show_on(Told())
+progress.show_on(Announced())
 sys.argv[0] = "cdc"
 from toolkit.cli import run
 run()
@@ -172,9 +177,9 @@ def test_ctrl_c_in_each_stage_of_each_command(database: str, tmp_path: Path, see
         words = [word.format(database=database, folder=tmp_path) for word in command.split()]
         reading, writing = os.pipe()
         process = subprocess.Popen(
-            [sys.executable, "-c", _TOLD, *words],
+            [sys.executable, "-c", _ANNOUNCING, *words],
             cwd=tmp_path,
-            env=_ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(sys.path), "TOLD": str(writing)},
+            env=_ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(sys.path), "STAGES": str(writing)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -184,11 +189,7 @@ def test_ctrl_c_in_each_stage_of_each_command(database: str, tmp_path: Path, see
         os.close(writing)
         seen = _begun(process, reading, stage)
         after = moments.uniform(0, 0.3)
-        try:
-            process.wait(after)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=120)
+        out, err = _interrupted(process, after)
         context = f"{command}, {stage}, {after:.2f} s: exit {process.returncode}, stages {seen}\n{out}\n{err}"
         assert seen[-1:] == [stage], context
         _ends(process, context)

@@ -20,7 +20,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tests.postgres.test_snapshot_log import sql
 from tests.support_invariants import hold
-from tests.support_postgres import fresh_database
+from tests.support_postgres import change_in_every_way, fresh_database
 from toolkit.capture import slot_drain
 from toolkit.demo.server import EmbeddedServer
 from toolkit.lake.ledger import Ledger
@@ -47,7 +47,7 @@ SPARK = (
     Point.EVOLVE, Point.MODELS, Point.RETIRE, Point.TAG, Point.PUBLISH, Point.VIEW, Point.RESULTS, Point.COMPACT,
     Point.EXPIRE, Point.ORPHANS,
 )  # fmt: skip
-#: Steps whose result nobody needs, so that they can be left out.
+#: Steps whose result no later step needs, so that they can be left out.
 _CAN_BE_LEFT_OUT = {Point.ADVANCE, Point.PURGE, Point.FORGET, Point.JUDGED, Point.SETTLE, Point.HANDOVER}
 _COUNTS: Counter[str] = Counter()
 
@@ -130,13 +130,7 @@ class World:
 
     def change(self) -> None:
         self.number += 10
-        n = self.number
-        sql(
-            self.config,
-            f"insert into public.a select i, 'new' from generate_series({n}, {n + 3}) as i",
-            f"begin; delete from public.a where id = {n}; insert into public.a values ({n}, 'again'); commit",
-            f"update public.a set id = {n + 4} where id = {n + 1}; delete from public.a where id = {n + 2}",
-        )
+        change_in_every_way(self.config.source.conninfo, self.number)
 
     def clean(self, command: str = "drain") -> None:
         """A run without faults succeeds, another one has nothing to do, and the invariants hold."""

@@ -10,7 +10,7 @@ import pytest
 from tests.postgres.test_snapshot_log import current, of, on_source, sql
 from tests.postgres.test_stages import always, done, killed
 from tests.support_lake import plain_lake, rows_in_log
-from tests.support_postgres import mostly_one_server
+from tests.support_postgres import change_in_every_way, mostly_one_server
 from toolkit.capture import handover, initialise, slot_drain, tick_drain
 from toolkit.lake import staging
 from toolkit.lake.ledger import Ledger
@@ -43,13 +43,7 @@ class _Changes:
 
     def __call__(self) -> None:
         self.number += 10
-        n = self.number
-        sql(
-            self.config,
-            f"insert into public.a select i, 'new' from generate_series({n}, {n + 3}) as i",
-            f"begin; delete from public.a where id = {n}; insert into public.a values ({n}, 'again'); commit",
-            f"update public.a set id = {n + 4} where id = {n + 1}; delete from public.a where id = {n + 2}",
-        )
+        change_in_every_way(self.config.source.conninfo, self.number)
 
 
 def _whole(config: Config) -> None:

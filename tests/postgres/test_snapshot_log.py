@@ -169,8 +169,8 @@ def test_a_table_dropped_during_its_copy_is_told_and_the_others_are_copied(
     done = initialise.init(config)
     assert done.rows == {"public.b": 5}
     assert done.left_out == {}  # it is gone, so nothing is missing
-    (told,) = [r for r in caplog.records if r.getMessage() == "not copied at this cut"]
-    assert vars(told)["reason"] == "public.a was dropped or renamed after the snapshot was taken; run it again"
+    (record,) = [r for r in caplog.records if r.getMessage() == "not copied at this cut"]
+    assert vars(record)["reason"] == "public.a was dropped or renamed after the snapshot was taken; run it again"
     slot_drain.drain(config)
     assert [s.table for s in states.table_states(Ledger(config))] == ["public.b"]
 
