@@ -83,20 +83,20 @@ def found(played: Played | None, trap: Trap) -> Found:
     if trap.schema in played.failed:
         return Found("", "failed", contradictions=(played.failed[trap.schema],))
     log, (at, shown) = played.log, played.shown[-1]
-    told: dict[int, list[EffectClass]] = {}
+    results: dict[int, list[EffectClass]] = {}
     for (commit, _, relid), kind in played.classes.items():
         if commit < at:
-            told.setdefault(relid, []).append(kind)
+            results.setdefault(relid, []).append(kind)
     for event in log.reading().rows(Kind.DDL):
         for table in json.loads(event["payload"])["tables"]:
-            told.setdefault(int(table["relid"]), [])
+            results.setdefault(int(table["relid"]), [])
     kinds, observed, remedies, wrong = set(), set(), set(), []
     states = {state.relid: state for state in played.states.values()}
     for relid, version in log.reading().latest_versions(at).items():
         table, state = version.table, states.get(relid)
         if not trap.owns(table.schema):
             continue
-        kinds.add(effects.worst(told[relid]) if relid in told else "rows")
+        kinds.add(effects.worst(results[relid]) if relid in results else "rows")
         if table.dropped:
             continue
         if state is None:
@@ -126,12 +126,12 @@ def path_found(checked: Checked, trap: Trap) -> str:
         return "not there"
     if trap.schema in checked.failed:
         return "failed"
-    told = set()
+    results = set()
     for table, first in checked.first.items():
         if trap.owns(table.partition(".")[0]):
             healed = table in checked.healed and checked.healed[table].status == "identical"
-            told.add(f"stale, {'healed' if healed else 'not healed'}" if first.status == "stale" else first.status)
-    return _joined(told) or "gone"
+            results.add(f"stale, {'healed' if healed else 'not healed'}" if first.status == "stale" else first.status)
+    return _joined(results) or "gone"
 
 
 def _captured(observed: str) -> str:
@@ -172,14 +172,14 @@ def render(all_found: Mapping[tuple[str, int], Found]) -> str:
 
 def written() -> dict[tuple[str, int], Found]:
     """What the file tells, by trap and major."""
-    told = {}
+    results = {}
     for line in FILE.read_text(encoding="utf-8").splitlines():
         if re.match(r"\| \d", line):
             cells = [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
             title, _, majors, kind, log, path, remedy = cells
             for major in majors.split(", "):
-                told["test_trap_" + re.sub(r"\W+", "_", title), int(major)] = Found(kind, log, path, remedy)
-    return told
+                results["test_trap_" + re.sub(r"\W+", "_", title), int(major)] = Found(kind, log, path, remedy)
+    return results
 
 
 def main() -> None:

@@ -38,7 +38,7 @@ class _Shop:
         lake = "\n".join(f"{key} = {json.dumps(value)}" for key, value in section.items())
         text = f"[source]\nconninfo = {json.dumps(conninfo)}\n[lake]\n{lake}\n"
         (folder / "cdc.toml").write_text(text, encoding="utf-8")
-        self.told = ""
+        self.printed = ""
 
     def start(self, *words: str, failpoint: str = "") -> subprocess.Popen[str]:
         """Start a command; its secrets come from the environment."""
@@ -55,7 +55,7 @@ class _Shop:
         """Run a command to its end."""
         with self.start(*words, failpoint=failpoint) as running:
             out, err = running.communicate()
-        self.told += out + err
+        self.printed += out + err
         assert running.returncode == expect, (words, out, err)
         return out
 
@@ -156,10 +156,10 @@ def test_nothing_that_was_written_or_said_has_the_secret(shop: _Shop) -> None:
         assert os.WIFSTOPPED(os.waitpid(running.pid, os.WUNTRACED)[1])
         lines = [_read(path) for path in Path("/proc").glob("[0-9]*/cmdline")]
         running.send_signal(signal.SIGCONT)
-        shop.told += "".join(running.communicate())
+        shop.printed += "".join(running.communicate())
     assert any(b"SparkSubmit" in line for line in lines)
     assert [line for line in lines if secret.encode() in line] == []
-    assert secret not in shop.told
+    assert secret not in shop.printed
     assert [p for p in shop.folder.rglob("*") if p.is_file() and secret.encode() in p.read_bytes()] == []
     profile = (shop.folder / "dbt_project" / "profiles.yml").read_text(encoding="utf-8")
     assert "env_var(''DBT_ENV_SECRET_CDC_" in profile

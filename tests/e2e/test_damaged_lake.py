@@ -49,9 +49,9 @@ def test_each_table_with_torn_metadata_gets_a_remedy_that_works(database: str, l
                 _tear(config, name, also_before=bool(turn))
             conn.execute("update public.t set n = n + 1 where id = 3")
             session.own_session(config).catalog.clearCache()
-            told = {d.what: d for d in diagnosis.doctor(config) if d.level == "error" and d.what.startswith("lake ")}
-            assert told.keys() == {f"lake {name}" for name in names}
-            for one in told.values():
+            bad = {d.what: d for d in diagnosis.doctor(config) if d.level == "error" and d.what.startswith("lake ")}
+            assert bad.keys() == {f"lake {name}" for name in names}
+            for one in bad.values():
                 follow(config, one)
             report = _run(config)
             assert report.green, report

@@ -65,7 +65,7 @@ def test_what_several_publications_send_is_proven(database: str, lake: Config) -
 
     two = config.model_copy(update={"source": source.model_copy(update={"publication": ("high", "more")})})
     initialise.init(two)
-    _sql(two, "insert into public.t values (40, 1, 'unexplained'), (41, 900, 'heard')")
+    _sql(two, "insert into public.t values (40, 1, 'unexplained'), (41, 900, 'captured')")
     slot_drain.drain(two)
     red = {t.table: t.reason for t in status_report.status(two).tables if t.state != "ok"}
     assert set(red) == {"public.t"} and "row_filter" in str(red["public.t"])

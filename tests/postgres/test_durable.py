@@ -182,17 +182,17 @@ def test_trap_012_what_a_power_cut_took_of_an_unforced_commit_is_read_again_as_d
     with pytest.raises(LakeError, match="run `cdc doctor`"):
         slot_drain.drain(config)
     assert _confirmed(config) == confirmed
-    (told,) = [d for d in diagnosis.doctor(config) if d.what == "lake raw.events"]
-    follow(config, told)
+    (diagnosed,) = [d for d in diagnosis.doctor(config) if d.what == "lake raw.events"]
+    follow(config, diagnosed)
     assert "lake raw.events" not in [d.what for d in diagnosis.doctor(config)]
     _whole(config)
     assert current(config, "a")["2"] == ["2", "two"]
 
 
-def follow(config: Config, told: diagnosis.Diagnosis) -> None:
+def follow(config: Config, diagnosed: diagnosis.Diagnosis) -> None:
     """Change the catalog as the remedy says."""
-    statement = re.search(r'sqlite3 \S+ "([^"]+)"', told.remedy or "")
-    assert statement is not None, told
+    statement = re.search(r'sqlite3 \S+ "([^"]+)"', diagnosed.remedy or "")
+    assert statement is not None, diagnosed
     with closing(sqlite3.connect(config.catalog_db)) as catalog, catalog:
         catalog.execute(statement[1])
 

@@ -1,4 +1,4 @@
-"""`cdc ddl lint`: what a script would do, told by the rules of the drain, with nothing left behind."""
+"""`cdc ddl lint`: what a script would do by the rules of the drain, with nothing left behind."""
 
 from __future__ import annotations
 
@@ -127,15 +127,15 @@ def test_each_statement_says_what_it_does(source: Config, conn: Connection, lint
         (24, "public.thing", "exact"),
         (25, None, "skipped"),
     ]
-    told = {e.line: e for e in effects}
-    assert told[4].detail == "renamed title: name -> title (current: one schema change)"
-    assert "replaced once" in told[16].detail
-    assert told[8].remedy == "cdc repair public.item"
-    assert {line for line, e in told.items() if e.breaks} == {13, 17}
-    assert told[17].breaks is not None
-    assert told[17].breaks.startswith("UPDATE and DELETE on public.item will fail")
-    assert "nowhere" in told[20].detail
-    assert {line for line, e in told.items() if e.needs_review} == {6, 8, 13, 15, 17, 20, 21}
+    predicted = {e.line: e for e in effects}
+    assert predicted[4].detail == "renamed title: name -> title (current: one schema change)"
+    assert "replaced once" in predicted[16].detail
+    assert predicted[8].remedy == "cdc repair public.item"
+    assert {line for line, e in predicted.items() if e.breaks} == {13, 17}
+    assert predicted[17].breaks is not None
+    assert predicted[17].breaks.startswith("UPDATE and DELETE on public.item will fail")
+    assert "nowhere" in predicted[20].detail
+    assert {line for line, e in predicted.items() if e.needs_review} == {6, 8, 13, 15, 17, 20, 21}
     # Nothing of it stayed, and nothing of it will ever be captured.
     assert catalog.installed(conn) == installed
     assert [(t.name, t.columns) for t in catalog.selected_tables(conn, config)] == [(t.name, t.columns) for t in before]
@@ -177,8 +177,8 @@ def test_the_command_line_exits_with_3_where_somebody_should_look(
             cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
         assert done.returncode == code, done.stderr
-        (told,) = json.loads(done.stdout)
-        assert (told["table"], told["line"]) == ("public.item", 1)
+        (predicted,) = json.loads(done.stdout)
+        assert (predicted["table"], predicted["line"]) == ("public.item", 1)
 
 
 def _everything(conninfo: str) -> list[Any]:
@@ -410,10 +410,10 @@ def test_each_ddl_has_its_class(world: World, plain_lake: Config) -> None:
     }
     world.sql(*classes)
     slot_drain.drain(config)
-    told: dict[str | None, EffectClass] = {}
+    predicted: dict[str | None, EffectClass] = {}
     for event in versions.events(Ledger(config)):
-        told[event.sql] = effects.worst([event.effect, told.get(event.sql, EffectClass.NONE)])
-    assert {sql: kind for sql, kind in told.items() if sql in classes} == classes
+        predicted[event.sql] = effects.worst([event.effect, predicted.get(event.sql, EffectClass.NONE)])
+    assert {sql: kind for sql, kind in predicted.items() if sql in classes} == classes
 
 
 __all__ = ["plain_lake"]

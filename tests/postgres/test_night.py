@@ -245,7 +245,7 @@ def _defect(night: Night) -> None:
 
 
 #: The fault, words of what is found and of the remedy, and the command that meets it with its exit code. A command that
-#: ends with 0 has done its work and tells what will go wrong.
+#: ends with 0 has done its work and names what will go wrong.
 FAULTS: dict[str, tuple[Callable[[Night], None], str, str, str, int]] = {
     "source down": (_source_down, "127.0.0.1", "check that PostgreSQL runs there", "drain", 1),
     "wrong password": (_wrong_password, "night", "check the user and its password", "drain", 1),

@@ -111,8 +111,8 @@ def test_the_command_line_says_red_in_its_exit_code_and_its_first_line(
     _drop_slot(config)
     done = _cdc(config, monkeypatch, "status")
     assert (done.exit_code, done.stdout.splitlines()[0][:25]) == (3, "summary: not ok: source: ")
-    told = json.loads(_cdc(config, monkeypatch, "status", "--exit-zero", "--output", "json").stdout)
-    assert told["tables"][0]["remedy"] in told["problem"] and told["tables"][0]["remedy"].startswith("run `cdc init`")
+    seen = json.loads(_cdc(config, monkeypatch, "status", "--exit-zero", "--output", "json").stdout)
+    assert seen["tables"][0]["remedy"] in seen["problem"] and seen["tables"][0]["remedy"].startswith("run `cdc init`")
     assert _cdc(config, monkeypatch, "status", "--exit-zero").exit_code == 0
     assert _cdc(config, monkeypatch, "doctor").exit_code == 1
 
@@ -180,10 +180,10 @@ def test_a_failed_command_is_remembered_until_it_succeeds(config: Config, monkey
         assert _cdc(config, monkeypatch, "check").exit_code == 1
     for code, words in ((3, ["status"]), (1, ["doctor"]), (0, ["drain"]), (3, ["status"])):
         assert _cdc(config, monkeypatch, *words).exit_code == code
-    told = json.loads(_cdc(config, monkeypatch, "status", "--output", "json").stdout)
-    assert "the last check: ended with exit code 1 at " in told["summary"]
-    assert told["summary"].endswith(": lake: full; free space; correct that, then run `cdc check` or `cdc run`")
-    assert [(r["command"], r["exit_code"]) for r in told["last_runs"]] == [("check", 1), ("drain", 0)]
+    shown = json.loads(_cdc(config, monkeypatch, "status", "--output", "json").stdout)
+    assert "the last check: ended with exit code 1 at " in shown["summary"]
+    assert shown["summary"].endswith(": lake: full; free space; correct that, then run `cdc check` or `cdc run`")
+    assert [(r["command"], r["exit_code"]) for r in shown["last_runs"]] == [("check", 1), ("drain", 0)]
     last_run.remember(config, last_run.LastRun("run", 0, "2026-11-24T00:00:00+00:00", None))
     assert _cdc(config, monkeypatch, "status").exit_code == 0
 

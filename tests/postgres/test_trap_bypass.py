@@ -78,7 +78,7 @@ def test_trap_076_a_bypass_is_found_by_comparison(
 
 
 def test_trap_076_a_silent_rewrite_behind_a_disabled_trigger(world: World) -> None:
-    """What else went unexplained nobody can tell: every table is stale, by the event trigger's own row."""
+    """What else is unexplained cannot be known: every table is stale, by the event trigger's own row."""
     log = world.start(*PAIR, "create table other (id int primary key)")
     log.drain()
     world.sql(

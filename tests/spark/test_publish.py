@@ -240,8 +240,8 @@ def test_an_older_check_that_ends_late_moves_nothing_back(shop: Shop, monkeypatc
     assert published.publish(shop.config, late) == ()
     assert published.publish(shop.config, red) == ()
     assert shop.seen() == shop.seen_at_one_lsn() == (2, 2)
-    told = shop.spark.table("ops.proofs").collect()
-    assert {(row["status"], row["proven_lsn"]) for row in told} == {("identical", "0/2")}
+    stored = shop.spark.table("ops.proofs").collect()
+    assert {(row["status"], row["proven_lsn"]) for row in stored} == {("identical", "0/2")}
     published.publish(shop.config, shop.report())  # at the same LSN once more
     assert shop.seen() == (2, 2)
     newer = shop.report()
@@ -339,8 +339,8 @@ def test_a_red_table_stays_and_one_lsn_is_refused_by_its_name(shop: Shop) -> Non
         shop.seen_at_one_lsn()
     assert rows_at_lsn.at_one_lsn(Lake(shop.config), shop.spark, ["b"]) == 1
     assert [row[0] for row in shop.spark.table("public__b").collect()] == [1]
-    told = {row["table"]: row["status"] for row in shop.spark.table("ops.proofs").collect()}
-    assert told == {"public.a": "identical", "public.b": "different"}
+    stored = {row["table"]: row["status"] for row in shop.spark.table("ops.proofs").collect()}
+    assert stored == {"public.a": "identical", "public.b": "different"}
 
 
 def test_a_view_that_somebody_replaced_is_put_right(shop: Shop) -> None:

@@ -25,7 +25,7 @@ def _write(folder: Path, text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("section", "told"),
+    ("section", "wanted"),
     [
         (
             "uri = 'jdbc:postgresql://u:pl4nted@x/y'",
@@ -43,16 +43,16 @@ def _write(folder: Path, text: str) -> str:
     ],
 )
 def test_a_catalog_or_warehouse_that_is_not_supported_is_refused_by_name(
-    tmp_path: Path, section: str, told: str
+    tmp_path: Path, section: str, wanted: str
 ) -> None:
-    with pytest.raises(ConfigError, match=told) as refused:
+    with pytest.raises(ConfigError, match=wanted) as refused:
         configuration.load(_write(tmp_path, f"[lake]\n{section}\n"))
     assert "pl4nted" not in str(refused.value)
     assert list(tmp_path.iterdir()) == [tmp_path / "cdc.toml"]
 
 
 @pytest.mark.parametrize(
-    ("setting", "told"),
+    ("setting", "wanted"),
     [
         ("spark.sql.catalog.lake = 'org.apache.iceberg.spark.SparkCatalog'", "[lake] type, uri and properties"),
         ("spark.sql.catalog.lake.type = 'rest'", "[lake] type"),
@@ -62,10 +62,10 @@ def test_a_catalog_or_warehouse_that_is_not_supported_is_refused_by_name(
         ("spark.sql.defaultCatalog = 'other'", "[lake] catalog instead"),
     ],
 )
-def test_a_catalog_that_only_spark_would_see_is_refused(tmp_path: Path, setting: str, told: str) -> None:
+def test_a_catalog_that_only_spark_would_see_is_refused(tmp_path: Path, setting: str, wanted: str) -> None:
     with pytest.raises(ConfigError) as refused:
         configuration.load(_write(tmp_path, f"[spark]\n{setting}\n"))
-    assert str(refused.value).endswith(f"set {told}; correct it there") and "pl4nted" not in str(refused.value)
+    assert str(refused.value).endswith(f"set {wanted}; correct it there") and "pl4nted" not in str(refused.value)
 
 
 def test_settings_of_the_catalog_that_concern_spark_alone_stay_there(tmp_path: Path) -> None:

@@ -103,15 +103,15 @@ def test_what_heals_a_table_is_the_rows_that_differ_or_all_of_it() -> None:
     lost = Sample(RowClass.REMOVED, (), cause=Cause(CauseKind.CAPTURE, "", "this one", None))
     built = replace(lost, cause=Cause(CauseKind.BUILD, "", "this one", None))
 
-    def told(plan: Comparison, *samples: Sample, rows: int = 2) -> str | None:
+    def advised(plan: Comparison, *samples: Sample, rows: int = 2) -> str | None:
         return remedy(
             plan, TableCheck("public.t", 1, CheckStatus.DIFFERENT, modified=0, added=0, removed=rows, samples=samples)
         )
 
-    assert told(KEYED, built, lost) == "cdc repair public.t --differing"  # which builds it again as well
-    assert told(KEYED, lost, rows=FEW + 1) == told(BAG, lost) == "cdc repair public.t"
-    assert told(KEYED, built, built) == "this one"
-    assert told(KEYED, Sample(RowClass.REMOVED, ())) is None
+    assert advised(KEYED, built, lost) == "cdc repair public.t --differing"  # which builds it again as well
+    assert advised(KEYED, lost, rows=FEW + 1) == advised(BAG, lost) == "cdc repair public.t"
+    assert advised(KEYED, built, built) == "this one"
+    assert advised(KEYED, Sample(RowClass.REMOVED, ())) is None
     sample = Sample(RowClass.REMOVED, (("id", "it's \n"), ("k", "2")), source=("it's \n", "2", "b"))
     one = _cause(KEYED, ("it's \n",), sample, Account(KEYED, []), [])
     assert shlex.split(one.remedy)[3:] == ["--rows", json.dumps({"id": "it's \n", "k": "2"})]
@@ -157,24 +157,24 @@ def test_whatever_somebody_else_wrote_since_the_proof_is_known() -> None:
     def made(number: int, batch: int | None = None, columns: tuple[tuple[int, str, str], ...] = ()) -> Commit:
         return Commit(number, batch, None, (), rewrite=False, columns=columns)
 
-    def told(*commits: Commit, since: int | None = None) -> list[tuple[int, list[int]]]:
+    def attributed(*commits: Commit, since: int | None = None) -> list[tuple[int, list[int]]]:
         found = Applied(True, commits).foreign(since)
         return [(f.before.snapshot_id, [c.snapshot_id for c in f.commits]) for f in found]
 
     proven, two, build, four, five = made(1, 1), made(2), made(3, 2), made(4), made(5)
-    assert told(build, two, proven, since=1) == [(1, [2])]  # a build came on top
-    assert told(five, four, build, two, proven, since=1) == [(3, [4, 5]), (1, [2])]
-    assert told(five, four, build, two, proven, since=3) == [(3, [4, 5])]
-    assert told(build, proven, two, since=1) == []
-    assert told(four, two, proven, since=2) == [(2, [4])]  # what somebody else wrote was proven
-    assert told(four, two) == [(2, [4])]  # of the first nobody knows what it was written to
-    assert told(four, build, made(2, None, ((1, "old", "int"),))) == [(3, [4])]
-    assert told(proven) == told() == []
+    assert attributed(build, two, proven, since=1) == [(1, [2])]  # a build came on top
+    assert attributed(five, four, build, two, proven, since=1) == [(3, [4, 5]), (1, [2])]
+    assert attributed(five, four, build, two, proven, since=3) == [(3, [4, 5])]
+    assert attributed(build, proven, two, since=1) == []
+    assert attributed(four, two, proven, since=2) == [(2, [4])]  # what another process wrote was proven
+    assert attributed(four, two) == [(2, [4])]  # it is not known what the first was written to
+    assert attributed(four, build, made(2, None, ((1, "old", "int"),))) == [(3, [4])]
+    assert attributed(proven) == attributed() == []
 
 
 def test_a_snapshot_shows_what_had_ended() -> None:
     seen = Visibility.parse(f"{2**32 + 5}:{2**32 + 9}:{2**32 + 5},{2**32 + 7}")
-    told = {4: True, 5: False, 6: True, 7: False, 8: True, 9: False, -1: True, 2**32 - 1: False}
-    assert {low: seen.sees(2**32 + low) for low in told} == told
+    shown = {4: True, 5: False, 6: True, 7: False, 8: True, 9: False, -1: True, 2**32 - 1: False}
+    assert {low: seen.sees(2**32 + low) for low in shown} == shown
     assert [full_xid(low, 2**32 - 5) for low in (2**32 - 6, 3, 2**31)] == [2**32 - 6, 2**32 + 3, 2**31]
     assert Visibility.parse("5:5:").running == frozenset()
