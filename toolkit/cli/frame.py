@@ -224,8 +224,8 @@ def _bars(output_format: str) -> Iterator[None]:
 def _conclude(context: Context, command: str, end: _End) -> None:
     """Remember how a command ended, for `cdc status`, and tell whom `[notify]` names if it did not succeed.
 
-    A command that succeeded may leave what `cdc status` is red for, such as WAL that grows. It keeps its exit code, and
-    each such alert is one line of the log and part of a notification.
+    After a scheduled command that succeeded, `cdc status` may still report an alert, such as growing WAL. The exit code
+    stays 0; each alert becomes one line of the log and part of a notification.
     """
     from toolkit.ops import alerts, last_run, notify
     from toolkit.values import log_setup

@@ -1,6 +1,6 @@
-"""Read and write any catalog through pyiceberg, which also Spark speaks.
+"""Read and write, through pyiceberg, any catalog that both Spark and pyiceberg support.
 
-Where pyiceberg's own catalog has no views, `PostgresCatalog` of this room adds them. All else is pyiceberg's.
+pyiceberg's catalog for a database has no views; `PostgresCatalog` adds them. Everything else is pyiceberg's.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @can_fail(Point.FORCE)
 def sync_table(config: Config, table: Table, snapshots: Iterable[int]) -> None:
-    """Force the metadata of a table to the disk, and the files, manifests and folders of snapshots that it has got.
+    """Force the metadata of a table to the disk, and the files, manifests and folders of these snapshots.
 
     Parquet writers and Iceberg do not do this. Only the catalog itself is already safe. Objects that an object store
     has acknowledged are durable already.
@@ -64,7 +64,7 @@ def _force_all(config: Config, name: str, files: Iterable[tuple[str, int | None]
 
 
 def _written(io: FileIO, snapshots: Iterable[Snapshot]) -> Iterator[tuple[str, int | None]]:
-    """Where everything is that table snapshots brought into being, with its bytes where they are known."""
+    """Yield each file that these table snapshots added, with its size in bytes if it is known."""
     from pyiceberg.manifest import ManifestEntryStatus
 
     for snapshot in snapshots:
