@@ -12,7 +12,7 @@ from toolkit.capture import initialise, slot_drain
 from toolkit.lake import reads
 from toolkit.lake.ledger import Ledger
 from toolkit.lake.tables import EVENTS
-from toolkit.source import claim, connection, slot
+from toolkit.source import claim, connection, install, slot
 from toolkit.values.config import Config
 from toolkit.values.errors import PreflightFailed
 
@@ -30,7 +30,7 @@ def first(source: Config, plain_lake: Config) -> Config:
 
 
 def _second(first: Config, folder: Path, slot_name: str) -> Config:
-    source = first.source.model_copy(update={"slot": slot_name, "publications": ["cdc_second"]})
+    source = first.source.model_copy(update={"slot": slot_name, "publication": "cdc_second"})
     return first.model_copy(update={"root": folder, "source": source})
 
 
@@ -49,6 +49,17 @@ def test_a_second_lake_is_refused_before_anything_changes(first: Config, tmp_pat
         slot.require_slot(conn, first)
     sql(first, "insert into public.a values (1)")
     assert slot_drain.drain(first).changes == 1
+
+
+def test_of_two_first_inits_the_second_is_refused_in_its_transaction(first: Config) -> None:
+    """Both may have found no claim before they made their lakes; what the second wrote is rolled back."""
+    with connection.connect(first) as conn:
+        before = conn.execute("select name, value from cdc.settings order by 1").fetchall()
+        second = first.model_copy(update={"source": first.source.model_copy(update={"publication": "cdc_second"})})
+        other = claim.Claim("another", "/elsewhere", "cdc_second", claim.database_of(conn))
+        with pytest.raises(PreflightFailed, match="captures this database"):
+            install.install(conn, second, other)
+        assert conn.execute("select name, value from cdc.settings order by 1").fetchall() == before
 
 
 def test_a_second_lake_does_not_uninstall_the_capture_of_the_first(first: Config, tmp_path: Path) -> None:

@@ -103,10 +103,10 @@ def _init(config: Config, *, new_generation: bool) -> InitResult:
         project.ensure(config)
         tables.ensure(session.own_session(config), config)
         moving = change_log.moving(conn, config) if last is not None and not new_generation else ()
-        install.install(conn, config)
         made = reads.table_uuid(config, tables.EVENTS)
         assert made is not None
-        claim.write_claim(conn, Claim(made, str(config.warehouse), config.source.slot, claim.database_of(conn)))
+        mine = Claim(made, str(config.warehouse), config.source.slot, claim.database_of(conn))
+        install.install(conn, config, mine)
         identity = catalog.read_identity(conn, config)
         generation = 1 if last is None else last.generation + int(new_generation)
         if new_generation and existing is not None:

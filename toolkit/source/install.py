@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 import psycopg
 
 from toolkit.source import catalog, change_log, guard, locks
+from toolkit.source.claim import Claim, require_unclaimed, write_claim
 from toolkit.source.connection import Connection, one_line
 from toolkit.values import progress, resources
 from toolkit.values.config import Config
@@ -72,15 +73,16 @@ def objects_sql(
 
 
 @can_fail(Point.INSTALL)
-def install(conn: Connection, config: Config) -> None:
+def install(conn: Connection, config: Config, claim: Claim | None = None) -> None:
     """Create or update all objects. Idempotent: the key and the tables of the user stay.
 
     The objects are created in one transaction. Triggers of the change log follow table by table, so no session waits
     for two tables at once. If a table cannot have its triggers, everything that this call created on the source is
-    removed again.
+    removed again. `claim` names the lake that captures the source from now on.
 
     Raises:
-        PreflightFailed: the role lacks the rights, or the publications would not send all of a table.
+        PreflightFailed: the role lacks the rights, the publications would not send all of a table, or another lake
+            captures the source.
         LockTimeout: another session held a table for too long.
     """
     tables = catalog.selected_tables(conn, config)
@@ -94,6 +96,10 @@ def install(conn: Connection, config: Config) -> None:
         return objects_sql(config, tables, publication, ticks=ticks, event_triggers=event_triggers)
 
     def whole() -> None:
+        # In the same transaction: of two first inits the second waits here for the settings of the first.
+        if claim is not None:
+            require_unclaimed(conn, claim.lake)
+            write_claim(conn, claim)
         for table in () if ticks else catalog.published_tables(conn, config):
             if unsent := table.unsent(config.source.publications):
                 found, remedy = unsent
