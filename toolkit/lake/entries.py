@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import zlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,8 +23,19 @@ def change_of_entry(catalog: str, name: str, location: str | None) -> str:
 def metadata_text(io: FileIO, location: str) -> bytes:
     """Read a metadata file of a table or view, which may be compressed."""
     with io.new_input(location).open() as file:
-        data = file.read()
-    return gzip.decompress(data) if location.endswith(".gz.metadata.json") else data
+        return uncompressed(location, file.read())
 
 
-__all__ = ["change_of_entry", "metadata_text"]
+def uncompressed(location: str, data: bytes) -> bytes:
+    """Give the text of the metadata file at a location, which may be compressed.
+
+    Raises:
+        ValueError: a part of the compressed file is missing or damaged.
+    """
+    try:
+        return gzip.decompress(data) if location.endswith(".gz.metadata.json") else data
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"not a whole compressed file: {error}") from None
+
+
+__all__ = ["change_of_entry", "metadata_text", "uncompressed"]

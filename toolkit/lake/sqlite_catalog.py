@@ -6,20 +6,22 @@ pyiceberg is used only to read and write rows. The imports of its own `SqlCatalo
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import re
 import sqlite3
-from contextlib import closing
+import zlib
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
 
 from toolkit.lake import folders
-from toolkit.lake.entries import change_of_entry
+from toolkit.lake.entries import change_of_entry, uncompressed
 from toolkit.values.errors import LakeError
 from toolkit.values.failpoints import Point, can_fail
+from toolkit.values.names import in_one_line
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 #: How long to wait for a process that writes to the catalog's file.
 BUSY_SECONDS = 30.0
+#: Files that this process has waited for in vain. It does not wait for one again until it has read it.
+_IN_VAIN: set[Path] = set()
 _SWAP = """
 UPDATE iceberg_tables SET metadata_location = :new, previous_metadata_location = :old
 WHERE catalog_name = :catalog AND table_namespace = :namespace AND table_name = :name AND metadata_location = :old
@@ -81,7 +85,7 @@ class SqliteCatalog:
         if not self._file.is_file():
             return None, None
         try:
-            with closing(self._open()) as connection:
+            with self._opened() as connection:
                 if not _columns(connection):
                     return None, None
                 row = connection.execute(
@@ -112,10 +116,7 @@ class SqliteCatalog:
             except (OSError, ValueError) as error:
                 # Between the two reads the table may have been dropped. Many commits may also have removed the file.
                 if attempt == 2 or self.location(name) == location:
-                    raise LakeError(
-                        f"table {name}: metadata file {urlparse(location).path} cannot be read: {error};"
-                        " run `cdc doctor`"
-                    ) from None
+                    raise _damaged(name, location, error) from None
         return None
 
     def tables(self, namespace: str, kind: str) -> tuple[str, ...]:
@@ -127,7 +128,7 @@ class SqliteCatalog:
         if not self._file.is_file():
             return ()
         try:
-            with closing(self._open()) as connection:
+            with self._opened() as connection:
                 if "iceberg_type" not in _columns(connection):
                     return ()
                 rows = connection.execute(
@@ -147,8 +148,21 @@ class SqliteCatalog:
         what = "name the file before it" if usable else "forget it"
         return f'let the catalog {what} by sqlite3 {self._file} "{change}"', usable
 
-    def _open(self) -> sqlite3.Connection:
-        return sqlite3.connect(f"{self._file.as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
+    @contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        """Open the file to read it. A command reads it several times, and waits for a lock on it only once.
+
+        It is opened for writing, too: the first one who can write rolls back what a killed process has left half done.
+        """
+        seconds = 0.0 if self._file in _IN_VAIN else BUSY_SECONDS
+        try:
+            with closing(sqlite3.connect(f"{self._file.as_uri()}?mode=rw", uri=True, timeout=seconds)) as connection:
+                yield connection
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
+                _IN_VAIN.add(self._file)
+            raise
+        _IN_VAIN.discard(self._file)
 
     def _key(self, name: str) -> tuple[str, str, str]:
         namespace, _, table = name.rpartition(".")
@@ -161,8 +175,9 @@ class SqliteCatalog:
 
         Raises:
             NoSuchTableError: there is no such catalog or table.
+            LakeError: the catalog names a metadata file that is missing or damaged.
         """
-        from pyiceberg.exceptions import NoSuchTableError
+        from pyiceberg.exceptions import NoSuchTableError, ValidationError
         from pyiceberg.io import load_file_io
         from pyiceberg.serializers import FromInputFile
         from pyiceberg.table import Table
@@ -172,7 +187,10 @@ class SqliteCatalog:
         if location is None:
             raise NoSuchTableError(f"no table {name} in {self._file}")
         io = load_file_io({}, location)
-        metadata = FromInputFile.table_metadata(io.new_input(location))
+        try:
+            metadata = FromInputFile.table_metadata(io.new_input(location))
+        except (OSError, EOFError, ValueError, zlib.error, ValidationError) as error:
+            raise _damaged(name, location, error) from None
         # pyiceberg declares this protocol as an abstract class with twenty methods.
         return Table(self._key(name)[1:], metadata, location, io, self)  # type: ignore[arg-type]
 
@@ -244,6 +262,11 @@ def _columns(connection: sqlite3.Connection) -> set[str]:
     return {row[0] for row in connection.execute("SELECT name FROM pragma_table_info('iceberg_tables')").fetchall()}
 
 
+def _damaged(name: str, location: str, error: Exception) -> LakeError:
+    text = in_one_line(str(error))[:300]
+    return LakeError(f"table {name}: metadata file {urlparse(location).path} cannot be read: {text}; run `cdc doctor`")
+
+
 def _readable(location: str) -> bool:
     try:
         return bool(_parsed(location))
@@ -253,8 +276,7 @@ def _readable(location: str) -> bool:
 
 def _parsed(location: str) -> dict[str, Any]:
     path = urlparse(location).path if location.startswith("file:") else location
-    data = Path(path).read_bytes()
-    return dict(json.loads(gzip.decompress(data) if path.endswith(".gz.metadata.json") else data))
+    return dict(json.loads(uncompressed(path, Path(path).read_bytes())))
 
 
 def _version(location: str) -> int:
