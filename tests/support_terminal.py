@@ -7,20 +7,29 @@ import pty
 import re
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import IO
 
 
 def on_a_terminal(
-    command: Sequence[str], *, interrupt_at: str | None = None, folder: Path | None = None
+    command: Sequence[str],
+    *,
+    interrupt_at: str | None = None,
+    when: tuple[str, Callable[[], object]] | None = None,
+    folder: Path | None = None,
+    output: IO[bytes] | None = None,
 ) -> tuple[int, str]:
-    """Run a command; Ctrl-C comes when `interrupt_at` is shown. Give the exit code and all that was written."""
+    """Run a command; Ctrl-C comes when `interrupt_at` is shown. Give the exit code and all that was written.
+
+    `when`: a pattern, and what to do as soon as it is shown. `output`: where standard output goes instead.
+    """
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         command,
         cwd=folder,
         stdin=theirs,
-        stdout=theirs,
+        stdout=theirs if output is None else output,
         stderr=theirs,
         env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
         start_new_session=True,
@@ -36,6 +45,9 @@ def on_a_terminal(
         if interrupt_at is not None and interrupt_at.encode() in shown:
             os.killpg(process.pid, signal.SIGINT)
             interrupt_at = None
+        if when is not None and re.search(when[0], shown.decode(errors="replace")):
+            when[1]()
+            when = None
     os.close(ours)
     return process.wait(60), shown.decode()
 

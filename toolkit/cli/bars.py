@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import time
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TextIO
 
 from toolkit.values.names import visible
@@ -67,7 +68,7 @@ class Bars:
         with self._lock:
             if self._live is None:
                 self._live = self._started()
-            self._tasks[stage] = self._live.add_task(visible(stage.what), total=stage.total, figures="")
+            self._tasks[stage] = self._live.add_task(visible(stage.what), total=stage.total, figures="", stage=stage)
 
     def update(self, stage: Stage) -> None:
         """Show new figures of a stage; one that has ended is not shown again."""
@@ -120,7 +121,15 @@ class Bars:
 
     def _started(self) -> Progress:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
+        from rich.text import Text
+
+        class Left(ProgressColumn):
+            """The time left. The column of rich forgets the rate of a stage whose steps are half a minute apart."""
+
+            def render(self, task: Task) -> Text:
+                left = task.fields["stage"].facts(time.monotonic())["seconds_left"]
+                return Text("" if left is None else f"{timedelta(seconds=left)} left", style="progress.remaining")
 
         console = Console(file=sys.stderr, force_terminal=True)
         live = Progress(
@@ -128,7 +137,7 @@ class Bars:
             BarColumn(20),
             TextColumn("{task.fields[figures]}", markup=False),
             TimeElapsedColumn(),
-            TimeRemainingColumn(),
+            Left(),
             console=console,
             transient=True,
             redirect_stdout=False,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import sys
+from collections.abc import Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -13,6 +15,9 @@ from toolkit.cli.output import plain, say
 
 if TYPE_CHECKING:
     from toolkit.values.lsn import Lsn
+
+_T = TypeVar("_T")
+_SHOWN_ROWS = 1000  # progress is shown after so many
 
 
 @main.group()
@@ -148,9 +153,22 @@ def rows(ctx: Context, table: str, as_of: Lsn | datetime | None, key: tuple[str,
         raise click.BadParameter(f"{bad!r}: expected COLUMN=VALUE", param_hint="--key")
     pairs = dict(k.split("=", 1) for k in key) or None
     found = ctx.toolkit.rows(table, as_of, pairs, limit=limit + 1 if limit else None)
+    if not sys.stdout.isatty():
+        found = _counted(f"reading {table}", found)
     ctx.output.table(itertools.islice(found, limit or None), None)
     if next(found, None) is not None:
         say(f"cdc: only the first {limit} rows are shown; --limit 0 shows all", err=True)
+
+
+def _counted(what: str, found: Iterator[_T]) -> Iterator[_T]:
+    """Show how many rows were read, for whoever cannot see them pass."""
+    from toolkit.values import progress
+
+    with progress.stage(what, "rows") as stage:
+        for number, row in enumerate(found, 1):
+            yield row
+            if number % _SHOWN_ROWS == 0:
+                stage.add(_SHOWN_ROWS)
 
 
 @main.command()

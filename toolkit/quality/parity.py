@@ -187,7 +187,7 @@ def _read(source: Source, other: Connection, table: _Taken) -> _Taken:
     try:
         with (
             source_rows.lines(source.conn, other, plan, config=source.config) as blocks,
-            progress.stage(plan.table.identifier, "rows") as stage,
+            progress.stage(plan.table.identifier, "rows", row_lines.estimated_rows(other, plan.table.relid)) as stage,
         ):
             for lines in blocks:
                 sums.add(lines)

@@ -53,6 +53,7 @@ def against(config: Config, conninfo: str, tables: Sequence[str] = ()) -> CheckR
         ]
         notes = catalog.inherited(ours)
         found.append(bare_server.position(watched))
+    results = [replace(r, full_lsn=seen[-1].lsn) if r.full_at is not None else r for r in results]
     doubt = _doubt(seen, found)
     if doubt is not None:
         reason, remedy = doubt
@@ -143,7 +144,7 @@ def _compared(
                 directory=directory,
             )
     except (CdcError, connection.DriverError) as error:
-        return replace(result, reason=connection.one_line(error), remedy="cdc check")
+        return replace(result, reason=connection.one_line(error), remedy="check again")
     alike = sum(f.rows for bucket, f in source.items() if bucket not in buckets)
     return replace(
         result,
@@ -161,9 +162,10 @@ def _figures(config: Config, conn: Connection, plan: Comparison) -> Any:
     from toolkit.source import row_lines
 
     sums = Sums(plan.buckets)
+    about = row_lines.estimated_rows(conn, plan.table.relid)
     with (
         row_lines.lines(conn, plan, others=row_lines.others(config)) as blocks,
-        progress.stage(plan.table.identifier, "rows") as stage,
+        progress.stage(plan.table.identifier, "rows", about) as stage,
     ):
         for lines in blocks:
             sums.add(lines)

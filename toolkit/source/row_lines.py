@@ -89,6 +89,12 @@ def fingerprints(conn: Session, config: Config, relids: Sequence[int]) -> dict[i
     return dict(conn.execute(load("parity/fingerprints"), parameters).fetchall())
 
 
+def estimated_rows(conn: Session, relid: int) -> int | None:
+    """Give the server's estimate of a table's rows; None before its first ANALYZE. Waits for no lock."""
+    row = conn.execute(load("parity/estimated_rows"), {"relid": relid}).fetchone()
+    return row[0] if row is not None else None
+
+
 @contextmanager
 def _table(conn: Session, plan: Comparison) -> Iterator[None]:
     """Read one table under a lock that ends with the block.
