@@ -130,9 +130,10 @@ class Toolkit:
     def _check(self, tables: Sequence[str], *, full: bool = False) -> CheckReport:
         from toolkit.build import dbt_run
         from toolkit.capture import slot_drain
-        from toolkit.quality import expectations, parity
+        from toolkit.quality import parity
+        from toolkit.values.libraries import Library, preload
 
-        expectations.preload()
+        preload(Library.DBT, Library.GREAT_EXPECTATIONS)
         own_failed: list[str] = []
 
         def build(config: Config, *, select: Sequence[str] | None = None) -> BuildResult:
@@ -151,8 +152,10 @@ class Toolkit:
         from toolkit.build import dbt_run
         from toolkit.capture import copy, slot_drain
         from toolkit.capture.runner import only_runner
+        from toolkit.values.libraries import Library, preload
 
         with only_runner(self.config):
+            preload(Library.DBT, Library.GREAT_EXPECTATIONS)
             drained = _timed("drain", lambda: slot_drain.drain(self.config), finished)
             healed = _timed("heal", lambda: copy.repair_stale(self.config), finished) if heal else None
             built = _timed("build", lambda: dbt_run.build(self.config), finished)

@@ -20,6 +20,7 @@ from toolkit.rawlog.states import State, TableState, states_at
 from toolkit.values import progress
 from toolkit.values.errors import BuildFailed, UnknownTable
 from toolkit.values.failpoints import Point, can_fail
+from toolkit.values.libraries import Library, load, preload
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import lake_table
 from toolkit.values.process_env import environment
@@ -88,6 +89,7 @@ def build(
     from toolkit.lake.ledger import Ledger
     from toolkit.lake.session import own_session, session
 
+    preload(Library.DBT)  # while Spark starts
     ledger = Ledger(config)
     last, snapshot = ledger.last(), ledger.snapshot_id()
     if last is None or snapshot is None:
@@ -210,8 +212,6 @@ def _invoke(
 
 def _dbt(config: Config, arguments: list[str]) -> tuple[BaseException | None, list[Any]]:
     """Run dbt in this process. Return the error that stopped it, if any, and the results of the nodes."""
-    from dbt.cli.main import dbtRunner
-
     from toolkit.build import models as models_sync
 
     secrets = {variable: value for _, variable, value in models_sync.secret_variables(config)}
@@ -228,7 +228,7 @@ def _dbt(config: Config, arguments: list[str]) -> tuple[BaseException | None, li
             elif event.info.name == "NodeFinished":
                 stage.add()
 
-        outcome = dbtRunner(callbacks=[note]).invoke(arguments)
+        outcome = load(Library.DBT).dbtRunner(callbacks=[note]).invoke(arguments)
     return outcome.exception, list(getattr(outcome.result, "results", None) or [])
 
 

@@ -24,6 +24,7 @@ from toolkit.demo import workload
 from toolkit.values import progress
 from toolkit.values.config import Config, load
 from toolkit.values.errors import CdcError, ConfigError, NotProven
+from toolkit.values.libraries import Library, preload
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import lake_columns, lake_table, quote_spark
 from toolkit.values.outcome import CheckStatus
@@ -131,6 +132,7 @@ class _Demo:
                 self._create(server)
             self.config = _configure(self.folder, server)
             self._init()
+            preload(Library.DBT, Library.GREAT_EXPECTATIONS)  # while the load runs
             truth = self._load(server)
             self._build_and_check()
             self._fault_and_repair()

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
-import os
 import shutil
-import threading
 import warnings
 import xml.etree.ElementTree as ET
 from dataclasses import replace
@@ -19,6 +16,7 @@ from toolkit.quality.published_state import Standing, after, columns, standing
 from toolkit.quality.report import CheckReport, as_text
 from toolkit.values.config import CheckConfig
 from toolkit.values.errors import CdcError, ConfigError
+from toolkit.values.libraries import Library, load
 from toolkit.values.names import in_one_line
 from toolkit.values.outcome import CheckStatus, RowClass
 
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
     from toolkit.values.config import Config
 
 SUITE, ORPHANS = "parity", "orphans"
-_importing = threading.Lock()
 _COUNTS = ("rows", "identical", "modified", "added", "removed")
 
 
@@ -78,27 +75,6 @@ def validate(config: Config, report: CheckReport) -> None:
         raise CdcError(f"validating the parity result: {found}; nothing is published")
 
 
-def preload() -> None:
-    """Import Great Expectations in the background: it takes seconds, most of them waiting for the disk."""
-
-    def load() -> None:
-        with contextlib.suppress(ImportError):  # the error is raised where the library is needed
-            _library()
-
-    threading.Thread(target=load, name="preload", daemon=True).start()
-
-
-def _library() -> Any:
-    """Import the library once, without its messages."""
-    # The library reads this when it is imported. A scheduled run never wants telemetry or progress bars.
-    os.environ["GX_ANALYTICS_ENABLED"] = "false"
-    with _importing, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # deprecations within the library, which we cannot fix
-        import great_expectations as gx
-
-        return gx
-
-
 def run(report: CheckReport, docs: Path, standing: Standing | None = None, limits: CheckConfig | None = None) -> bool:
     """Run all suites, write their Data Docs to `docs`, and say whether the suites of parity and orphans succeed.
 
@@ -106,7 +82,7 @@ def run(report: CheckReport, docs: Path, standing: Standing | None = None, limit
 
     Importing Great Expectations takes seconds, so only a check does it.
     """
-    _library()
+    load(Library.GREAT_EXPECTATIONS)
     shutil.rmtree(docs, ignore_errors=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecations within the library, which we cannot fix
