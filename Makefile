@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEMO_STAMP := $(VENV)/.installed-for-demo
 PYTEST_ARGS ?=
 # Whole files go to one worker, so that what a file sets up is set up once.
 PYTEST_WORKERS ?= 2
@@ -23,13 +24,24 @@ help: ## List the targets
 .PHONY: env
 env: $(STAMP) ## Make .venv from requirements.lock
 
+# What installing needs: a Python that is new enough, its venv, and uv.
+define venv
+@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON): not found; install Python 3.11 or newer, or name one: make PYTHON=..." >&2; exit 1; }
+@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("$(PYTHON) is Python %d.%d; 3.11 or newer is needed: make PYTHON=python3.11 ..." % sys.version_info[:2])'
+@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+endef
+
 $(STAMP): requirements.lock pyproject.toml
-	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON): not found; install Python 3.11 or newer, or name one: make PYTHON=..." >&2; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("$(PYTHON) is Python %d.%d; 3.11 or newer is needed: make PYTHON=python3.11 ..." % sys.version_info[:2])'
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(venv)
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -r requirements.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
+	@touch $(DEMO_STAMP) $@
+
+# The demo needs fewer packages than the tests.
+$(DEMO_STAMP): requirements.lock pyproject.toml
+	$(venv)
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint requirements.lock -e .[demo]
 	@touch $@
 
 .PHONY: lock
@@ -56,7 +68,7 @@ browser: ## Install Debian's chromium for the tests that look at pages (root onl
 ##@ Use
 
 .PHONY: demo
-demo: $(STAMP) ## The whole story on an embedded PostgreSQL (DEMO_ARGS="--postgres 18")
+demo: $(DEMO_STAMP) ## The whole story on an embedded PostgreSQL (DEMO_ARGS="--postgres 18")
 	@$(BIN)/cdc demo $(DEMO_ARGS)
 
 ##@ Develop

@@ -133,7 +133,7 @@ class Toolkit:
         from toolkit.quality import parity
         from toolkit.values.libraries import Library, preload
 
-        preload(Library.DBT, Library.GREAT_EXPECTATIONS)
+        preload(Library.GREAT_EXPECTATIONS)
         own_failed: list[str] = []
 
         def build(config: Config, *, select: Sequence[str] | None = None) -> BuildResult:
@@ -155,7 +155,7 @@ class Toolkit:
         from toolkit.values.libraries import Library, preload
 
         with only_runner(self.config):
-            preload(Library.DBT, Library.GREAT_EXPECTATIONS)
+            preload(Library.GREAT_EXPECTATIONS)
             drained = _timed("drain", lambda: slot_drain.drain(self.config), finished)
             healed = _timed("heal", lambda: copy.repair_stale(self.config), finished) if heal else None
             built = _timed("build", lambda: dbt_run.build(self.config), finished)

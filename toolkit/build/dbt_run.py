@@ -84,7 +84,7 @@ def build(
         UnknownTable: nothing matches `select`.
     """
     from toolkit.build import models as models_sync
-    from toolkit.build import retired, schema_changes
+    from toolkit.build import project, retired, schema_changes
     from toolkit.lake import plans, table_states, tables
     from toolkit.lake.ledger import Ledger
     from toolkit.lake.session import own_session, session
@@ -115,15 +115,21 @@ def build(
         _evolve(config, ledger, relations)
     show = partial(plans.show, spark, ledger, as_of, relations)
     found = show()
-    # dbt needs a second for the model of a quiet table, and finds nothing to do.
+    # dbt needs a second for the model of a quiet table, and many to start, and finds nothing to do.
     unchanged = [name for name, model in found.items() if whole and model.quiet]
     quiet = [ModelResult(name, BuildAction.SKIP, "nothing new", 0.0) for name in unchanged]
     arguments += ["--exclude", *(model.name.replace(".", "__", 1) for model in quiet)] if quiet else []
-    try:
-        results, own_failed = _invoke(config, arguments, show, as_of=as_of)
-    finally:
-        if as_of is not None:
-            models_sync.sync(config)  # a plain `dbt run` must not find the models of that LSN
+    idle = whole and len(unchanged) == len(found)
+    if idle and not project.own_files(config.project_dir) and project.has_shared_views(config):
+        results, own_failed = [], ()
+    else:
+        try:
+            results, own_failed = _invoke(config, arguments, show, as_of=as_of)
+        finally:
+            if as_of is not None:
+                models_sync.sync(config)  # a plain `dbt run` must not find the models of that LSN
+        if whole:
+            project.record_shared_views(config)
     models = tuple(_model(result) for result in results if result.node.resource_type == "model")
     if as_of is None:
         replaced = [model.name.partition(".")[2] for model in models if model.action == BuildAction.REBUILD]

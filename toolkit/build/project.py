@@ -98,6 +98,34 @@ def copy_shared(folder: Path, target: Path) -> None:
     _write(target / _SETTINGS, (_TEMPLATE / _SETTINGS).read_bytes())
 
 
+def has_shared_views(config: Config) -> bool:
+    """Say whether the lake has the views of the shared models, made from the files of this version."""
+    from toolkit.lake import reads
+
+    views = (
+        path.with_suffix("").parts[1:] for path in _shipped() if path.suffix == ".sql" and path.parts[0] == "models"
+    )
+    try:
+        made = _views_record(config).read_text(encoding="ascii")
+    except FileNotFoundError:
+        return False
+    return made == _version() and all(name in reads.tables(config, schema, "VIEW") for schema, name in views)
+
+
+def record_shared_views(config: Config) -> None:
+    """Record that a run of dbt has made the views of the shared models from the files of this version."""
+    _write(_views_record(config), _version().encode())
+
+
+def _views_record(config: Config) -> Path:
+    return config.work_dir / "dbt" / "shared-views"
+
+
+def _version() -> str:
+    files = {path.as_posix(): _digest(text) for path, text in _shipped().items()}
+    return _digest(json.dumps(files, sort_keys=True).encode())
+
+
 @cache
 def _shipped() -> dict[Path, bytes]:
     """Give the toolkit's own files by their paths, without files that a run has left in a checkout."""
@@ -182,4 +210,4 @@ def _settings(folder: Path) -> dict[str, Any]:
     return {name: found.get(name) for name in ("name", "profile", "on-run-start", "on-run-end", "models", "flags")}
 
 
-__all__ = ["copy_shared", "ensure", "of_user", "own_files", "owned"]
+__all__ = ["copy_shared", "ensure", "has_shared_views", "of_user", "own_files", "owned", "record_shared_views"]

@@ -1,0 +1,57 @@
+"""A build starts dbt only if dbt has something to do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from tests.dbt.harness import Lake, rebuilt
+from tests.dbt.scenario import Source, Table, column
+
+pytestmark = [pytest.mark.dbt, pytest.mark.spark]
+
+
+def test_a_build_with_nothing_new_does_not_start_dbt(built: Lake) -> None:
+    """With no new event, dbt runs only if a view is gone, the toolkit is another, or the project has an own file."""
+    source, table = Source(), Table(16384, "one", [column(1, "id", "bigint", not_null=True)], [1])
+    table.rows = [{1: "1"}]
+    source.baseline(table, first=True)
+    built.append(source)
+    project = built.config.project_dir
+
+    def starts_dbt() -> bool:
+        before = _run_of_dbt(built)
+        result = built.build()
+        assert {m.name for m in result.models if m.action == "skip"} == quiet and not rebuilt(result)
+        return _run_of_dbt(built) != before
+
+    quiet = {"current.public__one", "history.public__one"}
+    assert set(rebuilt(built.build())) == quiet
+    assert not starts_dbt()
+
+    def drop_view() -> None:
+        built.spark.sql("drop view staging.changes")
+
+    def forget_version() -> None:
+        (built.config.work_dir / "dbt" / "shared-views").write_text("of another version")
+
+    def add_own_model() -> None:
+        (project / "models" / "own.sql").write_text("select 1 as n")
+
+    changes: list[Callable[[], None]] = [drop_view, forget_version, add_own_model]
+    for change in changes:
+        change()
+        assert starts_dbt(), change.__name__
+    assert built.spark.sql("show views in staging").filter("viewName = 'changes'").count() == 1
+    assert starts_dbt(), "the user's model runs with each build"
+    (project / "models" / "own.sql").unlink()
+    assert not starts_dbt()
+
+
+def _run_of_dbt(lake: Lake) -> str:
+    """Name the last run of dbt in the lake's project."""
+    results = lake.config.project_dir / "target" / "run_results.json"
+    found: str = json.loads(results.read_text())["metadata"]["invocation_id"] if results.is_file() else "none"
+    return found
