@@ -17,11 +17,12 @@ from tests.dbt.scenario import Source, Table, column
 pytestmark = [pytest.mark.dbt, pytest.mark.spark]
 
 
-def _dbt(lake: Lake, *command: str) -> Any:
+def _dbt(lake: Lake, *command: str, log: str = "none") -> Any:
     from dbt.cli.main import dbtRunner
 
     project = str(lake.config.project_dir)
-    where = ["--project-dir", project, "--profiles-dir", project, "--log-level-file", "none"]
+    where = ["--project-dir", project, "--profiles-dir", project, "--log-level-file", log]
+    where += ["--log-path", str(lake.config.work_dir / "log")]
     with contextlib.redirect_stdout(io.StringIO()):
         outcome = dbtRunner().invoke([*command, *where, "--quiet"])
     assert outcome.exception is None, outcome.exception
@@ -95,3 +96,33 @@ def test_the_age_of_the_log_is_the_age_of_its_last_batch(built: Lake) -> None:
         f" values (99, 1, 99, 0, 99, 'batch', '{now}')"
     )
     assert _age(built) == "pass"
+
+
+def test_dbt_does_not_ask_spark_for_each_table(built: Lake) -> None:
+    """A run learns what a schema has from two statements, for any number of tables, and tells views from tables."""
+    source = Source()
+    table = Table(16384, "one", [column(1, "id", "bigint", not_null=True)], [1])
+    table.rows = [{1: "1"}]
+    source.baseline(table, first=True)
+    built.append(source)
+    built.build()
+
+    macro = built.config.project_dir / "macros" / "told.sql"
+    macro.write_text("""{% macro told() %}
+      {% for schema, name in [('current', 'public__one'), ('staging', 'changes'), ('staging', 'missing')] %}
+        {% set found = adapter.get_relation(database=none, schema=schema, identifier=name) %}
+        {{ print(name ~ ' ' ~ (found.type ~ ' ' ~ found.is_iceberg if found else 'none')) }}
+      {% endfor %}
+    {% endmacro %}""")
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told):
+        from dbt.cli.main import dbtRunner
+
+        project = str(built.config.project_dir)
+        where = ["--project-dir", project, "--profiles-dir", project, "--log-level-file", "none"]
+        dbtRunner().invoke(["run-operation", "told", "--quiet", *where])
+    assert told.getvalue().split("\n")[:3] == ["public__one table True", "changes view False", "missing none"]
+
+    _dbt(built, "run", log="debug")
+    statements = (built.config.work_dir / "log" / "dbt.log").read_text()
+    assert "show tables in current" in statements and "describe extended" not in statements

@@ -120,9 +120,9 @@ def build(
     quiet = [ModelResult(name, BuildAction.SKIP, "nothing new", 0.0) for name in unchanged]
     arguments += ["--exclude", *(model.name.replace(".", "__", 1) for model in quiet)] if quiet else []
     idle = whole and len(unchanged) == len(found)
-    if idle and not project.own_files(config.project_dir) and project.has_shared_views(config):
-        results, own_failed = [], ()
-    else:
+    results: list[Any] = []
+    own_failed: tuple[str, ...] = ()
+    if not idle or project.own_files(config.project_dir) or not project.has_shared_views(config):
         try:
             results, own_failed = _invoke(config, arguments, show, as_of=as_of)
         finally:

@@ -333,7 +333,9 @@ def _configure(folder: Path, server: EmbeddedServer) -> Config:
         "# Made by `cdc demo`. Its PostgreSQL is gone; the lake stays, and every command that only reads it works.\n"
         f'[source]\nconninfo = {conninfo}\ntables = ["public.*"]\nnew_tables = "publish"\n\n'
         '[lake]\nwarehouse = "lake/warehouse"\nuri = "jdbc:sqlite:lake/catalog.db"\n\n'
-        '[dbt]\nproject_dir = "dbt_project"\n',
+        '[dbt]\nproject_dir = "dbt_project"\n\n'
+        "# For tables this small the JVM's second compiler costs more than it saves. Leave it on for a real lake.\n"
+        '[spark]\n"spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1"\n',
         encoding="utf-8",
     )
     return load(str(file))
