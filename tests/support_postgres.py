@@ -240,6 +240,13 @@ def ddl_messages(conn: psycopg.Connection[Any], config: Config, key: bytes) -> l
     return found
 
 
+def hmac_key(conn: psycopg.Connection[Any]) -> bytes:
+    """The signing key, which only its owner and superusers read."""
+    row = conn.execute("select value from cdc.signing_key where name = 'hmac_key'").fetchone()
+    assert row is not None
+    return bytes(row[0])
+
+
 def verifies(content: bytes, key: bytes) -> bool:
     """Whether the first 64 characters sign the rest."""
     return hmac.compare_digest(hmac.new(key, content[64:], hashlib.sha256).hexdigest().encode(), content[:64])

@@ -65,9 +65,67 @@ create table if not exists cdc.tick (
   snapshot pg_snapshot not null
 );
 
+create or replace view cdc.ticks as
+select t.lsn, t.snapshot
+from cdc.tick as t
+offset 0; -- so that it cannot be written to
+revoke all on cdc.ticks from public;
+
+-- Record a tick at the current position, and return that position.
+create or replace function cdc.record_tick(shown pg_snapshot)
+returns pg_lsn
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+set row_security = off
+as $function$
+declare
+  made pg_lsn;
+begin
+  insert into cdc.tick (lsn, snapshot) values (pg_current_wal_insert_lsn(), shown) returning lsn into made;
+  return made;
+end
+$function$;
+
+-- Delete the ticks below one that is in the lake.
+create or replace function cdc.forget_ticks(below pg_lsn)
+returns void
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+set row_security = off
+as $function$
+begin
+  delete from cdc.tick as t where t.lsn < below;
+end
+$function$;
+revoke all on function cdc.record_tick(pg_snapshot) from public;
+revoke all on function cdc.forget_ticks(pg_lsn) from public;
+
 revoke all on cdc.change_log, cdc.change_log_0, cdc.change_log_1, cdc.change_log_2 from public;
 revoke all on cdc.change_log_none from public;
 revoke all on cdc.change_log_current, cdc.tick from public;
+
+-- What a drain reads. Row security hides the log itself from members of pg_read_all_data, and this view is an error for
+-- them: whoever reads it must be allowed to run the function.
+create or replace function cdc.reads_log()
+returns boolean
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $function$
+begin
+  return true;
+end
+$function$;
+
+create or replace view cdc.logged_changes as
+select l.part, l.xid, l.lsn, l.relid, l.op, l.old, l.new
+from cdc.change_log as l
+where cdc.reads_log()
+offset 0; -- so that it cannot be written to
+revoke all on function cdc.reads_log() from public;
+revoke all on cdc.logged_changes from public;
 
 -- Images are made with format('%s', row), which calls the output functions of the types. A cast to text could be one
 -- that the owner of the table has created. It would run code of that owner with the rights of the role that ran `cdc
@@ -663,12 +721,14 @@ $function$;
 -- whose tick is committed in the lake. Then switch to an empty part; the next call empties the part that is left now.
 -- The part that sessions write to is therefore never locked, however long it takes to read one. A part with rows of a
 -- transaction that is still open is left alone: the lock is requested without waiting. A session whose snapshot is
--- older than the last rotation may still write to that part, and waits for a moment. All three parts exist and are
+-- older than the last rotation may still write to that part, and waits for a moment. The role that drains may run it. All three parts exist and are
 -- attached: the caller has checked cdc.log_is_read. Returns the parts that were emptied.
 create or replace function cdc.purge_log(drained pg_snapshot)
 returns smallint[]
 language plpgsql
+security definer
 set search_path = pg_catalog, pg_temp
+set row_security = off
 as $function$
 declare
   written smallint := cdc.log_part();

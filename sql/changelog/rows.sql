@@ -9,7 +9,7 @@ select
   case when t.large then 'F' else l.op end as op,
   case when not t.large then l.old end as old,
   case when t.large then '54000 images of more than 500 MB of text cannot be read from the change log' else l.new end as new
-from cdc.change_log as l
+from cdc.logged_changes as l
 cross join lateral (
   select
     coalesce(pg_catalog.octet_length(l.old), 0) + coalesce(pg_catalog.octet_length(l.new), 0) > 500000000

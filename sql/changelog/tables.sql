@@ -2,7 +2,7 @@
 select
   c.oid::int8 as relid,
   pg_catalog.pg_get_userbyid(c.relowner) as owner,
-  pg_catalog.pg_has_role(current_user, c.relowner, 'usage') as owned,
+  pg_catalog.pg_has_role(i.oid, c.relowner, 'usage') as owned,
   c.relkind = 'p' or exists (select from pg_catalog.pg_inherits as i where c.oid in (i.inhparent, i.inhrelid)) as family,
   (
     select m.amname
@@ -30,4 +30,9 @@ select
     '{}'
   ) as unstable_keys
 from pg_catalog.pg_class as c
+cross join ( -- the role that installs the triggers
+  select coalesce((select n.nspowner from pg_catalog.pg_namespace as n where n.nspname = 'cdc'), r.oid) as oid
+  from pg_catalog.pg_roles as r
+  where r.rolname = current_user
+) as i
 where c.relkind in ('r', 'p') and c.oid >= 16384

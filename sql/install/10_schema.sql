@@ -27,7 +27,29 @@ create table if not exists cdc.settings (
 );
 revoke all on cdc.settings from public;
 comment on table cdc.settings is
-  'cdc-toolkit: signing key (hmac_*), captured publications, tags of ignored commands, what is kept of SQL';
+  'cdc-toolkit: captured publications, tags of ignored commands, what is kept of SQL';
+
+-- Only functions that belong to the owner of this table read it. Earlier versions kept the key in the settings.
+create table if not exists cdc.signing_key (
+  name text primary key,
+  value bytea not null
+);
+revoke all on cdc.signing_key from public;
+comment on table cdc.signing_key is 'cdc-toolkit: the key that signs DDL messages and beacons, and the two padded keys';
+insert into cdc.signing_key (name, value)
+select s.name, s.value
+from cdc.settings as s
+where s.name in ('hmac_key', 'hmac_inner', 'hmac_outer')
+on conflict (name) do nothing;
+delete from cdc.settings where name in ('hmac_key', 'hmac_inner', 'hmac_outer');
+
+-- What a drain reads of the settings. Row security hides the table from members of pg_read_all_data and pg_write_all_data. With
+-- OFFSET the view cannot be written to.
+create or replace view cdc.known_settings as
+select s.name, s.value
+from cdc.settings as s
+offset 0;
+revoke all on cdc.known_settings from public;
 
 -- If the capture functions on the source are not those that `cdc init` installed, record a loss before they are
 -- repaired here. It stays unknown which events they did not record.
@@ -47,8 +69,8 @@ $install$;
 -- key was lost and a padded key was not, the key is restored from that: what it has signed stays valid.
 do $install$
 declare
-  secret bytea := (select s.value from cdc.settings as s where s.name = 'hmac_key');
-  padded bytea := (select s.value from cdc.settings as s where s.name = 'hmac_inner');
+  secret bytea := (select s.value from cdc.signing_key as s where s.name = 'hmac_key');
+  padded bytea := (select s.value from cdc.signing_key as s where s.name = 'hmac_inner');
   inner_pad bytea := decode(repeat('36', 64), 'hex');
   outer_pad bytea := decode(repeat('5c', 64), 'hex');
 begin
@@ -63,9 +85,9 @@ begin
     inner_pad := set_byte(inner_pad, i, get_byte(inner_pad, i) # get_byte(secret, i));
     outer_pad := set_byte(outer_pad, i, get_byte(outer_pad, i) # get_byte(secret, i));
   end loop;
-  insert into cdc.settings (name, value)
+  insert into cdc.signing_key (name, value)
   values ('hmac_key', secret), ('hmac_inner', inner_pad), ('hmac_outer', outer_pad)
-  on conflict (name) do update set value = excluded.value where settings.value is distinct from excluded.value;
+  on conflict (name) do update set value = excluded.value where signing_key.value is distinct from excluded.value;
 end
 $install$;
 
@@ -76,7 +98,8 @@ values
   ('sql', convert_to(:'sql', 'UTF8'))
 on conflict (name) do update set value = excluded.value where settings.value is distinct from excluded.value;
 
--- The publications that the slot is read with.
+-- The publications that the slot is read with. Without OFFSET, members of pg_write_all_data could write to pg_publication
+-- through the view, with the rights of its owner.
 create or replace view cdc.publications as
 select
   p.oid,
@@ -98,7 +121,8 @@ where p.pubname in (
   select jsonb_array_elements_text(convert_from(s.value, 'UTF8')::jsonb)
   from cdc.settings as s
   where s.name = 'publications'
-);
+)
+offset 0;
 revoke all on cdc.publications from public;
 
 -- The change log (sql/changelog): the table and its parts, attached or not.
@@ -141,7 +165,7 @@ begin
       not exists (select from cdc.log_lacking)
       and not exists (select from cdc.log_parts as l where l.relpersistence <> 'p')
       and case
-        when exists (select from cdc.settings as s where s.name = 'ddl_to_log')
+        when exists (select from cdc.known_settings as s where s.name = 'ddl_to_log')
           then not exists (
             select from cdc.log_parts as l
             where not exists (

@@ -13,11 +13,66 @@ as $function$
 begin
   return encode(
     sha256(
-      (select o.value from cdc.settings as o where o.name = 'hmac_outer')
-      || sha256((select i.value from cdc.settings as i where i.name = 'hmac_inner') || content)
+      (select o.value from cdc.signing_key as o where o.name = 'hmac_outer')
+      || sha256((select i.value from cdc.signing_key as i where i.name = 'hmac_inner') || content)
     ),
     'hex'
   );
+end
+$function$;
+
+-- Return whether this source has signed a content; null if there is no key. A role that drains can verify a signature
+-- with this function. It cannot read the key, so it cannot sign. Digests are compared, so the time that the comparison
+-- takes does not depend on how much of a signature is right.
+create or replace function cdc.is_signed(signature bytea, content bytea)
+returns boolean
+language plpgsql
+stable
+strict
+security definer
+set search_path = pg_catalog, pg_temp
+set row_security = off
+as $function$
+begin
+  return sha256(convert_to(cdc.sign(content), 'UTF8')) = sha256(signature);
+end
+$function$;
+
+-- Write a signed beacon and return its nonce. Nothing in the message comes from the caller, so no role can have this
+-- function sign a DDL message.
+create or replace function cdc.beacon()
+returns text
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+set row_security = off
+as $function$
+declare
+  nonce text := encode(uuid_send(gen_random_uuid()), 'hex');
+  content text := jsonb_build_object(
+    'nonce', nonce,
+    'system', (select s.system_identifier::text from pg_control_system() as s),
+    'xid', pg_current_xact_id()::text
+  )::text;
+begin
+  if pg_logical_emit_message(true, 'cdc.beacon', cdc.sign(convert_to(content, 'UTF8')) || content) is null then
+    raise exception 'cdc.signing_key holds no key';
+  end if;
+  return nonce;
+end
+$function$;
+
+-- Write a WAL record that adds no message to the stream and no new row version: the lock of a row. The commit must then
+-- flush.
+create or replace function cdc.write_wal()
+returns void
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+set row_security = off
+as $function$
+begin
+  perform from cdc.signing_key as k limit 1 for update;
 end
 $function$;
 
@@ -115,7 +170,7 @@ begin
   );
   signature := cdc.sign(content);
   if signature is null then
-    raise exception 'cdc.settings holds no signing key';
+    raise exception 'cdc.signing_key holds no key';
   end if;
   perform pg_logical_emit_message(true, 'cdc.ddl', convert_to(signature, 'UTF8') || content);
   -- Decoding places a message at the end of its record, which is the start of the next one. At equal positions, changes
@@ -318,6 +373,43 @@ exception
 end
 $function$;
 
+-- Let the role that drains read new tables that are published, and partitions of a root that it reads.
+create or replace function cdc.let_read(tables oid[], created oid[])
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $function$
+begin
+  perform cdc.unheard(
+    format('grant select on table %s to %I', c.oid::regclass, d.rolname)
+    || case
+      when has_schema_privilege(d.oid, n.oid, 'usage') then ''
+      else format('; grant usage on schema %I to %I', n.nspname, d.rolname)
+    end
+  )
+  from cdc.settings as s
+  join pg_roles as d on d.rolname = convert_from(s.value, 'UTF8')::jsonb ->> 'drainer'
+  join pg_class as c on c.oid = any (tables) and c.relkind in ('r', 'p') and c.relpersistence = 'p'
+  join pg_namespace as n on n.oid = c.relnamespace
+  where s.name = 'roles'
+    and not has_table_privilege(d.oid, c.oid, 'select')
+    and case
+      when c.relispartition then has_table_privilege(d.oid, pg_partition_root(c.oid), 'select')
+      else
+        c.oid = any (created)
+        and exists (
+          select
+          from cdc.publications as p
+          where p.puballtables
+            or exists (select from pg_publication_rel as e where e.prpubid = p.oid and e.prrelid = c.oid)
+            or exists (select from pg_publication_namespace as e where e.pnpubid = p.oid and e.pnnspid = n.oid)
+        )
+    end;
+exception
+  when others then null; -- a check and a copy name the table that they may not read
+end
+$function$;
+
 create or replace function cdc.capture_command()
 returns event_trigger
 language plpgsql
@@ -447,6 +539,9 @@ begin
     end if;
     if exists (select from pg_class as c where c.oid = any (tables) and (c.relispartition or c.relkind = 'p')) then
       unguarded := cdc.guard_new(tables);
+    end if;
+    if created <> '{}' or tg_tag = 'ALTER TABLE' then
+      perform cdc.let_read(tables, created);
     end if;
     perform cdc.emit('ddl_command_end', jsonb_build_object(
       'tag', tg_tag,
@@ -680,11 +775,15 @@ $function$;
 revoke all on function cdc.own_xids() from public;
 revoke all on function cdc.own(jsonb) from public;
 revoke all on function cdc.sign(bytea) from public;
+revoke all on function cdc.is_signed(bytea, bytea) from public;
+revoke all on function cdc.beacon() from public;
+revoke all on function cdc.write_wal() from public;
 revoke all on function cdc.emit(text, jsonb) from public;
 revoke all on function cdc.touched(oid[], oid[]) from public;
 revoke all on function cdc.publishable() from public;
 revoke all on function cdc.published_by(oid[]) from public;
 revoke all on function cdc.publish_new(oid[]) from public;
+revoke all on function cdc.let_read(oid[], oid[]) from public;
 revoke all on function cdc.capture_failed(text, text, jsonb, oid[]) from public;
 revoke all on function cdc.capture_command() from public;
 revoke all on function cdc.capture_drop() from public;

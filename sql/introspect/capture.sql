@@ -24,7 +24,7 @@ select
     'lost', coalesce(
       (
         select pg_catalog.jsonb_agg(s.name order by s.name)
-        from cdc.settings as s
+        from cdc.known_settings as s
         where s.name ~ '^lost '
       ),
       '[]'
@@ -43,8 +43,8 @@ select
   )
   and coalesce(pg_catalog.current_setting('event_triggers', true), 'on') = 'on' as standing,
   not exists (select from pg_catalog.pg_event_trigger as t where t.evtname ~ '^_cdc_0_') as absent,
-  exists (select from cdc.settings as s where s.name = 'paused') as paused,
-  (select s.value from cdc.settings as s where s.name = 'functions') is not distinct from cdc.fingerprint() as intact,
+  exists (select from cdc.known_settings as s where s.name = 'paused') as paused,
+  (select s.value from cdc.known_settings as s where s.name = 'functions') is not distinct from cdc.fingerprint() as intact,
   coalesce(
     (
       select pg_catalog.jsonb_agg(c.setting)

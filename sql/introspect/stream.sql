@@ -7,19 +7,7 @@ select
   p.xid,
   case
     when pg_catalog.get_byte(p.data, 0) <> 77 then p.data
-    when pg_catalog.substr(p.data, c.start, 64) = pg_catalog.convert_to(
-      pg_catalog.encode(
-        pg_catalog.sha256(
-          (select s.value from cdc.settings as s where s.name = 'hmac_outer')
-          || pg_catalog.sha256(
-            (select s.value from cdc.settings as s where s.name = 'hmac_inner')
-            || pg_catalog.substr(p.data, c.start + 64)
-          )
-        ),
-        'hex'
-      ),
-      'UTF8'
-    ) then p.data
+    when cdc.is_signed(pg_catalog.substr(p.data, c.start, 64), pg_catalog.substr(p.data, c.start + 64)) then p.data
     when pg_catalog.substr(p.data, 11) = pg_catalog.decode('6364632e61706172740000000000', 'hex') -- cdc.apart, empty
       then p.data
     else

@@ -46,6 +46,8 @@ def _subcommand(words: list[str]) -> tuple[click.Command, click.Context, list[st
 
 def _parse(words: list[str], folder: Path) -> None:
     """Parse a command line as `cdc`, `make` or `dbt` would."""
+    while re.match("CDC_[A-Z]+__[A-Z_]+=", words[0]):  # for this command alone
+        words = words[1:]
     program = Path(words[0]).name
     if program == "make":
         targets = re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)

@@ -125,7 +125,7 @@ GUARDS = (
     never("a stream ends with a COMMIT", "toolkit/decode/stream.py", "len(begins) != len(commits)", _DECODE),
     never("changes stand in transactions", "toolkit/decode/stream.py", "stray.any()", _DECODE),
     never("a COMMIT at the time of its BEGIN", "toolkit/decode/stream.py", "unlike.any()", _DECODE),
-    never("the signature", "toolkit/decode/ddl.py", "not hmac.compare_digest(signature, wanted)", _DECODE),
+    never("the signature", "toolkit/decode/ddl.py", "not self.signed(signature, payload)", _DECODE),
     never("a message once", "toolkit/decode/ddl.py", "signature in self._seen", _DECODE),
     never("messages of this system", "toolkit/decode/ddl.py", 'str(data.get("system")) != self.system_id', _DECODE),
     never("messages of this transaction", "toolkit/decode/ddl.py", 'int(data.get("xid") or 0) != self.xid', _DECODE),
@@ -226,7 +226,7 @@ GUARDS = (
     Guard(
         "status asks for the signing key",
         "toolkit/capture/slot_drain.py",
-        "            catalog.hmac_key(conn)\n",
+        "            signatures.require_key(conn)\n",
         "            pass\n",
         _NIGHT,
     ),

@@ -22,6 +22,9 @@ _PUBLIC = f"{_G}test_public_has_no_right_in_the_schema"
 _CONNECTION = "tests/postgres/test_connection.py::test_104_settings_hold_against_role_and_database"
 _STREAM = "tests/postgres/test_streaming.py::"
 _RIGHTS = "tests/postgres/test_rights.py::"
+_PREDEFINED = "tests/postgres/test_predefined_roles.py::"
+_ROLES = "tests/postgres/test_roles.py::"
+_ROLES_SQL = "sql/install/42_roles.sql"
 _STATUS = "tests/postgres/test_status.py::"
 _REWRITES = "tests/postgres/test_trap_rewrites.py::"
 _CAPTURE, _LOG = "sql/install/30_capture.sql", "sql/changelog/10_log.sql"
@@ -56,17 +59,26 @@ GUARDS_OF_SOURCE = (
     _definer(_CAPTURE, "capture_command()\nreturns event_trigger"),
     _definer(_CAPTURE, "capture_drop()\nreturns event_trigger"),
     _definer(_CAPTURE, "capture_rewrite()\nreturns event_trigger"),
+    _definer(_CAPTURE, "beacon()\nreturns text"),
     _definer(_LOG, "log_row()\nreturns trigger"),
     _definer(_LOG, "log_rows()\nreturns trigger"),
     *(
         _revoked(_CAPTURE, f"function cdc.{name}")
-        for name in ("sign(bytea)", "emit(text, jsonb)", "own(jsonb)", "capture_command()")
+        for name in (
+            "sign(bytea)",
+            "is_signed(bytea, bytea)",
+            "beacon()",
+            "write_wal()",
+            "emit(text, jsonb)",
+            "own(jsonb)",
+            "capture_command()",
+        )
     ),
     *(
         _revoked(_LOG, f"function cdc.{name}")
         for name in ("log_row()", "present(oid, text, anyarray, tid)", "own_reader(oid)", "purge_log(pg_snapshot)")
     ),
-    _revoked("sql/install/45_seal.sql", "function cdc.fingerprint()"),
+    _revoked("sql/install/41_fingerprint.sql", "function cdc.fingerprint()"),
     Guard(
         "row_security off in log_row",
         _LOG,
@@ -148,7 +160,7 @@ GUARDS_OF_SOURCE = (
     Guard(
         "foreign messages of a stream are hashed",
         "toolkit/source/streaming.py",
-        '_own(message, key) if message[:1] == b"M" else message',
+        '_own(message, signed) if message[:1] == b"M" else message',
         "message",
         f"{_STREAM}test_a_stream_gives_the_bytes_of_a_peek",
     ),
@@ -288,11 +300,109 @@ GUARDS_OF_SOURCE = (
         f"{_RIGHTS}test_a_role_without_rights_cannot_switch_capture_off",
     ),
     Guard(
+        "only the installer changes capture",
+        "toolkit/source/roles.py",
+        "if superuser or owner == role or",
+        "if True or superuser or owner == role or",
+        f"{_ROLES}test_row_6_commands_that_change_capture_name_the_role_that_may",
+    ),
+    Guard(
+        "the drainer installs nothing",
+        "toolkit/source/roles.py",
+        "role not in (config.source.drainer, config.source.reader)",
+        "True",
+        f"{_ROLES}test_row_6_the_drainer_installs_nothing_where_nothing_is_installed",
+    ),
+    Guard(
+        "no drainer above the installer",
+        "sql/introspect/role.sql",
+        "pg_catalog.pg_has_role(r.oid, a.oid, 'member')",
+        "false",
+        f"{_ROLES}test_row_6_a_drainer_that_is_not_limited_is_refused",
+    ),
+    Guard(
+        "no right of a former drainer",
+        _ROLES_SQL,
+        "where a.grantee not in (0, o.owner)",
+        "where false",
+        f"{_ROLES}test_row_6_another_drainer_takes_the_rights_of_the_first",
+    ),
+    Guard(
+        "no right on the key",
+        _ROLES_SQL,
+        "('select', 'cdc.known_settings', true),",
+        "('select', 'cdc.known_settings', true), ('select', 'cdc.signing_key', true),",
+        f"{_ROLES}test_row_6_what_neither_the_drainer_nor_the_reader_can_do",
+    ),
+    Guard(
+        "no right to sign",
+        _ROLES_SQL,
+        "('execute', 'function cdc.beacon()', false),",
+        "('execute', 'function cdc.beacon()', false), ('execute', 'function cdc.sign(bytea)', false),",
+        f"{_ROLES}test_row_6_what_neither_the_drainer_nor_the_reader_can_do",
+    ),
+    Guard(
+        "no right to write the change log",
+        _ROLES_SQL,
+        "('execute', 'function cdc.forget_ticks(pg_lsn)', false),",
+        "('execute', 'function cdc.forget_ticks(pg_lsn)', false), ('insert', 'cdc.change_log', false),",
+        f"{_ROLES}test_row_6_what_neither_the_drainer_nor_the_reader_can_do",
+    ),
+    Guard(
+        "SELECT ends with the selection",
+        _ROLES_SQL,
+        "role is not null and c.oid <> all (keep)",
+        "false",
+        f"{_ROLES}test_row_6_a_table_that_leaves_the_selection_is_no_longer_read",
+    ),
+    Guard(
+        "the purge pins its path",
+        _LOG,
+        f"{_PATH}\nset row_security = off\nas $function$\ndeclare\n  written",
+        "security definer\nas $function$\ndeclare\n  written",
+        f"{_ROLES}test_row_6_objects_of_the_drainer_do_not_run_as_another_role",
+    ),
+    Guard(
+        "the beacon pins its path",
+        _CAPTURE,
+        f"{_PATH}\nset row_security = off\nas $function$\ndeclare\n  nonce",
+        "security definer\nas $function$\ndeclare\n  nonce",
+        f"{_ROLES}test_row_6_objects_of_the_drainer_do_not_run_as_another_role",
+    ),
+    Guard(
+        "the view of the settings cannot be written to",
+        "sql/install/10_schema.sql",
+        "from cdc.settings as s\noffset 0;",
+        "from cdc.settings as s;",
+        f"{_PREDEFINED}test_members_of_pg_write_all_data_write_no_row",
+    ),
+    Guard(
+        "the view of the change log cannot be written to",
+        _LOG,
+        "where cdc.reads_log()\noffset 0;",
+        "where cdc.reads_log();",
+        f"{_PREDEFINED}test_members_of_pg_write_all_data_write_no_row",
+    ),
+    Guard(
+        "the view of the publications cannot be written to",
+        "sql/install/10_schema.sql",
+        ")\noffset 0;\nrevoke all on cdc.publications",
+        ");\nrevoke all on cdc.publications",
+        f"{_PREDEFINED}test_members_of_pg_write_all_data_write_no_row",
+    ),
+    Guard(
+        "the view of the change log is not for all readers",
+        _LOG,
+        "where cdc.reads_log()\n",
+        "",
+        f"{_PREDEFINED}test_members_of_pg_read_all_data_read_no_row",
+    ),
+    Guard(
         "row security of the toolkit's tables",
         "sql/install/45_seal.sql",
         "execute format('alter table %s enable row level security', own.name);",
         "null;",
-        f"{_RIGHTS}test_members_of_pg_read_all_data_read_no_row",
+        f"{_PREDEFINED}test_members_of_pg_read_all_data_read_no_row",
     ),
     Guard(
         "two sessions of a tick on one server",

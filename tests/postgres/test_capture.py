@@ -9,8 +9,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.support_postgres import consume, ddl_messages, logical_messages, stream, verifies
-from toolkit.source import catalog, install, slot
+from tests.support_postgres import consume, ddl_messages, hmac_key, logical_messages, stream, verifies
+from toolkit.source import install, slot
 from toolkit.source.connection import Connection, connect
 from toolkit.values.config import Config
 from toolkit.values.table import TableVersion
@@ -54,7 +54,7 @@ def captured(source: Config) -> Iterator[Captured]:
         install.install(conn, source)
         with slot.create_slot(source, source.source.slot, temporary=False):
             pass
-        yield Captured(conn, user, source, catalog.hmac_key(conn))
+        yield Captured(conn, user, source, hmac_key(conn))
 
 
 def _last(messages: list[dict[str, Any]], relid: int) -> TableVersion:
@@ -333,14 +333,14 @@ def test_trap_089_a_fault_inside_becomes_capture_failed(captured: Captured, sabo
 
 
 def test_trap_089_even_without_key_or_functions_ddl_works(captured: Captured) -> None:
-    captured.conn.execute("delete from cdc.settings")
+    captured.conn.execute("delete from cdc.signing_key")
     consume(captured.conn, captured.config)
     captured.user.execute("alter table public.t add column c int")
     messages = logical_messages(stream(captured.conn, captured.config))
     assert [verifies(content, captured.key) for _, content in messages] == [False]  # heard of, but not believed
     captured.conn.execute(
         "drop function cdc.emit(text, jsonb), cdc.capture_failed(text, text, jsonb, oid[]), cdc.sign(bytea);"
-        " drop table cdc.settings cascade"
+        " drop table cdc.settings, cdc.signing_key cascade"
     )
     captured.user.execute("alter table public.t drop column c")
     captured.user.execute("create table public.other (id int)")
@@ -389,7 +389,11 @@ def test_forgery_by_an_ordinary_role(captured: Captured) -> None:
     with psycopg.connect(captured.config.source.conninfo, autocommit=True) as conn:
         conn.execute("set role mallory")
         for attempt in (
+            "select value from cdc.signing_key",
             "select value from cdc.settings",
+            "select cdc.is_signed('', '')",
+            "select cdc.beacon()",
+            "select cdc.write_wal()",
             "select cdc.sign('x')",
             "select cdc.emit('ddl_command_end', '{}')",
             "select cdc.capture_failed('x', 'y', null, null)",

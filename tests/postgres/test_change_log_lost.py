@@ -24,7 +24,7 @@ __all__ = ["plain_lake"]
 pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("pg", ["pg18"], indirect=True)]
 
 _LOST = {
-    "log": "drop table cdc.change_log",
+    "log": "drop table cdc.change_log cascade",
     "part": "drop table cdc.change_log_0",
     "which part": "drop table cdc.change_log_current cascade",
     "schema": "drop schema cdc cascade",
@@ -214,7 +214,7 @@ _ATTACH = (
 _REMADE = {
     "by hand": (_DETACH, _ATTACH),
     "by init": (_DETACH, None),
-    "dropped": ("drop table cdc.change_log", None),
+    "dropped": ("drop table cdc.change_log cascade", None),
     "part dropped": ("drop table cdc.change_log_0, cdc.change_log_1, cdc.change_log_2", None),
 }
 
@@ -296,10 +296,10 @@ def test_a_part_that_cannot_be_attached_is_named_with_what_to_run(source: Config
 @pytest.mark.parametrize(
     ("lost", "by", "told"),
     [
-        ("drop schema cdc cascade", "triggers, slot", "settings, were dropped"),
+        ("drop schema cdc cascade", "triggers, slot", "key, were dropped"),
         ("drop schema cdc cascade", "triggers, ticks", "ticks, were dropped"),
-        ("drop schema cdc cascade", "slot", "settings, were dropped"),
-        pytest.param("delete from cdc.settings", "slot", "settings, were dropped", marks=pytest.mark.wide),
+        ("drop schema cdc cascade", "slot", "key, were dropped"),
+        pytest.param("delete from cdc.signing_key", "slot", "key, were dropped", marks=pytest.mark.wide),
         pytest.param("delete from cdc.settings", "triggers, ticks", None, marks=pytest.mark.wide),
         pytest.param("delete from cdc.tick", "triggers, ticks", "ticks, were dropped", marks=pytest.mark.wide),
     ],
@@ -373,7 +373,7 @@ def test_a_log_that_is_dropped_under_writers_fails_no_write(source: Config, plai
         writer.start()
     for _ in range(3):
         before = list(rounds)
-        sql(config, "drop table cdc.change_log")
+        sql(config, "drop table cdc.change_log cascade")
         while not failed and not all(now > then + 2 for now, then in zip(rounds, before, strict=True)):
             over.wait(0.01)
         initialise.init(config)

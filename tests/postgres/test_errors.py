@@ -126,7 +126,7 @@ def _peek(scene: Scene) -> object:
 
 def _lose_the_key(scene: Scene) -> None:
     scene.capture()
-    scene.sql("delete from cdc.settings where name = 'hmac_key'")
+    scene.sql("delete from cdc.signing_key where name = 'hmac_inner'")
 
 
 def _take_the_name(scene: Scene) -> None:

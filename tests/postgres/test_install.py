@@ -7,8 +7,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.support_postgres import ddl_messages
-from toolkit.source import catalog, install, slot
+from tests.support_postgres import ddl_messages, hmac_key
+from toolkit.source import catalog, install, signatures, slot
 from toolkit.source.connection import Connection, connect
 from toolkit.values.config import Config
 from toolkit.values.errors import ConfigError, HistoryDiverged, PreflightFailed
@@ -67,11 +67,11 @@ def test_install_is_idempotent(source: Config) -> None:
     with connect(source) as conn:
         conn.execute("create table public.t (id int primary key)")
         install.install(conn, source)
-        objects, key, identity = _objects(conn), catalog.hmac_key(conn), catalog.read_identity(conn, source)
+        objects, key, identity = _objects(conn), hmac_key(conn), catalog.read_identity(conn, source)
         with slot.create_slot(source, source.source.slot, temporary=False):
             pass
         install.install(conn, source)
-        assert (_objects(conn)[:-1], catalog.hmac_key(conn)) == (objects, key)
+        assert (_objects(conn)[:-1], hmac_key(conn)) == (objects, key)
         assert catalog.read_identity(conn, source) == identity
         assert ddl_messages(conn, source, key) == []  # the toolkit's own objects are no news
         assert len(key) == 32
@@ -177,7 +177,7 @@ def test_refused_without_rights_and_changes_nothing(source: Config) -> None:
 def test_not_installed_is_said(source: Config) -> None:
     with connect(source) as conn:
         for call in (
-            lambda: catalog.hmac_key(conn),
+            lambda: signatures.require_key(conn),
             lambda: catalog.snapshot_json(conn, source),
         ):
             with pytest.raises(PreflightFailed, match=r"run `cdc init`"):

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from tests.support_lake import plain_lake
-from tests.support_postgres import ddl_messages, mostly_one_server
+from tests.support_postgres import ddl_messages, hmac_key, mostly_one_server
 from tests.trap_world import PAIR, World
 from toolkit.capture import initialise, slot_drain
 from toolkit.demo.scratch_server import open_scratch
@@ -146,7 +146,7 @@ def test_nothing_of_a_trial_is_captured(source: Config, conn: Connection, lint: 
     config = _install(conn, source)
     with slot.create_slot(config, config.source.slot, temporary=False):
         pass
-    key = catalog.hmac_key(conn)
+    key = hmac_key(conn)
     lint(config, SCRIPT)
     assert ddl_messages(conn, config, key) == []
     conn.execute("alter table public.item add column real int")  # planted: what is captured would be seen

@@ -97,7 +97,7 @@ def _ask_a_standby(night: Night) -> None:
 
 
 def _lose_the_key(night: Night) -> None:
-    night.sql("delete from cdc.settings where name = 'hmac_key'")
+    night.sql("delete from cdc.signing_key where name = 'hmac_inner'")
 
 
 def _read_only(night: Night) -> None:
@@ -207,7 +207,7 @@ FAULTS: dict[str, tuple[Callable[[Night], None], str, str, str, int]] = {
     "publication re-created": (_remake_publication, "publication 'cdc'", "`cdc init --new-generation`", "drain", 1),
     "older copy restored": (_restore_a_copy, "restored from an older copy", "`cdc init --new-generation`", "drain", 1),
     "standby": (_ask_a_standby, "the source is a standby", "connect to the primary", "drain", 1),
-    "key lost": (_lose_the_key, "cdc.settings holds none", "run `cdc init`", "drain", 1),
+    "key lost": (_lose_the_key, "cdc.signing_key holds none", "run `cdc init`", "drain", 1),
     "warehouse read-only": (_read_only, "is not writable", "change its permissions", "check", 1),
     "disk full": (_fill_the_disk, "MB free, and [limits] free_mb is", "free space", "drain", 1),
     "catalog lost": (_lose_the_catalog, "names no raw.events", "restore the catalog from a backup", "drain", 1),

@@ -14,9 +14,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.support_postgres import consume, inserted, logical_messages, stream, verifies
+from tests.support_postgres import consume, hmac_key, inserted, logical_messages, stream, verifies
 from toolkit.demo.server import EmbeddedServer
-from toolkit.source import catalog, install, slot, snapshot_rows
+from toolkit.source import install, slot, snapshot_rows
 from toolkit.source.connection import Connection, connect
 from toolkit.values.config import Config
 from toolkit.values.errors import SlotError
@@ -250,9 +250,9 @@ def test_trap_006_advance_never_beyond_the_flushed_wal(source: Config, conn: Con
 def test_trap_026_beacon(source: Config, conn: Connection) -> None:
     with slot.create_slot(source, source.source.slot, temporary=False):
         pass
-    key = catalog.hmac_key(conn)
+    key = hmac_key(conn)
     consume(conn, source)
-    nonce, lsn = slot.emit_beacon(conn, key)
+    nonce, lsn = slot.emit_beacon(conn)
     messages = stream(conn, source)
     ((prefix, content),) = logical_messages(messages)
     assert prefix == "cdc.beacon"

@@ -20,7 +20,7 @@ from toolkit.capture import initialise, slot_drain
 from toolkit.lake.ledger import Ledger
 from toolkit.ops import status_report
 from toolkit.rawlog.batch import BatchRecord
-from toolkit.source import catalog, connection, install, peek, slot, streaming
+from toolkit.source import connection, install, peek, slot, streaming
 from toolkit.source.connection import Connection, connect
 from toolkit.values.config import CheckConfig, Config, SourceConfig
 from toolkit.values.errors import HistoryDiverged, SlotError, SourceUnavailable
@@ -47,7 +47,7 @@ def _of_every_kind(conn: Connection) -> None:
     conn.execute("create table public.unpublished (id int)")
     conn.execute("insert into public.unpublished select generate_series(1, 10000)")
     conn.execute("alter table public.t add column b int")
-    slot.emit_beacon(conn, catalog.hmac_key(conn))
+    slot.emit_beacon(conn)
     conn.execute("update public.t set b = 1 where id < 5; delete from public.t where id = 7")
     conn.execute("begin; savepoint s; insert into public.t values (-1); rollback to s; savepoint q;")
     conn.execute("insert into public.t values (-2, null, 0); release q; commit")
@@ -268,9 +268,9 @@ def _late_beacons(monkeypatch: pytest.MonkeyPatch, config: Config) -> None:
     """Let others write rows of 12 MB between what a drain reads and its beacon."""
     whole = slot.emit_beacon
 
-    def late(conn: Connection, key: bytes) -> tuple[str, Lsn]:
+    def late(conn: Connection) -> tuple[str, Lsn]:
         sql(config, *(_LARGE.format(first=k * 100, rows=20) for k in range(30)))
-        return whole(conn, key)
+        return whole(conn)
 
     with monkeypatch.context() as patch:
         patch.setattr(slot, "emit_beacon", late)

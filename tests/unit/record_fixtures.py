@@ -15,6 +15,7 @@ from typing import Any
 
 import psycopg
 
+from tests.support_postgres import hmac_key
 from toolkit.demo.server import EmbeddedServer
 from toolkit.source import catalog, install, peek
 from toolkit.source.connection import connect
@@ -133,7 +134,7 @@ def record(major: int) -> None:
         spool = peek.peek(conn, config, upto=Lsn.parse(upto), max_changes=None, directory=Path(folder))
         facts: dict[str, Any] = {
             "major": major,
-            "key": catalog.hmac_key(conn).hex(),
+            "key": hmac_key(conn).hex(),
             "system_id": catalog.read_identity(conn, config).system_id,
             "before": {str(relid): json.loads(text) for relid, text in before.items()},
             "after": {str(relid): json.loads(text) for relid, text in catalog.snapshot_json(conn, config).items()},

@@ -194,7 +194,7 @@ def test_a_drain_cut_anywhere_continues_with_the_same_events(
         rest.append((lsn, xid, message))
     last = first.batches[-1]
     given_ = wire.context(
-        key=bytes.fromhex(facts["key"]), system_id=facts["system_id"], versions=last.versions,
+        signed=wire.by_key(bytes.fromhex(facts["key"])), system_id=facts["system_id"], versions=last.versions,
         next_schema_id=last.next_schema_id, batch_id=last.batch_id + 1,
     )  # fmt: skip
     second = plan(wire.spool(tmp_path / "b", rest), context=given_)

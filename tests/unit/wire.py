@@ -7,7 +7,7 @@ import hashlib
 import hmac
 import json
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,11 @@ def logical(prefix: str, content: bytes, *, transactional: bool = True) -> bytes
     )
 
 
+def by_key(key: bytes) -> Callable[[bytes, bytes], bool]:
+    """What the source answers about signatures, which alone has the key."""
+    return lambda signature, content: hmac.new(key, content, hashlib.sha256).hexdigest().encode() == signature
+
+
 def signed(xid: int, *, key: bytes = KEY, system: str = SYSTEM, prefix: str = "cdc.ddl", **fields: Any) -> bytes:
     """A DDL message as the event triggers write it."""
     payload: dict[str, Any] = {
@@ -137,8 +142,8 @@ def spool(path: Path, messages: Iterable[tuple[int, int, bytes]], *, complete: b
 def context(*snapshots: dict[str, Any], batch_changes: int = 10**9, **more: Any) -> PlanContext:
     versions = {int(s["relid"]): version(s, number) for number, s in enumerate(snapshots, 1)}
     fields: dict[str, Any] = {
-        "generation": 1, "batch_id": 1, "next_schema_id": len(versions) + 1, "versions": versions, "key": KEY,
-        "system_id": SYSTEM, "batch_changes": batch_changes, "now": NOW,
+        "generation": 1, "batch_id": 1, "next_schema_id": len(versions) + 1, "versions": versions,
+        "signed": by_key(KEY), "system_id": SYSTEM, "batch_changes": batch_changes, "now": NOW,
         "near_xid": 700,
     }  # fmt: skip
     return PlanContext(**(fields | more))
@@ -181,7 +186,7 @@ def recorded(major: int, folder: Path) -> tuple[Spool, Facts]:
 
 def recorded_context(facts: dict[str, Any], batch_changes: int = 10**9) -> PlanContext:
     return context(
-        *facts["before"].values(), batch_changes=batch_changes, key=bytes.fromhex(facts["key"]),
+        *facts["before"].values(), batch_changes=batch_changes, signed=by_key(bytes.fromhex(facts["key"])),
         system_id=facts["system_id"],
     )  # fmt: skip
 

@@ -19,15 +19,17 @@ class SwitchResult:
 
 def pause(config: Config) -> SwitchResult:
     """Stop capturing DDL. Every table is then stale, with the interval in the log, until it is repaired."""
-    from toolkit.source import connection, ddl_switch
+    from toolkit.source import connection, ddl_switch, roles
 
     with connection.connect(config) as conn:
+        roles.require_installer(conn, config, "pausing DDL capture")
         return SwitchResult(True, ddl_switch.pause(conn))
 
 
 def resume(config: Config) -> SwitchResult:
     """Capture DDL again."""
-    from toolkit.source import connection, ddl_switch
+    from toolkit.source import connection, ddl_switch, roles
 
     with connection.connect(config) as conn:
+        roles.require_installer(conn, config, "resuming DDL capture")
         return SwitchResult(False, ddl_switch.resume(conn))

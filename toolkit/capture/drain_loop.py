@@ -58,7 +58,9 @@ class LogEnd:
         """Make the end of a log that ends with `last`."""
         return cls(last, versions, max((v.schema_id for v in versions.values()), default=0) + 1)
 
-    def context(self, config: Config, key: bytes, system_id: str, **more: Any) -> PlanContext:
+    def context(
+        self, config: Config, signed: Callable[[bytes, bytes], bool], system_id: str, **more: Any
+    ) -> PlanContext:
         """Return what decoding must know of the log."""
         from toolkit.decode.planned import PlanContext
 
@@ -67,7 +69,7 @@ class LogEnd:
             batch_id=self.last.batch_id + 1,
             next_schema_id=self.next_schema_id,
             versions=self.versions,
-            key=key,
+            signed=signed,
             system_id=system_id,
             batch_changes=config.drain.batch_changes,
             now=datetime.now(UTC),

@@ -37,7 +37,7 @@ def to_slot(config: Config, conn: Connection) -> None:
     with slot.create_slot(config, config.source.slot, temporary=False) as cut:
         taken = ticks.at_cut(conn, config, cut)
     tick_drain.drain(config, conn, StoredLog(config), taken.lsn)
-    beacon, at = slot.emit_beacon(conn, catalog.hmac_key(conn))
+    beacon, at = slot.emit_beacon(conn)
     identity = catalog.read_identity(conn, config)
     _row(config, slot=config.source.slot, identity=identity, tick=None, beacon=beacon, beacon_lsn=at)
     _log.info("handed over to the slot", extra={"lsn": str(cut.lsn)})

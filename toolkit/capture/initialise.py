@@ -76,11 +76,12 @@ def _init(config: Config, *, new_generation: bool) -> InitResult:
     from toolkit.build import project
     from toolkit.lake import reads, session, tables
     from toolkit.lake.ledger import Ledger
-    from toolkit.source import catalog, change_log, claim, connection, install, preflight, slot
+    from toolkit.source import catalog, change_log, claim, connection, install, preflight, roles, slot
     from toolkit.source.claim import Claim
 
     tables.require_writable(config)
     with connection.connect(config) as conn:
+        roles.require_installer(conn, config, "installing capture")
         preflight.require(conn, config)
         ticks = change_log.by_ticks(conn, config)
         last = Ledger(config).last()
@@ -178,13 +179,13 @@ def start(
     tick: str | None = None,
 ) -> None:
     """Commit the first ledger row of a generation: the log is complete to the position at which the slot starts."""
-    from toolkit.source import catalog, connection, guard, slot
+    from toolkit.source import connection, guard, slot
 
     beacon = beacon_lsn = None
     with connection.connect(config) as conn:
         capture = guard.capture_state(conn).state
         if tick is None:
-            beacon, beacon_lsn = slot.emit_beacon(conn, catalog.hmac_key(conn))
+            beacon, beacon_lsn = slot.emit_beacon(conn)
     record = BatchRecord(
         batch_id=batch_id,
         generation=generation,
@@ -213,12 +214,13 @@ def uninstall(config: Config) -> None:
     """
     from toolkit.lake import reads
     from toolkit.lake.tables import EVENTS
-    from toolkit.source import claim, connection, install
+    from toolkit.source import claim, connection, install, roles
 
     try:
         lake = reads.table_uuid(config, EVENTS)
     except LakeError:  # a lake that cannot be read any more is no reason to keep its capture
         lake = None
     with connection.connect(config) as conn:
+        roles.require_installer(conn, config, "removing capture")
         claim.require_unclaimed(conn, lake, slot_of_lost_lake=config.source.slot)
         install.uninstall(conn, config)

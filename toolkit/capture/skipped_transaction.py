@@ -122,14 +122,14 @@ def _last_readable(conn: Connection, config: Config, at: Lsn, low: int) -> Lsn:
 
 def _context(config: Config, conn: Connection, last: BatchRecord, versions: Mapping[int, SchemaVersion]) -> PlanContext:
     from toolkit.decode.planned import PlanContext
-    from toolkit.source import catalog, slot
+    from toolkit.source import signatures, slot
 
     return PlanContext(
         generation=last.generation,
         batch_id=last.batch_id + 1,
         next_schema_id=max((v.schema_id for v in versions.values()), default=0) + 1,
         versions=versions,
-        key=catalog.hmac_key(conn),
+        signed=signatures.verifier(conn),
         system_id=last.identity.system_id,
         near_xid=Visibility.parse(slot.shown(conn)).xmax,
         batch_changes=config.drain.batch_changes,

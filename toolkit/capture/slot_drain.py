@@ -56,7 +56,7 @@ def drain(
     """
     from toolkit.capture import drift
     from toolkit.lake.stored_log import StoredLog
-    from toolkit.source import change_log, connection, slot
+    from toolkit.source import change_log, connection, signatures, slot
 
     log = StoredLog(config) if log is None else log
     with connection.connect(config) as conn:
@@ -66,6 +66,7 @@ def drain(
             raise LakeError(f"draining slot {config.source.slot!r}: the lake has no ledger yet; run `cdc init` first")
         last.require_format()
         slot.require_primary(conn)
+        signatures.require_key(conn)
         if change_log.by_ticks(conn, config):
             from toolkit.capture import tick_drain
 
@@ -106,14 +107,14 @@ def drain(
 def refusal(source: Source, last: BatchRecord) -> CdcError | None:
     """Return the error with which a drain would refuse the source now; None if it would not. Changes nothing."""
     from toolkit.capture import tick_drain
-    from toolkit.source import catalog, connection, slot
+    from toolkit.source import catalog, connection, signatures, slot
 
     config, conn = source.config, source.conn
     try:
         last.require_format()
         slot.require_primary(conn)
         if catalog.installed(conn):
-            catalog.hmac_key(conn)
+            signatures.require_key(conn)
         if source.by_ticks:
             tick_drain.last_tick(config, conn, last)
         elif source.slot is None or not source.slot.active:  # otherwise a drain is reading it
@@ -163,11 +164,11 @@ class _SlotReader:
         *,
         proven: bool,
     ) -> None:
-        from toolkit.source import catalog
+        from toolkit.source import signatures
 
         self.config, self.conn, self.ledger, self.identity = config, conn, ledger, identity
         self.seen, self.target = seen, target
-        self.key = catalog.hmac_key(conn)
+        self.signed = signatures.verifier(conn)
         self.left, self.most, self.more = max_changes, config.drain.max_changes, 1
         self.streams = False  # a peek found no room: stream until the end of the drain
         self.proven = proven
@@ -232,7 +233,7 @@ class _SlotReader:
         from toolkit.source import slot
 
         context = end.context(
-            self.config, self.key, self.identity.system_id,
+            self.config, self.signed, self.identity.system_id,
             publications=frozenset(self.config.source.publications),
             near_xid=Visibility.parse(slot.shown(self.conn)).xmax,
             known_good=lambda relid: drift.known_good(self.ledger, end.last, relid),
@@ -254,9 +255,9 @@ class _SlotReader:
         refused = any(_refused_beacon(event) for batch in plan.batches for event in batch.events)
         if refused and peek.has_message(self.conn, self.config, expected, upto=Lsn(read_to)):
             raise HistoryDiverged(
-                f"beacon {expected} written at {at} by batch {last.batch_id} is not signed by the key in cdc.settings:"
-                " schema cdc, or its settings, were dropped on the source and re-created, and earlier DDL messages"
-                f" cannot be verified; {ADVICE}"
+                f"beacon {expected} written at {at} by batch {last.batch_id} is not signed by the key in"
+                " cdc.signing_key: schema cdc, or its key, were dropped on the source and re-created, and earlier DDL"
+                f" messages cannot be verified; {ADVICE}"
             )
         if at <= read_to:
             raise without_beacon(last)
@@ -270,7 +271,7 @@ class _SlotReader:
             if self.found_in is None or self.found_in > complete_to:
                 return last.beacon, last.beacon_lsn
             self.found_in = None
-        return slot.emit_beacon(self.conn, self.key)
+        return slot.emit_beacon(self.conn)
 
 
 def _refused_beacon(event: Event) -> bool:

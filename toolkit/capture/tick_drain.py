@@ -135,10 +135,10 @@ class _TickReader:
 
     def read(self, end: LogEnd, directory: Path) -> Sequence[ReadBatch]:
         """Read the rows and the DDL of the tick."""
-        from toolkit.source import catalog
+        from toolkit.source import signatures
 
         context = end.context(
-            self.config, catalog.hmac_key(self.conn), end.last.identity.system_id,
+            self.config, signatures.verifier(self.conn), end.last.identity.system_id,
             near_xid=Visibility.parse(self.target.snapshot).xmax,
         )  # fmt: skip
         return (_TickRead(self.conn, self.ledger, self.since, self.target, context, directory).batch(),)

@@ -24,7 +24,7 @@ class PlanContext:
     batch_id: int  # number of the first batch
     next_schema_id: int
     versions: Mapping[int, SchemaVersion]  # the latest version of each relid, including dropped tables
-    key: bytes
+    signed: Callable[[bytes, bytes], bool]  # whether the source has signed a content: signature, content
     system_id: str
     near_xid: int  # a 64-bit transaction id close to those of the spool, which has only their low 32 bits
     batch_changes: int  # messages of one batch, in whole transactions

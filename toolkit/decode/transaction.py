@@ -60,7 +60,7 @@ class Transaction:
         self.gaps: dict[tuple[int, int], GapReasons] = {}  # by (ordinal, relid)
         self.strayed: dict[int, tuple[int, int, TableVersion, str]] = {}  # roots whose strays changed here
         self.truncating: set[int] = set()  # published roots whose own TRUNCATE message has yet to come
-        self.verifier = ddl.Verifier(planner.context.key, planner.context.system_id, self.frame.xid)
+        self.verifier = ddl.Verifier(planner.context.signed, planner.context.system_id, self.frame.xid)
         self.ddl: dict[int, ddl.DdlMessage] = {}
         self.refused: dict[int, str] = {}
         self.unreadable: set[int] = set()

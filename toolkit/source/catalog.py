@@ -302,26 +302,6 @@ def foreign_keys(conn: Connection) -> tuple[ForeignKey, ...]:
     )
 
 
-def hmac_key(conn: Connection) -> bytes:
-    """Read the key that signs DDL messages and beacons.
-
-    Raises:
-        PreflightFailed: not installed, or not readable by this role.
-    """
-    try:
-        row = conn.execute("select value from cdc.settings where name = 'hmac_key'").fetchone()
-    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
-        row = None
-    except psycopg.errors.InsufficientPrivilege:
-        raise PreflightFailed(
-            f"reading the signing key: role {conn.info.user!r} may not read cdc.settings;"
-            " connect as the role that ran `cdc init`"
-        ) from None
-    if row is None:
-        raise PreflightFailed("reading the signing key: cdc.settings holds none on the source; run `cdc init`")
-    return bytes(row[0])
-
-
 def _snapshots(conn: Connection, *, published: bool) -> dict[int, str]:
     try:
         found = conn.execute(resources.load("introspect/snapshots"), {"published": published}).fetchall()

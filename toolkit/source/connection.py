@@ -134,6 +134,10 @@ def unread(error: BaseException) -> str:
     """
     unnamed = isinstance(error, psycopg.errors.UndefinedFunction | psycopg.errors.UndefinedTable)
     remedy = "; name its schema where it is called, or set its search_path by ALTER FUNCTION" * unnamed
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        remedy = (
+            "; run `cdc init` as the role that installs capture, which grants SELECT to the one in [source] drainer"
+        )
     return one_line(error).removesuffix(f"; {getattr(error, 'advice', '')}") + remedy
 
 

@@ -25,7 +25,7 @@ def resume(conn: Connection) -> bool:
 
 def paused(conn: Connection) -> bool:
     """Return whether capture is paused for all sessions."""
-    row = conn.execute("select exists (select from cdc.settings as s where s.name = 'paused')").fetchone()
+    row = conn.execute("select exists (select from cdc.known_settings as s where s.name = 'paused')").fetchone()
     return bool(row and row[0])
 
 

@@ -23,7 +23,8 @@ _log = logger(__name__)
 #: The statements that `cdc init` runs on the source.
 _STATEMENTS = (
     "install/10_schema", "install/20_table_snapshot", "install/30_capture", "install/32_partitions",
-    "install/35_switch", "install/40_event_triggers", "install/45_seal", "changelog/10_log",
+    "install/35_switch", "install/40_event_triggers", "install/41_fingerprint", "install/42_roles", "install/45_seal",
+    "changelog/10_log",
 )  # fmt: skip
 
 
@@ -75,7 +76,7 @@ def faults(conn: Connection) -> tuple[list[tuple[str, str]], list[tuple[str, str
     triggers = [(f"event trigger {name}", what) for name, what in found]
     functions = []
     row = conn.execute(
-        "select (select s.value from cdc.settings as s where s.name = 'functions'), cdc.fingerprint()"
+        "select (select s.value from cdc.known_settings as s where s.name = 'functions'), cdc.fingerprint()"
     ).fetchone()
     assert row is not None
     put, now = map(_functions, row)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import psycopg
 
-from toolkit.source import catalog, change_log, guard, locks
+from toolkit.source import catalog, change_log, guard, locks, roles
 from toolkit.source.claim import Claim, require_unclaimed, write_claim
 from toolkit.source.connection import Connection, one_line
 from toolkit.values import progress, resources
@@ -22,7 +22,9 @@ from toolkit.values.table import TableVersion
 
 _log = logger(__name__)
 _EVENT_TRIGGERS = "40_event_triggers"
-_FILES = ("10_schema", "20_table_snapshot", "30_capture", "32_partitions", "35_switch", _EVENT_TRIGGERS)
+_FILES = (
+    "10_schema", "20_table_snapshot", "30_capture", "32_partitions", "35_switch", _EVENT_TRIGGERS, "41_fingerprint",
+)  # fmt: skip
 
 
 def install_sql(
@@ -68,7 +70,10 @@ def objects_sql(
         parts += [f"{statement};\n" for statement in _publication_sql(config, tables, publication)]
     parts.append(_new_tables_sql(config, ticks=ticks))
     parts.append(_version_sql())
-    parts.append(resources.load("install/45_seal"))  # covers all functions, including those of the change log
+    parts += [
+        roles.grants_sql(config, tables),
+        resources.load("install/45_seal"),
+    ]  # covers all functions, including those of the change log
     return "\n".join(parts)
 
 

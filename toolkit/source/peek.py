@@ -117,6 +117,11 @@ def has_message(conn: Connection, config: Config, text: str, *, upto: Lsn) -> bo
 def _refusals(conn: Connection, config: Config) -> Iterator[None]:
     try:
         yield
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise PreflightFailed(
+            f"reading slot {config.source.slot!r}: role {conn.info.user!r}: {one_line(error)}; connect as the role in"
+            " [source] drainer, or as the one that ran `cdc init`"
+        ) from None
     except psycopg.errors.ObjectInUse as error:
         raise SlotError(f"reading slot {config.source.slot!r}: {one_line(error)}; wait for it or end it") from None
     except psycopg.errors.ObjectNotInPrerequisiteState as error:

@@ -8,7 +8,7 @@ from typing import Any
 
 from psycopg.rows import dict_row
 
-from toolkit.source import catalog, change_log, guard, slot
+from toolkit.source import catalog, change_log, guard, roles, slot
 from toolkit.source.connection import Connection
 from toolkit.source.settings import read_setting
 from toolkit.values import resources
@@ -40,7 +40,7 @@ class Finding:
 def preflight(conn: Connection, config: Config) -> tuple[Finding, ...]:
     """Check server, role, slot, publication and every selected table. Errors come first."""
     ticks = change_log.by_ticks(conn, config)
-    found = [*_server(conn, ticks), *_tables(conn, config, ticks), *_capture(conn, config)]
+    found = [*_server(conn, config, ticks), *_tables(conn, config, ticks), *_capture(conn, config)]
     long = change_log.health(conn) if config.uses_change_log else ()
     found += [Finding(Level.WARNING, what, seen, remedy) for what, seen, remedy in long]
     if not ticks:
@@ -80,7 +80,7 @@ def _one(conn: Connection, name: str) -> dict[str, Any]:
     return row
 
 
-def _server(conn: Connection, ticks: bool) -> Iterator[Finding]:
+def _server(conn: Connection, config: Config, ticks: bool) -> Iterator[Finding]:
     server = _one(conn, "introspect/server")
     if server["version"] < OLDEST:
         yield Finding(Level.ERROR, "server version", str(server["version"]), "PostgreSQL 15 or later is needed")
@@ -102,13 +102,15 @@ def _server(conn: Connection, ticks: bool) -> Iterator[Finding]:
             ' "change_log"',
         )
     role = server["role"]
-    if not (server["superuser"] or server["replication"] or ticks):
+    if not (server["superuser"] or server["replication"] or ticks or role == config.source.reader):
         yield Finding(
             Level.ERROR,
             f"role {role!r}",
             "has no REPLICATION right",
             f"run: alter role {quote_postgres(role)} replication",
         )
+    for what, found, remedy in roles.faults(conn, config, ticks=ticks):
+        yield Finding(Level.ERROR, what, found, remedy)
     if not server["creates"]:
         yield Finding(
             Level.ERROR,
@@ -304,7 +306,7 @@ def _readable(conn: Connection) -> bool:
         "select pg_catalog.has_schema_privilege(c.relnamespace, 'usage')"
         " and pg_catalog.has_table_privilege(c.oid, 'select')"
         " from pg_catalog.pg_class as c join pg_catalog.pg_namespace as n on n.oid = c.relnamespace"
-        " where n.nspname = 'cdc' and c.relname = 'settings'"
+        " where n.nspname = 'cdc' and c.relname = 'known_settings'"
     ).fetchone()
     return bool(row and row[0]) and catalog.installed(conn)
 
@@ -318,7 +320,7 @@ def _capture(conn: Connection, config: Config) -> Iterator[Finding]:
         yield Finding(Level.WARNING, "capture", "was installed by another version of the toolkit", "run `cdc init`")
     if state.paused:
         yield Finding(Level.WARNING, "DDL capture", "is paused: every table is stale meanwhile", "run `cdc ddl resume`")
-    if not state.standing and not (state.absent and not catalog.is_superuser(conn)):
+    if not state.standing and not (state.absent and not roles.installed_by_superuser(conn)):
         for name, found in triggers or [("event_triggers", "is off for this session")]:
             yield Finding(Level.WARNING, name, f"{found}: DDL is not captured", "run `cdc init`, then `cdc repair`")
     if not state.intact:
@@ -367,7 +369,7 @@ def _capture(conn: Connection, config: Config) -> Iterator[Finding]:
             Level.WARNING,
             f"partition {qualified(partition.schema, partition.name)}",
             "has no truncate trigger yet: its root would not hear of a TRUNCATE",
-            "run `cdc drain`, which makes it",
+            "run `cdc drain` as the role that ran `cdc init`, which makes it",
         )
 
 

@@ -6,9 +6,6 @@ with `commit_lsn < L`, and the slot sends exactly the others.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import json
 import os
 import secrets
 import time
@@ -307,7 +304,7 @@ def wait_flush(conn: Connection) -> Lsn:
         if time.monotonic() > deadline:
             raise SlotError(f"waiting for the WAL to be flushed to {target}: it is at {flush_lsn(conn)}; run it again")
         with conn.transaction():
-            conn.execute("select from cdc.settings where name = 'hmac_key' for update")
+            conn.execute("select cdc.write_wal()")
     return target
 
 
@@ -325,22 +322,14 @@ def shown(conn: Connection) -> str:
 
 
 @can_fail(Point.BEACON)
-def emit_beacon(conn: Connection, key: bytes) -> tuple[str, Lsn]:
-    """Write a signed beacon; return its nonce and an LSN at or after the end of its transaction.
+def emit_beacon(conn: Connection) -> tuple[str, Lsn]:
+    """Have the source write a signed beacon; return its nonce and an LSN at or after the end of its transaction.
 
     A later drain that reaches that LSN must have read the nonce. Otherwise the source has another history.
     """
-    nonce = secrets.token_hex(16)
-    with conn.transaction():
-        row = conn.execute(
-            "select pg_catalog.pg_current_xact_id()::text, s.system_identifier::text"
-            " from pg_catalog.pg_control_system() as s"
-        ).fetchone()
-        assert row is not None
-        content = json.dumps({"nonce": nonce, "system": row[1], "xid": row[0]})
-        signature = hmac.new(key, content.encode(), hashlib.sha256).hexdigest()
-        conn.execute("select pg_catalog.pg_logical_emit_message(true, 'cdc.beacon', %s::text)", [signature + content])
-    return nonce, flush_lsn(conn)  # the commit was flushed before it returned
+    row = conn.execute("select cdc.beacon()").fetchone()
+    assert row is not None
+    return str(row[0]), flush_lsn(conn)  # the commit was flushed before it returned
 
 
 def _position(conn: Connection, which: str) -> Lsn:

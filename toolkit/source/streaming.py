@@ -8,7 +8,6 @@ acknowledged as flushed, so the slot does not move.
 from __future__ import annotations
 
 import hashlib
-import hmac
 import struct
 from collections.abc import Generator, Iterator
 from contextlib import closing
@@ -16,7 +15,7 @@ from contextlib import closing
 import psycopg
 from psycopg import pq
 
-from toolkit.source import catalog, slot
+from toolkit.source import signatures, slot
 from toolkit.source.connection import Connection, connect
 from toolkit.source.copyout import arrives, next_result
 from toolkit.values.config import Config
@@ -73,12 +72,12 @@ def blocks(
     Raises:
         psycopg.Error: as `messages`.
     """
-    key = catalog.hmac_key(conn)
+    signed = signatures.verifier(conn)
     rows: list[bytes] = []
     size = 0
     with closing(messages(conn, config, upto=upto, max_changes=max_changes, binary=binary)) as found:
         for lsn, xid, message in found:
-            data = _own(message, key) if message[:1] == b"M" else message
+            data = _own(message, signed) if message[:1] == b"M" else message
             rows.append(_ROW.pack(3, 8, lsn, 4, xid, len(data)) + data)
             size += len(data)
             if size >= _BLOCK_BYTES:
@@ -163,11 +162,10 @@ def _end(conn: Connection, name: str, pid: int) -> None:
         )
 
 
-def _own(message: bytes, key: bytes) -> bytes:
+def _own(message: bytes, signed: signatures.Signed) -> bytes:
     """Return a logical message in the form that `sql/introspect/stream.sql` gives it."""
     prefix, _, rest = message[10:].partition(b"\0")
-    signature, signed = rest[4:68], rest[68:]
-    if prefix in _SIGNED and hmac.compare_digest(hmac.new(key, signed, hashlib.sha256).hexdigest().encode(), signature):
+    if prefix in _SIGNED and signed(rest[4:68], rest[68:]):
         return message
     if message[10:] == _EMPTY_APART:
         return message

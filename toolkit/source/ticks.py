@@ -75,11 +75,7 @@ def record(conn: Connection, shown: str) -> Tick:
 
     The commit of this call writes WAL, so the next tick has another position.
     """
-    row = conn.execute(
-        "insert into cdc.tick (lsn, snapshot)"
-        " values (pg_catalog.pg_current_wal_insert_lsn(), %s::pg_catalog.pg_snapshot) returning lsn::text",
-        [shown],
-    ).fetchone()
+    row = conn.execute("select cdc.record_tick(%s::pg_catalog.pg_snapshot)::text", [shown]).fetchone()
     assert row is not None
     slot.wait_flush(conn)  # WAL that is not flushed could be lost in a crash
     return Tick(Lsn.parse(row[0]), shown)
@@ -102,20 +98,20 @@ def at_cut(conn: Connection, config: Config, cut: Cut) -> Tick:
 
 def known(conn: Connection, lsn: Lsn) -> Tick | None:
     """Read the tick of that position; None if the source does not have it."""
-    row = conn.execute("select snapshot::text from cdc.tick where lsn = %s::pg_catalog.pg_lsn", [str(lsn)]).fetchone()
+    row = conn.execute("select snapshot::text from cdc.ticks where lsn = %s::pg_catalog.pg_lsn", [str(lsn)]).fetchone()
     return Tick(lsn, row[0]) if row else None
 
 
 def any_known(conn: Connection) -> bool:
     """Return whether the source has any tick; it always has one unless the ticks were dropped."""
-    row = conn.execute("select exists (select from cdc.tick)").fetchone()
+    row = conn.execute("select exists (select from cdc.ticks)").fetchone()
     return bool(row and row[0])
 
 
 @can_fail(Point.FORGET)
 def forget_before(conn: Connection, lsn: Lsn) -> None:
     """Delete the ticks below one that is in the lake."""
-    conn.execute("delete from cdc.tick where lsn < %s::pg_catalog.pg_lsn", [str(lsn)])
+    conn.execute("select cdc.forget_ticks(%s::pg_catalog.pg_lsn)", [str(lsn)])
 
 
 def rows(conn: Connection, since: Tick, upto: Tick, *, messages: bool = False) -> Iterator[pa.StringArray]:
@@ -144,7 +140,7 @@ def rows(conn: Connection, since: Tick, upto: Tick, *, messages: bool = False) -
 
 def has_messages(conn: Connection) -> bool:
     """Return whether the log contains any DDL message."""
-    row = conn.execute("select exists (select from cdc.change_log where op = 'M')").fetchone()
+    row = conn.execute("select exists (select from cdc.logged_changes where op = 'M')").fetchone()
     return bool(row and row[0])
 
 

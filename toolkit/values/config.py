@@ -73,6 +73,11 @@ class SourceConfig(_Section):
     """How tables are captured, unless `[table]` says otherwise: by logical decoding, or by triggers."""
     change_log_drain: LogDrain = LogDrain.AUTO
     """How the change log is read. `auto`: through the slot if `wal_level` is `logical`, else by ticks."""
+    drainer: str = ""
+    """Role that drains, checks and repairs with REPLICATION and SELECT only; `cdc init`, run by another role, grants
+    it the rest. If empty, the role of `cdc init` drains."""
+    reader: str = ""
+    """Role that runs `cdc status` and `cdc doctor` and reads no row of a table; `cdc init` grants it that."""
 
     @field_validator("scope")
     @classmethod
@@ -126,6 +131,13 @@ class SourceConfig(_Section):
         names = (value,) if isinstance(value, str) else value
         if not names or not all(names) or len(set(names)) < len(names):
             raise ValueError("a publication is one name, or a list of different ones")
+        return value
+
+    @field_validator("reader")
+    @classmethod
+    def _another_role(cls, value: str, info: ValidationInfo) -> str:
+        if value and value == info.data.get("drainer"):
+            raise ValueError("the reader is another role than the drainer, or none")
         return value
 
     @field_validator("slot")

@@ -1,0 +1,480 @@
+"""Three roles: one installs capture, one drains with REPLICATION and SELECT only, and one only looks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from tests.support_lake import plain_lake, rows_in_log
+from tests.support_postgres import mostly_one_server
+from toolkit.capture import copy, ddl_switch, initialise, slot_drain
+from toolkit.lake.ledger import Ledger
+from toolkit.ops import diagnosis, status_report
+from toolkit.quality.second_server import against
+from toolkit.rawlog.states import State
+from toolkit.source import catalog, connection, exact_cut, owners_code, preflight, row_lines, slot
+from toolkit.source.opened import open_source
+from toolkit.values.config import Config
+from toolkit.values.errors import CdcError, PreflightFailed
+from toolkit.values.modes import NewTables
+from toolkit.values.row_line import comparison
+
+pytestmark = pytest.mark.postgres
+__all__ = ["plain_lake"]
+
+
+@dataclass
+class Roles:
+    """A source whose installer is the superuser of the tests, with the other two roles."""
+
+    installer: Config
+    drainer: Config
+    reader: Config
+    admin: psycopg.Connection[tuple[object, ...]]
+
+    def sql(self, *statements: str) -> None:
+        for statement in statements:
+            self.admin.execute(statement.encode())
+
+    def capturing(self, **source: object) -> Roles:
+        """The same with other settings of `[source]`."""
+
+        def changed(config: Config) -> Config:
+            return config.model_copy(update={"source": config.source.model_copy(update=source)})
+
+        return Roles(changed(self.installer), changed(self.drainer), changed(self.reader), self.admin)
+
+
+_SETUP = (
+    "create schema shop",
+    "create table shop.orders (id int primary key, note text)",
+    "create table shop.events (id int, note text, primary key (id)) partition by range (id)",
+    "create table shop.events_1 partition of shop.events for values from (0) to (100)",
+    "create table shop.secret (id int primary key, card text)",
+    "insert into shop.orders values (1, 'one'), (2, 'two')",
+    "insert into shop.events values (1, 'begun')",
+    "insert into shop.secret values (1, '4111')",
+)
+
+
+@pytest.fixture
+def roles(source: Config, plain_lake: Config) -> Iterator[Roles]:
+    """Tables of which all but one are captured; nothing is installed yet."""
+    database = str(conninfo_to_dict(source.source.conninfo)["dbname"])
+    drainer, reader = f"{database}_drainer", f"{database}_reader"
+    chosen = source.source.model_copy(
+        update={"tables": ("shop.*",), "exclude": ("shop.secret",), "drainer": drainer, "reader": reader}
+    )
+
+    def as_role(name: str | None) -> Config:
+        conninfo = make_conninfo(chosen.conninfo, user=name) if name else chosen.conninfo
+        return source.model_copy(
+            update={"root": plain_lake.root, "source": chosen.model_copy(update={"conninfo": conninfo})}
+        )
+
+    with psycopg.connect(source.source.conninfo, autocommit=True) as admin:
+        made = Roles(as_role(None), as_role(drainer), as_role(reader), admin)
+        made.sql(f"create role {drainer} login replication", f"create role {reader} login", *_SETUP)
+        try:
+            yield made
+        finally:
+            admin.execute(
+                "select pg_terminate_backend(pid, 5000) from pg_stat_activity where usename = any (%s)",
+                [[drainer, reader]],
+            )
+            made.sql(f"drop owned by {drainer}, {reader} cascade", f"drop role {drainer}, {reader}")
+
+
+@pytest.fixture
+def installed(roles: Roles) -> Roles:
+    """Capture, installed and copied by the installer."""
+    assert initialise.init(roles.installer).rows == {"shop.orders": 2, "shop.events_1": 1}
+    return roles
+
+
+@contextmanager
+def _as(config: Config) -> Iterator[connection.Connection]:
+    with connection.connect(config) as conn:
+        yield conn
+
+
+def _notes(config: Config) -> list[str]:
+    return sorted(event["new"][1] for event in rows_in_log(config) if event["new"] is not None)
+
+
+def test_row_6_the_drainer_drains_checks_and_repairs_without_another_right(installed: Roles) -> None:
+    installed.sql(
+        "insert into shop.orders values (3, 'three')",
+        "alter table shop.orders add column c int",
+        "update shop.orders set c = 1 where id = 1",
+        "truncate shop.events_1",
+        "insert into shop.events values (2, 'again')",
+    )
+    done = slot_drain.drain(installed.drainer)
+    assert done.changes == 4
+    assert _notes(installed.drainer) == ["again", "begun", "one", "one", "three", "two"]
+    found = status_report.status(installed.drainer)
+    assert found.problem is None and {t.state for t in found.tables} == {State.OK}
+    with _as(installed.drainer) as conn:
+        assert [str(f) for f in preflight.preflight(conn, installed.drainer)] == []
+    assert [d for d in diagnosis.doctor(installed.drainer) if "shop" in str(d) or "role" in str(d)] == []
+    with open_source(installed.drainer) as opened, ExitStack() as stack:
+        tables = {t.identifier: t for t in catalog.published_tables(opened.conn, installed.drainer)}
+        reached = Ledger(installed.drainer).last()
+        assert reached is not None
+        at = exact_cut.without_slot(opened, stack, drained=reached.complete_to, unseen=lambda _: ())
+        assert at >= reached.complete_to
+        with row_lines.lines(opened.conn, comparison(tables["shop.orders"], 1)) as blocks:
+            assert sum(map(len, blocks)) == 3
+    again = copy.repair(installed.drainer, ["shop.orders", "shop.events_1"])
+    assert again.rows == {"shop.orders": 3, "shop.events_1": 1} and not again.left_out
+    assert slot_drain.drain(installed.drainer).changes == 0
+
+
+@pytest.mark.parametrize("drain", ["tick", "slot"])
+def test_row_6_the_drainer_drains_the_change_log_and_rotates_it(roles: Roles, drain: str) -> None:
+    roles = roles.capturing(capture="change_log", change_log_drain=drain, tables=("shop.orders",), exclude=())
+    assert initialise.init(roles.installer).rows == {"shop.orders": 2}
+    for number in range(3, 6):
+        roles.sql(f"insert into shop.orders values ({number}, 'n{number}')")
+        roles.sql(f"alter table shop.orders add column c{number} int")
+        assert slot_drain.drain(roles.drainer).changes == 1
+    assert _notes(roles.drainer) == ["n3", "n4", "n5", "one", "two"]
+    assert {t.state for t in status_report.status(roles.drainer).tables} == {State.OK}
+    assert roles.admin.execute("select count(*) < 3 from cdc.change_log where op = 'I'").fetchone() == (True,)
+    with _as(roles.drainer) as conn:
+        assert [str(f) for f in preflight.preflight(conn, roles.drainer)] == []
+
+
+_FORBIDDEN = {
+    "makes an object in cdc": "create table cdc.mine (id int)",
+    "makes a function in cdc": "create function cdc.mine() returns int language sql as 'select 1'",
+    "replaces a function": "create or replace function cdc.sign(content bytea) returns text language sql return ''",
+    "reads the key": "select * from cdc.signing_key",
+    "signs": "select cdc.sign('x')",
+    "emits": "select cdc.emit('ddl_command_end', '{}')",
+    "changes a setting": "update cdc.settings set value = '' where name = 'functions'",
+    "adds a setting": "insert into cdc.settings values ('paused', '')",
+    "adds a tick": "insert into cdc.tick values ('0/1', '1:1:')",
+    "writes the change log": "insert into cdc.change_log (part, lsn, relid, op) values (0, '0/0', 0, 'F')",
+    "empties the change log": "truncate cdc.change_log",
+    "pauses capture": "select cdc.pause()",
+    "resumes capture": "select cdc.resume()",
+    "captures another table": "select cdc.log_table('shop.secret'::regclass, false)",
+    "releases a table": "select cdc.unlog_table('shop.orders'::regclass)",
+    "runs DDL that is not captured": "select cdc.unheard('drop table shop.orders')",
+    "adds to the publication": "alter publication cdc add table shop.secret",
+    "drops the publication": "drop publication cdc",
+    "switches an event trigger off": "alter event trigger _cdc_0_command disable",
+    "switches event triggers off": "set session_replication_role = replica",
+    "reads a table outside the selection": "select * from shop.secret",
+    "writes a captured table": "insert into shop.orders values (9, 'x')",
+    "becomes the installer": "set role INSTALLER",
+    "reads a file of the server": "select pg_read_file('PG_VERSION')",
+}
+
+
+def test_row_6_what_neither_the_drainer_nor_the_reader_can_do(roles: Roles) -> None:
+    roles = roles.capturing(capture="change_log", tables=("shop.orders",), exclude=())
+    initialise.init(roles.installer)
+    for what, written in _FORBIDDEN.items():
+        statement = written.replace("INSTALLER", str(roles.admin.info.user)).encode()
+        for config in (roles.drainer, roles.reader):
+            with _as(config) as conn:
+                try:
+                    conn.execute(statement)
+                except psycopg.errors.InsufficientPrivilege:
+                    continue
+            raise AssertionError(f"{config.source.conninfo}: {what}")
+        try:
+            with roles.admin.transaction(force_rollback=True):  # the statement itself is right
+                roles.admin.execute(statement)
+        except psycopg.Error as error:
+            assert what == "replaces a function", error  # its volatility, which may not change here
+
+
+@mostly_one_server
+def test_row_6_the_drainer_cannot_switch_capture_off(installed: Roles) -> None:
+    installed.sql(f"create schema own authorization {installed.drainer.source.drainer}")
+    with psycopg.connect(installed.drainer.source.conninfo, autocommit=True) as conn:
+        conn.execute("set cdc.capture = off")
+        conn.execute("create table own.t (id int)")
+        conn.execute("drop table own.t")
+    slot_drain.drain(installed.drainer)
+    events = [json.loads(e["payload"])["event"] for e in rows_in_log(installed.drainer, "kind = 'ddl'")]
+    assert set(events) == {"ddl_command_end", "sql_drop"}
+    assert {t.state for t in status_report.status(installed.drainer).tables} == {State.OK}
+
+
+_CHANGES: dict[str, Callable[[Config], object]] = {
+    "cdc init": initialise.init,
+    "cdc uninstall": initialise.uninstall,
+    "cdc ddl pause": ddl_switch.pause,
+    "cdc ddl resume": ddl_switch.resume,
+}
+
+
+@mostly_one_server
+def test_row_6_commands_that_change_capture_name_the_role_that_may(installed: Roles) -> None:
+    owner = installed.admin.info.user
+    before = installed.admin.execute("select name, value from cdc.settings order by 1").fetchall()
+    for config, name in (
+        (installed.drainer, installed.drainer.source.drainer), (installed.reader, installed.reader.source.reader),
+    ):  # fmt: skip
+        for command, change in _CHANGES.items():
+            with pytest.raises(PreflightFailed) as refused:
+                change(config)
+            said = f"role {name!r} may not change capture: schema cdc belongs to role {owner!r}"
+            assert said in str(refused.value), command
+            assert (
+                "run it as that role, for instance with its connection in CDC_SOURCE__CONNINFO" in refused.value.remedy
+            )
+    assert installed.admin.execute("select name, value from cdc.settings order by 1").fetchall() == before
+
+
+@mostly_one_server
+def test_row_6_the_drainer_installs_nothing_where_nothing_is_installed(roles: Roles) -> None:
+    roles.sql(f"grant create on database {roles.admin.info.dbname} to {roles.drainer.source.drainer}")
+    with pytest.raises(PreflightFailed, match=r"it is \[source\] drainer or reader"):
+        initialise.init(roles.drainer)
+    with _as(roles.installer) as conn:
+        assert not catalog.begun(conn)
+
+
+@mostly_one_server
+def test_row_6_the_reader_sees_state_and_no_row(installed: Roles) -> None:
+    installed.sql("insert into shop.orders values (3, 'three')")
+    slot_drain.drain(installed.drainer)
+    found = status_report.status(installed.reader)
+    assert found.problem is None and {t.state for t in found.tables} == {State.OK}
+    with _as(installed.reader) as conn:
+        assert [str(f) for f in preflight.preflight(conn, installed.reader)] == []
+        for table in ("shop.orders", "shop.events", "shop.events_1", "shop.secret"):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                conn.execute(f"select * from {table}".encode())
+        for call in ("select cdc.beacon()", "select cdc.write_wal()"):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                conn.execute(call.encode())
+    installed.sql("insert into shop.orders values (4, 'four')")
+    with pytest.raises(CdcError, match=r"role .*reader"):
+        slot_drain.drain(installed.reader)
+
+
+@mostly_one_server
+def test_row_6_the_drainer_verifies_and_cannot_sign(installed: Roles) -> None:
+    """A beacon carries nothing that the drainer chose, so what is signed for it is never a DDL message."""
+    with _as(installed.drainer) as conn:
+        nonce, _ = slot.emit_beacon(conn)
+        assert len(nonce) == 32
+        assert conn.execute("select cdc.is_signed(repeat('0', 64)::bytea, 'x')").fetchone() == (False,)
+    (key,) = installed.admin.execute("select cdc.sign('x')").fetchone() or ("",)
+    with _as(installed.drainer) as conn:
+        assert conn.execute("select cdc.is_signed(%s::text::bytea, 'x')", [key]).fetchone() == (True,)
+
+
+#: Objects of the drainer that a name without a schema could find, and code that a cast or an operator would run.
+_TRAPS = """
+create function own.plant() returns int language plpgsql as $$
+begin
+  execute 'alter role {drainer} superuser';
+  return 1;
+exception when insufficient_privilege then return 0;
+end $$;
+create function own.sha256(bytea) returns bytea language plpgsql as $$
+begin perform own.plant(); return pg_catalog.sha256($1); end $$;
+create function own.equal(bytea, bytea) returns boolean language plpgsql as $$
+begin perform own.plant(); return true; end $$;
+create operator own.= (leftarg = bytea, rightarg = bytea, function = own.equal);
+create function own.joined(text, text) returns text language plpgsql as $$
+begin perform own.plant(); return $1; end $$;
+create operator own.|| (leftarg = text, rightarg = text, function = own.joined);
+create function own.pg_current_xact_id() returns xid8 language plpgsql as $$
+begin perform own.plant(); return pg_catalog.pg_current_xact_id(); end $$;
+create function own.pg_visible_in_snapshot(xid8, pg_snapshot) returns boolean language plpgsql as $$
+begin perform own.plant(); return true; end $$;
+create domain own.text as pg_catalog.text;
+create temp table settings (name text, value bytea);
+create temp table signing_key (name text, value bytea);
+create temp table pg_class (oid oid);
+create function own.to_regclass(pg_catalog.text) returns regclass language plpgsql as $$
+begin perform own.plant(); return pg_catalog.to_regclass($1); end $$;
+"""
+
+
+def test_row_6_objects_of_the_drainer_do_not_run_as_another_role(roles: Roles) -> None:
+    roles = roles.capturing(capture="change_log", change_log_drain="tick", tables=("shop.orders",), exclude=())
+    initialise.init(roles.installer)
+    drainer = roles.drainer.source.drainer
+    roles.sql(f"create schema own authorization {drainer}")
+    with psycopg.connect(roles.drainer.source.conninfo, autocommit=True) as conn:
+        conn.execute(_TRAPS.format(drainer=drainer).encode())
+        conn.execute("set search_path = own, pg_temp, pg_catalog, cdc")
+        conn.execute("select cdc.is_signed('a', 'b'), cdc.beacon(), cdc.write_wal()")
+        conn.execute("select cdc.purge_log(pg_current_snapshot())")
+        conn.execute("select count(*) from cdc.logged_changes, cdc.logged_tables")
+        conn.execute("select count(*) from cdc.table_snapshots(array['shop.orders'::regclass::oid])")
+        conn.execute("create table own.t (id int); alter table own.t add column c int; drop table own.t")
+    superuser = "select rolsuper from pg_roles where rolname = %s"
+    assert roles.admin.execute(superuser, [drainer]).fetchone() == (False,)
+    roles.sql("insert into shop.orders values (3, 'three')")
+    slot_drain.drain(roles.drainer)
+    assert roles.admin.execute(superuser, [drainer]).fetchone() == (False,)
+    roles.admin.execute("select own.plant()")  # planted: run by the installer it would have
+    assert roles.admin.execute(superuser, [drainer]).fetchone() == (True,)
+
+
+@mostly_one_server
+def test_row_6_an_owners_code_does_not_run_as_the_drainer(installed: Roles) -> None:
+    """Reading goes on to refuse code of roles that are no superusers, whoever drains."""
+    name = "owner_of_events"
+    installed.sql(
+        f"create role {name}",
+        f"grant usage, create on schema shop to {name}",
+        f"alter table shop.orders owner to {name}",
+    )
+    try:
+        installed.sql(
+            f"set role {name}",
+            "create function shop.one(int) returns int language plpgsql immutable as $$ begin return 1; end $$",
+            "create index one on shop.orders ((shop.one(2) + id))",
+            "reset role",
+        )
+        done = copy.repair(installed.drainer, ["shop.orders"])
+        assert "uses function shop.one(integer) of role owner_of_events" in done.left_out["shop.orders"]
+        with (
+            row_lines.own_snapshot(installed.drainer) as conn,
+            pytest.raises(owners_code.OwnersCode),
+            row_lines.lines(conn, comparison(_version(installed, "shop.orders"), 1)) as blocks,
+        ):
+            list(blocks)
+    finally:
+        installed.sql(
+            "reset role", f"reassign owned by {name} to current_user", f"drop owned by {name}", f"drop role {name}"
+        )
+
+
+def _version(roles: Roles, identifier: str):  # type: ignore[no-untyped-def]
+    with _as(roles.installer) as conn:
+        return next(t for t in catalog.published_tables(conn, roles.installer) if t.identifier == identifier)
+
+
+@mostly_one_server
+def test_row_6_a_table_that_leaves_the_selection_is_no_longer_read(installed: Roles) -> None:
+    """What `cdc init` has granted it takes back; what others granted stays. A new table is read from then on."""
+    drainer = installed.drainer.source.drainer
+    installed.sql("create table shop.born (id int primary key)", f"grant select on shop.secret to {drainer}")
+    less = installed.capturing(tables=("shop.orders", "shop.born"), exclude=())
+    initialise.init(less.installer)
+    may = "select t, has_table_privilege(%s, t, 'select') from unnest(%s::text[]) as t"
+    names = ["shop.orders", "shop.born", "shop.events", "shop.events_1", "shop.secret"]
+    assert installed.admin.execute(may, [drainer, names]).fetchall() == [
+        ("shop.orders", True), ("shop.born", True), ("shop.events", False), ("shop.events_1", False),
+        ("shop.secret", True),
+    ]  # fmt: skip
+    initialise.uninstall(less.installer)
+    assert installed.admin.execute(may, [drainer, names]).fetchall() == [
+        (name, name == "shop.secret") for name in names
+    ]
+
+
+@mostly_one_server
+@pytest.mark.parametrize("tables", ["shop.*", "*.*"])
+def test_row_6_a_table_born_later_is_read_from_its_create_on(roles: Roles, tables: str) -> None:
+    """Also a partition, and with whole schemas; a table that is not captured is not."""
+    exclude = ("shop.secret", "shop.hid*") if tables == "shop.*" else ()
+    roles = roles.capturing(tables=(tables,), exclude=exclude, new_tables=NewTables.PUBLISH)
+    initialise.init(roles.installer)
+    roles.sql(
+        "create table shop.born (id int primary key)",
+        "create table shop.events_2 partition of shop.events for values from (100) to (200)",
+        "create table shop.events_3 (like shop.events including all)",
+        "alter table shop.events attach partition shop.events_3 for values from (200) to (300)",
+        "create table shop.hidden (id int primary key)",
+    )
+    may = "select t from unnest(%s::text[]) as t where has_table_privilege(%s, t, 'select')"
+    names = ["shop.born", "shop.events_2", "shop.events_3", "shop.hidden", "shop.secret"]
+    found = roles.admin.execute(may, [names, roles.drainer.source.drainer]).fetchall()
+    assert [name for (name,) in found] == (names[:3] if exclude else names)
+    slot_drain.drain(roles.drainer)
+    assert {t.state for t in status_report.status(roles.drainer).tables} == {State.OK}
+
+
+@mostly_one_server
+def test_row_6_another_drainer_takes_the_rights_of_the_first(installed: Roles) -> None:
+    second = installed.reader.source.reader
+    installed.sql(f"alter role {second} replication")
+    changed = installed.capturing(drainer=second, reader="")
+    initialise.init(changed.installer)
+    with pytest.raises(CdcError):
+        slot_drain.drain(installed.drainer)
+    installed.sql("insert into shop.orders values (3, 'three')")
+    assert slot_drain.drain(changed.reader).changes == 1
+    may = "select has_table_privilege(%s, 'shop.orders', 'select'), has_schema_privilege(%s, 'cdc', 'usage')"
+    first = installed.drainer.source.drainer
+    assert installed.admin.execute(may, [first, first]).fetchone() == (False, False)
+
+
+@mostly_one_server
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ("alter role {drainer} superuser", "is a superuser, whom no grant limits; run: alter role .* nosuperuser"),
+        ("alter role {drainer} noreplication", "has no REPLICATION right; run: alter role .* replication"),
+        ("grant {installer} to {drainer}", "is a member of role .*; run: revoke"),
+        ("alter role {drainer} rename to {drainer}_before", "is no role of the server; run: create role .* login"),
+    ],
+)
+def test_row_6_a_drainer_that_is_not_limited_is_refused(roles: Roles, wrong: str, named: str) -> None:
+    drainer = roles.drainer.source.drainer
+    roles.sql(wrong.format(drainer=drainer, installer=roles.admin.info.user))
+    try:
+        with pytest.raises(PreflightFailed, match=rf"\[source\] drainer .*{named}"):
+            initialise.init(roles.installer)
+        with _as(roles.installer) as conn:
+            assert not catalog.begun(conn)
+    finally:
+        if "rename" in wrong:
+            roles.sql(f"alter role {drainer}_before rename to {drainer}")
+
+
+@mostly_one_server
+def test_row_6_a_table_without_select_is_named_with_its_remedy(installed: Roles) -> None:
+    installed.sql(f"revoke select on shop.orders from {installed.drainer.source.drainer}")
+    done = copy.repair(installed.drainer, ["shop.orders", "shop.events_1"])
+    assert done.rows == {"shop.events_1": 1}
+    assert (
+        "permission denied for table orders; run `cdc init` as the role that installs" in done.left_out["shop.orders"]
+    )
+    found = {t.table: t for t in against(installed.drainer, installed.installer.source.conninfo).tables}
+    assert found["shop.orders"].status == "not_taken"
+    assert "permission denied for table orders" in (found["shop.orders"].reason or "")
+
+
+@mostly_one_server
+def test_row_6_capture_of_an_older_version_asks_for_init(installed: Roles) -> None:
+    """The key was among the settings, and no function verified with it. `cdc init` moves it, and it stays valid."""
+    (before,) = installed.admin.execute("select value from cdc.signing_key where name = 'hmac_key'").fetchone() or (
+        b"",
+    )
+    installed.sql("alter table shop.orders add column early int")
+    installed.sql(
+        "insert into cdc.settings select * from cdc.signing_key", "drop table cdc.signing_key",
+        "drop function cdc.is_signed(bytea, bytea), cdc.beacon(), cdc.write_wal()",
+        "do $$ begin execute replace(pg_get_functiondef('cdc.log_is_read()'::regprocedure), 'known_', ''); end $$",
+        "drop view cdc.known_settings",
+        "update cdc.settings set value = 'older' where name = 'version'",
+    )  # fmt: skip
+    with pytest.raises(PreflightFailed, match="has no function that verifies signatures, or no key; run `cdc init`"):
+        slot_drain.drain(installed.installer)
+    initialise.init(installed.installer)
+    after = installed.admin.execute("select value from cdc.signing_key where name = 'hmac_key'").fetchone()
+    assert after == (before,)
+    assert installed.admin.execute("select count(*) from cdc.settings where name ~ '^hmac'").fetchone() == (0,)
+    slot_drain.drain(installed.drainer)
+    assert Ledger(installed.drainer).last() is not None
