@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.lake.proofs import found_different
+from toolkit.lake.proofs import differing_tables
 from toolkit.rawlog.plan import Layer
 from toolkit.rawlog.states import State, TableState, states_at
 from toolkit.values import progress
@@ -152,7 +152,7 @@ def build(
 def _stale(config: Config, ledger: Ledger, as_of: Lsn | None, select: Sequence[str] | None) -> tuple[TableState, ...]:
     if as_of is None:
         return ()
-    then = states_at(ledger, as_of, found_different(config, ledger))
+    then = states_at(ledger, as_of, differing_tables(config, ledger))
     found = ((version.table, state) for version, state in then if state.state != State.OK)
     named = set(select or ())
     return tuple(state for table, state in found if not named or lake_table(table.schema, table.name) in named)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.build.project import ensure
-from toolkit.lake.proofs import found_different
+from toolkit.lake.proofs import differing_tables
 from toolkit.rawlog.states import State, copied, states_at
 from toolkit.values.errors import LakeError
 from toolkit.values.lake_types import literal, spark_type
@@ -61,7 +61,7 @@ def sync(config: Config, *, as_of: Lsn | None = None) -> SyncResult:
 
     ledger = Ledger(config)
     if as_of is not None:
-        then = states_at(ledger, as_of, found_different(config, ledger))
+        then = states_at(ledger, as_of, differing_tables(config, ledger))
         return write(config, [version for version, state in then if state.state == State.OK])
     last = ledger.last()
     generation = last.generation if last else None

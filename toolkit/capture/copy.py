@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from toolkit.capture.copy_workers import Copiers, Item, Task
 from toolkit.capture.slot_drain import drain
 from toolkit.lake.ledger import require_ledger
-from toolkit.lake.proofs import found_different, proven
+from toolkit.lake.proofs import differing_tables, proven
 from toolkit.lake.stored_log import StoredLog
 from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event
@@ -383,7 +383,7 @@ def _copy_group(
     at: dict[str, Any] = {"batch_id": batch_id, "generation": last.generation, "origin": Origin.SNAPSHOT}
     at |= order.made_at(cut.lsn)._asdict()
     events: list[Event] = []
-    wrong = found_different(config, ledger)
+    wrong = differing_tables(config, ledger)
     for plan in whole:
         of: dict[str, Any] = {"relid": plan.table.relid, "schema_id": schema_ids[plan.table.relid]}
         if plan.table.relid in wrong:

@@ -99,7 +99,7 @@ class Reader(Protocol):
     def upto(self) -> Lsn:
         """Return the LSN at which the drain ends."""
 
-    def remains(self, last: BatchRecord) -> bool:
+    def has_more(self, last: BatchRecord) -> bool:
         """Return whether there is more to read after a batch."""
 
     def read(self, end: LogEnd, directory: Path) -> Sequence[ReadBatch]:
@@ -149,7 +149,7 @@ class _Run:
         return DrainResult(self.batches, self.changes, start, self.end.last.complete_to)
 
     def _drain(self, reader: Reader, stage: progress.Stage) -> None:
-        while reader.remains(self.end.last):
+        while reader.has_more(self.end.last):
             started = time.monotonic()
             with spool_directory(self.config) as directory:
                 batches = reader.read(self.end, directory)

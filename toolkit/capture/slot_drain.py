@@ -179,7 +179,7 @@ class _SlotReader:
     def upto(self) -> Lsn:
         return self.target
 
-    def remains(self, last: BatchRecord) -> bool:
+    def has_more(self, last: BatchRecord) -> bool:
         return last.complete_to < self.target and (self.left is None or self.left > 0)
 
     def read(self, end: LogEnd, directory: Path) -> Sequence[ReadBatch]:

@@ -130,7 +130,7 @@ class _TickReader:
     def upto(self) -> Lsn:
         return self.target.lsn
 
-    def remains(self, last: BatchRecord) -> bool:
+    def has_more(self, last: BatchRecord) -> bool:
         return last.complete_to < self.target.lsn
 
     def read(self, end: LogEnd, directory: Path) -> Sequence[ReadBatch]:

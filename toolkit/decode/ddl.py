@@ -332,7 +332,7 @@ def _hierarchy(old: TableVersion, new: TableVersion, message: DdlMessage) -> Ite
         yield parent, f"{new.identifier} was attached or detached"
 
 
-def strayed(old: TableVersion, new: TableVersion) -> str | None:
+def change_in_strays(old: TableVersion, new: TableVersion) -> str | None:
     """Describe the change in a root's partitions whose changes have another form; None if there is none."""
     if old.strays == new.strays:
         return None

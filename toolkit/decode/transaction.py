@@ -58,7 +58,7 @@ class Transaction:
         self.rewrites: dict[int, Rewrite] = {}  # by relid, rewrites that no ddl_command_end has explained yet
         self.adopted: set[tuple[int, int]] = set()  # (message index, relid) already folded
         self.gaps: dict[tuple[int, int], GapReasons] = {}  # by (ordinal, relid)
-        self.strayed: dict[int, tuple[int, int, TableVersion, str]] = {}  # roots whose strays changed here
+        self.changed_strays: dict[int, tuple[int, int, TableVersion, str]] = {}  # roots whose strays changed here
         self.truncating: set[int] = set()  # published roots whose own TRUNCATE message has yet to come
         self.verifier = ddl.Verifier(planner.context.signed, planner.context.system_id, self.frame.xid)
         self.ddl: dict[int, ddl.DdlMessage] = {}
@@ -103,7 +103,7 @@ class Transaction:
             if version is None or version.table.published:
                 reason = f"rewritten (reason {rewrite.reason}) by a command that was not captured to its end"
                 self._gap(rewrite.index, relid, reason)
-        for relid, (first, last, before, strayed) in self.strayed.items():
+        for relid, (first, last, before, strayed) in self.changed_strays.items():
             # A partition that is created and altered to match its root before any row comes does no harm.
             if self.planner.versions[relid].table.strays != before.strays or self.planner.has_rows(relid, first, last):
                 self._gap(first, relid, strayed)
@@ -291,9 +291,9 @@ class Transaction:
             empty = empty or self._was_empty(index, rewrite, old.table, table)
             for stale, reason in ddl.classify(old.table, table, message, rewrite=rewrite.reason, empty=empty):
                 self._stale(index, stale, reason, message, table)
-            if strayed := ddl.strayed(old.table, table):
-                first, _, was, reason = self.strayed.get(relid, (index, index, old.table, strayed))
-                self.strayed[relid] = (first, index, was, reason)
+            if strayed := ddl.change_in_strays(old.table, table):
+                first, _, was, reason = self.changed_strays.get(relid, (index, index, old.table, strayed))
+                self.changed_strays[relid] = (first, index, was, reason)
             if self.planner.context.known_good and table.published and ddl.detached_before(old.table, table, message):
                 unexplained = "a partition was detached in two transactions, the first of them without an event"
                 self._gap_since_known(index, relid, unexplained)

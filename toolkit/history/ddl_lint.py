@@ -197,8 +197,8 @@ def _silent(tried: Tried) -> Iterator[tuple[int, list[str]]]:
             error=None,
         )
         silent = list(ddl.classify(old, new, message, rewrite=rewrite, empty=_empty(tried, relid)))
-        if strayed := ddl.strayed(old, new):
-            silent.append((relid, strayed))
+        if changed := ddl.change_in_strays(old, new):
+            silent.append((relid, changed))
         for owner, reason in silent:
             table = after.tables.get(owner)
             if table is not None and (table.published or owner == relid) and reason not in found.setdefault(owner, []):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.history.versions import resolve
 from toolkit.lake import proofs, row_versions
-from toolkit.lake.proofs import found_different
+from toolkit.lake.proofs import differing_tables
 from toolkit.rawlog.states import State, states_at, verdicts
 from toolkit.values.errors import ConfigError, NotProven
 from toolkit.values.lsn import Lsn
@@ -117,6 +117,6 @@ def _require_known(ledger: Ledger, version: TableVersion, as_of: Lsn | None) -> 
     then = ledger.latest_versions(as_of)[version.relid]
     if then.table.dropped:
         raise ConfigError(f"{doing}: it was dropped at {then.end_lsn}; give an LSN below")
-    for found, state in states_at(ledger, as_of, found_different(ledger.config, ledger)):
+    for found, state in states_at(ledger, as_of, differing_tables(ledger.config, ledger)):
         if found.table.relid == version.relid and state.state != State.OK:
             raise NotProven(f"{doing}: stale since {state.from_lsn}: {state.reason}; {state.remedy}")

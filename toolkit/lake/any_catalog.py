@@ -123,7 +123,7 @@ class AnyCatalog:
         except NoSuchNamespaceError:
             return ()
 
-    def mend(self, name: str) -> tuple[str, bool]:
+    def repair_statement(self, name: str) -> tuple[str, bool]:
         """Give the statement for the database of the catalog, or what to ask of a catalog that is a server."""
         from toolkit.lake.postgres_catalog import PostgresCatalog
 

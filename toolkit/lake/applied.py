@@ -168,7 +168,7 @@ class News:
     inside: Collection[int]  # tables whose build ended inside a batch
     newest: Mapping[int, tuple[int, int]]  # batch and commit LSN of a table's newest event
 
-    def late(self, relid: int, build: Commit | None) -> bool:
+    def outdates(self, relid: int, build: Commit | None) -> bool:
         """Whether a new build has anything to do after `build`."""
         if build is None or build.batch_id is None or build.lsn is None or build.batch_id < self.floor:
             return True
@@ -208,7 +208,7 @@ def behind(
     """
     built = {table.relid: applied(config, table, layer).build for table in tables}
     since = news(spark, ledger, built)
-    return tuple(sorted(lake_table(t.schema, t.name) for t in tables if since.late(t.relid, built[t.relid])))
+    return tuple(sorted(lake_table(t.schema, t.name) for t in tables if since.outdates(t.relid, built[t.relid])))
 
 
 def rows_between(

@@ -71,7 +71,7 @@ class LakeCatalog(Protocol):
             LakeError: the catalog cannot be read.
         """
 
-    def mend(self, name: str) -> tuple[str, bool]:
+    def repair_statement(self, name: str) -> tuple[str, bool]:
         """Say how a person makes the catalog give up the current metadata file of a table or view, which is damaged.
 
         Return the procedure, and whether the table is then as it was before the last commit. Otherwise the catalog

@@ -45,7 +45,7 @@ def generation_of(tag: str | None) -> int | None:
     return None if found is None else int(found[1])
 
 
-def found_different(config: Config, ledger: LogReader) -> dict[int, tuple[Lsn, Lsn]]:
+def differing_tables(config: Config, ledger: LogReader) -> dict[int, tuple[Lsn, Lsn]]:
     """List tables that the last check found to differ, and that have not been copied since, by relid.
 
     Each has the LSN at which its rows were last known to be right, and the LSN of the check.
@@ -68,7 +68,7 @@ def found_different(config: Config, ledger: LogReader) -> dict[int, tuple[Lsn, L
 def current_states(ledger: LogReader) -> tuple[TableState, ...]:
     """Give the states of the tables by the log and by the results of checks."""
     config = ledger.config
-    return table_states(ledger, proven(config, ledger), found_different(config, ledger))
+    return table_states(ledger, proven(config, ledger), differing_tables(config, ledger))
 
 
 def at_one_lsn(ledger: LogReader, spark: SparkSession, tables: Sequence[TableVersion] = ()) -> Lsn:

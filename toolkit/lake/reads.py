@@ -46,7 +46,7 @@ def restore_remedy(config: Config, table: str) -> str:
     made from the log, so that an earlier state, or none, is brought up to date by the command that makes them.
     """
     namespace = table.rpartition(".")[0]
-    change, usable = open_catalog(config).mend(table)
+    change, usable = open_catalog(config).repair_statement(table)
     if namespace == "raw" and not usable:
         return "restore that file from a backup of the lake"
     procedure = f"stop all runs, and {change}; then run"

@@ -140,7 +140,7 @@ class SqliteCatalog:
             raise LakeError(f"reading the catalog {self._file}: {error}; run it again, or restore that file") from None
         return tuple(row[0] for row in rows)
 
-    def mend(self, name: str) -> tuple[str, bool]:
+    def repair_statement(self, name: str) -> tuple[str, bool]:
         """Give the statement that makes the catalog name the file before, or forget the table."""
         before = self._locations(name)[1]
         usable = before is not None and _readable(before)

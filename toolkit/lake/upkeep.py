@@ -38,7 +38,7 @@ class Upkeep:
     skipped: str | None = None
 
 
-def tend(
+def maintain_table(
     spark: SparkSession, config: Config, table: str, *, keep_tags: Collection[str], since: datetime, orphans: datetime
 ) -> Upkeep:
     """Compact `namespace.table`, then expire what is older than `since`.
@@ -134,4 +134,4 @@ def _old_tags(metadata: Mapping[str, Any], keep: Collection[str], oldest: int) -
     ]
 
 
-__all__ = ["Upkeep", "tend"]
+__all__ = ["Upkeep", "maintain_table"]

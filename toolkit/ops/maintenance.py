@@ -59,7 +59,9 @@ def maintain(config: Config) -> tuple[Upkeep, ...]:
             since = now - timedelta(days=min(days, _LOG_DAYS) if namespace == "raw" else days)
             stage.detail = f"{namespace}.{table}"
             stage.show()
-            done.append(upkeep.tend(spark, config, stage.detail, keep_tags=shown, since=since, orphans=orphans))
+            done.append(
+                upkeep.maintain_table(spark, config, stage.detail, keep_tags=shown, since=since, orphans=orphans)
+            )
             stage.add()
     return tuple(done)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.quality import report_page
-from toolkit.quality.published_state import Standing, after, columns, standing
+from toolkit.quality.published_state import PublishedRows, after, columns, published_rows
 from toolkit.quality.report import CheckReport, as_text
 from toolkit.values.config import CheckConfig
 from toolkit.values.errors import CdcError, ConfigError
@@ -69,16 +69,18 @@ def validate(config: Config, report: CheckReport) -> None:
     Raises:
         CdcError: Great Expectations and the report disagree on whether parity is proven.
     """
-    success = run(report, directory(config) / "data_docs", standing(config, report), config.check)
+    success = run(report, directory(config) / "data_docs", published_rows(config, report), config.check)
     if success != report.green:
         found = f"Great Expectations says {success}, the comparison says {report.green}"
         raise CdcError(f"validating the parity result: {found}; nothing is published")
 
 
-def run(report: CheckReport, docs: Path, standing: Standing | None = None, limits: CheckConfig | None = None) -> bool:
+def run(
+    report: CheckReport, docs: Path, published_rows: PublishedRows | None = None, limits: CheckConfig | None = None
+) -> bool:
     """Run all suites, write their Data Docs to `docs`, and say whether the suites of parity and orphans succeed.
 
-    The suites over `standing` are only shown in the docs. A stale table has already made the check fail.
+    The suites over `published_rows` are only shown in the docs. A stale table has already made the check fail.
 
     Importing Great Expectations takes seconds, so only a check does it.
     """
@@ -87,11 +89,11 @@ def run(report: CheckReport, docs: Path, standing: Standing | None = None, limit
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecations within the library, which we cannot fix
         logging.getLogger("great_expectations").setLevel(logging.ERROR)
-        met = _run(report, docs, standing or after({}, report), limits or CheckConfig())
+        met = _run(report, docs, published_rows or after({}, report), limits or CheckConfig())
     return met[SUITE] and met[ORPHANS]
 
 
-def _run(report: CheckReport, docs: Path, standing: Standing, limits: CheckConfig) -> dict[str, bool]:
+def _run(report: CheckReport, docs: Path, published_rows: PublishedRows, limits: CheckConfig) -> dict[str, bool]:
     """Say for each suite whether it succeeds."""
     import great_expectations as gx
     import pandas as pd
@@ -117,9 +119,10 @@ def _run(report: CheckReport, docs: Path, standing: Standing, limits: CheckConfi
     source = context.data_sources.add_pandas("source_and_lake")
     where = "no LSN" if report.lsn is None else f"LSN {report.lsn}"
     ages = ("age_hours", "full_age_hours")
-    tables = pd.DataFrame(columns(standing.tables, ("table", "status", "lsn", *ages)))
+    tables = pd.DataFrame(columns(published_rows.tables, ("table", "status", "lsn", *ages)))
     references = pd.DataFrame(
-        columns(standing.references, ("name", "table", "references", "lsn", "references_lsn", "orphans")), dtype=object
+        columns(published_rows.references, ("name", "table", "references", "lsn", "references_lsn", "orphans")),
+        dtype=object,
     ).astype({"orphans": "Int64"})
     success = {}
     for suite, data, name in (

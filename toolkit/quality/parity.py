@@ -141,10 +141,10 @@ def _cut(source: Source, lake: Lake, stack: ExitStack, drain: Drain) -> Lsn:
             _log.info("no cut by a slot", extra={"reason": str(error)})
         else:
             stack.enter_context(row_lines.inside_snapshot(conn, made.snapshot_name, seconds=config.check.cut_seconds))
-            with source.another() as other:
+            with source.second_connection() as other:
                 slot.wait_flush(other)
             return Lsn(made.lsn)
-    with source.another() as other:
+    with source.second_connection() as other:
         drain(config, upto=slot.flush_lsn(other))  # so that only a short stretch must be searched
         since = exact_cut.oldest_writer(other)
     from toolkit.lake.evidence import unseen_xids
@@ -164,7 +164,7 @@ def _take_source(source: Source, wanted: set[int], proofs: Mapping[int, Proof]) 
     from toolkit.source import catalog, locks, row_lines
 
     config, taken = source.config, {}
-    with source.another() as other:
+    with source.second_connection() as other:
         locks.limit(other, seconds=config.check.cut_seconds)
         tables = [t for t in catalog.published_tables(other, config) if not wanted or t.relid in wanted]
         fingerprints = row_lines.fingerprints(source.conn, config, [t.relid for t in tables])
@@ -214,7 +214,7 @@ def _build(lake: Lake, wanted: set[int], build: Build) -> tuple[Lsn, News]:
     asked = [t for t in live if not wanted or t.relid in wanted]
     built = {table.relid: applied(lake.config, table).build for table in asked}
     since = news(lake.spark, ledger, built)
-    late = [lake_table(t.schema, t.name) for t in asked if since.late(t.relid, built[t.relid])]
+    late = [lake_table(t.schema, t.name) for t in asked if since.outdates(t.relid, built[t.relid])]
     if late:
         # A build of all tables also makes the views over the log and the states, which a first build needs.
         build(lake.config, select=late if len(late) < len(live) else None)
@@ -267,7 +267,7 @@ class _Comparing:
                 found.append(refused)
                 continue
             made[relid] = applied(self.config, self.live[relid])
-            if made[relid].exists and self.since.late(relid, made[relid].build):
+            if made[relid].exists and self.since.outdates(relid, made[relid].build):
                 reason = "it was built to an earlier LSN while the check was taken, by another run of dbt"
                 found.append(replace(self._named(self.live[relid]), reason=reason, remedy="cdc check"))
                 continue
@@ -368,7 +368,7 @@ class _Comparing:
                 ours: list[bytes] = []
                 if keys:
                     with (
-                        self.source.another() as other,
+                        self.source.second_connection() as other,
                         source_rows.lines(self.source.conn, other, plan, keys, config=self.config) as read,
                     ):
                         ours = [line for block in read for line in block]
@@ -380,7 +380,7 @@ class _Comparing:
                 return _blamed(replace(done, samples=samples), plan)
         except (CdcError, connection.DriverError) as error:
             return replace(result, reason=connection.unread(error), remedy="cdc check")
-        with self.source.another() as other:
+        with self.source.second_connection() as other:
             self.taken[relid] = _read(self.source, other, self.taken[relid])
         taken = self.taken[relid]
         return None if taken.figures is not None else replace(result, reason=taken.reason, remedy="cdc check")
@@ -442,7 +442,7 @@ class _Comparing:
         plan = self.taken[side.plan.table.relid].plan
         with (
             spool_directory(self.config) as directory,
-            self.source.another() as other,
+            self.source.second_connection() as other,
             source_rows.lines(self.source.conn, other, plan, config=self.config) as blocks,
         ):
             return classify(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PublishedRows:
     """Rows for the expectations, in the state after this check has published.
 
     `tables`: table, status, lsn, hours since its proof and since the last full proof. `references`: one row per foreign
@@ -32,14 +32,14 @@ class Standing:
     references: tuple[dict[str, Any], ...]
 
 
-def standing(config: Config, report: CheckReport) -> Standing:
+def published_rows(config: Config, report: CheckReport) -> PublishedRows:
     """Give the state of `published.*` after this check."""
     from toolkit.quality import published
 
     return after(published.proofs(config), report)
 
 
-def after(proofs: Mapping[int, Mapping[str, Any]], report: CheckReport) -> Standing:
+def after(proofs: Mapping[int, Mapping[str, Any]], report: CheckReport) -> PublishedRows:
     """Apply a report to the proofs."""
     now = datetime.now(UTC)
     tables: dict[int, dict[str, Any]] = {}
@@ -63,7 +63,7 @@ def after(proofs: Mapping[int, Mapping[str, Any]], report: CheckReport) -> Stand
         for one, two in [(r.key.relid, r.key.references)]
         if one in tables and two in tables and tables[one]["lsn"] and tables[two]["lsn"]
     ]
-    return Standing(tuple(sorted(tables.values(), key=lambda t: str(t["table"]))), tuple(references))
+    return PublishedRows(tuple(sorted(tables.values(), key=lambda t: str(t["table"]))), tuple(references))
 
 
 def _row(

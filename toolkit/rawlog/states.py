@@ -182,7 +182,7 @@ def states_at(
     """Give the tables that existed and were captured at an LSN, with their state then.
 
     The state says whether their rows are known. A repair counts from its copy on, even before a check has proven it.
-    `wrong` are the tables that a check has found to differ, as `toolkit.lake.proofs.found_different` gives them.
+    `wrong` are the tables that a check has found to differ, as `toolkit.lake.proofs.differing_tables` gives them.
     """
     versions, judged, now = ledger.latest_versions(at), verdicts(ledger, at), verdicts(ledger)
     found = []

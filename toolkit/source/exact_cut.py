@@ -67,7 +67,7 @@ def without_slot(
     config, conn = source.config, source.conn
     deadline = time.monotonic() + config.check.cut_seconds
     why = ""
-    with source.another() as other:
+    with source.second_connection() as other:
         while True:
             attempt = ExitStack()
             attempt.enter_context(row_lines.inside_snapshot(conn, None, seconds=config.check.cut_seconds))

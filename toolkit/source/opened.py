@@ -29,7 +29,7 @@ class Source:
         return slot.read_slot(self.conn, self.config.source.slot)
 
     @contextmanager
-    def another(self) -> Iterator[Connection]:
+    def second_connection(self) -> Iterator[Connection]:
         """Open a further session, for work that the first one cannot see or do in its transaction."""
         with connect(self.config) as conn:
             yield conn
