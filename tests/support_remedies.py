@@ -8,6 +8,15 @@ import re
 _PASTED = re.compile(r"`(cdc [^`]+|kill \d+)`|\brun: (.+?)(?=, or |; or |, and |, then |$)")
 
 
+#: A remedy that is a command, up to another step or what it does.
+_STEP = re.compile(r"(?:^|, then )(cdc .+?)(?=, then |, which |, whose |; or |; |$)")
+
+
+def stepped(remedy: str) -> list[str]:
+    """Give the commands of a remedy that is no sentence: those that `status` and `check` name for a table."""
+    return _STEP.findall(remedy)
+
+
 def pasted(remedy: str) -> list[str]:
     """Give every command and statement of a remedy, in order."""
     return [next(filter(None, match.groups())) for match in _PASTED.finditer(remedy)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from toolkit.history.versions import resolve
 from toolkit.lake import proofs, row_versions
 from toolkit.lake.proofs import differing_tables
-from toolkit.rawlog.states import State, states_at, verdicts
+from toolkit.rawlog.states import State, live_tables, states_at, verdicts
 from toolkit.values.errors import ConfigError, NotProven
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import nearest
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from toolkit.lake.ledger import Ledger
     from toolkit.lake.opened import Lake
-    from toolkit.values.table import TableVersion
+    from toolkit.values.table import SchemaVersion, TableVersion
 
 
 def at_one_lsn(lake: Lake, spark: SparkSession, tables: Sequence[str] = ()) -> Lsn:
@@ -74,26 +74,31 @@ def read_rows(
     if version.dropped and not versioned:
         raise ConfigError(f"rows of {version.identifier}: it was dropped at {last.end_lsn}; give a key or an LSN")
     relation = f"{'history' if versioned else 'current'}.{last.history_name}"
-    _require_built(lake, spark, relation, version, as_of)
+    _require_built(lake, spark, relation, last, as_of)
     fields = dict(zip(names, row_lines.current_fields(plan), strict=True))
     return row_versions.read(spark, relation, fields, key, as_of, limit)
 
 
-def _require_built(lake: Lake, spark: SparkSession, relation: str, version: TableVersion, as_of: Lsn | None) -> None:
+def _require_built(lake: Lake, spark: SparkSession, relation: str, last: SchemaVersion, as_of: Lsn | None) -> None:
     """Refuse to read a table that lacks changes of the log below the given LSN. A table that lacks none is current.
 
     The newest rows need no such check: they are those of the last build, and no LSN was given. Another source table may
-    have taken the name, and with it the built table.
+    have, or have had, the name and with it the built table.
     """
     from toolkit.lake import reads
 
+    version = last.table
+    doing = f"rows of {version.identifier}"
+    builds = version.dropped or version.relid in {table.relid for table in live_tables(lake.ledger)}
+    way = "cdc build" if builds else f"cdc build --as-of-lsn {as_of or last.commit_lsn}"
+    if reads.metadata_location(lake.config, relation) is None:
+        raise ConfigError(f"{doing}: {relation} is not built; run `{way}`")
     if reads.properties(lake.config, relation).get("cdc.relid", str(version.relid)) != str(version.relid):
-        at = f"--as-of-lsn {as_of}" if as_of else "--as-of-lsn with an LSN at which it was there"
-        raise ConfigError(f"rows of {version.identifier}: another table has its name now; run `cdc build {at}`")
+        raise ConfigError(f"{doing}: {relation} is of another table, which has or had its name; run `{way}`")
     if as_of is None:
         return
     if row_versions.lacks_changes(spark, relation, version.relid, below=as_of):
-        raise ConfigError(f"rows of {version.identifier} as of {as_of}: not built that far yet; run `cdc build`")
+        raise ConfigError(f"{doing} as of {as_of}: not built that far yet; run `cdc build`")
 
 
 def _require_known(ledger: Ledger, version: TableVersion, as_of: Lsn | None) -> None:
