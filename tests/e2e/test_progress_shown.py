@@ -38,24 +38,33 @@ def _json_lines(folder: Path, *words: str) -> list[str]:
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
 def test_each_command_shows_what_it_does(database: str, tmp_path: Path) -> None:
     configuration = f"[source]\nconninfo = {json.dumps(database)}\n[drain]\nmax_changes = 500\n"
+    configuration += '[table."public.both"]\ncapture = "both"\n'
     (tmp_path / "cdc.toml").write_text(configuration, encoding="utf-8")
     with psycopg.connect(database, autocommit=True) as conn:
         conn.execute(b"create table public.item (id int primary key, n int)")
         conn.execute(b"insert into public.item select i, 0 from generate_series(1, 5000) i")
         conn.execute(b"analyze public.item")
+        conn.execute(b"create table public.both (id int primary key)")
     for command, words in (
-        ("init", ["copying", "5,000 rows"]),
+        ("init", ["copying", "5,002 rows"]),
         ("run", [*DRAIN, *BUILD, *CHECK]),
         ("maintain", ["maintaining", "tables"]),
+        ("audit", ["starting Spark", "comparing both captures of 1 tables"]),
+        ("rows public.item --limit 0", ["starting Spark", "reading public.item"]),
     ):
         with psycopg.connect(database, autocommit=True) as conn:
             for _ in range(2):  # one transaction and one batch each
                 conn.execute(b"update public.item set n = n + 1 where id < 700")
-        code, shown = on_a_terminal([sys.executable, "-m", "toolkit.cli", command], folder=tmp_path)
+                conn.execute(b"insert into public.both select count(*) from public.both")
+        line = [sys.executable, "-m", "toolkit.cli", *command.split()]
+        with (tmp_path / "rows").open("wb") as file:  # rows on the terminal show themselves
+            output = file if command.startswith("rows") else None
+            code, shown = on_a_terminal(line, folder=tmp_path, output=output)
         assert code == 0, shown
         assert [word for word in words if word not in shown] == [], shown
         left = screen(shown)
         assert not any("\u2501" in line for line in left), left
+    assert len((tmp_path / "rows").read_text(encoding="utf-8").splitlines()) == 5001
     configuration += '[log]\nformat = "json"\nlevel = "info"\n'
     (tmp_path / "cdc.toml").write_text(configuration, encoding="utf-8")
     with psycopg.connect(database, autocommit=True) as conn:
