@@ -21,7 +21,7 @@ from toolkit.capture.copy import SnapshotResult
 from toolkit.capture.drain_loop import DrainResult
 from toolkit.cli import INTERRUPTED, frame, main
 from toolkit.quality.report import CheckReport, TableCheck
-from toolkit.values import resources
+from toolkit.values import libraries, resources
 from toolkit.values.errors import LakeError
 from toolkit.values.lsn import Lsn
 from toolkit.values.outcome import CheckStatus
@@ -113,6 +113,7 @@ def test_a_run_that_fails_in_the_check_keeps_the_figures(tmp_path: Path, monkeyp
     monkeypatch.setattr(slot_drain, "drain", lambda _: DrainResult(1, 7, Lsn(1), Lsn(100)))
     monkeypatch.setattr(dbt_run, "build", lambda _: _BUILT)
     monkeypatch.setattr(Toolkit, "_check", lambda *_: _raise(LakeError("lake: full; free space")))
+    monkeypatch.setattr(libraries, "preload", lambda *_: None)  # it would go on while the next tests run
     done, notice = _cdc(tmp_path, monkeypatch, "run", "--output", "json")
     shown = json.loads(done.stdout)
     assert (done.exit_code, shown["drain"]["changes"], shown["build"]["batch_id"]) == (1, 7, 2)
