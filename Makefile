@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.installed-for-demo
+# PySpark comes as source, and its wheel is unpacked right after it is made: to compress the jars would take 20 s.
+INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --config-settings-package pyspark:--build-option=--compression=stored
 PYTEST_ARGS ?=
 # Whole files go to one worker, so that what a file sets up is set up once.
 PYTEST_WORKERS ?= 2
@@ -34,14 +36,14 @@ endef
 
 $(STAMP): requirements.lock pyproject.toml
 	$(venv)
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -r requirements.lock
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
+	$(INSTALL) -r requirements.lock
+	$(INSTALL) --no-deps -e .
 	@touch $(DEMO_STAMP) $@
 
 # The demo needs fewer packages than the tests.
 $(DEMO_STAMP): requirements.lock pyproject.toml
 	$(venv)
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint requirements.lock -e .[demo]
+	$(INSTALL) --constraint requirements.lock -e .[demo]
 	@touch $@
 
 .PHONY: lock

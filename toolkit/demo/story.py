@@ -131,8 +131,8 @@ class _Demo:
                 server = stack.enter_context(EmbeddedServer(None, self.major))
                 self._create(server)
             self.config = _configure(self.folder, server)
+            preload(Library.DBT, Library.GREAT_EXPECTATIONS)  # while Spark starts
             self._init()
-            preload(Library.DBT, Library.GREAT_EXPECTATIONS)  # while the load runs
             truth = self._load(server)
             self._build_and_check()
             self._fault_and_repair()
