@@ -331,7 +331,8 @@ def _configure(folder: Path, server: EmbeddedServer) -> Config:
     conninfo = json.dumps(server.conninfo(_DATABASE))  # a JSON string is a TOML basic string
     file.write_text(
         "# Made by `cdc demo`. Its PostgreSQL is gone; the lake stays, and every command that only reads it works.\n"
-        f'[source]\nconninfo = {conninfo}\ntables = ["public.*"]\nnew_tables = "publish"\n\n'
+        f'[source]\nconninfo = {conninfo}\ntables = ["public.*"]\n'
+        'exclude = ["public.pgbench_branches", "public.pgbench_tellers"]\nnew_tables = "publish"\n\n'
         '[lake]\nwarehouse = "lake/warehouse"\nuri = "jdbc:sqlite:lake/catalog.db"\n\n'
         '[dbt]\nproject_dir = "dbt_project"\n\n'
         "# For tables this small the JVM's second compiler costs more than it saves. Leave it on for a real lake.\n"
