@@ -226,8 +226,8 @@ GUARDS = (
     Guard(
         "status asks for the signing key",
         "toolkit/capture/slot_drain.py",
-        "            signatures.require_key(conn)\n",
-        "            pass\n",
+        "if catalog.installed(conn):\n            signatures.require_key(conn)\n",
+        "if catalog.installed(conn):\n            pass\n",
         _NIGHT,
     ),
     Guard(

@@ -66,12 +66,13 @@ def drain(
             raise LakeError(f"draining slot {config.source.slot!r}: the lake has no ledger yet; run `cdc init` first")
         last.require_format()
         slot.require_primary(conn)
-        signatures.require_key(conn)
         if change_log.by_ticks(conn, config):
             from toolkit.capture import tick_drain
 
+            signatures.require_key(conn)
             return tick_drain.drain(config, conn, log, upto, cut=cut)
-        state, identity = _require_slot_history(config, conn, last)
+        state, identity = _require_slot_history(config, conn, last)  # of a new database this says more than a lost key
+        signatures.require_key(conn)
         proven = unreadable is not None
         if state.confirmed_flush_lsn < last.complete_to:
             # Either the last drain was killed between commit and advance, or the server returned to its last saved
