@@ -115,7 +115,7 @@ def build(
         _evolve(config, ledger, relations)
     show = partial(plans.show, spark, ledger, as_of, relations)
     found = show()
-    # dbt needs a second for the model of a quiet table, and many to start, and finds nothing to do.
+    # For a quiet table dbt finds nothing to do: its model takes a second, and the start of dbt several.
     unchanged = [name for name, model in found.items() if whole and model.quiet]
     quiet = [ModelResult(name, BuildAction.SKIP, "nothing new", 0.0) for name in unchanged]
     arguments += ["--exclude", *(model.name.replace(".", "__", 1) for model in quiet)] if quiet else []

@@ -109,21 +109,24 @@ def has_shared_views(config: Config) -> bool:
         made = _views_record(config).read_text(encoding="ascii")
     except FileNotFoundError:
         return False
-    return made == _version() and all(name in reads.tables(config, schema, "VIEW") for schema, name in views)
+    return made == _shipped_digest() and all(name in reads.tables(config, schema, "VIEW") for schema, name in views)
 
 
 def record_shared_views(config: Config) -> None:
     """Record that a run of dbt has made the views of the shared models from the files of this version."""
-    _write(_views_record(config), _version().encode())
+    _write(_views_record(config), _shipped_digest().encode())
 
 
 def _views_record(config: Config) -> Path:
     return config.work_dir / "dbt" / "shared-views"
 
 
-def _version() -> str:
-    files = {path.as_posix(): _digest(text) for path, text in _shipped().items()}
-    return _digest(json.dumps(files, sort_keys=True).encode())
+def _shipped_digest() -> str:
+    return _digest(json.dumps(_shipped_digests(), sort_keys=True).encode())
+
+
+def _shipped_digests() -> dict[str, str]:
+    return {path.as_posix(): _digest(text) for path, text in _shipped().items()}
 
 
 @cache
@@ -158,7 +161,7 @@ def _upgrade(folder: Path) -> tuple[int, list[Path]]:
     missing = [path for path in shipped if not (folder / path).is_file()]
     for path in missing:
         _write(folder / path, shipped[path])
-    record = {path.as_posix(): _digest(text) for path, text in shipped.items()}
+    record = _shipped_digests()
     if record != recorded:
         _write(folder / _RECORD, json.dumps(record, indent=1).encode())
     return len({*outdated, *aside, *missing}), aside
