@@ -65,9 +65,9 @@ class Night:
         self.stack.enter_context(context)
 
     @property
-    def told(self) -> Path:
+    def notice(self) -> Path:
         """The file that `[notify] command` appends each notification to."""
-        return self.config.root / "told"
+        return self.config.root / "notice"
 
     def cdc(self, *words: str) -> Done:
         """Run a command with the configuration as it is now."""
@@ -92,11 +92,11 @@ class Night:
 
     def fails(self, command: str, code: int, found: str, remedy: str) -> None:
         """The command ends with this code; its line of the log and its notice name what was found and the remedy."""
-        self.told.unlink(missing_ok=True)
+        self.notice.unlink(missing_ok=True)
         done = self.cdc(*command.split())
         assert done.exit_code == code, done
         (event,) = map(json.loads, done.stderr.splitlines())
-        (notice,) = map(json.loads, self.told.read_text(encoding="utf-8").splitlines())
+        (notice,) = map(json.loads, self.notice.read_text(encoding="utf-8").splitlines())
         assert (notice["command"], notice["exit_code"], notice["problem"]) == (command, code, event["event"])
         assert remedy in notice["problem"], notice["problem"]
         assert re.search(found, notice["problem"]), notice["problem"]
@@ -129,7 +129,7 @@ class Night:
 
 def with_notices(config: Config) -> Config:
     """The configuration with a log of JSON, and notifications that go into a file."""
-    script = f"import sys; open({str(config.root / 'told')!r}, 'a').write(sys.stdin.read() + chr(10))"
+    script = f"import sys; open({str(config.root / 'notice')!r}, 'a').write(sys.stdin.read() + chr(10))"
     notify = NotifyConfig(command=(sys.executable, "-c", script))
     return config.model_copy(update={"log": LogConfig(format=LogFormat.JSON), "notify": notify})
 

@@ -99,7 +99,7 @@ def test_the_age_of_the_log_is_the_age_of_its_last_batch(built: Lake) -> None:
 
 
 def test_dbt_does_not_ask_spark_for_each_table(built: Lake) -> None:
-    """A run learns what a schema has from two statements, for any number of tables, and tells views from tables."""
+    """A run learns what a schema has from two statements, for any number of tables, and knows views from tables."""
     source = Source()
     table = Table(16384, "one", [column(1, "id", "bigint", not_null=True)], [1])
     table.rows = [{1: "1"}]
@@ -107,21 +107,21 @@ def test_dbt_does_not_ask_spark_for_each_table(built: Lake) -> None:
     built.append(source)
     built.build()
 
-    macro = built.config.project_dir / "macros" / "told.sql"
-    macro.write_text("""{% macro told() %}
+    macro = built.config.project_dir / "macros" / "kinds.sql"
+    macro.write_text("""{% macro kinds() %}
       {% for schema, name in [('current', 'public__one'), ('staging', 'changes'), ('staging', 'missing')] %}
         {% set found = adapter.get_relation(database=none, schema=schema, identifier=name) %}
         {{ print(name ~ ' ' ~ (found.type ~ ' ' ~ found.is_iceberg if found else 'none')) }}
       {% endfor %}
     {% endmacro %}""")
-    told = io.StringIO()
-    with contextlib.redirect_stdout(told):
+    shown_kinds = io.StringIO()
+    with contextlib.redirect_stdout(shown_kinds):
         from dbt.cli.main import dbtRunner
 
         project = str(built.config.project_dir)
         where = ["--project-dir", project, "--profiles-dir", project, "--log-level-file", "none"]
-        dbtRunner().invoke(["run-operation", "told", "--quiet", *where])
-    assert told.getvalue().split("\n")[:3] == ["public__one table True", "changes view False", "missing none"]
+        dbtRunner().invoke(["run-operation", "kinds", "--quiet", *where])
+    assert shown_kinds.getvalue().split("\n")[:3] == ["public__one table True", "changes view False", "missing none"]
 
     _dbt(built, "run", log="debug")
     statements = (built.config.work_dir / "log" / "dbt.log").read_text()

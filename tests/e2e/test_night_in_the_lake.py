@@ -19,13 +19,13 @@ pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.dbt, pytest.mark.w
 
 
 def _tamper(night: Night) -> None:
-    """Somebody writes to a table of the lake."""
+    """Another program writes to a table of the lake."""
     session.own_session(night.config).sql("update current.public__a set x = 'tampered' where id = 1")
 
 
 def _pause(night: Night) -> None:
     assert night.cdc("ddl", "pause").exit_code == 0
-    night.sql("insert into public.a values (3, 'unheard')")
+    night.sql("insert into public.a values (3, 'captured later')")
     assert night.cdc("drain").exit_code == 0
 
 
