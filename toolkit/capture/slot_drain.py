@@ -71,7 +71,8 @@ def drain(
 
             signatures.require_key(conn)
             return tick_drain.drain(config, conn, log, upto, cut=cut)
-        state, identity = _require_slot_history(config, conn, last)  # of a new database this says more than a lost key
+        # A database that was made again has neither slot nor key. The error about the slot has the right remedy.
+        state, identity = _require_slot_history(config, conn, last)
         signatures.require_key(conn)
         proven = unreadable is not None
         if state.confirmed_flush_lsn < last.complete_to:

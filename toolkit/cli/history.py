@@ -161,7 +161,7 @@ def rows(ctx: Context, table: str, as_of: Lsn | datetime | None, key: tuple[str,
 
 
 def _counted(what: str, found: Iterator[_T]) -> Iterator[_T]:
-    """Show how many rows were read, for whoever cannot see them pass."""
+    """Yield the rows, and show how many were read, which a file does not show."""
     from toolkit.values import progress
 
     with progress.stage(what, "rows") as stage:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 #: How long to wait for a process that writes to the catalog's file.
 BUSY_SECONDS = 30.0
-#: Files that this process has waited for in vain. It does not wait for one again until it has read it.
-_IN_VAIN: set[Path] = set()
+#: Files that were still locked after the whole wait. This process does not wait for one again until it has read it.
+_STILL_LOCKED: set[Path] = set()
 _SWAP = """
 UPDATE iceberg_tables SET metadata_location = :new, previous_metadata_location = :old
 WHERE catalog_name = :catalog AND table_namespace = :namespace AND table_name = :name AND metadata_location = :old
@@ -152,17 +152,18 @@ class SqliteCatalog:
     def _opened(self) -> Iterator[sqlite3.Connection]:
         """Open the file to read it. A command reads it several times, and waits for a lock on it only once.
 
-        It is opened for writing, too: the first one who can write rolls back what a killed process has left half done.
+        It is opened for writing, too: after a kill, SQLite can only be read once a connection that may write has rolled
+        the unfinished commit back.
         """
-        seconds = 0.0 if self._file in _IN_VAIN else BUSY_SECONDS
+        seconds = 0.0 if self._file in _STILL_LOCKED else BUSY_SECONDS
         try:
             with closing(sqlite3.connect(f"{self._file.as_uri()}?mode=rw", uri=True, timeout=seconds)) as connection:
                 yield connection
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
-                _IN_VAIN.add(self._file)
+                _STILL_LOCKED.add(self._file)
             raise
-        _IN_VAIN.discard(self._file)
+        _STILL_LOCKED.discard(self._file)
 
     def _key(self, name: str) -> tuple[str, str, str]:
         namespace, _, table = name.rpartition(".")
