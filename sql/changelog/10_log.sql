@@ -304,7 +304,8 @@ from pg_class as c
 where c.oid = reader.relid;
 end;
 
--- Create or repair the copy of cdc.present that belongs to the owner of a table. If the role may not give a function to
+-- Create or repair the copy of cdc.present that belongs to the owner of a table, and let the owner of the functions that
+-- log run it. That role must also be able to name the type of the table. If the role may not give a function to
 -- another role, there is no copy: rows that are logged out of order then make the table stale.
 create or replace function cdc.own_reader(relid oid)
 returns void
@@ -313,10 +314,15 @@ set search_path = pg_catalog, pg_temp
 as $function$
 declare
   owner oid := (select c.relowner from pg_class as c where c.oid = relid);
+  place oid := (select c.relnamespace from pg_class as c where c.oid = relid);
+  logs oid := (select p.proowner from pg_proc as p where p.oid = 'cdc.log_row()'::regprocedure);
   name text := 'present_' || owner;
   body text := (select p.prosrc from pg_proc as p where p.oid = 'cdc.present(oid, text, anyarray, tid)'::regprocedure);
 begin
-  if pg_get_userbyid(owner) = current_user or exists (
+  if not has_schema_privilege(logs, place, 'usage') then
+    execute format('grant usage on schema %s to %I', place::regnamespace, pg_get_userbyid(logs));
+  end if;
+  if owner = logs or exists (
     select
     from pg_proc as p
     join pg_language as l on l.oid = p.prolang and l.lanname = 'plpgsql'
@@ -327,8 +333,8 @@ begin
       and p.provolatile = 'v'
       and not p.proisstrict
       and p.proconfig is null
-      and p.proacl is not null
-      and not exists (select from aclexplode(p.proacl) as a where a.grantee = 0)
+      and has_function_privilege(logs, p.oid, 'execute')
+      and not exists (select from aclexplode(coalesce(p.proacl, acldefault('f', owner))) as a where a.grantee = 0)
   ) then
     return;
   end if;
@@ -336,8 +342,9 @@ begin
     'create or replace function cdc.%1$I(relid oid, query text, touched anyarray, version tid) returns setof anyelement'
     ' language plpgsql security definer as %2$L;'
     ' revoke all on function cdc.%1$I(oid, text, anyarray, tid) from public;'
-    ' alter function cdc.%1$I(oid, text, anyarray, tid) owner to %3$I',
-    name, body, pg_get_userbyid(owner)
+    ' alter function cdc.%1$I(oid, text, anyarray, tid) owner to %3$I;'
+    ' grant execute on function cdc.%1$I(oid, text, anyarray, tid) to %4$I',
+    name, body, pg_get_userbyid(owner), pg_get_userbyid(logs)
   );
 exception
   when insufficient_privilege then null;

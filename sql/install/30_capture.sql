@@ -344,6 +344,7 @@ $function$;
 create or replace function cdc.publish_new(created oid[])
 returns void
 language plpgsql
+security definer
 set search_path = pg_catalog, pg_temp
 as $function$
 declare
@@ -373,13 +374,29 @@ exception
 end
 $function$;
 
--- Let the role that drains read new tables that are published, and partitions of a root that it reads.
+-- Let the role that drains read new tables that are published, and partitions of a root that it reads. Let the owner of
+-- the log's functions name the type of a logged table that was moved to another schema.
 create or replace function cdc.let_read(tables oid[], created oid[])
 returns void
 language plpgsql
+security definer
 set search_path = pg_catalog, pg_temp
 as $function$
 begin
+  begin
+    perform cdc.unheard(format('grant usage on schema %I to %I', f.nspname, f.rolname))
+    from (
+      select distinct n.nspname, r.rolname
+      from pg_trigger as t
+      join pg_class as c on c.oid = t.tgrelid
+      join pg_namespace as n on n.oid = c.relnamespace
+      join pg_proc as p on p.oid = t.tgfoid and p.pronamespace = 'cdc'::regnamespace
+      join pg_roles as r on r.oid = p.proowner
+      where t.tgrelid = any (tables) and t.tgname like '!cdc\_%' and not has_schema_privilege(r.oid, n.oid, 'usage')
+    ) as f;
+  exception
+    when others then null; -- rows that are logged out of order then make the table stale
+  end;
   perform cdc.unheard(
     format('grant select on table %s to %I', c.oid::regclass, d.rolname)
     || case
@@ -615,7 +632,12 @@ begin
       coalesce(array_agg(
         case
           when d.object_type = 'table column' then d.objid
-          else to_regclass(format('%I.%I', d.address_names[1], d.address_names[2]))::oid
+          else ( -- by the catalog: to_regclass needs a right on the schema
+            select c.oid
+            from pg_class as c
+            join pg_namespace as n on n.oid = c.relnamespace
+            where n.nspname = d.address_names[1] and c.relname = d.address_names[2]
+          )
         end
       ) filter (
         where d.object_type in ('table column', 'table constraint', 'default value', 'publication relation')

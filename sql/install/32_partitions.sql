@@ -121,6 +121,7 @@ $function$;
 create or replace function cdc.guard_new(tables oid[])
 returns oid[]
 language plpgsql
+security definer
 set search_path = pg_catalog, pg_temp
 as $function$
 declare

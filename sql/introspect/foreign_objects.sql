@@ -1,5 +1,6 @@
--- Objects in schema cdc that belong neither to this role nor to a superuser. Their owners could change code that runs
--- with the rights of this role. This reads the system catalogs only, so it runs no code of those owners.
+-- Objects in schema cdc that belong neither to this role nor to a superuser, nor to the owner of the toolkit's objects.
+-- Their owners could change code that runs with the rights of this role. This reads the system catalogs only, so it runs
+-- no code of those owners.
 select f.what, pg_catalog.pg_get_userbyid(f.owner)::text as owner
 from (
   select 'schema cdc' as what, n.nspowner as owner
@@ -29,5 +30,15 @@ from (
       )
     )
 ) as f
-where f.owner not in (select r.oid from pg_catalog.pg_roles as r where r.rolsuper or r.rolname = current_user)
+where f.owner not in (
+  select r.oid
+  from pg_catalog.pg_roles as r
+  where r.rolsuper
+    or r.rolname = current_user
+    or ( -- the owner that `cdc init` makes (sql/install/43_owner.sql), as long as no role can become it
+      r.rolname = 'cdc_owner'
+      and not r.rolcanlogin
+      and not exists (select from pg_catalog.pg_auth_members as m where r.oid in (m.roleid, m.member))
+    )
+)
 order by f.what

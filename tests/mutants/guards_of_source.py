@@ -22,6 +22,7 @@ _PUBLIC = f"{_G}test_public_has_no_right_in_the_schema"
 _CONNECTION = "tests/postgres/test_connection.py::test_104_settings_hold_against_role_and_database"
 _STREAM = "tests/postgres/test_streaming.py::"
 _RIGHTS = "tests/postgres/test_rights.py::"
+_OWNER = "tests/postgres/test_owner.py::"
 _PREDEFINED = "tests/postgres/test_predefined_roles.py::"
 _ROLES = "tests/postgres/test_roles.py::"
 _ROLES_SQL = "sql/install/42_roles.sql"
@@ -288,8 +289,8 @@ GUARDS_OF_SOURCE = (
     Guard(
         "a schema cdc of one's own",
         "sql/introspect/foreign_objects.sql",
-        "where f.owner not in (select",
-        "where false and f.owner not in (select",
+        "where f.owner not in (\n",
+        "where false and f.owner not in (\n",
         f"{_RIGHTS}test_a_schema_cdc_of_another_role_is_refused",
     ),
     Guard(
@@ -368,6 +369,34 @@ GUARDS_OF_SOURCE = (
         f"{_PATH}\nset row_security = off\nas $function$\ndeclare\n  nonce",
         "security definer\nas $function$\ndeclare\n  nonce",
         f"{_ROLES}test_row_6_objects_of_the_drainer_do_not_run_as_another_role",
+    ),
+    Guard(
+        "functions of capture have an owner without rights",
+        "sql/install/43_owner.sql",
+        "select format('alter function %s owner to cdc_owner', p.oid::regprocedure)",
+        "select 'select'",
+        f"{_OWNER}test_row_1_only_named_functions_have_the_rights_of_the_installer",
+    ),
+    Guard(
+        "an owner that no role can become",
+        "sql/introspect/foreign_objects.sql",
+        "      and not exists (select from pg_catalog.pg_auth_members as m where r.oid in (m.roleid, m.member))\n",
+        "",
+        f"{_OWNER}test_row_1_an_owner_that_a_role_can_become_is_refused_by_name",
+    ),
+    Guard(
+        "an owner without rights of its own",
+        "sql/install/43_owner.sql",
+        "r.rolsuper or r.rolcanlogin or r.rolcreaterole",
+        "r.rolsuper",
+        f"{_OWNER}test_row_1_a_role_of_that_name_with_rights_is_refused",
+    ),
+    Guard(
+        "the owner names types in a schema that a table was moved to",
+        _CAPTURE,
+        "where t.tgrelid = any (tables) and t.tgname like '!cdc\\_%' and not has_schema_privilege",
+        "where false and not has_schema_privilege",
+        f"{_OWNER}test_row_1_rows_out_of_order_are_logged_for_tables_of_any_owner_in_any_schema",
     ),
     Guard(
         "the view of the settings cannot be written to",

@@ -209,7 +209,9 @@ def test_tables_of_a_role_that_is_gone_leave_no_reader(
 ) -> None:
     intruder.execute(_PLANNED)
     log = _captured(log, "row")
-    readers = "select count(*) from pg_proc where proname ~ '^present_' and prosecdef"
+    readers = (
+        "select count(*) from pg_proc where proname ~ '^present_' and prosecdef and proowner = 'intruder'::regrole"
+    )
     assert log.conn.execute(readers).fetchone() == (1,)
     log.conn.execute("alter table mine.t owner to current_user")
     log.install()

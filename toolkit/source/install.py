@@ -70,10 +70,8 @@ def objects_sql(
         parts += [f"{statement};\n" for statement in _publication_sql(config, tables, publication)]
     parts.append(_new_tables_sql(config, ticks=ticks))
     parts.append(_version_sql())
-    parts += [
-        roles.grants_sql(config, tables),
-        resources.load("install/45_seal"),
-    ]  # covers all functions, including those of the change log
+    parts += [roles.grants_sql(config, tables), resources.load("install/43_owner")]
+    parts.append(resources.load("install/45_seal"))  # covers all functions, including those of the change log
     return "\n".join(parts)
 
 
