@@ -82,7 +82,7 @@ def _writer(config: Config) -> Catalog:
     opened = open_catalog(config)
     if not isinstance(opened, AnyCatalog):
         uri = f"sqlite:///{config.catalog_db}"
-        return SqlCatalog(config.lake.catalog, uri=uri, warehouse=str(config.warehouse))
+        return SqlCatalog(config.lake.catalog, uri=uri, warehouse=config.warehouse)
     if isinstance(opened._catalog, SqlCatalog):
         opened._catalog.create_tables()
     return opened._catalog
@@ -102,16 +102,19 @@ def commit_here(
     ledger = ledgers.Ledger(config)
     if ledger.snapshot_id() != base_snapshot:
         raise ledgers.conflict(record.batch_id)
-    config.work_dir.joinpath("staged").mkdir(exist_ok=True)
-    path = config.work_dir / "staged" / f"{record.batch_id}.parquet"
-    file, others = EventsFile(path, ledger.file_ids()), list(events)
-    for batch in chain.from_iterable([*(decode_rows(task.path, task) for task in tasks), *map(_batches, arrow_files)]):
-        rows = pc.equal(batch.column("kind"), "row")
-        if rows.false_count:  # truncates and gaps of logged rows
-            others += [Event(**row) for row in batch.filter(pc.invert(rows)).to_pylist()]
-        file.write(batch.filter(rows))
-    file.close()
-    return ledger.append(record, others, [path])
+    others = list(events)
+    with StoredLog(config).new_files() as files:
+        place = files.place(record.batch_id)
+        with EventsFile(place, files.ids, files.properties) as file:
+            for batch in chain.from_iterable(
+                [*(decode_rows(task.path, task) for task in tasks), *map(_batches, arrow_files)]
+            ):
+                rows = pc.equal(batch.column("kind"), "row")
+                if rows.false_count:  # truncates and gaps of logged rows
+                    others += [Event(**row) for row in batch.filter(pc.invert(rows)).to_pylist()]
+                file.write(batch.filter(rows))
+        with files.committing([place]):
+            return ledger.append(record, others, [place])
 
 
 def _batches(path: Path) -> Iterator[pa.RecordBatch]:

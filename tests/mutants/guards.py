@@ -273,6 +273,21 @@ GUARDS = (
         "tests/postgres/test_durable.py::test_trap_012_under_strace_files_are_forced_then_named_then_forgotten",
     ),
     Guard(
+        "the next run deletes files of a killed one",
+        "toolkit/lake/uncommitted.py",
+        "            storage.delete(line, properties)\n",
+        "            pass\n",
+        "tests/postgres/test_snapshot_killed.py"
+        "::test_killed_in_the_middle_of_a_table_the_next_init_copies_that_one_again",
+    ),
+    Guard(
+        "files whose commit lost a race are deleted",
+        "toolkit/lake/uncommitted.py",
+        "            self._list([*self._open, *places])\n",
+        "",
+        "tests/unit/test_storage.py::test_a_file_stays_unless_it_was_not_committed",
+    ),
+    Guard(
         "files are on the disk before a catalog that is a server names them",
         "toolkit/lake/any_catalog.py",
         "        durable.sync_snapshots(self._config, name, table.io, added)\n",

@@ -121,11 +121,11 @@ def test_a_view_is_read_without_a_jvm(lake: Config) -> None:
     }  # fmt: skip
     schema = {"type": "struct", "schema-id": 0, "fields": [{"id": 1, "name": "n", "required": False, "type": "int"}]}
     view = {
-        "view-uuid": str(uuid.uuid4()), "format-version": 1, "location": str(lake.warehouse / "raw" / "shown"),
+        "view-uuid": str(uuid.uuid4()), "format-version": 1, "location": f"{lake.warehouse}/raw/shown",
         "schemas": [schema], "current-version-id": 1, "versions": [version],
         "version-log": [{"timestamp-ms": made, "version-id": 1}], "properties": {"cdc.tag": "t"},
     }  # fmt: skip
-    file = lake.warehouse / "raw" / "shown" / "metadata" / "00000-x.gz.metadata.json"
+    file = Path(lake.warehouse) / "raw" / "shown" / "metadata" / "00000-x.gz.metadata.json"
     file.parent.mkdir(parents=True)
     file.write_bytes(gzip.compress(json.dumps(view).encode()))
     _register(lake, "shown", str(file))

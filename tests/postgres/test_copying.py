@@ -18,18 +18,20 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support_postgres import fresh_database
-from toolkit.capture.copy_workers import Copied, Copiers, Item, Task
+from toolkit.capture.copy_workers import Copied, Copiers, Item, Target, Task
 from toolkit.demo.server import EmbeddedServer
 from toolkit.rawlog.arrow import EVENT_SCHEMA
 from toolkit.source import catalog, install, locks, slot, snapshot_rows
 from toolkit.source.connection import Connection, connect
 from toolkit.values.config import Config, SnapshotConfig, SourceConfig
-from toolkit.values.errors import SourceUnavailable
+from toolkit.values.errors import LakeError, SourceUnavailable
+from toolkit.values.failpoints import VARIABLE
 from toolkit.values.table import TableVersion
 
 pytestmark = pytest.mark.postgres
 
-IDS = {name: number for number, name in enumerate([*EVENT_SCHEMA.names, *(f"{n}.element" for n in EVENT_SCHEMA.names)])}
+_NAMES = [*EVENT_SCHEMA.names, *(f"{n}.element" for n in EVENT_SCHEMA.names)]
+TARGET = Target({name: number for number, name in enumerate(_NAMES)}, {})
 one_server = pytest.mark.parametrize("pg", ["pg18"], indirect=True)
 
 
@@ -69,14 +71,14 @@ def tasks_of(
                 pieces, _ = snapshot_rows.pieces(reader, table, snapshot_rows.Cutting(parts))
                 items += [Item(relid, payload, 5, piece, snapshot_rows.Images()) for piece in pieces]
     runs = [items] if together else [[item] for item in items]
-    return [Task(folder / f"{n}.parquet", 3, 7, tuple(run)) for n, run in enumerate(runs)]
+    return [Task(str(folder / f"{n}.parquet"), 3, 7, tuple(run)) for n, run in enumerate(runs)]
 
 
 def images(copied: list[Copied]) -> Counter[tuple[str | None, ...]]:
     """How often each image is in the files; what the tasks say must agree with the files."""
     found: Counter[tuple[str | None, ...]] = Counter()
     for done in copied:
-        table = pq.read_table(done.task.path)
+        table = pq.read_table(done.task.place)
         assert table.num_rows == sum(done.rows.values())
         assert table.schema.names == EVENT_SCHEMA.names
         found.update(tuple(image) for image in table.column("new").to_pylist())
@@ -96,7 +98,7 @@ def run(
     workers: int = 2,
     report: Callable[[int, int], None] = lambda rows, size: None,
 ) -> tuple[list[Copied], dict[int, tuple[str, bool]]]:
-    with Copiers(config, cut, IDS, workers=workers, report=report) as copiers:
+    with Copiers(config, cut, TARGET, workers=workers, report=report) as copiers:
         return copiers.run(tasks)
 
 
@@ -138,9 +140,9 @@ def test_trap_036_pieces_of_one_cut_hold_each_row_once_while_rows_move(
         thread.join()
     assert not refused
     assert images(done) == expected
-    ordinals = [n for c in done for n in pq.read_table(c.task.path, columns=["ordinal"]).column(0).to_pylist()]
+    ordinals = [n for c in done for n in pq.read_table(c.task.place, columns=["ordinal"]).column(0).to_pylist()]
     assert len(ordinals) == len(set(ordinals))
-    one = pq.read_table(done[0].task.path).slice(0, 1).to_pylist()[0]
+    one = pq.read_table(done[0].task.place).slice(0, 1).to_pylist()[0]
     assert (one["commit_lsn"], one["end_lsn"]) == (cut.lsn - 1, cut.lsn)
     assert (one["batch_id"], one["generation"], one["schema_id"], one["op"]) == (7, 3, 5, "R")
     lost = images(done[1:])  # planted fault: a piece is missing
@@ -160,7 +162,7 @@ def test_a_dead_worker_does_not_end_the_snapshot(config: Config, conn: Connectio
     counted = Counter[str]()
     struck = threading.Event()
 
-    with cut_of(config) as cut, Copiers(config, cut, IDS, workers=2, report=lambda r, s: strike(r)) as copiers:
+    with cut_of(config) as cut, Copiers(config, cut, TARGET, workers=2, report=lambda r, s: strike(r)) as copiers:
 
         def strike(rows: int) -> None:
             counted["rows"] += rows
@@ -182,13 +184,23 @@ def test_a_dead_worker_does_not_end_the_snapshot(config: Config, conn: Connectio
 
 @one_server
 def test_a_task_that_kills_every_worker_ends_the_snapshot_by_name(
-    config: Config, conn: Connection, tmp_path: Path
+    config: Config, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare(conn, config, "create table public.t (id int primary key); insert into public.t values (1)")
+    monkeypatch.setenv(VARIABLE, "copy.before=sigkill")
     with cut_of(config) as cut:
-        gone = tmp_path / "no such folder"
-        with pytest.raises(SourceUnavailable, match=r"copying public\.t: 3 workers ended without an answer"):
-            run(config, cut, tasks_of(config, cut, gone))
+        message = r"copying public\.t: 3 workers ended without an answer, the last: signal 9"
+        with pytest.raises(SourceUnavailable, match=message):
+            run(config, cut, tasks_of(config, cut, tmp_path))
+
+
+@one_server
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_file_that_cannot_be_written_is_named(config: Config, conn: Connection, tmp_path: Path, workers: int) -> None:
+    prepare(conn, config, "create table public.t (id int primary key); insert into public.t values (1)")
+    (tmp_path / "file").touch()
+    with cut_of(config) as cut, pytest.raises(LakeError, match=r"a copy to .*/0\.parquet: (Not a dir|File exists)"):
+        run(config, cut, tasks_of(config, cut, tmp_path / "file"), workers=workers)
 
 
 @pytest.mark.parametrize(
@@ -334,7 +346,7 @@ def test_a_lock_is_waited_for_within_bounds_and_its_holder_is_named(
 def test_a_reader_does_not_keep_the_users_ddl_waiting(config: Config, conn: Connection, tmp_path: Path) -> None:
     """Locks are given back piece by piece, although the transaction stays open."""
     prepare(conn, config, "create table public.t (id int primary key); insert into public.t values (1)")
-    with cut_of(config) as cut, Copiers(config, cut, IDS, workers=0, report=lambda r, s: None) as copiers:
+    with cut_of(config) as cut, Copiers(config, cut, TARGET, workers=0, report=lambda r, s: None) as copiers:
         copiers.run(tasks_of(config, cut, tmp_path))
         conn.execute("set lock_timeout = '2s'")
         conn.execute("alter table public.t add column b int")
@@ -380,7 +392,7 @@ def test_memory_does_not_grow_with_the_rows(config: Config, conn: Connection, tm
                     own = re.findall(r"Private_(?:Dirty|Clean): +(\d+) kB", status)
                     found = max(found, sum(map(int, own)) / 1024)
 
-        with cut_of(config) as cut, Copiers(config, cut, IDS, workers=1, report=look) as copiers:
+        with cut_of(config) as cut, Copiers(config, cut, TARGET, workers=1, report=look) as copiers:
             done, refused = copiers.run(tasks_of(config, cut, tmp_path))
         assert not refused and sum(c.rows[relid] for c in done for relid in c.rows) == rows
         return found
@@ -422,14 +434,14 @@ def test_values_of_a_hundred_megabytes(config: Config, conn: Connection, tmp_pat
         " decode(repeat('5c00', 50000000), 'hex'),"
         " repeat('x', 100000000) from generate_series(1, 3) i",
     )
-    with cut_of(config) as cut, Copiers(config, cut, IDS, workers=1, report=lambda r, s: None) as copiers:
+    with cut_of(config) as cut, Copiers(config, cut, TARGET, workers=1, report=lambda r, s: None) as copiers:
         done, refused = copiers.run(tasks_of(config, cut, tmp_path))
         process = copiers._pool[0].process
         assert process is not None
         status = Path(f"/proc/{process.pid}/status").read_text()
     peak = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) // 1024
     assert not refused
-    table = pq.read_table(done[0].task.path, columns=["new"])
+    table = pq.read_table(done[0].task.place, columns=["new"])
     found = [[None if v is None else (len(v), v[-4:]) for v in row] for row in table.column(0).to_pylist()]
     for row in found:
         assert row[1:] == [(100_000_000, "a\\b\n"), (200_000_002, "5c00"), (100_000_000, "xxxx")]
@@ -452,7 +464,7 @@ def test_trap_037_a_policy_leaves_the_table_out_by_name(config: Config, conn: Co
     try:
         with cut_of(config) as cut:
             tasks = tasks_of(config, cut, tmp_path, together=True)
-            with Copiers(config, cut, IDS, workers=0, report=lambda r, s: None) as copiers:
+            with Copiers(config, cut, TARGET, workers=0, report=lambda r, s: None) as copiers:
                 copiers._own().execute(f"set local role {role}")
                 done, refused = copiers.run(tasks)
     finally:

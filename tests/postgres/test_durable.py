@@ -19,7 +19,7 @@ from psycopg.conninfo import conninfo_to_dict
 from tests.postgres.test_snapshot_log import current, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
 from toolkit.capture import initialise, slot_drain
-from toolkit.lake import durable, sqlite_catalog
+from toolkit.lake import durable, sqlite_catalog, storage
 from toolkit.lake.ledger import Ledger
 from toolkit.ops import diagnosis
 from toolkit.source import connection, slot
@@ -54,7 +54,7 @@ def test_trap_012_under_strace_files_are_forced_then_named_then_forgotten(config
     if strace is None:
         pytest.skip("strace is not installed: the order of system calls cannot be seen")
     sql(config, "insert into public.a values (2, 'two')")
-    before = set(config.warehouse.rglob("*"))
+    before = set(Path(config.warehouse).rglob("*"))
     trace = config.root / "trace"
     watched = "trace=fsync,fdatasync,pwrite64,sendto,write,rename,renameat2"
     command = [strace, "-f", "--seccomp-bpf", "-y", "-s", "400", "-e", watched, "-o", str(trace), sys.executable, "-m"]
@@ -71,9 +71,9 @@ def test_trap_012_under_strace_files_are_forced_then_named_then_forgotten(config
             forced.setdefault(found[1], number)
     named = next(n for n, line in calls if re.search(r" pwrite64\(\d+<[^>]*/catalog\.db>", line))
     forgotten = next(n for n, line in calls if "pg_replication_slot_advance" in line)
-    made = {path for path in set(config.warehouse.rglob("*")) - before if not path.name.startswith(".")}
+    made = {path for path in set(Path(config.warehouse).rglob("*")) - before if not path.name.startswith(".")}
     assert {path.suffix for path in made if path.is_file()} == {".avro", ".json", ".parquet"}
-    for path in made | {config.warehouse, config.warehouse / "raw"}:
+    for path in made | {Path(config.warehouse), Path(config.warehouse, "raw")}:
         assert forced.get(str(path), len(lines)) < named, path
     assert named < forced[str(config.catalog_db)] < forgotten
 
@@ -82,7 +82,7 @@ class _Disk:
     """Notes what is forced, and takes everything else when the power fails."""
 
     def __init__(self, config: Config, patch: pytest.MonkeyPatch) -> None:
-        self.warehouse, self._fsync = config.warehouse, os.fsync
+        self.warehouse, self._fsync = Path(config.warehouse), os.fsync
         self.safe = set(self.warehouse.rglob("*"))
         patch.setattr(os, "fsync", self._note)
 
@@ -126,8 +126,8 @@ def test_trap_012_a_power_cut_at_any_step_loses_and_doubles_nothing(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[tuple[Any, str, bool]] = [
-        (durable, "_sync", False),
-        (durable, "_sync", True),
+        (storage, "force", False),
+        (storage, "force", True),
         (sqlite_catalog.SqliteCatalog, "commit_table", True),
         (slot, "advance", False),
         (slot, "advance", True),
@@ -170,13 +170,13 @@ def test_trap_012_what_a_power_cut_took_of_an_unforced_commit_is_read_again_as_d
     config: Config, monkeypatch: pytest.MonkeyPatch, torn: str
 ) -> None:
     sql(config, "insert into public.a values (2, 'two')")
-    before, confirmed = set(config.warehouse.rglob("*")), _confirmed(config)
+    before, confirmed = set(Path(config.warehouse).rglob("*")), _confirmed(config)
     with monkeypatch.context() as patch:
         patch.setattr(durable, "sync_table", lambda *_: None)
         _struck(patch, slot, "advance", after=False)
         with pytest.raises(Killed):
             slot_drain.drain(config)
-    for path in set(config.warehouse.rglob("*")) - before:
+    for path in set(Path(config.warehouse).rglob("*")) - before:
         if path.suffix == torn and not path.name.startswith("."):
             path.write_bytes(path.read_bytes()[:-7])
     with pytest.raises(LakeError, match="run `cdc doctor`"):

@@ -102,7 +102,7 @@ def _lose_the_key(night: Night) -> None:
 
 def _read_only(night: Night) -> None:
     """Take the rights on the warehouse, and root's power to do without them."""
-    night.hold(_folder_without_rights(night.config.warehouse))
+    night.hold(_folder_without_rights(Path(night.config.warehouse)))
 
 
 @contextmanager

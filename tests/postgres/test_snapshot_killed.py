@@ -20,9 +20,11 @@ from tests.benchmarks.processes import children_by_parent, stat, tree
 from tests.postgres.test_snapshot_log import current, of, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
 from toolkit.capture import slot_drain
+from toolkit.lake.lake_catalog import open_catalog
 from toolkit.lake.ledger import Ledger
 from toolkit.values import config as configuration
 from toolkit.values.config import Config
+from toolkit.values.locations import local_path
 
 __all__ = ["plain_lake"]
 pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("pg", ["pg18"], indirect=True)]
@@ -98,17 +100,17 @@ def _whole(config: Config) -> None:
         assert current(config, table) == on_source(config, table)
     keys = [(e["commit_lsn"], e["ordinal"], e["relid"]) for e in rows_in_log(config)]
     assert len(keys) == len(set(keys))
-    spool = config.work_dir / "spool"
-    assert not list(spool.glob("run-*"))
+    assert not list((config.work_dir / "spool").glob("run-*"))
+    assert not list((config.work_dir / "new-files").iterdir())
 
 
 def test_killed_in_the_middle_of_a_table_the_next_init_copies_that_one_again(config: Config) -> None:
     process = _start(config)
-    begun = "run-*/copy-3-*.parquet"  # batch 1 begins the ledger, 2 is table a, 3 is b
+    begun = "raw/**/*-copy-3.parquet"  # batch 1 begins the ledger, 2 is table a, 3 is b
     try:
         _until(
             "the copy of b",
-            lambda: any((config.work_dir / "spool").glob(begun)) and len(_family(process.pid)) >= 3,
+            lambda: any(Path(config.warehouse).glob(begun)) and len(_family(process.pid)) >= 3,
         )
     finally:
         family = _kill(process)
@@ -117,11 +119,14 @@ def test_killed_in_the_middle_of_a_table_the_next_init_copies_that_one_again(con
     assert of(config, "a").state == "ok"
     before = [b.batch_id for b in Ledger(config).batches()]
     assert before == [1, 2]
-    assert list((config.work_dir / "spool").glob("run-*"))  # half a table, which the next run sweeps away
+    assert list(Path(config.warehouse).glob(begun))  # half a table, which the next run deletes
     sql(config, "update public.b set x = 'later' where id = 7", "delete from public.c where id = 8")
     assert _finish(config)["rows"] == {"public.b": 8_000, "public.c": 7_999}
     assert [b.batch_id for b in Ledger(config).batches()][:2] == before
     _whole(config)
+    table = open_catalog(config).load_table("raw.events")
+    named = {local_path(file["file_path"]) for file in table.inspect.data_files().to_pylist()}
+    assert set(Path(config.warehouse).glob("raw/*/data/**/*.parquet")) == named
 
 
 @pytest.mark.long

@@ -263,6 +263,7 @@ def test_a_repair_without_names_takes_what_is_stale_and_goes_on_after_a_kill(
     assert copy.repair(config).rows == {}
     assert current(config, "b") == on_source(config, "b")
     assert not list((config.work_dir / "spool").glob("run-*"))
+    assert not list((config.work_dir / "new-files").iterdir())
 
 
 @either_way

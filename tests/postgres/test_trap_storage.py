@@ -152,7 +152,7 @@ def test_trap_012_what_a_commit_wrote_is_on_the_disk_before_the_slot_moves(
                 made.add(Path(urlparse(manifest.manifest_path).path))
                 made |= {Path(urlparse(e.data_file.file_path).path) for e in manifest.fetch_manifest_entry(table.io)}
         assert len(made) >= 5 and any(file.suffix == ".parquet" for file in made)
-        folders = {folder for file in made for folder in file.parents if folder.is_relative_to(config.warehouse)}
+        folders = {folder for file in made for folder in file.parents if folder.is_relative_to(Path(config.warehouse))}
         assert made | folders <= synced
         moved.append(lsn)
         return advance(conn, name, lsn)

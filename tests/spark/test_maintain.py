@@ -88,7 +88,7 @@ def test_trap_012_what_compaction_made_is_on_the_disk_before_the_old_files_go(
 ) -> None:
     for batch_id in range(1, 11):
         Ledger(lake).append_empty(batch_record(batch_id))
-    old = {path for path in lake.warehouse.glob("raw/**/*.*") if path.suffix in (".avro", ".parquet")}
+    old = {path for path in Path(lake.warehouse).glob("raw/**/*.*") if path.suffix in (".avro", ".parquet")}
     batches, synced, late = Ledger(lake).batches(), set[Path](), set[Path]()
     fsync = os.fsync
 
@@ -111,7 +111,7 @@ def test_trap_012_what_compaction_made_is_on_the_disk_before_the_old_files_go(
     done = _maintained(lake, "raw.events")
     assert done.merged == 10 and done.snapshots == 11
     assert not all(file.exists() for file in old)
-    files = {path for path in lake.warehouse.glob("raw/**/*.*") if not path.name.startswith(".")} - old
+    files = {path for path in Path(lake.warehouse).glob("raw/**/*.*") if not path.name.startswith(".")} - old
     newest = Path(urlparse(reads.metadata_location(lake, "raw.events") or "").path)
     named = {path for path in files if path.suffix != ".json"} | {newest}
     assert {path.suffix for path in named} == {".avro", ".json", ".parquet"}

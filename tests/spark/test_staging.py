@@ -85,11 +85,11 @@ def test_trap_012_a_commit_is_on_the_disk_when_it_returns(
         synced.add(Path(f"/proc/self/fd/{descriptor}").resolve())
 
     monkeypatch.setattr(os, "fsync", note)
-    before = set(lake.warehouse.glob("raw/**/*"))
+    before = set(Path(lake.warehouse).glob("raw/**/*"))
     commit(1, StubTask(1, 3), StubTask(1, 2, first=3))
-    made = {path for path in set(lake.warehouse.glob("raw/**/*")) - before if not path.name.startswith(".")}
+    made = {path for path in set(Path(lake.warehouse).glob("raw/**/*")) - before if not path.name.startswith(".")}
     assert {path.suffix for path in made} == {"", ".avro", ".json", ".parquet"}
-    assert made | {lake.warehouse, lake.warehouse / "raw"} <= synced
+    assert made | {Path(lake.warehouse), Path(lake.warehouse, "raw")} <= synced
 
 
 def test_trap_132_a_lost_answer_leaves_the_same_rows(spark: SparkSession, lake: Config, commit: Commit) -> None:

@@ -148,7 +148,7 @@ def test_configuration_file(tmp_path: Path) -> None:
     assert config.source.slot == "cdc"
     assert config.drain.max_changes == 500
     assert config.spark == {"spark.driver.memory": "2g"}
-    assert config.warehouse == tmp_path / "lake" / "warehouse"
+    assert config.warehouse == str(tmp_path / "lake" / "warehouse")
     assert config.catalog_db == tmp_path / "lake" / "catalog.db"
     assert config.work_dir == tmp_path / "lake"
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from toolkit.capture.copy_workers import Copiers, Item, Task
+from toolkit.capture.copy_workers import Copiers, Item, Target, Task
 from toolkit.capture.slot_drain import drain
 from toolkit.lake.ledger import require_ledger
 from toolkit.lake.proofs import differing_tables, proven
@@ -23,7 +23,6 @@ from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.event import Baseline, Covers, Gap, Kind, Origin
 from toolkit.rawlog.states import State, TableState, not_copied, table_states
-from toolkit.source.spooling import spool_directory
 from toolkit.values.errors import ConfigError, LakeError, UnknownTable
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
@@ -32,9 +31,7 @@ from toolkit.values.progress import stage
 from toolkit.values.table import SchemaVersion, TableVersion
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from toolkit.rawlog.store import LogReader, RawLog
+    from toolkit.rawlog.store import LogReader, NewFiles, RawLog
     from toolkit.source.slot import Cut
     from toolkit.source.snapshot_rows import Images, Piece, Size
     from toolkit.values.config import Config
@@ -216,12 +213,14 @@ def _copy(
     total = sum(p.size.bytes for p in plans)
     workers = config.snapshot.workers if total > _WORKERS_FROM else 0
     with (
-        spool_directory(config) as directory,
+        log.new_files() as files,
         stage("copying", "rows", sum(p.size.rows for p in plans)) as progress,
-        Copiers(config, cut, log.file_ids(), workers=workers, report=progress.add) as copiers,
+        Copiers(
+            config, cut, Target(dict(files.ids), dict(files.properties)), workers=workers, report=progress.add
+        ) as copiers,
     ):
         for group in _groups(plans):
-            _copy_group(config, log, cut, copiers, group, directory, scope, outcome)
+            _copy_group(config, log, cut, copiers, group, files, scope, outcome)
     return outcome
 
 
@@ -344,7 +343,7 @@ def _copy_group(
     cut: Cut,
     copiers: Copiers,
     plans: Sequence[_Plan],
-    directory: Path,
+    files: NewFiles,
     scope: Scope,
     outcome: _Outcome,
 ) -> None:
@@ -361,10 +360,7 @@ def _copy_group(
         for plan in plans
         for piece in plan.pieces
     ]
-    tasks = [
-        Task(directory / f"copy-{batch_id}-{number}.parquet", last.generation, batch_id, tuple(run))
-        for number, run in enumerate(_runs(items))
-    ]
+    tasks = [Task(files.place(batch_id), last.generation, batch_id, tuple(run)) for run in _runs(items)]
     done, refused = copiers.run(tasks)
     relabelled = _relabelled(config, [p for p in plans if p.table.relid not in refused], outcome.labels)
     if relabelled:  # other tables may share their files
@@ -413,8 +409,9 @@ def _copy_group(
     record = last.next(events, rows={Kind.ROW: sum(rows.values())}, origin=Origin.SNAPSHOT)
     # The commit is based on the reading from which the batch was planned: it fails if another runner has committed
     # since.
-    files = [copied.task.path for copied in done if sum(copied.rows.values())]
-    log.commit(record, events, base=base, parquet_files=files)
+    filled = [copied.task.place for copied in done if sum(copied.rows.values())]
+    with files.committing(filled):
+        log.commit(record, events, base=base, parquet_files=filled)
     outcome.rows |= dict(rows)
     for plan in whole:
         copied_rows = rows[plan.table.relid]

@@ -15,12 +15,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.values.errors import CdcError, SourceUnavailable
+from toolkit.values.errors import CdcError, LakeError, SourceUnavailable
 from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
@@ -53,7 +52,7 @@ class Item:
 class Task:
     """Pieces that share a file, in this order."""
 
-    path: Path
+    place: str  # of the file
     generation: int
     batch_id: int
     items: tuple[Item, ...]
@@ -75,48 +74,59 @@ class Copied:
     refused: dict[int, tuple[str, bool]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The way to write files of the log: the field ids of the columns, and what opens the place of a file."""
+
+    ids: Mapping[str, int]
+    properties: Mapping[str, str] = field(repr=False)  # they may have secrets
+
+
 @can_fail(Point.COPY)
-def copy(conn: Connection, cut: Cut, task: Task, ids: dict[str, int], lock_seconds: float, report: Report) -> Copied:
-    """Read a task's pieces into its file; stop at the first table that cannot be read.
+def copy(conn: Connection, cut: Cut, task: Task, target: Target, lock_seconds: float, report: Report) -> Copied:
+    """Read a task's pieces into its file; stop at the first table that cannot be read, and leave no file then.
 
     Raises:
         SourceUnavailable: the session was lost.
+        LakeError: the file cannot be written.
     """
     from toolkit.lake.files import EventsFile
     from toolkit.source import snapshot_rows
     from toolkit.values.table import TableVersion
 
-    file = EventsFile(task.path, ids)
     rows: dict[int, int] = {}
-    for item in task.items:
-        table = TableVersion.from_json(json.loads(item.payload))
-        rows.setdefault(item.relid, 0)
-        try:
-            for batch in snapshot_rows.snapshot_batches(
-                conn, table, cut.lsn, generation=task.generation, batch_id=task.batch_id, schema_id=item.schema_id,
-                piece=item.piece, images=item.images, lock_seconds=lock_seconds,
-            ):  # fmt: skip
-                rows[item.relid] += batch.num_rows
-                report(batch.num_rows, batch.column("new").nbytes)
-                file.write(batch)
-                del batch  # do not hold a huge row while the next one is read
-        except snapshot_rows.TableRefused as error:
-            file.discard()
-            return Copied(task, refused={item.relid: (str(error), error.moved)})
-    file.close()
+    try:
+        with EventsFile(task.place, target.ids, target.properties) as file:
+            for item in task.items:
+                table = TableVersion.from_json(json.loads(item.payload))
+                rows.setdefault(item.relid, 0)
+                for batch in snapshot_rows.snapshot_batches(
+                    conn, table, cut.lsn, generation=task.generation, batch_id=task.batch_id, schema_id=item.schema_id,
+                    piece=item.piece, images=item.images, lock_seconds=lock_seconds,
+                ):  # fmt: skip
+                    rows[item.relid] += batch.num_rows
+                    report(batch.num_rows, batch.column("new").nbytes)
+                    file.write(batch)
+                    del batch  # do not hold a huge row while the next one is read
+    except snapshot_rows.TableRefused as error:
+        return Copied(task, refused={list(rows)[-1]: (str(error), error.moved)})
+    except OSError as error:
+        raise LakeError(
+            f"writing rows of a copy to {task.place}: {error.strerror or error}; correct that, and run it again"
+        ) from None
     return Copied(task, rows)
 
 
 class Copiers:
     """A context manager that runs tasks on one cut: in this process, or in `workers` processes."""
 
-    def __init__(self, config: Config, cut: Cut, ids: dict[str, int], *, workers: int, report: Report) -> None:
+    def __init__(self, config: Config, cut: Cut, target: Target, *, workers: int, report: Report) -> None:
         self._config = config
         self._cut = cut
-        self._ids = ids
+        self._target = target
         self._report = report
         self._stack = contextlib.ExitStack()
-        self._pool = [_Worker(config, cut, ids, report) for _ in range(workers)]
+        self._pool = [_Worker(config, cut, self._target, report) for _ in range(workers)]
         self._conn: Connection | None = None
 
     def __enter__(self) -> Copiers:
@@ -150,7 +160,7 @@ class Copiers:
         if not self._pool:
             conn = self._own()
             seconds = self._config.snapshot.lock_seconds
-            return [copy(conn, self._cut, task, self._ids, seconds, self._report) for task in tasks]
+            return [copy(conn, self._cut, task, self._target, seconds, self._report) for task in tasks]
         waiting: queue.SimpleQueue[tuple[Task, int]] = queue.SimpleQueue()
         for task in tasks:
             waiting.put((task, 1))
@@ -192,7 +202,7 @@ def _serve(
         try:
             results.append(worker.run(task))
         except _WorkerDied as error:
-            _log.warning("snapshot worker died", extra={"file": task.path.name, "attempt": attempt, "how": str(error)})
+            _log.warning("snapshot worker died", extra={"file": task.place, "attempt": attempt, "how": str(error)})
             if attempt >= _ATTEMPTS:
                 what = ", ".join(sorted({_name(item) for item in task.items}))
                 failures.append(
@@ -205,7 +215,7 @@ def _serve(
         except CdcError as error:
             failures.append(error)
         except Exception as error:  # the failure of a thread must be reported
-            failures.append(CdcError(f"copying {task.path.name}: {error!r}; run it again"))
+            failures.append(CdcError(f"copying to {task.place}: {error!r}; run it again"))
 
 
 def _name(item: Item) -> str:
@@ -220,11 +230,11 @@ class _WorkerDied(Exception):
 class _Worker:
     """One worker process, started with its first task and again after its death."""
 
-    def __init__(self, config: Config, cut: Cut, ids: dict[str, int], report: Report) -> None:
+    def __init__(self, config: Config, cut: Cut, target: Target, report: Report) -> None:
         self._hello = {
             "config": json.loads(config.model_dump_json()),
             "cut": {**asdict(cut), "lsn": int(cut.lsn)},
-            "ids": ids,
+            "target": asdict(target),
         }
         self._report = report
         self.process: subprocess.Popen[str] | None = None
@@ -309,7 +319,7 @@ def _plain(task: Task) -> dict[str, Any]:
         }
         for i in task.items
     ]
-    return {"path": str(task.path), "generation": task.generation, "batch_id": task.batch_id, "items": items}
+    return {"place": task.place, "generation": task.generation, "batch_id": task.batch_id, "items": items}
 
 
 def _task(data: dict[str, Any]) -> Task:
@@ -327,7 +337,7 @@ def _task(data: dict[str, Any]) -> Task:
         )
         for i in data["items"]
     )
-    return Task(Path(data["path"]), data["generation"], data["batch_id"], items)
+    return Task(data["place"], data["generation"], data["batch_id"], items)
 
 
 def _lines() -> Iterator[dict[str, Any]]:
@@ -349,6 +359,7 @@ def work() -> int:
         return 0
     config = Config(**hello["config"])
     cut = Cut(**{**hello["cut"], "lsn": Lsn(hello["cut"]["lsn"])})
+    target = Target(**hello["target"])
 
     def report(rows: int, size: int) -> None:
         _send(out, {"rows": rows, "bytes": size})
@@ -357,7 +368,7 @@ def work() -> int:
         with snapshot_rows.reader(config, cut) as conn:
             for data in lines:
                 try:
-                    done = copy(conn, cut, _task(data), hello["ids"], config.snapshot.lock_seconds, report)
+                    done = copy(conn, cut, _task(data), target, config.snapshot.lock_seconds, report)
                 except SourceUnavailable as error:
                     _send(out, {"lost": str(error)})  # only this session: the cut may still exist
                     return 1
@@ -374,4 +385,4 @@ if __name__ == "__main__":
     sys.exit(work())
 
 
-__all__ = ["Copied", "Copiers", "Item", "Task", "copy"]
+__all__ = ["Copied", "Copiers", "Item", "Target", "Task", "copy"]

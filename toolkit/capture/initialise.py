@@ -106,7 +106,7 @@ def _init(config: Config, *, new_generation: bool) -> InitResult:
         moving = change_log.moving(conn, config) if last is not None and not new_generation else ()
         made = reads.table_uuid(config, tables.EVENTS)
         assert made is not None
-        mine = Claim(made, str(config.warehouse), config.source.slot, claim.database_of(conn))
+        mine = Claim(made, config.warehouse, config.source.slot, claim.database_of(conn))
         install.install(conn, config, mine)
         identity = catalog.read_identity(conn, config)
         generation = 1 if last is None else last.generation + int(new_generation)

@@ -6,14 +6,11 @@ soon as Spark returns. A process that ends in between leaves that to the next on
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlparse
 
+from toolkit.lake import storage
 from toolkit.values.errors import LakeError
 from toolkit.values.failpoints import Point, can_fail
 
@@ -30,14 +27,14 @@ def sync_table(config: Config, table: Table, snapshots: Iterable[int]) -> None:
     """Force the metadata of a table to the disk, and the files, manifests and folders of these snapshots.
 
     Parquet writers and Iceberg do not do this. Only the catalog itself is already safe. Objects that an object store
-    has acknowledged are durable already.
+    has acknowledged are durable already; their sizes are compared.
 
     Raises:
         LakeError: a file is missing or damaged, or cannot be forced to the disk. The slot must not move.
     """
     found = (snapshot for snapshot in map(table.snapshot_by_id, snapshots) if snapshot is not None)
     metadata = ((table.metadata_location, None),)
-    _force_all(config, ".".join(table.name()), chain(metadata, _written(table.io, found)))
+    _force_all(config, ".".join(table.name()), table.io, chain(metadata, _written(table.io, found)))
 
 
 def sync_snapshots(config: Config, name: str, io: FileIO, snapshots: Iterable[Snapshot]) -> None:
@@ -46,13 +43,13 @@ def sync_snapshots(config: Config, name: str, io: FileIO, snapshots: Iterable[Sn
     Raises:
         LakeError: as `sync_table`.
     """
-    _force_all(config, name, _written(io, snapshots))
+    _force_all(config, name, io, _written(io, snapshots))
 
 
-def _force_all(config: Config, name: str, files: Iterable[tuple[str, int | None]]) -> None:
+def _force_all(config: Config, name: str, io: FileIO, files: Iterable[tuple[str, int | None]]) -> None:
     advice = "the slot was not moved; correct the disk and run `cdc doctor`"
     try:
-        _sync(config.warehouse, files)
+        storage.force(files, config.warehouse, io.properties)
     except OSError as error:
         raise LakeError(
             f"forcing the files of {name} to the disk: {error.filename or ''} {error.strerror or error}; {advice}"
@@ -76,31 +73,6 @@ def _written(io: FileIO, snapshots: Iterable[Snapshot]) -> Iterator[tuple[str, i
             for entry in manifest.fetch_manifest_entry(io):
                 if entry.status == ManifestEntryStatus.ADDED:
                     yield entry.data_file.file_path, entry.data_file.file_size_in_bytes
-
-
-def _sync(root: Path, files: Iterable[tuple[str, int | None]]) -> None:
-    """Sync local files, then the folders that name them, up to `root`."""
-    folders: set[Path] = set()
-    for location, size in files:
-        parsed = urlparse(location)
-        if parsed.scheme not in ("", "file"):
-            continue
-        file = Path(parsed.path if parsed.scheme else location)
-        _force(file, size)
-        folders.update(folder for folder in file.parents if folder.is_relative_to(root))
-    for folder in sorted(folders, key=lambda f: len(f.parts), reverse=True):
-        _force(folder)
-
-
-def _force(path: Path, size: int | None = None) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        found = os.fstat(descriptor).st_size
-        if size is not None and found != size:
-            raise OSError(errno.EIO, f"has {found} bytes and not {size}", str(path))
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 __all__ = ["sync_snapshots", "sync_table"]

@@ -1,22 +1,18 @@
-"""Write Parquet files of `raw.events` without a JVM.
+"""Write Parquet files of `raw.events` at their final place, without a JVM.
 
 The process that has the Arrow batches writes the files, and the driver commits them.
 """
 
 from __future__ import annotations
 
-import shutil
-import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+import contextlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
-from urllib.parse import urlparse
 
 import pyarrow as pa
 
+from toolkit.lake import storage
 from toolkit.rawlog.arrow import EVENT_SCHEMA
-from toolkit.values.errors import CommitConflict, LakeError
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -43,7 +39,7 @@ def field_ids(schema: Schema) -> dict[str, int]:
     return found
 
 
-def file_schema(ids: dict[str, int]) -> pa.Schema:
+def file_schema(ids: Mapping[str, int]) -> pa.Schema:
     """Give `EVENT_SCHEMA` with the field ids that Iceberg needs in a file. Unknown columns are left out."""
     fields = []
     for field in EVENT_SCHEMA:
@@ -56,18 +52,28 @@ def file_schema(ids: dict[str, int]) -> pa.Schema:
 
 
 class EventsFile:
-    """Write one Parquet file. At most one row group is in memory."""
+    """Write one Parquet file. At most one row group is in memory.
 
-    def __init__(self, path: Path, ids: dict[str, int]) -> None:
+    Args:
+        location: its final place.
+        ids: the field ids of its columns (`field_ids`).
+        properties: what opens an object store (`storage`).
+
+    Raises:
+        OSError: the file cannot be written; so do the methods.
+    """
+
+    def __init__(self, location: str, ids: Mapping[str, int], properties: Mapping[str, str]) -> None:
         import pyarrow.parquet as pq
 
-        self._path = path
+        self._location, self._properties = location, properties
         self._schema = file_schema(ids)
         self._held: list[pa.RecordBatch] = []
         self._bytes = 0
         self.rows = 0
+        self._file = storage.create(location, properties)
         self._writer = pq.ParquetWriter(
-            path, self._schema, compression="zstd", compression_level=1, use_dictionary=_DICTIONARY, version="2.6"
+            self._file, self._schema, compression="zstd", compression_level=1, use_dictionary=_DICTIONARY, version="2.6"
         )
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -88,54 +94,30 @@ class EventsFile:
             self._held, self._bytes = [], 0
             self._writer.write_table(table, row_group_size=max(1, table.num_rows))
 
-    def close(self) -> None:
-        """Write the remaining rows and the footer."""
-        self._flush()
-        self._writer.close()
+    def __enter__(self) -> EventsFile:
+        return self
 
-    def discard(self) -> None:
-        """Discard the file, so that its path can be written again."""
+    def __exit__(self, kind: object, *_: object) -> None:
+        """Write the remaining rows and the footer, or delete the file after an error."""
+        if kind is None:
+            self._flush()
+            self._writer.close()
+            self._file.close()
+            return
         self._held = []
-        self._writer.close()
-        self._path.unlink()
+        with contextlib.suppress(OSError):
+            self._writer.close()
+        with contextlib.suppress(OSError):
+            self._file.close()  # else an object would appear when the interpreter closes it
+        storage.delete(self._location, self._properties)
 
 
-@contextmanager
-def moved_in(table: Table, key: PartitionKey, files: Sequence[Path]) -> Iterator[list[DataFile]]:
-    """Move files into the table's folder as data files of one partition. A lost commit inside the block removes them.
+def data_file(table: Table, key: PartitionKey, location: str) -> DataFile:
+    """Describe a Parquet file as a data file of one partition of a table, by what its footer says.
 
-    After any other failure the files stay, because the commit may have succeeded.
+    Raises:
+        OSError: it is missing or damaged.
     """
-    from pyiceberg.exceptions import CommitFailedException
-
-    targets: list[Path] = []
-    try:
-        found = []
-        for file in files:
-            location = table.location_provider().new_data_location(f"{uuid.uuid4()}-{file.stem}.parquet", key)
-            target = Path(_local(location))
-            target.parent.mkdir(parents=True, exist_ok=True)
-            targets.append(target)
-            try:
-                file.rename(target)
-            except OSError:  # the path is on another file system
-                shutil.move(file, target)
-            found.append(_data_file(table, key, location, target))
-        yield found
-    except (CommitFailedException, CommitConflict):
-        for target in targets:
-            target.unlink(missing_ok=True)
-        raise
-
-
-def _local(location: str) -> str:
-    parsed = urlparse(location)
-    if parsed.scheme not in ("", "file"):
-        raise LakeError(f"writing {location}: a warehouse of files is needed; correct [lake] warehouse")
-    return parsed.path if parsed.scheme else location
-
-
-def _data_file(table: Table, key: PartitionKey, location: str, path: Path) -> DataFile:
     import pyarrow.parquet as pq
     from pyiceberg.io.pyarrow import (
         compute_statistics_plan,
@@ -145,8 +127,11 @@ def _data_file(table: Table, key: PartitionKey, location: str, path: Path) -> Da
     from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 
     schema = table.schema()
+    written = table.io.new_input(location)
+    with written.open() as file:
+        footer = pq.read_metadata(file)
     statistics = data_file_statistics_from_parquet_metadata(
-        parquet_metadata=pq.read_metadata(path),
+        parquet_metadata=footer,
         stats_columns=compute_statistics_plan(schema, table.metadata.properties),
         parquet_column_mapping=parquet_path_to_id_mapping(schema),
     )
@@ -155,7 +140,7 @@ def _data_file(table: Table, key: PartitionKey, location: str, path: Path) -> Da
         file_path=location,
         file_format=FileFormat.PARQUET,
         partition=key.partition,
-        file_size_in_bytes=path.stat().st_size,
+        file_size_in_bytes=len(written),
         sort_order_id=None,
         spec_id=table.metadata.default_spec_id,
         equality_ids=None,
@@ -164,4 +149,4 @@ def _data_file(table: Table, key: PartitionKey, location: str, path: Path) -> Da
     )
 
 
-__all__ = ["EventsFile", "field_ids", "file_schema", "moved_in"]
+__all__ = ["EventsFile", "data_file", "field_ids", "file_schema"]

@@ -119,7 +119,7 @@ def spark_properties(config: Config) -> dict[str, str]:
     lake = config.lake
     if lake.type == CatalogKind.REST:
         return {"type": "rest", "uri": lake.uri, **lake.properties}
-    found = {"type": "jdbc", "jdbc.schema-version": "V1", "warehouse": str(config.warehouse)}
+    found = {"type": "jdbc", "jdbc.schema-version": "V1", "warehouse": config.warehouse}
     if _embedded(config):
         # The time-out is in milliseconds. Another process may lock the file for a moment.
         return {**found, "uri": f"{SQLITE}{config.catalog_db}", "jdbc.busy_timeout": "30000", **lake.properties}
@@ -141,7 +141,7 @@ def _pyiceberg_properties(config: Config) -> dict[str, str]:
         "uri": read_postgres(lake.uri).sqlalchemy(user, password, _CONNECT_SECONDS),
         "init_catalog_tables": "false",  # Spark makes them, with the schema that its catalog wants
         "pool_pre_ping": "true",  # the server may have ended a connection that was not used for a while
-        "warehouse": str(config.warehouse),
+        "warehouse": config.warehouse,
         **further,
     }
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import reads, scans
@@ -128,10 +127,10 @@ class Ledger(LogReading):
         """Append a batch without files, as `append` does."""
         return self.append(record, events)
 
-    def append(self, record: BatchRecord, events: Sequence[Event] = (), files: Sequence[Path] = ()) -> int:
+    def append(self, record: BatchRecord, events: Sequence[Event] = (), files: Sequence[str] = ()) -> int:
         """Commit a batch of a few events that the driver made, without a JVM. Return the new table snapshot id.
 
-        `files` are Parquet files of row events (`lake.files.EventsFile`). The commit moves them into the table.
+        `files` are the locations of Parquet files of row events (`lake.files.EventsFile`), in the folder of the table.
 
         Raises:
             CommitConflict: another process committed after this ledger was read; nothing was written.
@@ -157,8 +156,9 @@ class Ledger(LogReading):
                 raise conflict(record.batch_id)
             # pyiceberg would silently repeat a lost append after the other commit. The property is set in memory only.
             table.metadata.properties["commit.retry.num-retries"] = "0"
+            key = partition(table, record.batch_id, "row")
+            rows = [data.data_file(table, key, location) for location in files]
             with (
-                data.moved_in(table, _partition(table, record.batch_id, "row"), files) as rows,
                 table.transaction() as transaction,
                 transaction.update_snapshot({SUMMARY_KEY: record.to_json()}).fast_append() as append,
             ):
@@ -170,12 +170,6 @@ class Ledger(LogReading):
         self.refresh()
         assert committed is not None
         return committed.snapshot_id
-
-    def file_ids(self) -> dict[str, int]:
-        """Give the Iceberg field ids of `raw.events`, for `lake.files.EventsFile`."""
-        from toolkit.lake import files as data
-
-        return data.field_ids(open_catalog(self._config).load_table(EVENTS).schema())
 
 
 def require_ledger(config: Config) -> Ledger:
@@ -203,12 +197,13 @@ def _write(table: Table, events: pa.Table) -> Iterable[DataFile]:
     tasks = []
     for number, kind in enumerate(events["kind"].unique().to_pylist()):
         rows = events.filter(pc.equal(events["kind"], kind)).to_batches()
-        key = _partition(table, batch_id, kind)
+        key = partition(table, batch_id, kind)
         tasks.append(WriteTask(write_uuid, number, table.schema(), rows, partition_key=key))
     return write_file(table.io, table.metadata, iter(tasks))
 
 
-def _partition(table: Table, batch_id: int, kind: str) -> PartitionKey:
+def partition(table: Table, batch_id: int, kind: str) -> PartitionKey:
+    """Give the partition of `raw.events` that has the events of a kind of a batch."""
     from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
 
     schema, spec = table.schema(), table.spec()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from toolkit.lake import storage
 from toolkit.lake.lake_catalog import open_catalog
 from toolkit.values.errors import LakeError
 
@@ -65,7 +66,14 @@ def require_no_data(config: Config, table: str) -> None:
         LakeError: the catalog was lost or replaced, or is another one.
     """
     namespace, _, name = table.rpartition(".")
-    found = next((config.warehouse / namespace).glob(f"{name}*/data/**/*.parquet"), None)
+    folder = f"{config.warehouse}/{namespace}"
+    try:
+        found = storage.find(folder, f"{name}*/data/*.parquet", storage.file_properties(config))
+    except OSError as error:
+        raise LakeError(
+            f"looking for files of {table} in {folder}: {error}; correct [lake] warehouse, its properties or the rights"
+            " of this user"
+        ) from None
     if found is not None:
         raise LakeError(
             f"the catalog {open_catalog(config).where} names no {table} in catalog {config.lake.catalog!r}, but the"

@@ -65,7 +65,7 @@ def spark_settings(config: Config) -> dict[str, str]:
         # database.
         "spark.sql.catalogImplementation": "in-memory",
         "spark.hadoop.javax.jdo.option.ConnectionURL": "jdbc:derby:memory:metastore;create=true",
-        "spark.sql.warehouse.dir": str(config.warehouse),
+        "spark.sql.warehouse.dir": config.warehouse,
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.defaultCatalog": config.lake.catalog,
         catalog: "org.apache.iceberg.spark.SparkCatalog",

@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlparse
 
-from toolkit.lake import folders
+from toolkit.lake import folders, storage
 from toolkit.lake.entries import change_of_entry, uncompressed
 from toolkit.values.errors import LakeError
 from toolkit.values.failpoints import Point, can_fail
+from toolkit.values.locations import local_path
 from toolkit.values.names import in_one_line
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class SqliteCatalog:
 
     def __init__(self, config: Config) -> None:
         self._config = config
+        self._file_properties = storage.file_properties(config)
         self._file = config.catalog_db
 
     @property
@@ -112,7 +113,7 @@ class SqliteCatalog:
             if location is None:
                 return None
             try:
-                return _parsed(location)
+                return self._parsed(location)
             except (OSError, ValueError) as error:
                 # Between the two reads the table may have been dropped. Many commits may also have removed the file.
                 if attempt == 2 or self.location(name) == location:
@@ -143,10 +144,19 @@ class SqliteCatalog:
     def repair_statement(self, name: str) -> tuple[str, bool]:
         """Give the statement that makes the catalog name the file before, or forget the table."""
         before = self._locations(name)[1]
-        usable = before is not None and _readable(before)
+        usable = before is not None and self._readable(before)
         change = change_of_entry(self._config.lake.catalog, name, before if usable else None)
         what = "name the file before it" if usable else "forget it"
         return f'let the catalog {what} by sqlite3 {self._file} "{change}"', usable
+
+    def _parsed(self, location: str) -> dict[str, Any]:
+        return dict(json.loads(uncompressed(location, storage.read(location, self._file_properties))))
+
+    def _readable(self, location: str) -> bool:
+        try:
+            return bool(self._parsed(location))
+        except (OSError, ValueError):
+            return False
 
     @contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
@@ -179,7 +189,6 @@ class SqliteCatalog:
             LakeError: the catalog names a metadata file that is missing or damaged.
         """
         from pyiceberg.exceptions import NoSuchTableError, ValidationError
-        from pyiceberg.io import load_file_io
         from pyiceberg.serializers import FromInputFile
         from pyiceberg.table import Table
 
@@ -187,7 +196,7 @@ class SqliteCatalog:
         location = self.location(name)
         if location is None:
             raise NoSuchTableError(f"no table {name} in {self._file}")
-        io = load_file_io({}, location)
+        io = storage.file_io(location, self._file_properties)
         try:
             metadata = FromInputFile.table_metadata(io.new_input(location))
         except (OSError, EOFError, ValueError, zlib.error, ValidationError) as error:
@@ -265,19 +274,8 @@ def _columns(connection: sqlite3.Connection) -> set[str]:
 
 def _damaged(name: str, location: str, error: Exception) -> LakeError:
     text = in_one_line(str(error))[:300]
-    return LakeError(f"table {name}: metadata file {urlparse(location).path} cannot be read: {text}; run `cdc doctor`")
-
-
-def _readable(location: str) -> bool:
-    try:
-        return bool(_parsed(location))
-    except (OSError, ValueError):
-        return False
-
-
-def _parsed(location: str) -> dict[str, Any]:
-    path = urlparse(location).path if location.startswith("file:") else location
-    return dict(json.loads(uncompressed(path, Path(path).read_bytes())))
+    place = local_path(location) or location
+    return LakeError(f"table {name}: metadata file {place} cannot be read: {text}; run `cdc doctor`")
 
 
 def _version(location: str) -> int:

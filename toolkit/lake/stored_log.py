@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.lake.lake_catalog import force
+from toolkit.lake.lake_catalog import force, open_catalog
 from toolkit.lake.ledger import Ledger, conflict
 from toolkit.lake.tables import EVENTS
 from toolkit.values.failpoints import Point, can_fail
@@ -14,6 +15,7 @@ from toolkit.values.failpoints import Point, can_fail
 if TYPE_CHECKING:
     from toolkit.rawlog.arrow import Event
     from toolkit.rawlog.batch import BatchRecord
+    from toolkit.rawlog.store import NewFiles
     from toolkit.values.config import Config
 
 TASK_CHANGES = 125_000  # a task holds about 50 bytes for each change, besides the chunk that it decodes
@@ -38,7 +40,7 @@ class StoredLog:
         base: int | None,
         tasks: Sequence[Any] = (),
         arrow_files: Sequence[Path] = (),
-        parquet_files: Sequence[Path] = (),
+        parquet_files: Sequence[str] = (),
     ) -> int:
         """Commit a batch: through Spark if there are tasks or Arrow files, else without a JVM.
 
@@ -77,9 +79,15 @@ class StoredLog:
         cores = int(session.own_session(self.config).sparkContext.defaultParallelism)
         return max(cores, -(-changes // TASK_CHANGES))
 
-    def file_ids(self) -> dict[str, int]:
-        """Give the Iceberg field ids of `raw.events`."""
-        return self.reading().file_ids()
+    def new_files(self) -> AbstractContextManager[NewFiles]:
+        """Write and commit data files inside the block. What is not committed at its end is deleted.
+
+        Raises:
+            LakeError: as `toolkit.lake.uncommitted.new_files`.
+        """
+        from toolkit.lake.uncommitted import new_files
+
+        return new_files(self.config, open_catalog(self.config).load_table(EVENTS))
 
 
 __all__ = ["TASK_CHANGES", "StoredLog"]

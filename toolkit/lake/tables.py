@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlparse
 
 import pyarrow as pa
 
-from toolkit.lake import folders, lake_catalog, reads
+from toolkit.lake import folders, lake_catalog, reads, storage
 from toolkit.lake.lake_catalog import open_catalog
 from toolkit.rawlog.arrow import EVENT_SCHEMA
 from toolkit.values.errors import LakeError
 from toolkit.values.failpoints import Point, can_fail
+from toolkit.values.locations import is_within
 from toolkit.values.names import quote_spark
 
 if TYPE_CHECKING:
@@ -116,10 +115,10 @@ def ensure(spark: SparkSession, config: Config) -> None:
 
 def _require_in_warehouse(config: Config) -> None:
     """Refuse a catalog that places tables elsewhere than `[lake] warehouse` says. A server may do so."""
-    found = urlparse(str((reads.metadata(config, EVENTS) or {}).get("location", "")))
-    if found.scheme not in ("", "file") or not Path(found.path).resolve().is_relative_to(config.warehouse):
+    found = str((reads.metadata(config, EVENTS) or {}).get("location", ""))
+    if not is_within(found, config.warehouse):
         raise LakeError(
-            f"the catalog {open_catalog(config).where} places {EVENTS} at {found.geturl()}, outside of [lake] warehouse"
+            f"the catalog {open_catalog(config).where} places {EVENTS} at {found}, outside of [lake] warehouse"
             f" {config.warehouse}; set warehouse to the folder of the catalog's server, or that folder at the server"
         )
 
@@ -146,10 +145,11 @@ def drop(spark: SparkSession, table: str) -> None:
 
 
 def require_writable(config: Config) -> None:
-    """Create the folder of the warehouse, and check that it and the catalog are writable. Starts no JVM.
+    """Create the folders of this machine, and check that they, warehouse and catalog are writable. Starts no JVM.
 
     Raises:
         LakeError: one of them cannot be created, reached or written.
     """
-    folders.require_writable("warehouse", config.warehouse, "warehouse")
+    storage.require_writable(config.warehouse, storage.file_properties(config))
+    folders.require_writable("work", config.work_dir, "work_dir")
     open_catalog(config).prepare()

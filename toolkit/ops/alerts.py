@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from toolkit.lake.lake_catalog import open_catalog
 from toolkit.rawlog.states import State
 from toolkit.values.errors import CdcError
+from toolkit.values.locations import local_path
 from toolkit.values.log_setup import logger
 from toolkit.values.names import command
 from toolkit.values.outcome import CheckStatus
@@ -83,10 +84,9 @@ def of_lease(config: Config, holder: Holder | None) -> Iterator[Alert]:
 def free_mb(config: Config) -> dict[str, int]:
     """Read the free space of the folders that a run writes to, in MB."""
     spool = config.path(config.drain.spool_dir) if config.drain.spool_dir else config.work_dir / "spool"
-    folders = {"warehouse": config.warehouse, "spool": spool}
-    if (catalog := open_catalog(config).folder) is not None:
-        folders["catalog"] = catalog
-    return {name: shutil.disk_usage(_existing(path)).free // 1_000_000 for name, path in folders.items()}
+    folders = {"warehouse": local_path(config.warehouse), "spool": spool, "catalog": open_catalog(config).folder}
+    here = {name: path for name, path in folders.items() if path is not None}
+    return {name: shutil.disk_usage(_existing(path)).free // 1_000_000 for name, path in here.items()}
 
 
 def at_the_end(config: Config) -> tuple[Alert, ...]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
@@ -42,7 +44,7 @@ class MemoryLog:
         base: int | None,
         tasks: Sequence[Any] = (),
         arrow_files: Sequence[Path] = (),
-        parquet_files: Sequence[Path] = (),
+        parquet_files: Sequence[str] = (),
     ) -> int:
         """Commit a batch as `toolkit.rawlog.store.RawLog` specifies."""
         if base != self.commits:
@@ -59,8 +61,8 @@ class MemoryLog:
         for path in arrow_files:
             with pa.ipc.open_stream(str(path)) as stream:
                 made += stream.read_all().to_pylist()
-        for path in parquet_files:
-            made += pq.read_table(path).to_pylist()
+        for place in parquet_files:
+            made += pq.read_table(place).to_pylist()
         self.events = self.events + made
         self.commits += 1
         return self.commits
@@ -72,10 +74,31 @@ class MemoryLog:
         """Give a fixed number of decode tasks."""
         return self._partitions
 
-    def file_ids(self) -> dict[str, int]:
-        """Give arbitrary numbers: no table has these columns."""
+    @contextmanager
+    def new_files(self) -> Iterator[_NewFiles]:
+        """Keep files in a folder until the end of the block."""
+        with tempfile.TemporaryDirectory(prefix="cdc-log-") as folder:
+            yield _NewFiles(Path(folder))
+
+
+class _NewFiles:
+    """Files whose field ids are arbitrary numbers: no table has these columns."""
+
+    def __init__(self, folder: Path) -> None:
         names = [name for field in EVENT_SCHEMA for name in (field.name, f"{field.name}.element")]
-        return {name: number for number, name in enumerate(names, 1)}
+        self.ids: Mapping[str, int] = {name: number for number, name in enumerate(names, 1)}
+        self.properties: Mapping[str, str] = {}
+        self._folder = folder
+        self._given = 0
+
+    def place(self, batch_id: int) -> str:
+        """Give the place of a new file."""
+        self._given += 1
+        return str(self._folder / f"{batch_id}-{self._given}.parquet")
+
+    def committing(self, places: Sequence[str]) -> AbstractContextManager[None]:
+        """Do nothing: a commit reads the files."""
+        return nullcontext()
 
 
 class MemoryReading(LogReading):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -49,6 +50,19 @@ class LogReader(Protocol):
         """Give all `ddl` events, in log order."""
 
 
+class NewFiles(Protocol):
+    """The data files of rows that a run writes, before their batch is committed."""
+
+    ids: Mapping[str, int]  # field ids that the files must have
+    properties: Mapping[str, str]  # what opens their places; they may have secrets
+
+    def place(self, batch_id: int) -> str:
+        """Give the place of a new file of rows of a batch."""
+
+    def committing(self, places: Sequence[str]) -> AbstractContextManager[None]:
+        """Commit files inside the block. They stay, unless another runner committed first."""
+
+
 class RawLog(Protocol):
     """A raw log that can be read and written."""
 
@@ -63,7 +77,7 @@ class RawLog(Protocol):
         base: int | None,
         tasks: Sequence[Any] = (),
         arrow_files: Sequence[Path] = (),
-        parquet_files: Sequence[Path] = (),
+        parquet_files: Sequence[str] = (),
     ) -> int:
         """Commit a batch with its ledger row as a whole, or not at all, and give the base of the next commit.
 
@@ -73,7 +87,7 @@ class RawLog(Protocol):
             base: the state of the log that the batch continues (`LogReader.snapshot_id`).
             tasks: decode tasks whose rows belong to the batch.
             arrow_files: Arrow streams of events.
-            parquet_files: Parquet files of rows with the field ids of `file_ids`; they may be moved.
+            parquet_files: places of Parquet files of rows, which `new_files` gave.
 
         Raises:
             CommitConflict: another runner committed since `base`; nothing was written.
@@ -89,5 +103,5 @@ class RawLog(Protocol):
     def partitions(self, changes: int) -> int:
         """Say how many tasks the decoding of a number of changes needs."""
 
-    def file_ids(self) -> dict[str, int]:
-        """Give the field ids that `parquet_files` must have."""
+    def new_files(self) -> AbstractContextManager[NewFiles]:
+        """Write and commit data files inside the block. What is not committed at its end is deleted."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 import tomllib
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +17,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from toolkit.values.catalog_uri import SQLITE, require_catalog, require_one_catalog
 from toolkit.values.errors import ConfigError
+from toolkit.values.locations import local_path, scheme
 from toolkit.values.modes import (
     Capture,
     CatalogKind,
@@ -152,7 +152,9 @@ class LakeConfig(_Section):
     """The Iceberg side."""
 
     warehouse: str = "lake/warehouse"
-    """Folder of the Iceberg tables on this machine. The lease, logs and reports are in its parent folder."""
+    """Folder of the Iceberg tables on this machine."""
+    work_dir: str | None = None
+    """Folder of this machine for lease, spool, logs and reports; default: the folder that `warehouse` is in."""
     catalog: str = "lake"
     """Name of the Spark catalog."""
     type: CatalogKind = CatalogKind.JDBC
@@ -169,7 +171,7 @@ class LakeConfig(_Section):
     @field_validator("warehouse")
     @classmethod
     def _a_folder(cls, value: str) -> str:
-        if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", value):
+        if scheme(value):
             raise ValueError("a folder of this machine is expected; object stores are not supported yet")
         return value
 
@@ -378,9 +380,10 @@ class Config(BaseSettings):
         return (self.root / text).resolve()
 
     @property
-    def warehouse(self) -> Path:
-        """Give the folder of the lake's tables."""
-        return self.path(self.lake.warehouse)
+    def warehouse(self) -> str:
+        """Give the location of the lake's tables: an absolute path, or an address without a slash at its end."""
+        given = self.lake.warehouse
+        return given.rstrip("/") if scheme(given) else str(self.path(given))
 
     @property
     def catalog_db(self) -> Path:
@@ -394,8 +397,11 @@ class Config(BaseSettings):
 
     @property
     def work_dir(self) -> Path:
-        """Give the folder of lease, spool and reports."""
-        return self.warehouse.parent
+        """Give the folder of this machine for lease, spool, logs and reports."""
+        if self.lake.work_dir:
+            return self.path(self.lake.work_dir)
+        folder = local_path(self.warehouse)
+        return self.path("lake") if folder is None else folder.parent
 
 
 #: Keys whose value is never printed.

@@ -1,0 +1,173 @@
+"""Files of tables by their location, and the rule that no other module of the lake takes a location for a path."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from toolkit.lake import storage, uncommitted
+from toolkit.lake.files import EventsFile
+from toolkit.rawlog.arrow import EVENT_SCHEMA, Event, to_arrow
+from toolkit.values.config import Config
+from toolkit.values.errors import CommitConflict
+from toolkit.values.locations import is_within, local_path
+
+pytestmark = pytest.mark.unit
+LAKE = Path(__file__).resolve().parents[2] / "toolkit" / "lake"
+IDS = {name: n for n, name in enumerate([*EVENT_SCHEMA.names, *(f"{name}.element" for name in EVENT_SCHEMA.names)], 1)}
+
+
+@pytest.mark.parametrize(
+    ("location", "path"),
+    [
+        ("/a b/c#d?e", "/a b/c#d?e"),
+        ("file:/a/b", "/a/b"),
+        ("file:///a/b#c", "/a/b#c"),
+        ("file://host/a", "/a"),
+        ("relative/kind=row", "relative/kind=row"),
+        ("s3://bucket/a", None),
+        ("S3A://bucket/a", None),
+    ],
+)
+def test_which_locations_are_of_this_machine(location: str, path: str | None) -> None:
+    assert local_path(location) == (None if path is None else Path(path))
+
+
+def test_what_is_in_a_warehouse(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "lake")
+    assert is_within(f"file:{tmp_path}/lake/raw", str(tmp_path / "link"))
+    assert not is_within(f"{tmp_path}/lakes/raw", str(tmp_path / "lake"))
+    assert is_within("s3://bucket/lake/raw", "s3://bucket/lake")
+    assert not is_within("s3://bucket/lakes/raw", "s3://bucket/lake")
+    assert not is_within("s3://bucket/lake/raw", "/bucket/lake")
+    assert not is_within("/bucket/lake", "s3://bucket/lake")
+
+
+def test_files_of_this_machine_are_written_found_sized_and_deleted(tmp_path: Path) -> None:
+    place = f"file:{tmp_path}/raw/events-1/data/kind=row/a.parquet"
+    with storage.create(place, {}) as file:
+        file.write(b"four")
+    assert storage.read(place, {}) == b"four"
+    found = storage.find(str(tmp_path / "raw"), "events*/data/*.parquet", {})
+    assert found is not None and local_path(found) == local_path(place)
+    assert storage.find(str(tmp_path / "raw"), "others*/data/*.parquet", {}) is None
+    assert storage.find(str(tmp_path / "none"), "*", {}) is None
+    storage.force([(place, 4)], str(tmp_path), {})
+    with pytest.raises(OSError, match="has 4 bytes and not 5"):
+        storage.force([(place, 5)], str(tmp_path), {})
+    storage.delete(place, {})
+    storage.delete(place, {})
+    with pytest.raises(FileNotFoundError):
+        storage.force([(place, None)], str(tmp_path), {})
+
+
+def test_a_file_of_rows_is_whole_or_not_there(tmp_path: Path) -> None:
+    rows = to_arrow([Event(batch_id=1, generation=1, commit_lsn=1, ordinal=1, end_lsn=2, kind="row", new=["x"])])
+    (batch,) = rows.combine_chunks().to_batches()
+    with EventsFile(str(tmp_path / "d" / "whole.parquet"), IDS, {}) as file:
+        file.write(batch)
+    with pytest.raises(ZeroDivisionError), EventsFile(str(tmp_path / "d" / "half.parquet"), IDS, {}) as file:
+        file.write(batch)
+        raise ZeroDivisionError
+    assert [path.name for path in (tmp_path / "d").iterdir()] == ["whole.parquet"]
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What `NewFiles` asks of a table, whose data files are in `tmp_path / data`."""
+    monkeypatch.setattr(uncommitted, "field_ids", lambda _: IDS)
+    monkeypatch.setattr("toolkit.lake.ledger.partition", lambda *_: None)
+    provider = SimpleNamespace(new_data_location=lambda name, _: str(tmp_path / "data" / name))
+    return SimpleNamespace(io=SimpleNamespace(properties={}), schema=lambda: None, location_provider=lambda: provider)
+
+
+def _written(files: uncommitted.NewFiles) -> Path:
+    place = Path(files.place(7))
+    place.parent.mkdir(exist_ok=True)
+    place.write_bytes(b"x")
+    return place
+
+
+def _lists(folder: Path) -> Iterator[Path]:
+    return (folder / "lake" / "new-files").iterdir()
+
+
+def test_a_file_stays_unless_it_was_not_committed(tmp_path: Path, table: Any) -> None:
+    with uncommitted.new_files(Config(root=tmp_path), table) as files:
+        committed, lost, unknown, unused = (_written(files) for _ in range(4))
+        with files.committing([str(committed)]):
+            pass
+        with pytest.raises(CommitConflict), files.committing([str(lost)]):
+            raise CommitConflict("batch 7: another runner; run it again")
+        with pytest.raises(TimeoutError), files.committing([str(unknown)]):
+            raise TimeoutError
+        (listed,) = _lists(tmp_path)
+        assert set(listed.read_text(encoding="utf-8").split()) == {str(lost), str(unused)}
+    assert set((tmp_path / "data").iterdir()) == {committed, unknown}
+    assert list(_lists(tmp_path)) == []
+
+
+def test_the_next_run_deletes_what_the_list_of_a_killed_one_names(tmp_path: Path, table: Any) -> None:
+    config = Config(root=tmp_path)
+    with uncommitted.new_files(config, table) as running:
+        mine = _written(running)
+        (tmp_path / "data" / "left").write_bytes(b"x")
+        (tmp_path / "lake" / "new-files" / "killed.txt").write_text(f"{tmp_path}/data/left\n", encoding="utf-8")
+        with uncommitted.new_files(config, table):
+            assert list((tmp_path / "data").iterdir()) == [mine]  # its run still holds the list
+
+
+#: Modules of the lake that handle files of the runner, which no table names.
+OF_THE_RUNNER = {
+    "folders",  # makes the folders of this machine
+    "frames",  # the spool, which workers map
+    "jars",  # the jars that Spark has resolved
+    "java",  # the JDK
+    "lease",
+    "session",  # Spark's output and settings
+    "sqlite_catalog",  # the file of the catalog
+    "storage",  # the boundary itself
+    "uncommitted",  # the list of the places of a run
+}
+_FILES = {"shutil", "tempfile", "glob", "urllib.parse"}
+_ON_PATHS = {"remove", "unlink", "rename", "replace", "open", "stat", "listdir", "makedirs", "mkdir", "fsync", "path"}
+
+
+def _takes_paths(source: str) -> list[str]:
+    """Give what a module has of functions on local files: `Path(`, `os.` functions, `open(`, modules of files."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("Path", "open"):
+            found.append(node.func.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os":
+            found += [node.attr] if node.attr in _ON_PATHS else []
+        elif isinstance(node, ast.ImportFrom) and node.module in _FILES:
+            found.append(node.module)
+        elif isinstance(node, ast.Import):
+            found += [name.name for name in node.names if name.name in _FILES]
+    return found
+
+
+def test_no_module_of_the_lake_takes_the_location_of_a_table_for_a_path() -> None:
+    modules = {path.stem: path.read_text(encoding="utf-8") for path in LAKE.glob("*.py")}
+    taken = {name: found for name, source in modules.items() if (found := _takes_paths(source))}
+    assert taken.keys() - OF_THE_RUNNER == set(), taken
+    inside = {name for name, source in modules.items() if "local_path(" in source}
+    assert inside <= {"storage", "sqlite_catalog", "upkeep"}  # the last two for messages and listing
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["Path(location).unlink()", "import os\nos.rename(a, b)", "open(location)", "from urllib.parse import urlparse"],
+)
+def test_a_module_that_takes_one_for_a_path_is_found(source: str) -> None:
+    assert _takes_paths(source)
+
+
+def test_the_rule_leaves_other_calls_alone() -> None:
+    assert _takes_paths("import os\nos.cpu_count()\nmetadata.open()\npath: Path | None = None") == []

@@ -1,0 +1,175 @@
+"""Read, write, find, delete and force files of tables by their location: a path of this machine, or an object.
+
+No other module of the lake treats a location of a table as a path. Objects go through pyiceberg's FileIO, which gets
+its properties from the configuration (`file_properties`) or from the table. Local files do not: the import of
+pyiceberg takes longer than `cdc status` may take.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from toolkit.lake import folders
+from toolkit.values.errors import LakeError
+from toolkit.values.locations import local_path
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+
+    from toolkit.values.config import Config
+
+#: The FileIO of each store by its properties. It keeps the connections of the store open.
+_opened: dict[tuple[tuple[str, str], ...], FileIO] = {}
+
+
+def file_properties(config: Config) -> dict[str, str]:
+    """Give the properties by which pyiceberg opens the lake's files. They may have secrets."""
+    return {}
+
+
+def file_io(location: str, properties: Mapping[str, str]) -> FileIO:
+    """Give the FileIO that opens a location."""
+    from pyiceberg.io import load_file_io
+
+    if local_path(location) is not None:
+        return load_file_io({}, location)
+    key = tuple(sorted(properties.items()))
+    if key not in _opened:
+        _opened[key] = load_file_io(dict(properties), location)
+    return _opened[key]
+
+
+def read(location: str, properties: Mapping[str, str]) -> bytes:
+    """Read a whole file.
+
+    Raises:
+        OSError: it is missing or cannot be read.
+    """
+    path = local_path(location)
+    if path is not None:
+        return path.read_bytes()
+    with file_io(location, properties).new_input(location).open() as file:
+        return file.read()
+
+
+def create(location: str, properties: Mapping[str, str]) -> Any:
+    """Open a file for writing, in place of any that is there. An object exists when the file is closed.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path = local_path(location)
+    if path is None:
+        return file_io(location, properties).new_output(location).create(overwrite=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.open("wb")
+
+
+def delete(location: str, properties: Mapping[str, str]) -> None:
+    """Delete a file, if it exists.
+
+    Raises:
+        OSError: it cannot be deleted.
+    """
+    path = local_path(location)
+    if path is not None:
+        path.unlink(missing_ok=True)
+        return
+    with contextlib.suppress(FileNotFoundError):
+        file_io(location, properties).delete(location)
+
+
+def force(files: Iterable[tuple[str, int | None]], root: str, properties: Mapping[str, str]) -> None:
+    """Make files durable, each given with its size in bytes if that is known.
+
+    Local files are synced, and then the folders that name them, up to `root`. An object store acknowledges an object
+    when it is durable; the size that the store gives for it is compared.
+
+    Raises:
+        OSError: a file is missing, has another size, or cannot be synced.
+    """
+    top = local_path(root)
+    named: set[Path] = set()
+    for location, size in files:
+        file = local_path(location)
+        if file is None:
+            _require_size(location, len(file_io(location, properties).new_input(location)), size)
+            continue
+        _sync(file, size)
+        named.update(folder for folder in file.parents if top is not None and folder.is_relative_to(top))
+    for folder in sorted(named, key=lambda f: len(f.parts), reverse=True):
+        _sync(folder)
+
+
+def _sync(path: Path, size: int | None = None) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        _require_size(str(path), os.fstat(descriptor).st_size, size)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _require_size(location: str, found: int, size: int | None) -> None:
+    if size is not None and found != size:
+        raise OSError(errno.EIO, f"has {found} bytes and not {size}", location)
+
+
+def find(folder: str, pattern: str, properties: Mapping[str, str]) -> str | None:
+    """Find a file under `folder` whose path below it matches a pattern, in which `*` also matches `/`.
+
+    Raises:
+        OSError: the folder cannot be listed.
+    """
+    path = local_path(folder)
+    if path is not None:
+        found = (p for p in path.rglob("*") if fnmatch(p.relative_to(path).as_posix(), pattern))
+        return next((str(p) for p in found), None)
+    from pyarrow.fs import FileSelector, FileType
+
+    store, base = _store(folder, properties)
+    listed = store.get_file_info(FileSelector(base, allow_not_found=True, recursive=True))
+    names = (info.path.removeprefix(f"{base}/") for info in listed if info.type == FileType.File)
+    return next((f"{folder}/{name}" for name in names if fnmatch(name, pattern)), None)
+
+
+def _store(folder: str, properties: Mapping[str, str]) -> tuple[Any, str]:
+    """Give pyarrow's file system of an object store, and the path by which it names the folder."""
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    io = file_io(folder, properties)
+    assert isinstance(io, PyArrowFileIO)
+    scheme, netloc, path = PyArrowFileIO.parse_location(folder, io.properties)
+    return io.fs_by_scheme(scheme, netloc), path
+
+
+def require_writable(warehouse: str, properties: Mapping[str, str]) -> None:
+    """Check that the warehouse is writable; create its folder on this machine.
+
+    Raises:
+        LakeError: it cannot be created or written.
+    """
+    path = local_path(warehouse)
+    if path is not None:
+        folders.require_writable("warehouse", path, "warehouse")
+        return
+    probe = f"{warehouse}/.cdc-probe-{os.getpid()}"
+    try:
+        with create(probe, properties) as file:
+            file.write(b"x")
+        delete(probe, properties)
+    except OSError as error:
+        reason = " ".join(str(error).split())[:300]
+        raise LakeError(
+            f"the lake's warehouse {warehouse} is not writable: {reason}; correct [lake] warehouse, its properties or"
+            " the rights of this user"
+        ) from None
+
+
+__all__ = ["create", "delete", "file_io", "file_properties", "find", "force", "read", "require_writable"]
