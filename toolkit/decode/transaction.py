@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -323,14 +323,14 @@ class Transaction:
         """Record a gap if the message has an older state of a table than the version that is known.
 
         The message's transaction had not locked the table, and another transaction has altered it since the message
-        read it. There is no gap if the message shows what was known at that time.
+        read it. There is no gap if the message shows what was known at that time, but for what no row depends on.
         """
         if last.table.dropped or not last.table.published:
             return
         relid, snapshot = last.table.relid, message.tables[last.table.relid]
         known = [v for v in self.planner.former.get(relid, ()) if message.shows(v)]
         then = json.loads((known[-1] if known else last).payload)
-        if ddl.carry(then, snapshot) != then:
+        if _is_another_state(then, ddl.carry(then, snapshot), own=message.own):
             self._gap(index, relid, f"{message.tag} shows a catalog older than its last DDL", tag=message.tag)
 
     def _stale(self, index: int, relid: int, reason: str, message: ddl.DdlMessage, cause: TableVersion) -> None:
@@ -460,3 +460,14 @@ class Transaction:
                 return
             binding = self._quarantine(index, message, "rows follow a DDL event without a new RELATION message")
         self.planner.layouts.add(binding, message)
+
+
+def _is_another_state(was: dict[str, Any], now: dict[str, Any], *, own: Collection[int]) -> bool:
+    """Say whether two snapshots differ in more than a file or entries of publications that explain themselves.
+
+    A partition gets such an entry when its root moves to a schema that is published, and a new file by VACUUM FULL.
+    """
+    apart = ("entries", "storage")
+    if {**was, **dict.fromkeys(apart)} != {**now, **dict.fromkeys(apart)}:
+        return True
+    return any(ddl.changes_without_event(was, now, own=own))
