@@ -148,10 +148,13 @@ def _server(conn: psycopg.Connection) -> tuple[str, str]:
 
 
 def _copy_roles(conn: Connection, roles: Iterable[str], owner: str) -> None:
-    """Create the source's roles without any right, so GRANT and OWNER TO find them."""
+    """Create the source's roles without any right, so GRANT and OWNER TO find them.
+
+    The owner of what capture installs is created there, and has no members.
+    """
     there = {name for (name,) in conn.execute("select rolname::text from pg_catalog.pg_roles").fetchall()}
     for name in roles:
-        if name not in there:
+        if name not in there and name != "cdc_owner":
             role = sql.Identifier(name)
             conn.execute(sql.SQL("create role {} nologin").format(role))
             conn.execute(sql.SQL("grant {} to {}").format(role, sql.Identifier(owner)))
