@@ -13,12 +13,14 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pyspark
 import pytest
 
 from tests.support_postgres import fresh_database
+from tests.support_s3 import s3_classpath, s3_store
 from toolkit.demo.server import EmbeddedServer
 
 _PROGRAM = Path(__file__).with_name("rest_catalog")
@@ -70,9 +72,21 @@ def rest_catalog(classpath: str, folder: Path, warehouse: Path) -> Iterator[dict
 
 
 @contextlib.contextmanager
-def lake_section(request: pytest.FixtureRequest, kind: str, folder: Path) -> Iterator[dict[str, object]]:
-    """The `[lake]` section of a new catalog of a kind, whose warehouse is `folder / lake / warehouse`."""
-    if kind == "sqlite":
+def lake_section(request: pytest.FixtureRequest, kind: str, folder: Path) -> Iterator[dict[str, Any]]:
+    """The `[lake]` section of a new catalog of a kind, whose warehouse is `folder / lake / warehouse`.
+
+    Of a kind with `+s3` at its end the warehouse is in an object store. Its keys are properties of the section, or with
+    the catalog in a file, variables in `environment`.
+    """
+    if kind.endswith("+s3"):
+        with s3_store(request.getfixturevalue("s3_classpath"), folder) as store:
+            kind = kind.removesuffix("+s3")
+            keys, variables = ({}, store.variables) if kind == "sqlite" else (store.keys, {})
+            with lake_section(request, kind, folder) as section:
+                properties = {**store.properties, **keys, **section.get("properties", {})}
+                environment = store.environment | variables
+                yield {**section, "warehouse": store.warehouse, "properties": properties, "environment": environment}
+    elif kind == "sqlite":
         yield {}
     elif kind == "postgresql":
         with postgresql_catalog(request.getfixturevalue("pg16")) as made:
@@ -82,4 +96,4 @@ def lake_section(request: pytest.FixtureRequest, kind: str, folder: Path) -> Ite
             yield section
 
 
-__all__ = ["KINDS", "lake_section", "postgresql_catalog", "rest_catalog", "rest_classpath"]
+__all__ = ["KINDS", "lake_section", "postgresql_catalog", "rest_catalog", "rest_classpath", "s3_classpath"]

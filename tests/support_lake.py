@@ -21,7 +21,7 @@ import pytest
 
 from toolkit.decode.rows import decode_rows
 from toolkit.lake import ledger as ledgers
-from toolkit.lake import reads, scans, session, staging, tables
+from toolkit.lake import reads, scans, session, staging, storage, tables
 from toolkit.lake.files import EventsFile
 from toolkit.lake.stored_log import TASK_CHANGES, StoredLog
 from toolkit.rawlog.arrow import EVENT_SCHEMA, Event
@@ -82,7 +82,7 @@ def _writer(config: Config) -> Catalog:
     opened = open_catalog(config)
     if not isinstance(opened, AnyCatalog):
         uri = f"sqlite:///{config.catalog_db}"
-        return SqlCatalog(config.lake.catalog, uri=uri, warehouse=config.warehouse)
+        return SqlCatalog(config.lake.catalog, uri=uri, warehouse=config.warehouse, **storage.file_properties(config))
     if isinstance(opened._catalog, SqlCatalog):
         opened._catalog.create_tables()
     return opened._catalog

@@ -56,7 +56,7 @@ def test_help_lists_every_command(tmp_path: Path) -> None:
         ('[source]\nslott = "x"\n', ["source.slott", "unknown key", "did you mean slot?"]),
         ('[sauce]\nslot = "x"\n', ["sauce", "unknown key"]),
         ('[spark]\nmaster = "local[4]"\n', ["did you mean 'spark.master'?"]),
-        ('[lake]\nwarehouse = "s3a://bucket/lake"\n', ["lake.warehouse", "object stores"]),
+        ('[lake]\nwarehouse = "s3a://bucket/lake"\n', ["lake.warehouse", "s3a: is not supported"]),
         ('[source]\nslot = "Not-A-Slot"\n', ["source.slot", "Not-A-Slot"]),
         ("[drain]\nmax_changes = 0\n", ["drain.max_changes", "0"]),
     ],

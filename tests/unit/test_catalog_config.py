@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 import yaml
 
 from toolkit.build import models
-from toolkit.lake import lake_catalog, reads, session
+from toolkit.lake import lake_catalog, reads, session, storage
 from toolkit.ops import maintenance
 from toolkit.values import config as configuration
 from toolkit.values.config import Config
@@ -22,6 +23,9 @@ def _write(folder: Path, text: str) -> str:
     file = folder / "cdc.toml"
     file.write_text(text, encoding="utf-8")
     return str(file)
+
+
+_S3 = "warehouse = 's3://lake/w'\n[lake.properties]\n'client.region' = 'x'\n"
 
 
 @pytest.mark.parametrize(
@@ -38,7 +42,18 @@ def _write(folder: Path, text: str) -> str:
         ("type = 'rest'\nuri = 'https://u:pl4nted@x/y'", r"not in its address; put them into \[lake.properties\]"),
         ("type = 'hive'\nuri = 'thrift://x:9083'", "pyiceberg lists none in a Hive metastore; use its REST endpoint"),
         ("type = 'glue'", "Iceberg's Glue catalog has none; use its REST endpoint"),
-        ("warehouse = 's3a://bucket/lake'", "object stores are not supported yet, found 's3a://bucket/lake'"),
+        ("warehouse = 's3a://bucket/lake'", r"a warehouse in s3a: is not supported \(write s3:// for it\); expected a"),
+        (
+            "warehouse = 'gs://bucket/lake'",
+            "in gs: is not supported; expected a folder of this machine or s3://bucket",
+        ),
+        ("warehouse = 'file:/lake'", "a warehouse in file: is not supported"),
+        ("warehouse = 's3://k:pl4nted@bucket'", "not the address of a folder in a bucket"),
+        ("warehouse = 's3://b//lake'", "expected s3://bucket/prefix"),
+        ("warehouse = 's3://lake'", r"lake: .*region of the warehouse's bucket is not known; set client\.region"),
+        (f"{_S3}'s3.sse.key' = 'pl4nted'", r"property 's3\.sse\.key' does not mean the same to Spark and to pyiceberg"),
+        (f"{_S3}'s3.access-key-id' = 'pl4nted'", "s3.secret-access-key belong together; set both, or neither"),
+        (f"{_S3}'io-impl' = 'pl4nted'", "'io-impl' is not a further property"),
         ("[lake.properties]\nuri = 'pl4nted'", "'uri' is not a further property"),
     ],
 )
@@ -86,6 +101,45 @@ def test_both_sides_of_a_postgresql_catalog_get_one_address(tmp_path: Path, monk
     )
     assert lake_catalog.secrets_of(config) == {"jdbc.password": "p:w@rd/"}
     assert "p:w@rd/" not in repr(config) and "p:w@rd/" not in lake_catalog.open_catalog(config).where
+
+
+@pytest.mark.parametrize("path_style", [True, False])
+def test_both_sides_of_an_object_store_get_the_same_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path_style: bool
+) -> None:
+    """The region may come from the environment, the keys too: then neither side gets any."""
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "x-2")
+    style = "'s3.path-style-access' = 'true'\n" if path_style else ""
+    file = _write(
+        tmp_path, f"[lake]\nwarehouse = 's3://lake/w/'\n[lake.properties]\n's3.endpoint' = 'http://e'\n{style}"
+    )
+    config = configuration.load(file)
+    assert (config.warehouse, config.work_dir) == ("s3://lake/w", tmp_path / "lake")
+    spark = session.spark_settings(config)
+    given = {
+        k.removeprefix("spark.sql.catalog.lake."): v for k, v in spark.items() if k.startswith("spark.sql.catalog")
+    }
+    assert given["io-impl"] == "org.apache.iceberg.aws.s3.S3FileIO"
+    assert (
+        given["warehouse"] == "s3://lake/w" and given["client.region"] == "x-2" and given["s3.endpoint"] == "http://e"
+    )
+    assert spark["spark.sql.warehouse.dir"] == str(tmp_path / "lake")
+    assert "org.apache.iceberg:iceberg-aws-bundle" in spark["spark.jars.packages"]
+    files = storage.file_properties(config)
+    assert files.pop("s3.force-virtual-addressing", "false") == ("false" if path_style else "true")
+    assert files == {key: value for key, value in given.items() if key.startswith(("s3.", "client."))}
+    assert lake_catalog.secrets_of(config) == {}
+    keys = {"s3.access-key-id": "pl4nted1", "s3.secret-access-key": "pl4nted2"}
+    monkeypatch.setenv("CDC_LAKE__PROPERTIES", json.dumps(keys))
+    config = configuration.load(file)
+    assert lake_catalog.secrets_of(config) == keys and storage.file_properties(config).items() >= keys.items()
+    assert "pl4nted" not in models.profile(config) + repr(config)
+
+
+def test_the_folder_of_the_runner_is_where_it_is_said_to_be(tmp_path: Path) -> None:
+    assert configuration.load(_write(tmp_path, "[lake]\nwarehouse = 'a/b'\n")).work_dir == tmp_path / "a"
+    named = configuration.load(_write(tmp_path, "[lake]\nwarehouse = 'a/b'\nwork_dir = 'run'\n"))
+    assert named.work_dir == tmp_path / "run"
 
 
 def test_secrets_of_a_catalog_are_known_by_their_names(tmp_path: Path) -> None:

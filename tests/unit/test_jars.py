@@ -15,7 +15,7 @@ from toolkit.values.errors import LakeError
 pytestmark = pytest.mark.unit
 
 
-def _packages(root: Path, **lake: str) -> list[str]:
+def _packages(root: Path, **lake: object) -> list[str]:
     settings = session.spark_settings(Config.model_validate({"root": root, "lake": lake}))
     return settings["spark.jars.packages"].split(",")
 
@@ -41,7 +41,8 @@ def _check(loaded: list[str], tmp_path: Path, **spark: str) -> None:
 def test_the_lock_file_pins_every_package_of_the_session(tmp_path: Path) -> None:
     file, database = _packages(tmp_path), _packages(tmp_path, uri="jdbc:postgresql://h/d")
     server = _packages(tmp_path, type="rest", uri="http://h")
-    assert {*file, *database} == jars.PINNED.keys() and server == [name for name in file if name in database]
+    store = _packages(tmp_path, warehouse="s3://lake", properties={"client.region": "x"})
+    assert {*file, *database, *store} == jars.PINNED.keys() and server == [name for name in file if name in database]
     assert all(re.fullmatch(r"[^:\s]+:[^:\s]+:[\d.]+", name) for name in jars.PINNED)
     assert all(re.fullmatch(r"[0-9a-f]{64}", sha256) for sha256 in jars.PINNED.values())
 

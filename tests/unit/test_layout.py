@@ -56,7 +56,14 @@ STATEMENT = re.compile(
 )
 #: The only modules that know the kind of a lake's catalog: all others ask `toolkit.lake.lake_catalog.open_catalog`.
 _CATALOGS = ("any_catalog", "entries", "lake_catalog", "postgres_catalog", "sqlite_catalog")
-KNOW_THE_CATALOG = {"toolkit.values.catalog_uri", "toolkit.values.config", *(f"toolkit.lake.{n}" for n in _CATALOGS)}
+#: The modules of the store of files, whose settings are among the properties of the catalog.
+_STORE = ("values.object_store", "lake.storage")
+KNOW_THE_CATALOG = {
+    "toolkit.values.catalog_uri",
+    "toolkit.values.config",
+    *(f"toolkit.{name}" for name in _STORE),
+    *(f"toolkit.lake.{name}" for name in _CATALOGS),
+}
 HEAVY = {"pyspark", "pyiceberg", "dbt", "great_expectations", "pandas", "papermill"}
 
 

@@ -5,12 +5,15 @@ Only this module and the catalogs themselves know the kind of a catalog. All nam
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from toolkit.lake import jars
+from toolkit.lake import jars, storage
+from toolkit.values import object_store
 from toolkit.values.catalog_uri import SQLITE, read_postgres
+from toolkit.values.locations import scheme
 from toolkit.values.modes import CatalogKind
 
 if TYPE_CHECKING:
@@ -108,18 +111,21 @@ def _embedded(config: Config) -> bool:
 
 def jars_of(config: Config) -> dict[str, str]:
     """Give the settings by which Spark resolves the jars that this lake needs."""
-    runtime = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13"
-    if config.lake.type == CatalogKind.REST:
-        return jars.settings_for(runtime)
-    return jars.settings_for(runtime, "org.xerial:sqlite-jdbc" if _embedded(config) else "org.postgresql:postgresql")
+    needed = ["org.apache.iceberg:iceberg-spark-runtime-4.1_2.13"]
+    if config.lake.type != CatalogKind.REST:
+        needed.append("org.xerial:sqlite-jdbc" if _embedded(config) else "org.postgresql:postgresql")
+    if scheme(config.warehouse) == object_store.S3:
+        needed.append("org.apache.iceberg:iceberg-aws-bundle")
+    return jars.settings_for(*needed)
 
 
 def spark_properties(config: Config) -> dict[str, str]:
-    """Give the properties of Spark's catalog that say which catalog it is."""
+    """Give the properties of Spark's catalog that say which catalog it is, and how its files are opened."""
     lake = config.lake
+    files = object_store.spark_settings(config.warehouse, lake.properties, os.environ)
     if lake.type == CatalogKind.REST:
-        return {"type": "rest", "uri": lake.uri, **lake.properties}
-    found = {"type": "jdbc", "jdbc.schema-version": "V1", "warehouse": config.warehouse}
+        return {"type": "rest", "uri": lake.uri, **files, **lake.properties}
+    found = files | {"type": "jdbc", "jdbc.schema-version": "V1", "warehouse": config.warehouse}
     if _embedded(config):
         # The time-out is in milliseconds. Another process may lock the file for a moment.
         return {**found, "uri": f"{SQLITE}{config.catalog_db}", "jdbc.busy_timeout": "30000", **lake.properties}
@@ -131,8 +137,9 @@ def spark_properties(config: Config) -> dict[str, str]:
 
 def _pyiceberg_properties(config: Config) -> dict[str, str]:
     lake = config.lake
+    files = storage.file_properties(config)
     if lake.type == CatalogKind.REST:
-        return {"type": "rest", "uri": lake.uri, **lake.properties}
+        return {"type": "rest", "uri": lake.uri, **lake.properties, **files}
     given = spark_properties(config)
     user, password = given.get("jdbc.user", ""), given.get("jdbc.password", "")
     further = {key: value for key, value in lake.properties.items() if not key.startswith("jdbc.")}
@@ -143,6 +150,7 @@ def _pyiceberg_properties(config: Config) -> dict[str, str]:
         "pool_pre_ping": "true",  # the server may have ended a connection that was not used for a while
         "warehouse": config.warehouse,
         **further,
+        **files,
     }
 
 

@@ -24,6 +24,7 @@ from toolkit.lake.lake_catalog import jars_of, secrets_of, spark_properties
 from toolkit.lake.tables import require_writable
 from toolkit.values import progress
 from toolkit.values.errors import LakeError
+from toolkit.values.locations import local_path
 from toolkit.values.process_env import environment
 from toolkit.values.resources import ROOT
 
@@ -65,7 +66,8 @@ def spark_settings(config: Config) -> dict[str, str]:
         # database.
         "spark.sql.catalogImplementation": "in-memory",
         "spark.hadoop.javax.jdo.option.ConnectionURL": "jdbc:derby:memory:metastore;create=true",
-        "spark.sql.warehouse.dir": config.warehouse,
+        # Not the lake: Spark makes nothing there, and looks for a file system of Hadoop.
+        "spark.sql.warehouse.dir": str(local_path(config.warehouse) or config.work_dir),
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.defaultCatalog": config.lake.catalog,
         catalog: "org.apache.iceberg.spark.SparkCatalog",

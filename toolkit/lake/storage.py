@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import folders
+from toolkit.values import object_store
 from toolkit.values.errors import LakeError
 from toolkit.values.locations import local_path
 
@@ -30,7 +31,7 @@ _opened: dict[tuple[tuple[str, str], ...], FileIO] = {}
 
 def file_properties(config: Config) -> dict[str, str]:
     """Give the properties by which pyiceberg opens the lake's files. They may have secrets."""
-    return {}
+    return object_store.pyiceberg_settings(config.warehouse, config.lake.properties, os.environ)
 
 
 def file_io(location: str, properties: Mapping[str, str]) -> FileIO:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from toolkit.lake import reads
 from toolkit.lake.lake_catalog import force
 from toolkit.values.failpoints import Point, can_fail
+from toolkit.values.locations import local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,7 +104,9 @@ def _expire(config: Config, table: str, native: Any, oldest: int) -> None:
 
 @can_fail(Point.ORPHANS)
 def _remove_orphans(native: Any, actions: Any, orphans: datetime) -> Any:
-    return actions.deleteOrphanFiles(native).olderThan(int(orphans.timestamp() * 1000)).execute()
+    finding = actions.deleteOrphanFiles(native).olderThan(int(orphans.timestamp() * 1000))
+    in_store = local_path(native.location()) is None  # Hadoop, which else lists the folder, has no client of the store
+    return finding.usePrefixListing(in_store).execute()
 
 
 def _forced(config: Config, table: str, native: Any) -> None:

@@ -145,19 +145,20 @@ def _lake(config: Config) -> list[Diagnosis]:
 
 def _damaged(config: Config) -> list[Diagnosis]:
     """List the tables and views whose metadata cannot be read, and the log if files of its newest commit are lost."""
-    from toolkit.lake import reads
+    from toolkit.lake import reads, storage
     from toolkit.lake.stored_log import StoredLog
     from toolkit.lake.tables import EVENTS, NAMESPACES
 
     found: list[Diagnosis] = []
     try:
+        storage.require_writable(config.warehouse, storage.file_properties(config))
         names = [
             f"{namespace}.{name}"
             for namespace in NAMESPACES
             for kind in ("TABLE", "VIEW")
             for name in reads.tables(config, namespace, kind)
         ]
-    except CdcError:  # of the catalog itself: reported by the reader of the ledger
+    except CdcError:  # of the warehouse or the catalog itself: reported by who opens the lake
         return found
     for name in names:
         try:

@@ -12,7 +12,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from toolkit.values.catalog_uri import SQLITE, require_catalog, require_one_catalog
@@ -30,6 +30,7 @@ from toolkit.values.modes import (
     Triggers,
 )
 from toolkit.values.names import nearest, quote_postgres, selects
+from toolkit.values.object_store import require_settings, require_warehouse
 
 DEFAULT_NAME = "cdc.toml"
 
@@ -152,9 +153,10 @@ class LakeConfig(_Section):
     """The Iceberg side."""
 
     warehouse: str = "lake/warehouse"
-    """Folder of the Iceberg tables on this machine."""
+    """Folder of the Iceberg tables on this machine, or `s3://bucket/prefix`."""
     work_dir: str | None = None
-    """Folder of this machine for lease, spool, logs and reports; default: the folder that `warehouse` is in."""
+    """Folder of this machine for lease, spool, logs and reports; default: the folder that `warehouse` is in, or
+    `lake` if that is in an object store."""
     catalog: str = "lake"
     """Name of the Spark catalog."""
     type: CatalogKind = CatalogKind.JDBC
@@ -163,16 +165,15 @@ class LakeConfig(_Section):
     """Where the catalog is: `jdbc:sqlite:<path>` (a file that the toolkit makes), `jdbc:postgresql://host:port/database`,
     or with type `rest` the URL of the server."""
     properties: dict[str, str] = Field(default_factory=dict, repr=False)
-    """Further properties of the catalog by their names in Iceberg, such as `token` or `jdbc.password`. Spark and the
-    commands without Spark get the same ones. Their values are never printed."""
+    """Further properties of catalog and store by their names in Iceberg, such as `token`, `jdbc.password` or
+    `s3.endpoint`. Spark and the commands without Spark get the same ones. Their values are never printed."""
     keep_days: float = Field(default=7.0, ge=0)
     """Days that `cdc maintain` keeps table snapshots and tags. Tags of published tables stay."""
 
     @field_validator("warehouse")
     @classmethod
-    def _a_folder(cls, value: str) -> str:
-        if scheme(value):
-            raise ValueError("a folder of this machine is expected; object stores are not supported yet")
+    def _supported_place(cls, value: str) -> str:
+        require_warehouse(value)
         return value
 
     @field_validator("type", mode="before")
@@ -193,13 +194,18 @@ class LakeConfig(_Section):
     @field_validator("properties")
     @classmethod
     def _not_its_place(cls, value: dict[str, str], info: ValidationInfo) -> dict[str, str]:
-        own = {"type", "uri", "catalog-impl", "jdbc.schema-version", "warehouse"}
+        own = {"type", "uri", "catalog-impl", "jdbc.schema-version", "warehouse", "io-impl", "py-io-impl"}
         if info.data.get("type") == CatalogKind.REST:
             own.remove("warehouse")  # the server's own name for one of its warehouses
         for key in value:
             if key in own:
                 raise ValueError(f"{key!r} is not a further property; [lake] type, uri and warehouse name the catalog")
         return value
+
+    @model_validator(mode="after")
+    def _reachable(self) -> LakeConfig:
+        require_settings(self.warehouse, self.properties, os.environ)
+        return self
 
 
 class DrainConfig(_Section):
@@ -405,7 +411,7 @@ class Config(BaseSettings):
 
 
 #: Keys whose value is never printed.
-_SECRET = frozenset({"source.conninfo", "lake.uri", "notify.webhook"})
+_SECRET = frozenset({"source.conninfo", "lake.uri", "lake.warehouse", "notify.webhook"})
 
 
 def load(path: str | None = None) -> Config:

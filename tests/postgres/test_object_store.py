@@ -1,0 +1,161 @@
+"""A lake whose warehouse is in an S3 store: boundary, copies, commits and kills, without Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.postgres.test_snapshot_log import current, of, on_source, sql
+from tests.postgres.test_trap_commits import require_each_once
+from tests.support_lake import without_jvm
+from tests.support_postgres import fresh_database
+from tests.support_s3 import Store, s3_classpath, s3_store
+from toolkit.capture import copy, initialise, slot_drain
+from toolkit.demo.server import EmbeddedServer
+from toolkit.lake import storage
+from toolkit.lake.lake_catalog import open_catalog
+from toolkit.lake.ledger import Ledger
+from toolkit.ops import diagnosis
+from toolkit.values import config as configuration
+from toolkit.values.config import Config, LakeConfig
+from toolkit.values.errors import LakeError
+from toolkit.values.failpoints import VARIABLE
+
+__all__ = ["s3_classpath"]
+pytestmark = pytest.mark.postgres
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def store(s3_classpath: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """A server, and the variables of this process by which AWS's clients find the keys."""
+    patch = pytest.MonkeyPatch()
+    with s3_store(s3_classpath, tmp_path_factory.mktemp("s3")) as made, patch.context():
+        for name, value in (made.variables | made.environment).items():
+            patch.setenv(name, value)
+        yield made
+        patch.undo()
+
+
+@pytest.fixture(scope="module")
+def lake(store: Store, pg16: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Config]:
+    """One captured table, in a lake whose catalog is a file."""
+    folder = tmp_path_factory.mktemp("lake")
+    patch = pytest.MonkeyPatch()
+    with fresh_database(pg16) as conninfo, patch.context():
+        without_jvm(patch.setattr)
+        name = psycopg.conninfo.conninfo_to_dict(conninfo)["dbname"]
+        source = f"[source]\nconninfo = {json.dumps(conninfo)}\nslot = 'cdc_{name}'\n"
+        (folder / "cdc.toml").write_text(source + store.section, encoding="utf-8")
+        config = configuration.load(str(folder / "cdc.toml"))
+        sql(config, "create table public.a (id int primary key, x text)", "insert into public.a values (1, 'one')")
+        initialise.init(config)
+        yield config
+        patch.undo()
+
+
+def _whole(config: Config) -> None:
+    slot_drain.drain(config)
+    assert current(config, "a") == on_source(config, "a")
+    require_each_once(config)
+
+
+def _unnamed(store: Store, config: Config) -> set[str]:
+    """Give the data files of the log that the table does not name."""
+    named = open_catalog(config).load_table("raw.events").inspect.all_files()["file_path"].to_pylist()
+    return store.objects("raw/events*/data/**/*.parquet") - set(named)
+
+
+def test_objects_are_written_found_sized_and_deleted(store: Store) -> None:
+    properties = storage.file_properties(
+        Config(lake=LakeConfig(warehouse=store.warehouse, properties=store.properties))
+    )
+    folder = f"{store.warehouse}/some"
+    place = f"{folder}/events-1/data/kind=row/a%20b.parquet"
+    with storage.create(place, properties) as file:
+        file.write(b"four")
+    assert storage.read(place, properties) == b"four"
+    assert storage.find(folder, "events*/data/*.parquet", properties) == place
+    assert storage.find(folder, "others*/data/*.parquet", properties) is None
+    assert storage.find(f"{store.warehouse}/none", "*", properties) is None
+    storage.force([(place, 4), (place, None)], store.warehouse, properties)
+    with pytest.raises(OSError, match="has 4 bytes and not 5"):
+        storage.force([(place, 5)], store.warehouse, properties)
+    storage.delete(place, properties)
+    storage.delete(place, properties)
+    with pytest.raises(FileNotFoundError):
+        storage.force([(place, None)], store.warehouse, properties)
+    storage.require_writable(store.warehouse, properties)
+    assert store.objects("some/**/*.parquet") | store.objects(".cdc-probe*") == set()
+    with pytest.raises(
+        LakeError, match=r"warehouse s3://lake/ware/house is not writable: .*SIGNATURE_DOES_NOT"
+    ) as refused:
+        storage.require_writable(
+            store.warehouse, {**properties, "s3.access-key-id": store.key, "s3.secret-access-key": "wr0ng"}
+        )
+    assert "wr0ng" not in str(refused.value)
+
+
+def test_copies_and_drains_reach_the_store_and_nothing_else_does(store: Store, lake: Config) -> None:
+    sql(lake, "insert into public.a values (2, 'two')", "update public.a set x = 'new' where id = 1")
+    _whole(lake)
+    sql(lake, "create table public.b (id int primary key)", "insert into public.b values (1)")
+    initialise.init(lake)
+    assert current(lake, "b") == on_source(lake, "b")
+    assert _unnamed(store, lake) == set()
+    assert list(lake.root.rglob("*.parquet")) == list(lake.root.rglob("*.avro")) == []
+    assert {path.name for path in (lake.root / "lake").iterdir()} <= {"catalog.db", "lease", "new-files", "spool"}
+    written = [path for path in (*lake.root.rglob("*"), *store.folder.rglob("*")) if path.is_file()]
+    assert [path for path in written if store.secret.encode() in path.read_bytes()] == []
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("point", ["copy.after", "swap.before:3", "swap.after:3"])  # two drains commit first
+def test_trap_135_killed_between_its_files_and_its_commit_a_copy_is_made_again(
+    store: Store, lake: Config, point: str
+) -> None:
+    sql(lake, "update public.a set x = x || '+'")
+    program = (
+        "import sys; from tests.support_lake import without_jvm; from toolkit.capture import copy;"
+        " from toolkit.values import config; without_jvm(); copy.repair(config.load(sys.argv[1]), ['public.a'])"
+    )
+    slot_drain.drain(lake)
+    before = _unnamed(store, lake)
+    killed = subprocess.run(
+        [sys.executable, "-c", program, str(lake.root / "cdc.toml")],
+        cwd=_ROOT, env=os.environ | {VARIABLE: f"{point}=sigkill"}, capture_output=True, text=True, timeout=120,
+        check=False,
+    )  # fmt: skip
+    assert killed.returncode == -9, killed.stderr
+    left = _unnamed(store, lake) - before
+    assert any("-copy-" in place for place in left) == ("swap.after" not in point)
+    _whole(lake)
+    copy.repair(lake, ["public.a"])
+    _whole(lake)
+    assert of(lake, "a").state == "ok"
+    if point == "copy.after":  # from the beginning of its commit on, only maintenance can tell
+        assert _unnamed(store, lake) & left == set()
+
+
+def test_a_store_that_does_not_answer_is_no_damage(store: Store, lake: Config) -> None:
+    """Doctor must not advise to let the catalog give up metadata that only cannot be reached."""
+    gone = lake.lake.model_copy(update={"properties": {**store.properties, "s3.endpoint": "http://127.0.0.1:9"}})
+    away = lake.model_copy(update={"lake": gone})
+    with pytest.raises(LakeError, match=r"metadata file s3://.* cannot be read"):
+        Ledger(away).last()
+    found = [d for d in diagnosis._lake(away) if d.level == "error"]
+    assert ["is not writable" in d.found for d in found] == [True]
+
+
+def test_a_lost_catalog_beside_a_full_bucket_is_refused(store: Store, lake: Config, tmp_path: Path) -> None:
+    text = (lake.root / "cdc.toml").read_text(encoding="utf-8")
+    (tmp_path / "cdc.toml").write_text(text, encoding="utf-8")
+    with pytest.raises(LakeError, match=r"the warehouse has its files, such as s3://lake/ware/house/raw/events"):
+        Ledger(configuration.load(str(tmp_path / "cdc.toml"))).last()
