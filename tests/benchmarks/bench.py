@@ -94,16 +94,16 @@ def _bench(
         _say(f"W1: {changes:,} changes made in {time.monotonic() - started:.1f} s, up to {upto}")
 
         _copy_to_nothing(conn, config, upto)  # the first one also pays for a cold cache
-        runs = [_measured(server, _copy_to_nothing, conn, config, upto) for _ in range(2)]
+        runs = [measured(server, _copy_to_nothing, conn, config, upto) for _ in range(2)]
         limit = _rate("copy_null", changes, min(runs, key=lambda usage: usage.seconds))
-        _rate("drain_w1", changes, _measured(server, slot_drain.drain, config, upto), limit)
+        _rate("drain_w1", changes, measured(server, slot_drain.drain, config, upto), limit)
         _require_whole(config, _WARM + changes + 1)
 
         rows = _grow(conn, rows_wanted)
         slot_drain.drain(config)  # past the WAL of making it, which is no part of a snapshot
-        runs = [_measured(server, _table_to_nothing, conn) for _ in range(2)]
+        runs = [measured(server, _table_to_nothing, conn) for _ in range(2)]
         limit = _rate("copy_table_null", rows, min(runs, key=lambda usage: usage.seconds), unit="rows/s")
-        _rate("snapshot_w1", rows, _measured(server, snapshot.repair, config, ["public.w1_rows"]), limit, unit="rows/s")
+        _rate("snapshot_w1", rows, measured(server, snapshot.repair, config, ["public.w1_rows"]), limit, unit="rows/s")
         _parity(server, conn, config, parity_rows)  # brings dbt into this process: after all that measures its memory
 
         command = [sys.executable, "-m", "toolkit.cli"]
@@ -133,15 +133,15 @@ def _ddl_cost(server: EmbeddedServer, commands: int) -> None:
     with psycopg.connect(server.conninfo("bench_ddl"), autocommit=True) as conn:
         conn.execute("create table public.altered (id int primary key, a text, b numeric(10,2), d date)")
         alter(conn)
-        plain = _measured(server, alter, conn)
+        plain = measured(server, alter, conn)
         with connect(config) as own:
             install.install(own, config)
-        captured = _measured(server, alter, conn)
+        captured = measured(server, alter, conn)
     for name, usage, ratio in (
         ("ddl_plain", plain, None),
         ("ddl_captured", captured, plain.seconds / captured.seconds),
     ):
-        _print(name, round(usage.seconds / commands * 1000, 3), "ms/command", usage, ratio and round(ratio, 3))
+        print_figure(name, round(usage.seconds / commands * 1000, 3), "ms/command", usage, ratio and round(ratio, 3))
 
 
 def _parity(server: EmbeddedServer, conn: psycopg.Connection[Any], config: configuration.Config, rows: int) -> None:
@@ -157,11 +157,11 @@ def _parity(server: EmbeddedServer, conn: psycopg.Connection[Any], config: confi
             raise SystemExit(f"bench: {report.to_dict()}")
 
     check()  # the first one also compiles
-    counted = _measured(server, conn.execute, "select count(*) from public.compared")
+    counted = measured(server, conn.execute, "select count(*) from public.compared")
     _rate("parity_count", rows, counted, unit="rows/s")
     hashed = "select sum(hashtextextended(c::text, 0)) from public.compared as c"
-    limit = _rate("parity_row_hash", rows, _measured(server, conn.execute, hashed), unit="rows/s")
-    runs = [_measured(server, check) for _ in range(2)]
+    limit = _rate("parity_row_hash", rows, measured(server, conn.execute, hashed), unit="rows/s")
+    runs = [measured(server, check) for _ in range(2)]
     _rate("parity_check", rows, min(runs, key=lambda usage: usage.seconds), limit, unit="rows/s")
 
 
@@ -234,7 +234,7 @@ def _require_whole(config: configuration.Config, wanted: int) -> None:
         raise SystemExit(f"bench: {found:,} changes are in raw.events, {wanted:,} were made")
 
 
-def _measured(server: EmbeddedServer, function: Any, *arguments: Any) -> Usage:
+def measured(server: EmbeddedServer, function: Any, *arguments: Any) -> Usage:
     with Meter(server, os.getpid()) as meter:
         function(*arguments)
     return meter.usage
@@ -252,17 +252,17 @@ def _command(server: EmbeddedServer, command: list[str]) -> Usage:
 
 def _rate(name: str, changes: int, usage: Usage, limit: float | None = None, *, unit: str = "changes/s") -> float:
     value = changes / usage.seconds
-    _print(name, round(value), unit, usage, None if limit is None else round(value / limit, 3))
+    print_figure(name, round(value), unit, usage, None if limit is None else round(value / limit, 3))
     return value
 
 
 def _seconds(name: str, runs: list[Usage]) -> None:
     runs.sort(key=lambda usage: usage.seconds)
     median = runs[len(runs) // 2]
-    _print(name, round(median.seconds, 3), "s", median, None)
+    print_figure(name, round(median.seconds, 3), "s", median, None)
 
 
-def _print(name: str, value: float, unit: str, usage: Usage, ratio: float | None) -> None:
+def print_figure(name: str, value: float, unit: str, usage: Usage, ratio: float | None) -> None:
     figure = {
         "name": name,
         "value": value,

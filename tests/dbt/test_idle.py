@@ -22,10 +22,10 @@ def test_a_build_with_nothing_new_does_not_start_dbt(built: Lake) -> None:
     project = built.config.project_dir
 
     def starts_dbt() -> bool:
-        before = _run_of_dbt(built)
+        before = run_of_dbt(built)
         result = built.build()
         assert {m.name for m in result.models if m.action == "skip"} == quiet and not rebuilt(result)
-        return _run_of_dbt(built) != before
+        return run_of_dbt(built) != before
 
     quiet = {"current.public__one", "history.public__one"}
     assert set(rebuilt(built.build())) == quiet
@@ -50,7 +50,7 @@ def test_a_build_with_nothing_new_does_not_start_dbt(built: Lake) -> None:
     assert not starts_dbt()
 
 
-def _run_of_dbt(lake: Lake) -> str:
+def run_of_dbt(lake: Lake) -> str:
     """Name the last run of dbt in the lake's project."""
     results = lake.config.project_dir / "target" / "run_results.json"
     found: str = json.loads(results.read_text())["metadata"]["invocation_id"] if results.is_file() else "none"

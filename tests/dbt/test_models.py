@@ -83,7 +83,7 @@ def test_incremental_equals_rebuild_equals_oracle(built: Lake, seed: int, kinds:
     seen, merged = Counter[str](), set[str]()
     middle = 0
     # Twice, and again where chance has led every table to the same way of building.
-    for count in (40, 4, 1, 1, 1, 1):
+    for number, count in enumerate((40, 4, 1, 1, 1, 1)):
         if seen["merge"] and seen["rebuild"]:
             break
         for _ in range(count):
@@ -91,7 +91,8 @@ def test_incremental_equals_rebuild_equals_oracle(built: Lake, seed: int, kinds:
         for walk in walks:
             walk.step()
         built.append(source)
-        result = built.build()
+        # Small tables are built together; with a selector of dbt's, each is built by its model.
+        result = built.build(select=["current", "history"] if number % 2 else None)
         seen.update(actions(result).values())
         merged |= {name for name, action in actions(result).items() if action == "merge"}
         check_current(built, source, tables)

@@ -9,11 +9,11 @@ import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from toolkit.build.results import BuildAction, ModelResult
 from toolkit.lake.proofs import differing_tables
 from toolkit.rawlog.plan import Layer
 from toolkit.rawlog.states import State, TableState, states_at
@@ -34,25 +34,6 @@ if TYPE_CHECKING:
 _FAILED = ("error", "fail", "runtime error")
 #: The most runs of dbt that a build uses to bring tables to the LSN of a DDL. Remaining tables are rebuilt.
 _PASSES = 3
-
-
-class BuildAction(StrEnum):
-    """What a run of dbt did with a model."""
-
-    REBUILD = "rebuild"
-    MERGE = "merge"
-    SKIP = "skip"
-    VIEW = "view"  # not a table of the toolkit
-
-
-@dataclass(frozen=True, slots=True)
-class ModelResult:
-    """The result of one model."""
-
-    name: str  # schema.alias
-    action: BuildAction
-    reason: str
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +65,7 @@ def build(
         UnknownTable: nothing matches `select`.
     """
     from toolkit.build import models as models_sync
-    from toolkit.build import project, retired, schema_changes
+    from toolkit.build import project, retired, schema_changes, small_tables
     from toolkit.lake import plans, table_states, tables
     from toolkit.lake.ledger import Ledger
     from toolkit.lake.session import own_session, session
@@ -115,14 +96,20 @@ def build(
         _evolve(config, ledger, relations)
     show = partial(plans.show, spark, ledger, as_of, relations)
     found = show()
-    # For a quiet table dbt finds nothing to do: its model takes a second, and the start of dbt several.
-    unchanged = [name for name, model in found.items() if whole and model.quiet]
-    quiet = [ModelResult(name, BuildAction.SKIP, "nothing new", 0.0) for name in unchanged]
-    arguments += ["--exclude", *(model.name.replace(".", "__", 1) for model in quiet)] if quiet else []
-    idle = whole and len(unchanged) == len(found)
+    # What a model would only skip, and what is built together with others, is not left to dbt: its start takes seconds.
+    alone = as_of is None and not dbt_args and set(select or ()) <= set(synced.models.values())
+    asked = {name: model for name, model in found.items() if not select or name.partition(".")[2] in select}
+    done = [ModelResult(n, BuildAction.SKIP, "nothing new", 0.0) for n, m in asked.items() if alone and m.found.quiet]
+    if alone and len(done) < len(asked):
+        built, moved = small_tables.build(config, spark, ledger, asked)
+        done += built
+        if moved:
+            show()
+    arguments += ["--exclude", *(model.name.replace(".", "__", 1) for model in done)] if done else []
+    left = len(done) < len(asked) or not alone or (not select and project.own_files(config.project_dir))
     results: list[Any] = []
     own_failed: tuple[str, ...] = ()
-    if not idle or project.own_files(config.project_dir) or not project.has_shared_views(config):
+    if left or not project.has_shared_views(config):
         try:
             results, own_failed = _invoke(config, arguments, show, as_of=as_of)
         finally:
@@ -130,7 +117,7 @@ def build(
                 models_sync.sync(config)  # a plain `dbt run` must not find the models of that LSN
         if whole:
             project.record_shared_views(config)
-    models = tuple(_model(result) for result in results if result.node.resource_type == "model")
+    models = (*(_model(result) for result in results if result.node.resource_type == "model"), *done)
     if as_of is None:
         replaced = [model.name.partition(".")[2] for model in models if model.action == BuildAction.REBUILD]
         schema_changes.describe(config, ledger, replaced)
@@ -143,7 +130,7 @@ def build(
         batch_id=last.batch_id,
         events_snapshot_id=snapshot,
         schema=schema,
-        models=(*models, *quiet),
+        models=models,
         stale=stale,
         own_failed=own_failed,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import check_results, targets
@@ -19,6 +19,15 @@ if TYPE_CHECKING:
     from toolkit.rawlog.plan import Layer, TablePlan
     from toolkit.rawlog.store import LogReader
     from toolkit.values.lsn import Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model of a dbt run: its plan, and what it finds."""
+
+    plan: TablePlan
+    found: Found
+
 
 #: Temporary view with the plans of one dbt run and the position that they are for.
 RUN_VIEW = "cdc_plans"
@@ -45,11 +54,11 @@ def _row(last: BatchRecord, plan: TablePlan, upto: Lsn) -> dict[str, Any]:
 
 def show(
     spark: SparkSession, ledger: LogReader, upto: Lsn | None, relations: Mapping[tuple[Layer, int], str]
-) -> dict[str, Found]:
+) -> dict[str, Model]:
     """Create the view of plans for a dbt run in this session, at the ledger's table snapshot of `raw.events`.
 
     `relations` are the tables that the models make, as `schema.name`. The view also has what each model finds. The
-    result has the same, by these names.
+    result has the models by these names.
     """
     import pyarrow as pa
 
@@ -67,7 +76,7 @@ def show(
     table = table.append_column("found", pa.array([texts.get((p.layer, p.relid)) for p in planned], pa.string()))
     # A frame from Arrow is a local relation, so that a model reads its plan without a job.
     spark.createDataFrame(table).createOrReplaceTempView(RUN_VIEW)
-    return found
+    return {name: Model(plan, found[name]) for plan, name in models}
 
 
 __all__ = ["RUN_VIEW", "rows", "show", "write"]

@@ -102,6 +102,11 @@ def point(event: Visible) -> Point:
     return Point(*position(event), int(event.end_lsn))
 
 
+def start_of(lsn: Lsn | int) -> Position:
+    """Give the position before every change of the transaction whose commit LSN is `lsn`."""
+    return Position(int(lsn), BIRTH)
+
+
 def version_order(version: SchemaVersion) -> tuple[Position, int]:
     """Give the sort key of schema versions of one generation."""
     return position(version), version.schema_id
@@ -163,7 +168,16 @@ COLUMNS = "commit_lsn, ordinal"
 
 def after_sql(low: Position) -> str:
     """Render the condition in Spark SQL for the events after a position."""
-    return f"(commit_lsn > {low.commit_lsn} or commit_lsn = {low.commit_lsn} and ordinal > {low.ordinal})"
+    return _after(low.commit_lsn, low.ordinal)
+
+
+def after_column_sql(low: str) -> str:
+    """Render the condition in Spark SQL for the events after the position in a column with `Position`'s fields."""
+    return _after(f"{low}.commit_lsn", f"{low}.ordinal")
+
+
+def _after(commit_lsn: int | str, ordinal: int | str) -> str:
+    return f"(commit_lsn > {commit_lsn} or commit_lsn = {commit_lsn} and ordinal > {ordinal})"
 
 
 def between_sql(low: Position, high: Position | None) -> str:

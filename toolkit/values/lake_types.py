@@ -6,7 +6,7 @@ The rules are the dbt project's own macros, so that dbt models and parity checks
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 from toolkit.values.names import quote_spark
 from toolkit.values.resources import FOLDER
@@ -24,12 +24,28 @@ def _module() -> Any:
     return environment.from_string("".join(macros)).module
 
 
+class SourceType(Protocol):
+    """A type of the source, as a column of a table has it."""
+
+    @property
+    def type(self) -> str:
+        """Give its name with its modifiers, such as `numeric(12,2)`."""
+
+    @property
+    def type_kind(self) -> str:
+        """Give `pg_type.typtype`."""
+
+    @property
+    def base_type(self) -> str | None:
+        """Give the name of the type below a domain."""
+
+
 def literal(text: str | None) -> str:
     """Render a text, or NULL for None, as a Spark SQL string literal."""
     return str(_module().cdc_literal(text)).strip()
 
 
-def kind(column: Column) -> str:
+def kind(column: SourceType) -> str:
     """Give the kind of a lake column.
 
     One of: bool int bigint float double date timestamp timestamptz binary decimal string.
@@ -37,12 +53,12 @@ def kind(column: Column) -> str:
     return str(_module().cdc_kind(column)).strip()
 
 
-def spark_type(column: Column) -> str:
+def spark_type(column: SourceType) -> str:
     """Give the Spark type of a column in `current.*` and `history.*`, for example `decimal(12,2)`."""
     return str(_module().cdc_spark_type(column)).strip()
 
 
-def typed_sql(text_expr: str, column: Column) -> str:
+def typed_sql(text_expr: str, column: SourceType) -> str:
     """Convert an expression of PostgreSQL text to the typed value, or to NULL if the type cannot hold it exactly."""
     return str(_module().cdc_typed(text_expr, column)).strip()
 

@@ -1,0 +1,166 @@
+"""Build small tables together, before dbt runs: one Spark job folds them all, and each takes one commit.
+
+A table that is not simple, or not small, is left to its model. So is one that another process changes at the same time.
+What a model makes of the same log is equal.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from toolkit.build.results import BuildAction, ModelResult
+from toolkit.lake import reads, shared_fold, table_commit
+from toolkit.rawlog import order
+from toolkit.rawlog.plan import Layer
+from toolkit.values import progress
+from toolkit.values.errors import LakeError
+from toolkit.values.failpoints import Point, can_fail
+from toolkit.values.lake_types import spark_type
+from toolkit.values.log_setup import logger
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from toolkit.lake.ledger import Ledger
+    from toolkit.lake.plans import Model
+    from toolkit.lake.shared_fold import Wanted
+    from toolkit.lake.targets import Found
+    from toolkit.rawlog.batch import BatchRecord
+    from toolkit.rawlog.plan import TablePlan
+    from toolkit.values.config import Config
+
+_log = logger(__name__)
+#: The most events of a table, and the most characters of their images.
+_EVENTS = 20_000
+_CHARACTERS = 8 << 20
+#: The most characters of one job, whose rows are in memory.
+_JOB = 64 << 20
+#: A merge writes the whole table, so a larger file is left to a merge of its model, which writes the changes only.
+_MERGED_BYTES = 1 << 20
+_MODES = {f"write.{operation}.mode": "merge-on-read" for operation in ("delete", "update", "merge")}
+
+
+@can_fail(Point.MODELS)
+def build(
+    config: Config, spark: SparkSession, ledger: Ledger, models: Mapping[str, Model]
+) -> tuple[list[ModelResult], bool]:
+    """Bring every small table among the models to the ledger's position, and give the results of those that are.
+
+    The second value says whether another process changed a table meanwhile, so that what its model finds is outdated.
+    """
+    last = ledger.last()
+    assert last is not None
+    found = {name: _wanted(config, last, name, model) for name, model in models.items()}
+    wanted = {name: table for name, table in found.items() if table is not None}
+    if not wanted:
+        return [], False
+    sizes = shared_fold.characters(spark, ledger, last.complete_to, sorted({t.plan.relid for t in wanted.values()}))
+    small = [name for name, table in wanted.items() if sizes.get(table.plan.relid, 0) <= _CHARACTERS]
+    built, moved = [], False
+    with progress.stage("building small tables", "tables", len(small)) as stage:
+        for names in _jobs(small, [sizes.get(wanted[name].plan.relid, 0) for name in small]):
+            rows = shared_fold.fold(spark, ledger, last.complete_to, [wanted[name] for name in names])
+            for name, folded in zip(names, rows, strict=True):
+                started = time.monotonic()
+                table = wanted[name]
+                try:
+                    _write(config, spark, last, name, models[name].found, table, folded)
+                except LakeError as error:
+                    _log.warning("left to its model", extra={"table": name, "reason": str(error)})
+                    moved = True
+                else:
+                    action = BuildAction.MERGE if table.merge else BuildAction.REBUILD
+                    seconds = round(time.monotonic() - started, 3)
+                    built.append(ModelResult(name, action, _reason(models[name], table), seconds))
+                stage.add()
+    return built, moved
+
+
+def _wanted(config: Config, last: BatchRecord, name: str, model: Model) -> Wanted | None:
+    plan, found = model.plan, model.found
+    if found.quiet or not shared_fold.is_simple(plan):
+        return None
+    if found.whole is not None:
+        target = found.target
+        ahead = target is not None and (target.batch > last.batch_id or target.lsn > last.complete_to)
+        if ahead or found.whole.toast or found.whole.n > _EVENTS:
+            return None
+        return shared_fold.Wanted(plan, plan.segments[0].low.position, merge=False)
+    if found.target is None or found.news.toast or found.news.n > _EVENTS or not shared_fold.can_merge(plan):
+        return None
+    size = (reads.snapshot_summary(config, name) or {}).get("total-files-size")
+    if size is None or int(size) > _MERGED_BYTES:
+        return None
+    return shared_fold.Wanted(plan, order.start_of(found.target.lsn), merge=True)
+
+
+def _jobs(names: Sequence[str], sizes: Sequence[int]) -> Iterator[list[str]]:
+    """Divide tables into jobs by the size of their images."""
+    job: list[str] = []
+    total = 0
+    for name, size in zip(names, sizes, strict=True):
+        if job and total + size > _JOB:
+            yield job
+            job, total = [], 0
+        job.append(name)
+        total += size
+    if job:
+        yield job
+
+
+def _write(
+    config: Config,
+    spark: SparkSession,
+    last: BatchRecord,
+    name: str,
+    found: Found,
+    table: Wanted,
+    folded: shared_fold.Folded,
+) -> None:
+    plan = table.plan
+    tag = f"g{last.generation}_lsn_{last.complete_to.tag}" if plan.layer == Layer.CURRENT else None
+    summary = {
+        "cdc.applied-batch": str(last.batch_id),
+        "cdc.applied-lsn": str(int(last.complete_to)),
+        "cdc.generation": str(last.generation),
+    }
+    if table.merge:
+        assert found.target is not None
+        since = int(found.target.snapshot)
+        rows = shared_fold.merged(plan, table_commit.read_table(config, name, since), folded)
+        table_commit.overwrite(spark, config, name, rows, table_commit.Commit({}, summary, tag), since)
+        return
+    properties = {
+        "cdc.relid": str(plan.relid), "cdc.schema-id": str(plan.schema_id), "cdc.generation": str(last.generation),
+        "format-version": "3", **_MODES, **({"comment": plan.comment} if plan.comment else {}),
+    }  # fmt: skip
+    commit = table_commit.Commit(properties, summary, tag)
+    table_commit.replace_table(spark, config, name, _columns(plan), folded.rows, commit)
+
+
+def _columns(plan: TablePlan) -> list[tuple[str, str]]:
+    """Give the names and Spark types of the table's columns, in the order of the models."""
+    own = [(column.lake, spark_type(column)) for column in plan.columns]
+    meta = [("_cdc_from_lsn", "bigint")]
+    if plan.layer == Layer.HISTORY:
+        meta += [("_cdc_to_lsn", "bigint"), ("_cdc_doubtful", "boolean")]
+    return [*own, *meta, ("_cdc_text", "map<string,string>")]
+
+
+def _reason(model: Model, table: Wanted) -> str:
+    """Say why, in the words of the models."""
+    target, plan, news = model.found.target, model.plan, model.found.news
+    if table.merge:
+        return "new events"
+    if target is None:
+        return "no table with a position"
+    if target.relid != plan.relid:
+        return "another table had this name"
+    if target.schema_id != plan.schema_id:
+        return f"schema version {plan.schema_id}"
+    return "a baseline, a truncate or a schema version" if news.control else "new events below the applied position"
+
+
+__all__ = ["build"]
