@@ -54,7 +54,15 @@ exception
 end
 $install$;
 
+-- A publication of the user for all tables refuses updates of a table without identity.
 create table if not exists cdc.change_log_current (part smallint not null);
+do $install$
+begin
+  if (select c.relreplident <> 'f' from pg_class as c where c.oid = 'cdc.change_log_current'::regclass) then
+    alter table cdc.change_log_current replica identity full;
+  end if;
+end
+$install$;
 insert into cdc.change_log_current (part)
 select 0
 where not exists (select from cdc.change_log_current);

@@ -1,7 +1,8 @@
--- Schema, key and settings of the toolkit. In psql: -v publications='["cdc"]' -v ignored= -v sql=keep
+-- Schema, key and settings of the toolkit. In psql: -v slot=cdc -v publications='["cdc"]' -v ignored= -v sql=keep
 --
 -- Idempotent: the key stays, so the signatures of DDL messages that are still in the WAL remain valid.
 
+set cdc.slot = :'slot';
 create schema if not exists cdc;
 revoke all on schema cdc from public;
 
@@ -21,13 +22,41 @@ begin
 end
 $install$;
 
+-- Several lakes may capture one database, each through a slot of its own. Capture is shared. Settings of one lake have
+-- the name of its slot, and settings of capture itself have an empty one. In a session of the toolkit cdc.slot is that
+-- name. Where it is empty, the settings of all lakes count: an event trigger fires once for all of them.
 create table if not exists cdc.settings (
-  name text primary key,
-  value bytea not null
+  name text not null,
+  value bytea not null,
+  slot text not null default '',
+  primary key (slot, name)
 );
 revoke all on cdc.settings from public;
 comment on table cdc.settings is
   'cdc-toolkit: captured publications, tags of ignored commands, what is kept of SQL';
+
+-- Earlier versions had one lake, and settings without a slot.
+do $install$
+begin
+  if exists (
+    select from pg_attribute as a
+    where a.attrelid = 'cdc.settings'::regclass and a.attname = 'slot' and not a.attisdropped
+  ) then
+    return;
+  end if;
+  alter table cdc.settings add column slot text not null default '';
+  alter table cdc.settings drop constraint settings_pkey, add primary key (slot, name);
+  update cdc.settings set slot = coalesce(
+    (select convert_from(s.value, 'UTF8')::jsonb ->> 'slot' from cdc.settings as s where s.name = 'lake'),
+    current_setting('cdc.slot')
+  )
+  where name in ('publications', 'ignored', 'sql', 'new_tables', 'made', 'lake', 'roles', 'granted', 'ddl_to_log');
+  insert into cdc.settings (slot, name, value)
+  select s.slot, 'logs', ''
+  from cdc.settings as s
+  where s.name = 'publications' and to_regclass('cdc.change_log') is not null;
+end
+$install$;
 
 -- Only functions that belong to the owner of this table read it. Earlier versions kept the key in the settings.
 create table if not exists cdc.signing_key (
@@ -48,6 +77,7 @@ delete from cdc.settings where name in ('hmac_key', 'hmac_inner', 'hmac_outer');
 create or replace view cdc.known_settings as
 select s.name, s.value
 from cdc.settings as s
+where s.slot in ('', current_setting('cdc.slot', true)) or coalesce(current_setting('cdc.slot', true), '') = ''
 offset 0;
 revoke all on cdc.known_settings from public;
 
@@ -60,7 +90,7 @@ begin
     select 'lost ' || pg_current_xact_id(), convert_to('functions were not those of cdc init', 'UTF8')
     from cdc.settings as s
     where s.name = 'functions' and s.value is distinct from cdc.fingerprint()
-    on conflict (name) do nothing;
+    on conflict (slot, name) do nothing;
   end if;
 end
 $install$;
@@ -91,12 +121,12 @@ begin
 end
 $install$;
 
-insert into cdc.settings (name, value)
+insert into cdc.settings (slot, name, value)
 values
-  ('publications', convert_to(:'publications', 'UTF8')),
-  ('ignored', convert_to(:'ignored', 'UTF8')),
-  ('sql', convert_to(:'sql', 'UTF8'))
-on conflict (name) do update set value = excluded.value where settings.value is distinct from excluded.value;
+  (:'slot', 'publications', convert_to(:'publications', 'UTF8')),
+  (:'slot', 'ignored', convert_to(:'ignored', 'UTF8')),
+  (:'slot', 'sql', convert_to(:'sql', 'UTF8'))
+on conflict (slot, name) do update set value = excluded.value where settings.value is distinct from excluded.value;
 
 -- The publications that the slot is read with. Without OFFSET, members of pg_write_all_data could write to pg_publication
 -- through the view, with the rights of its owner.
@@ -119,7 +149,7 @@ select
 from pg_publication as p
 where p.pubname in (
   select jsonb_array_elements_text(convert_from(s.value, 'UTF8')::jsonb)
-  from cdc.settings as s
+  from cdc.known_settings as s
   where s.name = 'publications'
 )
 offset 0;
@@ -151,7 +181,8 @@ left join pg_inherits as i on i.inhrelid = c.oid and i.inhparent = to_regclass('
 where i.inhdetachpending or pg_get_expr(c.relpartbound, 0) is distinct from w.bound or i.inhrelid is null;
 revoke all on cdc.log_lacking from public;
 
--- Return whether every row of the change log gets to the lake. The log must be whole. In addition, it is either drained
+-- Return whether every row of the change log gets to the lake. The lake must be the one that uses it (only one does). The
+-- log must be whole. In addition, it is either drained
 -- by ticks and has the trigger that records rows removed before a tick, or the slot is sent all of it.
 create or replace function cdc.log_is_read()
 returns boolean
@@ -162,7 +193,8 @@ as $function$
 begin
   return (
     select
-      not exists (select from cdc.log_lacking)
+      exists (select from cdc.known_settings as s where s.name = 'logs')
+      and not exists (select from cdc.log_lacking)
       and not exists (select from cdc.log_parts as l where l.relpersistence <> 'p')
       and case
         when exists (select from cdc.known_settings as s where s.name = 'ddl_to_log')

@@ -114,9 +114,9 @@ begin
 end
 $function$;
 
--- Sign and write one event. System id, xid and insert LSN make a replay of an old message fail too. Only the toolkit's
--- own tables are locked here, and other sessions hold those for a moment at most.
-create or replace function cdc.emit(event text, fields jsonb)
+-- Sign and write one event for the lake of cdc.slot. System id, xid and insert LSN make a replay of an old message fail
+-- too. Only the toolkit's own tables are locked here, and other sessions hold those for a moment at most.
+create or replace function cdc.write_message(event text, fields jsonb)
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -131,15 +131,16 @@ begin
       jsonb_build_object(
         'v', 1,
         'event', event,
+        'slot', nullif(current_setting('cdc.slot', true), ''),
         'system', (select s.system_identifier::text from pg_control_system() as s),
         'xid', pg_current_xact_id()::text,
         'lsn', pg_current_wal_insert_lsn()::text,
         'at', to_char(clock_timestamp() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'),
         'role', session_user,
         'publications', (
-          select convert_from(s.value, 'UTF8')::jsonb from cdc.settings as s where s.name = 'publications'
+          select convert_from(s.value, 'UTF8')::jsonb from cdc.known_settings as s where s.name = 'publications'
         ),
-        'sql', case (select convert_from(s.value, 'UTF8') from cdc.settings as s where s.name = 'sql')
+        'sql', case (select convert_from(s.value, 'UTF8') from cdc.known_settings as s where s.name = 'sql')
           when 'none' then ''
           when 'hash' then 'sha256:' || encode(sha256(convert_to(current_query(), 'UTF8')), 'hex')
           else case
@@ -176,11 +177,53 @@ begin
   -- Decoding places a message at the end of its record, which is the start of the next one. At equal positions, changes
   -- of the outer transaction come first. An empty message therefore separates this one from the next row.
   perform pg_logical_emit_message(true, 'cdc.apart', '');
-  if exists (select from cdc.settings as s where s.name = 'ddl_to_log') then
+  if exists (select from cdc.known_settings as s where s.name = 'ddl_to_log') then
     -- Without logical decoding no process reads messages from the WAL.
     insert into cdc.change_log (part, lsn, relid, op, new)
     values (cdc.log_part(), pg_current_wal_insert_lsn(), 0, 'M', signature || convert_from(content, 'UTF8'));
   end if;
+end
+$function$;
+
+-- Write one event, as one message for each lake: with its publications, the tables as those send them, and as much SQL as
+-- it keeps. `tables` of the fields are OIDs. To describe one may wait for a lock of the user, as long as lock_timeout of
+-- the caller allows.
+create or replace function cdc.emit(event text, fields jsonb)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $function$
+declare
+  own text := coalesce(current_setting('cdc.slot', true), '');
+  lake text;
+  shown jsonb;
+begin
+  for lake in
+    select s.slot
+    from cdc.settings as s
+    where s.name = 'publications'
+    union all
+    select ''
+    where not exists (select from cdc.settings as s where s.name = 'publications')
+    order by 1
+  loop
+    perform set_config('cdc.slot', lake, true);
+    continue when event = 'ddl_command_end' and fields ->> 'tag' = any (
+      string_to_array((select convert_from(s.value, 'UTF8') from cdc.known_settings as s where s.name = 'ignored'), ',')
+    );
+    shown := '{}';
+    if fields ? 'tables' then
+      shown := (
+        select jsonb_build_object(
+          'seen', pg_current_snapshot()::text, -- the transactions that the tables show
+          'tables', coalesce(jsonb_agg(s.snapshot order by s.relid), '[]')
+        )
+        from cdc.table_snapshots(array(select t::oid from jsonb_array_elements_text(fields -> 'tables') as t)) as s
+      );
+    end if;
+    perform cdc.write_message(event, fields || shown);
+  end loop;
+  perform set_config('cdc.slot', own, true);
 end
 $function$;
 
@@ -336,7 +379,7 @@ begin
 end
 $function$;
 
--- With `new_tables = "publish"`: add the new tables that [source] names to the toolkit's publication, in the
+-- With `new_tables = "publish"`: add the new tables that [source] names to the publication of its lake, in the
 -- transaction that creates them, so that their first row is sent. Tables that a schema or a root already publishes are
 -- left out. So are tables without a replica identity, because the UPDATE and DELETE of the user would fail. CREATE
 -- TABLE AS creates no replica identity, so no row precedes the publication. If another session holds the publication,
@@ -348,33 +391,42 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $function$
 declare
-  chosen jsonb := (select convert_from(s.value, 'UTF8')::jsonb from cdc.settings as s where s.name = 'new_tables');
+  chosen jsonb;
 begin
-  perform cdc.unheard(format('alter publication %I add table %s', p.pubname, c.oid::regclass))
-  from pg_class as c
-  join pg_namespace as n on n.oid = c.relnamespace
-  join pg_publication as p on p.pubname = chosen ->> 'publication'
-  where c.oid = any (created)
-    and c.relkind in ('r', 'p')
-    and c.relpersistence = 'p'
-    and exists (select from jsonb_array_elements_text(chosen -> 'tables') as t where n.nspname || '.' || c.relname ~ t)
-    and not exists (select from jsonb_array_elements_text(chosen -> 'exclude') as t where n.nspname || '.' || c.relname ~ t)
-    and not p.puballtables
-    and not exists (select from pg_publication_namespace as e where e.pnpubid = p.oid and e.pnnspid = n.oid)
-    and not exists (
-      select from pg_publication_rel as e
-      where e.prpubid = p.oid
-        and (e.prrelid = c.oid or e.prrelid in (select a.relid from pg_partition_ancestors(c.oid) as a (relid)))
-    )
-    and exists (
-      select from pg_index as i where i.indrelid = c.oid and i.indisprimary and i.indimmediate and i.indisvalid
-    );
-exception
-  when others then null; -- `cdc status` lists the tables that are not captured
+  for chosen in
+    select convert_from(s.value, 'UTF8')::jsonb
+    from cdc.settings as s
+    where s.name = 'new_tables'
+    order by s.slot
+  loop
+    begin
+      perform cdc.unheard(format('alter publication %I add table %s', p.pubname, c.oid::regclass))
+      from pg_class as c
+      join pg_namespace as n on n.oid = c.relnamespace
+      join pg_publication as p on p.pubname = chosen ->> 'publication'
+      where c.oid = any (created)
+        and c.relkind in ('r', 'p')
+        and c.relpersistence = 'p'
+        and exists (select from jsonb_array_elements_text(chosen -> 'tables') as t where n.nspname || '.' || c.relname ~ t)
+        and not exists (select from jsonb_array_elements_text(chosen -> 'exclude') as t where n.nspname || '.' || c.relname ~ t)
+        and not p.puballtables
+        and not exists (select from pg_publication_namespace as e where e.pnpubid = p.oid and e.pnnspid = n.oid)
+        and not exists (
+          select from pg_publication_rel as e
+          where e.prpubid = p.oid
+            and (e.prrelid = c.oid or e.prrelid in (select a.relid from pg_partition_ancestors(c.oid) as a (relid)))
+        )
+        and exists (
+          select from pg_index as i where i.indrelid = c.oid and i.indisprimary and i.indimmediate and i.indisvalid
+        );
+    exception
+      when others then null; -- `cdc status` lists the tables that are not captured
+    end;
+  end loop;
 end
 $function$;
 
--- Let the role that drains read new tables that are published, and partitions of a root that it reads. Let the owner of
+-- Let the roles that drain read new tables that are published, and partitions of a root that they read. Let the owner of
 -- the log's functions name the type of a logged table that was moved to another schema.
 create or replace function cdc.let_read(tables oid[], created oid[])
 returns void
@@ -416,10 +468,16 @@ begin
         c.oid = any (created)
         and exists (
           select
-          from cdc.publications as p
-          where p.puballtables
-            or exists (select from pg_publication_rel as e where e.prpubid = p.oid and e.prrelid = c.oid)
-            or exists (select from pg_publication_namespace as e where e.pnpubid = p.oid and e.pnnspid = n.oid)
+          from cdc.settings as m
+          cross join jsonb_array_elements_text(convert_from(m.value, 'UTF8')::jsonb) as f (name)
+          join pg_publication as p on p.pubname = f.name
+          where m.slot = s.slot
+            and m.name = 'publications'
+            and (
+              p.puballtables
+              or exists (select from pg_publication_rel as e where e.prpubid = p.oid and e.prrelid = c.oid)
+              or exists (select from pg_publication_namespace as e where e.pnpubid = p.oid and e.pnnspid = n.oid)
+            )
         )
     end;
 exception
@@ -440,6 +498,7 @@ set jit = off
 set lock_timeout = '500ms' -- below deadlock_timeout: this gives way before the server chooses a victim
 as $function$
 declare
+  own text := coalesce(current_setting('cdc.slot', true), '');
   objects jsonb;
   created oid[];
   tables oid[];
@@ -450,9 +509,11 @@ declare
   context text;
 begin
   get diagnostics context = pg_context;
+  <<work>>
   begin
+    perform set_config('cdc.slot', '', true); -- what concerns any lake; a SET clause is for superusers only
     if coalesce(current_setting('cdc.guarding', true), '') <> '' and current_setting('cdc.guarding') = cdc.guarding() then
-      return;
+      exit work;
     end if;
     if cdc.paused() then
       select jsonb_agg(
@@ -471,12 +532,14 @@ begin
       if objects is not null then
         perform cdc.emit('capture_skipped', jsonb_build_object('tag', tg_tag, 'objects', objects));
       end if;
-      return;
+      exit work;
     end if;
-    if tg_tag = any (
-      string_to_array((select convert_from(s.value, 'UTF8') from cdc.settings as s where s.name = 'ignored'), ',')
+    if (
+      select bool_and(tg_tag = any (string_to_array(convert_from(s.value, 'UTF8'), ',')))
+      from cdc.settings as s
+      where s.name = 'ignored'
     ) then
-      return;
+      exit work;
     end if;
     select
       jsonb_agg(
@@ -530,7 +593,7 @@ begin
       and coalesce(d.schema_name, '') not in ('pg_temp', 'cdc');
 
     if objects is null then
-      return;
+      exit work;
     end if;
     if tg_tag <> 'CREATE PUBLICATION' then
       tables := tables || cdc.published_by(altered);
@@ -549,7 +612,7 @@ begin
     touched := cdc.touched(tables, types);
     tables := touched;
     if tables = '{}' and not (objects @> '[{"type": "publication"}]' or objects @> '[{"type": "type"}]') then
-      return;
+      exit work;
     end if;
     if created <> '{}' and exists (select from cdc.settings as s where s.name = 'new_tables') then
       perform cdc.publish_new(created);
@@ -563,13 +626,10 @@ begin
     perform cdc.emit('ddl_command_end', jsonb_build_object(
       'tag', tg_tag,
       'nested', strpos(context, chr(10)) > 0, -- run by a function or trigger, not by the text that the client sent
-      'seen', pg_current_snapshot()::text,
       'objects', objects,
       'unguarded', to_jsonb(unguarded::int8[]),
       'created', (select coalesce(jsonb_agg(r::int8), '[]') from unnest(created) as r where r = any (tables)),
-      'tables', (
-        select coalesce(jsonb_agg(s.snapshot order by s.relid), '[]') from cdc.table_snapshots(tables) as s
-      )
+      'tables', to_jsonb(tables::int8[])
     ));
   exception
     when others then
@@ -579,6 +639,7 @@ begin
         when others then null; -- the catalog comparison of the next drain finds the change
       end;
   end;
+  perform set_config('cdc.slot', own, true);
 end
 $function$;
 
@@ -595,13 +656,16 @@ set jit = off
 set lock_timeout = '500ms'
 as $function$
 declare
+  own text := coalesce(current_setting('cdc.slot', true), '');
   objects jsonb;
   dropped oid[];
   tables oid[];
   types oid[];
   touched oid[];
 begin
+  <<work>>
   begin
+    perform set_config('cdc.slot', '', true); -- what concerns any lake; a SET clause is for superusers only
     if cdc.paused() then
       select jsonb_agg(
         jsonb_build_object(
@@ -617,7 +681,7 @@ begin
       if objects is not null then
         perform cdc.emit('capture_skipped', jsonb_build_object('tag', tg_tag, 'objects', objects));
       end if;
-      return;
+      exit work;
     end if;
     select
       jsonb_agg(
@@ -681,21 +745,18 @@ begin
       );
 
     if objects is null then
-      return;
+      exit work;
     end if;
     tables := cdc.touched(array_remove(tables, null), types);
     touched := tables || dropped;
     if tables = '{}' and dropped = '{}' and not objects @> '[{"type": "publication"}]' then
-      return;
+      exit work;
     end if;
     perform cdc.emit('sql_drop', jsonb_build_object(
       'tag', tg_tag,
       'objects', objects,
       'dropped', to_jsonb(dropped::int8[]),
-      'seen', pg_current_snapshot()::text,
-      'tables', (
-        select coalesce(jsonb_agg(s.snapshot order by s.relid), '[]') from cdc.table_snapshots(tables) as s
-      )
+      'tables', to_jsonb(tables::int8[])
     ));
   exception
     when others then
@@ -705,6 +766,7 @@ begin
         when others then null; -- the catalog comparison of the next drain finds the change
       end;
   end;
+  perform set_config('cdc.slot', own, true);
 end
 $function$;
 
@@ -800,6 +862,7 @@ revoke all on function cdc.sign(bytea) from public;
 revoke all on function cdc.is_signed(bytea, bytea) from public;
 revoke all on function cdc.beacon() from public;
 revoke all on function cdc.write_wal() from public;
+revoke all on function cdc.write_message(text, jsonb) from public;
 revoke all on function cdc.emit(text, jsonb) from public;
 revoke all on function cdc.touched(oid[], oid[]) from public;
 revoke all on function cdc.publishable() from public;

@@ -27,10 +27,7 @@ begin
   end if;
   perform cdc.emit('capture_resumed', jsonb_build_object(
     'tag', 'RESUME',
-    'seen', pg_current_snapshot()::text,
-    'tables', (
-      select coalesce(jsonb_agg(s.snapshot order by s.relid), '[]') from cdc.table_snapshots(cdc.publishable()) as s
-    )
+    'tables', to_jsonb(cdc.publishable()::int8[])
   ));
   return true;
 end

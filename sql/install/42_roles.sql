@@ -5,45 +5,60 @@
 -- the change log. It runs the functions that write for it: beacons, ticks, a WAL record, and the rotation of the change
 -- log. The reader sees what the toolkit keeps about the source, and no row of any table. No other role has a right here.
 
--- Take back the SELECT of the drainer on tables that were captured, except on those that still are.
+-- Take back the SELECT of the drainer of this lake on tables that were captured, except on those that still are. Without
+-- cdc.slot: of all drainers.
 create or replace function cdc.withdraw(keep oid[])
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $function$
 declare
-  granted jsonb := (select convert_from(s.value, 'UTF8')::jsonb from cdc.settings as s where s.name = 'granted');
-  role name := (select r.rolname from pg_roles as r where r.oid = (granted ->> 'role')::oid);
-  target text;
+  step text;
 begin
-  for target in
-    select format('%I.%I', n.nspname, c.relname)
-    from jsonb_array_elements_text(granted -> 'tables') as g (relid)
-    join pg_class as c on c.oid = g.relid::oid
+  for step in
+    with granted as (
+      select s.slot, f.about
+      from cdc.settings as s
+      cross join lateral (select convert_from(s.value, 'UTF8')::jsonb) as f (about)
+      where s.name = 'granted'
+    )
+    select format('revoke select on table %I.%I from %I', n.nspname, c.relname, r.rolname)
+    from granted as g
+    join pg_roles as r on r.oid = (g.about ->> 'role')::oid
+    cross join jsonb_array_elements_text(g.about -> 'tables') as t (relid)
+    join pg_class as c on c.oid = t.relid::oid
     join pg_namespace as n on n.oid = c.relnamespace
-    where role is not null and c.oid <> all (keep)
+    where coalesce(current_setting('cdc.slot', true), '') in ('', g.slot)
+      and c.oid <> all (keep)
+      and not exists ( -- another lake with the same drainer
+        select
+        from granted as o
+        where o.slot <> g.slot
+          and current_setting('cdc.slot', true) <> ''
+          and o.about -> 'role' = g.about -> 'role'
+          and o.about -> 'tables' @> to_jsonb(c.oid::int8)
+      )
   loop
-    execute format('revoke select on table %s from %I', target, role);
+    execute step;
   end loop;
 end
 $function$;
 revoke all on function cdc.withdraw(oid[]) from public;
 
-insert into cdc.settings (name, value)
-values ('roles', convert_to(:'roles', 'UTF8'))
-on conflict (name) do update set value = excluded.value where settings.value is distinct from excluded.value;
+insert into cdc.settings (slot, name, value)
+values (current_setting('cdc.slot'), 'roles', convert_to(:'roles', 'UTF8'))
+on conflict (slot, name) do update set value = excluded.value where settings.value is distinct from excluded.value;
 
 do $install$
 declare
-  roles jsonb := (select convert_from(s.value, 'UTF8')::jsonb from cdc.settings as s where s.name = 'roles');
+  roles jsonb := (select convert_from(s.value, 'UTF8')::jsonb from cdc.known_settings as s where s.name = 'roles');
   drainer name := nullif(roles ->> 'drainer', '');
-  reader name := nullif(roles ->> 'reader', '');
-  granted jsonb := (select convert_from(s.value, 'UTF8')::jsonb from cdc.settings as s where s.name = 'granted');
+  granted jsonb := (select convert_from(s.value, 'UTF8')::jsonb from cdc.known_settings as s where s.name = 'granted');
   wanted oid[];
   step record;
 begin
-  -- Whoever had a right in the schema loses it, and those below get it again. The copies of cdc.present have rights of
-  -- their own.
+  -- Whoever had a right in the schema loses it, and the roles of each lake get it again: on the change log only those of
+  -- the lake that uses it. The copies of cdc.present have rights of their own.
   for step in
     select distinct format('revoke all on %s from %s', o.what, a.grantee::regrole) as statement
     from (
@@ -65,48 +80,49 @@ begin
     execute step.statement;
   end loop;
   for step in
-    select format('grant %s on %s to %I', g.rights, g.what, r.name) as statement
+    select distinct format('grant %s on %s to %I', g.rights, g.what, r.name) as statement
     from (
       values
-        ('usage', 'schema cdc', true),
-        ('select', 'cdc.known_settings', true),
-        ('select', 'cdc.publications', true),
-        ('select', 'cdc.partitions', true),
-        ('select', 'cdc.log_parts', true),
-        ('select', 'cdc.log_lacking', true),
-        ('select', 'cdc.logged_tables', true),
-        ('execute', 'function cdc.log_is_read()', true),
-        ('execute', 'function cdc.key_index(oid)', true),
-        ('execute', 'function cdc.naming_types()', true),
-        ('execute', 'function cdc.table_snapshots(oid[])', true),
-        ('execute', 'function cdc.fingerprint()', true),
-        ('execute', 'function cdc.is_signed(bytea, bytea)', true),
-        ('execute', 'function cdc.beacon()', false),
-        ('execute', 'function cdc.write_wal()', false)
-    ) as g (rights, what, of_both)
-    join (values (drainer, false), (reader, true)) as r (name, reads) on r.name is not null and (g.of_both or not r.reads)
+        ('usage', 'schema cdc', true, false),
+        ('select', 'cdc.known_settings', true, false),
+        ('select', 'cdc.publications', true, false),
+        ('select', 'cdc.partitions', true, false),
+        ('select', 'cdc.log_parts', true, false),
+        ('select', 'cdc.log_lacking', true, false),
+        ('select', 'cdc.logged_tables', true, false),
+        ('execute', 'function cdc.log_is_read()', true, false),
+        ('execute', 'function cdc.key_index(oid)', true, false),
+        ('execute', 'function cdc.naming_types()', true, false),
+        ('execute', 'function cdc.table_snapshots(oid[])', true, false),
+        ('execute', 'function cdc.fingerprint()', true, false),
+        ('execute', 'function cdc.is_signed(bytea, bytea)', true, false),
+        ('execute', 'function cdc.beacon()', false, false),
+        ('execute', 'function cdc.write_wal()', false, false),
+        ('select', 'cdc.ticks', true, true),
+        ('execute', 'function cdc.log_lacks(oid, bool)', true, true),
+        ('execute', 'function cdc.record_tick(pg_snapshot)', false, true),
+        ('execute', 'function cdc.forget_ticks(pg_lsn)', false, true),
+        ('select', 'cdc.logged_changes', false, true),
+        ('execute', 'function cdc.reads_log()', false, true),
+        ('execute', 'function cdc.purge_log(pg_snapshot)', false, true)
+    ) as g (rights, what, of_both, of_log)
+    cross join cdc.settings as s
+    cross join lateral (
+      values
+        (convert_from(s.value, 'UTF8')::jsonb ->> 'drainer', false),
+        (convert_from(s.value, 'UTF8')::jsonb ->> 'reader', true)
+    ) as r (name, reads)
+    where s.name = 'roles'
+      and r.name <> ''
+      and (s.slot = current_setting('cdc.slot') or exists (select from pg_roles as a where a.rolname = r.name))
+      and (g.of_both or not r.reads)
+      and (
+        not g.of_log
+        or exists (select from cdc.settings as l where l.slot = s.slot and l.name = 'logs')
+      )
   loop
     execute step.statement;
   end loop;
-  if to_regclass('cdc.change_log') is not null then
-    for step in
-      select format('grant %s on %s to %I', g.rights, g.what, r.name) as statement
-      from (
-        values
-          ('select', 'cdc.ticks', true),
-          ('execute', 'function cdc.log_lacks(oid, bool)', true),
-          ('execute', 'function cdc.record_tick(pg_snapshot)', false),
-          ('execute', 'function cdc.forget_ticks(pg_lsn)', false),
-          ('select', 'cdc.logged_changes', false),
-          ('execute', 'function cdc.reads_log()', false),
-          ('execute', 'function cdc.purge_log(pg_snapshot)', false)
-      ) as g (rights, what, of_both)
-      join (values (drainer, false), (reader, true)) as r (name, reads)
-        on r.name is not null and (g.of_both or not r.reads)
-    loop
-      execute step.statement;
-    end loop;
-  end if;
 
   -- The tables whose rows are captured, with their partitions: a copy reads each of those by itself.
   with recursive below (relid) as (
@@ -138,11 +154,11 @@ begin
     execute step.statement;
   end loop;
 
-  delete from cdc.settings where name = 'granted' and drainer is null;
-  insert into cdc.settings (name, value)
-  select 'granted', convert_to(jsonb_build_object('role', r.oid::int8, 'tables', to_jsonb(wanted::int8[]))::text, 'UTF8')
+  delete from cdc.settings where slot = current_setting('cdc.slot') and name = 'granted' and drainer is null;
+  insert into cdc.settings (slot, name, value)
+  select current_setting('cdc.slot'), 'granted', convert_to(jsonb_build_object('role', r.oid::int8, 'tables', to_jsonb(wanted::int8[]))::text, 'UTF8')
   from pg_roles as r
   where r.rolname = drainer
-  on conflict (name) do update set value = excluded.value where settings.value is distinct from excluded.value;
+  on conflict (slot, name) do update set value = excluded.value where settings.value is distinct from excluded.value;
 end
 $install$;

@@ -2,7 +2,7 @@
 
 insert into cdc.settings (name, value)
 values ('functions', cdc.fingerprint())
-on conflict (name) do update set value = excluded.value where settings.value is distinct from excluded.value;
+on conflict (slot, name) do update set value = excluded.value where settings.value is distinct from excluded.value;
 
 -- Members of pg_read_all_data can read every table, even without a grant: the signing key, and the images in the change
 -- log. Row security without a policy shows them no row, and members of pg_write_all_data write none. It does not apply to

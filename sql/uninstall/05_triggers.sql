@@ -1,5 +1,5 @@
 -- Each table with triggers of the toolkit, and the statements that drop them. Triggers on the toolkit's own tables are
--- dropped with those tables.
+-- dropped with those tables. In psql: -v names=%
 select
   w.target,
   string_agg(pg_catalog.format('drop trigger %I on %s', w.tgname, w.target), '; ' order by w.tgname) as statements
@@ -10,7 +10,7 @@ from (
   join pg_catalog.pg_namespace as s on s.oid = c.relnamespace
   join pg_catalog.pg_proc as p on p.oid = t.tgfoid
   join pg_catalog.pg_namespace as n on n.oid = p.pronamespace
-  where n.nspname = 'cdc' and s.nspname <> 'cdc'
+  where n.nspname = 'cdc' and s.nspname <> 'cdc' and t.tgname like :'names'
 ) as w
 group by w.target
 order by w.target

@@ -4,6 +4,7 @@
 do $uninstall$
 begin
   if to_regprocedure('cdc.withdraw(oid[])') is not null then
+    perform set_config('cdc.slot', '', true);
     perform cdc.withdraw('{}');
   end if;
 end

@@ -23,6 +23,7 @@ _CONNECTION = "tests/postgres/test_connection.py::test_104_settings_hold_against
 _STREAM = "tests/postgres/test_streaming.py::"
 _RIGHTS = "tests/postgres/test_rights.py::"
 _OWNER = "tests/postgres/test_owner.py::"
+_LAKES = "tests/postgres/test_two_lakes.py::"
 _PREDEFINED = "tests/postgres/test_predefined_roles.py::"
 _ROLES = "tests/postgres/test_roles.py::"
 _ROLES_SQL = "sql/install/42_roles.sql"
@@ -88,7 +89,7 @@ GUARDS_OF_SOURCE = (
         _PINS,
     ),
     Guard(
-        "lock_timeout of emit",
+        "lock_timeout of a message",
         _CAPTURE,
         "set lock_timeout = 0\nas $function$\ndeclare\n  content",
         "as $function$\ndeclare\n  content",
@@ -331,29 +332,29 @@ GUARDS_OF_SOURCE = (
     Guard(
         "no right on the key",
         _ROLES_SQL,
-        "('select', 'cdc.known_settings', true),",
-        "('select', 'cdc.known_settings', true), ('select', 'cdc.signing_key', true),",
+        "('select', 'cdc.known_settings', true, false),",
+        "('select', 'cdc.known_settings', true, false), ('select', 'cdc.signing_key', true, false),",
         f"{_ROLES}test_row_6_what_neither_the_drainer_nor_the_reader_can_do",
     ),
     Guard(
         "no right to sign",
         _ROLES_SQL,
-        "('execute', 'function cdc.beacon()', false),",
-        "('execute', 'function cdc.beacon()', false), ('execute', 'function cdc.sign(bytea)', false),",
+        "('execute', 'function cdc.beacon()', false, false),",
+        "('execute', 'function cdc.beacon()', false, false), ('execute', 'function cdc.sign(bytea)', false, false),",
         f"{_ROLES}test_row_6_what_neither_the_drainer_nor_the_reader_can_do",
     ),
     Guard(
         "no right to write the change log",
         _ROLES_SQL,
-        "('execute', 'function cdc.forget_ticks(pg_lsn)', false),",
-        "('execute', 'function cdc.forget_ticks(pg_lsn)', false), ('insert', 'cdc.change_log', false),",
+        "('execute', 'function cdc.forget_ticks(pg_lsn)', false, true),",
+        "('execute', 'function cdc.forget_ticks(pg_lsn)', false, true), ('insert', 'cdc.change_log', false, true),",
         f"{_ROLES}test_row_6_what_neither_the_drainer_nor_the_reader_can_do",
     ),
     Guard(
         "SELECT ends with the selection",
         _ROLES_SQL,
-        "role is not null and c.oid <> all (keep)",
-        "false",
+        "      and c.oid <> all (keep)\n",
+        "      and false\n",
         f"{_ROLES}test_row_6_a_table_that_leaves_the_selection_is_no_longer_read",
     ),
     Guard(
@@ -399,10 +400,59 @@ GUARDS_OF_SOURCE = (
         f"{_OWNER}test_row_1_rows_out_of_order_are_logged_for_tables_of_any_owner_in_any_schema",
     ),
     Guard(
+        "the settings of a lake are its own",
+        "sql/install/10_schema.sql",
+        "where s.slot in ('', current_setting('cdc.slot', true)) or",
+        "where true or",
+        f"{_LAKES}test_row_14_two_lakes_of_one_database_are_both_exact",
+    ),
+    Guard(
+        "a message for another lake is passed over",
+        "toolkit/decode/transaction.py",
+        'if self.planner.context.slot is not None and data.get("slot")',
+        'if False and data.get("slot")',
+        f"{_LAKES}test_row_14_two_lakes_of_one_database_are_both_exact",
+    ),
+    Guard(
+        "an event is written for each lake",
+        _CAPTURE,
+        "    perform cdc.write_message(event, fields || shown);\n",
+        "    perform cdc.write_message(event, fields || shown);\n    exit;\n",
+        f"{_LAKES}test_row_14_two_lakes_of_one_database_are_both_exact",
+    ),
+    Guard(
+        "uninstall leaves what serves another lake",
+        "toolkit/source/install.py",
+        "others = other_lakes(conn, config)",
+        "others = other_lakes(conn, config)[:0]",
+        f"{_LAKES}test_row_14_uninstall_takes_its_own_only",
+    ),
+    Guard(
+        "what only one lake can have",
+        "toolkit/source/install.py",
+        "        require_apart(conn, config)\n",
+        "",
+        f"{_LAKES}test_row_14_a_publication_or_the_change_log_of_another_lake_is_refused",
+    ),
+    Guard(
+        "the triggers of another lake's change log stay",
+        "toolkit/source/change_log.py",
+        "set() if others == (True,) else triggered(conn)",
+        "triggered(conn)",
+        f"{_LAKES}test_row_14_init_leaves_the_change_log_of_another_lake_alone",
+    ),
+    Guard(
+        "the ticks of another lake stay",
+        "toolkit/source/change_log.py",
+        "    if not config.uses_change_log:  # it may be that of another lake\n        return\n",
+        "",
+        f"{_LAKES}test_row_14_init_leaves_the_change_log_of_another_lake_alone",
+    ),
+    Guard(
         "the view of the settings cannot be written to",
         "sql/install/10_schema.sql",
-        "from cdc.settings as s\noffset 0;",
-        "from cdc.settings as s;",
+        "coalesce(current_setting('cdc.slot', true), '') = ''\noffset 0;",
+        "coalesce(current_setting('cdc.slot', true), '') = '';",
         f"{_PREDEFINED}test_members_of_pg_write_all_data_write_no_row",
     ),
     Guard(

@@ -82,7 +82,7 @@ def test_envelope(captured: Captured) -> None:
     assert (message["created"], message["dropped"], message["rewrites"], message["error"]) == ([], [], [], None)
     assert set(message) == {
         "v", "event", "system", "xid", "lsn", "at", "role", "tag", "sql", "objects", "created", "dropped", "tables",
-        "rewrites", "unguarded", "error", "publications", "own", "seen", "nested",
+        "rewrites", "unguarded", "error", "publications", "own", "seen", "nested", "slot",
     }  # fmt: skip
 
 

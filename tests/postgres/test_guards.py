@@ -31,7 +31,7 @@ PINNED_BY_FUNCTION: dict[str, set[str]] = {
     "capture_rewrite": _EVENT,
     "capture_truncate": {"timezone=UTC"},
     "capture_failed": {"lock_timeout=0"},
-    "emit": {"lock_timeout=0"},
+    "write_message": {"lock_timeout=0"},
     "log_row": {*_TEXTS, "row_security=off", "lock_timeout=0"},
     "log_rows": {*_TEXTS, "row_security=off", "lock_timeout=0"},
     "log_truncate": {"lock_timeout=0"},

@@ -169,7 +169,9 @@ def test_the_command_line_exits_with_3_where_somebody_should_look(
     source: Config, conn: Connection, tmp_path: Path
 ) -> None:
     _install(conn, source)
-    (tmp_path / "cdc.toml").write_text(f"[source]\nconninfo = {json.dumps(source.source.conninfo)}\n")
+    named = {"conninfo": source.source.conninfo, "slot": source.source.slot}
+    text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in named.items())
+    (tmp_path / "cdc.toml").write_text(f"[source]\n{text}")
     for script, code in (("alter table item add column x int;", 0), ("alter table item alter price type text;", 3)):
         (tmp_path / "change.sql").write_text(script)
         done = subprocess.run(

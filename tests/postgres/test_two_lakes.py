@@ -1,20 +1,25 @@
-"""A second lake of one database neither takes over the capture of the first nor removes it."""
+"""Lakes of one database live beside each other by their slots, and none takes over or removes what another one has."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.postgres.test_snapshot_log import sql
-from tests.support_lake import plain_lake
+from tests.support_lake import plain_lake, rows_in_log
 from toolkit.capture import initialise, slot_drain
 from toolkit.lake import reads
 from toolkit.lake.ledger import Ledger
 from toolkit.lake.tables import EVENTS
+from toolkit.ops import status_report
+from toolkit.rawlog.states import State
 from toolkit.source import claim, connection, install, slot
-from toolkit.values.config import Config
+from toolkit.values.config import Config, TableConfig
 from toolkit.values.errors import PreflightFailed
+from toolkit.values.modes import Capture, NewTables
 
 __all__ = ["plain_lake"]
 pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("pg", ["pg16"], indirect=True)]
@@ -29,23 +34,30 @@ def first(source: Config, plain_lake: Config) -> Config:
     return made
 
 
-def _second(first: Config, folder: Path, slot_name: str) -> Config:
-    source = first.source.model_copy(update={"slot": slot_name, "publication": "cdc_second"})
-    return first.model_copy(update={"root": folder, "source": source})
+def _second(first: Config, folder: Path, slot_name: str, **source: object) -> Config:
+    changed = {"slot": slot_name, "publication": "cdc_second"} | source
+    return first.model_copy(update={"root": folder, "source": first.source.model_copy(update=changed)})
 
 
-@pytest.mark.parametrize("slot_name", ["same", "other"])
-def test_a_second_lake_is_refused_before_anything_changes(first: Config, tmp_path: Path, slot_name: str) -> None:
-    second = _second(first, tmp_path / "second", first.source.slot if slot_name == "same" else "cdc_second")
-    with connection.connect(first) as conn:
-        before = conn.execute("select name, value from cdc.settings order by 1").fetchall()
+def _other(first: Config, folder: Path, **source: object) -> Config:
+    """The configuration of another lake, with a slot of its own."""
+    return _second(first, folder / "other", f"{first.source.slot}_b", **source)
+
+
+def _settings(config: Config) -> list[tuple[object, ...]]:
+    with connection.connect(config) as conn:
+        return conn.execute("select slot, name, value from cdc.settings order by 1, 2").fetchall()
+
+
+def test_a_second_lake_on_the_same_slot_is_refused_before_anything_changes(first: Config, tmp_path: Path) -> None:
+    second = _second(first, tmp_path / "second", first.source.slot)
+    before = _settings(first)
     for new_generation in (False, True):
         with pytest.raises(PreflightFailed, match=rf"lake in {first.warehouse} captures this database"):
             initialise.init(second, new_generation=new_generation)
     assert not reads.tables(second, "raw")
+    assert _settings(first) == before
     with connection.connect(first) as conn:
-        assert conn.execute("select name, value from cdc.settings order by 1").fetchall() == before
-        assert slot.read_slot(conn, "cdc_second") is None
         slot.require_slot(conn, first)
     sql(first, "insert into public.a values (1)")
     assert slot_drain.drain(first).changes == 1
@@ -53,18 +65,19 @@ def test_a_second_lake_is_refused_before_anything_changes(first: Config, tmp_pat
 
 def test_of_two_first_inits_the_second_is_refused_in_its_transaction(first: Config) -> None:
     """Both may have found no claim before they made their lakes; what the second wrote is rolled back."""
+    before = _settings(first)
     with connection.connect(first) as conn:
-        before = conn.execute("select name, value from cdc.settings order by 1").fetchall()
         second = first.model_copy(update={"source": first.source.model_copy(update={"publication": "cdc_second"})})
-        other = claim.Claim("another", "/elsewhere", "cdc_second", claim.database_of(conn))
+        other = claim.Claim("another", "/elsewhere", first.source.slot, claim.database_of(conn))
         with pytest.raises(PreflightFailed, match="captures this database"):
             install.install(conn, second, other)
-        assert conn.execute("select name, value from cdc.settings order by 1").fetchall() == before
+    assert _settings(first) == before
 
 
-def test_a_second_lake_does_not_uninstall_the_capture_of_the_first(first: Config, tmp_path: Path) -> None:
-    with pytest.raises(PreflightFailed, match="captures this database"):
-        initialise.uninstall(_second(first, tmp_path / "second", "cdc_second"))
+def test_a_configuration_without_a_lake_does_not_uninstall_that_of_another(first: Config, tmp_path: Path) -> None:
+    before = _settings(first)
+    initialise.uninstall(_second(first, tmp_path / "second", "cdc_second"))
+    assert _settings(first) == before
     sql(first, "insert into public.a values (1)")
     assert slot_drain.drain(first).changes == 1
 
@@ -78,7 +91,7 @@ def test_a_lake_that_is_gone_gives_up_its_capture(first: Config, tmp_path: Path)
     assert set(initialise.init(again).rows) == {"public.a"}
     with connection.connect(again) as conn:
         slot.drop_slot(conn, again.source.slot)
-    third = _second(first, tmp_path / "third", "cdc_third")
+    third = _second(first, tmp_path / "third", "cdc_third", publication=first.source.publications)
     assert set(initialise.init(third).rows) == {"public.a"}
     with connection.connect(third) as conn:
         found = claim.read_claim(conn)
@@ -86,3 +99,210 @@ def test_a_lake_that_is_gone_gives_up_its_capture(first: Config, tmp_path: Path)
     assert found.lake == reads.table_uuid(third, EVENTS)
     assert (found.warehouse, found.slot) == (third.warehouse, "cdc_third")
     assert Ledger(third).last() is not None
+    assert {slot_name for slot_name, _, _ in _settings(third)} == {"", "cdc_third"}
+    initialise.uninstall(third)
+    with connection.connect(third) as conn:
+        assert conn.execute("select to_regnamespace('cdc'), to_regclass('cdc.settings')").fetchone() == (None, None)
+        assert conn.execute("select count(*) from pg_publication").fetchone() == (0,)
+
+
+@pytest.fixture
+def lakes(source: Config, plain_lake: Config, tmp_path: Path) -> tuple[Config, Config]:
+    """Two lakes of one database: of `a` and `both`, and of `both`, `logged` (by triggers) and new tables named `b*`."""
+    first = source.model_copy(update={"root": plain_lake.root})
+    first = _tables(first, ("public.a", "public.both"))
+    sql(
+        first,
+        *(f"create table public.{t} (id int primary key, v text)" for t in ("a", "both", "logged")),
+        *(f"insert into public.{t} values (1, 'first')" for t in ("a", "both", "logged")),
+    )
+    second = _other(first, tmp_path, tables=("public.both", "public.logged", "public.b*"), new_tables=NewTables.PUBLISH)
+    second = second.model_copy(update={"table": {"public.logged": TableConfig(capture=Capture.CHANGE_LOG)}})
+    assert initialise.init(first).rows == {"public.a": 1, "public.both": 1}
+    assert initialise.init(second).rows == {"public.both": 1, "public.logged": 1}
+    return first, second
+
+
+def _tables(config: Config, tables: Sequence[str]) -> Config:
+    return config.model_copy(update={"source": config.source.model_copy(update={"tables": tuple(tables)})})
+
+
+def _exact(config: Config, *tables: str) -> None:
+    """Each of the tables, and no other, is captured and not stale, and its rows in the log are those of the source."""
+    slot_drain.drain(config)
+    found = status_report.status(config)
+    assert found.problem is None, found.problem
+    assert {(t.table.removeprefix("public."), t.state) for t in found.tables} == {(t, State.OK) for t in tables}
+    relids = {t.relid: t.table for t in found.tables}
+    rows: dict[str, dict[str, list[str | None]]] = {name: {} for name in relids.values()}
+    for event in rows_in_log(config):
+        name = relids[event["relid"]]
+        if event["new"] is not None:
+            rows[name][event["new"][0]] = event["new"]
+        else:
+            del rows[name][event["old"][0]]
+    with connection.connect(config) as conn:
+        for name, kept in rows.items():
+            shown = conn.execute(f"select to_jsonb(t) from only {name} as t".encode()).fetchall()
+            assert sorted((r["id"], r["v"]) for (r,) in shown) == sorted((int(i or 0), v) for i, v, *_ in kept.values())
+
+
+def _change(config: Config, number: int, *tables: str) -> None:
+    for table in tables:
+        sql(
+            config,
+            f"insert into public.{table} values ({number}, 'new'), ({number + 1}, 'gone')",
+            f"update public.{table} set v = v || '!' where id = 1",
+            f"delete from public.{table} where id = {number + 1}",
+        )
+
+
+def test_row_14_two_lakes_of_one_database_are_both_exact(lakes: tuple[Config, Config]) -> None:
+    first, second = lakes
+    for number in (10, 20, 30):
+        _change(first, number, "a", "both", "logged")
+        sql(first, f"alter table public.both add column c{number} text default 'x'")
+        sql(
+            first,
+            f"alter table public.a add column c{number} int",
+            f"alter table public.logged add column c{number} int",
+        )
+        sql(first, f"create table public.born{number} (id int primary key, v text)")
+        sql(first, f"insert into public.born{number} values (1, 'born')")
+        _exact(first, "a", "both")
+        _change(first, number + 5, "both", "logged", f"born{number}")
+        _exact(second, "both", "logged", *(f"born{n}" for n in (10, 20, 30) if n <= number))
+        _exact(first, "a", "both")
+    # Each read the messages for its own slot, all of them signed, and nothing that it could not take for its own.
+    for config, publication in ((first, "cdc"), (second, "cdc_second")):
+        ddl = [json.loads(e["payload"]) for e in rows_in_log(config, "kind = 'ddl'")]
+        assert {d["slot"] for d in ddl} == {config.source.slot}
+        assert {tuple(d["publications"]) for d in ddl} == {(publication,)}
+        assert len([d for d in ddl if d["tag"] == "CREATE TABLE"]) == 3
+        odd = rows_in_log(config, "kind in ('message', 'gap')")
+        assert [e["payload"] for e in odd if json.loads(e["payload"]).get("reason")] == []
+    assert initialise.init(first).rows == initialise.init(second).rows == {}  # idempotent beside each other
+    _exact(first, "a", "both")
+    _exact(second, "both", "logged", "born10", "born20", "born30")
+
+
+@pytest.mark.parametrize("leaving", [0, 1])
+def test_row_14_uninstall_takes_its_own_only(lakes: tuple[Config, Config], leaving: int) -> None:
+    gone, stays = lakes[leaving], lakes[1 - leaving]
+    tables = ("both", "logged") if leaving == 0 else ("a", "both")
+    initialise.uninstall(gone)
+    with connection.connect(stays) as conn:
+        assert slot.read_slot(conn, gone.source.slot) is None
+        left = conn.execute("select pubname from pg_publication").fetchall()
+        assert left == [(stays.source.own,)]
+        triggers = conn.execute("select count(*) from pg_trigger where tgname like '!cdc%'").fetchone()
+        assert triggers == ((2,) if leaving == 0 else (0,))
+    assert {name for name, _, _ in _settings(stays)} == {"", stays.source.slot}
+    _change(stays, 10, "a", "both", "logged")
+    sql(stays, *(f"alter table public.{t} add column c int default 1" for t in ("a", "both", "logged")))
+    _exact(stays, *tables)
+    again = initialise.init(gone.model_copy(update={"root": gone.root / "again"}))
+    assert again.rows == {f"public.{t}": 2 for t in (("a", "both") if leaving == 0 else ("both", "logged"))}
+    initialise.uninstall(gone.model_copy(update={"root": gone.root / "again"}))
+    initialise.uninstall(stays)
+    with connection.connect(stays) as conn:
+        assert conn.execute("select to_regnamespace('cdc'), (select count(*) from pg_publication)").fetchone() == (
+            None,
+            0,
+        )
+        assert conn.execute("select count(*) from pg_event_trigger").fetchone() == (0,)
+        assert conn.execute("select count(*) from pg_trigger where tgname ~ 'cdc'").fetchone() == (0,)
+
+
+def test_row_14_a_publication_or_the_change_log_of_another_lake_is_refused(
+    lakes: tuple[Config, Config], tmp_path: Path
+) -> None:
+    _, second = lakes
+    before = _settings(second)
+    third = _second(second, tmp_path / "third", "cdc_third", tables=("public.a",))
+    with pytest.raises(
+        PreflightFailed, match=f"publication cdc_second belongs to the lake with slot '{second.source.slot}'"
+    ):
+        initialise.init(third.model_copy(update={"table": {}}))
+    logs = {"public.a": TableConfig(capture=Capture.CHANGE_LOG)}
+    third = _second(third, tmp_path / "third", "cdc_third", publication="cdc_third").model_copy(update={"table": logs})
+    with pytest.raises(PreflightFailed, match="the change log belongs to the lake"):
+        initialise.init(third)
+    sql(second, "create publication everything for all tables")
+    everything = _second(third, tmp_path / "third", "cdc_third", publication="everything", scope="published", tables=())
+    with pytest.raises(PreflightFailed, match="the change log belongs to the lake"):
+        initialise.init(everything.model_copy(update={"table": {}}))
+    assert _settings(second) == before
+    with connection.connect(second) as conn:
+        assert slot.read_slot(conn, "cdc_third") is None
+        assert conn.execute("select count(*) from pg_publication where pubname = 'cdc_third'").fetchone() == (0,)
+    _change(second, 10, "a", "both", "logged")
+    _exact(second, "both", "logged")
+
+
+def test_row_14_settings_of_an_earlier_version_are_those_of_its_lake(first: Config, tmp_path: Path) -> None:
+    with connection.connect(first) as conn:
+        conn.execute("create or replace view cdc.known_settings as select name, value from cdc.settings offset 0")
+        conn.execute("alter table cdc.settings drop constraint settings_pkey, add primary key (name), drop column slot")
+    second = _other(first, tmp_path)
+    assert set(initialise.init(second).rows) == {"public.a"}
+    assert {name for name, _, _ in _settings(first)} == {"", first.source.slot, second.source.slot}
+    assert set(initialise.init(first).rows) == set()
+    sql(first, "insert into public.a values (1)", "alter table public.a add column v text")
+    for config in (first, second):
+        assert slot_drain.drain(config).changes == 1
+        assert {t.state for t in status_report.status(config).tables} == {State.OK}
+
+
+def test_row_14_init_leaves_the_change_log_of_another_lake_alone(
+    source: Config, plain_lake: Config, tmp_path: Path
+) -> None:
+    """One lake is drained by ticks. Another one, through a slot, takes neither its triggers nor its ticks."""
+    by_ticks = {"capture": Capture.CHANGE_LOG, "change_log_drain": "tick", "tables": ("public.a",)}
+    first = source.model_copy(update={"root": plain_lake.root, "source": source.source.model_copy(update=by_ticks)})
+    sql(first, "create table public.a (id int primary key, v text)", "insert into public.a values (1, 'first')")
+    assert initialise.init(first).rows == {"public.a": 1}
+    second = _other(first, tmp_path, capture=Capture.SLOT)
+    assert initialise.init(second).rows == {"public.a": 1}
+    for number in (10, 20):
+        _change(first, number, "a")
+        sql(first, f"alter table public.a add column c{number} int default 1")
+        _exact(second, "a")
+        _exact(first, "a")
+    initialise.uninstall(second)
+    _change(first, 30, "a")
+    _exact(first, "a")
+    with pytest.raises(PreflightFailed, match="captures this database through slot"):
+        initialise.init(_second(first, tmp_path / "third", first.source.slot))
+
+
+def test_row_14_rights_are_those_of_each_lake(lakes: tuple[Config, Config]) -> None:
+    """Roles of one lake keep their rights when the other lake is initialised or uninstalled; one log, one reader."""
+    first, second = lakes
+    roles = tuple(f"{first.source.slot}_{name}" for name in ("one", "two"))
+    sql(first, *(f"create role {role} login replication" for role in roles))
+    first, second = (
+        c.model_copy(update={"source": c.source.model_copy(update={"drainer": role})})
+        for c, role in zip(lakes, roles, strict=True)
+    )
+    try:
+        for config in (first, second, first):
+            initialise.init(config)
+        with connection.connect(first) as conn:
+
+            def may(role: str, what: str) -> bool:
+                row = conn.execute("select has_table_privilege(%s, %s, 'select')", [role, what]).fetchone()
+                return row == (True,)
+
+            tables = ("public.a", "public.both", "public.logged", "cdc.known_settings", "cdc.logged_changes")
+            assert [may(roles[0], t) for t in tables] == [True, True, False, True, False]
+            assert [may(roles[1], t) for t in tables] == [False, True, True, True, True]
+            conn.execute("create table public.born (id int primary key, v text)")
+            assert (may(roles[0], "public.born"), may(roles[1], "public.born")) == (False, True)
+            initialise.uninstall(second)
+            assert [may(roles[1], t) for t in tables[:3]] == [False, False, False]
+            assert [may(roles[0], t) for t in tables[:3]] == [True, True, False]
+            usage = "select has_schema_privilege(%s, 'cdc', 'usage')"
+            assert [conn.execute(usage, [role]).fetchone() for role in roles] == [(True,), (False,)]
+    finally:
+        sql(first, f"drop owned by {', '.join(roles)} cascade; drop role {', '.join(roles)}")

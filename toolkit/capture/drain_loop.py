@@ -73,6 +73,7 @@ class LogEnd:
             system_id=system_id,
             batch_changes=config.drain.batch_changes,
             now=datetime.now(UTC),
+            slot=config.source.slot,
             **more,
         )
 

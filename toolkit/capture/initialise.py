@@ -85,7 +85,7 @@ def _init(config: Config, *, new_generation: bool) -> InitResult:
         preflight.require(conn, config)
         ticks = change_log.by_ticks(conn, config)
         last = Ledger(config).last()
-        claim.require_unclaimed(conn, reads.table_uuid(config, tables.EVENTS))
+        claim.require_unclaimed(conn, config, reads.table_uuid(config, tables.EVENTS))
         existing = slot.read_slot(conn, config.source.slot)
         if last is not None and not new_generation:
             last.require_format()
@@ -209,8 +209,10 @@ def start(
 def uninstall(config: Config) -> None:
     """Remove slot, publication, event triggers and schema from the source. The lake stays as it is.
 
+    What other lakes of the database use too stays with them.
+
     Raises:
-        PreflightFailed: another lake uses them.
+        PreflightFailed: another lake uses the slot.
     """
     from toolkit.lake import reads
     from toolkit.lake.tables import EVENTS
@@ -222,5 +224,5 @@ def uninstall(config: Config) -> None:
         lake = None
     with connection.connect(config) as conn:
         roles.require_installer(conn, config, "removing capture")
-        claim.require_unclaimed(conn, lake, slot_of_lost_lake=config.source.slot)
+        claim.require_unclaimed(conn, config, lake, slot_of_lost_lake=config.source.slot)
         install.uninstall(conn, config)

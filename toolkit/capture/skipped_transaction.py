@@ -135,6 +135,7 @@ def _context(config: Config, conn: Connection, last: BatchRecord, versions: Mapp
         batch_changes=config.drain.batch_changes,
         now=datetime.now(UTC),
         publications=frozenset(config.source.publications),
+        slot=config.source.slot,
     )
 
 

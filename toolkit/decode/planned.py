@@ -33,6 +33,7 @@ class PlanContext:
         None  # gives the LSN at which the catalog, or a table itself, was last read
     )
     publications: frozenset[str] | None = None  # publications of the spool; None: everything is captured
+    slot: str | None = None  # of this lake: DDL messages for the slots of other lakes have no meaning; None: read all
 
 
 @dataclass(frozen=True, slots=True, eq=False)

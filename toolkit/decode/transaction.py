@@ -64,6 +64,7 @@ class Transaction:
         self.ddl: dict[int, ddl.DdlMessage] = {}
         self.refused: dict[int, str] = {}
         self.unreadable: set[int] = set()
+        self.of_other_lakes: set[int] = set()
         self.others: dict[str | None, list[tuple[int, LogicalMessage]]] = {}  # by the reason of the refusal
         for index, message in self.messages.items():
             if isinstance(message, LogicalMessage) and message.prefix in (ddl.DDL_PREFIX, ddl.BEACON_PREFIX):
@@ -77,6 +78,9 @@ class Transaction:
             return
         if message.prefix == ddl.BEACON_PREFIX:
             self.beacons.append(str(data.get("nonce")))
+            return
+        if self.planner.context.slot is not None and data.get("slot") not in (None, self.planner.context.slot):
+            self.of_other_lakes.add(index)
             return
         try:
             read = ddl.read(data, message.content[64:].decode())
@@ -177,7 +181,7 @@ class Transaction:
         if index in self.ddl:
             self._ddl(index, self.ddl[index])
             return
-        if message.prefix == ddl.APART_PREFIX and not message.content:
+        if index in self.of_other_lakes or (message.prefix == ddl.APART_PREFIX and not message.content):
             return
         reason = self.refused.get(index)
         if reason is None and message.prefix.startswith("cdc.") and message.prefix != ddl.BEACON_PREFIX:

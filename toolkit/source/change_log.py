@@ -49,8 +49,13 @@ def install_sql(config: Config, *, ticks: bool) -> list[str]:
     if not config.uses_change_log:
         return []
     # Never switched off here: a log that is still drained by ticks needs the messages until the handover.
-    flag = ["insert into cdc.settings (name, value) values ('ddl_to_log', '') on conflict (name) do nothing;\n"]
-    return [resources.load("changelog/10_log"), *(flag if ticks else [])]
+    uses = ["logs", "ddl_to_log"] if ticks else ["logs"]
+    flags = [
+        "insert into cdc.settings (slot, name, value)"
+        f" values (pg_catalog.current_setting('cdc.slot'), '{name}', '') on conflict (slot, name) do nothing;\n"
+        for name in uses
+    ]
+    return [resources.load("changelog/10_log"), *flags]
 
 
 def trigger_sql(config: Config, tables: Sequence[TableVersion]) -> dict[str, str]:
@@ -89,10 +94,16 @@ def moving(conn: Connection, config: Config) -> tuple[str, ...]:
 def settle(conn: Connection, config: Config) -> None:
     """Remove capture and draining that is no longer configured; what is configured already exists."""
     if not by_ticks(conn, config):  # the slot reads DDL messages from the WAL
-        conn.execute("delete from cdc.settings where name = 'ddl_to_log'")
+        conn.execute(
+            "delete from cdc.settings where slot = pg_catalog.current_setting('cdc.slot') and name = 'ddl_to_log'"
+        )
     state = catalog.own_publication(conn, config)
     named = state.relids if state is not None and not by_ticks(conn, config) else frozenset()
-    triggers = triggered(conn)
+    others = conn.execute(
+        "select exists (select from cdc.settings as s"
+        " where s.name = 'logs' and s.slot <> pg_catalog.current_setting('cdc.slot'))"
+    ).fetchone()
+    triggers = set() if others == (True,) else triggered(conn)
     for relation in catalog.selected_relations(conn, config):
         name = f"{_quoted(relation.schema)}.{_quoted(relation.name)}"
         if relation.relid in named and not published(config, relation):
@@ -100,6 +111,8 @@ def settle(conn: Connection, config: Config) -> None:
             conn.execute(f"alter publication {_quoted(state.name)} drop table {name}")
         if relation.relid in triggers and not logged(config, relation):
             release(conn, config, relation.relid)
+    if not config.uses_change_log:
+        conn.execute("delete from cdc.settings where slot = pg_catalog.current_setting('cdc.slot') and name = 'logs'")
 
 
 def triggered(conn: Connection) -> set[int]:
@@ -277,6 +290,8 @@ def begin(conn: Connection, config: Config) -> None:
     Every session sees those rows, although no snapshot shows their transactions yet. They would be drained once the
     server reaches their xids. All other rows are drained or purged as usual.
     """
+    if not config.uses_change_log:  # it may be that of another lake
+        return
     found = conn.execute("select relid::pg_catalog.regclass::text from cdc.log_parts where relkind = 'r'").fetchall()
     alien = "select exists (select from {} where not pg_visible_in_snapshot(xid, pg_current_snapshot()))"
     parts = [part for (part,) in found if conn.execute(alien.format(part)).fetchone() == (True,)]

@@ -1,4 +1,8 @@
-"""Record which lake captures the source, so that a second lake neither takes the capture over nor removes it."""
+"""Record which lakes capture the source, so that no lake takes over or removes the capture of another one.
+
+Each lake has a slot of its own, and under its name the settings of `cdc.settings`. Capture itself is shared: the event
+triggers write one message for each lake. The change log serves one lake only.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,8 @@ from dataclasses import asdict, dataclass
 from toolkit.source import slot
 from toolkit.source.connection import Connection
 from toolkit.source.settings import read_setting
+from toolkit.values import resources
+from toolkit.values.config import Config
 from toolkit.values.errors import PreflightFailed
 
 
@@ -22,7 +28,10 @@ class Claim:
 
 
 def read_claim(conn: Connection) -> Claim | None:
-    """Read the lake of the last `cdc init`; None if there was none, or it was of a version without this record."""
+    """Read the lake of the last `cdc init` with the slot of this session.
+
+    None if there was none, or it was of a version without this record.
+    """
     text = read_setting(conn, "lake")
     return Claim(**json.loads(text)) if text else None
 
@@ -39,40 +48,109 @@ def database_of(conn: Connection) -> str:
 
 
 def write_claim(conn: Connection, claim: Claim) -> None:
-    """Record the lake that captures the source from now on."""
+    """Record the lake that captures the source from now on.
+
+    Settings are dropped of another slot that it had before, and of lakes that read no slot any more.
+    """
     conn.execute(
-        "insert into cdc.settings (name, value) values ('lake', pg_catalog.convert_to(%s, 'UTF8'))"
-        " on conflict (name) do update set value = excluded.value where settings.value is distinct from excluded.value",
-        [json.dumps(asdict(claim))],
+        "insert into cdc.settings (slot, name, value) values (%s, 'lake', pg_catalog.convert_to(%s, 'UTF8'))"
+        " on conflict (slot, name) do update set value = excluded.value"
+        " where settings.value is distinct from excluded.value",
+        [claim.slot, json.dumps(asdict(claim))],
     )
+    for left in _claims(conn):
+        if left.slot != claim.slot and (left.lake == claim.lake or not _in_use(conn, left)):
+            conn.execute(
+                "insert into cdc.settings (slot, name, value) select %s, s.name, s.value from cdc.settings as s"
+                " where s.slot = %s and s.name in ('made', 'granted') on conflict (slot, name) do nothing",
+                [claim.slot, left.slot],
+            )
+            conn.execute("delete from cdc.settings where slot = %s", [left.slot])
 
 
-def require_unclaimed(conn: Connection, lake: str | None, *, slot_of_lost_lake: str | None = None) -> None:
-    """Refuse to change a capture that another lake reads.
+def other_lakes(conn: Connection, config: Config) -> tuple[Claim, ...]:
+    """Return the lakes that capture this database through other slots than the configured one."""
+    return tuple(c for c in _claims(conn) if c.slot != config.source.slot and _in_use(conn, c))
+
+
+def require_unclaimed(
+    conn: Connection, config: Config, lake: str | None, *, slot_of_lost_lake: str | None = None
+) -> None:
+    """Refuse to change a capture that another lake reads through the configured slot.
 
     A capture whose slot no longer exists is read by no lake, nor is one that a dump brought into this database. Without
     a slot that cannot be known, so such a capture is always in use.
 
     Args:
+        conn: a session of the role that installs.
+        config: has the slot.
         lake: the identifier of the raw log; None if there is no log yet.
         slot_of_lost_lake: if there is no log: a lake that used this slot is taken to be lost, and not refused for.
 
     Raises:
         PreflightFailed: the other lake, by its place and slot.
     """
-    claim = read_claim(conn)
-    if claim is None or claim.lake == lake or (lake is None and claim.slot == slot_of_lost_lake):
+    for claim in _claims(conn):
+        if claim.slot != config.source.slot or claim.lake == lake or not _in_use(conn, claim):
+            continue
+        if lake is None and claim.slot == slot_of_lost_lake:
+            continue
+        raise PreflightFailed(
+            f"schema cdc on the source: the lake in {claim.warehouse} captures this database through slot"
+            f" {claim.slot!r}, and only one lake can; set another [source] slot and publication, or, if that lake is no"
+            " longer wanted, run `cdc uninstall` with its configuration. If its files are lost, any configuration with"
+            f" slot {claim.slot!r} and an empty lake will do"
+        )
+
+
+def require_apart(conn: Connection, config: Config) -> None:
+    """Refuse a lake that shares with another one what only one of them can have.
+
+    Raises:
+        PreflightFailed: the publication or the change log, and the slot of the other lake.
+    """
+    found = conn.execute(resources.load("introspect/shared"), {"own": config.source.own}).fetchone()
+    if found is None:
         return
-    if claim.database != database_of(conn):
-        return
-    found = slot.read_slot(conn, claim.slot)
-    if (found is None or found.database != conn.info.dbname) and read_setting(conn, "ddl_to_log") is None:
-        return
+    what, other = found
     raise PreflightFailed(
-        f"schema cdc on the source: the lake in {claim.warehouse} captures this database through slot {claim.slot!r},"
-        " and only one lake can; use that lake, or, if it is no longer wanted, run `cdc uninstall` with its"
-        f" configuration. If its files are lost, any configuration with slot {claim.slot!r} and an empty lake will do"
+        f"{what} belongs to the lake with slot {other!r} of this database; set another [source] publication, or capture"
+        " without the change log; nothing was changed on the source"
     )
 
 
-__all__ = ["Claim", "database_of", "read_claim", "require_unclaimed", "write_claim"]
+def _claims(conn: Connection) -> list[Claim]:
+    """Read the lakes of all slots."""
+    row = conn.execute("select pg_catalog.to_regclass('cdc.settings') is not null").fetchone()
+    if row != (True,):
+        return []
+    found = conn.execute(
+        "select pg_catalog.convert_from(value, 'UTF8') from cdc.settings where name = 'lake'"
+    ).fetchall()
+    return [Claim(**json.loads(text)) for (text,) in found]
+
+
+def _in_use(conn: Connection, claim: Claim) -> bool:
+    if claim.database != database_of(conn):
+        return False
+    state = slot.read_slot(conn, claim.slot)
+    if state is not None and state.database == conn.info.dbname:
+        return True
+    # `slot` is missing in the settings of an earlier version, which have one lake.
+    row = conn.execute(
+        "select exists (select from cdc.settings as s where s.name = 'ddl_to_log'"
+        " and coalesce(pg_catalog.to_jsonb(s) ->> 'slot', %s) in ('', %s))",
+        [claim.slot, claim.slot],
+    ).fetchone()
+    return row == (True,)
+
+
+__all__ = [
+    "Claim",
+    "database_of",
+    "other_lakes",
+    "read_claim",
+    "require_apart",
+    "require_unclaimed",
+    "write_claim",
+]

@@ -97,7 +97,8 @@ def pinned_conninfo(config: Config, *, replication: bool = False) -> str:
         for part in (
             *(f"-c tcp_{name}={value}" for name, value in _PROBES.items()),  # first: configured values override them
             str(given.get("options") or os.environ.get("PGOPTIONS", "")),
-            *(f"-c {name}={_escape(value)}" for name, value in PINNED),  # last: later values win
+            # Last: later values win. The slot decides whose settings of several lakes the functions of capture read.
+            *(f"-c {name}={_escape(value)}" for name, value in (*PINNED, ("cdc.slot", config.source.slot))),
         )
         if part
     )

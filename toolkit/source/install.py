@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 import psycopg
 
 from toolkit.source import catalog, change_log, guard, locks, roles
-from toolkit.source.claim import Claim, require_unclaimed, write_claim
+from toolkit.source.claim import Claim, other_lakes, require_apart, require_unclaimed, write_claim
 from toolkit.source.connection import Connection, one_line
+from toolkit.source.settings import read_setting
 from toolkit.values import progress, resources
 from toolkit.values.config import Config
 from toolkit.values.errors import CdcError, ConfigError, PreflightFailed
@@ -60,7 +61,12 @@ def objects_sql(
     """Return what `install_sql` runs first, in one transaction: schema `cdc`, event triggers, publication."""
     names = "'" + json.dumps(config.source.publications).replace("'", "''") + "'"
     files = [file for file in _FILES if event_triggers or file != _EVENT_TRIGGERS]
-    values = {"publications": names, "ignored": "'" + ",".join(config.ddl.ignore) + "'", "sql": f"'{config.ddl.sql}'"}
+    values = {
+        "slot": f"'{config.source.slot}'",
+        "publications": names,
+        "ignored": "'" + ",".join(config.ddl.ignore) + "'",
+        "sql": f"'{config.ddl.sql}'",
+    }
     parts = [resources.load(f"install/{file}") for file in files]
     parts[0] = parts[0].replace(":foreign_objects", resources.load("introspect/foreign_objects"))
     for key, value in values.items():
@@ -92,7 +98,7 @@ def install(conn: Connection, config: Config, claim: Claim | None = None) -> Non
     ticks = change_log.by_ticks(conn, config)
     publication = catalog.own_publication(conn, config)
 
-    fresh = not catalog.begun(conn)
+    fresh = not catalog.read_by(conn)  # this lake captures nothing yet
     before = change_log.triggered(conn)
 
     def script(event_triggers: bool) -> str:
@@ -101,8 +107,9 @@ def install(conn: Connection, config: Config, claim: Claim | None = None) -> Non
     def whole() -> None:
         # In the same transaction: of two first inits the second waits here for the settings of the first.
         if claim is not None:
-            require_unclaimed(conn, claim.lake)
+            require_unclaimed(conn, config, claim.lake)
             write_claim(conn, claim)
+        require_apart(conn, config)
         for table in () if ticks else catalog.published_tables(conn, config):
             if unsent := table.unsent(config.source.publications):
                 found, remedy = unsent
@@ -140,7 +147,8 @@ def install(conn: Connection, config: Config, claim: Claim | None = None) -> Non
 def uninstall(conn: Connection, config: Config) -> None:
     """Remove slot, publication, event triggers and schema. A missing object is no error.
 
-    A publication that existed before `cdc init` stays, with the tables that were added to it.
+    What serves other lakes of the database too stays: event triggers, schema, and the triggers of a change log that one
+    of them has. A publication that existed before `cdc init` stays, with the tables that were added to it.
 
     Raises:
         SlotError: the slot is in use, or is not one of this toolkit.
@@ -155,10 +163,18 @@ def uninstall(conn: Connection, config: Config) -> None:
 
 
 def _remove(conn: Connection, config: Config) -> None:
-    found = conn.execute(resources.load("uninstall/05_triggers")).fetchall()
+    others = other_lakes(conn, config)
+    if others and guard.of_another_version(conn):
+        raise PreflightFailed(
+            f"removing capture: the lake in {others[0].warehouse} uses it too, and another version of the toolkit has"
+            " installed it; run `cdc init` first"
+        )
+    logs = read_setting(conn, "logs") is not None
+    names = "%" if not others else "!cdc\\_%" if logs else ""
+    found = conn.execute(resources.load("uninstall/05_triggers").replace(":'names'", f"'{names}'").encode()).fetchall()
     for table, statement in progress.each("taking the triggers off", "tables", found):
         _locked(conn, config, f"taking the triggers off {table}", statement)
-    script = resources.load("uninstall/10_objects")
+    script = resources.load("uninstall/20_one_lake" if others else "uninstall/10_objects")
     own = catalog.own_publication(conn, config)
     if own is not None and own.oid == catalog.made_publication(conn):
         script += f";\ndrop publication {quote_postgres(own.name)}"
@@ -227,7 +243,7 @@ def _publication_sql(
     entries += [f"tables in schema {', '.join(quote_postgres(s) for s in schemas)}"] if schemas else []
     head = f"{verb} publication {quote_postgres(source.own)}"
     changed = [f"{head} {clause}{', '.join(entries)}"] if entries else []
-    return changed if state is not None else [*(changed or [head]), _made(source.own)]
+    return changed if state is not None else [*(changed or [head]), _made(source.own, source.slot)]
 
 
 def _require_kept_out(config: Config, state: catalog.PublicationState) -> None:
@@ -247,14 +263,14 @@ def _new_tables_sql(config: Config, *, ticks: bool) -> str:
     """Return the statement that records which new tables `cdc.publish_new` publishes at their CREATE."""
     source = config.source
     if source.new_tables != NewTables.PUBLISH or source.own is None or source.capture != Capture.SLOT or ticks:
-        return "delete from cdc.settings where name = 'new_tables';\n"
+        return f"delete from cdc.settings where slot = '{source.slot}' and name = 'new_tables';\n"
     others = (name for name, table in config.table.items() if table.capture in (Capture.CHANGE_LOG, Capture.SCHEMA))
     chosen = {"publication": source.own, "tables": [*map(postgres_regex, source.tables)]}
     chosen |= {"exclude": [*map(postgres_regex, (*source.exclude, *others))]}
     return (
-        "insert into cdc.settings (name, value)"
-        f" values ('new_tables', pg_catalog.convert_to($cdc${json.dumps(chosen)}$cdc$, 'UTF8'))"
-        " on conflict (name) do update set value = excluded.value;\n"
+        "insert into cdc.settings (slot, name, value)"
+        f" values ('{source.slot}', 'new_tables', pg_catalog.convert_to($cdc${json.dumps(chosen)}$cdc$, 'UTF8'))"
+        " on conflict (slot, name) do update set value = excluded.value;\n"
     )
 
 
@@ -262,18 +278,19 @@ def _version_sql() -> str:
     """Return the statement that records the version, so a later command knows whether its own was installed."""
     return (
         f"insert into cdc.settings (name, value) values ('version', pg_catalog.convert_to('{guard.version()}', 'UTF8'))"
-        " on conflict (name) do update set value = excluded.value"
+        " on conflict (slot, name) do update set value = excluded.value"
         " where settings.value is distinct from excluded.value;\n"
     )
 
 
-def _made(publication: str) -> str:
+def _made(publication: str, slot: str) -> str:
     """Return a statement that records that `cdc init` created this publication; only such a one is dropped."""
     name = publication.replace("'", "''")
     return (
-        "insert into cdc.settings (name, value) select 'made', pg_catalog.convert_to(p.oid::text, 'UTF8')"
+        f"insert into cdc.settings (slot, name, value) select '{slot}', 'made',"
+        " pg_catalog.convert_to(p.oid::text, 'UTF8')"
         f" from pg_catalog.pg_publication as p where p.pubname = '{name}'"
-        " on conflict (name) do update set value = excluded.value"
+        " on conflict (slot, name) do update set value = excluded.value"
     )
 
 
