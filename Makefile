@@ -133,6 +133,7 @@ docs-reference: $(STAMP) ## Write the generated pages of docs/reference again
 bench: $(STAMP) ## Speeds against the limit of the same run, one JSON line a figure (BENCH_ARGS="--changes 100000")
 	@$(BIN)/python -m tests.benchmarks.bench $(BENCH_ARGS)
 	@$(BIN)/python -m tests.benchmarks.capture
+	@$(BIN)/python -m tests.benchmarks.many --tables 50
 
 .PHONY: clean
 clean: ## Remove what the tools leave behind, and .venv

@@ -13,6 +13,7 @@ _ALERTS, _NIGHT = "toolkit/ops/alerts.py", "tests/postgres/test_night.py"
 _SAYS = f"{_STATUS}test_what_a_check_says_status_and_doctor_say_too"
 _DECODE = "tests/unit/test_decode_plan.py"
 _SAME, _SOURCE = "toolkit/capture/same_history.py", "tests/postgres/test_traps_source.py"
+_SMALL = "tests/unit/test_small_tables.py::"
 _EVENT_OF_BATCH = "event.batch_id != record.batch_id or event.kind == Kind.BATCH"
 
 GUARDS = (
@@ -348,5 +349,33 @@ GUARDS = (
         "toolkit/lake/ledger.py",
         "last is not None and record.batch_id <= last.batch_id",
         "tests/postgres/test_trap_commits.py::test_trap_136_a_commit_that_is_replayed_adds_no_file",
+    ),
+    Guard(
+        "what a fold of many tables cannot do is left to the models",
+        "toolkit/lake/shared_fold.py",
+        "        and not plan.doubts\n",
+        "",
+        f"{_SMALL}test_a_table_with_a_special_case_is_left_to_its_model",
+    ),
+    Guard(
+        "unchanged TOAST is left to the models",
+        "toolkit/build/small_tables.py",
+        "found.whole.toast or found.whole.n",
+        "found.whole.n",
+        f"{_SMALL}test_what_is_not_small_or_not_known_is_left_to_its_model",
+    ),
+    Guard(
+        "a table that is ahead of the log is left to its model",
+        "toolkit/build/small_tables.py",
+        "if ahead or found",
+        "if found",
+        f"{_SMALL}test_what_is_not_small_or_not_known_is_left_to_its_model",
+    ),
+    Guard(
+        "no change of another process is overwritten",
+        "toolkit/lake/table_commit.py",
+        "        change.validateFromSnapshot(since).validateNoConflictingData().validateNoConflictingDeletes()\n",
+        "",
+        "tests/dbt/test_small_tables.py::test_a_table_that_another_process_changes_is_left_to_its_model",
     ),
 )

@@ -1,0 +1,95 @@
+"""Which tables are simple enough and small enough to be built together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from toolkit.build import small_tables
+from toolkit.lake import reads, shared_fold
+from toolkit.lake.plans import Model
+from toolkit.lake.targets import Facts, Found, Target
+from toolkit.rawlog.batch import BatchRecord, SourceIdentity
+from toolkit.rawlog.order import Point
+from toolkit.rawlog.plan import Era, Layer, PlannedColumn, Segment, TablePlan
+from toolkit.rawlog.states import Doubt
+from toolkit.values.config import Config, SourceConfig
+from toolkit.values.lsn import Lsn
+
+pytestmark = pytest.mark.unit
+
+_COLUMN = PlannedColumn(1, False, None, "id", "integer", "b", None, ())
+_LOW = Point(80, 0, 88)
+_SEGMENT = Segment(_LOW, None, (1,), (), (), "true", "null", "0")
+_PLAN = TablePlan(7, Layer.HISTORY, False, 3, 80, None, (), columns=(_COLUMN,), segments=(_SEGMENT,))
+_TARGET = Target(relid=7, generation=1, schema_id=3, snapshot="11", batch=4, lsn=800)
+
+
+def _last() -> BatchRecord:
+    return BatchRecord(
+        batch_id=5, generation=1, from_lsn=Lsn(800), upto_lsn=Lsn(1600), complete_to=Lsn(1600), origin="slot",
+        slot="cdc", identity=SourceIdentity("1", 1, 1, {}), changes=1,
+    )  # fmt: skip
+
+
+def _wanted(plan: TablePlan, found: Found, monkeypatch: pytest.MonkeyPatch, size: int = 1000) -> Any:
+    monkeypatch.setattr(reads, "snapshot_summary", lambda *_: {"total-files-size": str(size)})
+    config = Config(source=SourceConfig(conninfo="host=nowhere"))
+    return small_tables._wanted(config, _last(), "history.t", Model(plan, found))
+
+
+@pytest.mark.parametrize(
+    ("name", "plan"),
+    [
+        ("a key that changed", replace(_PLAN, segments=(_SEGMENT, _SEGMENT))),
+        ("no key", replace(_PLAN, segments=(replace(_SEGMENT, key=()),))),
+        ("no rows left", replace(_PLAN, segments=())),
+        ("no column", replace(_PLAN, columns=())),
+        ("a truncate in its history", replace(_PLAN, segments=(replace(_SEGMENT, clears=(_LOW,)),))),
+        ("rows in doubt", replace(_PLAN, doubts=(Doubt(90, None, None, None),))),
+        ("a default of older rows", replace(_PLAN, columns=(replace(_COLUMN, has_missing=True),))),
+        ("a label that was renamed", replace(_PLAN, columns=(replace(_COLUMN, relabel=(Era(90, {"a": "b"}),)),))),
+    ],
+)
+def test_a_table_with_a_special_case_is_left_to_its_model(name: str, plan: TablePlan) -> None:
+    assert not shared_fold.is_simple(plan), name
+
+
+def test_a_simple_table_is_built_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shared_fold.is_simple(_PLAN)
+    cleared = replace(_PLAN, layer=Layer.CURRENT, segments=(replace(_SEGMENT, clears=(_LOW,)),))
+    assert shared_fold.is_simple(cleared), "the rows that are there now follow the last truncate"
+    first = _wanted(_PLAN, Found(None, whole=Facts(n=10)), monkeypatch)
+    assert (first.low, first.merge) == (_LOW.position, False)
+    merge = _wanted(_PLAN, Found(_TARGET, Facts(n=10, low=800)), monkeypatch)
+    assert merge.merge and merge.low < (800, 0), "the events of the transaction at the target's LSN are new"
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("nothing new", Found(_TARGET, quiet=True)),
+        ("a value that was left out", Found(None, whole=Facts(n=10, toast="2"))),
+        ("a new value that was left out", Found(_TARGET, Facts(n=10, toast="2"))),
+        ("many events", Found(None, whole=Facts(n=20_001))),
+        ("many new events", Found(_TARGET, Facts(n=20_001))),
+        ("a later batch than the log", Found(replace(_TARGET, batch=6), whole=Facts(n=10))),
+        ("a later LSN than the log", Found(replace(_TARGET, lsn=1601), whole=Facts(n=10))),
+        ("no event", Found(None)),
+    ],
+)
+def test_what_is_not_small_or_not_known_is_left_to_its_model(
+    name: str, found: Found, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _wanted(_PLAN, found, monkeypatch) is None, name
+
+
+@pytest.mark.parametrize(("type_", "merged"), [("numeric(12,2)", False), ("bigint", True), ("uuid", True)])
+def test_only_a_key_whose_values_have_one_text_is_merged(
+    type_: str, merged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = replace(_PLAN, columns=(replace(_COLUMN, type=type_),))
+    assert (_wanted(plan, Found(_TARGET, Facts(n=1, low=800)), monkeypatch) is not None) is merged
+    assert _wanted(plan, Found(_TARGET, Facts(n=1, low=800)), monkeypatch, size=1 << 21) is None, "a large file"
