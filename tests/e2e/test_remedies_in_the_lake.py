@@ -20,12 +20,15 @@ import pytest
 from tests.support_night import Night
 from tests.support_remedies import pasted, stepped
 from toolkit.api import Toolkit
+from toolkit.capture import slot_drain
 from toolkit.demo.server import EmbeddedServer
 from toolkit.lake import session
 from toolkit.lake.ledger import Ledger
+from toolkit.quality import parity
 from toolkit.values.config import CheckConfig, Config, SourceConfig
 from toolkit.values.errors import CdcError
 from toolkit.values.lsn import Lsn
+from toolkit.values.outcome import CheckStatus
 from toolkit.values.resources import ROOT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.dbt, pytest.mark.wide]
@@ -143,6 +146,20 @@ def _a_table_that_another_program_wrote(lake: Lake) -> None:
     assert (lake.maintained(), lake.table("public.a"), lake.alert("the last check")) == (None, None, None)
 
 
+def _tables_that_the_build_of_a_check_left_out(lake: Lake) -> None:
+    """Another run of dbt holds an older position, or has dropped the table."""
+
+    def compared() -> str | None:
+        tables = parity.compare(lake.night.config, drain=slot_drain.drain, build=lambda *_, **__: None).tables
+        return next((table.remedy for table in tables if table.status != CheckStatus.IDENTICAL), None)
+
+    lake.night.sql("insert into public.a values (13, 'thirteen')")
+    lake.cured(compared, "cdc check")
+    lake.spark("drop table current.public__b")
+    lake.cured(compared, "cdc build")
+    assert lake.checked() is None
+
+
 def _a_published_snapshot_that_is_gone(lake: Lake) -> None:
     lake.spark("drop table current.public__a")
     lake.paste("cdc build")
@@ -233,6 +250,7 @@ _STATES = (
     _before_the_first_build,
     _rows_that_are_not_built_yet,
     _a_table_that_another_program_wrote,
+    _tables_that_the_build_of_a_check_left_out,
     _a_published_snapshot_that_is_gone,
     _capture_that_was_off,
     _a_table_that_left_the_publication,

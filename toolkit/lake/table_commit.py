@@ -85,9 +85,9 @@ def overwrite(spark: SparkSession, config: Config, name: str, rows: pa.Table, co
     """
     jvm = _jvm(spark)
     with _named(name):
+        parts = (config.lake.catalog, *name.split(".", 1))
         table = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
-            spark._jsparkSession,
-            f"{config.lake.catalog}.{quote_spark(name.partition('.')[0])}.{quote_spark(name.partition('.')[2])}",
+            spark._jsparkSession, ".".join(map(quote_spark, parts))
         )
         transaction = table.newTransaction()
         change = transaction.newOverwrite()
