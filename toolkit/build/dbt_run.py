@@ -7,7 +7,7 @@ import io
 import json
 import re
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from toolkit.values.process_env import environment
 
 if TYPE_CHECKING:
     from toolkit.lake.ledger import Ledger
+    from toolkit.lake.plans import Model
     from toolkit.values.config import Config
 
 
@@ -65,7 +66,7 @@ def build(
         UnknownTable: nothing matches `select`.
     """
     from toolkit.build import models as models_sync
-    from toolkit.build import project, retired, schema_changes, small_tables
+    from toolkit.build import retired, schema_changes
     from toolkit.lake import plans, table_states, tables
     from toolkit.lake.ledger import Ledger
     from toolkit.lake.session import own_session, session
@@ -84,7 +85,6 @@ def build(
     tables.ensure_judged(own_session(config), config)
     plans.write(ledger)
     table_states.write(ledger)
-    arguments = ["run", *_selection(select), *dbt_args]
     schema = f"asof_{as_of.tag}" if as_of is not None else "current"
     relations = {
         (layer, relid): f"{schema if layer == Layer.CURRENT else layer}.{name}"
@@ -95,28 +95,11 @@ def build(
     if whole:
         _evolve(config, ledger, relations)
     show = partial(plans.show, spark, ledger, as_of, relations)
-    found = show()
-    # What a model would only skip, and what is built together with others, is not left to dbt: its start takes seconds.
-    alone = as_of is None and not dbt_args and set(select or ()) <= set(synced.models.values())
-    asked = {name: model for name, model in found.items() if not select or name.partition(".")[2] in select}
-    done = [ModelResult(n, BuildAction.SKIP, "nothing new", 0.0) for n, m in asked.items() if alone and m.found.quiet]
-    if alone and len(done) < len(asked):
-        built, moved = small_tables.build(config, spark, ledger, asked)
-        done += built
-        if moved:
-            show()
-    arguments += ["--exclude", *(model.name.replace(".", "__", 1) for model in done)] if done else []
-    left = len(done) < len(asked) or not alone or (not select and project.own_files(config.project_dir))
-    results: list[Any] = []
-    own_failed: tuple[str, ...] = ()
-    if left or not project.has_shared_views(config):
-        try:
-            results, own_failed = _invoke(config, arguments, show, as_of=as_of)
-        finally:
-            if as_of is not None:
-                models_sync.sync(config)  # a plain `dbt run` must not find the models of that LSN
-        if whole:
-            project.record_shared_views(config)
+    try:
+        done, results, own_failed = _build_models(config, ledger, synced.models.values(), show, select, dbt_args, as_of)
+    finally:
+        if as_of is not None:
+            models_sync.sync(config)  # a plain `dbt run` must not find the models of that LSN
     models = (*(_model(result) for result in results if result.node.resource_type == "model"), *done)
     if as_of is None:
         replaced = [model.name.partition(".")[2] for model in models if model.action == BuildAction.REBUILD]
@@ -134,6 +117,42 @@ def build(
         stale=stale,
         own_failed=own_failed,
     )
+
+
+@can_fail(Point.MODELS)
+def _build_models(
+    config: Config,
+    ledger: Ledger,
+    names: Collection[str],
+    show: Callable[[], Mapping[str, Model]],
+    select: Sequence[str] | None,
+    dbt_args: Sequence[str],
+    as_of: Lsn | None,
+) -> tuple[list[ModelResult], list[Any], tuple[str, ...]]:
+    """Build small tables together, and the others with dbt.
+
+    Return the results of those that dbt was not asked for, what dbt returned, and the user's own models that failed.
+    """
+    from toolkit.build import project, small_tables
+    from toolkit.lake.session import session
+
+    # What a model would only skip, and what is built together with others, is not left to dbt: its start takes seconds.
+    alone = as_of is None and not dbt_args and set(select or ()) <= set(names)
+    asked = {name: model for name, model in show().items() if not select or name.partition(".")[2] in select}
+    done = [ModelResult(n, BuildAction.SKIP, "nothing new", 0.0) for n, m in asked.items() if alone and m.found.quiet]
+    if alone and len(done) < len(asked):
+        built, moved = small_tables.build(config, session(config), ledger, asked)
+        done += built
+        if moved:
+            show()
+    left = len(done) < len(asked) or not alone or (not select and project.own_files(config.project_dir))
+    if not left and project.has_shared_views(config):
+        return done, [], ()
+    excluded = ["--exclude", *(model.name.replace(".", "__", 1) for model in done)] if done else []
+    results, own_failed = _invoke(config, ["run", *_selection(select), *dbt_args, *excluded], show, as_of=as_of)
+    if as_of is None and not select and not dbt_args:
+        project.record_shared_views(config)
+    return done, results, own_failed
 
 
 def _stale(config: Config, ledger: Ledger, as_of: Lsn | None, select: Sequence[str] | None) -> tuple[TableState, ...]:
@@ -170,7 +189,6 @@ def _selection(select: Sequence[str] | None) -> list[str]:
     return ["--select", *" ".join(known).split()]
 
 
-@can_fail(Point.MODELS)
 def _invoke(
     config: Config, arguments: list[str], show_again: Callable[[], object], *, as_of: Lsn | None = None
 ) -> tuple[list[Any], tuple[str, ...]]:

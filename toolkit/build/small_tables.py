@@ -16,7 +16,6 @@ from toolkit.rawlog import order
 from toolkit.rawlog.plan import Layer
 from toolkit.values import progress
 from toolkit.values.errors import LakeError
-from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.lake_types import spark_type
 from toolkit.values.log_setup import logger
 
@@ -42,7 +41,6 @@ _MERGED_BYTES = 1 << 20
 _MODES = {f"write.{operation}.mode": "merge-on-read" for operation in ("delete", "update", "merge")}
 
 
-@can_fail(Point.MODELS)
 def build(
     config: Config, spark: SparkSession, ledger: Ledger, models: Mapping[str, Model]
 ) -> tuple[list[ModelResult], bool]:

@@ -25,6 +25,9 @@ _PAGE = """{%- extends 'lab/index.html.j2' -%}
 {%- block html_head_js_mathjax -%}{%- endblock -%}
 {%- block html_head_js_mermaidjs -%}{%- endblock -%}"""
 
+#: A kernel is interrupted before it ends, and may report that as an error. What a cell raises is shown all the same.
+_QUIET = ["--log-level=CRITICAL"]
+
 
 def run(config: Config, name: str, parameters: Mapping[str, object], out: Path) -> Path:
     """Execute `notebooks/<name>.ipynb` and write it to `out` as HTML, with the executed notebook beside it.
@@ -64,7 +67,7 @@ def run(config: Config, name: str, parameters: Mapping[str, object], out: Path) 
         try:
             notebook = execute_notebook(
                 source, executed, parameters=given, kernel_name="python3", progress_bar=False, cwd=config.root,
-                kernel_manager_class=LocalKernel,
+                kernel_manager_class=LocalKernel, extra_arguments=_QUIET,
             )  # fmt: skip
         except PapermillExecutionError as error:
             raise CdcError(f"notebook {name}: {error.ename}: {error.evalue}; see {executed}") from None

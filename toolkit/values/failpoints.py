@@ -52,7 +52,7 @@ class Point(StrEnum):
     UNINSTALL = "uninstall"
     JUDGED = "judged"  # states and plans of the tables
     EVOLVE = "evolve"  # schema changes of built tables
-    MODELS = "models"  # one run of dbt
+    MODELS = "models"  # small tables together, and one run of dbt
     RETIRE = "retire"  # a built table that the source has given up is dropped
     TAG = "tag"  # the tag that keeps what is proven
     PUBLISH = "publish"  # the proofs of a check
