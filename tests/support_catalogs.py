@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ import psycopg
 import pyspark
 import pytest
 
+from tests import support_java
 from tests.support_postgres import fresh_database
 from tests.support_s3 import s3_classpath, s3_store
 from toolkit.demo.server import EmbeddedServer
@@ -39,36 +38,21 @@ def postgresql_catalog(server: EmbeddedServer) -> Iterator[dict[str, object]]:
 @pytest.fixture(scope="session")
 def rest_classpath(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The jars of the REST catalog; those of Hadoop are Spark's."""
-    if shutil.which("mvn") is None or shutil.which("javac") is None:
-        pytest.skip("Maven or a JDK is not installed: there is no REST catalog to test with")
-    listed = tmp_path_factory.mktemp("rest") / "classpath"
-    command = ["mvn", "-q", "-B", "-f", str(_PROGRAM / "pom.xml"), "dependency:build-classpath"]
-    subprocess.run([*command, f"-Dmdep.outputFile={listed}"], check=True, capture_output=True, timeout=600)
+    jars = support_java.classpath(_PROGRAM, tmp_path_factory.mktemp("rest"), "REST catalog")
     hadoop = sorted((Path(pyspark.__file__).parent / "jars").glob("hadoop-client-*.jar"))
-    return os.pathsep.join([listed.read_text(), *map(str, hadoop)])
+    return os.pathsep.join([jars, *map(str, hadoop)])
 
 
 @contextlib.contextmanager
 def rest_catalog(classpath: str, folder: Path, warehouse: Path) -> Iterator[dict[str, object]]:
     """A REST catalog over a file of `folder`, which ends with the block."""
     token = secrets.token_urlsafe(16)
-    command = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", classpath, str(_PROGRAM / "RestCatalog.java")]
-    environment = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "REST_TOKEN": token}
-    with (
-        (folder / "rest.log").open("wb") as log,
-        subprocess.Popen(
-            [*command, f"jdbc:sqlite:{folder / 'rest.db'}", str(warehouse)],
-            env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
-        ) as server,
-    ):  # fmt: skip
-        assert server.stdin is not None and server.stdout is not None
-        try:
-            port = server.stdout.readline().strip()
-            assert port.isdigit(), (folder / "rest.log").read_text()
-            yield {"type": "rest", "uri": f"http://127.0.0.1:{port}", "properties": {"token": token}}
-        finally:
-            server.stdin.close()
-            server.wait(60)
+    environment = {"HOME": os.environ["HOME"], "REST_TOKEN": token}
+    arguments = [f"jdbc:sqlite:{folder / 'rest.db'}", str(warehouse)]
+    with support_java.served(
+        classpath, _PROGRAM / "RestCatalog.java", arguments, environment, folder / "rest.log"
+    ) as address:
+        yield {"type": "rest", "uri": address, "properties": {"token": token}}
 
 
 @contextlib.contextmanager

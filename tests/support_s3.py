@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import secrets
-import shutil
-import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+
+from tests import support_java
 
 _PROGRAM = Path(__file__).with_name("s3_store")
 _BUCKET = "lake"
@@ -64,12 +63,7 @@ class Store:
 @pytest.fixture(scope="session")
 def s3_classpath(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The jar of the server."""
-    if shutil.which("mvn") is None or shutil.which("javac") is None:
-        pytest.skip("Maven or a JDK is not installed: there is no object store to test with")
-    listed = tmp_path_factory.mktemp("s3") / "classpath"
-    command = ["mvn", "-q", "-B", "-f", str(_PROGRAM / "pom.xml"), "dependency:build-classpath"]
-    subprocess.run([*command, f"-Dmdep.outputFile={listed}"], check=True, capture_output=True, timeout=600)
-    return listed.read_text(encoding="utf-8")
+    return support_java.classpath(_PROGRAM, tmp_path_factory.mktemp("s3"), "object store")
 
 
 @contextlib.contextmanager
@@ -77,23 +71,12 @@ def s3_store(classpath: str, folder: Path) -> Iterator[Store]:
     """A server over `folder / store`, which ends with the block."""
     made = Store("", folder / "store")
     made.folder.mkdir()
-    command = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", classpath, str(_PROGRAM / "S3Store.java")]
-    environment = {"PATH": os.environ["PATH"], "STORE_KEY": made.key, "STORE_SECRET": made.secret}
-    with (
-        (folder / "store.log").open("wb") as log,
-        subprocess.Popen(
-            [*command, str(made.folder), _BUCKET],
-            env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
-        ) as server,
-    ):  # fmt: skip
-        assert server.stdin is not None and server.stdout is not None
-        try:
-            port = server.stdout.readline().strip()
-            assert port.isdigit(), (folder / "store.log").read_text(encoding="utf-8")
-            yield Store(f"http://127.0.0.1:{port}", made.folder, made.key, made.secret)
-        finally:
-            server.stdin.close()
-            server.wait(60)
+    environment = {"STORE_KEY": made.key, "STORE_SECRET": made.secret}
+    arguments = [str(made.folder), _BUCKET]
+    with support_java.served(
+        classpath, _PROGRAM / "S3Store.java", arguments, environment, folder / "store.log"
+    ) as address:
+        yield replace(made, endpoint=address)
 
 
 __all__ = ["Store", "s3_classpath", "s3_store"]
