@@ -19,6 +19,13 @@ _EVENT_OF_BATCH = "event.batch_id != record.batch_id or event.kind == Kind.BATCH
 GUARDS = (
     *GUARDS_OF_SOURCE,
     Guard(
+        "Ctrl-C waits until a line is drawn",
+        "toolkit/cli/bars.py",
+        "@uninterrupted()\n    def write(",
+        "def write(",
+        "tests/unit/test_progress.py::test_a_terminal_shows_bars_and_is_left_clean",
+    ),
+    Guard(
         "local tasks bounded by the heap",
         "toolkit/lake/session.py",
         "min(os.cpu_count() or 1, room)",

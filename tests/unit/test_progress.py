@@ -23,7 +23,7 @@ CLI = resources.ROOT / "toolkit" / "cli"
 
 #: A command with the frame of all commands, whose work is three steps of one stage and then what is asked for.
 _COMMAND = """
-import logging, sys, time
+import logging, signal, sys, time
 from toolkit.cli import frame
 from toolkit.values import errors, progress
 
@@ -43,7 +43,20 @@ def work(ctx):
     stage.add(5)  # a thread that comes late
     ctx.output.text("result")
 
+class Pressed:  # standard error, and Ctrl-C when half of the long line is written, as a slow terminal lets it come
+    def __getattr__(self, name):
+        return getattr(sys.__stderr__, name)
+
+    def write(self, text):
+        half = text.find("of words") if "long line" in text else 0
+        sys.__stderr__.write(text[:half])
+        if half:
+            signal.raise_signal(signal.SIGINT)
+        sys.__stderr__.write(text[half:])
+
 sys.argv[0] = {ending!r}
+if "drawing" in sys.argv[0]:
+    sys.stderr = Pressed()
 frame.main(["work", *{options!r}])
 """
 #: A command that names no stage: it works, writes its result, and goes on for a while.
@@ -69,7 +82,12 @@ def _work(ending: str, *options: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("ending", "code", "last"),
-    [("end", 0, "result"), ("fail", 1, "cdc: thing: found; do"), ("wait", 130, "cdc: interrupted")],
+    [
+        ("end", 0, "result"),
+        ("fail", 1, "cdc: thing: found; do"),
+        ("wait", 130, "cdc: interrupted"),
+        ("drawing", 130, "cdc: interrupted"),
+    ],
 )
 def test_a_terminal_shows_bars_and_is_left_clean(ending: str, code: int, last: str) -> None:
     done, shown = on_a_terminal(_work(ending), interrupt_at="a long line" if ending == "wait" else None)
@@ -79,6 +97,7 @@ def test_a_terminal_shows_bars_and_is_left_clean(ending: str, code: int, last: s
     left = screen(shown)
     assert [line[:20] for line in left if "long line" not in line and line != "^C"][-1].startswith(last[:20]), left
     assert not any("copying" in line or "━" in line for line in left), left
+    assert sum("long line" in line for line in left) == 1, left
     assert "a long line " + "of words " * 30 in re.sub(r"\s+", " ", shown).replace("  ", " "), shown
     assert shown.rfind("\x1b[?25h") > shown.rfind("\x1b[?25l"), "the cursor is hidden"
     assert "Traceback" not in shown

@@ -13,6 +13,7 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TextIO
 
+from toolkit.values.interruption import uninterrupted
 from toolkit.values.names import visible
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class _Above:
     def __init__(self, console: Console) -> None:
         self._console = console
 
+    @uninterrupted()
     def write(self, text: str) -> None:
         self._console.out(text, end="", highlight=False)
 
@@ -39,7 +41,10 @@ class _Above:
 
 
 class Bars:
-    """The bars on standard error. They exist only while a stage is open."""
+    """The bars on standard error. They exist only while a stage is open.
+
+    rich must finish what it draws: after half of it, it no longer knows which lines to erase.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -48,6 +53,7 @@ class Bars:
         self._whole: Stage | None = None
         self._streams: list[tuple[logging.StreamHandler[Any], TextIO]] = []
 
+    @uninterrupted()
     def begin(self, stage: Stage) -> None:
         """Show a new stage."""
         with self._lock:
@@ -70,6 +76,7 @@ class Bars:
                 self._live = self._started()
             self._tasks[stage] = self._live.add_task(visible(stage.what), total=stage.total, figures="", stage=stage)
 
+    @uninterrupted()
     def update(self, stage: Stage) -> None:
         """Show new figures of a stage; one that has ended is not shown again."""
         with self._lock:
@@ -77,21 +84,24 @@ class Bars:
                 return
             total = None if stage.total is None or stage.done > stage.total else stage.total
             rate = stage.facts(time.monotonic())["per_second"]
-            of = f" of {total:,}" if total is not None else ""
+            of = f" of {total:,}" if total else ""
+            speed = f", {rate:,}/s" if stage.done else ""
             self._live.update(
                 self._tasks[stage],
                 description=visible(f"{stage.what} {stage.detail}".strip()),
                 total=total,
                 completed=stage.done,
-                figures=f"{stage.done:,}{of} {stage.unit}, {rate:,}/s" if stage.unit and stage.done else "",
+                figures=f"{stage.done:,}{of} {stage.unit}{speed}" if stage.unit and (stage.done or of) else "",
             )
 
+    @uninterrupted()
     def result(self) -> None:
         """Take the stage of the whole command away, also if it has not appeared yet."""
         with self._lock:
             if self._whole is not None:
                 self.end(self._whole)
 
+    @uninterrupted()
     def end(self, stage: Stage) -> None:
         """Take a stage away; with the last one the bars are wiped."""
         with self._lock:
@@ -103,6 +113,7 @@ class Bars:
             if not self._tasks:
                 self._wipe()
 
+    @uninterrupted()
     def close(self) -> None:
         """Wipe the bars and give the log its stream back."""
         with self._lock:

@@ -7,7 +7,6 @@ import os
 import re
 import secrets
 import shlex
-import signal
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from toolkit.lake.lake_catalog import jars_of, secrets_of, spark_properties
 from toolkit.lake.tables import require_writable
 from toolkit.values import progress
 from toolkit.values.errors import LakeError
+from toolkit.values.interruption import uninterrupted
 from toolkit.values.locations import local_path
 from toolkit.values.process_env import environment
 from toolkit.values.resources import ROOT
@@ -222,7 +222,7 @@ def _start(config: Config, settings: dict[str, str]) -> SparkSession:
             environment(arguments),
         ):
             try:
-                with _uninterrupted():  # pyspark forgets a JVM that it has not reached yet, and the JVM stays
+                with uninterrupted():  # pyspark forgets a JVM that it has not reached yet, and the JVM stays
                     gateway = launch_gateway(None, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
             except PySparkRuntimeError:
                 raise LakeError(f"Spark did not start: {_last_words(log_path)}; all of it is in {log_path}") from None
@@ -242,22 +242,6 @@ def _start(config: Config, settings: dict[str, str]) -> SparkSession:
             if isinstance(error, LakeError) or not isinstance(error, Exception):
                 raise
             raise LakeError(f"Spark did not start: {lines[0] if lines else error!r}; see {log_path}") from None
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Delay Ctrl-C until the block ends."""
-    if threading.current_thread() is not threading.main_thread():  # signals never reach other threads
-        yield
-        return
-    held: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: held.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if held:
-        raise KeyboardInterrupt
 
 
 @contextmanager
