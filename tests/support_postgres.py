@@ -117,21 +117,38 @@ def drop_database(admin: psycopg.Connection[tuple[object, ...]], name: str) -> N
 
 
 @contextlib.contextmanager
-def standby_of(primary: EmbeddedServer) -> Iterator[EmbeddedServer]:
-    """A streaming standby of `primary`, as it is now."""
+def copy_of(primary: EmbeddedServer, *options: str) -> Iterator[EmbeddedServer]:
+    """A server from a base backup of `primary`, as it is now, that has not been started yet."""
     server = EmbeddedServer(None, primary.major, primary.settings, bindir=primary.bindir)
     server._initialise()  # for its folders, of which the data is replaced
     subprocess.run(["find", str(server.data), "-mindepth", "1", "-delete"], check=True)
     where = conninfo_to_dict(primary.conninfo())
-    command = [primary.program("pg_basebackup"), "-D", str(server.data), "-R", "-c", "fast", "--no-sync"]
+    command = [primary.program("pg_basebackup"), "-D", str(server.data), *options, "-c", "fast", "--no-sync"]
     command += ["-h", str(where["host"]), "-p", str(where["port"]), "-U", str(where["user"])]
-    with tempfile.TemporaryFile() as errors:
-        subprocess.run(command, check=True, cwd="/", stderr=errors, **server._identity())
     try:
-        server.start()
+        with tempfile.TemporaryFile() as errors:
+            subprocess.run(command, check=True, cwd="/", stderr=errors, **server._identity())
         yield server
     finally:
         server.close()
+
+
+@contextlib.contextmanager
+def standby_of(primary: EmbeddedServer) -> Iterator[EmbeddedServer]:
+    """A streaming standby of `primary`, as it is now."""
+    with copy_of(primary, "-R") as server:
+        server.start()
+        yield server
+
+
+@contextlib.contextmanager
+def restored_from(primary: EmbeddedServer, slot: str) -> Iterator[EmbeddedServer]:
+    """The server as a snapshot of the volume of `primary` has it, as it is now: with its slot."""
+    with copy_of(primary) as server:
+        folder = Path("pg_replslot", slot)
+        subprocess.run(["cp", "-a", str(primary.data / folder), str(server.data / folder)], check=True)
+        server.start()
+        yield server
 
 
 def replayed(standby: EmbeddedServer, primary: EmbeddedServer) -> None:

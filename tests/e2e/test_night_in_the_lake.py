@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import shutil
 from collections.abc import Callable, Iterator
@@ -9,9 +10,10 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from tests.support_night import Night, with_notices
+from tests.support_night import Night, packages_without, with_notices
 from toolkit.demo.server import EmbeddedServer
 from toolkit.lake import session
+from toolkit.rawlog.batch import FORMAT
 from toolkit.values.config import Config, SourceConfig
 from toolkit.values.resources import ROOT
 
@@ -35,6 +37,23 @@ def _fill(night: Night) -> None:
     assert night.cdc("drain").exit_code == 0
     pid = session.own_session(night.config)._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]
     night.hold(_files_of_below(pid, 20_000))
+
+
+def _start_by_another_version(night: Night) -> None:
+    """A later version of the toolkit, which writes its log in another format, starts a new log in this lake."""
+    later = night.config.root / "later"
+    shutil.copytree(ROOT / "toolkit", later / "toolkit")
+    batch = later / "toolkit" / "rawlog" / "batch.py"
+    written = batch.read_text(encoding="utf-8")
+    assert written.count(f"FORMAT = {FORMAT}") == 1
+    batch.write_text(written.replace(f"FORMAT = {FORMAT}", f"FORMAT = {FORMAT + 1}"), encoding="utf-8")
+    packages = packages_without(night.config.root / "packages")
+    night.environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join([str(later), packages])}
+    try:
+        done = night.cdc("init", "--new-generation")
+    finally:
+        night.environment = None
+    assert done.exit_code == 0, done
 
 
 @contextmanager
@@ -67,6 +86,14 @@ FAULTS: dict[str, tuple[Callable[[Night], None], str, str, str, int, tuple[str, 
         ("ddl resume", "repair public.a", "check"),
     ),
     "build fails": (_fill, "disk I/O error", "run `cdc build` again", "build", 1, ("build", "check")),
+    "log of another version": (
+        _start_by_another_version,
+        f"is of format {FORMAT + 1}",
+        "`cdc init --new-generation`",
+        "drain",
+        1,
+        ("init --new-generation", "run"),
+    ),
 }
 
 

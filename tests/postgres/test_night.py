@@ -12,9 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlparse
 
 import psycopg
@@ -23,15 +21,13 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tests.support_lake import catalog_locked, files_below, plain_lake
 from tests.support_night import Night, packages_without, with_notices
-from tests.support_postgres import standby_of
+from tests.support_postgres import restored_from, standby_of
 from toolkit.capture import initialise, slot_drain
 from toolkit.demo.server import EmbeddedServer
 from toolkit.lake import reads
-from toolkit.lake.ledger import Ledger
 from toolkit.source import connection, slot
 from toolkit.values.config import Config, LimitsConfig
 from toolkit.values.failpoints import VARIABLE
-from toolkit.values.lsn import Lsn
 
 __all__ = ["plain_lake"]
 pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("pg", ["pg16"], indirect=True)]
@@ -77,17 +73,13 @@ def _remake_publication(night: Night) -> None:
     night.sql(f"drop publication {name}", f"create publication {name} for table public.a")
 
 
-def _ahead(night: Night, **changed: Any) -> None:
-    """Give the ledger a row that this source never came to, or of another version."""
-    last = Ledger(night.config).last()
-    assert last is not None
-    made = {"batch_id": last.batch_id + 1, "from_lsn": last.complete_to, **changed}
-    Ledger(night.config).append_empty(replace(last, **made), [])
-
-
 def _restore_a_copy(night: Night) -> None:
-    with connection.connect(night.config) as conn:
-        _ahead(night, complete_to=Lsn(slot.flush_lsn(conn) + 10_000_000_000))
+    """The source is restored from a snapshot of its volume that is older than the last drain."""
+    copy = night.stack.enter_context(restored_from(night.server, night.config.source.slot))
+    night.sql("insert into public.a select i, 'lost' from generate_series(3, 2000) i")
+    assert night.cdc("drain").exit_code == 0
+    there = conninfo_to_dict(copy.conninfo())
+    night.conninfo(host=there["host"], port=there["port"])
 
 
 def _ask_a_standby(night: Night) -> None:
@@ -143,10 +135,6 @@ def _damage_metadata(night: Night) -> None:
     assert location is not None
     damaged = Path(urlparse(location).path)
     damaged.write_bytes(damaged.read_bytes()[:1000])
-
-
-def _another_format(night: Night) -> None:
-    _ahead(night, format=1)
 
 
 _HOLDER = """
@@ -216,7 +204,6 @@ FAULTS: dict[str, tuple[Callable[[Night], None], str, str, str, int]] = {
     "catalog lost": (_lose_the_catalog, "names no raw.events", "restore the catalog from a backup", "drain", 1),
     "catalog locked": (_lock_the_catalog, "database is locked", "run it again, or restore that file", "drain", 1),
     "metadata damaged": (_damage_metadata, "cannot be read", "run `cdc doctor`", "drain", 1),
-    "log of another version": (_another_format, "is of format 1", "`cdc init --new-generation`", "drain", 1),
     "lease held": (_hold_the_lease, "held by pid {pid}", "wait for", "drain", 4),
     "WAL growing": (_let_wal_grow, "of WAL without limit", "run `cdc drain`", "drain", 0),
     "transaction left open": (
