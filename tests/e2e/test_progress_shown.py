@@ -49,13 +49,17 @@ def test_each_command_shows_what_it_does(database: str, tmp_path: Path) -> None:
         ("init", ["copying", "5,002 rows"]),
         ("run", [*DRAIN, *BUILD, *CHECK]),
         ("maintain", ["maintaining", "tables"]),
-        ("audit", ["starting Spark", "comparing both captures of 1 tables"]),
+        ("drain --max-changes 1000000", ["draining"]),  # what the audit compares, in several jobs
+        ("audit", ["starting Spark", "comparing both captures of 1 tables", " events, ", "/s", " left"]),
         ("rows public.item --limit 0", ["starting Spark", "reading public.item"]),
     ):
         with psycopg.connect(database, autocommit=True) as conn:
             for _ in range(2):  # one transaction and one batch each
                 conn.execute(b"update public.item set n = n + 1 where id < 700")
                 conn.execute(b"insert into public.both select count(*) from public.both")
+            if command.startswith("drain"):
+                for low in range(0, 180_000, 60_000):
+                    conn.execute(f"insert into public.both select -{low} - generate_series(1, 60000)".encode())
         line = [sys.executable, "-m", "toolkit.cli", *command.split()]
         with (tmp_path / "rows").open("wb") as file:  # rows on the terminal show themselves
             output = file if command.startswith("rows") else None

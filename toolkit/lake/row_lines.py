@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from toolkit.decode.messages import POSTGRES_EPOCH_US
+from toolkit.values import progress
 from toolkit.values.names import lake_columns, lake_table, quote_spark
 from toolkit.values.row_line import KEYS, BucketFigures, Comparison, Figures, Native, from_halves
 
@@ -135,17 +136,18 @@ def query(spark: SparkSession, text: str) -> DataFrame:
 def figures(spark: SparkSession, sides: Sequence[Side]) -> dict[int, Figures]:
     """Give the figures of every bucket that has rows, by relid, in as few jobs as the tables allow."""
     found: dict[int, dict[int, BucketFigures]] = {side.plan.table.relid: {} for side in sides}
-    for job in _jobs(sides):
-        typed = _typed(spark, job)
-        lines = " UNION ALL ".join(
-            f"SELECT {side.plan.table.relid}L AS relid, {side.plan.buckets}L AS buckets, line"
-            f" FROM ({lines_sql(side.plan, side.relation, typed=side in typed)})"
-            for side in job
-        )
-        for relid, bucket, rows, *halves in query(
-            spark, _FIGURES.format(numbers=_NUMBERS.format(lines=lines))
-        ).collect():
-            found[relid][bucket] = BucketFigures(rows, *from_halves(*halves))
+    with progress.stage(f"reading {len(sides)} tables of the lake", "tables", len(sides)) as stage:
+        for job in _jobs(sides):
+            typed = _typed(spark, job)
+            lines = " UNION ALL ".join(
+                f"SELECT {side.plan.table.relid}L AS relid, {side.plan.buckets}L AS buckets, line"
+                f" FROM ({lines_sql(side.plan, side.relation, typed=side in typed)})"
+                for side in job
+            )
+            rows = query(spark, _FIGURES.format(numbers=_NUMBERS.format(lines=lines))).collect()
+            for relid, bucket, count, *halves in rows:
+                found[relid][bucket] = BucketFigures(count, *from_halves(*halves))
+            stage.add(len(job))
     return dict(found)
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from toolkit.lake.ledger import require_ledger
-from toolkit.values import progress
 from toolkit.values.errors import UnknownTable
 from toolkit.values.lsn import Lsn
 from toolkit.values.modes import Capture
@@ -81,8 +80,7 @@ def audit(config: Config, tables: Sequence[str] = ()) -> AuditReport:
         return AuditReport((), ())
     generation = max(version.generation for version in ledger.schema_versions())
     spark = session.own_session(config)
-    with progress.stage(f"comparing both captures of {len({relid for relid, _, _ in chosen})} tables"):
-        found = captured_twice.compare(spark, chosen, generation=generation, shown=_SHOWN)
+    found = captured_twice.compare(spark, chosen, generation=generation, shown=_SHOWN)
     return AuditReport(
         tuple(
             AuditTable(

@@ -287,8 +287,7 @@ class _Comparing:
             # The table was captured and is no longer published. It cannot be compared, so the check cannot succeed.
             state = self.states[relid]
             found.append(_stale(TableCheck(state.table, relid, CheckStatus.NOT_TAKEN), state))
-        with progress.stage(f"reading {len(sides)} tables of the lake"):
-            figures = self._lake_figures(sides)
+        figures = self._lake_figures(sides)
         for side in sides:
             result = self._named(side.plan.table)
             if not made[side.plan.table.relid].exists:
