@@ -124,6 +124,8 @@ def test_row_1_rows_out_of_order_are_logged_for_tables_of_any_owner_in_any_schem
     shop.conn.execute("drop function shop.twice()")
     shop.conn.execute(_LATE.format(table="moved.orders").encode())
     assert {op for op, _, _ in shop.during("update moved.orders set v = 'y'")} <= {"I", "U", "D"}
+    upsert = "insert into moved.orders values (1, 'z') on conflict (id) do update set v = 'upserted'"
+    assert {op for op, _, _ in shop.during(upsert)} <= {"I", "U", "D"}  # its row is read again by the type's name
 
 
 def test_row_1_capture_of_an_older_version_gets_the_owner_from_init(shop: Log) -> None:
