@@ -9,27 +9,24 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
-from toolkit.decode.rows import decode_rows
-from toolkit.lake import ledger as ledgers
-from toolkit.lake import reads, scans, session, staging, storage, tables
-from toolkit.lake.files import EventsFile
-from toolkit.lake.stored_log import TASK_CHANGES, StoredLog
-from toolkit.rawlog.arrow import EVENT_SCHEMA, Event
-from toolkit.rawlog.batch import BatchRecord
+from toolkit.lake import reads, scans, session, storage, stored_log, tables
+from toolkit.lake.files import FileTarget
+from toolkit.rawlog.arrow import EVENT_SCHEMA
 from toolkit.values.config import Config
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+
+_NAMES = [*EVENT_SCHEMA.names, *(f"{name}.element" for name in EVENT_SCHEMA.names)]
+#: For files of rows that no table has: the field ids are arbitrary.
+FILE_TARGET = FileTarget({name: number for number, name in enumerate(_NAMES, 1)}, {})
 
 
 def make_events(config: Config) -> None:
@@ -88,46 +85,12 @@ def _writer(config: Config) -> Catalog:
     return opened._catalog
 
 
-def commit_here(
-    spark: object,
-    config: Config,
-    record: BatchRecord,
-    *,
-    tasks: Sequence[Any],
-    events: Sequence[Event],
-    base_snapshot: int | None,
-    arrow_files: Sequence[Path] = (),
-) -> int:
-    """`staging.commit_batch` by pyiceberg."""
-    ledger = ledgers.Ledger(config)
-    if ledger.snapshot_id() != base_snapshot:
-        raise ledgers.conflict(record.batch_id)
-    others = list(events)
-    with StoredLog(config).new_files() as files:
-        place = files.place(record.batch_id)
-        with EventsFile(place, files.ids, files.properties) as file:
-            for batch in chain.from_iterable(
-                [*(decode_rows(task.path, task) for task in tasks), *map(_batches, arrow_files)]
-            ):
-                rows = pc.equal(batch.column("kind"), "row")
-                if rows.false_count:  # truncates and gaps of logged rows
-                    others += [Event(**row) for row in batch.filter(pc.invert(rows)).to_pylist()]
-                file.write(batch.filter(rows))
-        with files.committing([place]):
-            return ledger.append(record, others, [place])
-
-
-def _batches(path: Path) -> Iterator[pa.RecordBatch]:
-    with pa.ipc.open_stream(path) as stream:
-        yield from stream
-
-
 def without_jvm(replace: Callable[[Any, str, Any], None] = setattr) -> None:
     """Make `initialise.init` and `drain` work without a JVM."""
     replace(session, "own_session", lambda *_: None)
     replace(tables, "ensure", lambda _, config: make_events(config))
-    replace(staging, "commit_batch", commit_here)
-    replace(StoredLog, "partitions", lambda _, changes: max(1, -(-changes // TASK_CHANGES)))
+    replace(stored_log, "_WORTH_STARTING_SPARK", sys.maxsize)
+    replace(session, "running", lambda: False)
 
 
 @pytest.fixture
@@ -175,4 +138,4 @@ def rows_in_log(config: Config, where: str = "kind = 'row'") -> list[dict[str, A
     return sorted(found, key=lambda e: (e["generation"], e["commit_lsn"], e["ordinal"], e["relid"] or 0))
 
 
-__all__ = ["catalog_locked", "commit_here", "files_below", "make_events", "plain_lake", "rows_in_log"]
+__all__ = ["FILE_TARGET", "catalog_locked", "files_below", "make_events", "plain_lake", "rows_in_log"]

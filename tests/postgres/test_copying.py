@@ -17,8 +17,9 @@ import psycopg
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support_lake import FILE_TARGET
 from tests.support_postgres import fresh_database
-from toolkit.capture.copy_workers import Copied, Copiers, Item, Target, Task
+from toolkit.capture.copy_workers import Copied, Copiers, Item, Task
 from toolkit.demo.server import EmbeddedServer
 from toolkit.rawlog.arrow import EVENT_SCHEMA
 from toolkit.source import catalog, install, locks, slot, snapshot_rows
@@ -30,8 +31,6 @@ from toolkit.values.table import TableVersion
 
 pytestmark = pytest.mark.postgres
 
-_NAMES = [*EVENT_SCHEMA.names, *(f"{n}.element" for n in EVENT_SCHEMA.names)]
-TARGET = Target({name: number for number, name in enumerate(_NAMES)}, {})
 one_server = pytest.mark.parametrize("pg", ["pg18"], indirect=True)
 
 
@@ -98,7 +97,7 @@ def run(
     workers: int = 2,
     report: Callable[[int, int], None] = lambda rows, size: None,
 ) -> tuple[list[Copied], dict[int, tuple[str, bool]]]:
-    with Copiers(config, cut, TARGET, workers=workers, report=report) as copiers:
+    with Copiers(config, cut, FILE_TARGET, workers=workers, report=report) as copiers:
         return copiers.run(tasks)
 
 
@@ -162,7 +161,7 @@ def test_a_dead_worker_does_not_end_the_snapshot(config: Config, conn: Connectio
     counted = Counter[str]()
     struck = threading.Event()
 
-    with cut_of(config) as cut, Copiers(config, cut, TARGET, workers=2, report=lambda r, s: strike(r)) as copiers:
+    with cut_of(config) as cut, Copiers(config, cut, FILE_TARGET, workers=2, report=lambda r, s: strike(r)) as copiers:
 
         def strike(rows: int) -> None:
             counted["rows"] += rows
@@ -346,7 +345,7 @@ def test_a_lock_is_waited_for_within_bounds_and_its_holder_is_named(
 def test_a_reader_does_not_keep_the_users_ddl_waiting(config: Config, conn: Connection, tmp_path: Path) -> None:
     """Locks are given back piece by piece, although the transaction stays open."""
     prepare(conn, config, "create table public.t (id int primary key); insert into public.t values (1)")
-    with cut_of(config) as cut, Copiers(config, cut, TARGET, workers=0, report=lambda r, s: None) as copiers:
+    with cut_of(config) as cut, Copiers(config, cut, FILE_TARGET, workers=0, report=lambda r, s: None) as copiers:
         copiers.run(tasks_of(config, cut, tmp_path))
         conn.execute("set lock_timeout = '2s'")
         conn.execute("alter table public.t add column b int")
@@ -392,7 +391,7 @@ def test_memory_does_not_grow_with_the_rows(config: Config, conn: Connection, tm
                     own = re.findall(r"Private_(?:Dirty|Clean): +(\d+) kB", status)
                     found = max(found, sum(map(int, own)) / 1024)
 
-        with cut_of(config) as cut, Copiers(config, cut, TARGET, workers=1, report=look) as copiers:
+        with cut_of(config) as cut, Copiers(config, cut, FILE_TARGET, workers=1, report=look) as copiers:
             done, refused = copiers.run(tasks_of(config, cut, tmp_path))
         assert not refused and sum(c.rows[relid] for c in done for relid in c.rows) == rows
         return found
@@ -434,7 +433,7 @@ def test_values_of_a_hundred_megabytes(config: Config, conn: Connection, tmp_pat
         " decode(repeat('5c00', 50000000), 'hex'),"
         " repeat('x', 100000000) from generate_series(1, 3) i",
     )
-    with cut_of(config) as cut, Copiers(config, cut, TARGET, workers=1, report=lambda r, s: None) as copiers:
+    with cut_of(config) as cut, Copiers(config, cut, FILE_TARGET, workers=1, report=lambda r, s: None) as copiers:
         done, refused = copiers.run(tasks_of(config, cut, tmp_path))
         process = copiers._pool[0].process
         assert process is not None
@@ -464,7 +463,7 @@ def test_trap_037_a_policy_leaves_the_table_out_by_name(config: Config, conn: Co
     try:
         with cut_of(config) as cut:
             tasks = tasks_of(config, cut, tmp_path, together=True)
-            with Copiers(config, cut, TARGET, workers=0, report=lambda r, s: None) as copiers:
+            with Copiers(config, cut, FILE_TARGET, workers=0, report=lambda r, s: None) as copiers:
                 copiers._own().execute(f"set local role {role}")
                 done, refused = copiers.run(tasks)
     finally:

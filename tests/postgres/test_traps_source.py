@@ -16,10 +16,11 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from tests.postgres.test_snapshot_log import Killed, current, on_source, sql
-from tests.support_lake import commit_here, plain_lake, rows_in_log
+from tests.support_lake import plain_lake, rows_in_log
 from tests.support_postgres import fresh_database, programs
 from toolkit.capture import copy as snapshot
 from toolkit.capture import initialise, slot_drain
+from toolkit.decode.rows import decode_rows
 from toolkit.demo.server import EmbeddedServer
 from toolkit.lake import staging
 from toolkit.lake.ledger import Ledger
@@ -32,6 +33,7 @@ from toolkit.values.lsn import Lsn
 
 __all__ = ["plain_lake"]
 pytestmark = pytest.mark.postgres
+commit_batch = staging.commit_batch
 
 
 @pytest.fixture(scope="module", params=[15, 16, 18])
@@ -88,15 +90,13 @@ def test_trap_001_004_rows_of_one_lsn_keep_their_ids_when_read_again(
             copy.write_row((n, "copied"))
     seen: list[list[tuple[Any, ...]]] = []
 
-    def staged(spark: Any, config: Config, record: Any, **more: Any) -> int:
+    def staged(config: Config, record: Any, **more: Any) -> int:
         for task in more["tasks"]:
-            from toolkit.decode.rows import decode_rows
-
             rows = [row for batch in decode_rows(task.path, task) for row in batch.to_pylist()]
             seen.append([(r["commit_lsn"], r["ordinal"], r["lsn"], r["new"][0]) for r in rows])
         if len(seen) == 1:
             raise Killed
-        return commit_here(spark, config, record, **more)
+        return commit_batch(config, record, **more)
 
     monkeypatch.setattr(staging, "commit_batch", staged)
     with pytest.raises(Killed):
@@ -191,11 +191,11 @@ def test_trap_019_a_second_drain_wins_or_loses_whole(config: Config, monkeypatch
     sql(config, "insert into public.a values (2, 'x')")
     inside: list[int] = []
 
-    def commit(spark: Any, config: Config, record: Any, **more: Any) -> int:
+    def commit(config: Config, record: Any, **more: Any) -> int:
         if not inside:
             inside.append(1)
             assert slot_drain.drain(config).changes == 1  # another runner overtakes
-        return commit_here(spark, config, record, **more)
+        return commit_batch(config, record, **more)
 
     monkeypatch.setattr(staging, "commit_batch", commit)
     with pytest.raises(CommitConflict):

@@ -53,7 +53,7 @@ def test_both_writers_see_each_other(spark: SparkSession, lake: Config) -> None:
     assert {r["kind"] for r in spark.table("raw.events").collect()} == {"gap", "batch"}
     base = Ledger(lake).snapshot_id()
     record = batch_record(2, changes=2)
-    staging.commit_batch(spark, lake, record, tasks=[StubTask(2, 2)], events=[], base_snapshot=base, decode=STUB_DECODE)
+    staging.commit_batch(lake, record, tasks=[StubTask(2, 2)], events=[], base_snapshot=base, decode=STUB_DECODE)
     assert Ledger(lake).last() == record
     Ledger(lake).append_empty(batch_record(3))
     assert Ledger(lake).batches() == (batch_record(1), record, batch_record(3))

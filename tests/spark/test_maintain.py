@@ -34,7 +34,7 @@ def _at_once(lake: Config) -> Config:
 def _commit(spark: SparkSession, lake: Config, batch_id: int, base: int | None) -> None:
     record = batch_record(batch_id, changes=2)
     tasks = [StubTask(batch_id, 2)]
-    staging.commit_batch(spark, lake, record, tasks=tasks, events=[], base_snapshot=base, decode=STUB_DECODE)
+    staging.commit_batch(lake, record, tasks=tasks, events=[], base_snapshot=base, decode=STUB_DECODE)
 
 
 def _maintained(lake: Config, table: str) -> Upkeep:

@@ -1,4 +1,7 @@
-"""Commits of batches on real Spark and Iceberg: what a retry, a second runner and a kill leave behind."""
+"""Commits of batches on real Spark and Iceberg: what a retry, a second runner and a kill leave behind.
+
+Each test decodes in tasks of Spark and in this process.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +30,16 @@ pytestmark = pytest.mark.spark
 Commit = Callable[..., int]
 
 
-@pytest.fixture
-def commit(spark: SparkSession, lake: Config) -> Commit:
+@pytest.fixture(params=["here", "spark"])
+def commit(request: pytest.FixtureRequest, spark: SparkSession, lake: Config) -> Commit:
     """Commit stub tasks as a batch against the ledger as it is now, or against `base`."""
 
     def run(batch_id: int, *tasks: StubTask, base: int | None = -1, mark: str = "", **more: object) -> int:
         base = Ledger(lake).snapshot_id() if base == -1 else base
         record = batch_record(batch_id, changes=sum(t.rows for t in tasks), mark=mark)
         options = {"tasks": tasks, "events": [], "base_snapshot": base, "decode": STUB_DECODE} | more
-        return staging.commit_batch(spark, lake, record, **options)  # type: ignore[arg-type]
+        options["spark"] = spark if request.param == "spark" else None
+        return staging.commit_batch(lake, record, **options)  # type: ignore[arg-type]
 
     return run
 
@@ -64,11 +68,12 @@ def test_a_changed_row_is_noticed(spark: SparkSession, commit: Commit) -> None:
     assert contents(spark) != before
 
 
-def test_trap_139_a_retry_replaces_its_own_batch(spark: SparkSession, lake: Config, commit: Commit) -> None:
+def test_trap_139_a_retry_of_a_committed_batch_is_refused(spark: SparkSession, lake: Config, commit: Commit) -> None:
     commit(1, StubTask(1, 2))
     commit(2, StubTask(2, 4))
     once = contents(spark)
-    commit(2, StubTask(2, 4), mark="again")
+    with pytest.raises(CommitConflict, match=r"committing batch 2: the ledger is at batch 2 already"):
+        commit(2, StubTask(2, 4), mark="again")
     assert contents(spark) == once
     assert [b.batch_id for b in Ledger(lake).batches()] == [1, 2]
 
@@ -76,7 +81,7 @@ def test_trap_139_a_retry_replaces_its_own_batch(spark: SparkSession, lake: Conf
 def test_trap_012_a_commit_is_on_the_disk_when_it_returns(
     lake: Config, commit: Commit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark forces no file to the disk, so the toolkit does, with every folder that names one."""
+    """Neither Parquet's writer nor Iceberg's forces a file to the disk. The toolkit does, and each folder of one."""
     synced: set[Path] = set()
     fsync = os.fsync
 
@@ -93,15 +98,30 @@ def test_trap_012_a_commit_is_on_the_disk_when_it_returns(
 
 
 def test_trap_132_a_lost_answer_leaves_the_same_rows(spark: SparkSession, lake: Config, commit: Commit) -> None:
-    """The process is killed after the commit landed; the next one runs the whole batch again."""
+    """The process is killed after the commit landed. Whoever runs the batch again is refused, and reads the ledger."""
     base = Ledger(lake).snapshot_id()
-    landed = commit(1, StubTask(1, 4), base=base)
+    commit(1, StubTask(1, 4), base=base)
     once = contents(spark)
-    # The same attempt again (a retried call): it is recognised by its own record, not written twice.
-    assert commit(1, StubTask(1, 4), base=base) == landed
-    # Another process, which read the ledger after the kill.
-    commit(1, StubTask(1, 4), mark="later")
+    with pytest.raises(CommitConflict):
+        commit(1, StubTask(1, 4), base=base)
     assert contents(spark) == once
+    assert Ledger(lake).last() == batch_record(1, changes=4)
+
+
+@pytest.mark.parametrize("commit", ["here"], indirect=True)
+def test_files_without_a_commit_are_deleted(lake: Config, commit: Commit) -> None:
+    """A runner that lost the race has written its files already."""
+    commit(1, StubTask(1, 2))
+    before = _data_files(lake)
+    with pytest.raises(CommitConflict):
+        commit(1, StubTask(1, 2), mark="second")
+    with pytest.raises(DecodeError):
+        commit(2, StubTask(2, 2), StubTask(2, 2, fail="cut short"))
+    assert _data_files(lake) == before
+
+
+def _data_files(lake: Config) -> set[Path]:
+    return {path for path in Path(lake.warehouse).glob("raw/**/*.parquet") if not path.name.startswith(".")}
 
 
 def test_trap_133_a_second_runner_from_the_same_base_fails(spark: SparkSession, lake: Config, commit: Commit) -> None:
@@ -132,10 +152,10 @@ def test_trap_146_a_clock_that_is_behind_the_last_commit_is_named(
 
 
 def test_two_first_batches_conflict(lake: Config, commit: Commit) -> None:
-    """Both runners saw no table at all: there is no snapshot of theirs to validate from."""
-    commit(1, StubTask(1, 2), base=None, mark="first")
+    base = Ledger(lake).snapshot_id()
+    commit(1, StubTask(1, 2), base=base, mark="first")
     with pytest.raises(CommitConflict):
-        commit(1, StubTask(1, 5), base=None, mark="second")
+        commit(1, StubTask(1, 5), base=base, mark="second")
     assert Ledger(lake).last() == batch_record(1, changes=2, mark="first")
 
 

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
+from tests.support_lake import FILE_TARGET
 from toolkit.lake import storage, uncommitted
 from toolkit.lake.files import EventsFile
-from toolkit.rawlog.arrow import EVENT_SCHEMA, Event, to_arrow
+from toolkit.rawlog.arrow import Event, to_arrow
 from toolkit.values.config import Config
 from toolkit.values.errors import CommitConflict
 from toolkit.values.locations import is_within, local_path
 
 pytestmark = pytest.mark.unit
 LAKE = Path(__file__).resolve().parents[2] / "toolkit" / "lake"
-IDS = {name: n for n, name in enumerate([*EVENT_SCHEMA.names, *(f"{name}.element" for name in EVENT_SCHEMA.names)], 1)}
 
 
 @pytest.mark.parametrize(
@@ -69,9 +69,12 @@ def test_files_of_this_machine_are_written_found_sized_and_deleted(tmp_path: Pat
 def test_a_file_of_rows_is_whole_or_not_there(tmp_path: Path) -> None:
     rows = to_arrow([Event(batch_id=1, generation=1, commit_lsn=1, ordinal=1, end_lsn=2, kind="row", new=["x"])])
     (batch,) = rows.combine_chunks().to_batches()
-    with EventsFile(str(tmp_path / "d" / "whole.parquet"), IDS, {}) as file:
+    with EventsFile(str(tmp_path / "d" / "whole.parquet"), FILE_TARGET) as file:
         file.write(batch)
-    with pytest.raises(ZeroDivisionError), EventsFile(str(tmp_path / "d" / "half.parquet"), IDS, {}) as file:
+    with (
+        pytest.raises(ZeroDivisionError),
+        EventsFile(str(tmp_path / "d" / "half.parquet"), FILE_TARGET) as file,
+    ):
         file.write(batch)
         raise ZeroDivisionError
     assert [path.name for path in (tmp_path / "d").iterdir()] == ["whole.parquet"]
@@ -80,7 +83,7 @@ def test_a_file_of_rows_is_whole_or_not_there(tmp_path: Path) -> None:
 @pytest.fixture
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """What `NewFiles` asks of a table, whose data files are in `tmp_path / data`."""
-    monkeypatch.setattr(uncommitted, "field_ids", lambda _: IDS)
+    monkeypatch.setattr(uncommitted, "field_ids", lambda _: FILE_TARGET.ids)
     monkeypatch.setattr("toolkit.lake.ledger.partition", lambda *_: None)
     provider = SimpleNamespace(new_data_location=lambda name, _: str(tmp_path / "data" / name))
     return SimpleNamespace(io=SimpleNamespace(properties={}), schema=lambda: None, location_provider=lambda: provider)

@@ -14,8 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from toolkit.capture.copy_workers import Copiers, Item, Target, Task
+from toolkit.capture.copy_workers import Copiers, Item, Task
 from toolkit.capture.slot_drain import drain
+from toolkit.lake.files import FileTarget
 from toolkit.lake.ledger import require_ledger
 from toolkit.lake.proofs import differing_tables, proven
 from toolkit.lake.stored_log import StoredLog
@@ -216,7 +217,7 @@ def _copy(
         log.new_files() as files,
         stage("copying", "rows", sum(p.size.rows for p in plans)) as progress,
         Copiers(
-            config, cut, Target(dict(files.ids), dict(files.properties)), workers=workers, report=progress.add
+            config, cut, FileTarget(dict(files.ids), dict(files.properties)), workers=workers, report=progress.add
         ) as copiers,
     ):
         for group in _groups(plans):

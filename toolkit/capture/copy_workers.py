@@ -15,10 +15,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from toolkit.lake.files import FileTarget
 from toolkit.values.errors import CdcError, LakeError, SourceUnavailable
 from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.log_setup import logger
@@ -74,16 +75,8 @@ class Copied:
     refused: dict[int, tuple[str, bool]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The way to write files of the log: the field ids of the columns, and what opens the place of a file."""
-
-    ids: Mapping[str, int]
-    properties: Mapping[str, str] = field(repr=False)  # they may have secrets
-
-
 @can_fail(Point.COPY)
-def copy(conn: Connection, cut: Cut, task: Task, target: Target, lock_seconds: float, report: Report) -> Copied:
+def copy(conn: Connection, cut: Cut, task: Task, target: FileTarget, lock_seconds: float, report: Report) -> Copied:
     """Read a task's pieces into its file; stop at the first table that cannot be read, and leave no file then.
 
     Raises:
@@ -96,7 +89,7 @@ def copy(conn: Connection, cut: Cut, task: Task, target: Target, lock_seconds: f
 
     rows: dict[int, int] = {}
     try:
-        with EventsFile(task.place, target.ids, target.properties) as file:
+        with EventsFile(task.place, target) as file:
             for item in task.items:
                 table = TableVersion.from_json(json.loads(item.payload))
                 rows.setdefault(item.relid, 0)
@@ -120,7 +113,7 @@ def copy(conn: Connection, cut: Cut, task: Task, target: Target, lock_seconds: f
 class Copiers:
     """A context manager that runs tasks on one cut: in this process, or in `workers` processes."""
 
-    def __init__(self, config: Config, cut: Cut, target: Target, *, workers: int, report: Report) -> None:
+    def __init__(self, config: Config, cut: Cut, target: FileTarget, *, workers: int, report: Report) -> None:
         self._config = config
         self._cut = cut
         self._target = target
@@ -230,7 +223,7 @@ class _WorkerDied(Exception):
 class _Worker:
     """One worker process, started with its first task and again after its death."""
 
-    def __init__(self, config: Config, cut: Cut, target: Target, report: Report) -> None:
+    def __init__(self, config: Config, cut: Cut, target: FileTarget, report: Report) -> None:
         self._hello = {
             "config": json.loads(config.model_dump_json()),
             "cut": {**asdict(cut), "lsn": int(cut.lsn)},
@@ -359,7 +352,7 @@ def work() -> int:
         return 0
     config = Config(**hello["config"])
     cut = Cut(**{**hello["cut"], "lsn": Lsn(hello["cut"]["lsn"])})
-    target = Target(**hello["target"])
+    target = FileTarget(**hello["target"])
 
     def report(rows: int, size: int) -> None:
         _send(out, {"rows": rows, "bytes": size})
@@ -385,4 +378,4 @@ if __name__ == "__main__":
     sys.exit(work())
 
 
-__all__ = ["Copied", "Copiers", "Item", "Target", "Task", "copy"]
+__all__ = ["Copied", "Copiers", "Item", "Task", "copy"]

@@ -6,7 +6,9 @@ The process that has the Arrow batches writes the files, and the driver commits 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -23,8 +25,8 @@ if TYPE_CHECKING:
 _FIELD_ID = b"PARQUET:field_id"
 #: Arrow bytes of one row group, which a writer holds in memory.
 _GROUP_BYTES = 48 << 20
-#: Images rarely repeat. All other columns are nearly constant in a copy.
-_DICTIONARY = [name for name in EVENT_SCHEMA.names if name not in ("new", "old", "ordinal", "payload")]
+#: Images and positions rarely repeat. All other columns are nearly constant in a copy.
+_DICTIONARY = [name for name in EVENT_SCHEMA.names if name not in ("new", "old", "ordinal", "lsn", "payload")]
 
 
 def field_ids(schema: Schema) -> dict[str, int]:
@@ -51,27 +53,30 @@ def file_schema(ids: Mapping[str, int]) -> pa.Schema:
     return pa.schema(fields)
 
 
-class EventsFile:
-    """Write one Parquet file. At most one row group is in memory.
+@dataclass(frozen=True, slots=True)
+class FileTarget:
+    """What each file of a run has in common: the field ids of its columns, and what opens its store (`storage`)."""
 
-    Args:
-        location: its final place.
-        ids: the field ids of its columns (`field_ids`).
-        properties: what opens an object store (`storage`).
+    ids: Mapping[str, int]
+    properties: Mapping[str, str] = dataclasses.field(repr=False)  # they may have secrets
+
+
+class EventsFile:
+    """Write one Parquet file at its final place. At most one row group is in memory.
 
     Raises:
         OSError: the file cannot be written; so do the methods.
     """
 
-    def __init__(self, location: str, ids: Mapping[str, int], properties: Mapping[str, str]) -> None:
+    def __init__(self, location: str, target: FileTarget) -> None:
         import pyarrow.parquet as pq
 
-        self._location, self._properties = location, properties
-        self._schema = file_schema(ids)
+        self._location, self._properties = location, target.properties
+        self._schema = file_schema(target.ids)
         self._held: list[pa.RecordBatch] = []
         self._bytes = 0
         self.rows = 0
-        self._file = storage.create(location, properties)
+        self._file = storage.create(location, target.properties)
         self._writer = pq.ParquetWriter(
             self._file, self._schema, compression="zstd", compression_level=1, use_dictionary=_DICTIONARY, version="2.6"
         )
@@ -149,4 +154,4 @@ def data_file(table: Table, key: PartitionKey, location: str) -> DataFile:
     )
 
 
-__all__ = ["EventsFile", "data_file", "field_ids", "file_schema"]
+__all__ = ["EventsFile", "FileTarget", "data_file", "field_ids", "file_schema"]

@@ -138,6 +138,11 @@ def session(config: Config) -> SparkSession:
         return shared
 
 
+def running() -> bool:
+    """Return whether this process has started Spark."""
+    return "session" in _current
+
+
 def own_session(config: Config) -> SparkSession:
     """Give the toolkit's own session in the shared JVM. ANSI mode is on; dbt turns it off in the shared session."""
     with _lock:

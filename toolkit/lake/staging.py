@@ -1,11 +1,13 @@
-"""Stage one batch: commit its rows and its ledger row in one Iceberg commit, or commit nothing."""
+"""Stage one batch: write its rows to data files where they are decoded, then commit them with its ledger row.
+
+A task decodes its part and writes one file. Spark runs many tasks; one task runs in this process, without a JVM. The
+commit names the files, so what a task wrote and no commit took is no part of the log.
+"""
 
 from __future__ import annotations
 
-import io
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,15 +15,15 @@ import pyarrow as pa
 
 from toolkit.lake import reads
 from toolkit.lake.clock import require_clock
-from toolkit.lake.frames import Part, events_frame
-from toolkit.lake.lake_catalog import force
-from toolkit.lake.ledger import SUMMARY_KEY, conflict
+from toolkit.lake.files import FileTarget
+from toolkit.lake.lake_catalog import open_catalog
+from toolkit.lake.ledger import Ledger, conflict
+from toolkit.lake.parts import Part, Written, write_part
 from toolkit.lake.tables import EVENTS
-from toolkit.rawlog.arrow import EVENT_SCHEMA, Event, to_arrow
-from toolkit.rawlog.batch import batch_events
+from toolkit.lake.uncommitted import new_files
+from toolkit.rawlog.arrow import Event
 from toolkit.values import errors
 from toolkit.values.errors import CdcError, LakeError
-from toolkit.values.names import quote_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,11 +32,10 @@ if TYPE_CHECKING:
     from toolkit.values.config import Config
 
 DECODE = "toolkit.decode.rows:decode_rows"
-_LOST_RACE = ("ValidationException", "CommitFailedException")
+_WRITTEN = pa.schema([("place", pa.string()), ("rows", pa.int64()), ("others", pa.binary())])
 
 
 def commit_batch(
-    spark: SparkSession,
     config: Config,
     record: BatchRecord,
     *,
@@ -43,75 +44,93 @@ def commit_batch(
     base_snapshot: int | None,
     arrow_files: Sequence[Path] = (),
     decode: str = DECODE,
+    spark: SparkSession | None = None,
 ) -> int:
     """Commit a batch against the table snapshot at which the ledger was read. Return the new table snapshot id.
 
-    Every task and every file of `arrow_files` (Arrow or Parquet, of `EVENT_SCHEMA`) is one partition. If the table
-    already has a batch with this number, it is replaced. `base_snapshot` is None if there was no `raw.events` yet.
+    Args:
+        tasks: decode tasks; with `spark` each becomes a task of Spark, else all are decoded here, one after the other.
+        events: further events of the batch.
+        arrow_files: Arrow streams of events, which are read here.
+        decode: the decoder as `module:function`, called with `(task.path, task)`.
 
     Raises:
         CommitConflict: another runner committed since `base_snapshot`; nothing was written.
         DecodeError: the stream is damaged; nothing was written.
         LakeError: any other failure; nothing was written, or the message says that this is unknown.
     """
-    if base_snapshot is None:
-        base_snapshot = _first_snapshot(config)
     require_clock(EVENTS, *reads.commit_times(config, EVENTS))
-    driver_made = _stream(to_arrow(batch_events(record, events)))
-    parts = [Part(tasks=(task,)) for task in tasks] + [Part(files=(file.resolve(),)) for file in arrow_files]
-    # The few events that the driver made join the first task. A task of their own costs as much as thousands of rows.
-    parts[:1] = [replace(parts[0] if parts else Part(), inline=driver_made)]
+    ledger = Ledger(config)
+    if ledger.snapshot_id() != base_snapshot:
+        raise conflict(record.batch_id)
+    with new_files(config, open_catalog(config).load_table(EVENTS)) as files:
+        target = FileTarget(files.ids, files.properties)
+        here = Part(() if spark else tuple(tasks), tuple(arrow_files))
+        written = [_write_here(record, here, files.place(record.batch_id), target, decode)]
+        if spark is not None:
+            spread = [(Part((task,)), files.place(record.batch_id)) for task in tasks]
+            written += _write_by_spark(record, spark, spread, target, decode)
+        others = [event for part in written for event in _events(part.others)]
+        filled = [part.place for part in written if part.rows]
+        with files.committing(filled):
+            return ledger.append(record, [*events, *others], filled)
 
+
+def _write_here(record: BatchRecord, part: Part, place: str, target: FileTarget, decode: str) -> Written:
+    try:
+        return write_part(part, place, target, decode)
+    except CdcError as error:
+        raise type(error)(f"committing batch {record.batch_id}: {error}") from None
+    except OSError as error:
+        raise LakeError(
+            f"committing batch {record.batch_id}: writing its rows: {error.strerror or error}; correct that, and run"
+            " it again"
+        ) from None
+
+
+def _write_by_spark(
+    record: BatchRecord, spark: SparkSession, parts: Sequence[tuple[Part, str]], target: FileTarget, decode: str
+) -> list[Written]:
+    """Run one task of Spark for each part.
+
+    This is not a Python Data Source: each planning step of a data source keeps its own daemon and worker alive in every
+    session. Those are five pairs, which need more memory than a batch and add a second to the first commit.
+    """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
-    from pyspark.sql import functions as F
 
-    writer = (
-        events_frame(spark, parts, decode)
-        .writeTo(f"{quote_spark(config.lake.catalog)}.{EVENTS}")
-        .option("isolation-level", "serializable")
-        .option("validate-from-snapshot-id", str(base_snapshot))
-        .option(f"snapshot-property.{SUMMARY_KEY}", record.to_json())
-    )
+    once = str(spark.sparkContext.master).startswith(
+        "local["
+    )  # elsewhere a task may run again, and even twice at a time
+
+    def write(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                part, place = parts[number]
+                made = write_part(part, place if once else _of_attempt(place), target, decode)
+                yield pa.record_batch([[made.place], [made.rows], [made.others]], schema=_WRITTEN)
+
+    frame = spark.range(0, len(parts), 1, len(parts)).mapInArrow(write, "place STRING, rows BIGINT, others BINARY")
     try:
-        writer.overwrite(F.col("batch_id") == F.lit(record.batch_id))
+        return [Written(row.place, row.rows, bytes(row.others)) for row in frame.collect()]
     except (Py4JError, PySparkException) as error:
-        landed = _committed(config, record)  # the commit may have succeeded although its answer was lost
-        if landed is None:
-            raise _refusal(record, error) from None
-    else:
-        landed = _committed(config, record)
-        if landed is None:
-            raise LakeError(
-                f"committing batch {record.batch_id}: Spark reports success, but {EVENTS} lacks it; run it again"
-            )
-    force(config, EVENTS, landed)
-    return landed
+        raise _refusal(record, error) from None
 
 
-def _first_snapshot(config: Config) -> int:
-    """Give the empty table snapshot that `tables.ensure` made. The caller has seen no commit after it."""
-    found = reads.metadata(config, EVENTS) or {}
-    first = next((s for s in found.get("snapshots", ()) if s.get("parent-snapshot-id") is None), None)
-    if first is None:
-        raise LakeError(f"the lake has no {EVENTS} yet; run `cdc init` first")
-    return int(first["snapshot-id"])
+def _of_attempt(place: str) -> str:
+    """Give the running attempt at a task a place of its own."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    return place.replace(".parquet", f"-{context.taskAttemptId()}.parquet")
 
 
-def _committed(config: Config, record: BatchRecord) -> int | None:
-    """Find the table snapshot id of exactly this record, which carries its own time; None if it is missing."""
-    text = record.to_json()
-    for snapshot in reversed((reads.metadata(config, EVENTS) or {}).get("snapshots", [])):
-        if (snapshot.get("summary") or {}).get(SUMMARY_KEY) == text:
-            return int(snapshot["snapshot-id"])
-    return None
-
-
-def _stream(table: pa.Table) -> bytes:
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, EVENT_SCHEMA) as writer:
-        writer.write_table(table)
-    return sink.getvalue()
+def _events(stream: bytes) -> Iterator[Event]:
+    if stream:
+        with pa.ipc.open_stream(stream) as batches:
+            for batch in batches:
+                yield from (Event(**row) for row in batch.to_pylist())
 
 
 def _refusal(record: BatchRecord, error: Exception) -> CdcError:
@@ -122,9 +141,6 @@ def _refusal(record: BatchRecord, error: Exception) -> CdcError:
     if own is not None:
         kind: type[CdcError] = getattr(errors, own[1], LakeError)
         return kind(f"committing batch {record.batch_id}: {own[2]}")
-    if any(name in text for name in _LOST_RACE):
-        return conflict(record.batch_id)
     causes = re.findall(r"^(?:Caused by: )?((?:\w+\.)*\w*(?:Error|Exception)\b.*)$", text, re.MULTILINE)
-    unknown = " (it is not known whether it landed; the next run finds out)" if "CommitStateUnknown" in text else ""
     reason = (causes[-1] if causes else next(iter(text.splitlines()), type(error).__name__))[:300]
-    return LakeError(f"committing batch {record.batch_id}: {reason}{unknown}; run it again")
+    return LakeError(f"committing batch {record.batch_id}: {reason}; nothing was written, run it again")

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from toolkit.rawlog.store import NewFiles
     from toolkit.values.config import Config
 
+#: Changes from which on several tasks of Spark are faster than one in this process. To start Spark takes as long as to
+#: decode a million changes.
+_WORTH_SPARK, _WORTH_STARTING_SPARK = 20_000, 500_000
 TASK_CHANGES = 125_000  # a task holds about 50 bytes for each change, besides the chunk that it decodes
 
 
@@ -42,7 +45,7 @@ class StoredLog:
         arrow_files: Sequence[Path] = (),
         parquet_files: Sequence[str] = (),
     ) -> int:
-        """Commit a batch: through Spark if there are tasks or Arrow files, else without a JVM.
+        """Commit a batch. Spark decodes several tasks; one task is decoded in this process, without a JVM.
 
         Raises:
             CommitConflict: another runner committed since `base`; nothing was written.
@@ -51,11 +54,11 @@ class StoredLog:
         if tasks or arrow_files:
             from toolkit.lake import session, staging
 
-            assert not parquet_files, "a batch has either Parquet files or rows that Spark writes"
-            spark = session.own_session(self.config)
+            assert not parquet_files, "a batch has either Parquet files or rows that are still to be decoded"
             return staging.commit_batch(
-                spark, self.config, record, tasks=tasks, events=events, base_snapshot=base, arrow_files=arrow_files
-            )
+                self.config, record, tasks=tasks, events=events, base_snapshot=base, arrow_files=arrow_files,
+                spark=session.own_session(self.config) if len(tasks) > 1 else None,
+            )  # fmt: skip
         ledger = self.reading()
         if ledger.snapshot_id() != base:
             raise conflict(record.batch_id)
@@ -71,11 +74,14 @@ class StoredLog:
             force(self.config, EVENTS, base)
 
     def partitions(self, changes: int) -> int:
-        """Give the number of partitions: one a core, more to bound a worker's memory, and one for a small batch."""
-        if changes < 20_000:
-            return 1
+        """Give the number of tasks: one where Spark would cost more than it gives, else one a core or more.
+
+        More of them bound a worker's memory.
+        """
         from toolkit.lake import session
 
+        if changes < (_WORTH_SPARK if session.running() else _WORTH_STARTING_SPARK):
+            return 1
         cores = int(session.own_session(self.config).sparkContext.defaultParallelism)
         return max(cores, -(-changes // TASK_CHANGES))
 
