@@ -250,7 +250,7 @@ GUARDS = (
         "toolkit/lake/staging.py",
         "if ledger.snapshot_id() != base_snapshot:",
         "if False:",
-        "tests/spark/test_staging.py::test_trap_133_a_zombie_cannot_overtake_an_empty_batch",
+        "tests/spark/test_staging.py::test_a_batch_planned_before_another_commit_is_refused",
     ),
     Guard(
         "a batch of the ledger is not committed again",

@@ -167,6 +167,15 @@ def test_trap_133_a_zombie_cannot_overtake_an_empty_batch(lake: Config, commit: 
     assert Ledger(lake).batches() == (batch_record(1),)
 
 
+def test_a_batch_planned_before_another_commit_is_refused(spark: SparkSession, lake: Config, commit: Commit) -> None:
+    """The other commit may be no batch: what was planned from an older state is planned again."""
+    base = Ledger(lake).snapshot_id()
+    spark.table("raw.events").where("false").writeTo("raw.events").append()
+    with pytest.raises(CommitConflict):
+        commit(1, StubTask(1, 2), base=base)
+    assert Ledger(lake).last() is None
+
+
 def test_driver_events_and_files_are_in_the_same_commit(
     spark: SparkSession, lake: Config, commit: Commit, tmp_path: Path
 ) -> None:
