@@ -157,7 +157,7 @@ GUARDS_OF_SOURCE = (
         "toolkit/source/streaming.py",
         "            _end(conn, config.source.slot, pid)\n",
         "            pass\n",
-        f"{_STREAM}test_every_prefix_of_a_stream_is_that_of_the_peek",
+        f"{_STREAM}test_a_stream_leaves_the_slot_free_while_the_server_decodes_more",
     ),
     Guard(
         "foreign messages of a stream are hashed",

@@ -163,14 +163,25 @@ def test_a_log_that_is_not_whole_is_not_purged(installed: Connection) -> None:
 
 
 def test_a_row_that_comes_while_a_purge_looks_is_kept(installed: Connection, source: Config) -> None:
-    row = "insert into cdc.change_log (part, lsn, relid, op) select 1, '0/1', 1, 'I' from generate_series(1, %s)"
-    installed.execute(row, [1_500_000])  # to look through them takes long enough
+    """The first look waits here in the middle of its statement, which therefore does not see the row."""
+    row = "insert into cdc.change_log (part, lsn, relid, op) values (1, '0/1', 1, 'I')"
+    installed.execute(row)
+    installed.execute("""
+        create schema slow; grant usage on schema slow to public;
+        create function slow.pg_visible_in_snapshot(xid8, pg_snapshot) returns boolean language plpgsql as $$ begin
+          perform pg_catalog.pg_advisory_xact_lock_shared(1);
+          return pg_catalog.pg_visible_in_snapshot($1, $2);
+        end $$;
+        alter function cdc.purge_log(pg_snapshot) set search_path = slow, pg_catalog, pg_temp
+    """)
     drained = slot.shown(installed)
-    looks = "select exists (select from pg_stat_activity where state = 'active' and query like 'select cdc.purge_log%')"
+    waits = "select exists (select from pg_locks where locktype = 'advisory' and pid = %s and not granted)"
     with ThreadPoolExecutor(1) as pool, connect(source) as other:
+        other.execute("select pg_advisory_lock(1)")
         purge = pool.submit(change_log.purge, installed, drained)
-        while not purge.done() and other.execute(looks).fetchone() != (True,):
+        while not purge.done() and other.execute(waits, [installed.pgconn.backend_pid]).fetchone() != (True,):
             pass
-        other.execute(row, [1])
-        purged = purge.result()
-        assert (purged, other.execute("select count(*) from cdc.change_log").fetchone()) == ((), (1_500_001,))
+        assert not purge.done()
+        other.execute(row)
+        other.execute("select pg_advisory_unlock(1)")
+        assert (purge.result(), other.execute("select count(*) from cdc.change_log").fetchone()) == ((), (2,))

@@ -26,10 +26,11 @@ from toolkit.values.row_line import comparison, fields
 pytestmark = pytest.mark.postgres
 __all__ = ["plain_lake"]
 
-#: What an attacker's function does when it runs with the rights of a superuser.
+#: What an attacker's function does when it runs with the rights of another role, or even those of a superuser.
 _ATTACK = """
 create function {schema}.attack({schema}.t) returns text language plpgsql as $$
 begin
+  if current_user <> 'intruder' then perform pg_catalog.nextval('public.others'); end if;
   alter role intruder superuser;
   return '(0,stolen)';
 exception when insufficient_privilege then return '(0,tried)';
@@ -46,10 +47,12 @@ def intruder(database: str) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
         assert name is not None
         admin.execute(sql.SQL("grant create on database {} to intruder").format(sql.Identifier(name[0])))
         admin.execute("create schema mine authorization intruder")
+        admin.execute("create sequence public.others; grant usage on sequence public.others to public")
         try:
             with psycopg.connect(database, autocommit=True) as session:
                 session.execute("set session authorization intruder")
                 yield session
+                assert admin.execute("select is_called from public.others").fetchone() == (False,)
                 assert admin.execute("select rolsuper from pg_roles where rolname = 'intruder'").fetchone() == (False,)
         finally:
             admin.execute("alter role intruder nosuperuser")
@@ -84,6 +87,7 @@ def test_a_cast_to_text_of_the_owner_never_runs_as_the_installer(
 _PLANNED = """
 create function mine.act() returns int language plpgsql as $$
 begin
+  if current_user <> 'intruder' then perform pg_catalog.nextval('public.others'); end if;
   alter role intruder superuser;
   return 1;
 exception when insufficient_privilege then return 1;

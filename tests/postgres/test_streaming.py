@@ -113,6 +113,18 @@ def test_a_stream_ends_where_nothing_is_published(source: Config, conn: Connecti
         assert slot.advance(conn, source.source.slot, upto) == upto
 
 
+def test_a_stream_leaves_the_slot_free_while_the_server_decodes_more(source: Config, conn: Connection) -> None:
+    """A server that sends nothing does not notice that its client has gone."""
+    conn.execute("create table public.unpublished (id int)")
+    conn.execute("insert into public.t values (1)")
+    conn.execute("insert into public.unpublished select generate_series(1, 300000)")
+    with closing(streaming.messages(conn, source, upto=slot.flush_lsn(conn))) as found:
+        while next(found)[2][:1] != b"C":
+            pass
+    state = slot.read_slot(conn, source.source.slot)
+    assert state is not None and not state.active
+
+
 def test_refusals_of_a_stream_are_those_of_a_peek(source: Config, conn: Connection, tmp_path: Path) -> None:
     upto = slot.flush_lsn(conn)
     missing = source.model_copy(update={"source": source.source.model_copy(update={"slot": "nobody"})})

@@ -122,7 +122,8 @@ def test_a_run_that_fails_in_the_check_keeps_the_figures(tmp_path: Path, monkeyp
 
 
 _DOCTOR = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what runs behind it without
 from toolkit.cli import run
 class Begun:  # asked for a module before it is imported
     def find_spec(self, name, *_):
@@ -133,7 +134,8 @@ sys.argv[1:] = ["doctor"]
 run()
 """
 _STOPPING = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from toolkit.cli import frame, run
 def stop(*, at_once):
     print("at once" if at_once else "slowly", flush=True)
@@ -167,8 +169,10 @@ def test_ctrl_c_while_a_command_is_imported(tmp_path: Path, after: float) -> Non
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
-    if process.returncode != 1:  # else it was done already
+    if process.returncode != 1:
         assert (process.returncode, err) == (130, f"cdc: {INTERRUPTED}\n")
+    else:  # it was done already
+        assert err.startswith("cdc: "), err
 
 
 def test_ctrl_c_while_spark_is_stopped(tmp_path: Path) -> None:
