@@ -13,6 +13,7 @@ IN_PARALLEL := -n $(PYTEST_WORKERS) --dist loadfile
 PROSE := README.md CONTRIBUTING.md SECURITY.md CHANGELOG.md mkdocs.yml docs
 DEMO_ARGS ?=
 BENCH_ARGS ?=
+PEERS := .venv-peers
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -135,8 +136,18 @@ bench: $(STAMP) ## Speeds against the limit of the same run, one JSON line a fig
 	@$(BIN)/python -m tests.benchmarks.capture
 	@$(BIN)/python -m tests.benchmarks.many --tables 50
 
+.PHONY: bench-full
+bench-full: $(STAMP) ## The workloads W1 to W7, each with its content validated (BENCH_ARGS="w1 w5 --repeat 1")
+	@$(BIN)/python -m tests.benchmarks.full $(BENCH_ARGS)
+
+.PHONY: bench-peers
+bench-peers: $(STAMP) ## Debezium beside `cdc drain`, on the same WAL, in an environment of its own
+	@test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	@$(BIN)/uv pip install --quiet --python $(PEERS)/bin/python -r tests/benchmarks/peers.txt
+	@$(BIN)/python -m tests.benchmarks.peers --python $(PEERS)/bin/python $(BENCH_ARGS)
+
 .PHONY: clean
 clean: ## Remove what the tools leave behind, and .venv
-	rm -rf $(VENV) build dist site *.egg-info .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis cdc-demo
+	rm -rf $(VENV) $(PEERS) build dist site *.egg-info .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis cdc-demo
 	rm -rf dbt_project/target dbt_project/logs
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

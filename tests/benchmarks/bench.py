@@ -22,6 +22,7 @@ import psycopg
 from psycopg import sql
 
 from tests.benchmarks.processes import Meter, Usage
+from tests.benchmarks.workloads import WORKLOADS, load
 from toolkit.build import dbt_run, project
 from toolkit.capture import copy as snapshot
 from toolkit.capture import initialise, slot_drain
@@ -81,7 +82,7 @@ def _bench(
     project.ensure(config)
     changes = transactions * _CHANGES_PER_TRANSACTION
     with psycopg.connect(server.conninfo(), autocommit=True) as conn:
-        conn.execute(Path(__file__).with_name("w1.sql").read_bytes())
+        conn.execute(WORKLOADS["w1"].sql)
         conn.execute("create table public.compared (like public.w1 including all)")
         conn.execute("create schema private")  # not captured: what is written here makes WAL and no change
         conn.execute("create table private.other (id integer)")
@@ -90,11 +91,11 @@ def _bench(
         # A second slot at the same position, made before the load: both read exactly the same WAL.
         conn.execute("select pg_copy_logical_replication_slot(%s, %s)", [config.source.slot, _LIMIT_SLOT])
         started = time.monotonic()
-        upto = _load(conn, transactions)
+        upto = load(conn, WORKLOADS["w1"], changes)
         _say(f"W1: {changes:,} changes made in {time.monotonic() - started:.1f} s, up to {upto}")
 
-        _copy_to_nothing(conn, config, upto)  # the first one also pays for a cold cache
-        runs = [measured(server, _copy_to_nothing, conn, config, upto) for _ in range(2)]
+        copy_to_nothing(conn, config, upto)  # the first one also pays for a cold cache
+        runs = [measured(server, copy_to_nothing, conn, config, upto) for _ in range(2)]
         limit = _rate("copy_null", changes, min(runs, key=lambda usage: usage.seconds))
         _rate("drain_w1", changes, measured(server, slot_drain.drain, config, upto), limit)
         _require_whole(config, _WARM + changes + 1)
@@ -165,20 +166,12 @@ def _parity(server: EmbeddedServer, conn: psycopg.Connection[Any], config: confi
     _rate("parity_check", rows, min(runs, key=lambda usage: usage.seconds), limit, unit="rows/s")
 
 
-def _load(conn: psycopg.Connection[Any], transactions: int) -> Lsn:
-    """Make the changes; the fence is flushed, and with it everything before."""
-    conn.execute("set synchronous_commit = off")
-    conn.execute("call public.load_w1(%s)", [transactions])
-    conn.execute("set synchronous_commit = on")
-    conn.execute("insert into public.fence values (1, 'end of W1')")
-    row = conn.execute("select pg_current_wal_flush_lsn()::text").fetchone()
-    assert row is not None
-    return Lsn.parse(row[0])
-
-
-def _copy_to_nothing(conn: psycopg.Connection[Any], config: configuration.Config, upto: Lsn) -> int:
+def copy_to_nothing(
+    conn: psycopg.Connection[Any], config: configuration.Config, upto: Lsn, slot: str = _LIMIT_SLOT
+) -> int:
+    """Peek at all changes and send them, which is the limit of a drain."""
     statement = sql.SQL(_PEEK).format(
-        slot=sql.Literal(_LIMIT_SLOT),
+        slot=sql.Literal(slot),
         upto=sql.Literal(str(upto)),
         publication=sql.Literal(config.source.publication_names),
     )
@@ -262,7 +255,8 @@ def _seconds(name: str, runs: list[Usage]) -> None:
     print_figure(name, round(median.seconds, 3), "s", median, None)
 
 
-def print_figure(name: str, value: float, unit: str, usage: Usage, ratio: float | None) -> None:
+def print_figure(name: str, value: float, unit: str, usage: Usage, ratio: float | None, **more: Any) -> None:
+    """Print one figure as a line of JSON."""
     figure = {
         "name": name,
         "value": value,
@@ -272,6 +266,7 @@ def print_figure(name: str, value: float, unit: str, usage: Usage, ratio: float 
         "server_cpu_seconds": round(usage.server_cpu_seconds, 2),
         "limit_ratio": ratio,
         "rss_mb": round(usage.rss_mb),
+        **more,
     }
     print(json.dumps(figure), flush=True)
 

@@ -20,7 +20,7 @@ _SAMPLE_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """`cpu_seconds` are the toolkit's (JVM included), `rss_mb` its peak outside the JVM, shared pages counted once."""
+    """What was used: `cpu_seconds` without the server's; `rss_mb` is the peak, with shared pages counted once."""
 
     seconds: float
     cpu_seconds: float
@@ -33,9 +33,10 @@ class Meter:
 
     usage: Usage
 
-    def __init__(self, server: EmbeddedServer, root: int | None = None) -> None:
+    def __init__(self, server: EmbeddedServer, root: int | None = None, *, jvm: bool = False) -> None:
         self._server = int((server.data / "postmaster.pid").read_text().split("\n", 1)[0])
         self.root = root  # whose memory is meant, with all of its descendants; None: not known yet
+        self._jvm = jvm  # whether the memory of the JVM counts
         self._stop = threading.Event()
         self._peak = 0.0
         self._sampler = threading.Thread(target=self._sample, daemon=True)
@@ -60,7 +61,7 @@ class Meter:
             children = children_by_parent()
             server = tree(children, self._server)
             meant = tree(children, self.root) - server if self.root is not None else set()
-            total = sum(_memory(pid) for pid in meant if not _is_java(pid))
+            total = sum(_memory(pid) for pid in meant if self._jvm or not _is_java(pid))
             self._peak = max(self._peak, total)
             if self._stop.wait(_SAMPLE_SECONDS):
                 return
