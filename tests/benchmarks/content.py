@@ -6,7 +6,7 @@ A run that loses or changes a value has no speed. Rows are replayed from the log
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import psycopg
@@ -39,34 +39,36 @@ def digest(rows: Iterable[Sequence[str | None]]) -> tuple[str, int]:
     return hashlib.md5(b"".join(hashes)).hexdigest(), len(hashes)
 
 
-def replayed_rows(config: Config, relid: int, key: Sequence[int]) -> list[Row]:
-    """Return the rows of one table as the raw log alone gives them: every image by its position, the last one wins.
+def replayed_rows(config: Config, keys: Mapping[int, Sequence[int]]) -> dict[int, list[Row]]:
+    """Return the rows of tables as the raw log alone gives them: every image by its position, the last one wins.
 
     Args:
-        key: attnums of the key, from 1.
+        keys: attnums of the key of each relid, from 1.
     """
-    columns = ("commit_lsn", "ordinal", "op", "new", "old", "unchanged")
-    found = open_catalog(config).load_table("raw.events")
-    scan = found.scan(row_filter=f"kind = 'row' and relid = {relid}", selected_fields=columns)
+    columns = ("commit_lsn", "ordinal", "relid", "op", "new", "old", "unchanged")
+    scan = open_catalog(config).load_table("raw.events").scan(row_filter="kind = 'row'", selected_fields=columns)
     events = scan.to_arrow().sort_by([("commit_lsn", "ascending"), ("ordinal", "ascending")])
-    rows: dict[Row, list[str | None]] = {}
+    tables: dict[int, dict[Row, list[str | None]]] = {relid: {} for relid in keys}
+    for batch in events.to_batches(max_chunksize=10_000):
+        for event in batch.to_pylist():
+            if event["relid"] in tables:
+                _apply(tables[event["relid"]], keys[event["relid"]], event)
+    return {relid: [tuple(row) for row in rows.values()] for relid, rows in tables.items()}
 
+
+def _apply(rows: dict[Row, list[str | None]], key: Sequence[int], event: Mapping[str, Any]) -> None:
     def identity(image: Sequence[str | None]) -> Row:
         return tuple(image[attnum - 1] for attnum in key)
 
-    for batch in events.to_batches(max_chunksize=10_000):
-        for event in batch.to_pylist():
-            before = rows.pop(identity(event["old"]), None) if event["old"] else None
-            if event["op"] == "D":
-                continue
-            new = list(event["new"])
-            if event["op"] == "U" and before is None:
-                before = rows.get(identity(new))
-            for attnum in event["unchanged"] or ():
-                assert before is not None, "an update without the row that it changes"
-                new[attnum - 1] = before[attnum - 1]
-            rows[identity(new)] = new
-    return [tuple(row) for row in rows.values()]
+    before = rows.pop(identity(event["old"]), None) if event["old"] else None
+    if event["op"] == "D":
+        return
+    new = list(event["new"])
+    before = before or rows.get(identity(new))
+    for attnum in event["unchanged"] or ():
+        assert before is not None, "an update without the row that it changes"
+        new[attnum - 1] = before[attnum - 1]
+    rows[identity(new)] = new
 
 
 def require_same(config: Config, conn: psycopg.Connection[Any], tables: Sequence[str]) -> None:
@@ -75,18 +77,17 @@ def require_same(config: Config, conn: psycopg.Connection[Any], tables: Sequence
     Raises:
         SystemExit: they differ.
     """
-    for table in tables:
-        row = conn.execute(
-            "select c.oid::bigint, i.indkey::int2[]::int[] from pg_class c join pg_index i on i.indrelid = c.oid"
-            " where c.oid = %s::regclass and i.indisprimary",
-            [f"public.{table}"],
-        ).fetchone()
-        assert row is not None
-        wanted, found = source_rows(conn, table), digest(replayed_rows(config, row[0], row[1]))
-        if wanted != found:
-            raise SystemExit(
-                f"bench: public.{table} has {wanted[1]:,} rows, the log gives {found[1]:,} or other values"
-            )
+    found = conn.execute(
+        "select c.relname, c.oid::bigint, i.indkey::int2[]::int[] from pg_class c join pg_index i on i.indrelid = c.oid"
+        " where i.indisprimary and c.relnamespace = 'public'::regnamespace and c.relname = any (%s)",
+        [list(tables)],
+    ).fetchall()
+    replayed = replayed_rows(config, {relid: key for _, relid, key in found})
+    assert len(found) == len(tables)
+    for table, relid, _ in found:
+        wanted, given = source_rows(conn, table), digest(replayed[relid])
+        if wanted != given:
+            raise SystemExit(f"bench: public.{table} has {wanted[1]:,} rows, the log {given[1]:,}, or other ones")
 
 
 __all__ = ["digest", "replayed_rows", "require_same", "source_rows"]

@@ -87,7 +87,7 @@ def read_file(path: Path) -> Iterator[pa.RecordBatch]:
 
 
 def _conform(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Check the layout of a batch: the JVM reads columns by position and type and would not notice another layout."""
+    """Check the layout of a batch: a file takes columns by their position and would not notice another order."""
     if batch.schema.equals(EVENT_SCHEMA):
         return batch
     if batch.schema.names != EVENT_SCHEMA.names:
