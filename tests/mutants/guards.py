@@ -253,25 +253,11 @@ GUARDS = (
         "tests/spark/test_staging.py::test_a_batch_planned_before_another_commit_is_refused",
     ),
     Guard(
-        "a batch of the ledger is not committed again",
-        "toolkit/lake/ledger.py",
-        "if last is not None and record.batch_id <= last.batch_id:",
-        "if False:",
-        "tests/spark/test_staging.py::test_trap_139_a_retry_of_a_committed_batch_is_refused",
-    ),
-    Guard(
         "files that no commit took are deleted",
         "toolkit/lake/uncommitted.py",
         "                made.delete_uncommitted()\n",
         "",
         "tests/spark/test_staging.py::test_files_without_a_commit_are_deleted",
-    ),
-    Guard(
-        "a commit is on the disk",
-        "toolkit/lake/sqlite_catalog.py",
-        "        durable.sync_table(self._config, written, added)\n",
-        "",
-        "tests/spark/test_staging.py::test_trap_012_a_commit_is_on_the_disk_when_it_returns",
     ),
     Guard(
         "only what is proven is published",
