@@ -141,3 +141,29 @@ def test_another_folder_is_not_written_to(config: Config) -> None:
     with pytest.raises(LakeError, match=r"is not empty and holds no dbt_project\.yml"):
         project.ensure(config)
     assert list(files(config.project_dir)) == [Path("notes.txt")]
+
+
+def test_a_part_has_the_models_of_some_tables_and_nothing_of_the_users(config: Config) -> None:
+    project.ensure(config)
+    for name in ("t", "u", "public__x"):
+        for layer in ("current", "history"):
+            for kind in ("sql", "yml"):
+                write(config.project_dir / "models" / layer / f"{layer}__{name}.{kind}", name)
+    write(config.project_dir / "models" / "own.sql", "select 1")
+    part = project.write_part(config, {"t", "dropped"})
+    generated = {
+        Path(f"models/{layer}/{layer}__t.{kind}") for layer in ("current", "history") for kind in ("sql", "yml")
+    }
+    assert files(part).keys() == SHIPPED.keys() | generated | {Path("dbt_project.yml")}
+
+    write(part / "target" / "partial_parse.msgpack", "of dbt")
+    write(part / "target" / "run_results.json", "{}")
+    times = {path: (part / path).stat().st_mtime_ns for path in files(part)}
+    assert project.write_part(config, {"u"}) == part
+    assert {path.name for path in files(part / "models" / "current") if path.suffix} == {
+        "current__u.sql",
+        "current__u.yml",
+    }
+    assert all((part / path).stat().st_mtime_ns == at for path, at in times.items() if (part / path).is_file())
+    project.keep_results(config, part)
+    assert (config.project_dir / "target" / "run_results.json").read_text(encoding="utf-8") == "{}"

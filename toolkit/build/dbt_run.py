@@ -145,11 +145,18 @@ def _build_models(
         done += built
         if moved:
             show()
-    left = len(done) < len(asked) or not alone or (not select and project.own_files(config.project_dir))
-    if not left and project.has_shared_views(config):
+    own = project.own_files(config.project_dir)
+    left = asked.keys() - {model.name for model in done}
+    if alone and not left and (select or not own) and project.has_shared_views(config):
         return done, [], ()
-    excluded = ["--exclude", *(model.name.replace(".", "__", 1) for model in done)] if done else []
-    results, own_failed = _invoke(config, ["run", *_selection(select), *dbt_args, *excluded], show, as_of=as_of)
+    tables = {name.partition(".")[2] for name in left}
+    part = project.write_part(config, tables) if alone and done and not own else None
+    done_here = [model.name for model in done if part is None or model.name.partition(".")[2] in tables]
+    excluded = ["--exclude", *(name.replace(".", "__", 1) for name in done_here)] if done_here else []
+    arguments = ["run", *_selection(select), *dbt_args, *excluded]
+    results, own_failed = _invoke(config, arguments, show, as_of=as_of, folder=part)
+    if part is not None:
+        project.keep_results(config, part)
     if as_of is None and not select and not dbt_args:
         project.record_shared_views(config)
     return done, results, own_failed
@@ -190,9 +197,16 @@ def _selection(select: Sequence[str] | None) -> list[str]:
 
 
 def _invoke(
-    config: Config, arguments: list[str], show_again: Callable[[], object], *, as_of: Lsn | None = None
+    config: Config,
+    arguments: list[str],
+    show_again: Callable[[], object],
+    *,
+    as_of: Lsn | None = None,
+    folder: Path | None = None,
 ) -> tuple[list[Any], tuple[str, ...]]:
     """Run dbt at the position of the plans that are shown, or into a separate schema (`as_of`).
+
+    `folder` has the project to run, if it is not the user's.
 
     Return the results, and the user's own models and hooks in the project that failed. If the user's files make the
     project unreadable, or a hook of the user fails, dbt runs again without these files. The plans are shown again for
@@ -204,7 +218,7 @@ def _invoke(
     options += ["--quiet", "--no-use-colors", "--log-level-file", "none"]
     if as_of is not None:
         options += ["--vars", json.dumps({"as_of_lsn": str(as_of)})]
-    exception, results = _dbt(config, [*arguments, "--project-dir", str(config.project_dir), *options])
+    exception, results = _dbt(config, [*arguments, "--project-dir", str(folder or config.project_dir), *options])
     own = [r for r in results if r.status in _FAILED and project.of_user(r.node)]
     own_failed = [f"{result.node.name}: {_line(result.message or 'no message')}" for result in own]
     unread = exception is not None and not results and project.own_files(config.project_dir)
@@ -212,9 +226,9 @@ def _invoke(
         own_failed = own_failed or [f"no model of the user's was run: {_line(str(exception))}"]
         done = {r.node.unique_id: r for r in results if r.status == "success"}
         show_again()
-        with tempfile.TemporaryDirectory(prefix="dbt-", dir=config.work_dir) as folder:
-            project.copy_shared(config.project_dir, Path(folder))
-            exception, results = _dbt(config, [*arguments, "--project-dir", folder, *options])
+        with tempfile.TemporaryDirectory(prefix="dbt-", dir=config.work_dir) as shared:
+            project.copy_shared(config.project_dir, Path(shared))
+            exception, results = _dbt(config, [*arguments, "--project-dir", shared, *options])
         results = list({**{r.node.unique_id: r for r in results}, **done}.values())
     if exception is not None or any(r.status in _FAILED and r not in own for r in results):
         raise BuildFailed(_message(exception, results)) from None

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +36,9 @@ _UNREAD = {".gitignore", ".toolkit.json", ".user.yml", "profiles.yml", "replaced
 #: Folders of the toolkit's files, and their subfolders that `cdc models sync` fills.
 _TOPS = ("macros", "models")
 _GENERATED = {("models", "current"), ("models", "history")}
+_KINDS = (".sql", ".yml")
+#: What the last run of dbt did.
+_RESULTS = Path("target") / "run_results.json"
 _MADE = re.compile(r"\{%-?\s*(?:macro|test|materialization)\s+(\w+)")
 
 
@@ -98,6 +101,32 @@ def copy_shared(folder: Path, target: Path) -> None:
     _write(target / _SETTINGS, (_TEMPLATE / _SETTINGS).read_bytes())
 
 
+def write_part(config: Config, tables: Collection[str]) -> Path:
+    """Write a project with the toolkit's files and the generated models of some tables, and give its folder.
+
+    dbt reads and parses all files of a project before it runs a single model.
+    """
+    folder = config.work_dir / "dbt" / "part"
+    files = {**_shipped(), _SETTINGS: (_TEMPLATE / _SETTINGS).read_bytes()}
+    for path in (Path(*top) / f"{top[1]}__{table}{kind}" for top in _GENERATED for table in tables for kind in _KINDS):
+        if (config.project_dir / path).is_file():
+            files[path] = (config.project_dir / path).read_bytes()
+    for found in (file for top in _TOPS for file in (folder / top).rglob("*.*") if file.is_file()):
+        if found.relative_to(folder) not in files:
+            found.unlink()
+    for path, text in files.items():
+        if not (folder / path).is_file() or (folder / path).read_bytes() != text:
+            _write(folder / path, text)
+    return folder
+
+
+def keep_results(config: Config, folder: Path) -> None:
+    """Put dbt's results of a run in another folder where a run in the project leaves them."""
+    made = folder / _RESULTS
+    if made.is_file():
+        _write(config.project_dir / _RESULTS, made.read_bytes())
+
+
 def has_shared_views(config: Config) -> bool:
     """Say whether the lake has the views of the shared models, made from the files of this version."""
     from toolkit.lake import reads
@@ -146,8 +175,11 @@ def _upgrade(folder: Path) -> tuple[int, list[Path]]:
     macros = {name for text in shipped.values() for name in _MADE.findall(text.decode())}
     outdated, aside = [], []
     for file in (file for top in _TOPS for file in sorted((folder / top).rglob("*.*")) if file.is_file()):
-        path, found = file.relative_to(folder), file.read_bytes()
-        if _generated(path) or shipped.get(path) == found:
+        path = file.relative_to(folder)
+        if _generated(path):
+            continue
+        found = file.read_bytes()
+        if shipped.get(path) == found:
             continue
         if recorded.get(path.as_posix()) == _digest(found):
             outdated.append(path)
@@ -213,4 +245,7 @@ def _settings(folder: Path) -> dict[str, Any]:
     return {name: found.get(name) for name in ("name", "profile", "on-run-start", "on-run-end", "models", "flags")}
 
 
-__all__ = ["copy_shared", "ensure", "has_shared_views", "of_user", "own_files", "owned", "record_shared_views"]
+__all__ = [
+    "copy_shared", "ensure", "has_shared_views", "keep_results", "of_user", "own_files", "owned", "record_shared_views",
+    "write_part",
+]  # fmt: skip
