@@ -34,7 +34,7 @@ def publish(built: Lake, name: str, shown: str) -> None:
     """A view as a green check makes it; a deprecated one shows a table of another name."""
     built.spark.sql("create namespace if not exists published")
     proven = max(reads.tags(built.config, f"current.{shown}").items())[1]
-    query = proofs.shown_sql(built.spark, shown, proven)
+    query = proofs.shown_sql(built.config, shown, proven)
     built.spark.sql(f"create or replace view published.{name} tblproperties ('cdc.relation' = '{shown}') as {query}")
 
 

@@ -18,6 +18,7 @@ from toolkit.values import progress
 from toolkit.values.errors import LakeError
 from toolkit.values.lake_types import spark_type
 from toolkit.values.log_setup import logger
+from toolkit.values.threads import in_threads
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from toolkit.lake.ledger import Ledger
     from toolkit.lake.plans import Model
     from toolkit.lake.shared_fold import Wanted
+    from toolkit.lake.table_commit import Java
     from toolkit.lake.targets import Found
     from toolkit.rawlog.batch import BatchRecord
     from toolkit.rawlog.plan import TablePlan
@@ -56,24 +58,31 @@ def build(
         return [], False
     sizes = shared_fold.characters(spark, ledger, last.complete_to, sorted({t.plan.relid for t in wanted.values()}))
     small = [name for name, table in wanted.items() if sizes.get(table.plan.relid, 0) <= _CHARACTERS]
-    built, moved = [], False
+    built: list[ModelResult] = []
+    moved, java = False, table_commit.Java(spark)
     with progress.stage("building small tables", "tables", len(small)) as stage:
         for names in _jobs(small, [sizes.get(wanted[name].plan.relid, 0) for name in small]):
             rows = shared_fold.fold(spark, ledger, last.complete_to, [wanted[name] for name in names])
-            for name, folded in zip(names, rows, strict=True):
-                started = time.monotonic()
-                table = wanted[name]
-                try:
-                    _write(config, spark, last, name, models[name].found, table, folded)
-                except LakeError as error:
-                    _log.warning("left to its model", extra={"table": name, "reason": str(error)})
-                    moved = True
-                else:
-                    action = BuildAction.MERGE if table.merge else BuildAction.REBUILD
-                    seconds = round(time.monotonic() - started, 3)
-                    built.append(ModelResult(name, action, _reason(models[name], table), seconds))
+            tables = zip(names, (models[name] for name in names), (wanted[name] for name in names), rows, strict=True)
+            for result in in_threads(lambda one: _built(config, java, last, *one), tables, config.dbt.threads):
+                moved |= result is None
+                built += [] if result is None else [result]
                 stage.add()
     return built, moved
+
+
+def _built(
+    config: Config, java: Java, last: BatchRecord, name: str, model: Model, table: Wanted, folded: shared_fold.Folded
+) -> ModelResult | None:
+    """Write one table; None if another process changed it meanwhile."""
+    started = time.monotonic()
+    try:
+        _write(config, java, last, name, model.found, table, folded)
+    except LakeError as error:
+        _log.warning("left to its model", extra={"table": name, "reason": str(error)})
+        return None
+    action = BuildAction.MERGE if table.merge else BuildAction.REBUILD
+    return ModelResult(name, action, _reason(model, table), round(time.monotonic() - started, 3))
 
 
 def _wanted(config: Config, last: BatchRecord, name: str, model: Model) -> Wanted | None:
@@ -110,7 +119,7 @@ def _jobs(names: Sequence[str], sizes: Sequence[int]) -> Iterator[list[str]]:
 
 def _write(
     config: Config,
-    spark: SparkSession,
+    java: Java,
     last: BatchRecord,
     name: str,
     found: Found,
@@ -128,14 +137,14 @@ def _write(
         assert found.target is not None
         since = int(found.target.snapshot)
         rows = shared_fold.merged(plan, table_commit.read_table(config, name, since), folded)
-        table_commit.overwrite(spark, config, name, rows, table_commit.Commit({}, summary, tag), since)
+        table_commit.overwrite(java, config, name, rows, table_commit.Commit({}, summary, tag), since)
         return
     properties = {
         "cdc.relid": str(plan.relid), "cdc.schema-id": str(plan.schema_id), "cdc.generation": str(last.generation),
         "format-version": "3", **_MODES, **({"comment": plan.comment} if plan.comment else {}),
     }  # fmt: skip
     commit = table_commit.Commit(properties, summary, tag)
-    table_commit.replace_table(spark, config, name, _columns(plan), folded.rows, commit)
+    table_commit.replace_table(java, config, name, _columns(plan), folded.rows, commit)
 
 
 def _columns(plan: TablePlan) -> list[tuple[str, str]]:

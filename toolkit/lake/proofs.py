@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from toolkit.rawlog.states import TableState, table_states, verdicts
-from toolkit.values.errors import NotProven
+from toolkit.values.errors import LakeError, NotProven
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import META_PREFIX, lake_table, quote_spark
 from toolkit.values.outcome import CheckStatus
@@ -100,7 +100,7 @@ def at_one_lsn(ledger: LogReader, spark: SparkSession, tables: Sequence[TableVer
         )
     for version in versions:
         row = rows[version.relid]
-        query = shown_sql(spark, row["relation"], row["snapshot_id"])
+        query = shown_sql(ledger.config, row["relation"], row["snapshot_id"])
         spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {lake_table(version.schema, version.name)} AS {query}")
     return Lsn(newest)
 
@@ -114,11 +114,32 @@ def kept_tags(config: Config) -> frozenset[str]:
     return frozenset(tag for tag in (*(v.get("cdc.tag") for v in views), *(r["tag"] for r in rows)) if tag)
 
 
-def shown_sql(spark: SparkSession, name: str, snapshot_id: int) -> str:
-    """Give the query for what readers see of a table snapshot of `current.<name>`: its columns by their names then."""
-    relation = f"current.{name} VERSION AS OF {snapshot_id}"
-    columns = ", ".join(map(quote_spark, shown(spark.sql(f"SELECT * FROM {relation}").columns)))
-    return f"SELECT {columns} FROM {relation}"
+def shown_sql(config: Config, name: str, snapshot_id: int) -> str:
+    """Give the query for what readers see of a table snapshot of `current.<name>`: its columns by their names then.
+
+    Raises:
+        LakeError: there is no such table snapshot.
+    """
+    columns = ", ".join(map(quote_spark, shown_columns(config, name, snapshot_id)))
+    return f"SELECT {columns} FROM current.{name} VERSION AS OF {snapshot_id}"
+
+
+def shown_columns(config: Config, name: str, snapshot_id: int) -> tuple[str, ...]:
+    """Give the columns that readers see of a table snapshot of `current.<name>`, without a JVM.
+
+    Raises:
+        LakeError: there is no such table snapshot.
+    """
+    from toolkit.lake import reads
+
+    found = reads.metadata(config, f"current.{name}") or {}
+    snapshot = next((s for s in found.get("snapshots", ()) if s["snapshot-id"] == snapshot_id), None)
+    if snapshot is None:
+        raise LakeError(
+            f"published.{name}: table snapshot {snapshot_id} of current.{name} is gone from the lake; run `cdc check`"
+        )
+    fields = next(s["fields"] for s in found["schemas"] if s["schema-id"] == snapshot["schema-id"])
+    return shown(field["name"] for field in fields)
 
 
 def shown(columns: Iterable[str]) -> tuple[str, ...]:
@@ -126,4 +147,4 @@ def shown(columns: Iterable[str]) -> tuple[str, ...]:
     return tuple(c for c in columns if c == "_cdc_text" or not c.startswith(META_PREFIX))
 
 
-__all__ = ["at_one_lsn", "current_states", "generation_of", "kept_tags", "proven", "shown", "shown_sql"]
+__all__ = ["at_one_lsn", "current_states", "generation_of", "kept_tags", "proven", "shown_columns", "shown_sql"]

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from toolkit.lake import reads, scans
 from toolkit.lake.lake_catalog import open_catalog
-from toolkit.lake.proofs import PUBLISHED, shown
-from toolkit.values.errors import LakeError, NotProven
+from toolkit.lake.proofs import PUBLISHED, shown_columns
+from toolkit.values.errors import NotProven
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import nearest, quote_postgres
 
@@ -56,7 +56,9 @@ def published_tables(config: Config) -> tuple[PublishedTable, ...]:
         raise NotProven(f"published tables of {config.warehouse}: there are none; run `cdc check`")
     found = []
     for name, row in sorted(newest.items()):
-        metadata, columns = _place(config, name, row["snapshot_id"])
+        columns = shown_columns(config, name, row["snapshot_id"])
+        metadata = reads.metadata_location(config, f"current.{name}")
+        assert metadata is not None
         found.append(
             PublishedTable(
                 table=row["table"], relation=name, lsn=Lsn(row["lsn"]), proven_at=row["proven_at"],
@@ -102,15 +104,3 @@ def duckdb_script(config: Config) -> str:
             f" from iceberg_scan('{metadata}', snapshot_from_id = {table.snapshot_id});",
         ]
     return "\n".join(lines)
-
-
-def _place(config: Config, name: str, snapshot_id: int) -> tuple[str, tuple[str, ...]]:
-    """Give the metadata file of `current.<name>`, and the columns that its view shows of a table snapshot."""
-    location, found = reads.metadata_location(config, f"current.{name}"), reads.metadata(config, f"current.{name}")
-    snapshot = next((s for s in (found or {}).get("snapshots", ()) if s["snapshot-id"] == snapshot_id), None)
-    if location is None or found is None or snapshot is None:
-        raise LakeError(
-            f"published.{name}: table snapshot {snapshot_id} of current.{name} is gone from the lake; run `cdc check`"
-        )
-    fields = next(s["fields"] for s in found["schemas"] if s["schema-id"] == snapshot["schema-id"])
-    return location, shown(field["name"] for field in fields)

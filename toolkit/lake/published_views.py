@@ -16,6 +16,7 @@ from toolkit.lake.proofs import PROVEN, PUBLISHED, shown_sql
 from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.log_setup import logger
 from toolkit.values.names import quote_spark
+from toolkit.values.threads import in_threads
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,8 +47,8 @@ def follow(config: Config, spark: SparkSession, now: datetime) -> None:
     # If two proofs have one name, the older proof is of a table that no longer has this name.
     rows = (row for row in scans.scan(config, PUBLISHED) if row["relation"] is not None)
     wanted = {row["relation"]: row for row in sorted(rows, key=lambda row: (row["proven_at"], row["relation"]))}
-    for name, row in wanted.items():
-        _show(config, spark, name, row)
+    for _ in in_threads(lambda item: _show(config, spark, *item), wanted.items(), config.dbt.threads):
+        pass
     renamed = {str(row["relid"]): row for row in wanted.values()}
     for name in set(reads.tables(config, "published", "VIEW")) - wanted.keys():
         known = reads.properties(config, f"published.{name}")
@@ -81,16 +82,16 @@ def _show(
     if (
         reads.tags(config, f"current.{row['relation']}").get(row["tag"]) == row["snapshot_id"]
     ):  # otherwise it cannot be shown
-        _create(spark, name, row["snapshot_id"], wanted)
+        _create(config, spark, name, row["snapshot_id"], wanted)
         if again:
             spark.sql(f"ALTER VIEW published.{quote_spark(name)} UNSET TBLPROPERTIES ('{_DEPRECATED}')")
 
 
 @can_fail(Point.VIEW)
-def _create(spark: SparkSession, name: str, snapshot_id: int, known: Mapping[str, str]) -> None:
+def _create(config: Config, spark: SparkSession, name: str, snapshot_id: int, known: Mapping[str, str]) -> None:
     # A view keeps the column names that it was created with, whatever `current` becomes later. It also keeps its
     # properties if another program replaces it. The digest of the query shows whether the query is still the toolkit's.
-    query = shown_sql(spark, known[READ], snapshot_id)
+    query = shown_sql(config, known[READ], snapshot_id)
     properties = ", ".join(f"'{key}' = '{value}'" for key, value in {**known, "cdc.query": _digest(query)}.items())
     spark.sql(f"CREATE OR REPLACE VIEW published.{quote_spark(name)} TBLPROPERTIES ({properties}) AS {query}")
 

@@ -31,8 +31,24 @@ class Commit:
     tag: str | None
 
 
+class Java:
+    """The classes of a session's JVM that a commit uses. Python asks the JVM about each part of a class's name."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        jvm, gateway = spark._jvm, spark._sc._gateway
+        assert jvm is not None and gateway is not None
+        self.session, self.gateway = spark._jsparkSession, gateway
+        self.struct_type = jvm.org.apache.spark.sql.types.StructType
+        iceberg = jvm.org.apache.iceberg
+        self.table_identifier = iceberg.catalog.TableIdentifier
+        self.schema_util, self.spark_util = iceberg.spark.SparkSchemaUtil, iceberg.spark.Spark3Util
+        self.expressions = iceberg.expressions.Expressions
+        self.schema_parser, self.parquet_util = iceberg.SchemaParser, iceberg.parquet.ParquetUtil
+        self.metrics_config, self.data_files = iceberg.MetricsConfig, iceberg.DataFiles
+
+
 def replace_table(
-    spark: SparkSession, config: Config, name: str, columns: Sequence[tuple[str, str]], rows: pa.Table, commit: Commit
+    java: Java, config: Config, name: str, columns: Sequence[tuple[str, str]], rows: pa.Table, commit: Commit
 ) -> None:
     """Create or replace `namespace.table`, as CREATE OR REPLACE TABLE does: earlier table snapshots and tags stay.
 
@@ -43,22 +59,20 @@ def replace_table(
     Raises:
         LakeError: the table cannot be written.
     """
-    jvm = _jvm(spark)
     with _named(name):
-        catalog = spark._jsparkSession.sessionState().catalogManager().catalog(config.lake.catalog).icebergCatalog()
+        catalog = java.session.sessionState().catalogManager().catalog(config.lake.catalog).icebergCatalog()
         fields = ", ".join(f"{quote_spark(column)} {type_}" for column, type_ in columns)
-        struct = jvm.org.apache.spark.sql.types.StructType.fromDDL(fields)
+        struct = java.struct_type.fromDDL(fields)
         namespace, _, table = name.partition(".")
         builder = catalog.buildTable(
-            jvm.org.apache.iceberg.catalog.TableIdentifier.of(_texts(spark, namespace, table)),
-            jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert(struct),
+            java.table_identifier.of(_texts(java, namespace, table)), java.schema_util.convert(struct)
         )
         for key, value in commit.properties.items():
             builder = builder.withProperty(key, value)
         transaction = builder.createOrReplaceTransaction()
         append = transaction.newFastAppend()
         if rows.num_rows:
-            append.appendFile(_written(jvm, config, transaction.table(), rows))
+            append.appendFile(_written(java, config, transaction.table(), rows))
         _finish(transaction, append, commit)
 
 
@@ -77,24 +91,21 @@ def read_table(config: Config, name: str, snapshot_id: int) -> pa.Table:
     return table.scan().to_arrow()
 
 
-def overwrite(spark: SparkSession, config: Config, name: str, rows: pa.Table, commit: Commit, since: int) -> None:
+def overwrite(java: Java, config: Config, name: str, rows: pa.Table, commit: Commit, since: int) -> None:
     """Replace all rows of `namespace.table`, if it has not changed since the table snapshot `since`.
 
     Raises:
         LakeError: another process has changed the table, or it cannot be written.
     """
-    jvm = _jvm(spark)
     with _named(name):
         parts = (config.lake.catalog, *name.split(".", 1))
-        table = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
-            spark._jsparkSession, ".".join(map(quote_spark, parts))
-        )
+        table = java.spark_util.loadIcebergTable(java.session, ".".join(map(quote_spark, parts)))
         transaction = table.newTransaction()
         change = transaction.newOverwrite()
-        change.overwriteByRowFilter(jvm.org.apache.iceberg.expressions.Expressions.alwaysTrue())
+        change.overwriteByRowFilter(java.expressions.alwaysTrue())
         change.validateFromSnapshot(since).validateNoConflictingData().validateNoConflictingDeletes()
         if rows.num_rows:
-            change.addFile(_written(jvm, config, table, rows))
+            change.addFile(_written(java, config, table, rows))
         _finish(transaction, change, commit)
 
 
@@ -123,7 +134,7 @@ def _finish(transaction: Any, change: Any, commit: Commit) -> None:
     transaction.commitTransaction()
 
 
-def _written(jvm: Any, config: Config, table: Any, rows: pa.Table) -> Any:
+def _written(java: Java, config: Config, table: Any, rows: pa.Table) -> Any:
     """Write one data file and describe it."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -131,34 +142,24 @@ def _written(jvm: Any, config: Config, table: Any, rows: pa.Table) -> Any:
     from pyiceberg.schema import Schema
 
     schema = schema_to_pyarrow(
-        Schema.model_validate_json(jvm.org.apache.iceberg.SchemaParser.toJson(table.schema())), include_field_ids=True
+        Schema.model_validate_json(java.schema_parser.toJson(table.schema())), include_field_ids=True
     )
     location = table.locationProvider().newDataLocation(f"{uuid.uuid4()}.parquet")
     made = pa.Table.from_arrays([rows[field.name].cast(field.type) for field in schema], schema=schema)
     with storage.create(location, storage.file_properties(config)) as sink:
         pq.write_table(made, sink, compression="zstd", store_decimal_as_integer=True)
     file = table.io().newInputFile(location)
-    metrics = jvm.org.apache.iceberg.parquet.ParquetUtil.fileMetrics(
-        file, jvm.org.apache.iceberg.MetricsConfig.forTable(table)
-    )
-    builder = jvm.org.apache.iceberg.DataFiles.builder(table.spec()).withInputFile(file).withFormat("PARQUET")
+    metrics = java.parquet_util.fileMetrics(file, java.metrics_config.forTable(table))
+    builder = java.data_files.builder(table.spec()).withInputFile(file).withFormat("PARQUET")
     return builder.withMetrics(metrics).build()
 
 
-def _texts(spark: SparkSession, *texts: str) -> Any:
+def _texts(java: Java, *texts: str) -> Any:
     """Make an array of the JVM."""
-    gateway = spark._sc._gateway
-    assert gateway is not None
-    made = gateway.new_array(gateway.jvm.java.lang.String, len(texts))
+    made = java.gateway.new_array(java.gateway.jvm.java.lang.String, len(texts))
     for number, text in enumerate(texts):
         made[number] = text
     return made
 
 
-def _jvm(spark: SparkSession) -> Any:
-    jvm = spark._jvm
-    assert jvm is not None
-    return jvm
-
-
-__all__ = ["Commit", "overwrite", "replace_table"]
+__all__ = ["Commit", "Java", "overwrite", "replace_table"]

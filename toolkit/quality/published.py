@@ -22,10 +22,14 @@ from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import lake_table
 from toolkit.values.outcome import CheckStatus, ProofKind
+from toolkit.values.threads import in_threads
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from toolkit.lake.ledger import Ledger
     from toolkit.values.config import Config
+    from toolkit.values.table import TableVersion
 
 _log = logger(__name__)
 
@@ -60,6 +64,7 @@ def publish(
     now = at or datetime.now(UTC)
     after: dict[int, dict[str, Any]] = {}
     moved: list[str] = []
+    tags = _keep(config, spark, report, tables, before, generation)
     for result in report.tables:
         table, known = tables.get(result.relid), before.get(result.relid, {})
         if report.lsn is not None and _newer(known, generation, report.lsn):
@@ -70,9 +75,8 @@ def publish(
         row |= {"status": result.status, "reason": result.reason, "checked_at": now}
         row["orphans"] = _orphans(report, result, known.get("orphans") or 0)
         row["checked_lsn"] = None if report.lsn is None else int(report.lsn)
-        if table is not None and report.lsn is not None and _proven(result):
-            name = lake_table(table.schema, table.name)
-            tag = published_views.keep(config, spark, name, result.snapshot_id, generation)
+        if table is not None and report.lsn is not None and result.relid in tags:
+            name, tag = lake_table(table.schema, table.name), tags[result.relid]
             row |= {"lsn": int(report.lsn), "proven_at": now, "batch_id": report.batch_id}
             row |= {"relation": name, "tag": tag, "snapshot_id": result.snapshot_id}
             row |= {"full_lsn": result.full_lsn, "full_at": result.full_at, "fingerprint": result.fingerprint}
@@ -92,6 +96,33 @@ def publish(
     check_results.write(config, check_results.RESULTS, results, overwrite=False)
     table_states.write(Ledger(config))
     return tuple(moved)
+
+
+def _keep(
+    config: Config,
+    spark: SparkSession,
+    report: CheckReport,
+    tables: Mapping[int, TableVersion],
+    before: Mapping[int, Mapping[str, Any]],
+    generation: int,
+) -> dict[int, str]:
+    """Tag the table snapshots that are proven, and give the tags by relid. Tables with a newer check are left out."""
+    if report.lsn is None:
+        return {}
+    lsn = report.lsn
+    proven = [
+        result
+        for result in report.tables
+        if _proven(result) and result.relid in tables and not _newer(before.get(result.relid, {}), generation, lsn)
+    ]
+
+    def tag(result: TableCheck) -> str:
+        table = tables[result.relid]
+        name = lake_table(table.schema, table.name)
+        return published_views.keep(config, spark, name, result.snapshot_id, generation)
+
+    made = in_threads(tag, proven, config.dbt.threads)
+    return {result.relid: made_tag for result, made_tag in zip(proven, made, strict=True)}
 
 
 def _generation(ledger: Ledger, report: CheckReport) -> int:

@@ -284,7 +284,7 @@ class DbtConfig(_Section):
     project_dir: str = "dbt_project"
     """Folder of the dbt project."""
     threads: int = Field(default=2, gt=0)
-    """Models that dbt builds at once."""
+    """Tables that are built, or published, at once."""
 
 
 class LogConfig(_Section):

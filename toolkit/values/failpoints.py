@@ -28,6 +28,7 @@ R = TypeVar("R")
 VARIABLE = "CDC_FAILPOINTS"
 _SLEEP_SECONDS = 1.0
 _calls: Counter[str] = Counter()
+_counting = threading.Lock()
 
 
 class Point(StrEnum):
@@ -120,8 +121,10 @@ def points(text: str) -> dict[str, tuple[int, Action]]:
 def _reached(point: str) -> bool:
     """Act at a point; true if the step is to be left out."""
     call, action = points(os.environ.get(VARIABLE, "")).get(point, (0, None))
-    _calls[point] += 1
-    if action is None or _calls[point] != call:
+    with _counting:
+        _calls[point] += 1
+        number = _calls[point]
+    if action is None or number != call:
         return False
     if action in _ACTIONS:
         _ACTIONS[action](point)
