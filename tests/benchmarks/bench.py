@@ -3,7 +3,8 @@ nothing, its own hash of every row.
 
 `make bench`, or `python -m tests.benchmarks.bench --changes 100000` for a short one. One JSON line a figure on stdout:
 name, value, unit, CPU seconds of the toolkit's processes (JVM included) and of the server, ratio to the limit, and the
-peak memory outside the JVM.
+peak memory outside the JVM. A line on stderr names each ratio that is more than a fifth below the kept one
+(`tests/benchmarks/ratios.json`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from tests.benchmarks import ratios
 from tests.benchmarks.processes import Meter, Usage
 from tests.benchmarks.workloads import WORKLOADS, load
 from toolkit.build import dbt_run, project
@@ -269,6 +271,9 @@ def print_figure(name: str, value: float, unit: str, usage: Usage, ratio: float 
         **more,
     }
     print(json.dumps(figure), flush=True)
+    said = ratios.fallen(name, ratio)
+    if said is not None:
+        _say(said)
 
 
 def _say(text: str) -> None:
