@@ -77,6 +77,7 @@ EVENT_KINDS = {
     "message": "Logical messages of a transaction that are no DDL, such as a beacon: their number and a hash of them.",
     "gap": "From here the rows of a table are not known; `payload` has the reason.",
     "batch": "The ledger row: exactly one in each batch.",
+    "checkpoint": "A copy of the earlier events that decide the present states, written by `cdc maintain`.",
 }
 EVENT_COLUMNS = {
     "batch_id": "Number of the batch in the ledger: dense and ascending.",

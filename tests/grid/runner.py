@@ -22,6 +22,7 @@ os.environ.setdefault(failpoints.VARIABLE, "")  # before the steps are imported
 from tests.support_lake import without_jvm
 from toolkit.capture import copy, initialise, runner, slot_drain, tick_drain
 from toolkit.lake import durable, files, sqlite_catalog
+from toolkit.lake.ledger import Ledger
 from toolkit.source import install, peek, snapshot_rows
 from toolkit.values import config as configuration
 from toolkit.values.errors import CdcError
@@ -31,6 +32,7 @@ _COMMANDS: dict[str, Callable[[Any], Any]] = {
     "init": initialise.init,
     "drain": slot_drain.drain,
     "repair": lambda config: copy.repair(config, ["public.a"]),
+    "checkpoint": lambda config: Ledger(config).write_checkpoint(),
     "uninstall": initialise.uninstall,
 }
 

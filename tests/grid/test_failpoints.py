@@ -275,6 +275,27 @@ def test_an_uninstall_that_fails_is_run_again(
         assert left == (0, None)
 
 
+@pytest.mark.parametrize(("point", "action"), cases((Point.CHECKPOINT,), (_A.SIGKILL, *_OTHERS)))
+def test_a_checkpoint_that_fails_is_made_again(drained: World, point: str, action: Action) -> None:
+    drained.change()
+    sql(drained.config, f"alter table public.a alter x set default '{drained.number}'")
+    drained.clean()
+    _struck(drained, "checkpoint", point, action)
+    drained.clean("checkpoint")
+
+
+@pytest.mark.parametrize("action", [_A.SIGKILL, pytest.param(_A.LIE, marks=pytest.mark.long)])
+def test_the_older_checkpoint_may_stay(drained: World, action: Action) -> None:
+    """The second commit of a checkpoint removes the one before it."""
+    for number in range(2):
+        sql(drained.config, f"alter table public.a alter x set default '{action}{number}'")
+        drained.clean()
+        if number == 0:
+            drained.clean("checkpoint")
+    _struck(drained, "checkpoint", "swap.before:2", action)
+    drained.clean("checkpoint")
+
+
 def test_other_batches_give_the_same_log(drained: World) -> None:
     """I8: a few messages at a time, ended after each commit, give what one drain gives."""
     drained.change()
@@ -295,7 +316,7 @@ def test_every_point_has_a_place_and_a_case() -> None:
                 used[argument.attr] += 1
     catalogs = 2  # the embedded one swaps a table's metadata by itself, any other one by pyiceberg
     assert used == Counter(point.name for point in Point) + Counter(SWAP=catalogs - 1)
-    assert {*DRAIN, *TICKS, *INIT, *TO_SLOT, *SPARK, Point.UNINSTALL} == set(Point)
+    assert {*DRAIN, *TICKS, *INIT, *TO_SLOT, *SPARK, Point.CHECKPOINT, Point.UNINSTALL} == set(Point)
 
 
 def test_points_are_read_strictly_and_cost_nothing_when_off(monkeypatch: pytest.MonkeyPatch) -> None:

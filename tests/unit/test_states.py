@@ -77,7 +77,7 @@ def check_copied(log: MemoryReading, played: Played) -> None:
 
 def check_plan(log: MemoryReading, played: Played) -> None:
     """The plan has the tables that were copied, and calls the row versions unverified that the letters leave so."""
-    judged = verdicts(log)
+    judged = verdicts(log, Lsn(played.head))
     made = {(plan.relid, plan.layer): plan for plan in plans(log, Lsn(played.head))}
     found = {relid: plan for (relid, layer), plan in made.items() if layer == Layer.HISTORY}
     assert found.keys() == {life.relid for life in played.lives if life.phase != "none"}

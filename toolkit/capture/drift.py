@@ -129,7 +129,7 @@ class Known:
 def known_good(ledger: LogReader, last: BatchRecord, relid: int) -> Lsn:
     """Return the LSN of the last catalog comparison or copy of the table: at that LSN the log was right."""
     compared = last.compared_to or last.complete_to
-    return max([compared, *(e.end_lsn for e in ledger.baselines() if e.relid == relid)])
+    return max([compared, *(e.end_lsn for e in ledger.current().baselines() if e.relid == relid)])
 
 
 def against(
@@ -165,7 +165,7 @@ def against(
     )
     if not unexplained(seen, known):
         return []  # baselines and gaps are read only if they matter
-    baselines = {e.relid: e.end_lsn for e in ledger.baselines() if e.relid is not None}
+    baselines = {e.relid: e.end_lsn for e in ledger.current().baselines() if e.relid is not None}
     stale = frozenset(s.relid for s in table_states(ledger) if not s.comparable)
     return unexplained(seen, replace(known, baselines=baselines, stale=stale))
 

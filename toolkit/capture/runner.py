@@ -40,7 +40,7 @@ def _write_judged(config: Config) -> None:
     from toolkit.lake.ledger import Ledger
 
     ledger = Ledger(config)
-    plans.write(ledger)
+    plans.follow(ledger)
     table_states.write(ledger)
 
 

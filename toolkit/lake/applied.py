@@ -181,8 +181,8 @@ class News:
 
 def news(spark: SparkSession, ledger: Ledger, built: Mapping[int, Commit | None]) -> News:
     """Read what the log holds for each table (by relid) since its build."""
-    ends = {record.batch_id: record.complete_to for record in ledger.batches()}
     stands = {r: (b.batch_id, b.lsn) for r, b in built.items() if b is not None and b.batch_id is not None}
+    ends = ledger.ends({batch for batch, _ in stands.values()})
     inside = {r: lsn for r, (batch, lsn) in stands.items() if lsn is not None and lsn < ends.get(batch, 0)}
     newest: dict[int, tuple[int, int]] = {}
     last = ledger.last()

@@ -133,11 +133,12 @@ def _overtaken(name: str) -> CommitConflict:
     return CommitConflict(f"writing {name}: another runner wrote to it first; nothing was published, run it again")
 
 
-def _replace(table: Table, data: pa.Table) -> None:
+def _replace(table: Table, data: pa.Table, summary: Mapping[str, str] | None = None) -> None:
+    properties = dict(summary or {})
     if table.current_snapshot() is None:
-        table.append(data)
+        table.append(data, snapshot_properties=properties)
     else:
-        table.overwrite(data)
+        table.overwrite(data, snapshot_properties=properties)
 
 
 def _to_arrow(name: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
@@ -147,19 +148,34 @@ def _to_arrow(name: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
 
 
 @can_fail(Point.RESULTS)
-def write(config: Config, name: str, rows: Iterable[Mapping[str, Any]], *, overwrite: bool) -> None:
-    """Append rows to one of the tables, or replace all of its rows, in one commit."""
+def write(
+    config: Config,
+    name: str,
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    overwrite: bool,
+    summary: Mapping[str, str] | None = None,
+) -> None:
+    """Append rows to one of the tables, or replace all of its rows, in one commit with this summary."""
     table, data = open_catalog(config).load_table(name), _to_arrow(name, rows)
     if overwrite:
-        _replace(table, data)
+        _replace(table, data, summary)
     else:
         table.append(data)
 
 
-def replace_rows(config: Config, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Replace the rows of one of the tables if any row differs. Needs no JVM; does nothing if the table is missing."""
-    if reads.metadata_location(config, name) is not None and _sorted(scans.scan(config, name)) != _sorted(rows):
-        write(config, name, rows, overwrite=True)
+def replace_rows(
+    config: Config, name: str, rows: Sequence[Mapping[str, Any]], summary: Mapping[str, str] | None = None
+) -> None:
+    """Replace the rows of one of the tables if any row, or the summary of the last commit, differs.
+
+    Needs no JVM; does nothing if the table is missing.
+    """
+    if reads.metadata_location(config, name) is None:
+        return
+    known = (summary or {}).items() <= (reads.snapshot_summary(config, name) or {}).items()
+    if not known or _sorted(scans.scan(config, name)) != _sorted(rows):
+        write(config, name, rows, overwrite=True, summary=summary)
 
 
 def _sorted(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -6,19 +6,21 @@ committed against exactly what was read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import reads, scans
 from toolkit.lake.lake_catalog import open_catalog
 from toolkit.lake.tables import BATCH_WIDTH, EVENTS
-from toolkit.rawlog import order
+from toolkit.rawlog import checkpoint, order
 from toolkit.rawlog.arrow import Event, to_arrow
 from toolkit.rawlog.batch import BatchRecord, batch_events
 from toolkit.rawlog.event import BULK, Kind
 from toolkit.rawlog.reading import LogReading
 from toolkit.values.errors import CommitConflict, LakeError
+from toolkit.values.failpoints import Point, can_fail
+from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,8 +30,8 @@ if TYPE_CHECKING:
 
     from toolkit.values.config import Config
 
-#: Kinds with a number of events that grows with the users' activity. They are read only when needed.
-_RECORDED = frozenset({Kind.DDL, Kind.MESSAGE, Kind.TRUNCATE})
+#: Kinds with a number of events that grows with the users' activity or with time. They are read only when needed.
+_RECORDED = frozenset({Kind.DDL, Kind.MESSAGE, Kind.TRUNCATE, Kind.BATCH})
 #: Snapshot summary property with the record of the batch that the snapshot committed. It is a copy of its `batch`
 #: event.
 SUMMARY_KEY = "cdc.batch"
@@ -79,6 +81,7 @@ class Ledger(LogReading):
         """Discard what was read; the next question reads again."""
         self.__dict__.pop("_snapshot", None)
         self.__dict__.pop("_events", None)
+        self.__dict__.pop("_current", None)
         self._recorded.clear()
 
     def last(self) -> BatchRecord | None:
@@ -90,8 +93,72 @@ class Ledger(LogReading):
             return BatchRecord.from_json(summary[SUMMARY_KEY])
         if summary.get("total-records") == "0":
             return None
-        # Compaction and expiry make snapshots without this property.
-        return super().last()
+        # Other writers make snapshots without this property.
+        numbers = self._read(f"kind = '{Kind.BATCH}'", ("batch_id",))
+        newest = max((row["batch_id"] for row in numbers), default=None)
+        if newest is None:
+            return None
+        (row,) = self._read(f"kind = '{Kind.BATCH}' and batch_id = {newest}", ("payload",))
+        return BatchRecord.from_json(row["payload"])
+
+    def ends(self, batches: Collection[int]) -> dict[int, Lsn]:
+        """Give the LSNs to which these batches complete the log, by batch."""
+        if not batches:
+            return {}
+        within = f"batch_id >= {min(batches)} and batch_id <= {max(batches)}"
+        rows = self._read(f"kind = '{Kind.BATCH}' and {within}", ("batch_id", "end_lsn"))
+        return {row["batch_id"]: Lsn(row["end_lsn"]) for row in rows if row["batch_id"] in batches}
+
+    def decides(self, batch_id: int, lsn: Lsn) -> bool:
+        """Say whether any event that plans or states depend on is of a later batch, or at this LSN or later."""
+        kinds = ", ".join(f"'{kind}'" for kind in (*checkpoint.DECIDING, Kind.TRUNCATE))
+        later = f"(batch_id > {batch_id} or commit_lsn >= {int(lsn)})"
+        return bool(self._read(f"kind in ({kinds}) and {later}", ("batch_id",)))
+
+    def current(self) -> LogReading:
+        """Give a reading that answers what is so now, from the newest checkpoint on. Without one it is this reading."""
+        return self._current
+
+    @cached_property
+    def _current(self) -> LogReading:
+        last = self.last()
+        if last is None or last.checkpoint is None:
+            return self
+        later = f"batch_id > {last.checkpoint}"
+        made = self._read(f"kind = '{Kind.CHECKPOINT}' and batch_id = {last.checkpoint}", ("payload",))
+        kinds = ", ".join(f"'{kind}'" for kind in checkpoint.DECIDING)
+        tail = self._scan(f"kind in ({kinds}) and {later}")
+        carried = checkpoint.from_json(made[0]["payload"]) if made else None
+        if carried is None or not checkpoint.serves(carried, tail):
+            return self
+        return checkpoint.CurrentReading(self, carried, tail, lambda: self._scan(f"kind = '{Kind.DDL}' and {later}"))
+
+    @can_fail(Point.CHECKPOINT)
+    def write_checkpoint(self) -> None:
+        """Write a checkpoint if any event since the last one decides a state, and remove those before it."""
+        last = self.last()
+        if last is None or (last.checkpoint is not None and not self._undecided(last.checkpoint)):
+            return
+        rows = checkpoint.kept(self)
+        if not rows:
+            return
+        number = last.batch_id + 1
+        event = Event(
+            batch_id=number, generation=last.generation, **order.made_at(last.complete_to)._asdict(),
+            ordinal=order.CHECKPOINT, kind=Kind.CHECKPOINT, payload=checkpoint.to_json(rows),
+        )  # fmt: skip
+        record = last.next([event], checkpoint=number)
+        self.append(record, [event])
+        if last.checkpoint is not None:
+            open_catalog(self._config).load_table(EVENTS).delete(
+                f"kind = '{Kind.CHECKPOINT}' and batch_id < {number}",
+                snapshot_properties={SUMMARY_KEY: record.to_json()},
+            )
+            self.refresh()
+
+    def _undecided(self, batch_id: int) -> bool:
+        kinds = ", ".join(f"'{kind}'" for kind in (*checkpoint.DECIDING, Kind.DDL))
+        return bool(self._read(f"kind in ({kinds}) and batch_id > {batch_id}", ("batch_id",)))
 
     def rows(self, kind: str) -> list[dict[str, Any]]:
         """Give all events of a kind that is not in `BULK`, in log order."""
@@ -104,24 +171,21 @@ class Ledger(LogReading):
     @cached_property
     def _events(self) -> dict[str, list[dict[str, Any]]]:
         """Read every event that decides the state of a table, by kind in log order. One scan serves all questions."""
-        left_out = ", ".join(f"'{kind}'" for kind in sorted({*BULK, *_RECORDED}))
+        left_out = ", ".join(f"'{kind}'" for kind in sorted({*BULK, *_RECORDED, Kind.CHECKPOINT}))
         by_kind: dict[str, list[dict[str, Any]]] = {}
         for row in self._scan(f"kind not in ({left_out})"):
             by_kind.setdefault(row["kind"], []).append(row)
         return by_kind
 
     def _scan(self, where: str) -> list[dict[str, Any]]:
+        """Read whole events, in log order."""
+        return sorted(self._read(where, checkpoint.COLUMNS), key=order.log_order)
+
+    def _read(self, where: str, columns: Sequence[str]) -> list[dict[str, Any]]:
         if self._snapshot is None:
             return []
-        columns = ("batch_id", "generation", "commit_lsn", "ordinal", "end_lsn", "xid", "committed_at", "kind")
-        found = scans.scan_arrow(
-            self._config,
-            EVENTS,
-            (*columns, "relid", "schema_id", "payload"),
-            where=where,
-            snapshot=self.snapshot_id(),
-        )
-        return sorted(found.to_pylist() if found is not None else (), key=order.log_order)
+        found = scans.scan_arrow(self._config, EVENTS, columns, where=where, snapshot=self.snapshot_id())
+        return [] if found is None else found.to_pylist()
 
     def append_empty(self, record: BatchRecord, events: Sequence[Event] = ()) -> int:
         """Append a batch without files, as `append` does."""

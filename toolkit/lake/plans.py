@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from toolkit.lake import check_results, targets
+from toolkit.lake import check_results, reads, targets
+from toolkit.lake.scans import scan
 from toolkit.lake.tables import PLANS
+from toolkit.rawlog import order, plan, states
 from toolkit.rawlog.plan import plans
+from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from toolkit.lake.ledger import Ledger
     from toolkit.lake.targets import Found
     from toolkit.rawlog.batch import BatchRecord
     from toolkit.rawlog.plan import Layer, TablePlan
     from toolkit.rawlog.store import LogReader
-    from toolkit.values.lsn import Lsn
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +37,35 @@ class Model:
 
 #: Temporary view with the plans of one dbt run and the position that they are for.
 RUN_VIEW = "cdc_plans"
+#: Key of a commit's summary.
+_MADE_BY = "cdc.plans-made-by"
 
 
 def write(ledger: LogReader) -> None:
     """Write the plans of all tables at the newest batch, if any plan differs from the stored one. Needs no JVM."""
-    check_results.replace_rows(ledger.config, PLANS, rows(ledger))
+    check_results.replace_rows(ledger.config, PLANS, rows(ledger), {_MADE_BY: _code()})
+
+
+def follow(ledger: Ledger) -> None:
+    """Write the plans as `write` does. Read the log for it only if it has an event since that a plan depends on."""
+    last, config = ledger.last(), ledger.config
+    stored = list(scan(config, PLANS)) if last is not None else []
+    made_by = (reads.snapshot_summary(config, PLANS) or {}).get(_MADE_BY) if stored else None
+    if last is None or not stored or made_by != _code() or stored[0]["generation"] != last.generation:
+        write(ledger)
+        return
+    batch_id, upto = stored[0]["batch_id"], Lsn(stored[0]["upto"])
+    if batch_id > last.batch_id or ledger.decides(batch_id, upto):
+        write(ledger)
+    elif batch_id < last.batch_id:
+        at = {"batch_id": last.batch_id, "upto": int(last.complete_to)}
+        check_results.replace_rows(config, PLANS, [row | at for row in stored], {_MADE_BY: _code()})
+
+
+@cache
+def _code() -> str:
+    """Identify the code that makes plans: after an upgrade they are made again."""
+    return sha256("".join(map(inspect.getsource, (order, plan, states))).encode()).hexdigest()
 
 
 def rows(ledger: LogReader, upto: Lsn | None = None) -> list[dict[str, Any]]:
@@ -44,12 +74,12 @@ def rows(ledger: LogReader, upto: Lsn | None = None) -> list[dict[str, Any]]:
     if last is None:
         return []
     end = last.complete_to if upto is None else upto
-    return [_row(last, plan, end) for plan in plans(ledger, end)]
+    return [_row(last, made, end) for made in plans(ledger, end)]
 
 
-def _row(last: BatchRecord, plan: TablePlan, upto: Lsn) -> dict[str, Any]:
+def _row(last: BatchRecord, made: TablePlan, upto: Lsn) -> dict[str, Any]:
     at = {"generation": last.generation, "batch_id": last.batch_id, "upto": int(upto)}
-    return {"layer": str(plan.layer), "relid": plan.relid, "plan": plan.to_json(), **at}
+    return {"layer": str(made.layer), "relid": made.relid, "plan": made.to_json(), **at}
 
 
 def show(
@@ -66,17 +96,17 @@ def show(
     assert last is not None
     end = last.complete_to if upto is None else upto
     planned = list(plans(ledger, end))
-    named = ((plan, relations.get((plan.layer, plan.relid))) for plan in planned)
-    models = [(plan, name) for plan, name in named if name is not None]
+    named = ((one, relations.get((one.layer, one.relid))) for one in planned)
+    models = [(one, name) for one, name in named if name is not None]
     found = dict(zip((name for _, name in models), targets.find(spark, ledger, end, models), strict=True))
     texts = {(p.layer, p.relid): json.dumps(asdict(found[name])) for p, name in models}
-    table = check_results.to_arrow(PLANS, [_row(last, plan, end) for plan in planned])
+    table = check_results.to_arrow(PLANS, [_row(last, one, end) for one in planned])
     # dbt converts the text of a snapshot id to a number, and the id is too large for that. The letter prevents it.
     table = table.append_column("snapshot", pa.array([f"s{ledger.snapshot_id()}"] * table.num_rows, pa.string()))
     table = table.append_column("found", pa.array([texts.get((p.layer, p.relid)) for p in planned], pa.string()))
     # A frame from Arrow is a local relation, so that a model reads its plan without a job.
     spark.createDataFrame(table).createOrReplaceTempView(RUN_VIEW)
-    return {name: Model(plan, found[name]) for plan, name in models}
+    return {name: Model(one, found[name]) for one, name in models}
 
 
-__all__ = ["RUN_VIEW", "rows", "show", "write"]
+__all__ = ["RUN_VIEW", "follow", "rows", "show", "write"]

@@ -35,6 +35,7 @@ def maintain(config: Config) -> tuple[Upkeep, ...]:
         LakeError: the lake has no `raw.events`, or two of its tables could share a folder.
     """
     from toolkit.lake import reads, session, upkeep
+    from toolkit.lake.ledger import Ledger
     from toolkit.lake.proofs import kept_tags
     from toolkit.lake.tables import EVENTS
 
@@ -49,6 +50,7 @@ def maintain(config: Config) -> tuple[Upkeep, ...]:
     now = datetime.now(UTC)
     days = config.lake.keep_days
     orphans = now - timedelta(days=max(days, _ORPHAN_DAYS))
+    Ledger(config).write_checkpoint()  # before the compaction, so that the events after it stay files of their own
     shown = kept_tags(config)
     spark = session.own_session(config)
     done = []

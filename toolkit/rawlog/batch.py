@@ -53,6 +53,7 @@ class BatchRecord:
     tick: str | None = None  # pg_snapshot at complete_to, if the change log is drained by ticks
     compared_to: Lsn | None = None  # LSN at which the catalog was last compared; hidden changes began later
     capture: str | None = None  # state of the event triggers at that time
+    checkpoint: int | None = None  # the batch with the newest checkpoint
     format: int = FORMAT
 
     def require_format(self) -> None:

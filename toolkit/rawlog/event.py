@@ -27,6 +27,7 @@ class Kind(StrEnum):
     GAP = "gap"
     BASELINE = "baseline"
     BATCH = "batch"
+    CHECKPOINT = "checkpoint"
 
 
 #: Kinds with as many events as there are changes. No reading gives them.

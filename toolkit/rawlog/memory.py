@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from toolkit.rawlog import order
 from toolkit.rawlog.arrow import EVENT_SCHEMA, Event
 from toolkit.rawlog.batch import BatchRecord, batch_events
+from toolkit.rawlog.checkpoint import CurrentReading, from_json, kept, to_json
 from toolkit.rawlog.event import BULK
 from toolkit.rawlog.reading import LogReading
 from toolkit.values.config import Config
@@ -116,9 +117,17 @@ class MemoryReading(LogReading):
         """Give the number of commits."""
         return self._snapshot
 
+    def current(self) -> CurrentReading:
+        """Give a reading as from a checkpoint of now, so that what runs on this log tests checkpoints too."""
+        return self._current
+
     def rows(self, kind: str) -> list[Mapping[str, Any]]:
         """Give all events of a kind, in log order."""
         return self._by_kind.get(kind, [])
+
+    @cached_property
+    def _current(self) -> CurrentReading:
+        return CurrentReading(self, from_json(to_json(kept(self))), (), tuple)
 
     @cached_property
     def _by_kind(self) -> dict[str, list[Mapping[str, Any]]]:

@@ -18,6 +18,7 @@ LSN, ordinals ascend in this order:
 `LATE_GAP`            a gap for a change found later, within the transaction that found it
 `found_gap(n)`        gaps that the catalog comparison found
 `NOTE`                notes of operators
+`CHECKPOINT`          a checkpoint; it has no effect
 ====================  =================================================================================
 """
 
@@ -42,6 +43,7 @@ _PIECE = 1 << 32
 LATE_GAP = (1 << 41) - 1
 _FOUND_GAP = 1 << 41
 NOTE = 1 << 42
+CHECKPOINT = (1 << 42) + 1
 
 
 class Position(NamedTuple):

@@ -48,6 +48,10 @@ class LogReading(ABC):
     def rows(self, kind: str) -> Sequence[Mapping[str, Any]]:
         """Give all events of a kind that is not in `BULK`, in log order."""
 
+    def current(self) -> LogReading:
+        """Give a reading that answers what is so now: the newest versions, and the present states."""
+        return self
+
     def last(self) -> BatchRecord | None:
         """Give the newest batch; None before the first."""
         return max(self.batches(), key=lambda record: record.batch_id, default=None)
@@ -89,11 +93,11 @@ class LogReading(ABC):
 
         OIDs of another incarnation of the source say nothing about this one.
         """
-        last = self.last()
+        last, reading = self.last(), self.current() if at is None else self
         generation = last.generation if last is not None else None
         return {
             v.table.relid: v
-            for v in self.schema_versions()
+            for v in reading.schema_versions()
             if v.generation == generation and (at is None or v.commit_lsn < at)
         }
 
@@ -149,6 +153,10 @@ class WithBatch(LogReading):
     def snapshot_id(self) -> int | None:
         """Give the state of the log without the batch."""
         return self._reading.snapshot_id()
+
+    def current(self) -> LogReading:
+        """Give a reading of what is so after the batch."""
+        return WithBatch(self._reading.current(), self._events)
 
     def last(self) -> BatchRecord | None:
         """Give the newest committed batch."""

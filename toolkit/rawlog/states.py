@@ -117,7 +117,11 @@ def _after(events: Iterable[TableEvent[_P]], event: order.Placed) -> tuple[Table
 
 
 def verdicts(ledger: LogReader, at: Lsn | None = None, proven: Mapping[int, Lsn] | None = None) -> dict[int, Verdict]:
-    """Judge each table with a baseline or gap in the current generation, by relid: now, or at `at`."""
+    """Judge each table with a baseline or gap in the current generation, by relid: now, or at `at`.
+
+    The gaps of now are those that decide the state. Ask for an LSN to get all of them.
+    """
+    ledger = ledger.current() if at is None else ledger
     last = ledger.last()
     generation = None if last is None else last.generation
     baselines, gaps = _by_relid(ledger.baselines(), generation, at), _by_relid(ledger.gaps(), generation, at)
@@ -237,6 +241,7 @@ def table_states(
     proven it at or after its baseline: `proven` has the newest such LSN by relid. `wrong` are the tables that their
     last check found to differ. Both come from `toolkit.lake.proofs`.
     """
+    ledger = ledger.current()
     latest, proven, wrong = ledger.latest_versions(), proven or {}, wrong or {}
     judged = verdicts(ledger, proven=proven)
     states = []

@@ -25,6 +25,9 @@ class LogReader(Protocol):
     def snapshot_id(self) -> int | None:
         """Give the state of the log that is read: the base of the next commit."""
 
+    def current(self) -> LogReader:
+        """Give a reading that answers what is so now. It does not grow with the log."""
+
     def rows(self, kind: str) -> Sequence[Mapping[str, Any]]:
         """Give all events of a kind that is not in `BULK`, in log order."""
 

@@ -59,6 +59,7 @@ class Point(StrEnum):
     PUBLISH = "publish"  # the proofs of a check
     VIEW = "view"  # one view of `published`
     RESULTS = "results"  # of a check
+    CHECKPOINT = "checkpoint"  # of the states, in the log
     COMPACT = "compact"
     EXPIRE = "expire"  # old table snapshots and tags
     ORPHANS = "orphans"  # files that nothing names

@@ -1,0 +1,211 @@
+"""What commands read of the log does not grow with its age: bytes and rows are counted, not seconds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support_spark import batch_record
+from tests.support_states import START, STEP, Played
+from toolkit.lake import ledger as module
+from toolkit.lake import plans, scans, table_states
+from toolkit.lake.lake_catalog import open_catalog
+from toolkit.lake.ledger import Ledger
+from toolkit.lake.proofs import current_states
+from toolkit.lake.tables import BATCH_WIDTH, EVENTS
+from toolkit.ops import maintenance
+from toolkit.rawlog.arrow import Event, to_arrow
+from toolkit.rawlog.batch import batch_event
+from toolkit.rawlog.event import Kind
+from toolkit.rawlog.states import State
+from toolkit.values.config import Config
+from toolkit.values.lsn import Lsn
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from toolkit.rawlog.store import LogReader
+
+pytestmark = pytest.mark.spark
+_DDL, _BATCHES, _MESSAGES = 2_000, 20_000, 2_000
+
+
+def _old_log(lake: Config, ddl: int, batches: int, messages: int) -> None:
+    """Write a log of one table that was changed often, some time ago, by the writer that drains use."""
+    played = Played("W")
+    version, baseline = played.events
+    at: dict[str, Any] = {"commit_lsn": START + STEP, "end_lsn": START + STEP + 1}
+    payload = json.dumps({"event": "ddl_command_end", "tag": "ALTER TABLE", "sql": "x" * 2000})
+    events = [version, baseline]
+    events += [replace(version, **at, ordinal=2 * n, schema_id=n + 1) for n in range(1, ddl)]
+    events += [
+        Event(batch_id=1, generation=1, **at, ordinal=2 * n + 1, kind=Kind.DDL, payload=payload) for n in range(ddl)
+    ]
+    events += [
+        Event(batch_id=1, generation=1, **at, ordinal=1_000_000 + n, kind=Kind.MESSAGE, payload='{"prefix": "p"}')
+        for n in range(messages)
+    ]
+    Ledger(lake).append(batch_record(1), events)
+    # One commit a batch would take minutes: the rows of the ledger that lie between come in one.
+    table = open_catalog(lake).load_table(EVENTS)
+    step = BATCH_WIDTH
+    with table.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
+        for low in range(step, batches, step):
+            rows = [batch_event(batch_record(n)) for n in range(low, low + step)]
+            for file in module._write(table, to_arrow(rows)):
+                append.append_data_file(file)
+    Ledger(lake).append(batch_record(batches + step))
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
+    """Count what scans of the log return, and the payloads among it."""
+    found = {"rows": 0, "bytes": 0}
+    scan = scans.scan_arrow
+
+    def counted(config: Config, table: str, *args: Any, **named: Any) -> Any:
+        arrow = scan(config, table, *args, **named)
+        if arrow is not None and table == EVENTS:
+            found["rows"] += arrow.num_rows
+            found["bytes"] += arrow.nbytes
+        return arrow
+
+    monkeypatch.setattr(scans, "scan_arrow", counted)
+    yield found
+
+
+def _from_disk() -> int:
+    """Give the bytes that this process has read, as the kernel counts them."""
+    return int(Path("/proc/self/io").read_text(encoding="ascii").split()[1])
+
+
+def _asked(lake: Config) -> list[str]:
+    """Ask what `cdc status` and an empty drain ask, in the order in which the drain asks it."""
+    ledger = Ledger(lake)
+    assert ledger.last() is not None and len(ledger.latest_versions()) == 1
+    last = ledger.last()
+    assert last is not None
+    ledger.append_empty(last.next())
+    ledger = Ledger(lake)
+    plans.follow(ledger)
+    table_states.write(ledger)
+    states = current_states(ledger)
+    assert {state.state for state in states} == {State.OK}
+    return [state.table for state in states]
+
+
+@pytest.mark.parametrize("age", [10, _DDL], ids=["young", "old"])
+def test_status_and_an_empty_drain_read_the_same_of_a_young_log_and_of_an_old_one(
+    spark: SparkSession, lake: Config, read: dict[str, int], age: int
+) -> None:
+    old = age == _DDL
+    _old_log(lake, age, _BATCHES if old else 2_000, _MESSAGES if old else 10)
+    assert _asked(lake) == ["public.t1"]
+    if old:
+        assert read["rows"] > _DDL  # without a checkpoint: the test can fail
+    batches = Ledger(lake).last()
+    maintenance.maintain(lake)
+    made = Ledger(lake).last()
+    assert batches is not None and made is not None
+    assert (made.batch_id, made.checkpoint, made.complete_to) == (
+        batches.batch_id + 1, batches.batch_id + 1, batches.complete_to,
+    )  # fmt: skip
+    _asked(lake)  # plans and states move to the new position
+    read |= {"rows": 0, "bytes": 0}
+    before = _from_disk()
+    assert _asked(lake) == ["public.t1"]
+    assert (read["rows"], read["bytes"] < 20_000) == (2, True)  # the checkpoint, by two readings
+    assert _from_disk() - before < 1_000_000
+    # The history is still whole.
+    ledger = Ledger(lake)
+    assert len(ledger.schema_versions()) == age
+    assert len(ledger.ddl_events()) == age
+    assert len(plans.rows(ledger)) == 2
+
+
+def test_only_the_newest_checkpoint_is_kept_and_later_events_follow_it(
+    spark: SparkSession, lake: Config, read: dict[str, int]
+) -> None:
+    _old_log(lake, 10, 2_000, 1)
+    first = Ledger(lake)
+    first.write_checkpoint()
+    made = first.last()
+    assert made is not None and made.checkpoint == made.batch_id
+    first.write_checkpoint()
+    assert Ledger(lake).last() == made  # nothing decides a state since
+    played = Played("WRG")
+    events = [replace(e, batch_id=made.batch_id + 1) for e in played.events if e.end_lsn > START + STEP]
+    late = made.next(events, complete_to=Lsn(made.complete_to + 8))
+    Ledger(lake).append(late, events)
+    ledger = Ledger(lake)
+    (state,) = current_states(ledger)
+    assert (state.table, state.state) == ("public.t1r", State.STALE)
+    ledger.write_checkpoint()
+    assert ledger.last() == Ledger(lake).last()
+    assert spark.table(EVENTS).where("kind = 'checkpoint'").count() == 1
+    assert spark.table(EVENTS).where("kind = 'batch'").count() == len(ledger.batches())
+    (again,) = current_states(Ledger(lake))
+    assert again == state
+
+
+def test_the_newest_batch_is_found_without_the_payloads_of_all(
+    spark: SparkSession, lake: Config, read: dict[str, int]
+) -> None:
+    """Another writer makes table snapshots whose summary does not have it."""
+    _old_log(lake, 2, _BATCHES, 1)
+    spark.sql("CALL lake.system.rewrite_data_files(table => 'raw.events', options => map('rewrite-all', 'true'))")
+    read |= {"rows": 0, "bytes": 0}
+    last = Ledger(lake).last()
+    assert last is not None and last.batch_id == _BATCHES + 1000
+    assert read["bytes"] < 400_000
+
+
+def test_plans_follow_an_event_and_only_an_event(
+    spark: SparkSession, lake: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _old_log(lake, 3, 2_000, 1)
+    made: list[int] = []
+    whole = plans.rows
+
+    def counted(ledger: LogReader, upto: Lsn | None = None) -> list[dict[str, Any]]:
+        made.append(1)
+        return whole(ledger, upto)
+
+    monkeypatch.setattr(plans, "rows", counted)
+
+    def stored() -> list[dict[str, Any]]:
+        return sorted(scans.scan(lake, "ops.plans"), key=lambda row: str(row["layer"]))
+
+    def drained(*events: Event) -> None:
+        last = Ledger(lake).last()
+        assert last is not None
+        moved = [replace(e, batch_id=last.batch_id + 1) for e in events]
+        Ledger(lake).append(last.next(moved, complete_to=Lsn(last.complete_to + 8)), moved)
+        plans.follow(Ledger(lake))
+        assert stored() == sorted(whole(Ledger(lake)), key=lambda row: str(row["layer"]))
+
+    drained()
+    assert len(made) == 1
+    drained()
+    assert len(made) == 1
+    last = Ledger(lake).last()
+    assert last is not None
+    cleared = Event(
+        batch_id=0, generation=1, commit_lsn=last.complete_to, end_lsn=last.complete_to + 8, ordinal=0,
+        kind=Kind.TRUNCATE, relid=1,
+    )  # fmt: skip
+    drained(cleared)
+    assert len(made) == 2
+    # An event of an earlier batch that lies beyond the position of the plans counts when the log gets there.
+    drained(replace(cleared, commit_lsn=last.complete_to + 20, end_lsn=last.complete_to + 24))
+    drained()
+    assert len(made) > 3
+    monkeypatch.setattr(plans, "_code", lambda: "another version")
+    count = len(made)
+    drained()
+    assert len(made) == count + 1

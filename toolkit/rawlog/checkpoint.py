@@ -1,0 +1,136 @@
+"""Keep the events that the present states of the tables need, so that a reading of them does not grow with the log.
+
+A checkpoint is an event of the log: a copy of the events of all earlier batches that still decide something. A batch in
+the log never changes, so a checkpoint is true for ever. The events themselves stay, for the history.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from toolkit.rawlog import order
+from toolkit.rawlog.event import Captured, Gap, Kind
+from toolkit.rawlog.reading import LogReading
+
+if TYPE_CHECKING:
+    from toolkit.rawlog.batch import BatchRecord
+    from toolkit.rawlog.event import TableEvent
+    from toolkit.values.config import Config
+
+_Row = Mapping[str, Any]
+#: Kinds of which a reading of the present has every event that decides a state.
+DECIDING = (Kind.SCHEMA, Kind.GAP, Kind.BASELINE)
+#: What a reading has of an event.
+COLUMNS = (
+    "batch_id", "generation", "commit_lsn", "ordinal", "end_lsn", "xid", "committed_at", "kind", "relid", "schema_id",
+    "payload",
+)  # fmt: skip
+
+
+def kept(reading: LogReading) -> list[_Row]:
+    """Give the events that decide the present states, in log order.
+
+    These are the newest version of each table under each of its names, all baselines, of the gaps between two baselines
+    those that a state shows, and the newest pause of capture.
+    """
+    newest = {
+        (version.generation, version.table.relid, version.table.identifier): row
+        for version, row in zip(reading.schema_versions(), reading.rows(Kind.SCHEMA), strict=True)
+    }
+    switched = (
+        row
+        for event, row in zip(reading.ddl_events(), reading.rows(Kind.DDL), strict=True)
+        if event.payload.event in (Captured.PAUSED, Captured.RESUMED)
+    )
+    found: list[_Row] = [*newest.values(), *reading.rows(Kind.BASELINE), *_gaps(reading), *list(switched)[-1:]]
+    return sorted(found, key=order.log_order)
+
+
+def _gaps(reading: LogReading) -> Iterable[_Row]:
+    """Give the first and the last gap between two baselines of a table, and the one that says what comes first."""
+    ends: dict[tuple[int, int | None], list[order.Position]] = {}
+    for event in reading.baselines():
+        ends.setdefault((event.generation, event.relid), []).append(order.position(event))
+    groups: dict[tuple[int, int | None, int], list[tuple[TableEvent[Gap], _Row]]] = {}
+    for gap, row in zip(reading.gaps(), reading.rows(Kind.GAP), strict=True):
+        table = (gap.generation, gap.relid)
+        groups.setdefault((*table, bisect(ends.get(table, []), order.position(gap))), []).append((gap, row))
+    for group in groups.values():
+        found = [(gap.payload.until, n) for n, (gap, _) in enumerate(group) if gap.payload.until is not None]
+        latest = max(found, key=lambda one: one[0], default=(None, 0))[1]
+        for number in sorted({0, latest, len(group) - 1}):
+            yield group[number][1]
+
+
+def to_json(rows: Iterable[_Row]) -> str:
+    """Give the payload text of a checkpoint."""
+    return json.dumps([[_plain(row[name]) for name in COLUMNS] for row in rows])
+
+
+def from_json(text: str) -> Sequence[_Row]:
+    """Read the payload text of a checkpoint."""
+    found: list[dict[str, Any]] = [dict(zip(COLUMNS, values, strict=True)) for values in json.loads(text)]
+    for row in found:
+        row["committed_at"] = None if row["committed_at"] is None else datetime.fromisoformat(row["committed_at"])
+    return found
+
+
+def _plain(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+def serves(carried: Iterable[_Row], later: Iterable[_Row]) -> bool:
+    """Say whether a checkpoint serves before these later events.
+
+    A late baseline, whose position is before a gap of its table, may divide the gaps of which only some were kept.
+    """
+    last: dict[int, order.Position] = {}
+    for row in carried:
+        if row["kind"] == Kind.GAP:
+            last[row["relid"]] = order.Position(row["commit_lsn"], row["ordinal"])
+    return not any(
+        row["relid"] in last and order.Position(row["commit_lsn"], row["ordinal"]) < last[row["relid"]]
+        for row in later
+        if row["kind"] == Kind.BASELINE
+    )
+
+
+class CurrentReading(LogReading):
+    """A reading that answers what is so now. It has of DDL events only the newest pause and those after a checkpoint.
+
+    Other kinds it reads whole. What was so at an earlier LSN is asked of the whole reading.
+    """
+
+    def __init__(
+        self, whole: LogReading, carried: Sequence[_Row], later: Sequence[_Row], ddl: Callable[[], Sequence[_Row]]
+    ) -> None:
+        self._whole, self._ddl = whole, ddl
+        self._events: dict[str, list[_Row]] = {kind: [] for kind in (*DECIDING, Kind.DDL)}
+        for row in sorted([*carried, *later], key=order.log_order):
+            self._events[row["kind"]].append(row)
+
+    @property
+    def config(self) -> Config:
+        """Give the configuration of the log."""
+        return self._whole.config
+
+    def snapshot_id(self) -> int | None:
+        """Give the state of the log that is read."""
+        return self._whole.snapshot_id()
+
+    def last(self) -> BatchRecord | None:
+        """Give the newest batch."""
+        return self._whole.last()
+
+    def rows(self, kind: str) -> Sequence[_Row]:
+        """Give the events of a kind, in log order."""
+        if kind not in self._events:
+            return self._whole.rows(kind)
+        return [*self._events[kind], *self._ddl()] if kind == Kind.DDL else self._events[kind]
+
+
+__all__ = ["COLUMNS", "DECIDING", "CurrentReading", "from_json", "kept", "serves", "to_json"]
