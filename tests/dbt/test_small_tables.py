@@ -12,9 +12,13 @@ from tests.dbt.scenario import Source, Table, column
 from tests.dbt.test_idle import run_of_dbt
 from tests.dbt.test_models import actions, check_current, check_history
 from toolkit.build import small_tables
-from toolkit.lake import reads, table_commit
+from toolkit.lake import reads, row_lines, small_lines, table_commit
+from toolkit.lake.applied import applied
+from toolkit.lake.ledger import Ledger
+from toolkit.rawlog.states import live_tables
 from toolkit.values.errors import LakeError
 from toolkit.values.names import lake_table
+from toolkit.values.row_line import comparison
 
 pytestmark = [pytest.mark.dbt, pytest.mark.spark]
 
@@ -99,6 +103,17 @@ def _shown(built: Lake) -> Iterator[tuple[str, Any]]:
             )
 
 
+def _check_lines(built: Lake) -> None:
+    """A check reads the files of such a table itself, unless the table keeps texts."""
+    sides = [
+        row_lines.Side(comparison(table, 1), applied(built.config, table).snapshot_id)
+        for table in live_tables(Ledger(built.config))
+    ]
+    small, scanned = small_lines.figures(built.spark, built.config, sides), row_lines.figures(built.spark, sides)
+    assert small == {relid: figures for relid, figures in scanned.items() if relid != 300}
+    assert small.keys() == {301, 302} and small[301] != small[302] == {}
+
+
 def test_tables_built_together_are_what_their_models_make(built: Lake) -> None:
     source, typed, keyed = Source(), _typed(300), _keyed(301)
     empty = Table(302, "empty", [column(1, "id", "bigint", not_null=True)], [1])
@@ -117,6 +132,7 @@ def test_tables_built_together_are_what_their_models_make(built: Lake) -> None:
         assert action == "rebuild" or run_of_dbt(built) == before, "dbt had nothing to do"
         together = dict(_shown(built))
         check_current(built, source, tables)
+        _check_lines(built)
         for table in tables:
             check_history(built, source, table)
     built.build(dbt_args=["--full-refresh"])

@@ -14,6 +14,7 @@ _SAYS = f"{_STATUS}test_what_a_check_says_status_and_doctor_say_too"
 _DECODE = "tests/unit/test_decode_plan.py"
 _SAME, _SOURCE = "toolkit/capture/same_history.py", "tests/postgres/test_traps_source.py"
 _SMALL = "tests/unit/test_small_tables.py::"
+_LEFT_TO_SPARK = "tests/spark/test_small_lines.py::test_a_table_that_shows_more_than_its_files_is_left_to_spark"
 _EVENT_OF_BATCH = "event.batch_id != record.batch_id or event.kind == Kind.BATCH"
 
 GUARDS = (
@@ -412,5 +413,12 @@ GUARDS = (
         "        change.validateFromSnapshot(since).validateNoConflictingData().validateNoConflictingDeletes()\n",
         "",
         "tests/dbt/test_small_tables.py::test_a_table_that_another_process_changes_is_left_to_its_model",
+    ),
+    Guard(
+        "a table that keeps texts is left to a scan by Spark",
+        "toolkit/lake/small_lines.py",
+        " or rows.column(positions[texts]).null_count != rows.num_rows",
+        "",
+        _LEFT_TO_SPARK,
     ),
 )

@@ -14,6 +14,8 @@ from toolkit.values.row_line import KEYS, BucketFigures, Comparison, Figures, Na
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from toolkit.values.lake_types import SourceType
+
 #: Tables and columns of one Spark job. A job costs about the same for one table as for many, until its plan is large.
 _JOB_TABLES, _JOB_COLUMNS = 50, 1000
 #: The most columns for which a line is planned both ways. Spark needs minutes to plan a very wide line.
@@ -56,13 +58,13 @@ def lines_sql(plan: Comparison, relation: str, *, typed: bool = False) -> str:
     Nearly all rows have NULL in `_cdc_text`, so the query tests this before it looks into the column. Run it with
     `query`.
     """
-    from toolkit.values.lake_types import canonical_sql, kind, text_sql
+    from toolkit.values.lake_types import kind, text_sql
 
     names = lake_columns([(c.attnum, c.name) for c in plan.table.columns])
     cells = []
     for i, column in enumerate(plan.columns):
         name, native = names[column.attnum], plan.natives.get(i)
-        bare = f"cast({canonical_sql(name, column)} as binary)" if native is None else _native(name, native)
+        bare = cell_sql(name, column, native)
         if not typed and kind(column) != "string":
             text = text_sql(name, column, "cast(null as string)")
             if native is not None:  # the mark keeps a text different from the type's own bytes, even at the same length
@@ -81,6 +83,13 @@ def lines_sql(plan: Comparison, relation: str, *, typed: bool = False) -> str:
         number = f"if(_cdc_text IS NOT NULL AND {_misplaced(plan, names)}, X'{0x8000 + len(cells):04X}', {number})"
     cells.append(f"{number} AS _cdc_number")
     return f"SELECT concat(_cdc_number{''.join(sized)}) AS line FROM (SELECT {', '.join(cells)} FROM {relation})"
+
+
+def cell_sql(name: str, type_: SourceType, native: Native | None) -> str:
+    """Write the expression for the bytes of a typed value, which `name` names."""
+    from toolkit.values.lake_types import canonical_sql
+
+    return f"cast({canonical_sql(name, type_)} as binary)" if native is None else _native(name, native)
 
 
 def _misplaced(plan: Comparison, names: Mapping[int, str]) -> str:
@@ -144,11 +153,20 @@ def figures(spark: SparkSession, sides: Sequence[Side]) -> dict[int, Figures]:
                 f" FROM ({lines_sql(side.plan, side.relation, typed=side in typed)})"
                 for side in job
             )
-            rows = query(spark, _FIGURES.format(numbers=_NUMBERS.format(lines=lines))).collect()
-            for relid, bucket, count, *halves in rows:
-                found[relid][bucket] = BucketFigures(count, *from_halves(*halves))
+            for relid, number, *counted in query(spark, figures_sql(lines)).collect():
+                found[relid][number] = bucket(*counted)
             stage.add(len(job))
     return dict(found)
+
+
+def figures_sql(lines: str) -> str:
+    """Write the query for the figures of lines, which come with `relid` and `buckets`. Run it with `query`."""
+    return _FIGURES.format(numbers=_NUMBERS.format(lines=lines))
+
+
+def bucket(rows: int, *halves: int) -> BucketFigures:
+    """Give the figures of a bucket from a row of that query, without its first two columns."""
+    return BucketFigures(rows, *from_halves(*halves))
 
 
 def _typed(spark: SparkSession, sides: Sequence[Side]) -> Collection[Side]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from toolkit.lake.tables import EVENTS
 from toolkit.rawlog import order
 from toolkit.rawlog.plan import Layer
-from toolkit.values.lake_types import kind, typed_sql
+from toolkit.values.lake_types import BareType, kind, typed_sql
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -149,20 +149,11 @@ def _groups(wanted: Sequence[Wanted]) -> dict[str, str]:
 
 def _conversion(column: PlannedColumn) -> str | None:
     """Give the Spark SQL that makes a cell typed; None if the lake keeps the text."""
-    return _conversion_of(_Type(column.type, column.type_kind, column.base_type))
-
-
-@dataclass(frozen=True, slots=True)
-class _Type:
-    """What a conversion depends on."""
-
-    type: str
-    type_kind: str
-    base_type: str | None
+    return _conversion_of(BareType.of(column))
 
 
 @cache
-def _conversion_of(type_: _Type) -> str | None:
+def _conversion_of(type_: BareType) -> str | None:
     return None if kind(type_) == "string" else typed_sql("_cdc_cell", type_)
 
 

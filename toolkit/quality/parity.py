@@ -386,13 +386,14 @@ class _Comparing:
 
     def _lake_figures(self, sides: Sequence[Side]) -> dict[int, Figures | Exception]:
         """Give the lake's figures by relid. If the job for all tables fails, each table gets a job of its own."""
-        from toolkit.lake import row_lines
+        from toolkit.lake import row_lines, small_lines
 
+        found: dict[int, Figures | Exception] = {}
         try:
-            return dict(row_lines.figures(self.spark, sides))
+            found |= small_lines.figures(self.spark, self.config, sides)
+            return found | row_lines.figures(self.spark, [s for s in sides if s.plan.table.relid not in found])
         except Exception as error:
             _log.warning("parity of all tables at once failed", extra={"error": repr(error)[:500]})
-        found: dict[int, Figures | Exception] = {}
         for side in sides:
             try:
                 found |= row_lines.figures(self.spark, [side])

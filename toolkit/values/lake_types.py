@@ -5,8 +5,9 @@ The rules are the dbt project's own macros, so that dbt models and parity checks
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from toolkit.values.names import quote_spark
 from toolkit.values.resources import FOLDER
@@ -38,6 +39,20 @@ class SourceType(Protocol):
     @property
     def base_type(self) -> str | None:
         """Give the name of the type below a domain."""
+
+
+@dataclass(frozen=True, slots=True)
+class BareType:
+    """A type of the source, without the column."""
+
+    type: str
+    type_kind: str
+    base_type: str | None
+
+    @classmethod
+    def of(cls, column: SourceType) -> Self:
+        """Give the type of a column."""
+        return cls(column.type, column.type_kind, column.base_type)
 
 
 def literal(text: str | None) -> str:
@@ -72,6 +87,6 @@ def text_sql(lake_name: str, column: Column, canonical: str | None = None) -> st
     return str(_module().cdc_text_of(lake_name, column, canonical=canonical)).strip()
 
 
-def canonical_sql(lake_name: str, column: Column) -> str:
+def canonical_sql(lake_name: str, column: SourceType) -> str:
     """Render the source's text of a column from the typed column alone; exact for rows whose `_cdc_text` is NULL."""
     return str(_module().cdc_canonical(quote_spark(lake_name), column)).strip()
