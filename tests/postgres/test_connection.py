@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from typing import Any
 
 import psycopg
 import pytest
@@ -117,14 +118,14 @@ def test_a_lost_network_is_noticed_within_minutes(pg16: EmbeddedServer) -> None:
     """A half-open connection held the lease for two hours, and a client waited for its server as long."""
 
     def probes(conn: Connection) -> tuple[list[int], list[str]]:
-        options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
         with socket.socket(fileno=os.dup(conn.fileno())) as mine:
             here = [mine.getsockopt(socket.IPPROTO_TCP, option) for option in options]
         names = ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count")
         return here, [row[0] for name in names for row in conn.execute(f"show {name}").fetchall()]
 
     with connect(Config(source=SourceConfig(conninfo=tcp_conninfo(pg16)))) as conn:
-        assert probes(conn) == ([30, 10, 3], ["30", "10", "3"])
-    chosen = make_conninfo(tcp_conninfo(pg16), keepalives_idle=77, options="-c tcp_keepalives_idle=88")
-    with connect(Config(source=SourceConfig(conninfo=chosen))) as conn:
-        assert probes(conn) == ([77, 10, 3], ["88", "10", "3"])
+        assert probes(conn) == ([30, 10, 3, 60_000], ["30", "10", "3"])
+    chosen: dict[str, Any] = {"keepalives_idle": 77, "tcp_user_timeout": 9_000, "options": "-c tcp_keepalives_idle=88"}
+    with connect(Config(source=SourceConfig(conninfo=make_conninfo(tcp_conninfo(pg16), **chosen)))) as conn:
+        assert probes(conn) == ([77, 10, 3, 9_000], ["88", "10", "3"])

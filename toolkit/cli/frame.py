@@ -181,7 +181,7 @@ def _end(context: Context, function: Callable[..., int | None], arguments: dict[
         shown = traceback.format_exc() if context.verbose else None
         return _End(error.exit_code, (_shown(error),), error, shown)
     except Exception as error:
-        known = _missing(error) or _storage(error) or _java(error)
+        known = _missing(error) or _lost(error) or _storage(error) or _java(error)
         shown = traceback.format_exc() if context.verbose or known is None else None
         return _End(1, (known or _unexpected(error),), None, shown)
 
@@ -269,6 +269,16 @@ def _missing(error: Exception) -> str | None:
     if gone is None or not re.search(r"\bcdc\b", gone):
         return None
     return f"schema cdc, or what `cdc init` has put there, is gone from the source: {gone}; run `cdc init`"
+
+
+def _lost(error: Exception) -> str | None:
+    """Say in one line that the session of the source has ended; None for other errors."""
+    if "toolkit.source.connection" not in sys.modules:
+        return None
+    from toolkit.source.connection import lost
+
+    text = lost(error)
+    return text and f"the connection to the source was lost: {text}; check network and server, and run it again"
 
 
 def _storage(error: Exception) -> str | None:

@@ -66,7 +66,7 @@ def _source(config: Config) -> list[Diagnosis]:
     from toolkit.capture import slot_drain
     from toolkit.lake.ledger import Ledger
     from toolkit.ops import alerts
-    from toolkit.source import catalog, preflight, pressure, slot
+    from toolkit.source import catalog, connection, preflight, pressure, slot
     from toolkit.source.opened import open_source
 
     found: list[Diagnosis] = []
@@ -106,6 +106,11 @@ def _source(config: Config) -> list[Diagnosis]:
                 found.append(Diagnosis(Level.WARNING, f"slot {config.source.slot}", what, remedy))
     except CdcError as error:
         found.append(Diagnosis(Level.ERROR, "source", str(error), error.remedy))
+    except connection.DriverError as error:
+        if connection.lost(error) is None:
+            raise
+        remedy = "check network and server, and run it again"
+        found.append(Diagnosis(Level.ERROR, "source", f"the connection was lost: {connection.lost(error)}", remedy))
     return found
 
 

@@ -41,9 +41,10 @@ PINNED: tuple[tuple[str, str], ...] = (
     ("standard_conforming_strings", "on"),
 )
 #: If the machine or network of a runner is lost, the server must free its lease; if the server is lost, the runner must
-#: end. By the defaults of most systems both wait two hours. Only probes are set: a limit on unread data would end a
-#: slow reader too.
+#: end. By the defaults of most systems both wait two hours. Nothing probes a connection with unacknowledged data; the
+#: runner gives that up after as long. The server has no such limit: it would end a slow reader too.
 _PROBES = {"keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3"}
+_UNACKNOWLEDGED = {"tcp_user_timeout": "60000"}  # milliseconds
 APPLICATION_NAME = "cdc-toolkit"
 _CONNECT_SECONDS = "10"
 _HAS_TRANSACTION_TIMEOUT = 170000  # older servers do not know it and refuse the connection
@@ -109,7 +110,7 @@ def pinned_conninfo(config: Config, *, replication: bool = False) -> str:
     }
     if "connect_timeout" not in given and "PGCONNECT_TIMEOUT" not in os.environ:
         extra["connect_timeout"] = _CONNECT_SECONDS
-    extra |= {name: value for name, value in _PROBES.items() if name not in given}
+    extra |= {name: value for name, value in (_PROBES | _UNACKNOWLEDGED).items() if name not in given}
     if replication:
         extra["replication"] = "database"
     return make_conninfo(config.source.conninfo, **extra)
@@ -126,6 +127,14 @@ def dropped_object(error: BaseException) -> str | None:
     """Return the server's message if a table, a function or a schema is missing; None for other errors."""
     missing = psycopg.errors.UndefinedTable | psycopg.errors.UndefinedFunction | psycopg.errors.InvalidSchemaName
     return one_line(error) if isinstance(error, missing) else None
+
+
+def lost(error: BaseException) -> str | None:
+    """Return the message if the session has ended, by the network or by the server; None for other errors."""
+    if not isinstance(error, psycopg.OperationalError):
+        return None
+    ended = error.sqlstate is None or error.sqlstate.startswith(("08", "57P"))
+    return one_line(error) if ended else None
 
 
 def unread(error: BaseException) -> str:
