@@ -60,6 +60,7 @@ def spark_settings(config: Config) -> dict[str, str]:
             f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} -Dderby.stream.error.file=/dev/null -Duser.timezone=UTC"
             " -XX:+UseParallelGC"
         ),
+        "spark.hadoop.fs.permissions.umask-mode": "077",  # Hadoop sets modes itself, whatever the umask of the process
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         # dbt's session asks for Hive support before it applies these settings. Without a Hive catalog there is no Derby

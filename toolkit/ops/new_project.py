@@ -38,7 +38,9 @@ def create(folder: Path) -> tuple[Path, ...]:
             text = source.read_text(encoding="utf-8").replace(_EXAMPLE, shown)
             text = text.replace("==VERSION", f"=={__version__}")
             target.write_text(text, encoding="utf-8")
-        shutil.copytree(FOLDER / "notebooks", folder / "notebooks", ignore=shutil.ignore_patterns(".*"))
+        (folder / "notebooks").mkdir()
+        for source in (path for path in (FOLDER / "notebooks").glob("[!.]*") if path.is_file()):
+            shutil.copyfile(source, folder / "notebooks" / source.name)  # with the modes of the account's own files
     except OSError as error:
         raise ConfigError(f"{folder}: {error.strerror}; change its permissions or name another folder") from None
     project.ensure(Config(root=folder))

@@ -51,8 +51,9 @@ def tell(config: Config, notice: Notice, error: CdcError | None = None) -> None:
 def _run(command: tuple[str, ...], text: bytes) -> None:
     try:
         done = subprocess.run(command, input=text, capture_output=True, timeout=_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        _log.warning("[notify] command failed", extra={"program": command[0], "reason": str(error)})
+    except (OSError, subprocess.TimeoutExpired) as error:  # an argument may be a token: the text of the latter has all
+        reason = str(error) if isinstance(error, OSError) else f"not ended after {_SECONDS} seconds"
+        _log.warning("[notify] command failed", extra={"program": command[0], "reason": reason})
         return
     if done.returncode:
         said = done.stderr.decode("utf-8", "replace").strip()[-300:]
