@@ -84,9 +84,9 @@ def found(played: Played | None, trap: Trap) -> Found:
         return Found("", "failed", contradictions=(played.failed[trap.schema],))
     log, (at, shown) = played.log, played.shown[-1]
     results: dict[int, list[EffectClass]] = {}
-    for (commit, _, relid), kind in played.classes.items():
+    for (commit, _, relid), one in played.classes.items():
         if commit < at:
-            results.setdefault(relid, []).append(kind)
+            results.setdefault(relid, []).append(one)
     for event in log.reading().rows(Kind.DDL):
         for table in json.loads(event["payload"])["tables"]:
             results.setdefault(int(table["relid"]), [])
@@ -96,7 +96,8 @@ def found(played: Played | None, trap: Trap) -> Found:
         table, state = version.table, states.get(relid)
         if not trap.owns(table.schema):
             continue
-        kinds.add(effects.worst(results[relid]) if relid in results else "rows")
+        kind = effects.worst(results.get(relid, ()))
+        kinds.add(kind if relid in results else "rows")
         if table.dropped:
             continue
         if state is None:

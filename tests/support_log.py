@@ -7,6 +7,7 @@ The result is compared with SELECT, so that a trap's truth is seen without Spark
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -31,7 +32,7 @@ from toolkit.values.config import Config
 from toolkit.values.errors import CdcError
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import quote_postgres
-from toolkit.values.table import SchemaVersion, TableVersion
+from toolkit.values.table import Column, SchemaVersion, TableVersion
 
 Image = tuple[str | None, ...]
 #: What SELECT shows of a table: the attnums of its columns, and its rows as text.
@@ -310,18 +311,24 @@ class _Fold:
         columns = [c for c in self.table.columns if c.published]
         relabel: dict[int, dict[str, str]] = {}
         for column in columns:
-            now = dict(column.enum_labels)
+            now = dict(column.labels)
             for version in self.since:
                 for other in version.columns:
                     if other.attnum == column.attnum and other.type_oid == column.type_oid:
                         labels = relabel.setdefault(column.attnum, {})
-                        labels |= {label: now[oid] for oid, label in other.enum_labels if oid in now}
+                        labels |= {label: now[oid] for oid, label in other.labels if oid in now}
         rows: Counter[Image] = Counter()
         for row in self.live:
             filled = self._filled(row, self.table)
-            cells = [(filled[c.attnum], relabel.get(c.attnum, {})) for c in columns]
-            rows[tuple(names.get(cell, cell) if cell is not None else None for cell, names in cells)] += 1
+            rows[tuple(_named(c, filled[c.attnum], relabel.get(c.attnum, {})) for c in columns)] += 1
         return tuple(c.attnum for c in columns), rows
+
+
+def _named(column: Column, cell: str | None, names: dict[str, str]) -> str | None:
+    """Show a cell by the present labels; inside arrays and ranges they are words of its text."""
+    if cell is None or not column.nested:
+        return cell if cell is None else names.get(cell, cell)
+    return re.sub(r"[^{}()\[\],\"]+", lambda word: names.get(word[0], word[0]), cell)
 
 
 __all__ = ["Log", "Shown", "shown"]

@@ -612,20 +612,55 @@ alter table f replica identity full;
 update k set v = 9 where id = 1;
 update f set v = 9 where id = 1;
 
--- trap test_trap_077_array_of_enum_renamed
--- stale t: the type inside it
+-- trap test_trap_077_range_of_enum_renamed
+create type mood as enum ('a', 'b', 'c');
+create type moods as range (subtype = mood, multirange_type_name = mood_multirange);
+create table t (id int primary key, r moods, l moods[], m mood_multirange);
+insert into t values (1, '[a,b)', '{"[a,c]",empty}', '{[a,b),[c,)}'), (2, 'empty', '{"(,a]"}', '{}');
+-- steps
+alter type mood rename value 'a' to 'x';
+insert into t values (3, '(x,c]', null, '{[x,b]}');
+
+-- trap test_trap_077_composite_of_enum_renamed
 -- stale c: the type inside it
 -- stale d: the type inside it
 create type mood as enum ('a', 'b');
-create type pair as (x int, m mood);
-create table t (id int primary key, m mood[]);
+create type pair as (x text, m mood);
 create table c (id int primary key, p pair);
 create table d (id int primary key, p pair[]);
-insert into t values (1, '{a,b}');
-insert into c values (1, '(1,a)');
-insert into d values (1, '{"(1,a)"}');
+insert into c values (1, '(a,a)');
+insert into d values (1, '{"(a,a)"}');
 -- steps
 alter type mood rename value 'a' to 'x';
+
+-- trap test_trap_077_array_of_enum_with_a_label_that_is_quoted
+-- stale t: may be quoted
+-- stale later: may be quoted
+-- stale k: rows are identified by it
+create type mood as enum ('a', 'b', '1,a,2');
+create type other as enum ('a', 'b');
+create table t (id int primary key, m mood[]);
+create table later (id int primary key, m other[]);
+create table k (m other[] primary key, v int);
+insert into t values (1, '{a,"1,a,2"}');
+insert into later values (1, '{a}');
+insert into k values ('{a}', 1);
+-- steps
+alter type mood rename value 'a' to 'x';
+alter type other rename value 'a' to 'x';
+-- drain
+alter type other add value 'empty';
+
+-- trap test_trap_077_array_of_enum_taken_over
+-- stale t: enum label 'a' was taken over
+create type mood as enum ('a', 'b');
+create table t (id int primary key, m mood[]);
+insert into t values (1, '{a,b}');
+-- steps
+alter type mood rename value 'a' to 'c';
+-- drain
+alter type mood rename value 'b' to 'a';
+insert into t values (2, '{a}');
 
 -- trap test_trap_078_composite_attribute
 -- stale t: type

@@ -89,7 +89,7 @@ def test_folding_the_events_gives_what_select_shows(recorded: tuple[Spool, dict[
 def cell(image: tuple[str | None, ...], column: Column) -> str | None:
     if column.attnum > len(image):
         return column.missing if column.has_missing else None
-    now = dict(column.enum_labels)
+    now = dict(column.labels)
     former = {label: now[oid] for oid, label in column.former_labels}
     value = image[column.attnum - 1]
     return former.get(value, value) if value is not None else None

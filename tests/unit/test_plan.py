@@ -171,6 +171,28 @@ def test_renamed_labels_replace_the_older_ones_since_each_copy(planned: Planned)
     assert all(plan.columns[0].relabel == () for plan in planned(source).values())
 
 
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [("sad", True), ("très_gai", True), ("a-b", True), ("a,b", False), ("a b", False), ("", False), ("null", False),
+     ("Empty", False), ("1", False), ('a"', False), ("{a}", False), ("a\\", False), ("=", False)],
+)  # fmt: skip
+def test_labels_inside_an_array_are_replaced_if_they_are_plain(planned: Planned, name: str, plain: bool) -> None:
+    """A label that may be quoted, or be a word of the text, cannot be found in it: the table is stale instead."""
+
+    def inside(first: str, former: tuple[str, ...] = ()) -> dict[str, Any]:
+        made = labels(first, name, former=former)
+        return made | {"enum_labels": None, "inner_labels": made["enum_labels"], "type_category": "A"}
+
+    table = a_table()
+    table.columns.append(inside("ok"))
+    source = started(table)
+    table.columns[-1] = inside("fine", ("ok",))
+    in_a_transaction(source, lambda: source.schema(table))
+    for plan in planned(source).values():
+        assert plan.columns[-1].nested
+        assert [dict(era.labels) for era in plan.columns[-1].relabel] == ([{"ok": "fine"}] if plain else [])
+
+
 def test_a_rendered_condition_is_the_order_of_positions() -> None:
     """The macros compare no positions: each condition in Spark SQL says what positions in Python say."""
     places = [order.Position(commit, ordinal) for commit in (10, 18) for ordinal in (order.BIRTH, 0, 5)]

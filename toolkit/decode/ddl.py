@@ -18,7 +18,7 @@ from toolkit.rawlog.event import Captured
 from toolkit.values.lsn import Lsn
 from toolkit.values.modes import Capture
 from toolkit.values.sql_script import statements
-from toolkit.values.table import OPERATIONS, Column, SchemaVersion, TableVersion
+from toolkit.values.table import OPERATIONS, Column, SchemaVersion, TableVersion, is_plain, labels_of
 from toolkit.values.visibility import Visibility
 
 DDL_PREFIX, BEACON_PREFIX = "cdc.ddl", "cdc.beacon"
@@ -252,10 +252,10 @@ def from_partitions(
 def _carried(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     if old.get("has_missing") and not new.get("has_missing"):
         new = {**new, "has_missing": True, "missing": old["missing"]}
-    if old["type_oid"] == new["type_oid"] and old.get("enum_labels"):
-        labels = new.get("enum_labels") or []
+    if old["type_oid"] == new["type_oid"] and (known := labels_of(old)):
+        labels = labels_of(new)
         former = list(old.get("former_labels") or [])
-        former += [e for e in old["enum_labels"] if e not in labels and e not in former]
+        former += [e for e in known if e not in labels and e not in former]
         if former:
             new = {**new, "former_labels": former}
     return new
@@ -372,12 +372,12 @@ def _column_list(old: Column, new: Column) -> str | None:
 def _column(old: Column, new: Column, rewrite: int, identifies: bool) -> str | None:
     """Describe what happened to a column's stored values. `identifies`: the column's text identifies rows."""
     if old.type_oid == new.type_oid:
-        if old.enum_labels != new.enum_labels:
+        if old.labels != new.labels:
             reason = _labels(old, new, identifies)
             if reason:
                 return reason
         inner = dict(new.inner_labels)
-        if any(inner.get(oid) != label for oid, label in old.inner_labels):
+        if not new.nested and any(inner.get(oid) != label for oid, label in old.inner_labels):
             return "an enum of the type inside it was relabelled"
         if old.inner_rows != new.inner_rows:
             return "the composite type, or the type inside it, changed"
@@ -403,14 +403,16 @@ def prints_differently(old: TableVersion, new: TableVersion) -> bool:
 
 def _labels(old: Column, new: Column, identifies: bool) -> str | None:
     """Check renamed labels: each label must always have meant one value. `new` has the former labels."""
-    now = dict(new.enum_labels)
-    if any(oid not in now for oid, _ in old.enum_labels):
+    now = dict(new.labels)
+    if any(oid not in now for oid, _ in old.labels):
         return "enum labels lost"
     owners: dict[str, int] = {}
-    for oid, label in (*new.former_labels, *new.enum_labels):
+    for oid, label in (*new.former_labels, *new.labels):
         if owners.setdefault(label, oid) != oid:
             return f"enum label {label!r} was taken over by another value"
-    if identifies and any(now[oid] != label for oid, label in old.enum_labels):
+        if new.nested and new.former_labels and not is_plain(label):
+            return f"an enum of the type inside it was relabelled, and label {label!r} may be quoted or a word there"
+    if identifies and any(now[oid] != label for oid, label in old.labels):
         return "enum label renamed, and rows are identified by it"
     return None
 

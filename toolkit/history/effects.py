@@ -97,8 +97,8 @@ def _ruled(old: Column, table: TableVersion) -> bool:
     new = next((c for c in table.columns if c.attnum == old.attnum), None)
     if new is None or not new.published:
         return False
-    now = dict(new.enum_labels)
-    renamed = old.type_oid == new.type_oid and any(now.get(oid) != label for oid, label in old.enum_labels)
+    now = dict(new.labels)
+    renamed = old.type_oid == new.type_oid and any(now.get(oid) != label for oid, label in old.labels)
     return renamed or (old.type_oid, old.typmod) != (new.type_oid, new.typmod)
 
 

@@ -304,7 +304,7 @@ def _or_none(value: str | None) -> str:
 
 
 def _labels(column: Column) -> str | None:
-    return ", ".join(label for _, label in column.enum_labels) or None
+    return ", ".join(label for _, label in column.labels) or None
 
 
 def _attributes(column: Column) -> str | None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from toolkit.rawlog import order
 from toolkit.rawlog.states import verdicts
 from toolkit.values.names import lake_columns
+from toolkit.values.table import is_plain
 
 if TYPE_CHECKING:
     from toolkit.rawlog.event import Baseline, TableEvent
@@ -72,6 +73,7 @@ class PlannedColumn(Cell):
     type_kind: str
     base_type: str | None
     relabel: tuple[Era, ...]  # latest first; empty if no label was renamed
+    nested: bool = False  # labels are parts of the text
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +209,7 @@ def _columns(versions: Sequence[SchemaVersion], baselines: Sequence[TableEvent[B
             type_kind=c.type_kind,
             base_type=c.base_type,
             relabel=_relabel(c, versions, baselines),
+            nested=c.nested,
         )
         for c in columns
         if c.published
@@ -221,7 +224,7 @@ def _relabel(
     The OID identifies an enum value. A baseline was read with the names of its time. The versions after it have every
     name that a value has had since. A table in which one name meant two values is stale.
     """
-    now = dict(column.enum_labels)
+    now = dict(column.labels)
     eras: list[Era] = []
     for baseline, following in pairwise([*baselines, None]) if now else ():
         assert baseline is not None
@@ -230,8 +233,10 @@ def _relabel(
             if following is None or _is_before_copy(version, following):
                 for other in version.table.columns:
                     if (other.attnum, other.type_oid) == (column.attnum, column.type_oid):
-                        labels = (*other.former_labels, *other.enum_labels)
+                        labels = (*other.former_labels, *other.labels)
         renamed = {label: now[oid] for oid, label in labels if now.get(oid, label) != label}
+        if column.nested and not all(map(is_plain, (*now.values(), *(label for _, label in labels)))):
+            renamed = {}  # their changes made the table stale
         eras.insert(0, Era(int(baseline.end_lsn), renamed))
     return tuple(eras) if any(era.labels for era in eras) else ()
 

@@ -6,7 +6,8 @@ and the catalog comparison all call it. `schema` events keep its result unchange
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,20 @@ from toolkit.values.names import command, lake_table, qualified, quote_postgres
 
 #: The operations that a table's publications must send.
 OPERATIONS = frozenset({"insert", "update", "delete", "truncate"})
+
+
+#: A label that is never quoted inside arrays and ranges, and is no word or bound of them.
+_PLAIN_LABEL = re.compile(r"(?!(?:null|empty)$)[^\W\d][\w-]*", re.IGNORECASE)
+
+
+def is_plain(label: str) -> bool:
+    """Say whether an enum label inside an array or a range is always one whole piece of its text."""
+    return _PLAIN_LABEL.fullmatch(label) is not None
+
+
+def labels_of(column: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Give `Column.labels` of the JSON form of a column."""
+    return column.get("enum_labels") or (not column.get("inner_rows") and column.get("inner_labels")) or []
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +60,19 @@ class Column:
     inner_rows: tuple[tuple[int, ...], ...] = ()  # (type, attnum, type, typmod) of composites, its own or inside
     comment: str | None = None
     borrowed: bool = False  # its text contains names of other objects and changes with them, without an event
+
+    @property
+    def labels(self) -> tuple[tuple[int, str], ...]:
+        """Give the enum values of which the column's text is made: its own, or those inside arrays and ranges.
+
+        The text of a composite is also made of values of other types.
+        """
+        return self.enum_labels or (() if self.inner_rows else self.inner_labels)
+
+    @property
+    def nested(self) -> bool:
+        """Whether the labels are parts of the text."""
+        return not self.enum_labels and bool(self.labels)
 
     @property
     def base(self) -> str:
