@@ -19,7 +19,7 @@ import pytest
 
 from tests import support_java
 from tests.support_postgres import fresh_database
-from tests.support_s3 import s3_classpath, s3_store
+from tests.support_s3 import Store, s3_classpath, s3_store
 from toolkit.demo.server import EmbeddedServer
 
 _PROGRAM = Path(__file__).with_name("rest_catalog")
@@ -44,11 +44,16 @@ def rest_classpath(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @contextlib.contextmanager
-def rest_catalog(classpath: str, folder: Path, warehouse: Path) -> Iterator[dict[str, object]]:
-    """A REST catalog over a file of `folder`, which ends with the block."""
+def rest_catalog(
+    classpath: str, folder: Path, warehouse: str, store: Store | None = None
+) -> Iterator[dict[str, object]]:
+    """A REST catalog over a file of `folder`, which ends with the block. `store` has a warehouse that is no folder."""
     token = secrets.token_urlsafe(16)
     environment = {"HOME": os.environ["HOME"], "REST_TOKEN": token}
-    arguments = [f"jdbc:sqlite:{folder / 'rest.db'}", str(warehouse)]
+    if store is not None:
+        files = {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO", **store.properties, **store.keys}
+        environment |= store.environment | {"REST_FILES": "\n".join(f"{key}={value}" for key, value in files.items())}
+    arguments = [f"jdbc:sqlite:{folder / 'rest.db'}", warehouse]
     with support_java.served(
         classpath, _PROGRAM / "RestCatalog.java", arguments, environment, folder / "rest.log"
     ) as address:
@@ -56,27 +61,30 @@ def rest_catalog(classpath: str, folder: Path, warehouse: Path) -> Iterator[dict
 
 
 @contextlib.contextmanager
-def lake_section(request: pytest.FixtureRequest, kind: str, folder: Path) -> Iterator[dict[str, Any]]:
+def lake_section(
+    request: pytest.FixtureRequest, kind: str, folder: Path, store: Store | None = None
+) -> Iterator[dict[str, Any]]:
     """The `[lake]` section of a new catalog of a kind, whose warehouse is `folder / lake / warehouse`.
 
     Of a kind with `+s3` at its end the warehouse is in an object store. Its keys are properties of the section, or with
     the catalog in a file, variables in `environment`.
     """
     if kind.endswith("+s3"):
-        with s3_store(request.getfixturevalue("s3_classpath"), folder) as store:
+        with s3_store(request.getfixturevalue("s3_classpath"), folder) as made:
             kind = kind.removesuffix("+s3")
-            keys, variables = ({}, store.variables) if kind == "sqlite" else (store.keys, {})
-            with lake_section(request, kind, folder) as section:
-                properties = {**store.properties, **keys, **section.get("properties", {})}
-                environment = store.environment | variables
-                yield {**section, "warehouse": store.warehouse, "properties": properties, "environment": environment}
+            keys, variables = ({}, made.variables) if kind == "sqlite" else (made.keys, {})
+            with lake_section(request, kind, folder, made) as section:
+                properties = {**made.properties, **keys, **section.get("properties", {})}
+                environment = made.environment | variables
+                yield {**section, "warehouse": made.warehouse, "properties": properties, "environment": environment}
     elif kind == "sqlite":
         yield {}
     elif kind == "postgresql":
         with postgresql_catalog(request.getfixturevalue("pg16")) as made:
             yield made
     else:
-        with rest_catalog(request.getfixturevalue("rest_classpath"), folder, folder / "lake" / "warehouse") as section:
+        warehouse = str(folder / "lake" / "warehouse") if store is None else store.warehouse
+        with rest_catalog(request.getfixturevalue("rest_classpath"), folder, warehouse, store) as section:
             yield section
 
 

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
@@ -19,12 +15,10 @@ import pytest
 from tests.support_catalogs import lake_section, rest_classpath, s3_classpath
 from tests.support_outside import duck
 from tests.support_postgres import fresh_database
+from tests.support_shop import Shop
 from toolkit.demo.server import EmbeddedServer
 from toolkit.lake.ledger import Ledger
 from toolkit.lake.published_tables import duckdb_script, scan_published
-from toolkit.values import config as configuration
-from toolkit.values.config import Config
-from toolkit.values.failpoints import VARIABLE
 from toolkit.values.locations import local_path
 from toolkit.values.process_env import environment
 
@@ -32,64 +26,14 @@ __all__ = ["rest_classpath", "s3_classpath"]
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.dbt, pytest.mark.wide]
 
 
-class _Shop:
-    """A source with one table, and a lake with a catalog of a kind."""
-
-    def __init__(self, folder: Path, conninfo: str, section: dict[str, Any]) -> None:
-        self.folder, self.conninfo = folder, conninfo
-        self.properties: dict[str, str] = section.pop("properties")
-        self.environment: dict[str, str] = section.pop("environment", {})
-        given = (self.properties | self.environment).items()
-        self.secrets = [value for key, value in given if re.search("password|secret|token", key, re.IGNORECASE)]
-        lake = "\n".join(f"{key} = {json.dumps(value)}" for key, value in section.items())
-        text = f"[source]\nconninfo = {json.dumps(conninfo)}\n[lake]\n{lake}\n"
-        (folder / "cdc.toml").write_text(text, encoding="utf-8")
-        self.printed = ""
-
-    def start(self, *words: str, failpoint: str = "") -> subprocess.Popen[str]:
-        """Start a command; its secrets come from the environment."""
-        variables = {
-            "PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "PYTHONPATH": os.pathsep.join(sys.path),
-            "CDC_LAKE__PROPERTIES": json.dumps(self.properties), **self.environment,
-            **({VARIABLE: failpoint} if failpoint else {}),
-        }  # fmt: skip
-        return subprocess.Popen(
-            [sys.executable, "-m", "toolkit.cli", *words],
-            cwd=self.folder, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-
-    def cdc(self, *words: str, expect: int = 0, failpoint: str = "") -> str:
-        """Run a command to its end."""
-        with self.start(*words, failpoint=failpoint) as running:
-            out, err = running.communicate()
-        self.printed += out + err
-        assert running.returncode == expect, (words, out, err)
-        return out
-
-    def rows(self, lsn: str) -> list[dict[str, Any]]:
-        """The rows of the table at an LSN."""
-        found: list[dict[str, Any]] = json.loads(self.cdc("rows", "public.item", "--as-of", lsn, "--output", "json"))
-        return found
-
-    def config(self) -> Config:
-        """The configuration for this process."""
-        with environment({"CDC_LAKE__PROPERTIES": json.dumps(self.properties)}):
-            return configuration.load(str(self.folder / "cdc.toml"))
-
-    def sql(self, *statements: str) -> None:
-        with psycopg.connect(self.conninfo, autocommit=True) as conn:
-            for statement in statements:
-                conn.execute(statement.encode())
-
-
 @pytest.fixture(scope="module", params=["postgresql", "rest", "sqlite+s3", "postgresql+s3"])
 def shop(
     request: pytest.FixtureRequest, pg16: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[_Shop]:
+) -> Iterator[Shop]:
     """A lake that `cdc init` and `cdc run` have made."""
     folder = tmp_path_factory.mktemp(request.param)
     with fresh_database(pg16) as conninfo, lake_section(request, request.param, folder) as section:
-        made = _Shop(folder, conninfo, section)
+        made = Shop(folder, conninfo, section)
         made.sql(
             "create table public.item (id int primary key, name text)",
             "insert into public.item select i, 'n' || i from generate_series(1, 500) i",
@@ -101,7 +45,7 @@ def shop(
             yield made
 
 
-def test_what_was_made_is_proven_shown_and_maintained(shop: _Shop) -> None:
+def test_what_was_made_is_proven_shown_and_maintained(shop: Shop) -> None:
     """Changes, DDL, a check, the rows of then and now, maintenance, and doctor."""
     lsn = json.loads(shop.cdc("status", "--output", "json"))["published_lsn"]
     shop.sql(
@@ -121,7 +65,7 @@ def test_what_was_made_is_proven_shown_and_maintained(shop: _Shop) -> None:
     shop.cdc("doctor")
 
 
-def test_other_readers_get_the_published_rows(shop: _Shop) -> None:
+def test_other_readers_get_the_published_rows(shop: Shop) -> None:
     with psycopg.connect(shop.conninfo) as conn:
         wanted = conn.execute("select * from public.item order by id").fetchall()
     config = shop.config()
@@ -132,7 +76,7 @@ def test_other_readers_get_the_published_rows(shop: _Shop) -> None:
     assert list(zip(found["id"].to_pylist(), found["label"].to_pylist(), strict=True)) == wanted
 
 
-def test_of_two_runners_one_is_refused(shop: _Shop) -> None:
+def test_of_two_runners_one_is_refused(shop: Shop) -> None:
     """Spark's commit is held back: the lease refuses a second command, and the catalog the first one's batch."""
     shop.sql("update public.item set label = 'raced'")
     with shop.start("drain", failpoint="commit.before=sigstop") as first:
@@ -149,7 +93,7 @@ def test_of_two_runners_one_is_refused(shop: _Shop) -> None:
 
 
 @pytest.mark.parametrize("point", ["commit.before", "commit.after", "publish.after", "swap.after", "compact.after"])
-def test_trap_135_a_command_killed_around_its_commit_is_run_again(shop: _Shop, point: str) -> None:
+def test_trap_135_a_command_killed_around_its_commit_is_run_again(shop: Shop, point: str) -> None:
     shop.sql("update public.item set label = label || '+' where id % 7 = 0", "delete from public.item where id = 3")
     shop.sql("insert into public.item values (3, 'again')")
     command = "maintain" if point == "compact.after" else "run"
@@ -158,7 +102,7 @@ def test_trap_135_a_command_killed_around_its_commit_is_run_again(shop: _Shop, p
         shop.cdc(again)  # green: every row of the lake was compared with the source
 
 
-def test_nothing_that_was_written_or_said_has_the_secret(shop: _Shop) -> None:
+def test_nothing_that_was_written_or_said_has_the_secret(shop: Shop) -> None:
     """Logs, Spark's output, dbt's profile and artifacts, and the command line of each process of a build."""
     assert shop.secrets
     shop.sql("insert into public.item values (1000, 'to be built')")

@@ -13,12 +13,39 @@ _ALERTS, _NIGHT = "toolkit/ops/alerts.py", "tests/postgres/test_night.py"
 _SAYS = f"{_STATUS}test_what_a_check_says_status_and_doctor_say_too"
 _DECODE = "tests/unit/test_decode_plan.py"
 _SAME, _SOURCE = "toolkit/capture/same_history.py", "tests/postgres/test_traps_source.py"
+_CLUSTER = "tests/unit/test_cluster.py::"
 _SMALL = "tests/unit/test_small_tables.py::"
 _LEFT_TO_SPARK = "tests/spark/test_small_lines.py::test_a_table_that_shows_more_than_its_files_is_left_to_spark"
 _EVENT_OF_BATCH = "event.batch_id != record.batch_id or event.kind == Kind.BATCH"
 
 GUARDS = (
     *GUARDS_OF_SOURCE,
+    never(
+        "executors have the driver's code",
+        "toolkit/lake/executors.py",
+        "found != self.code",
+        f"{_CLUSTER}test_another_code_is_refused_by_each_task",
+    ),
+    Guard(
+        "the code compared by each task",
+        "toolkit/lake/parts.py",
+        "        delivery.require_same_code()",
+        "        pass",
+        f"{_CLUSTER}test_another_code_is_refused_by_each_task",
+    ),
+    Guard(
+        "executors read copies of the spool",
+        "toolkit/lake/delivery.py",
+        "task.moved(copy.place)",
+        "task",
+        f"{_CLUSTER}test_executors_decode_from_copies_what_local_tasks_decode_from_the_spool",
+    ),
+    never(
+        "a standalone cluster that does not say whether it authenticates",
+        "toolkit/lake/cluster.py",
+        "stated is None",
+        f"{_CLUSTER}test_a_standalone_cluster_must_say_whether_it_authenticates",
+    ),
     Guard(
         "Ctrl-C waits until a line is drawn",
         "toolkit/cli/bars.py",
@@ -290,8 +317,8 @@ GUARDS = (
     ),
     Guard(
         "files that no commit took are deleted",
-        "toolkit/lake/uncommitted.py",
-        "                made.delete_uncommitted()\n",
+        "toolkit/lake/file_lists.py",
+        "                made.delete()\n",
         "",
         "tests/spark/test_staging.py::test_files_without_a_commit_are_deleted",
     ),
@@ -318,7 +345,7 @@ GUARDS = (
     ),
     Guard(
         "the next run deletes files of a killed one",
-        "toolkit/lake/uncommitted.py",
+        "toolkit/lake/file_lists.py",
         "            storage.delete(line, properties)\n",
         "            pass\n",
         "tests/postgres/test_snapshot_killed.py"
@@ -327,7 +354,7 @@ GUARDS = (
     Guard(
         "files whose commit lost a race are deleted",
         "toolkit/lake/uncommitted.py",
-        "            self._list([*self._open, *places])\n",
+        "            self._listed.replace([*self._listed.places, *places])\n",
         "",
         "tests/unit/test_storage.py::test_a_file_stays_unless_it_was_not_committed",
     ),

@@ -1,5 +1,6 @@
 // Iceberg's REST catalog of its own tests, on a free port of the loopback interface, for requests with one token.
-// Arguments: the JDBC address of its database and its warehouse. The token is in REST_TOKEN. Prints the port; ends with its input.
+// Arguments: the JDBC address of its database and its warehouse. The token is in REST_TOKEN, and the properties of an object store,
+// one a line, in REST_FILES. Prints the port; ends with its input.
 
 import jakarta.servlet.DispatcherType;
 import jakarta.servlet.Filter;
@@ -8,6 +9,7 @@ import jakarta.servlet.http.HttpServletResponse;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.util.EnumSet;
+import java.util.HashMap;
 import java.util.Map;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.iceberg.CatalogUtil;
@@ -23,14 +25,17 @@ import org.eclipse.jetty.server.ServerConnector;
 public class RestCatalog {
   public static void main(String[] given) throws Exception {
     Map<String, String> properties =
-        Map.of(
-            "catalog-impl", "org.apache.iceberg.jdbc.JdbcCatalog",
-            "uri", given[0],
-            "warehouse", given[1],
-            "jdbc.schema-version", "V1",
-            "jdbc.busy_timeout", "30000",
-            "clients", "1",
-            "unique-table-location", "true");
+        new HashMap<>(
+            Map.of(
+                "catalog-impl", "org.apache.iceberg.jdbc.JdbcCatalog",
+                "uri", given[0],
+                "warehouse", given[1],
+                "jdbc.schema-version", "V1",
+                "jdbc.busy_timeout", "30000",
+                "clients", "1",
+                "unique-table-location", "true"));
+    System.getenv().getOrDefault("REST_FILES", "").lines().forEach(
+        line -> properties.put(line.split("=", 2)[0], line.split("=", 2)[1]));
     Catalog catalog = CatalogUtil.buildIcebergCatalog("rest", properties, new Configuration());
     Filter authorized =
         (request, response, chain) -> {

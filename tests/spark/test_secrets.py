@@ -73,7 +73,7 @@ def test_the_ports_of_spark_are_on_loopback_and_ask_for_a_secret(spark: SparkSes
 def test_a_cluster_is_asked_for_secrets_and_encryption(tmp_path: Path) -> None:
     for master, wanted in (
         ("yarn", ("true", "true")),
-        ("spark://h:7077", (None, "true")),
+        ("spark://h:7077", ("true", "true")),
         ("local[2]", ("true", None)),
     ):
         settings = session.spark_settings(Config(root=tmp_path, spark={"spark.master": master}))

@@ -127,15 +127,16 @@ def test_the_next_run_deletes_what_the_list_of_a_killed_one_names(tmp_path: Path
 
 #: Modules of the lake that handle files of the runner, which no table names.
 OF_THE_RUNNER = {
+    "delivery",  # the spool, whose bytes it copies to the store
+    "executors",  # the copy of such bytes on an executor's disk
+    "file_lists",  # the list of the places of a run
     "folders",  # makes the folders of this machine
-    "frames",  # the spool, which workers map
     "jars",  # the jars that Spark has resolved
     "java",  # the JDK
     "lease",
     "session",  # Spark's output and settings
     "sqlite_catalog",  # the file of the catalog
     "storage",  # the boundary itself
-    "uncommitted",  # the list of the places of a run
 }
 _FILES = {"shutil", "tempfile", "glob", "urllib.parse"}
 _ON_PATHS = {"remove", "unlink", "rename", "replace", "open", "stat", "listdir", "makedirs", "mkdir", "fsync", "path"}

@@ -118,7 +118,7 @@ def profile(config: Config) -> str:
     """Give the text of `profiles.yml`: dbt's session method with the same settings as the toolkit's own session."""
     from toolkit.lake.session import spark_settings
 
-    # The file names variables of the environment instead of a catalog's secrets.
+    # The file names variables of the environment instead of secrets.
     named = {name: f"{{{{ env_var('{variable}') }}}}" for name, variable, _ in secret_variables(config)}
     settings = spark_settings(config) | named
     return _dump(
@@ -141,15 +141,21 @@ def profile(config: Config) -> str:
 
 
 def secret_variables(config: Config) -> list[tuple[str, str, str]]:
-    """Give the secrets of the lake's catalog: Spark's setting, the variable that dbt reads, and the value.
+    """Give the secrets of the lake's catalog and of a cluster: Spark's setting, the variable that dbt reads, the value.
 
     dbt shows no value of a variable whose name begins like these.
     """
+    from toolkit.lake.cluster import AUTHENTICATION_SECRET
     from toolkit.lake.lake_catalog import secrets_of
 
+    found = {
+        f"spark.sql.catalog.{config.lake.catalog}.{key}": (key, value) for key, value in secrets_of(config).items()
+    }
+    if AUTHENTICATION_SECRET in config.spark:
+        found[AUTHENTICATION_SECRET] = (AUTHENTICATION_SECRET, config.spark[AUTHENTICATION_SECRET])
     return [
-        (f"spark.sql.catalog.{config.lake.catalog}.{key}", f"{_SECRET}{re.sub('[^A-Z0-9]+', '_', key.upper())}", value)
-        for key, value in secrets_of(config).items()
+        (setting, f"{_SECRET}{re.sub('[^A-Z0-9]+', '_', key.upper())}", value)
+        for setting, (key, value) in found.items()
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from toolkit.decode.stream import Run
 from toolkit.rawlog.event import Kind
@@ -32,3 +32,12 @@ class DecodeTask:
     batch_id: int
     generation: int
     images: tuple[Binding, ...] = ()  # layouts of the images within rows of the change log, `start` as in bindings
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Give the first and the last byte of the spool that the task reads, the last one not included."""
+        return int(self.run.offsets[0]), int(self.run.offsets[-1])
+
+    def moved(self, path: str) -> DecodeTask:
+        """Give the same task over a file that holds only the bytes of `span`."""
+        return replace(self, path=path, run=replace(self.run, offsets=self.run.offsets - self.run.offsets[0]))

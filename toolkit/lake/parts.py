@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,6 +20,9 @@ from toolkit.lake.files import EventsFile, FileTarget
 from toolkit.rawlog.arrow import EVENT_SCHEMA
 from toolkit.rawlog.event import Kind
 from toolkit.values.errors import DecodeError
+
+if TYPE_CHECKING:
+    from toolkit.lake.executors import Delivery
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +42,19 @@ class Written:
     others: bytes
 
 
-def write_part(part: Part, place: str, target: FileTarget, decode: str) -> Written:
+def write_part(part: Part, place: str, target: FileTarget, decode: str, delivery: Delivery | None = None) -> Written:
     """Decode a part and write its row events into a file at `place`, if there are any.
+
+    On a cluster, the paths of tasks are places of the store, which `delivery` reads.
 
     Raises:
         DecodeError, OSError: no file remains.
+        LakeError: the executor has other code than the driver; no file remains.
     """
     others: list[pa.RecordBatch] = []
     with ExitStack() as stack:
         file: EventsFile | None = None
-        for batch in read_part(part, decode):
+        for batch in read_part(part, decode, delivery):
             of_rows = pc.equal(batch.column("kind"), Kind.ROW)
             if of_rows.false_count:  # truncates and gaps
                 others.append(batch.filter(pc.invert(of_rows)))
@@ -58,12 +64,16 @@ def write_part(part: Part, place: str, target: FileTarget, decode: str) -> Writt
     return Written(place, file.rows if file is not None else 0, _stream(others))
 
 
-def read_part(part: Part, decode: str) -> Iterator[pa.RecordBatch]:
+def read_part(part: Part, decode: str, delivery: Delivery | None = None) -> Iterator[pa.RecordBatch]:
     """Give the batches of `EVENT_SCHEMA` of a part."""
+    if delivery is not None:
+        delivery.require_same_code()
     module, _, name = decode.partition(":")
     function = getattr(import_module(module), name)
+    opened = delivery.fetched if delivery is not None else nullcontext
     for task in part.tasks:
-        yield from map(_conform, function(task.path, task))
+        with opened(task.path) as path:
+            yield from map(_conform, function(path, task))
     for file in part.files:
         yield from map(_conform, read_file(file))
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.lake import jars
+from toolkit.lake import cluster, jars
 from toolkit.lake.java import find_java
 from toolkit.lake.lake_catalog import jars_of, secrets_of, spark_properties
 from toolkit.lake.tables import require_writable
@@ -94,15 +94,7 @@ def spark_settings(config: Config) -> dict[str, str]:
     }
     if secrets_of(config):
         settings["spark.redaction.regex"] = _REDACTED
-    master = config.spark.get("spark.master", "local")
-    if not master.startswith("spark://"):  # on a cluster, the cluster's own configuration has the secret
-        settings["spark.authenticate"] = "true"
-    if master.startswith("local"):
-        # A laptop's host name often resolves to an address that the laptop does not have.
-        settings |= {"spark.driver.host": "localhost", "spark.driver.bindAddress": "127.0.0.1"}
-    else:
-        settings["spark.network.crypto.enabled"] = "true"
-    return settings | config.spark
+    return settings | cluster.security_settings(config) | cluster.executor_settings(config) | config.spark
 
 
 def _tasks(heap: str) -> int:
@@ -119,7 +111,9 @@ def session(config: Config) -> SparkSession:
     JVM itself (memory, master) stay those of the first session.
 
     Raises:
-        JavaMissing, LakeError: the JVM cannot be started, or the lake's folder is not writable.
+        ConfigError: a standalone cluster without a word on authentication.
+        JavaMissing, LakeError: the JVM cannot be started, the lake's folder is not writable, or the executors of a
+            cluster do not fit.
     """
     with _lock:
         settings = spark_settings(config)
@@ -131,6 +125,7 @@ def session(config: Config) -> SparkSession:
             shared = _configured(shared, settings)
             _make_default(shared)
         else:
+            cluster.require_secured(config)
             require_writable(config)
             shared = _start(config, settings)
             atexit.register(stop_session)
@@ -210,7 +205,7 @@ def _start(config: Config, settings: dict[str, str]) -> SparkSession:
     search = [str(ROOT), *(p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and p != str(ROOT))]
     variables = {
         "JAVA_HOME": str(find_java().parent.parent),
-        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": cluster.python_of_executors(settings),
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(search),
     }
@@ -240,7 +235,10 @@ def _start(config: Config, settings: dict[str, str]) -> SparkSession:
             # another call is open, and fails.
             with ThreadPoolExecutor(1) as thread:
                 context = thread.submit(SparkContext, conf=conf, gateway=gateway).result()
-            return SparkSession(context, options=dict(settings))
+            started = SparkSession(context, options=dict(settings))
+            if cluster.is_cluster(config):
+                cluster.require_fit(started, config)
+            return started
         except BaseException as error:
             lines = str(error).splitlines()
             SparkContext._gateway = gateway

@@ -7,7 +7,8 @@ commit names the files, so what a task wrote and no commit took is no part of th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from toolkit.lake import reads
 from toolkit.lake.clock import require_clock
+from toolkit.lake.delivery import delivered
 from toolkit.lake.files import FileTarget
 from toolkit.lake.lake_catalog import open_catalog
 from toolkit.lake.ledger import Ledger, conflict
@@ -68,8 +70,10 @@ def commit_batch(
         here = Part(() if spark else tuple(tasks), tuple(arrow_files))
         written = [_write_here(record, here, files.place(record.batch_id), target, decode)]
         if spark is not None:
-            spread = [(Part((task,)), files.place(record.batch_id)) for task in tasks]
-            written += _write_by_spark(record, spark, spread, target, decode)
+            with delivered(config, tasks) as (readable, delivery):
+                spread = [(Part((task,)), files.place(record.batch_id)) for task in readable]
+                writer = partial(write_part, target=target, decode=decode, delivery=delivery)
+                written += _write_by_spark(record, spark, spread, writer)
         others = [event for part in written for event in _events(part.others)]
         filled = [part.place for part in written if part.rows]
         with files.committing(filled):
@@ -89,9 +93,9 @@ def _write_here(record: BatchRecord, part: Part, place: str, target: FileTarget,
 
 
 def _write_by_spark(
-    record: BatchRecord, spark: SparkSession, parts: Sequence[tuple[Part, str]], target: FileTarget, decode: str
+    record: BatchRecord, spark: SparkSession, parts: Sequence[tuple[Part, str]], writer: Callable[[Part, str], Written]
 ) -> list[Written]:
-    """Run one task of Spark for each part.
+    """Run one task of Spark for each part and its place.
 
     This is not a Python Data Source: each planning step of a data source keeps its own daemon and worker alive in every
     session. Those are five pairs, which need more memory than a batch and add a second to the first commit.
@@ -107,7 +111,7 @@ def _write_by_spark(
         for batch in numbers:
             for number in batch.column(0).to_pylist():
                 part, place = parts[number]
-                made = write_part(part, place if once else _of_attempt(place), target, decode)
+                made = writer(part, place if once else _of_attempt(place))
                 yield pa.record_batch([[made.place], [made.rows], [made.others]], schema=_WRITTEN)
 
     frame = spark.range(0, len(parts), 1, len(parts)).mapInArrow(write, "place STRING, rows BIGINT, others BINARY")

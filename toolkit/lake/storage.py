@@ -46,6 +46,18 @@ def file_io(location: str, properties: Mapping[str, str]) -> FileIO:
     return _opened[key]
 
 
+def open_file(location: str, properties: Mapping[str, str]) -> Any:
+    """Open a file for reading, from its start to its end.
+
+    Raises:
+        OSError: it is missing or cannot be read.
+    """
+    path = local_path(location)
+    if path is not None:
+        return path.open("rb")
+    return file_io(location, properties).new_input(location).open(seekable=False)
+
+
 def read(location: str, properties: Mapping[str, str]) -> bytes:
     """Read a whole file.
 
@@ -173,4 +185,4 @@ def require_writable(warehouse: str, properties: Mapping[str, str]) -> None:
         ) from None
 
 
-__all__ = ["create", "delete", "file_io", "file_properties", "find", "force", "read", "require_writable"]
+__all__ = ["create", "delete", "file_io", "file_properties", "find", "force", "open_file", "read", "require_writable"]

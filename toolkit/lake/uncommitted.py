@@ -7,24 +7,20 @@ the catalog may name it. What a kill during a commit leaves behind is for `cdc m
 
 from __future__ import annotations
 
-import fcntl
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
-from toolkit.lake import storage
+from toolkit.lake.file_lists import ListedFiles, listed_files
 from toolkit.lake.files import field_ids
-from toolkit.values.errors import CommitConflict, LakeError
-from toolkit.values.log_setup import logger
+from toolkit.values.errors import CommitConflict
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from toolkit.values.config import Config
 
-_log = logger(__name__)
 _LISTS = "new-files"  # folder of the lists, one for each run
 
 
@@ -36,11 +32,10 @@ class NewFiles:
         properties: what opens the table's files (`storage`); they may have secrets.
     """
 
-    def __init__(self, table: Table, listed: IO[str]) -> None:
+    def __init__(self, table: Table, listed: ListedFiles) -> None:
         self.ids: Mapping[str, int] = field_ids(table.schema())
-        self.properties: Mapping[str, str] = table.io.properties
+        self.properties = listed.properties
         self._table, self._listed = table, listed
-        self._open: list[str] = []
 
     def place(self, batch_id: int) -> str:
         """Give the place of a new file of rows of a batch."""
@@ -48,32 +43,17 @@ class NewFiles:
 
         key = partition(self._table, batch_id, "row")
         name = f"{uuid.uuid4()}-copy-{batch_id}.parquet"
-        location = self._table.location_provider().new_data_location(name, key)
-        self._open.append(location)
-        self._listed.write(f"{location}\n")
-        self._listed.flush()
-        return location
+        return self._listed.add(self._table.location_provider().new_data_location(name, key))
 
     @contextmanager
     def committing(self, places: Sequence[str]) -> Iterator[None]:
         """Commit files inside the block. They stay, unless another runner committed first."""
-        self._list([place for place in self._open if place not in set(places)])
+        self._listed.replace([place for place in self._listed.places if place not in set(places)])
         try:
             yield
         except CommitConflict:
-            self._list([*self._open, *places])
+            self._listed.replace([*self._listed.places, *places])
             raise
-
-    def _list(self, places: list[str]) -> None:
-        self._open = places
-        self._listed.truncate(0)
-        self._listed.writelines(f"{place}\n" for place in places)
-        self._listed.flush()
-
-    def delete_uncommitted(self) -> None:
-        """Delete every file that was not committed."""
-        for place in self._open:
-            storage.delete(place, self.properties)
 
 
 @contextmanager
@@ -83,41 +63,8 @@ def new_files(config: Config, table: Table) -> Iterator[NewFiles]:
     Raises:
         LakeError: the list cannot be written, or files of a killed run cannot be deleted.
     """
-    folder = config.work_dir / _LISTS
-    path = folder / f"{uuid.uuid4()}.txt"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for left in sorted(folder.glob("*.txt")):
-            _delete_listed(left, table.io.properties)
-        listed = path.open("a", encoding="utf-8")
-    except OSError as error:
-        raise LakeError(
-            f"deleting what a killed run left behind, as {folder} lists it: {error.strerror or error}; correct that,"
-            " and run it again"
-        ) from None
-    with listed:
-        fcntl.flock(listed, fcntl.LOCK_EX)
-        made = NewFiles(table, listed)
-        try:
-            yield made
-        finally:
-            try:
-                made.delete_uncommitted()
-                path.unlink()
-            except OSError as error:  # the list is for the next run then
-                _log.warning("files of rows were not deleted", extra={"list": str(path), "reason": str(error)})
-
-
-def _delete_listed(path: Path, properties: Mapping[str, str]) -> None:
-    """Delete the files that a list names, and the list, unless its run still holds it."""
-    with path.open("r+", encoding="utf-8") as listed:
-        try:
-            fcntl.flock(listed, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return
-        for line in listed.read().splitlines():
-            storage.delete(line, properties)
-        path.unlink()
+    with listed_files(config, _LISTS, table.io.properties) as listed:
+        yield NewFiles(table, listed)
 
 
 __all__ = ["NewFiles", "new_files"]

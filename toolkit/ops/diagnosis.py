@@ -127,8 +127,7 @@ def _lake(config: Config) -> list[Diagnosis]:
     if settings.get(unique) != "true":
         what = "unique-table-location is off: a re-created table may lose data"
         found.append(Diagnosis(Level.ERROR, "lake", what, f'take "{unique}" out of [spark]'))
-    spool = config.drain.spool_dir or str(config.work_dir / "spool")
-    found.append(Diagnosis(Level.OK, "spool", f"{spool}: local to the driver unless executors share it", None))
+    found += _spark(config)
     damaged = _damaged(config)
     found += damaged
     try:
@@ -145,6 +144,28 @@ def _lake(config: Config) -> list[Diagnosis]:
     except CdcError as error:
         if not damaged:  # else it was said already, with its remedy
             found.append(Diagnosis(Level.ERROR, "lake", str(error), error.remedy))
+    return found
+
+
+def _spark(config: Config) -> list[Diagnosis]:
+    """Say where tasks run and where they read the bytes of a peek. On a cluster, ask the executors whether they fit."""
+    from toolkit.lake import cluster, session
+
+    spool = config.drain.spool_dir or str(config.work_dir / "spool")
+    if not cluster.is_cluster(config):
+        return [Diagnosis(Level.OK, "spool", f"{spool}: on this machine, where all tasks run", None)]
+    what = f"{spool} on this machine; executors read copies in {cluster.spool_folder(config)}"
+    found = [Diagnosis(Level.OK, "spool", what, None)]
+    name = f"cluster {config.spark[cluster.MASTER]}"
+    if cluster.is_open(config):
+        what = "its processes neither authenticate nor encrypt: whoever reaches its ports can run programs there"
+        found.append(Diagnosis(Level.WARNING, name, what, "set spark.authenticate to true, here and on its processes"))
+    try:
+        hosts = cluster.require_fit(session.own_session(config), config)
+        what = f"executors on {', '.join(hosts)} have the driver's code and read its spool"
+        found.append(Diagnosis(Level.OK, name, what, None))
+    except CdcError as error:
+        found.append(Diagnosis(Level.ERROR, name, str(error), error.remedy))
     return found
 
 

@@ -216,7 +216,7 @@ class DrainConfig(_Section):
     batch_changes: int = Field(default=1_000_000, gt=0)
     """Messages of one commit, rounded up to whole transactions."""
     spool_dir: str | None = None
-    """Folder for the bytes of a peek; default: beside the lake. Every Spark executor must see it."""
+    """Folder of this machine for the bytes of a peek; default: beside the lake."""
 
 
 #: Commands that change neither the shape of a table, nor a value, nor how rows are identified.

@@ -1,0 +1,207 @@
+"""The whole story on a standalone cluster whose workers share nothing with the driver but the object store.
+
+The workers run as another user, who cannot read a file of the driver: see `tests/support_cluster.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support_catalogs import lake_section, rest_classpath, s3_classpath
+from tests.support_cluster import Cluster, as_other, cluster
+from tests.support_postgres import fresh_database
+from tests.support_shop import Shop
+from toolkit.demo.server import EmbeddedServer
+
+__all__ = ["rest_classpath", "s3_classpath"]
+pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.dbt, pytest.mark.wide]
+_ROWS = 60_000
+#: Updates of all these rows before a drain: so many changes that executors decode them.
+_UPDATES = 9
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Cluster]:
+    """Two workers with one core each."""
+    with cluster() as made:
+        yield made
+
+
+@pytest.fixture(scope="module", params=["rest+s3", "postgresql+s3"])
+def shop(
+    request: pytest.FixtureRequest, pg16: EmbeddedServer, workers: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Shop]:
+    """A lake that `cdc init` has made on the cluster, with a table of many rows."""
+    folder = tmp_path_factory.mktemp(request.param)
+    secret = {"spark.authenticate.secret": workers.secret}
+    more = '[table."public.twice"]\ncapture = "both"\n'
+    with fresh_database(pg16) as conninfo, lake_section(request, request.param, folder) as section:
+        made = Shop(folder, conninfo, section, spark=workers.settings, spark_secrets=secret, more=more)
+        made.sql(
+            "create table public.item (id int primary key, name text)",
+            "insert into public.item select i, 'n' || i from generate_series(1, 500) i",
+            "create table public.bulk (id int primary key, note text)",
+            f"insert into public.bulk select i, 'n' || i from generate_series(1, {_ROWS}) i",
+            "create table public.twice (id int primary key, name text)",
+            "create table public.bag (name text)",
+            "alter table public.bag replica identity full",
+        )
+        made.cdc("init")
+        yield made
+
+
+def _spooled(shop: Shop) -> list[Path]:
+    return [path for path in (shop.folder / "store" / "lake" / "ware" / "house" / ".spool").glob("*") if path.is_file()]
+
+
+def _updates(value: str) -> list[str]:
+    return [f"update public.bulk set note = {value}"] * _UPDATES
+
+
+def _delivered(shop: Shop) -> bool:
+    """Whether a batch is being written: its bytes are in the store, and not only the probe for the executors."""
+    return any((shop.folder / "lake" / "delivered").glob("*.txt")) and _spooled(shop) != []
+
+
+def test_an_executor_killed_in_a_drain_leaves_each_row_once(shop: Shop, workers: Cluster) -> None:
+    """The kill comes while the executor decodes. The check compares every row with the source."""
+    shop.sql(*_updates("note || '+'"))
+    with shop.start("drain") as running:
+        killed = _kill(running, workers, lambda executor: _delivered(shop) and workers.tasks(executor) != [])
+        out, err = running.communicate()
+    assert running.returncode == 0 and killed, (out, err)
+    log = (shop.folder / "lake" / "spark.log").read_text(encoding="utf-8", errors="replace")
+    assert "exited with code 137" in log  # and its task was run again by another
+    assert _spooled(shop) == []
+    shop.cdc("run")
+
+
+def test_what_a_killed_driver_left_for_the_executors_is_deleted(shop: Shop, workers: Cluster) -> None:
+    shop.sql(*_updates("'k'"))
+    with shop.start("drain") as running:
+        while running.poll() is None and not (_delivered(shop) and any(map(workers.tasks, workers.executors()))):
+            time.sleep(0.002)
+        running.kill()
+        running.communicate()
+    assert _spooled(shop)
+    shop.cdc("run")
+    assert _spooled(shop) == []
+
+
+def test_executors_that_do_not_fit_are_refused_by_name(shop: Shop, workers: Cluster) -> None:
+    """Other code, a missing module, a missing Python, an unreadable spool: nothing on source and lake moves."""
+    shop.sql("insert into public.bag values ('d')")
+    before = json.loads(shop.cdc("status", "--output", "json"))
+    changed = workers.toolkit / "decode" / "stream.py"
+    text = changed.read_text(encoding="utf-8")
+    changed.write_text(text + "\n# another version\n", encoding="utf-8")
+    try:
+        assert "and the driver has 0.1.0 (" in _refusal(shop)
+        changed.rename(changed.with_suffix(".away"))
+        assert "their Python lacks the module toolkit.decode.stream" in _refusal(shop)
+    finally:
+        changed.with_suffix(".away").unlink(missing_ok=True)
+        changed.write_text(text, encoding="utf-8")
+    wrong = {**json.loads(shop.environment["CDC_SPARK"]), "spark.executorEnv.PYSPARK_PYTHON": "/no/python"}
+    assert "they have no program /no/python" in _refusal(shop, CDC_SPARK=json.dumps(wrong))
+    after = json.loads(shop.cdc("status", "--output", "json", expect=3))  # the last drain has failed
+    assert after["committed_lsn"] == before["committed_lsn"]
+    assert after["slot"]["confirmed_flush_lsn"] == before["slot"]["confirmed_flush_lsn"]
+
+
+def test_the_whole_story(shop: Shop, workers: Cluster) -> None:
+    """Drain, build, check, rows, maintain, audit, repair, doctor. A green check compared every row with the source."""
+    unreadable = subprocess.run(as_other(["ls", shop.folder]), capture_output=True, text=True, check=False)
+    assert "Permission denied" in unreadable.stderr
+    shop.sql(
+        "insert into public.item select i, 'n' || i from generate_series(501, 1000) i",
+        "insert into public.twice select i, 't' || i from generate_series(1, 100) i",
+        "insert into public.bag select 'b' from generate_series(1, 3)",
+    )
+    shop.cdc("drain")
+    assert _spooled(shop) == []
+    shop.cdc("run")
+    shop.sql(
+        "update public.item set name = 'new' where id <= 10",
+        "alter table public.item rename column name to label",
+        "delete from public.bag where ctid = (select min(ctid) from public.bag)",
+    )
+    shop.cdc("run")
+    status = json.loads(shop.cdc("status", "--output", "json"))
+    assert [(t["table"], t["state"]) for t in status["tables"]] == [
+        ("public.bag", "ok"), ("public.bulk", "ok"), ("public.item", "ok"), ("public.twice", "ok"),
+    ]  # fmt: skip
+    found = json.loads(shop.cdc("rows", "public.item", "--key", "id=3", "--output", "json"))
+    assert [row["label"] for row in found] == ["n3", "new"]
+    shop.cdc("maintain")
+    shop.cdc("repair", "public.item")
+    shop.cdc("run")
+    shop.cdc("audit")
+    assert "have the driver's code and read its spool" in shop.cdc("doctor")
+
+
+def test_an_executor_killed_in_a_build_leaves_tables_as_the_source_is(shop: Shop, workers: Cluster) -> None:
+    shop.sql("update public.bulk set note = note || '-'", "insert into public.bag values ('c')")
+    shop.cdc("drain")
+    before = set((shop.folder / "store").glob("**/current/**/*.parquet"))
+
+    def writing(_: int) -> bool:
+        return set((shop.folder / "store").glob("**/current/**/*.parquet")) != before
+
+    with shop.start("build") as running:
+        killed = _kill(running, workers, writing)
+        out, err = running.communicate()
+    assert running.returncode == 0 and killed, (out, err)
+    shop.cdc("check")
+
+
+def test_no_file_of_the_cluster_and_no_command_line_has_a_secret(shop: Shop, workers: Cluster) -> None:
+    assert len(shop.secrets) >= 3
+    shop.sql("insert into public.bag values ('e')")
+    with shop.start("drain", failpoint="commit.after=sigstop") as running:
+        assert os.WIFSTOPPED(os.waitpid(running.pid, os.WUNTRACED)[1])
+        lines = [(path, _read(path)) for path in Path("/proc").glob("[0-9]*/cmdline")]
+        texts = list(workers.texts())
+        running.send_signal(signal.SIGCONT)
+        shop.printed += "".join(running.communicate())
+    assert any(b"CoarseGrainedExecutorBackend" in line for _, line in lines)
+    own = [(path, _read(path)) for path in shop.folder.rglob("*") if path.is_file()]
+    for path, text in [*lines, *texts, *own, (Path("printed"), shop.printed.encode())]:
+        assert [secret for secret in shop.secrets if secret.encode() in text] == [], path
+
+
+def _refusal(shop: Shop, **environment: str) -> str:
+    kept, shop.environment = shop.environment, {**shop.environment, **environment}
+    try:
+        with shop.start("drain") as running:
+            out, err = running.communicate()
+    finally:
+        shop.environment = kept
+    assert running.returncode == 1, (out, err)
+    return err
+
+
+def _kill(running: subprocess.Popen[str], workers: Cluster, is_due: Callable[[int], bool]) -> bool:
+    """Kill the first executor for which something holds; say whether there was one before the command ended."""
+    while running.poll() is None:
+        for executor in workers.executors():
+            if is_due(executor):
+                os.kill(executor, signal.SIGKILL)
+                return True
+        time.sleep(0.002)
+    return False
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # it has ended
+        return b""

@@ -1,0 +1,215 @@
+"""A standalone Spark cluster on loopback: a master and workers that run as another user, from the jars of pyspark.
+
+The workers cannot read a file of the test: they have folders of their own, and an installation of Python with a copy of
+the toolkit. So what executors do proves that nothing is shared with the driver. It needs root, `setpriv` and a Python
+that the other user can run; where one is missing, the tests are skipped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyspark
+import pytest
+
+import toolkit
+
+_OTHER = "nobody"
+_SPARK = Path(pyspark.__file__).parent
+_SITE = Path(pyspark.__file__).parents[1]
+
+
+@dataclass
+class Cluster:
+    """A running cluster. `folder` is readable for its user; `python` is the Python of its executors."""
+
+    folder: Path
+    python: Path
+    master: str = ""
+    secret: str = field(default_factory=lambda: secrets.token_hex(16))
+    workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The section `[spark]` without the secret."""
+        return {
+            "spark.master": self.master,
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.authenticate": "true",
+            "spark.executorEnv.PYSPARK_PYTHON": str(self.python),
+            # as the test runs itself: see tests/conftest.py
+            "spark.executorEnv.JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1",
+            "spark.executorEnv.AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",
+            "spark.executor.memory": "1g",
+        }
+
+    @property
+    def toolkit(self) -> Path:
+        """The copy of the toolkit that executors import."""
+        return self.folder / "code" / "toolkit"
+
+    def executors(self) -> list[int]:
+        """The process ids of the executors that run now."""
+        return [child for worker in self.workers for child in _children(worker.pid) if _is_executor(child)]
+
+    def tasks(self, executor: int) -> list[int]:
+        """The process ids of the Python workers of an executor."""
+        return [worker for daemon in _children(executor) for worker in _children(daemon)]
+
+    def texts(self) -> Iterator[tuple[Path, bytes]]:
+        """Every file that the cluster has written."""
+        for path in self.folder.glob("work-*/**/*"):
+            if path.is_file() and path.suffix != ".jar":
+                yield path, path.read_bytes()
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()] + [
+            int(p) for thread in Path(f"/proc/{pid}/task").iterdir() if thread.name != str(pid)
+            for p in (thread / "children").read_text().split()
+        ]  # fmt: skip
+    except OSError:  # it has ended
+        return []
+
+
+def _is_executor(pid: int) -> bool:
+    try:
+        return b"CoarseGrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def as_other(command: Sequence[str | Path]) -> list[str]:
+    """Give a command line that runs a command as the other user."""
+    group = pwd.getpwnam(_OTHER).pw_gid
+    user = ["setpriv", f"--reuid={_OTHER}", f"--regid={group}", "--clear-groups"]
+    return [*user, "sh", "-c", 'exec "$@"', "sh", *map(str, command)]  # setpriv itself would find a program as root
+
+
+def _python() -> Path:
+    """A Python of this version, with the packages of the tests, that the other user can run."""
+    if os.geteuid() != 0 or shutil.which("setpriv") is None:
+        pytest.skip("only root can run a cluster as another user (and setpriv must be installed)")
+    name = "python{}.{}".format(*sys.version_info[:2])
+    installed = shutil.which(name, path="/usr/local/bin:/usr/bin") or sys.executable
+    code = f"import sys; sys.path.append({str(_SITE)!r}); import pyarrow, pandas, pyiceberg, pyspark"
+    for python in map(os.path.realpath, (sys.executable, installed)):
+        tried = subprocess.run(as_other([python, "-c", code]), capture_output=True, cwd="/", check=False)
+        if tried.returncode == 0:
+            return Path(python)
+    pytest.skip(f"user {_OTHER} can run no {name} with the packages of the tests")
+
+
+@contextlib.contextmanager
+def cluster(cores: Sequence[int] = (1, 1), memory: str = "1g") -> Iterator[Cluster]:
+    """A master, and a worker for each number of cores. All of them end with the block."""
+    base = _python()
+    java = shutil.which("java")
+    if java is None:
+        pytest.skip("no java on PATH: the other user cannot run the one of this user")
+    folder = Path(tempfile.mkdtemp(prefix="cdc-cluster-"))
+    try:
+        folder.chmod(0o755)
+        made = Cluster(folder, _installation(base, folder))
+        with contextlib.ExitStack() as running:
+            _start(made, running, java, cores, memory)
+            yield made
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _installation(base: Path, folder: Path) -> Path:
+    """An environment of Python with the packages of the tests and a copy of the toolkit."""
+    subprocess.run([base, "-m", "venv", "--without-pip", folder / "python"], check=True)
+    ignored = shutil.ignore_patterns("__pycache__", "resources")
+    shutil.copytree(Path(toolkit.__file__).parent, folder / "code" / "toolkit", ignore=ignored)
+    (site,) = (folder / "python" / "lib").glob("python3.*/site-packages")
+    (site / "tests.pth").write_text(f"{folder / 'code'}\n{_SITE}\n", encoding="utf-8")
+    for path in [folder / "code", *(folder / "code").rglob("*"), folder / "python", *(folder / "python").rglob("*")]:
+        if not path.is_symlink():
+            path.chmod(0o755)
+    return folder / "python" / "bin" / "python"
+
+
+def _start(made: Cluster, running: contextlib.ExitStack, java: str, cores: Sequence[int], memory: str) -> None:
+    conf = made.folder / "spark.properties"
+    conf.write_text(
+        f"spark.authenticate true\nspark.authenticate.secret {made.secret}\nspark.network.crypto.enabled true\n"
+        "spark.master.rest.enabled false\n",
+        encoding="utf-8",
+    )
+    conf.chmod(0o400)
+    shutil.chown(conf, _OTHER)
+    start = [str(_SPARK / "bin" / "spark-class")]
+    own = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0", "--properties-file", str(conf)]
+    environment = {
+        "PATH": os.environ["PATH"],
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_HOME": str(_SPARK),
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1",
+        "JAVA_HOME": str(Path(os.path.realpath(java)).parents[1]),
+    }
+
+    def run(name: str, command: list[str], marker: str) -> tuple[subprocess.Popen[bytes], str]:
+        home = made.folder / f"work-{name}"
+        home.mkdir(mode=0o700)
+        shutil.chown(home, _OTHER)
+        log = home / "log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                as_other(command),
+                cwd=home,
+                env=environment | {"SPARK_LOCAL_DIRS": str(home)},
+                stdout=output,
+                stderr=output,
+            )
+        running.callback(_end, process)
+        return process, _wait(log, marker, process)
+
+    _, master = run(
+        "master", [*start, "org.apache.spark.deploy.master.Master", *own], r"Starting Spark master at (spark://\S+)"
+    )
+    made.master = master
+    for number, count in enumerate(cores):
+        work = ["--cores", str(count), "--memory", memory, "--work-dir", str(made.folder / f"work-{number}")]
+        command = [*start, "org.apache.spark.deploy.worker.Worker", *own, *work, master]
+        made.workers.append(run(str(number), command, r"(Successfully registered with master)")[0])
+
+
+def _wait(log: Path, marker: str, process: subprocess.Popen[bytes]) -> str:
+    end = time.monotonic() + 120
+    while time.monotonic() < end and process.poll() is None:
+        found = re.search(marker, log.read_text(encoding="utf-8", errors="replace"))
+        if found:
+            return found[1]
+        time.sleep(0.1)
+    raise AssertionError(log.read_text(encoding="utf-8", errors="replace"))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process and its executors."""
+    executors = _children(process.pid)
+    process.terminate()
+    process.wait(60)
+    for executor in executors:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(executor, signal.SIGKILL)
+
+
+__all__ = ["Cluster", "as_other", "cluster"]

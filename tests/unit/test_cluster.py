@@ -1,0 +1,160 @@
+"""What a cluster needs beside local mode: its settings, and the bytes of tasks as files that executors can read."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.unit import wire
+from toolkit.build import models
+from toolkit.decode.planner import plan
+from toolkit.decode.task import DecodeTask
+from toolkit.lake import cluster
+from toolkit.lake.delivery import delivered
+from toolkit.lake.executors import Delivery, examine
+from toolkit.lake.parts import Part, read_part
+from toolkit.lake.session import spark_settings
+from toolkit.lake.staging import DECODE
+from toolkit.rawlog.arrow import EVENT_SCHEMA
+from toolkit.values.config import Config
+from toolkit.values.errors import ConfigError, LakeError
+from toolkit.values.installed_code import code_identity
+
+pytestmark = pytest.mark.unit
+_STANDALONE = "spark://h:7077"
+TABLE = wire.table(50, [wire.column(1, "id"), wire.column(2, "a")])
+
+
+def _config(folder: Path, **spark: str) -> Config:
+    return Config(root=folder, spark={f"spark.{key.replace('_', '.')}": value for key, value in spark.items()})
+
+
+def _files(config: Config) -> list[Path]:
+    return [path for path in Path(cluster.spool_folder(config)).rglob("*") if path.is_file()]
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> list[DecodeTask]:
+    """Three tasks that read one spool, each another span of it."""
+    relation = wire.relation(50, [("id", 25), ("a", 25)])
+    sent = [
+        message
+        for number in range(1, 30)
+        for message in wire.transaction(
+            number, relation, *(wire.insert(50, (f"{number}.{n}", "x" * n)) for n in range(number))
+        )
+    ]
+    (batch,) = plan(wire.spool(tmp_path / "spool", sent), context=wire.context(TABLE)).batches
+    made = batch.tasks(3)
+    assert len(made) == 3
+    return made
+
+
+def _read(tasks: Sequence[DecodeTask], given: Delivery | None) -> pa.Table:
+    batches = [batch for task in tasks for batch in read_part(Part((task,)), DECODE, given)]
+    return pa.Table.from_batches(batches, EVENT_SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("master", "expected"),
+    [("local", False), ("local[2]", False), ("local[*,4]", False), ("local-cluster[1,1,1024]", True),
+     (_STANDALONE, True), ("yarn", True), ("k8s://h", True)],
+)  # fmt: skip
+def test_which_masters_are_clusters(tmp_path: Path, master: str, expected: bool) -> None:
+    assert cluster.is_cluster(_config(tmp_path, master=master)) == expected
+    assert not cluster.is_cluster(Config(root=tmp_path))
+
+
+def test_a_standalone_cluster_must_say_whether_it_authenticates(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"spark\.authenticate is not set"):
+        cluster.require_secured(_config(tmp_path, master=_STANDALONE))
+    with pytest.raises(ConfigError, match=r"spark\.authenticate\.secret is not set"):
+        cluster.require_secured(_config(tmp_path, master=_STANDALONE, authenticate="true"))
+    cluster.require_secured(_config(tmp_path, master=_STANDALONE, authenticate="true", authenticate_secret="s"))
+    cluster.require_secured(_config(tmp_path, master="yarn"))
+    open_one = _config(tmp_path, master=_STANDALONE, authenticate="false")
+    cluster.require_secured(open_one)
+    assert cluster.is_open(open_one)
+    assert "spark.network.crypto.enabled" not in spark_settings(open_one)  # Spark refuses it without authentication
+
+
+def test_the_secret_of_a_cluster_is_in_no_profile_of_dbt(tmp_path: Path) -> None:
+    config = _config(tmp_path, master=_STANDALONE, authenticate="true", authenticate_secret="hidden")
+    ((setting, variable, value),) = models.secret_variables(config)
+    assert (setting, value) == ("spark.authenticate.secret", "hidden")
+    assert "hidden" not in models.profile(config) and variable in models.profile(config)
+
+
+def test_the_python_of_executors_is_named_by_the_settings(tmp_path: Path) -> None:
+    def python(master: str, **spark: str) -> str:
+        config = Config(root=tmp_path, spark={"spark.master": master, **spark})
+        return cluster.python_of_executors(spark_settings(config))
+
+    assert python("local[2]") == python("local-cluster[1,1,1024]") == sys.executable
+    assert python(_STANDALONE) == "python3"
+    assert python(_STANDALONE, **{"spark.executorEnv.PYSPARK_PYTHON": "/a"}) == "/a"
+    assert python(_STANDALONE, **{"spark.pyspark.python": "/b"}) == "/b"
+
+
+def test_executors_decode_from_copies_what_local_tasks_decode_from_the_spool(
+    tmp_path: Path, tasks: list[DecodeTask]
+) -> None:
+    local = _read(tasks, None)
+    assert local.num_rows == sum(range(30))
+    config = _config(tmp_path, master="yarn")
+    with delivered(config, tasks) as (moved, given):
+        assert given is not None and {Path(task.path).parent.name for task in moved} == {".spool"}
+        spans = [task.span for task in tasks]
+        assert sorted(file.stat().st_size for file in _files(config)) == sorted(stop - first for first, stop in spans)
+        (tmp_path / "spool").unlink()  # an executor has no such file
+        assert _read(moved, given).equals(local)
+    assert _files(config) == []
+
+
+def test_local_tasks_read_the_spool_itself(tmp_path: Path, tasks: list[DecodeTask]) -> None:
+    config = Config(root=tmp_path)
+    with delivered(config, tasks) as (same, given):
+        assert same is tasks and given is None and _files(config) == []
+
+
+def test_the_next_batch_deletes_what_a_killed_run_has_delivered(tmp_path: Path, tasks: list[DecodeTask]) -> None:
+    config = _config(tmp_path, master="yarn")
+    killed = delivered(config, tasks)
+    killed.__enter__()
+    left = _files(config)
+    assert len(left) == 3
+    with delivered(config, tasks):
+        assert set(left) < set(_files(config))  # the first run holds its list
+    (listed,) = (config.work_dir / "delivered").glob("*.txt")
+    text = listed.read_text(encoding="utf-8")
+    killed.__exit__(None, None, None)
+    listed.write_text(text, encoding="utf-8")  # as a kill leaves it
+    for path in left:
+        path.write_bytes(b"x")
+    with delivered(config, []):
+        assert _files(config) == [] and not listed.exists()
+
+
+def test_another_code_is_refused_by_each_task(tmp_path: Path, tasks: list[DecodeTask]) -> None:
+    other = Delivery("0.0.9 (00000000)", {})
+    with pytest.raises(LakeError, match=r"has toolkit .*, and the driver has 0\.0\.9 \(00000000\)"):
+        _read(tasks, other)
+
+
+def test_an_executor_says_what_does_not_fit(tmp_path: Path) -> None:
+    place = tmp_path / "probe"
+    place.write_bytes(b"abc")
+
+    def problem(code: str, path: Path, content: bytes) -> str | None:
+        (row,) = examine(Delivery(code, {}), str(path), content).to_pylist()
+        found: str | None = row["problem"]
+        return found
+
+    assert problem(code_identity(), place, b"abc") is None
+    assert "reads other bytes" in (problem(code_identity(), place, b"abd") or "")
+    assert "cannot read" in (problem(code_identity(), tmp_path / "missing", b"") or "")
+    assert "install the same version" in (problem("0.0.9 (0)", place, b"abc") or "")

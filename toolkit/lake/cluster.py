@@ -1,0 +1,166 @@
+"""Say whether Spark runs on a cluster, and find out whether its executors fit, before anything on the source moves."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from toolkit.lake import storage
+from toolkit.lake.executors import ANSWER, Delivery, examine
+from toolkit.lake.file_lists import listed_files
+from toolkit.values import progress
+from toolkit.values.errors import ConfigError, LakeError
+from toolkit.values.installed_code import code_identity
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from toolkit.values.config import Config
+
+MASTER = "spark.master"
+_AUTHENTICATE = "spark.authenticate"
+AUTHENTICATION_SECRET = "spark.authenticate.secret"
+_PYTHON = ("spark.pyspark.python", "spark.executorEnv.PYSPARK_PYTHON")
+_WAIT_SECONDS = 120.0  # for executors, whose machines or images may have to start
+_CAUSES = (
+    (r"No module named '?([\w.]+)", "their Python lacks the module {}; install cdc-toolkit and what it needs there"),
+    (r'Cannot run program "([^"]+)"', "they have no program {}; set spark.executorEnv.PYSPARK_PYTHON to their Python"),
+    (r"(PYTHON_VERSION_MISMATCH)", "their Python has another version than the driver's ({}); install the same one"),
+)
+
+
+def is_cluster(config: Config) -> bool:
+    """Whether tasks run in executors, which may not see the disk of the driver."""
+    return re.fullmatch(r"local(\[.*)?", config.spark.get(MASTER, "local")) is None
+
+
+def is_standalone(config: Config) -> bool:
+    """Whether Spark's own master has the executors, which authenticate only if the configuration says so."""
+    return config.spark.get(MASTER, "").startswith("spark://")
+
+
+def is_open(config: Config) -> bool:
+    """Whether the processes of a standalone cluster neither authenticate nor encrypt, as the configuration says."""
+    return is_standalone(config) and config.spark.get(_AUTHENTICATE, "").lower() == "false"
+
+
+def security_settings(config: Config) -> dict[str, str]:
+    """Give the settings by which Spark's processes trust each other, and encrypt what they send to other machines."""
+    settings = {} if is_open(config) else {_AUTHENTICATE: "true"}
+    if config.spark.get(MASTER, "local").startswith("local"):
+        # A laptop's host name often resolves to an address that the laptop does not have.
+        return settings | {"spark.driver.host": "localhost", "spark.driver.bindAddress": "127.0.0.1"}
+    return settings if is_open(config) else settings | {"spark.network.crypto.enabled": "true"}
+
+
+def executor_settings(config: Config) -> dict[str, str]:
+    """Give the settings of a cluster's executors."""
+    if not is_cluster(config):
+        return {}
+    return {
+        "spark.executor.defaultJavaOptions": "-Duser.timezone=UTC",
+        "spark.python.daemon.module": "toolkit.lake.executor_daemon",
+    }
+
+
+def require_secured(config: Config) -> None:
+    """Check that the configuration of a standalone cluster says whether its processes authenticate.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    if not is_standalone(config):
+        return
+    stated = config.spark.get(_AUTHENTICATE)
+    if stated is None:
+        raise ConfigError(
+            f"[spark] {MASTER} is a standalone cluster, and {_AUTHENTICATE} is not set: without it, whoever reaches the"
+            " cluster's ports can run programs there and read what is sent; set it to true, with"
+            " spark.authenticate.secret, here and on master and workers, or to false if no one else reaches them"
+        )
+    if stated.lower() == "true" and not config.spark.get(AUTHENTICATION_SECRET):
+        raise ConfigError(
+            f"[spark] {_AUTHENTICATE} is true, and spark.authenticate.secret is not set; give the cluster's secret,"
+            " best in the variable CDC_SPARK"
+        )
+
+
+def python_of_executors(settings: Mapping[str, str]) -> str:
+    """Give the Python that workers run: this one on this machine, else what the settings name."""
+    given = next(filter(None, map(settings.get, _PYTHON)), None)
+    return given or (sys.executable if settings[MASTER].startswith("local") else "python3")
+
+
+def spool_folder(config: Config) -> str:
+    """Give the place under which the bytes of tasks are."""
+    return f"{config.warehouse}/.spool"
+
+
+def new_place(config: Config) -> str:
+    """Give the place of a new file for executors."""
+    return f"{spool_folder(config)}/{uuid.uuid4()}"
+
+
+def require_fit(spark: SparkSession, config: Config) -> tuple[str, ...]:
+    """Check that executors start, have the driver's code, and read what the driver writes. Give their hosts.
+
+    Each task of a drain compares the code again: an executor may come later.
+
+    Raises:
+        LakeError: one of them does not.
+    """
+    properties, content = storage.file_properties(config), os.urandom(64)
+    with listed_files(config, "probes", properties) as files, progress.stage("asking the executors"):
+        place = files.add(new_place(config))
+        with storage.create(place, properties) as file:
+            file.write(content)
+        answers = _ask(spark, Delivery(code_identity(), properties), place, content)
+    problems = sorted({row["problem"] for row in answers if row["problem"]})
+    if problems:
+        raise LakeError(f"the executors of {config.spark[MASTER]} do not fit: {problems[0]}")
+    return tuple(sorted({row["host"] for row in answers}))
+
+
+def _ask(spark: SparkSession, delivery: Delivery, place: str, content: bytes) -> list[Any]:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    def answer(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in numbers:
+            yield examine(delivery, place, content)
+
+    context = spark.sparkContext
+    tasks = max(2, 2 * context.defaultParallelism)
+    frame = spark.range(0, tasks, 1, tasks).mapInArrow(answer, ANSWER)
+    with ThreadPoolExecutor(1) as thread:
+        asked = thread.submit(frame.collect)
+        try:
+            return asked.result(_WAIT_SECONDS)
+        except TimeoutError:
+            context.cancelAllJobs()
+            raise LakeError(
+                f"no executor of {context.master} has answered in {_WAIT_SECONDS:.0f} seconds; look whether its workers"
+                " run and have free cores and memory, and run it again"
+            ) from None
+        except (Py4JError, PySparkException) as error:
+            raise LakeError(f"the executors of {context.master} do not fit: {_cause(str(error))}") from None
+
+
+def _cause(text: str) -> str:
+    for pattern, meaning in _CAUSES:
+        if found := re.search(pattern, text):
+            return meaning.format(found[1])
+    named = [line.strip() for line in text.splitlines() if re.search(r"(Error|Exception)\b", line)]
+    return (named[-1] if named else text)[:300]
+
+
+__all__ = [
+    "AUTHENTICATION_SECRET", "MASTER", "executor_settings", "is_cluster", "is_open", "is_standalone", "new_place",
+    "python_of_executors", "require_fit", "require_secured", "security_settings", "spool_folder",
+]  # fmt: skip

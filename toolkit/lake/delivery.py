@@ -1,0 +1,75 @@
+"""Bring the bytes that tasks read to the executors of a cluster: through the store of the warehouse.
+
+In local mode tasks read the files of the driver themselves. On a cluster, each task gets a file of its own that holds
+exactly its bytes. It lies under `.spool` in the warehouse, because a runner and its executors reach that in any case,
+and it is deleted with the commit. The next run deletes what a killed run left behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from toolkit.lake import storage
+from toolkit.lake.cluster import is_cluster, new_place, spool_folder
+from toolkit.lake.executors import Delivery
+from toolkit.lake.file_lists import listed_files
+from toolkit.values.errors import LakeError
+from toolkit.values.installed_code import code_identity
+
+if TYPE_CHECKING:
+    from toolkit.values.config import Config
+
+_LISTS = "delivered"  # folder of the lists, one for each batch
+_COPIED = 4 << 20  # bytes at once
+_UPLOADS = 4  # at once
+
+
+@contextmanager
+def delivered(config: Config, tasks: Sequence[Any]) -> Iterator[tuple[Sequence[Any], Delivery | None]]:
+    """Give the tasks as workers of Spark can read them inside the block, with what an executor needs for that.
+
+    Raises:
+        LakeError: their bytes cannot be written to the store.
+    """
+    if not is_cluster(config):
+        yield tasks, None
+        return
+    properties = storage.file_properties(config)
+    with listed_files(config, _LISTS, properties) as files:
+        copies = [_Copy(task.path, task.span, files.add(new_place(config))) for task in tasks]
+        try:
+            with ThreadPoolExecutor(_UPLOADS) as pool:
+                for _ in pool.map(partial(_write, properties), copies):
+                    pass
+        except OSError as error:
+            reason = " ".join(str(error).split())[:300]
+            raise LakeError(
+                f"writing {spool_folder(config)} for the executors: {reason}; correct the rights of this user there,"
+                " and run it again"
+            ) from None
+        moved = [task.moved(copy.place) for task, copy in zip(tasks, copies, strict=True)]
+        yield moved, Delivery(code_identity(), properties)
+
+
+class _Copy(NamedTuple):
+    """Bytes of a file of this machine, and their place in the store."""
+
+    path: str
+    span: tuple[int, int]
+    place: str
+
+
+def _write(properties: Mapping[str, str], copy: _Copy) -> None:
+    with Path(copy.path).open("rb") as source, storage.create(copy.place, properties) as target:
+        first, stop = copy.span
+        source.seek(first)
+        while block := source.read(min(_COPIED, stop - source.tell())):
+            target.write(block)
+
+
+__all__ = ["delivered"]

@@ -1,0 +1,81 @@
+"""Do the part of a task that only executors of a cluster have: compare the code, and fetch bytes from the store.
+
+Everything here runs in Spark's Python workers, which see no disk of the driver.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from toolkit.lake import storage
+from toolkit.values.errors import LakeError
+from toolkit.values.installed_code import code_identity
+
+_COPIED = 4 << 20  # bytes at once
+#: Columns of what `examine` answers.
+ANSWER = "host string, problem string"
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What a task needs to read places of the store, and the code that it must have."""
+
+    code: str  # `code_identity` of the driver
+    properties: Mapping[str, str] = field(repr=False)  # of `storage`; they may have secrets
+
+    def require_same_code(self) -> None:
+        """Check that this executor has the driver's code.
+
+        Raises:
+            LakeError: it has other code; nothing was written.
+        """
+        found = code_identity()
+        if found != self.code:
+            raise LakeError(
+                f"executor {socket.gethostname()} has toolkit {found}, and the driver has {self.code}; install the same"
+                " version on both"
+            )
+
+    @contextmanager
+    def fetched(self, place: str) -> Iterator[str]:
+        """Copy a file of the store to the executor's disk for the block, and give its path.
+
+        The copy has no name, so it ends with its process. Only the bytes in use are in memory.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        folder = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
+        with tempfile.TemporaryFile(dir=folder) as copy:
+            with storage.open_file(place, self.properties) as file:
+                shutil.copyfileobj(file, copy, _COPIED)
+            copy.flush()
+            yield f"/dev/fd/{copy.fileno()}"
+
+
+def examine(delivery: Delivery, place: str, content: bytes) -> pa.RecordBatch:
+    """Say whether this executor has the driver's code and reads what the driver wrote to `place`."""
+    problem = None
+    try:
+        delivery.require_same_code()
+        with delivery.fetched(place) as path, Path(path).open("rb") as file:
+            if file.read() != content:
+                problem = f"executor {socket.gethostname()} reads other bytes at {place} than the driver wrote"
+    except LakeError as error:
+        problem = str(error)
+    except OSError as error:
+        reason = " ".join(str(error).split())[:300]
+        problem = f"executor {socket.gethostname()} cannot read {place}: {reason}"
+    return pa.RecordBatch.from_pydict({"host": [socket.gethostname()], "problem": pa.array([problem], pa.string())})
+
+
+__all__ = ["ANSWER", "Delivery", "examine"]

@@ -1,0 +1,98 @@
+"""Keep a list of files on the runner's disk, so that the next run deletes what a killed run left behind."""
+
+from __future__ import annotations
+
+import fcntl
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from toolkit.lake import storage
+from toolkit.values.errors import LakeError
+from toolkit.values.log_setup import logger
+
+if TYPE_CHECKING:
+    from toolkit.values.config import Config
+
+_log = logger(__name__)
+
+
+class ListedFiles:
+    """Places of files that are deleted at the end of the run, unless they leave the list before.
+
+    Attributes:
+        properties: what opens the files (`storage`); they may have secrets.
+    """
+
+    def __init__(self, properties: Mapping[str, str], listed: IO[str]) -> None:
+        self.properties = properties
+        self.places: list[str] = []
+        self._listed = listed
+
+    def add(self, place: str) -> str:
+        """List a place before its file is written."""
+        self.places.append(place)
+        self._listed.write(f"{place}\n")
+        self._listed.flush()
+        return place
+
+    def replace(self, places: Sequence[str]) -> None:
+        """List these places instead."""
+        self.places = list(places)
+        self._listed.truncate(0)
+        self._listed.writelines(f"{place}\n" for place in places)
+        self._listed.flush()
+
+    def delete(self) -> None:
+        """Delete every file that is listed."""
+        for place in self.places:
+            storage.delete(place, self.properties)
+
+
+@contextmanager
+def listed_files(config: Config, kind: str, properties: Mapping[str, str]) -> Iterator[ListedFiles]:
+    """Write files inside the block. What is listed at its end is deleted. `kind` names the folder of the lists.
+
+    Raises:
+        LakeError: the list cannot be written, or files of a killed run cannot be deleted.
+    """
+    folder = config.work_dir / kind
+    path = folder / f"{uuid.uuid4()}.txt"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for left in sorted(folder.glob("*.txt")):
+            _delete_listed(left, properties)
+        listed = path.open("a", encoding="utf-8")
+    except OSError as error:
+        raise LakeError(
+            f"deleting what a killed run left behind, as {folder} lists it: {error.strerror or error}; correct that,"
+            " and run it again"
+        ) from None
+    with listed:
+        fcntl.flock(listed, fcntl.LOCK_EX)
+        made = ListedFiles(properties, listed)
+        try:
+            yield made
+        finally:
+            try:
+                made.delete()
+                path.unlink()
+            except OSError as error:  # the list is for the next run then
+                _log.warning("files were not deleted", extra={"list": str(path), "reason": str(error)})
+
+
+def _delete_listed(path: Path, properties: Mapping[str, str]) -> None:
+    """Delete the files that a list names, and the list, unless its run still holds it."""
+    with path.open("r+", encoding="utf-8") as listed:
+        try:
+            fcntl.flock(listed, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        for line in listed.read().splitlines():
+            storage.delete(line, properties)
+        path.unlink()
+
+
+__all__ = ["ListedFiles", "listed_files"]
