@@ -123,7 +123,9 @@ def require_fit(spark: SparkSession, config: Config) -> tuple[str, ...]:
         answers = _ask(spark, Delivery(code_identity(), properties), place, content)
     problems = sorted({row["problem"] for row in answers if row["problem"]})
     if problems:
-        raise LakeError(f"the executors of {config.spark[MASTER]} do not fit: {problems[0]}")
+        raise LakeError(
+            f"the executors of {config.spark[MASTER]} do not fit: {problems[0]}; correct that there, and run it again"
+        )
     return tuple(sorted({row["host"] for row in answers}))
 
 
@@ -149,7 +151,9 @@ def _ask(spark: SparkSession, delivery: Delivery, place: str, content: bytes) ->
                 " run and have free cores and memory, and run it again"
             ) from None
         except (Py4JError, PySparkException) as error:
-            raise LakeError(f"the executors of {context.master} do not fit: {_cause(str(error))}") from None
+            raise LakeError(
+                f"the executors of {context.master} do not fit: {_cause(str(error))}; correct that, and run it again"
+            ) from None
 
 
 def _cause(text: str) -> str:
