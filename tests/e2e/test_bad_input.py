@@ -202,10 +202,8 @@ def test_killed_half_way_the_next_run_simply_works(captured: Place) -> None:
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        log = captured.config.work_dir / "spark.log"
-        stamp = log.stat().st_mtime_ns if log.exists() else 0
-        while process.poll() is None and (log.stat().st_mtime_ns if log.exists() else 0) == stamp:
-            pass  # until its JVM writes to the log: it has read the slot by then
+        while process.poll() is None and not any((captured.config.work_dir / "spool").glob("run-*/peek-*")):
+            pass  # until it spools what the slot holds
     finally:
         os.killpg(process.pid, 9)
         process.wait()
