@@ -56,6 +56,13 @@ class Toolkit:
     def __init__(self, config: Config) -> None:
         self.config = config
 
+    @staticmethod
+    def draw_charts() -> None:
+        """Let charts of Altair be drawn as pictures from now on. JupyterLab and pages show them without a network."""
+        from toolkit.ops.charts import draw_as_pictures
+
+        draw_as_pictures()
+
     @property
     def lake(self) -> Lake:
         """Open the lake: one reading of the raw log, and Spark when it is first needed."""

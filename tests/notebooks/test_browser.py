@@ -48,7 +48,7 @@ def _notebook(names: tuple[str, ...]) -> str:
     data = pd.DataFrame({"n": range(len(names)), "table": names})
     before = alt.renderers.active
     try:
-        alt.renderers.enable("svg")  # as the notebooks do
+        alt.renderers.enable("svg")  # as the notebooks export them
         chart = alt.Chart(data).mark_bar().encode(x="n:Q", y="table:N").properties(title=names[2])
         shown: Any = chart._repr_mimebundle_()
     finally:

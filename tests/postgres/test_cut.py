@@ -95,6 +95,7 @@ def test_trap_033_a_cut_under_writers_is_exact(
     finally:
         bench.terminate()
         bench.wait()
+    conn.execute("insert into public.t (who) values ('after the last cut')")
     commits = _ids(stream(conn, source))
     assert cuts[0][1] != cuts[-1][1]  # there was load
     for lsn, seen in cuts:

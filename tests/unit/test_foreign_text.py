@@ -48,7 +48,7 @@ def test_no_element_of_a_chart_arises_from_a_name() -> None:
 
     before = alt.renderers.active
     try:
-        alt.renderers.enable("svg")  # as the notebooks do
+        alt.renderers.enable("svg")  # as the notebooks export them
         assert _elements(_NAMES) == _elements(("a", "b", "c", "d", "e"))
     finally:
         alt.renderers.enable(before)
