@@ -92,8 +92,10 @@ def test_the_gap_that_names_what_comes_first_is_kept(tmp_path: Path) -> None:
     gaps = [number for number, event in enumerate(played.events) if event.kind == "gap"]
     payload = Gap("off", "cdc repair", Lsn(START + 1000), "cdc init").to_json()
     played.events[gaps[1]] = replace(played.events[gaps[1]], payload=payload)
-    log, used = parted(Config(root=tmp_path), played.events, played.head, len(played.events))
+    config = Config(root=tmp_path)
+    log, used = parted(config, played.events, played.head, len(played.events))
     assert used and str(table_states(log)[0].remedy).startswith("cdc init, then ")
+    assert table_states(log) == table_states(whole(config, played.events, played.head))  # stale from the first gap
 
 
 def test_a_late_baseline_before_a_kept_gap_has_the_whole_log_read(tmp_path: Path) -> None:
