@@ -118,7 +118,7 @@ class MemoryReading(LogReading):
         return self._snapshot
 
     def current(self) -> CurrentReading:
-        """Give a reading as from a checkpoint of now, so that what runs on this log tests checkpoints too."""
+        """Give a reading as from a current checkpoint, so that what runs on this log tests checkpoints too."""
         return self._current
 
     def rows(self, kind: str) -> list[Mapping[str, Any]]:

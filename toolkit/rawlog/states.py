@@ -119,7 +119,7 @@ def _after(events: Iterable[TableEvent[_P]], event: order.Placed) -> tuple[Table
 def verdicts(ledger: LogReader, at: Lsn | None = None, proven: Mapping[int, Lsn] | None = None) -> dict[int, Verdict]:
     """Judge each table with a baseline or gap in the current generation, by relid: now, or at `at`.
 
-    The gaps of now are those that decide the state. Ask for an LSN to get all of them.
+    The current gaps are those that decide the state. Ask for an LSN to get all of them.
     """
     ledger = ledger.current() if at is None else ledger
     last = ledger.last()
