@@ -63,7 +63,8 @@ def _bench(folder: Path, server: EmbeddedServer, arguments: argparse.Namespace) 
     file = folder / "cdc.toml"
     spark = "".join(f"{line}\n" for line in arguments.spark)
     file.write_text(
-        f'[source]\nconninfo = {json.dumps(server.conninfo())}\ntables = ["public.*"]\n[spark]\n{spark}',
+        f'[source]\nconninfo = {json.dumps(server.conninfo())}\ntables = ["public.*"]\n'
+        f"[check]\nfull_hours = 24\n[spark]\n{spark}",
         encoding="utf-8",
     )
     config = configuration.load(str(file))

@@ -17,7 +17,7 @@ from toolkit.build import dbt_run
 from toolkit.capture import copy, initialise, slot_drain
 from toolkit.cli import main
 from toolkit.demo.server import EmbeddedServer
-from toolkit.lake import plans, session
+from toolkit.lake import plans, reads, session
 from toolkit.lake.ledger import Ledger
 from toolkit.ops import diagnosis, status_report
 from toolkit.quality import parity, published, row_classes
@@ -272,3 +272,33 @@ def test_what_changed_unheard_is_never_carried(source: Config) -> None:
     slot_drain.drain(source)  # compares the catalog
     copy.repair(source)
     assert _check(source).green
+
+
+def test_small_tables_that_nothing_touched_take_turns(source: Config) -> None:
+    """A thousand quiet tables must not be read for one that changed, and none may go uncompared for long."""
+    limits = {"full_rows": 1_000_000, "full_tables": 2}
+    small = source.model_copy(update={"check": source.check.model_copy(update=limits)})
+    assert _check(source, full=True).green
+    tables = len(_by_name(_check(small)))
+    whole: list[str] = []
+    for _ in range(-(-tables // 2)):
+        report = _check(small)
+        assert report.green
+        found = [name for name, t in _by_name(report).items() if t.proof == "full"]
+        assert len(found) == 2
+        whole += found
+    assert len(set(whole)) == tables
+    _sql(source, "update public.many set v = 'touched' where id = 77", "update public.item set v = v where id = 3")
+    report = _check(small)
+    assert report.green
+    assert {"many", "item"} <= {name for name, t in _by_name(report).items() if t.proof == "full"}
+    assert len([t for t in report.tables if t.proof == "full"]) <= 4
+    # A commit that no build made is no quiet table, whenever its turn is.
+    spark, name = session.own_session(source), "current.public__quiet"
+    snapshot_id = reads.snapshot_id(source, name)
+    spark.sql(f"DELETE FROM {name}")
+    turns = small.model_copy(update={"check": small.check.model_copy(update={"full_tables": 0})})
+    quiet = _by_name(_check(turns))["quiet"]
+    assert (quiet.status, quiet.proof) == ("different", "full")
+    spark.sql(f"CALL {source.lake.catalog}.system.set_current_snapshot('{name}', {snapshot_id}L)")
+    assert _check(turns).green

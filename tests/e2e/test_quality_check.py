@@ -26,7 +26,7 @@ from toolkit.lake.ledger import Ledger
 from toolkit.lake.opened import Lake
 from toolkit.lake.scans import scan
 from toolkit.ops import diagnosis, status_report
-from toolkit.quality import expectations, parity, published, trend
+from toolkit.quality import expectations, parity, published, source_rows, trend
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.source import exact_cut, row_lines, slot
 from toolkit.source.opened import Source
@@ -194,7 +194,7 @@ def test_what_cannot_be_compared_is_never_green(source: Config, monkeypatch: pyt
     def drain_behind_ddl(config: Config, *, upto: Lsn) -> object:
         return slot_drain.drain(config, upto=upto)
 
-    real = parity._take_source
+    real = source_rows.take
 
     def altered_first(opened: Source, *rest: object) -> object:
         # After the cut, before the source's figures are read. The snapshot prints old rows by the new label.
@@ -202,7 +202,7 @@ def test_what_cannot_be_compared_is_never_green(source: Config, monkeypatch: pyt
         return real(opened, *rest)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(parity, "_take_source", altered_first)
+        patch.setattr(source_rows, "take", altered_first)
         report = parity.compare(source, drain=drain_behind_ddl, build=dbt_run.build)
     found = _by_name(report)
     assert found["public.item"].status == "not_taken"

@@ -16,6 +16,7 @@ _SAME, _SOURCE = "toolkit/capture/same_history.py", "tests/postgres/test_traps_s
 _CLUSTER = "tests/unit/test_cluster.py::"
 _SMALL = "tests/unit/test_small_tables.py::"
 _LEFT_TO_SPARK = "tests/spark/test_small_lines.py::test_a_table_that_shows_more_than_its_files_is_left_to_spark"
+_TURNS = "tests/e2e/test_parity_races.py::test_small_tables_that_nothing_touched_take_turns"
 _EVENT_OF_BATCH = "event.batch_id != record.batch_id or event.kind == Kind.BATCH"
 
 GUARDS = (
@@ -454,5 +455,37 @@ GUARDS = (
         " or rows.column(positions[texts]).null_count != rows.num_rows",
         "",
         _LEFT_TO_SPARK,
+    ),
+    never(
+        "a table with delete files is left to pyiceberg",
+        "toolkit/lake/direct_scan.py",
+        'manifest["content"] != _DATA',
+        "tests/unit/test_direct_scan.py::test_a_delete_file_is_left_to_pyiceberg",
+    ),
+    never(
+        "a file that lacks a column is left to pyiceberg",
+        "toolkit/lake/direct_scan.py",
+        "any(column.id not in names for column in columns)",
+        "tests/unit/test_direct_scan.py::test_a_column_that_a_file_lacks_is_left_to_pyiceberg",
+    ),
+    never(
+        "a text beside a typed value is left to Spark",
+        "toolkit/lake/small_rows.py",
+        "found[row] is not None",
+        "tests/spark/test_small_rows.py::test_what_changes_rows_without_a_new_file_is_left_to_spark",
+    ),
+    Guard(
+        "a small table that was touched is compared whole",
+        "toolkit/quality/parity.py",
+        "self.touched.get(relid, proof.batch_id) <= proof.batch_id and ",
+        "",
+        _TURNS,
+    ),
+    Guard(
+        "a table with a foreign commit is compared whole",
+        "toolkit/quality/incremental.py",
+        "since is not None and all(commit.batch_id is not None or commit.rewrite for commit in since)",
+        "True",
+        _TURNS,
     ),
 )

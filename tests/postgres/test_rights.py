@@ -15,7 +15,7 @@ from psycopg import sql
 from tests.support_change_log import Log, image, with_table
 from tests.support_lake import plain_lake
 from toolkit.capture import copy, initialise
-from toolkit.quality import parity
+from toolkit.quality import source_rows
 from toolkit.quality.second_server import against
 from toolkit.source import bare_server, catalog, connection, install, owners_code, row_lines
 from toolkit.source.opened import open_source
@@ -429,7 +429,7 @@ def test_a_table_whose_planning_runs_code_of_its_owner_is_refused_by_name(
         assert (again.rows, set(again.left_out)) == ({"mine.good": 1}, {"mine.t"})
         tables = {t.name: t for t in catalog.published_tables(conn, config)}
         with open_source(config) as opened, row_lines.inside_snapshot(opened.conn, None, seconds=5):
-            taken = parity._read(opened, conn, parity._Taken(comparison(tables["t"], 1), None, None))
+            taken = source_rows.read_whole(opened, conn, source_rows.Taken(comparison(tables["t"], 1), None, None))
         assert taken.figures is None and re.search(named, taken.reason or "")
         status = {t.table: (t.status, t.reason or "") for t in against(config, config.source.conninfo).tables}
         assert status["mine.good"][0] == "identical"

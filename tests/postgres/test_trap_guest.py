@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from tests.trap_world import PAIR, ROOT, World
-from toolkit.quality import parity
+from toolkit.quality import source_rows
 from toolkit.rawlog.states import states_at, table_states
 from toolkit.source import row_lines
 from toolkit.source.connection import connect
@@ -106,10 +106,10 @@ def test_trap_150_the_stream_needs_no_search_path_and_a_check_names_the_function
     log.drain()
     version = log.version(world.relid("t"), log.complete_to)
     assert version is not None
-    unread = parity._Taken(comparison(version, 16), None)
+    unread = source_rows.Taken(comparison(version, 16), None)
     with connect(world.config) as conn, connect(world.config) as other:
         with row_lines.inside_snapshot(conn, None, seconds=5):
-            taken = parity._read(Source(world.config, conn), other, unread)
+            taken = source_rows.read_whole(Source(world.config, conn), other, unread)
         assert taken.figures is None
         assert taken.reason is not None
         assert re.fullmatch(
@@ -118,7 +118,7 @@ def test_trap_150_the_stream_needs_no_search_path_and_a_check_names_the_function
         )
         world.sql(_MENDED)
         with row_lines.inside_snapshot(conn, None, seconds=5):
-            assert parity._read(Source(world.config, conn), other, unread).figures is not None
+            assert source_rows.read_whole(Source(world.config, conn), other, unread).figures is not None
     world.exact("t")
 
 

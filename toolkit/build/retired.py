@@ -28,11 +28,14 @@ def retire(config: Config, ledger: Ledger) -> tuple[str, ...]:
     last = ledger.last()
     versions = ledger.latest_versions()
     named = {lake_table(v.table.schema, v.table.name) for v in versions.values() if not v.table.dropped}
+    made = {layer: reads.tables(config, layer) for layer in ("current", "history")}
+    if named.issuperset(name for names in made.values() for name in names):
+        return ()
     views = reads.tables(config, "published", "VIEW")
     named |= {reads.properties(config, f"published.{view}").get(READ, view) for view in views}
     left = []
-    for layer in ("current", "history"):
-        for name in reads.tables(config, layer):
+    for layer, names in made.items():
+        for name in names:
             if name in named:
                 continue
             relid, generation = _made_of(config, f"{layer}.{name}")

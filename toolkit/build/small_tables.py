@@ -37,7 +37,7 @@ _log = logger(__name__)
 _EVENTS = 20_000
 _CHARACTERS = 8 << 20
 #: The most characters of one job, whose rows are in memory.
-_JOB = 64 << 20
+_JOB = 4 << 20
 #: A merge writes the whole table, so a larger file is left to a merge of its model, which writes the changes only.
 _MERGED_BYTES = 1 << 20
 _MODES = {f"write.{operation}.mode": "merge-on-read" for operation in ("delete", "update", "merge")}

@@ -22,7 +22,7 @@ from toolkit.rawlog.arrow import EVENT_SCHEMA, Event, to_arrow
 from toolkit.rawlog.event import Gap, Kind, Origin, Truncated
 from toolkit.values.errors import DecodeError
 
-_NO_TEXT, _NUMBERS = pa.scalar(None, pa.string()), pa.list_(pa.int32())
+_NO_TEXT, _NUMBERS = pa.NULL, pa.list_(pa.int32())
 _OPEN, _CLOSE, _COMMA, _NEWLINE = b"(),\n"
 
 

@@ -58,7 +58,7 @@ def read_rows(
         NotProven: the table was stale at that LSN.
     """
     from toolkit.history import versions
-    from toolkit.lake import row_lines
+    from toolkit.lake import row_lines, small_rows
     from toolkit.values.row_line import comparison
 
     last = versions.newest(lake.ledger, table, as_of)
@@ -70,16 +70,19 @@ def read_rows(
         raise ConfigError(f"{version.identifier} has no column {unknown[0]!r}; {nearest(unknown[0], names)}")
     _require_known(lake.ledger, version, as_of)
     versioned = as_of is not None or key is not None
-    spark = lake.spark
     if version.dropped and not versioned:
         raise ConfigError(f"rows of {version.identifier}: it was dropped at {last.end_lsn}; give a key or an LSN")
     relation = f"{'history' if versioned else 'current'}.{last.history_name}"
-    _require_built(lake, spark, relation, last, as_of)
+    _require_built(lake, relation, last, as_of)
+    if as_of is None:
+        found = small_rows.read(lake.config, relation, plan, key, limit)
+        if found is not None:
+            return iter(found)
     fields = dict(zip(names, row_lines.current_fields(plan), strict=True))
-    return row_versions.read(spark, relation, fields, key, as_of, limit)
+    return row_versions.read(lake.spark, relation, fields, key, as_of, limit)
 
 
-def _require_built(lake: Lake, spark: SparkSession, relation: str, last: SchemaVersion, as_of: Lsn | None) -> None:
+def _require_built(lake: Lake, relation: str, last: SchemaVersion, as_of: Lsn | None) -> None:
     """Refuse to read a table that lacks changes of the log below the given LSN. A table that lacks none is current.
 
     The newest rows need no such check: they are those of the last build, and no LSN was given. Another source table may
@@ -97,7 +100,7 @@ def _require_built(lake: Lake, spark: SparkSession, relation: str, last: SchemaV
         raise ConfigError(f"{doing}: {relation} is of another table, which has or had its name; run `{way}`")
     if as_of is None:
         return
-    if row_versions.lacks_changes(spark, relation, version.relid, below=as_of):
+    if row_versions.lacks_changes(lake.spark, relation, version.relid, below=as_of):
         raise ConfigError(f"{doing} as of {as_of}: not built that far yet; run `cdc build`")
 
 

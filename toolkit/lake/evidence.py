@@ -107,6 +107,15 @@ def touched_keys(
     return tuple(tuple(key) for _, key in rows)
 
 
+def touched_tables(spark: SparkSession, ledger: Ledger, *, after: int) -> dict[int, int]:
+    """Give the newest batch with an event of each table (by relid) that has one in batches after `after`."""
+    rows = spark.sql(
+        f"SELECT relid, max(batch_id) FROM {EVENTS} VERSION AS OF {ledger.snapshot_id()}"
+        f" WHERE batch_id > {after} AND kind IN {CHANGING} GROUP BY relid"
+    ).collect()
+    return {row[0]: row[1] for row in rows}
+
+
 def unseen_xids(config: Config, ledger: Ledger, seen: Visibility, *, since: datetime | None) -> frozenset[int]:
     """Find transactions of the log that a snapshot does not show. Needs no JVM.
 

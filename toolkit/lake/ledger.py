@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import reads, scans
+from toolkit.lake.direct_scan import rows_of
 from toolkit.lake.lake_catalog import open_catalog
 from toolkit.lake.tables import BATCH_WIDTH, EVENTS
 from toolkit.rawlog import checkpoint, order
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionKey
     from pyiceberg.table import Table
 
+    from toolkit.lake.direct_scan import Terms, Where
     from toolkit.values.config import Config
 
 #: Kinds with a number of events that grows with the users' activity or with time. They are read only when needed.
@@ -94,26 +96,26 @@ class Ledger(LogReading):
         if summary.get("total-records") == "0":
             return None
         # Other writers make snapshots without this property.
-        numbers = self._read(f"kind = '{Kind.BATCH}'", ("batch_id",))
+        numbers = self._read([[("kind", "=", Kind.BATCH)]], ("batch_id",))
         newest = max((row["batch_id"] for row in numbers), default=None)
         if newest is None:
             return None
-        (row,) = self._read(f"kind = '{Kind.BATCH}' and batch_id = {newest}", ("payload",))
+        (row,) = self._read([[("kind", "=", Kind.BATCH), ("batch_id", "=", newest)]], ("payload",))
         return BatchRecord.from_json(row["payload"])
 
     def ends(self, batches: Collection[int]) -> dict[int, Lsn]:
         """Give the LSNs to which these batches complete the log, by batch."""
         if not batches:
             return {}
-        within = f"batch_id >= {min(batches)} and batch_id <= {max(batches)}"
-        rows = self._read(f"kind = '{Kind.BATCH}' and {within}", ("batch_id", "end_lsn"))
+        within: Terms = [("batch_id", ">=", min(batches)), ("batch_id", "<=", max(batches))]
+        rows = self._read([[("kind", "=", Kind.BATCH), *within]], ("batch_id", "end_lsn"))
         return {row["batch_id"]: Lsn(row["end_lsn"]) for row in rows if row["batch_id"] in batches}
 
     def decides(self, batch_id: int, lsn: Lsn) -> bool:
         """Say whether any event that plans or states depend on is of a later batch, or at this LSN or later."""
-        kinds = ", ".join(f"'{kind}'" for kind in (*checkpoint.DECIDING, Kind.TRUNCATE))
-        later = f"(batch_id > {batch_id} or commit_lsn >= {int(lsn)})"
-        return bool(self._read(f"kind in ({kinds}) and {later}", ("batch_id",)))
+        deciding = ("kind", "in", (*checkpoint.DECIDING, Kind.TRUNCATE))
+        later = [[deciding, ("batch_id", ">", batch_id)], [deciding, ("commit_lsn", ">=", int(lsn))]]
+        return bool(self._read(later, ("batch_id",)))
 
     def current(self) -> LogReading:
         """Give a reading that answers what is so now, from the newest checkpoint on. Without one it is this reading."""
@@ -124,14 +126,14 @@ class Ledger(LogReading):
         last = self.last()
         if last is None or last.checkpoint is None:
             return self
-        later = f"batch_id > {last.checkpoint}"
-        made = self._read(f"kind = '{Kind.CHECKPOINT}' and batch_id = {last.checkpoint}", ("payload",))
-        kinds = ", ".join(f"'{kind}'" for kind in checkpoint.DECIDING)
-        tail = self._scan(f"kind in ({kinds}) and {later}")
+        later = ("batch_id", ">", last.checkpoint)
+        at = ("batch_id", "=", last.checkpoint)
+        made = self._read([[("kind", "=", Kind.CHECKPOINT), at]], ("payload",))
+        tail = self._scan([[("kind", "in", checkpoint.DECIDING), later]])
         carried = checkpoint.from_json(made[0]["payload"]) if made else None
         if carried is None or not checkpoint.serves(carried, tail):
             return self
-        return checkpoint.CurrentReading(self, carried, tail, lambda: self._scan(f"kind = '{Kind.DDL}' and {later}"))
+        return checkpoint.CurrentReading(self, carried, tail, lambda: self._scan([[("kind", "=", Kind.DDL), later]]))
 
     @can_fail(Point.CHECKPOINT)
     def write_checkpoint(self) -> None:
@@ -157,35 +159,35 @@ class Ledger(LogReading):
             self.refresh()
 
     def _undecided(self, batch_id: int) -> bool:
-        kinds = ", ".join(f"'{kind}'" for kind in (*checkpoint.DECIDING, Kind.DDL))
-        return bool(self._read(f"kind in ({kinds}) and batch_id > {batch_id}", ("batch_id",)))
+        deciding = ("kind", "in", (*checkpoint.DECIDING, Kind.DDL))
+        return bool(self._read([[deciding, ("batch_id", ">", batch_id)]], ("batch_id",)))
 
     def rows(self, kind: str) -> list[dict[str, Any]]:
         """Give all events of a kind that is not in `BULK`, in log order."""
         if kind not in _RECORDED:
             return self._events.get(kind, [])
         if kind not in self._recorded:
-            self._recorded[kind] = self._scan(f"kind = '{kind}'")
+            self._recorded[kind] = self._scan([[("kind", "=", kind)]])
         return self._recorded[kind]
 
     @cached_property
     def _events(self) -> dict[str, list[dict[str, Any]]]:
         """Read every event that decides the state of a table, by kind in log order. One scan serves all questions."""
-        left_out = ", ".join(f"'{kind}'" for kind in sorted({*BULK, *_RECORDED, Kind.CHECKPOINT}))
+        left_out = sorted({*BULK, *_RECORDED, Kind.CHECKPOINT})
         by_kind: dict[str, list[dict[str, Any]]] = {}
-        for row in self._scan(f"kind not in ({left_out})"):
+        for row in self._scan([[("kind", "not in", left_out)]]):
             by_kind.setdefault(row["kind"], []).append(row)
         return by_kind
 
-    def _scan(self, where: str) -> list[dict[str, Any]]:
+    def _scan(self, where: Where) -> list[dict[str, Any]]:
         """Read whole events, in log order."""
         return sorted(self._read(where, checkpoint.COLUMNS), key=order.log_order)
 
-    def _read(self, where: str, columns: Sequence[str]) -> list[dict[str, Any]]:
+    def _read(self, where: Where, columns: Sequence[str]) -> list[dict[str, Any]]:
         if self._snapshot is None:
             return []
         found = scans.scan_arrow(self._config, EVENTS, columns, where=where, snapshot=self.snapshot_id())
-        return [] if found is None else found.to_pylist()
+        return [] if found is None else rows_of(found)
 
     def append_empty(self, record: BatchRecord, events: Sequence[Event] = ()) -> int:
         """Append a batch without files, as `append` does."""

@@ -71,8 +71,9 @@ def _show(
     config: Config, spark: SparkSession, name: str, row: Mapping[str, Any], deprecated: datetime | None = None
 ) -> None:
     """Make one view show a table snapshot of `current`. Do nothing if it already does or the snapshot is missing."""
-    known = reads.properties(config, f"published.{name}")
-    ours = known.get("cdc.query") == _digest(reads.view_sql(config, f"published.{name}") or "")  # not replaced since
+    found = reads.metadata(config, f"published.{name}") or {}
+    known = found.get("properties") or {}
+    ours = known.get("cdc.query") == _digest(reads.sql_of_view(found) or "")  # not replaced since
     wanted = {"cdc.relid": str(row["relid"]), "cdc.tag": row["tag"], READ: row["relation"]}
     again = deprecated is None and _DEPRECATED in known  # a table has the name again
     if deprecated is not None:

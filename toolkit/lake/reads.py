@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import storage
@@ -103,7 +104,11 @@ def columns(config: Config, table: str) -> frozenset[str]:
 
 def view_sql(config: Config, view: str) -> str | None:
     """Give the query of `namespace.view`; None if there is no such view."""
-    found = metadata(config, view) or {}
+    return sql_of_view(metadata(config, view) or {})
+
+
+def sql_of_view(found: Mapping[str, Any]) -> str | None:
+    """Give the query of a view from its metadata; None if that is empty."""
     versions = (v for v in found.get("versions", ()) if v["version-id"] == found["current-version-id"])
     return next((r["sql"] for v in versions for r in v["representations"]), None)
 

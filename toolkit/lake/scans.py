@@ -1,17 +1,18 @@
-"""Read rows of lake tables through pyiceberg, without a JVM."""
+"""Read rows of lake tables without a JVM."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from toolkit.lake import direct_scan, storage
+from toolkit.lake.direct_scan import Unusual, Where
 from toolkit.lake.lake_catalog import open_catalog
-from toolkit.lake.reads import metadata_location
+from toolkit.lake.reads import metadata, metadata_location
 from toolkit.values.errors import LakeError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyiceberg.expressions import BooleanExpression
 
     from toolkit.values.config import Config
 
@@ -21,22 +22,28 @@ def scan_arrow(
     table: str,
     columns: Sequence[str] = ("*",),
     *,
-    where: BooleanExpression | str | None = None,
+    where: Where | str = (),
     snapshot: int | None = None,
 ) -> pa.Table | None:
     """Read rows of a small `namespace.table` at table snapshot id `snapshot` (by default the current one).
 
-    None if there is no such table.
+    None if there is no such table. A condition that is a text is one for pyiceberg.
 
     Raises:
         LakeError: a file of the table is missing or damaged.
     """
-    if metadata_location(config, table) is None:
+    found = metadata(config, table)
+    if found is None:
         return None
-    from pyiceberg.expressions import AlwaysTrue
-
-    opened = open_catalog(config).load_table(table)
     try:
+        if not isinstance(where, str):
+            try:
+                return direct_scan.read(found, snapshot, columns, where, storage.file_properties(config))
+            except Unusual:
+                where = direct_scan.text(where)
+        from pyiceberg.expressions import AlwaysTrue
+
+        opened = open_catalog(config).load_table(table)
         return opened.scan(where or AlwaysTrue(), selected_fields=tuple(columns), snapshot_id=snapshot).to_arrow()
     except (OSError, EOFError, ValueError) as error:  # the last two: half a file
         raise LakeError(f"table {table}: a file of it cannot be read: {error}; run `cdc doctor`") from None
@@ -52,8 +59,8 @@ def scan_batches(config: Config, table: str, columns: Sequence[str], *, where: s
 
 
 def scan(
-    config: Config, table: str, columns: Sequence[str] = ("*",), *, where: str | None = None
+    config: Config, table: str, columns: Sequence[str] = ("*",), *, where: Where | str = ()
 ) -> Iterator[dict[str, Any]]:
     """Read rows of a small `namespace.table`; none if there is no such table."""
     found = scan_arrow(config, table, columns, where=where)
-    yield from found.to_pylist() if found is not None else ()
+    yield from direct_scan.rows_of(found) if found is not None else ()

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from toolkit.lake import reads, row_lines, storage
+from toolkit.lake import direct_scan, reads, row_lines, storage
+from toolkit.lake.direct_scan import Unusual
 from toolkit.values import progress
 from toolkit.values.errors import LakeError
 from toolkit.values.lake_types import BareType, spark_type
@@ -81,7 +82,7 @@ def _rows(config: Config, side: Side) -> pa.Table | None:
     name = f"current.{lake_table(table.schema, table.name)}"
     try:
         return _read(config, reads.metadata(config, name), side)
-    except (OSError, EOFError, ValueError, KeyError, pa.ArrowException) as error:
+    except (Unusual, OSError, EOFError, ValueError, KeyError, pa.ArrowException) as error:
         _log.info("left to Spark", extra={"table": name, "reason": repr(error)[:300]})
         return None
 
@@ -98,12 +99,12 @@ def _read(config: Config, metadata: Mapping[str, Any] | None, side: Side) -> pa.
     names = lake_columns([(c.attnum, c.name) for c in side.plan.table.columns])
     wanted = [(numbers[names[c.attnum]], _arrow_type(spark_type(c))) for c in side.plan.columns]
     texts = numbers[_TEXTS]
-    locations = _locations(config, snapshot["manifest-list"])
-    if locations is None or any(type_ is None for _, type_ in wanted):
+    if any(type_ is None for _, type_ in wanted):
         return None
+    properties = storage.file_properties(config)
     parts = []
-    for location in locations:
-        part = _file(storage.read(location, storage.file_properties(config)), wanted, texts)
+    for file in direct_scan.data_files(snapshot["manifest-list"], properties):
+        part = _file(storage.read(file["file_path"], properties), wanted, texts)
         if part is None:
             return None
         parts.append(part)
@@ -116,23 +117,6 @@ def _small(snapshot: Mapping[str, Any]) -> bool:
     summary = snapshot.get("summary") or {}
     limits = {"total-files-size": _BYTES, "total-data-files": _FILES, "total-records": _ROWS, "total-delete-files": 0}
     return all(name in summary and int(summary[name]) <= most for name, most in limits.items())
-
-
-def _locations(config: Config, manifest_list: str) -> list[str] | None:
-    """Give the data files of a table snapshot; None if there is any other file, such as a deletion vector."""
-    from pyiceberg.manifest import DataFileContent, FileFormat, ManifestContent, read_manifest_list
-
-    io = storage.file_io(manifest_list, storage.file_properties(config))
-    found = []
-    for manifest in read_manifest_list(io.new_input(manifest_list)):
-        if manifest.content != ManifestContent.DATA:
-            return None
-        for entry in manifest.fetch_manifest_entry(io):
-            file = entry.data_file
-            if file.content != DataFileContent.DATA or file.file_format != FileFormat.PARQUET:
-                return None
-            found.append(file.file_path)
-    return found
 
 
 def _file(data: bytes, wanted: Sequence[tuple[int, Any]], texts: int) -> pa.Table | None:

@@ -1,12 +1,12 @@
 """Find what a run of the models starts from: the position of each built table, and what the log has for it since.
 
 By this the macros decide whether a model is skipped, merged or rebuilt. For all tables at once, the question costs one
-read of a metadata file for each table, and two Spark jobs. A model that dbt runs alone reads this itself.
+read of a metadata file for each table, and three Spark jobs. A model that dbt runs alone reads this itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -86,7 +86,8 @@ def find(spark: SparkSession, log: LogReader, upto: Lsn, models: Sequence[tuple[
         for target, (plan, _) in zip(targets, models, strict=True)
     ]
     here = (last.batch_id, int(upto))
-    news = _facts(spark, log, upto, {t.place for t in fitting if t is not None and (t.batch, t.lsn) != here})
+    built = {t.place for t in fitting if t is not None and (t.batch, t.lsn) != here}
+    news = _facts(spark, log, upto, _with_news(spark, log, built))
     found, folded = [], set()
     for target, fit, (plan, _) in zip(targets, fitting, models, strict=True):
         new = news.get(fit.place, Facts()) if fit is not None else Facts()
@@ -112,6 +113,21 @@ def _target(log: LogReader, name: str) -> Target | None:
         return None
     relid, generation, schema_id = (int(properties[f"cdc.{key}"]) for key in ("relid", "generation", "schema-id"))
     return Target(relid, generation, schema_id, str(made[0].snapshot_id), build.batch_id, int(build.lsn))
+
+
+def _with_news(
+    spark: SparkSession, log: LogReader, built: Collection[tuple[int, int, int]]
+) -> set[tuple[int, int, int]]:
+    """Give those of the places, each of a table, after which the log may have events of the table."""
+    if not built:
+        return set()
+    batch, lsn = (min(place[n] for place in built) for n in (1, 2))
+    rows = spark.sql(
+        f"select relid, max(batch_id), max(commit_lsn) from {EVENTS} version as of {log.snapshot_id()}"
+        f" where kind in {BUILT_FROM} and (batch_id > {batch} or commit_lsn >= {lsn}) group by relid"
+    ).collect()
+    newest = {row[0]: (row[1], row[2]) for row in rows}
+    return {p for p in built if p[0] in newest and (newest[p[0]][0] > p[1] or newest[p[0]][1] >= p[2])}
 
 
 def _facts(

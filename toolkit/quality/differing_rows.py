@@ -44,8 +44,8 @@ def keys(config: Config, table: str) -> tuple[dict[str, str], ...]:
     if row is None or row["status"] != CheckStatus.DIFFERENT:
         found = "no check has compared it yet" if row is None else f"its last check says {row['status']}"
         raise ConfigError(f"{what}: {found}; run `{command('check', table)}`")
-    at = f"relid = {row['relid']} and checked_at = '{row['checked_at'].isoformat()}'"
-    rows = [r["key"] for r in scan(config, check_results.ROWS, ("key",), where=at)]
+    at = [("relid", "=", row["relid"]), ("checked_at", "=", row["checked_at"])]
+    rows = [r["key"] for r in scan(config, check_results.ROWS, ("key",), where=[at])]
     if not rows or len(rows) > FEW or None in rows:
         reason = "its rows have no key" if None in rows else f"its last check lists {len(rows) or 'no'} rows"
         raise ConfigError(f"{what}: {reason}; run `{command('repair', table)}`")

@@ -1,4 +1,6 @@
-"""Prove large tables by comparing only the keys that the log touched since the last proof.
+"""Prove tables by comparing only what the log touched since the last proof.
+
+Of a large table these are keys. A small one is compared whole, if anything touched it.
 
 Unlike a full proof, this assumes that nothing changed on the source without a change in the log, and nothing in the
 lake without a table snapshot. Such changes on the source are a rewrite, a partition, the publication, or DDL without an
@@ -53,16 +55,28 @@ class Proof:
 
 
 def candidates(config: Config) -> dict[int, Proof]:
-    """Give, by relid, the last proof of each table that may be proven incrementally: large and fully proven lately."""
+    """Give, by relid, the last proof of each table that may be proven by it: of all that were fully proven lately.
+
+    Of the small ones, those with the oldest full proof are left out: each check compares some of them whole.
+    """
     from toolkit.quality import published
 
     due = datetime.now(UTC) - timedelta(hours=config.check.full_hours)
-    found = {relid: Proof.from_row(row) for relid, row in published.proofs(config).items()}
-    return {
-        relid: proof
-        for relid, proof in found.items()
-        if proof is not None and proof.rows >= config.check.full_rows and proof.full_at > due
-    }
+    read = {relid: Proof.from_row(row) for relid, row in published.proofs(config).items()}
+    fresh = {relid: proof for relid, proof in read.items() if proof is not None and proof.full_at > due}
+    small = sorted((proof.full_at, relid) for relid, proof in fresh.items() if not large(config, proof))
+    return {relid: fresh[relid] for relid in fresh.keys() - {relid for _, relid in small[: config.check.full_tables]}}
+
+
+def large(config: Config, proof: Proof) -> bool:
+    """Say whether the keys that the log touched are compared, and not all rows."""
+    return proof.rows >= config.check.full_rows
+
+
+def unchanged(applied: Applied, proof: Proof) -> bool:
+    """Say whether only builds and compactions have committed to the table in the lake since the proof."""
+    since = applied.since(proof.snapshot_id)
+    return since is not None and all(commit.batch_id is not None or commit.rewrite for commit in since)
 
 
 def touched(
@@ -71,8 +85,7 @@ def touched(
     """Give the keys that the log touched since the proof; None if a full comparison is needed."""
     from toolkit.lake import evidence
 
-    since = applied.since(proof.snapshot_id)
-    if not side.plan.key or since is None or any(c.batch_id is None and not c.rewrite for c in since):
+    if not side.plan.key or not unchanged(applied, proof):
         return None
     most = min(_MOST, int(proof.rows * _SHARE))
     return evidence.touched_keys(spark, ledger, side.plan, after=proof.batch_id, most=most)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -24,7 +24,7 @@ from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import command, lake_table
 from toolkit.values.outcome import CheckStatus, ProofKind
-from toolkit.values.row_line import Comparison, Figures, Sums, chosen, comparison, differing, effective, total
+from toolkit.values.row_line import Comparison, Figures, chosen, comparison, differing, total
 
 if TYPE_CHECKING:
     from toolkit.lake.applied import Applied, News
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from toolkit.lake.row_lines import Side
     from toolkit.quality.differing_rows import DifferingRows
     from toolkit.quality.incremental import Proof
+    from toolkit.quality.source_rows import Taken
     from toolkit.rawlog.states import TableState
-    from toolkit.source.connection import Connection
     from toolkit.source.opened import Source
     from toolkit.values.config import Config
     from toolkit.values.table import ForeignKey, TableVersion
@@ -53,17 +53,6 @@ class Build(Protocol):
 
     def __call__(self, config: Config, *, select: Sequence[str] | None = None) -> Any:
         """Build all tables, or those in `select`."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Taken:
-    """The source's figures of one table, or the reason why there are none."""
-
-    plan: Comparison
-    figures: Figures | None
-    reason: str | None = None
-    fingerprint: str | None = None  # of the source's catalogs at the cut
-    proof: Proof | None = None  # the proof to build on: the table is read when the log has given the keys
 
 
 def check(config: Config, tables: Sequence[str] = (), *, drain: Drain, build: Build, full: bool = False) -> CheckReport:
@@ -109,16 +98,16 @@ def compare(
         source = stack.enter_context(open_source(config))
         try:
             lsn = _cut(source, lake, stack, drain)
-            taken = _take_source(source, wanted, {} if full else incremental.candidates(config))
+            taken = source_rows.take(source, wanted, {} if full else incremental.candidates(config))
         except (CdcError, connection.DriverError) as error:
             return _nothing_taken(lake, wanted, f"no exact cut could be made: {connection.one_line(error)}")
         keys, notes = catalog.foreign_keys(source.conn), catalog.inherited(source.conn)
         _log.info("parity cut", extra={"lsn": str(lsn), "tables": len(taken)})
         drain(config, upto=lsn)
-        standing, since = _build(lake, wanted, build)
+        standing, since, built = _build(lake, wanted, build)
         if standing != lsn:
             return _nothing_taken(lake, wanted, f"the lake is at {standing}, the source was read at {lsn}")
-        comparing = _Comparing(source, lake, lsn, taken, wanted, since, rows)
+        comparing = _Comparing(source, lake, lsn, taken, wanted, since, built, rows)
         results = comparing.results()  # needs the open snapshot
         references = comparing.references(keys, results)
     results = noted(sorted(results, key=lambda t: t.table), notes)
@@ -156,53 +145,11 @@ def _cut(source: Source, lake: Lake, stack: ExitStack, drain: Drain) -> Lsn:
     return exact_cut.without_slot(source, stack, drained=Lsn(last.complete_to), unseen=unseen)
 
 
-def _take_source(source: Source, wanted: set[int], proofs: Mapping[int, Proof]) -> dict[int, _Taken]:
-    """Read the figures of every published table in the snapshot, by relid.
+def _build(lake: Lake, wanted: set[int], build: Build) -> tuple[Lsn, News, dict[int, Applied]]:
+    """Build the tables that have new events to the ledger's position.
 
-    Tables with a proof to build on are left out: the keys to read are known only after the drain.
+    Return the position, what was new, and the commits of the tables that were not built.
     """
-    from toolkit.source import catalog, locks, row_lines
-
-    config, taken = source.config, {}
-    with source.second_connection() as other:
-        locks.limit(other, seconds=config.check.cut_seconds)
-        tables = [t for t in catalog.published_tables(other, config) if not wanted or t.relid in wanted]
-        fingerprints = row_lines.fingerprints(source.conn, config, [t.relid for t in tables])
-        for table in progress.each("reading the source", "tables", tables):
-            found = _Taken(comparison(table, config.check.buckets), None, None, fingerprints.get(table.relid))
-            proof = proofs.get(table.relid)
-            if proof is not None and proof.fingerprint == found.fingerprint:
-                taken[table.relid] = replace(found, proof=proof)
-            else:
-                taken[table.relid] = _read(source, other, found)
-    return taken
-
-
-def _read(source: Source, other: Connection, table: _Taken) -> _Taken:
-    """Add the figures of all rows in the snapshot of `source`. `other` finds out who holds a conflicting lock."""
-    from toolkit.source import connection, exact_cut, owners_code, row_lines
-
-    plan = table.plan
-    sums = Sums(plan.buckets)
-    try:
-        with (
-            source_rows.lines(source.conn, other, plan, config=source.config) as blocks,
-            progress.stage(plan.table.identifier, "rows", row_lines.estimated_rows(other, plan.table.relid)) as stage,
-        ):
-            for lines in blocks:
-                sums.add(lines)
-                stage.add(len(lines))
-    except owners_code.OwnersCode as error:
-        return replace(table, reason=str(error), proof=None)
-    except (row_lines.TableMoved, connection.DriverError) as error:
-        by = exact_cut.holders(other, plan.table.relid)
-        return replace(table, reason=connection.unread(error) + (f" by {by}" if by else ""), proof=None)
-    plan, figures = effective(plan, sums.figures())
-    return replace(table, plan=plan, figures=figures, proof=None)
-
-
-def _build(lake: Lake, wanted: set[int], build: Build) -> tuple[Lsn, News]:
-    """Build the tables that have new events to the ledger's position. Return the position and what was new."""
     from toolkit.lake.applied import applied, news
     from toolkit.rawlog.states import live_tables, table_states
 
@@ -212,13 +159,14 @@ def _build(lake: Lake, wanted: set[int], build: Build) -> tuple[Lsn, News]:
     able = {s.relid for s in table_states(ledger) if s.comparable}
     live = [t for t in live_tables(ledger) if t.relid in able]
     asked = [t for t in live if not wanted or t.relid in wanted]
-    built = {table.relid: applied(lake.config, table).build for table in asked}
-    since = news(lake.spark, ledger, built)
-    late = [lake_table(t.schema, t.name) for t in asked if since.outdates(t.relid, built[t.relid])]
+    made = {table.relid: applied(lake.config, table) for table in asked}
+    since = news(lake.spark, ledger, {relid: one.build for relid, one in made.items()})
+    outdated = {t.relid for t in asked if since.outdates(t.relid, made[t.relid].build)}
+    late = [lake_table(t.schema, t.name) for t in asked if t.relid in outdated]
     if late:
         # A build of all tables also makes the views over the log and the states, which a first build needs.
         build(lake.config, select=late if len(late) < len(live) else None)
-    return Lsn(last.complete_to), since
+    return Lsn(last.complete_to), since, {relid: made[relid] for relid in made.keys() - outdated}
 
 
 class _Comparing:
@@ -229,11 +177,13 @@ class _Comparing:
         source: Source,
         lake: Lake,
         lsn: Lsn,
-        taken: Mapping[int, _Taken],
+        taken: Mapping[int, Taken],
         wanted: set[int],
         since: News,
+        built: Mapping[int, Applied],
         rows: DifferingRows | None,
     ) -> None:
+        from toolkit.lake import evidence
         from toolkit.rawlog.states import live_tables, table_states
 
         ledger = lake.reread()
@@ -249,7 +199,10 @@ class _Comparing:
         self.rows = rows
         self.spark = lake.spark  # in ANSI mode, whatever dbt changed in the shared session
         self.live = {t.relid: t for t in live_tables(ledger) if not wanted or t.relid in wanted}
+        self.built = built
         self.made: dict[int, Applied] = {}
+        proofs = [t.proof.batch_id for t in taken.values() if t.proof is not None]
+        self.touched = evidence.touched_tables(lake.spark, ledger, after=min(proofs)) if proofs else {}
         self.states = {s.relid: s for s in table_states(ledger) if not wanted or s.relid in wanted}
 
     def results(self) -> tuple[TableCheck, ...]:
@@ -266,7 +219,7 @@ class _Comparing:
             if refused is not None:
                 found.append(refused)
                 continue
-            made[relid] = applied(self.config, self.live[relid])
+            made[relid] = self.built.get(relid) or applied(self.config, self.live[relid])
             if made[relid].exists and self.since.outdates(relid, made[relid].build):
                 reason = "it was built to an earlier LSN while the check was taken, by another run of dbt"
                 found.append(replace(self._named(self.live[relid]), reason=reason, remedy="cdc check"))
@@ -302,17 +255,21 @@ class _Comparing:
         return tuple(found)
 
     def references(self, keys: Sequence[ForeignKey], results: Sequence[TableCheck]) -> tuple[Reference, ...]:
-        """Count the rows that violate each foreign key, if this check has fully proven both tables at one LSN.
+        """Count the rows that violate each foreign key, if this check has fully proven one table of the two.
 
-        A table that is proven by touched keys is too large to be joined each time.
+        The other may be a small one that nothing has touched. A table that is proven by touched keys is too large to be
+        joined each time.
         """
         from toolkit.lake import references as lake
         from toolkit.lake.row_lines import Side
 
-        whole = {r.relid for r in results if r.status == CheckStatus.IDENTICAL and r.proof == ProofKind.FULL}
+        proven = {r.relid: r.proof for r in results if r.status == CheckStatus.IDENTICAL}
+        whole = {relid for relid, kind in proven.items() if kind == ProofKind.FULL}
+        small = {r for r, kind in proven.items() if kind == ProofKind.CARRIED and not self._large(r)}
         found = []
         for key in keys:
-            if not {key.relid, key.references} <= whole:
+            both = {key.relid, key.references}
+            if not both & whole or not both <= whole | small:
                 found.append(Reference(key))
                 continue
             child, parent = (
@@ -352,16 +309,33 @@ class _Comparing:
             return replace(result, reason=reason, remedy="cdc check")
         return None
 
+    def _large(self, relid: int) -> bool:
+        from toolkit.quality import incremental
+
+        proof = self.taken[relid].proof
+        return proof is not None and incremental.large(self.config, proof)
+
+    def _keys(self, side: Side, proof: Proof) -> Sequence[tuple[str, ...]] | None:
+        """Give the keys that the log touched since the proof. None if the whole table is to be read."""
+        from toolkit.quality import incremental
+
+        relid = side.plan.table.relid
+        if self.touched.get(relid, proof.batch_id) <= proof.batch_id and incremental.unchanged(self.made[relid], proof):
+            return ()
+        if not incremental.large(self.config, proof):
+            return None
+        return incremental.touched(self.spark, self.ledger, side, self.made[relid], proof)
+
     def _incremental(self, side: Side) -> TableCheck | None:
         """Compare the keys that the log touched. None if the whole table was read instead."""
         from toolkit.quality import incremental
         from toolkit.source import connection
 
         relid = side.plan.table.relid
-        result, made, proof = self._named(side.plan.table), self.made[relid], self.taken[relid].proof
+        result, proof = self._named(side.plan.table), self.taken[relid].proof
         assert proof is not None
         try:
-            keys = incremental.touched(self.spark, self.ledger, side, made, proof)
+            keys = self._keys(side, proof)
             if keys is not None:
                 plan = self.taken[relid].plan
                 ours: list[bytes] = []
@@ -380,7 +354,7 @@ class _Comparing:
         except (CdcError, connection.DriverError) as error:
             return replace(result, reason=connection.unread(error), remedy="cdc check")
         with self.source.second_connection() as other:
-            self.taken[relid] = _read(self.source, other, self.taken[relid])
+            self.taken[relid] = source_rows.read_whole(self.source, other, self.taken[relid])
         taken = self.taken[relid]
         return None if taken.figures is not None else replace(result, reason=taken.reason, remedy="cdc check")
 
@@ -461,6 +435,8 @@ class _Comparing:
         """Add causes to the samples. A failure here does not change the result."""
         from toolkit.quality import cause, published
 
+        if not samples:
+            return ()
         try:
             relid = side.plan.table.relid
             proven = published.proofs(self.config).get(relid, {}).get("snapshot_id")

@@ -118,7 +118,12 @@ def _keep(
 
     def tag(result: TableCheck) -> str:
         table = tables[result.relid]
-        name = lake_table(table.schema, table.name)
+        name, known = lake_table(table.schema, table.name), before.get(result.relid, {})
+        if result.proof == ProofKind.CARRIED and (known["snapshot_id"], known["relation"]) == (
+            result.snapshot_id,
+            name,
+        ):
+            return str(known["tag"])
         return published_views.keep(config, spark, name, result.snapshot_id, generation)
 
     made = in_threads(tag, proven, config.dbt.threads)
@@ -173,10 +178,11 @@ def _proven(result: TableCheck) -> bool:
 
 def proofs(config: Config, snapshot: int | None = None) -> dict[int, dict[str, Any]]:
     """Read `ops.published` by relid, now or as of a table snapshot, without a JVM. Empty before the first check."""
+    from toolkit.lake.direct_scan import rows_of
     from toolkit.lake.scans import scan_arrow
 
     found = scan_arrow(config, PUBLISHED, snapshot=snapshot)
-    return {row["relid"]: row for row in found.to_pylist()} if found is not None else {}
+    return {row["relid"]: row for row in rows_of(found)} if found is not None else {}
 
 
 def published(config: Config) -> dict[str, Lsn]:

@@ -3,16 +3,76 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from toolkit.values.row_line import Comparison, comparison
+from toolkit.values import progress
+from toolkit.values.row_line import Comparison, Figures, Sums, comparison, effective
 from toolkit.values.table import TableVersion
 
 if TYPE_CHECKING:
+    from toolkit.quality.incremental import Proof
     from toolkit.source.connection import Connection
+    from toolkit.source.opened import Source
     from toolkit.values.config import Config
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The source's figures of one table, or the reason why there are none."""
+
+    plan: Comparison
+    figures: Figures | None
+    reason: str | None = None
+    fingerprint: str | None = None  # of the source's catalogs at the cut
+    proof: Proof | None = None  # the proof to build on: the table is read when the log has given the keys
+
+
+def take(source: Source, wanted: set[int], proofs: Mapping[int, Proof]) -> dict[int, Taken]:
+    """Read the figures of every published table in the snapshot, by relid.
+
+    Tables with a proof to build on are left out: the keys to read are known only after the drain.
+    """
+    from toolkit.source import catalog, locks, row_lines
+
+    config, taken = source.config, {}
+    with source.second_connection() as other:
+        locks.limit(other, seconds=config.check.cut_seconds)
+        tables = [t for t in catalog.published_tables(other, config) if not wanted or t.relid in wanted]
+        fingerprints = row_lines.fingerprints(source.conn, config, [t.relid for t in tables])
+        for table in progress.each("reading the source", "tables", tables):
+            found = Taken(comparison(table, config.check.buckets), None, None, fingerprints.get(table.relid))
+            proof = proofs.get(table.relid)
+            if proof is not None and proof.fingerprint == found.fingerprint:
+                taken[table.relid] = replace(found, proof=proof)
+            else:
+                taken[table.relid] = read_whole(source, other, found)
+    return taken
+
+
+def read_whole(source: Source, other: Connection, table: Taken) -> Taken:
+    """Add the figures of all rows in the snapshot of `source`. `other` finds out who holds a conflicting lock."""
+    from toolkit.source import connection, exact_cut, owners_code, row_lines
+
+    plan = table.plan
+    sums = Sums(plan.buckets)
+    try:
+        with (
+            lines(source.conn, other, plan, config=source.config) as blocks,
+            progress.stage(plan.table.identifier, "rows", row_lines.estimated_rows(other, plan.table.relid)) as stage,
+        ):
+            for block in blocks:
+                sums.add(block)
+                stage.add(len(block))
+    except owners_code.OwnersCode as error:
+        return replace(table, reason=str(error), proof=None)
+    except (row_lines.TableMoved, connection.DriverError) as error:
+        by = exact_cut.holders(other, plan.table.relid)
+        return replace(table, reason=connection.unread(error) + (f" by {by}" if by else ""), proof=None)
+    plan, figures = effective(plan, sums.figures())
+    return replace(table, plan=plan, figures=figures, proof=None)
 
 
 @contextmanager

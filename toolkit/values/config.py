@@ -270,8 +270,10 @@ class CheckConfig(_Section):
     """Sessions that read a large table of the source at once; default: one for each core, at most 4."""
     full_rows: int = Field(default=1_000_000, ge=0)
     """Tables of this size are proven by touched keys between two full proofs, if `full_hours` is set."""
+    full_tables: int = Field(default=100, ge=0)
+    """Smaller tables that a check compares whole although nothing touched them, if `full_hours` is set."""
     full_hours: float = Field(default=0.0, ge=0)
-    """Hours after which such a table is compared whole again. 0 compares it whole each time."""
+    """Hours after which a table is compared whole in any case. 0 compares every table whole each time."""
     fresh_hours: float = Field(default=24.0, gt=0)
     """A published table whose proof is older fails the suite `published`, and `cdc status` exits with 3."""
     deprecated_days: float = Field(default=30.0, ge=0)
@@ -483,8 +485,7 @@ def _unknown(place: tuple[int | str, ...]) -> str:
         else:
             kind = known.model_fields[str(part)].annotation
             known = kind if isinstance(kind, type) else dict
-    names = list(known.model_fields) if known is not dict else []
-    return f"unknown key; {nearest(str(place[-1]), names)}"
+    return f"unknown key; {nearest(str(place[-1]), [] if known is dict else list(known.model_fields))}"
 
 
 def _flatten(table: dict[str, Any], prefix: str = "") -> dict[str, str]:
