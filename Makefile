@@ -133,6 +133,7 @@ docs-reference: $(STAMP) ## Write the generated pages of docs/reference again
 .PHONY: bench
 bench: $(STAMP) ## Speeds against the limit of the same run, one JSON line a figure (BENCH_ARGS="--changes 100000")
 	@$(BIN)/python -m tests.benchmarks.bench $(BENCH_ARGS)
+	@$(BIN)/python -m tests.benchmarks.startup
 	@$(BIN)/python -m tests.benchmarks.capture
 	@$(BIN)/python -m tests.benchmarks.many --tables 50
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -59,21 +58,18 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2_000_000, help="rows of the snapshot (default: two million)")
     parser.add_argument("--parity-rows", type=int, default=1_000_000, help="rows of W1's shape that a check compares")
     parser.add_argument("--postgres", type=int, default=16, choices=(16, 18))
-    parser.add_argument("--repeat", type=int, default=5, help="runs of a small command; the median counts")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="cdc-bench-") as name, EmbeddedServer(None, arguments.postgres) as server:
         try:
             changes = arguments.changes // _CHANGES_PER_TRANSACTION
-            _bench(Path(name), server, changes, arguments.parity_rows, arguments.repeat, arguments.rows)
+            _bench(Path(name), server, changes, arguments.parity_rows, arguments.rows)
         finally:
             from toolkit.lake import session
 
             session.stop_session()
 
 
-def _bench(
-    folder: Path, server: EmbeddedServer, transactions: int, parity_rows: int, repeat: int, rows_wanted: int
-) -> None:
+def _bench(folder: Path, server: EmbeddedServer, transactions: int, parity_rows: int, rows_wanted: int) -> None:
     file = folder / "cdc.toml"
     file.write_text(
         f'[source]\nconninfo = {json.dumps(server.conninfo())}\ntables = ["public.*"]\n'
@@ -86,8 +82,6 @@ def _bench(
     with psycopg.connect(server.conninfo(), autocommit=True) as conn:
         conn.execute(WORKLOADS["w1"].sql)
         conn.execute("create table public.compared (like public.w1 including all)")
-        conn.execute("create schema private")  # not captured: what is written here makes WAL and no change
-        conn.execute("create table private.other (id integer)")
         initialise.init(config)  # the JVM is up from here on
         _warm_up(conn, config)
         # A second slot at the same position, made before the load: both read exactly the same WAL.
@@ -108,16 +102,7 @@ def _bench(
         limit = _rate("copy_table_null", rows, min(runs, key=lambda usage: usage.seconds), unit="rows/s")
         _rate("snapshot_w1", rows, measured(server, snapshot.repair, config, ["public.w1_rows"]), limit, unit="rows/s")
         _parity(server, conn, config, parity_rows)  # brings dbt into this process: after all that measures its memory
-
-        command = [sys.executable, "-m", "toolkit.cli"]
-        empty = []
-        for n in range(repeat):
-            conn.execute("insert into private.other values (%s)", [n])  # else there is nothing to advance over
-            empty.append(_command(server, [*command, "drain", "--config", str(file)]))
-        _seconds("empty_drain", empty)
     _ddl_cost(server, commands=400)
-    _seconds("status", [_command(server, [*command, "status", "--config", str(file)]) for _ in range(repeat)])
-    _seconds("help", [_command(server, [*command, "--help"]) for _ in range(repeat)])
 
 
 def _ddl_cost(server: EmbeddedServer, commands: int) -> None:
@@ -235,26 +220,10 @@ def measured(server: EmbeddedServer, function: Any, *arguments: Any) -> Usage:
     return meter.usage
 
 
-def _command(server: EmbeddedServer, command: list[str]) -> Usage:
-    with Meter(server) as meter:
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        meter.root = process.pid
-        code = process.wait()
-    if code != 0:
-        raise SystemExit(f"bench: {' '.join(command)} ended with {code}")
-    return meter.usage
-
-
 def _rate(name: str, changes: int, usage: Usage, limit: float | None = None, *, unit: str = "changes/s") -> float:
     value = changes / usage.seconds
     print_figure(name, round(value), unit, usage, None if limit is None else round(value / limit, 3))
     return value
-
-
-def _seconds(name: str, runs: list[Usage]) -> None:
-    runs.sort(key=lambda usage: usage.seconds)
-    median = runs[len(runs) // 2]
-    print_figure(name, round(median.seconds, 3), "s", median, None)
 
 
 def print_figure(name: str, value: float, unit: str, usage: Usage, ratio: float | None, **more: Any) -> None:

@@ -25,6 +25,7 @@ from toolkit.source import connection, install
 from toolkit.values import config as configuration
 
 _SINGLE = "\\set k random(1, {rows})\nupdate w set v = v + 1, note = 'n' || :k where id = :k;\n"
+_ALTERED = 100
 _MODES = {
     "none": None,
     "row_triggers": 'capture = "change_log"\ntriggers = "row"\n',
@@ -38,12 +39,15 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100_000, help="rows of the bulk update (default: 100,000)")
     parser.add_argument("--seconds", type=int, default=5, help="of single-row updates, per mode")
     parser.add_argument("--changes", type=int, default=1_000_000, help="row changes of W1 drained as one tick")
+    parser.add_argument("--tables", type=int, default=2000, help="captured tables beside one that is altered")
     parser.add_argument("--postgres", type=int, default=16, choices=(16, 18))
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="cdc-bench-") as name:
         for mode in _MODES:
             with EmbeddedServer(None, arguments.postgres) as server:
                 _writer(Path(name), server, mode, arguments.rows, arguments.seconds)
+        with EmbeddedServer(None, arguments.postgres) as server:
+            _ddl(Path(name), server, arguments.tables)
         with EmbeddedServer(None, arguments.postgres, settings={"wal_level": "replica"}) as server, _spark():
             _ticks(Path(name), server, arguments.changes // 100)
 
@@ -74,6 +78,36 @@ def _writer(folder: Path, server: EmbeddedServer, mode: str, rows: int, seconds:
         done = subprocess.run([*command, server.conninfo()], capture_output=True, text=True, check=True)
     count = next(line for line in done.stdout.splitlines() if "actually processed" in line).rpartition(":")[2]
     _print(f"single_update_{mode}", int(count.partition("/")[0]), meter.usage)
+
+
+def _ddl(folder: Path, server: EmbeddedServer, tables: int) -> None:
+    """What one DDL command takes beside many captured tables, with and without capture."""
+    config = _config(folder, server, "")
+    with psycopg.connect(server.conninfo(), autocommit=True) as conn:
+        for n in range(tables):
+            conn.execute(f"create table t{n} (id int primary key, v int, note text, at timestamptz)".encode())
+        for mode in ("plain", "captured"):
+            if mode == "captured":
+                with connection.connect(config) as other:
+                    install.install(other, config)
+            with Meter(server, os.getpid()) as meter:
+                for n in range(_ALTERED):
+                    conn.execute(f"alter table t{n} add column further int".encode())
+                    conn.execute(f"alter table t{n} drop column further".encode())
+            _print_ddl(f"ddl_{mode}_of_{tables}", 2 * _ALTERED, meter.usage)
+        with Meter(server, os.getpid()) as meter:
+            conn.execute("alter publication cdc set (publish = 'insert, update, delete, truncate')")
+        _print_ddl(f"alter_publication_of_{tables}", 1, meter.usage)
+
+
+def _print_ddl(name: str, commands: int, usage: Usage) -> None:
+    figure = {
+        "name": name,
+        "value": round(1e3 * usage.seconds / commands, 2),
+        "unit": "ms/command",
+        "server_cpu_ms_per_command": round(1e3 * usage.server_cpu_seconds / commands, 2),
+    }
+    print(json.dumps(figure), flush=True)
 
 
 def _ticks(folder: Path, server: EmbeddedServer, transactions: int) -> None:
