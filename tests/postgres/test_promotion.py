@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from pathlib import Path
 
 import psycopg
@@ -10,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tests.postgres.test_snapshot_log import current, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
-from tests.support_postgres import fresh_database, programs, replayed, standby_of
+from tests.support_postgres import copy_of, fresh_database, programs, replayed, standby_of
 from toolkit.capture import initialise, slot_drain
 from toolkit.demo.server import EmbeddedServer
 from toolkit.lake.ledger import Ledger
@@ -19,6 +21,7 @@ from toolkit.source import connection, install, slot
 from toolkit.source import ticks as tick
 from toolkit.values.config import CheckConfig, Config, SourceConfig
 from toolkit.values.errors import HistoryDiverged, SlotError, SourceUnavailable
+from toolkit.values.lsn import Lsn
 from toolkit.values.modes import Capture, LogDrain
 
 __all__ = ["plain_lake"]
@@ -64,7 +67,8 @@ def test_trap_027_a_promoted_standby_is_another_history(plain_lake: Config, majo
                 slot_drain.drain(moved)
             with slot.create_slot(moved, "cdc_s", temporary=False):
                 pass  # somebody means well
-            with pytest.raises(HistoryDiverged, match=r"timeline was 1 .* is 2 now"):
+            refused = r"timeline was 1 .* is 2 now, which left it at" if lag else "slot 'cdc_s' is at .*, ahead of the"
+            with pytest.raises(HistoryDiverged, match=refused):
                 slot_drain.drain(moved)
             for config in configs:
                 with pytest.raises(HistoryDiverged, match="--new-generation"):
@@ -76,6 +80,82 @@ def test_trap_027_a_promoted_standby_is_another_history(plain_lake: Config, majo
                 slot_drain.drain(config)
                 assert current(config, "a") == on_source(config, "a")
                 assert {e["op"] for e in rows_in_log(config, "kind = 'row' and generation = 2")} == {"R", "I", "D"}
+
+
+@pytest.mark.parametrize("lag", [False, True], ids=["caught up", "behind the lake"])
+def test_trap_027_a_synchronized_slot_goes_on_where_the_timeline_proves_it(plain_lake: Config, lag: bool) -> None:
+    """PostgreSQL 17 and later keep a failover slot on the standby: with all that the lake has, nothing is lost."""
+    with EmbeddedServer(None, 18) as primary, fresh_database(primary) as conninfo:
+        config = _captured(plain_lake.root / "slot", SourceConfig(conninfo=conninfo, slot="cdc_f"))
+        with connection.connect(config, replication=True) as session:
+            session.execute("ALTER_REPLICATION_SLOT cdc_f (FAILOVER true)")
+        with psycopg.connect(primary.conninfo(), autocommit=True) as conn:
+            conn.execute("select pg_create_physical_replication_slot('standby', true)")
+        with copy_of(primary, "-R", "-S", "standby", "-d", conninfo) as standby:
+            with (standby.data / "postgresql.auto.conf").open("a", encoding="utf-8") as file:
+                file.write("hot_standby_feedback = on\nsync_replication_slots = on\n")
+            standby.start()
+            _synchronized(config, primary, standby)
+            sql(config, "alter table public.a add column y int", "insert into public.a values (4, 'before', 1)")
+            replayed(standby, primary)
+            if lag:  # the standby has what the ledger has, and not the beacon
+                with psycopg.connect(standby.conninfo()) as conn:
+                    (end,) = conn.execute("select pg_last_wal_replay_lsn()::text").fetchone() or ("",)
+                standby.stop()
+                slot_drain.drain(config, upto=Lsn.parse(end))
+            primary.stop()
+            standby.start()
+            with psycopg.connect(standby.conninfo(), autocommit=True) as conn:
+                assert conn.execute("select pg_promote()").fetchone() == (True,)
+            moved, before = _moved(config, standby), Ledger(config).last()
+            sql(moved, "update public.a set x = 'after' where id = 1", "delete from public.a where id = 102")
+            if lag:
+                refused = r"timeline was 1 .* is 2 now, which left it at \S+; .* need it to \S+: .*--new-generation"
+                for command in (slot_drain.drain, initialise.init):
+                    with pytest.raises(HistoryDiverged, match=refused):
+                        command(moved)
+                assert Ledger(config).last() == before
+                assert before is not None
+                assert before.complete_to == Lsn.parse(end)
+                return
+            history = next(standby.data.glob("pg_wal/*.history"))
+            history.rename(history.with_suffix(".away"))
+            with pytest.raises(SourceUnavailable, match=r"does not have 00000002\.history"):
+                slot_drain.drain(moved)
+            history.with_suffix(".away").rename(history)
+            assert Ledger(config).last() == before, "nothing moves before the history is proven"
+            assert initialise.init(moved).rows == {}
+            assert slot_drain.drain(moved).changes == 3
+            last = Ledger(moved).last()
+            assert last is not None
+            assert (last.identity.timeline, last.generation) == (2, 1)
+            padded = {key: [*row, None][:3] for key, row in current(moved, "a").items()}  # rows from before the column
+            assert padded == on_source(moved, "a")
+            sql(moved, "insert into public.a values (6, 'later', 2)")
+            assert slot_drain.drain(moved).changes == 1
+            assert initialise.init(moved).rows == {}
+            primary.start()
+            sql(config, "insert into public.a values (7, 'on the old primary', 1)")
+            with pytest.raises(HistoryDiverged, match=r"timeline was 2 .* is 1 now"):
+                slot_drain.drain(config)
+
+
+def _synchronized(config: Config, primary: EmbeddedServer, standby: EmbeddedServer) -> None:
+    """Drain until the standby would keep the slot after a promotion.
+
+    It does so once the slot's restart_lsn and catalog_xmin have passed what the standby reserved when it saw the slot.
+    They move where a drain passes a record of the running transactions, which an idle server writes seldom.
+    """
+    deadline = time.monotonic() + 120
+    for key in itertools.count(102):
+        sql(config, f"insert into public.a values ({key}, 'drained')", "select pg_log_standby_snapshot()")
+        slot_drain.drain(config)
+        replayed(standby, primary)
+        with psycopg.connect(standby.conninfo(), autocommit=True) as conn:
+            found = conn.execute("select synced and not temporary from pg_replication_slots").fetchone()
+        if found == (True,):
+            return
+        assert time.monotonic() < deadline, f"the standby does not keep the slot: {standby.log.read_text()[-2000:]}"
 
 
 def test_a_tick_is_of_one_server_and_that_is_the_primary() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.capture.copy import copy_tables, missing_baselines, repair
 from toolkit.capture.same_history import (
+    followed,
     prove,
     require_continued,
     require_same_history,
@@ -51,7 +52,7 @@ def plan_sql(config: Config) -> str:
         return cost + install.install_sql(config, tables, ticks=ticks)
 
 
-def init(config: Config, *, new_generation: bool = False, strict: bool = False) -> InitResult:
+def init(config: Config, *, new_generation: bool = False, strict: bool = False, new_key: bool = False) -> InitResult:
     """Install capture, create the slot and copy every table without a baseline. Idempotent and resumable.
 
     Tables that publishing would break are left out and named in the result; `strict` makes them an error instead.
@@ -97,7 +98,9 @@ def _init(config: Config, *, new_generation: bool) -> InitResult:
         through_slot = last is not None and last.tick is None and not (new_generation or ticks)
         if through_slot and last:
             read = with_read_publications(config, last)
-            require_same_source(last, catalog.read_identity(conn, read))
+            here = catalog.read_identity(conn, read)
+            last = followed(conn, config, last, here)
+            require_same_source(last, here)
             if existing is not None:
                 require_continued(config, last, existing.confirmed_flush_lsn, slot.flush_lsn(conn))
                 prove(conn, read, last)

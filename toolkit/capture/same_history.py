@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from toolkit.values.errors import HistoryDiverged, UnreadableChange
@@ -31,6 +32,32 @@ def require_same_history(
             " now; run `cdc init` to switch to that"
         )
     require_continued(config, last, confirmed, flushed)
+
+
+def followed(conn: psycopg.Connection[Any], config: Config, last: BatchRecord, identity: SourceIdentity) -> BatchRecord:
+    """Return the ledger row on the timeline of a promoted standby that has all that the ledger and its beacon need.
+
+    This is for a slot, which the standby has by synchronization. It is not for ticks: they name transaction ids, and
+    the new primary may give one that left no WAL to another transaction.
+
+    Raises:
+        HistoryDiverged: the timeline left that of the ledger before the ledger's end.
+        SourceUnavailable: the source does not have the history of its timeline.
+    """
+    from toolkit.source import timelines
+
+    was = last.identity
+    if was.timeline >= identity.timeline or was.system_id != identity.system_id:
+        return last
+    left = timelines.left_at(conn, config, identity.timeline, was.timeline)
+    needed = Lsn(max(last.complete_to, last.beacon_lsn or 0))
+    if left is None or left < needed:
+        where = "does not come from it" if left is None else f"left it at {left}"
+        raise HistoryDiverged(
+            f"the source's timeline was {was.timeline} at batch {last.batch_id} and is {identity.timeline} now, which"
+            f" {where}; the ledger and its beacon need it to {needed}: {ADVICE}"
+        )
+    return replace(last, identity=replace(was, timeline=identity.timeline))
 
 
 def require_continued(config: Config, last: BatchRecord, confirmed: Lsn | None, flushed: Lsn) -> None:

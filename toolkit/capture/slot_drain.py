@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from toolkit.capture.drain_loop import DrainResult, LogEnd, ReadBatch, run
-from toolkit.capture.same_history import ADVICE, prove, require_same_history, without_beacon
+from toolkit.capture.same_history import ADVICE, followed, prove, require_same_history, without_beacon
 from toolkit.decode.ddl import BEACON_PREFIX
 from toolkit.rawlog.event import Kind, Origin, StreamMessage, read_message
 from toolkit.values.errors import CdcError, ConfigError, HistoryDiverged, LakeError, ServerFull
@@ -145,6 +145,7 @@ def _require_slot_history(
             " `cdc init` to hand over"
         )
     identity = catalog.read_identity(conn, config)
+    last = followed(conn, config, last, identity)
     require_same_history(config, last, identity, state.confirmed_flush_lsn, slot.flush_lsn(conn))
     return state, identity
 

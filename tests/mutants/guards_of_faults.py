@@ -1,0 +1,39 @@
+"""Guards against other histories and faults of servers and machines."""
+
+from __future__ import annotations
+
+from tests.mutants.guards_of_source import Guard
+
+_SAME = "toolkit/capture/same_history.py"
+_PROMOTION = "tests/postgres/test_promotion.py::test_trap_027_a_synchronized_slot_goes_on_where_the_timeline_proves_it"
+
+GUARDS_OF_FAULTS = (
+    Guard(
+        "a timeline that left before the ledger's end",
+        _SAME,
+        "left is None or left < needed",
+        "left is None",
+        _PROMOTION,
+    ),
+    Guard(
+        "a timeline has the beacon too",
+        _SAME,
+        "Lsn(max(last.complete_to, last.beacon_lsn or 0))",
+        "last.complete_to",
+        _PROMOTION,
+    ),
+    Guard(
+        "no return to an earlier timeline",
+        _SAME,
+        '("system_id", "timeline", "database_oid")',
+        '("system_id", "database_oid")',
+        _PROMOTION,
+    ),
+    Guard(
+        "init follows a timeline only with proof",
+        "toolkit/capture/initialise.py",
+        "last = followed(conn, config, last, here)",
+        "last = replace(last, identity=here)",
+        _PROMOTION,
+    ),
+)

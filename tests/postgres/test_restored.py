@@ -1,0 +1,184 @@
+"""Servers that were restored to a point in time, or upgraded with pg_upgrade: refused before anything moves."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from tests.postgres.test_snapshot_log import current, on_source, sql
+from tests.support_lake import plain_lake, rows_in_log
+from tests.support_postgres import copy_of, fresh_database, programs
+from toolkit.capture import initialise, slot_drain
+from toolkit.demo.server import EmbeddedServer
+from toolkit.lake.ledger import Ledger
+from toolkit.ops import status_report
+from toolkit.source import connection, slot
+from toolkit.values.config import CheckConfig, Config, SourceConfig
+from toolkit.values.errors import CdcError, HistoryDiverged
+from toolkit.values.lsn import Lsn
+from toolkit.values.modes import Capture, LogDrain
+
+__all__ = ["plain_lake"]
+pytestmark = pytest.mark.postgres
+
+
+@pytest.mark.parametrize("major", [18, *(pytest.param(n, marks=pytest.mark.wide) for n in (15, 16))])
+@pytest.mark.parametrize("where", ["before the log", "after the log"])
+def test_trap_027_a_restore_to_a_point_in_time_is_refused_by_name(plain_lake: Config, major: int, where: str) -> None:
+    """The promoted copy has no slot, or one that was created by hand; its timeline shares WAL with the log's."""
+    with (
+        _archiving(major) as (primary, archive),
+        fresh_database(primary) as one,
+        fresh_database(primary) as other,
+    ):
+        by_slot = _captured(plain_lake.root / "slot", SourceConfig(conninfo=one, slot="cdc_p"))
+        ticks = SourceConfig(conninfo=other, slot="cdc_t", capture=Capture.CHANGE_LOG, change_log_drain=LogDrain.TICK)
+        by_tick = _captured(plain_lake.root / "tick", ticks)
+        with copy_of(primary) as restored:
+            ends = []
+            for key in (2, 3):
+                for config in (by_slot, by_tick):
+                    sql(config, f"insert into public.a values ({key}, 'drained')")
+                    slot_drain.drain(config)
+                with connection.connect(by_slot) as conn:
+                    ends.append(slot.flush_lsn(conn))
+                sql(by_slot, "insert into public.a values (10 + (select max(id) from public.a), 'later')")
+            sql(by_slot, "select pg_switch_wal()", "checkpoint")
+            before = [Ledger(config).last() for config in (by_slot, by_tick)]
+            primary.stop()
+            _recover(restored, archive, ends[0 if where == "before the log" else 1])
+            moved, ticking = (_moved(config, restored) for config in (by_slot, by_tick))
+            _refused(
+                moved, r"slot 'cdc_p' does not exist .*--new-generation", r"slot 'cdc_p' is gone .*--new-generation"
+            )
+            tick = r"timeline was 1 .* is 2 now.*--new-generation"
+            _refused(ticking, tick, tick)
+            sql(moved, "select pg_create_logical_replication_slot('cdc_p', 'pgoutput')")
+            sql(moved, "insert into public.a values (100, 'another history')")
+            by_hand = {
+                "before the log": r"timeline was 1 .* is 2 now, which left it at \S+; .* need it to \S+: .*--new-gen",
+                "after the log": r"slot 'cdc_p' is at \S+, ahead of the ledger at .* re-created; .*--new-generation",
+            }[where]
+            _refused(moved, by_hand, by_hand)
+            assert [Ledger(config).last() for config in (by_slot, by_tick)] == before
+            _goes_on_in_a_new_generation(moved)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(18, 18), pytest.param(15, 18, marks=pytest.mark.wide), pytest.param(16, 18, marks=pytest.mark.wide)],
+)
+def test_trap_028_after_pg_upgrade_a_new_log_is_needed(plain_lake: Config, tmp_path: Path, old: int, new: int) -> None:
+    """The upgraded server has another system identifier. From 17 on slots survive, once nothing is left in them."""
+    with EmbeddedServer(None, old, bindir=programs(old)) as before, EmbeddedServer(None, 18) as after:
+        with psycopg.connect(before.conninfo(), autocommit=True) as conn:
+            conn.execute("create database shop")
+        source = SourceConfig(conninfo=before.conninfo("shop"), slot="cdc_u")
+        config = _captured(plain_lake.root / "slot", source)
+        sql(config, "alter table public.a add column gone int", "alter table public.a drop column gone")
+        sql(config, "insert into public.a values (2, 'drained')")
+        slot_drain.drain(config)
+        before.stop()
+        after.stop()
+        if old >= 17:
+            # The beacon is outstanding: the slot is never at the end of the WAL.
+            assert "cdc_u" in _upgraded(before, after, fails=True)
+            before.start()
+            sql(config, "select pg_replication_slot_advance('cdc_u', pg_current_wal_flush_lsn())")
+            before.stop()
+        else:  # initdb of 18 turns checksums on
+            unsummed = [after.program("pg_checksums"), "--disable", "--no-sync", "-D", str(after.data)]
+            subprocess.run(unsummed, check=True, cwd="/", stdout=subprocess.DEVNULL, **after._identity())
+        _upgraded(before, after)
+        after.start()
+        moved, last = _moved(config, after), Ledger(config).last()
+        sql(moved, "insert into public.a values (3, 'after the upgrade')")
+        if old >= 17:
+            refused = r"the source's system_id was \d+ at batch \d+ and is \d+ now: .*--new-generation"
+            _refused(moved, refused, refused)
+        else:
+            _refused(
+                moved, r"slot 'cdc_u' does not exist .*--new-generation", r"slot 'cdc_u' is gone .*--new-generation"
+            )
+        assert Ledger(config).last() == last
+        _goes_on_in_a_new_generation(moved)
+
+
+def _refused(config: Config, drain: str, init: str) -> None:
+    """Neither a drain nor init goes on, and status says so."""
+    with pytest.raises(CdcError, match=drain):
+        slot_drain.drain(config)
+    assert "--new-generation" in (status_report.status(config).problem or "")
+    with pytest.raises(HistoryDiverged, match=init):
+        initialise.init(config)
+
+
+def _goes_on_in_a_new_generation(config: Config) -> None:
+    assert initialise.init(config, new_generation=True).generation == 2
+    sql(config, "insert into public.a values (5, 'captured')", "delete from public.a where id = 1")
+    slot_drain.drain(config)
+    assert current(config, "a") == on_source(config, "a")
+    assert {e["op"] for e in rows_in_log(config, "kind = 'row' and generation = 2")} == {"R", "I", "D"}
+    assert rows_in_log(config, "kind = 'row' and generation = 1"), "the old log stays"
+
+
+@contextmanager
+def _archiving(major: int) -> Iterator[tuple[EmbeddedServer, Path]]:
+    """A server that archives its WAL, and the archive; the server's user must reach it."""
+    with tempfile.TemporaryDirectory(prefix="cdc-archive-") as name:
+        archive = Path(name)
+        archive.chmod(0o777)
+        settings = {"archive_mode": "on", "archive_command": f"cp %p {archive}/%f"}
+        with EmbeddedServer(None, major, settings, bindir=programs(major)) as server:
+            yield server, archive
+
+
+def _recover(server: EmbeddedServer, archive: Path, upto: Lsn) -> None:
+    """Start a base backup that recovers to an LSN and becomes a primary on a timeline of its own."""
+    server.settings |= {
+        "archive_mode": "off",
+        "restore_command": f"cp {archive}/%f %p",
+        "recovery_target_lsn": str(upto),
+        "recovery_target_action": "promote",
+    }
+    signal = server.data / "recovery.signal"
+    signal.touch()
+    signal.chmod(0o666)
+    server.start()
+    with psycopg.connect(server.conninfo(), autocommit=True) as conn:
+        while conn.execute("select pg_is_in_recovery()").fetchone() != (False,):
+            pass
+
+
+def _upgraded(old: EmbeddedServer, new: EmbeddedServer, fails: bool = False) -> str:
+    """Run pg_upgrade on two stopped servers; what it printed."""
+    (sockets,) = {conninfo_to_dict(new.conninfo())["host"]}
+    command = [new.program("pg_upgrade"), "-b", str(old.bindir), "-B", str(new.bindir), "-d", str(old.data)]
+    command += ["-D", str(new.data), "-U", new.user, "-s", str(sockets), "-p", str(old.port), "-P", str(new.port)]
+    command += ["-o", "-c wal_level=logical", "-O", "-c wal_level=logical", "--no-sync"]
+    done = subprocess.run(command, cwd=str(sockets), capture_output=True, text=True, check=False, **new._identity())
+    said: str = done.stdout + done.stderr
+    said += "".join(p.read_text(errors="replace") for p in new.data.rglob("invalid_logical_slots.txt"))
+    assert (done.returncode != 0) == fails, said
+    return said
+
+
+def _captured(root: Path, source: SourceConfig) -> Config:
+    root.mkdir()
+    config = Config(root=root, source=source, check=CheckConfig(cut_seconds=20.0))
+    sql(config, "create table public.a (id int primary key, x text)", "insert into public.a values (1, 'one')")
+    initialise.init(config)
+    return config
+
+
+def _moved(config: Config, server: EmbeddedServer) -> Config:
+    """The same, with its service moved to another server."""
+    name = str(conninfo_to_dict(config.source.conninfo)["dbname"])
+    return config.model_copy(update={"source": config.source.model_copy(update={"conninfo": server.conninfo(name)})})
