@@ -6,6 +6,7 @@ from tests.mutants.guards_of_source import Guard
 
 _SAME = "toolkit/capture/same_history.py"
 _PROMOTION = "tests/postgres/test_promotion.py::test_trap_027_a_synchronized_slot_goes_on_where_the_timeline_proves_it"
+_CLOCK = "tests/unit/test_clock.py::"
 
 GUARDS_OF_FAULTS = (
     Guard(
@@ -35,5 +36,26 @@ GUARDS_OF_FAULTS = (
         "last = followed(conn, config, last, here)",
         "last = replace(last, identity=here)",
         _PROMOTION,
+    ),
+    Guard(
+        "a name shows the table that was proven last, by the log",
+        "toolkit/lake/proofs.py",
+        'key=lambda row: row.get("batch_id") or 0',
+        'key=lambda row: row["proven_at"]',
+        f"{_CLOCK}test_a_name_shows_the_proof_of_the_later_batch",
+    ),
+    Guard(
+        "no full comparison from the future",
+        "toolkit/quality/incremental.py",
+        "due < p.full_at <= now",
+        "due < p.full_at",
+        f"{_CLOCK}test_a_full_comparison_from_the_future_is_due_again",
+    ),
+    Guard(
+        "unseen transactions are of this source",
+        "toolkit/lake/evidence.py",
+        "generation = {generation} and ",
+        "",
+        "tests/postgres/test_cut.py::test_a_commit_that_waits_over_many_drains_is_not_forgotten",
     ),
 )

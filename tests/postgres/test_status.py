@@ -145,6 +145,7 @@ def _checked(config: Config, monkeypatch: pytest.MonkeyPatch, age_hours: float =
             "run `cdc check public.a`",
         ),
         ({"age_hours": 25.0}, "it was proven 25.0 h ago, and [check] fresh_hours is 24", "run `cdc run`, and see why"),
+        ({"age_hours": -25.0}, "it was proven 25.0 h from now", "correct the clock of this machine"),
     ],
 )
 def test_what_a_check_says_status_and_doctor_say_too(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from toolkit.lake.applied import CHANGING
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from toolkit.values.table import Column
 
 Row = tuple[str | None, ...]
-#: How far the source's clock may have been set back in the meantime.
-_CLOCK = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,19 +113,18 @@ def touched_tables(spark: SparkSession, ledger: Ledger, *, after: int) -> dict[i
     return {row[0]: row[1] for row in rows}
 
 
-def unseen_xids(config: Config, ledger: Ledger, seen: Visibility, *, since: datetime | None) -> frozenset[int]:
+def unseen_xids(config: Config, ledger: Ledger, seen: Visibility) -> frozenset[int]:
     """Find transactions of the log that a snapshot does not show. Needs no JVM.
 
-    Args:
-        since: start time of the oldest transaction that was running before the snapshot was taken. None means the
-            whole log, where each scan is slow.
+    No time limits the search, since the clock of the source may step back. Files whose transactions are all older are
+    left out by the bounds that Iceberg keeps of their xids.
     """
     from toolkit.lake import scans
 
+    last = ledger.last()
+    generation = 1 if last is None else last.generation  # an earlier one may be of another server
     listed = "".join(f" or xid = {xid}" for xid in sorted(seen.running))
-    where = f"(xid >= {seen.xmax}{listed})"
-    if since is not None:
-        where += f" and committed_at >= '{(since - _CLOCK).isoformat()}'"
+    where = f"generation = {generation} and (xid >= {seen.xmax}{listed})"
     found = scans.scan_arrow(config, EVENTS, ("xid",), where=where, snapshot=ledger.snapshot_id())
     return frozenset(found["xid"].unique().to_pylist() if found is not None else ())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from toolkit.rawlog.states import TableState, table_states, verdicts
 from toolkit.values.errors import LakeError, NotProven
@@ -43,6 +43,18 @@ def generation_of(tag: str | None) -> int | None:
     """Give the generation of the log that a proof with this tag is of; None for other tags."""
     found = re.match(rf"(?:{PROVEN})?g(\d+)_", tag or "")
     return None if found is None else int(found[1])
+
+
+def proofs_by_name(config: Config) -> dict[str, dict[str, Any]]:
+    """Read the proof that each published name shows, by that name.
+
+    If two proofs have one name, the older proof is of a table that no longer has this name. The batch that was compared
+    decides which is older, since the clock of a runner may step back.
+    """
+    from toolkit.lake import scans
+
+    rows = [row for row in scans.scan(config, PUBLISHED) if row.get("relation") is not None]
+    return {row["relation"]: row for row in sorted(rows, key=lambda row: row.get("batch_id") or 0)}
 
 
 def differing_tables(config: Config, ledger: LogReader) -> dict[int, tuple[Lsn, Lsn]]:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from toolkit.lake import reads, scans
+from toolkit.lake import reads
 from toolkit.lake.lake_catalog import open_catalog
-from toolkit.lake.proofs import PUBLISHED, shown_columns
+from toolkit.lake.proofs import proofs_by_name, shown_columns
 from toolkit.values.errors import NotProven
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import nearest, quote_postgres
@@ -49,9 +49,7 @@ def published_tables(config: Config) -> tuple[PublishedTable, ...]:
         NotProven: no check has published a table yet.
         LakeError: a published table snapshot no longer exists.
     """
-    # If two proofs have one name, the older proof is of a table that no longer has this name.
-    rows = [row for row in scans.scan(config, PUBLISHED) if row.get("relation") is not None]
-    newest = {row["relation"]: row for row in sorted(rows, key=lambda row: (row["proven_at"], row["relation"]))}
+    newest = proofs_by_name(config)
     if not newest:
         raise NotProven(f"published tables of {config.warehouse}: there are none; run `cdc check`")
     found = []

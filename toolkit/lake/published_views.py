@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from toolkit.lake import reads, scans
-from toolkit.lake.proofs import PROVEN, PUBLISHED, shown_sql
+from toolkit.lake import reads
+from toolkit.lake.proofs import PROVEN, proofs_by_name, shown_sql
 from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.log_setup import logger
 from toolkit.values.names import quote_spark
@@ -44,9 +44,7 @@ def follow(config: Config, spark: SparkSession, now: datetime) -> None:
     A renamed table is also shown under its old name. A dropped table is shown as it was last proven. `now` is the time
     of the check. The view is dropped `[check] deprecated_days` after the first check that found it deprecated.
     """
-    # If two proofs have one name, the older proof is of a table that no longer has this name.
-    rows = (row for row in scans.scan(config, PUBLISHED) if row["relation"] is not None)
-    wanted = {row["relation"]: row for row in sorted(rows, key=lambda row: (row["proven_at"], row["relation"]))}
+    wanted = proofs_by_name(config)
     for _ in in_threads(lambda item: _show(config, spark, *item), wanted.items(), config.dbt.threads):
         pass
     renamed = {str(row["relid"]): row for row in wanted.values()}

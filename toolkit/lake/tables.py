@@ -51,7 +51,7 @@ PLAN_COLUMNS: Mapping[str, str] = {
 NAMESPACES = ("raw", "staging", "current", "history", "ops", "published")
 
 #: Columns whose bounds select files. No reader filters by other columns, and bounds of images would only add cost.
-_BOUNDED = ("batch_id", "generation", "commit_lsn", "end_lsn", "ordinal", "kind", "relid", "schema_id")
+_BOUNDED = ("batch_id", "generation", "commit_lsn", "end_lsn", "ordinal", "kind", "relid", "schema_id", "xid")
 _PROPERTIES = {
     "format-version": "2",  # pyiceberg commits empty batches and cannot write format 3
     "write.format.default": "parquet",

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 
 _log = logger(__name__)
+#: How far the clocks of two runners may differ before a proof counts as one from the future.
+_AHEAD_SECONDS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,9 @@ def of_tables(config: Config, tables: Iterable[TableStatus]) -> Iterator[Alert]:
             found = f"it was proven {table.checked_seconds / 3600:,.1f} h ago, and [check] fresh_hours is"
             remedy = "run `cdc run`, and see why the scheduler did not"
             yield Alert(what, f"{found} {config.check.fresh_hours:g}", remedy)
+        if table.checked_seconds is not None and table.checked_seconds < -_AHEAD_SECONDS:
+            found = f"it was proven {-table.checked_seconds / 3600:,.1f} h from now by the clock of the runner then"
+            yield Alert(what, found, "correct the clock of this machine or of that one, then run `cdc check`")
     if none:
         yield Alert("tables", "no table is captured", "name tables in [source] tables and run `cdc init`")
 

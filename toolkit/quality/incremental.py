@@ -61,9 +61,10 @@ def candidates(config: Config) -> dict[int, Proof]:
     """
     from toolkit.quality import published
 
-    due = datetime.now(UTC) - timedelta(hours=config.check.full_hours)
+    now = datetime.now(UTC)
+    due = now - timedelta(hours=config.check.full_hours)
     read = {relid: Proof.from_row(row) for relid, row in published.proofs(config).items()}
-    fresh = {relid: proof for relid, proof in read.items() if proof is not None and proof.full_at > due}
+    fresh = {r: p for r, p in read.items() if p is not None and due < p.full_at <= now}  # not from the future
     small = sorted((proof.full_at, relid) for relid, proof in fresh.items() if not large(config, proof))
     return {relid: fresh[relid] for relid in fresh.keys() - {relid for _, relid in small[: config.check.full_tables]}}
 

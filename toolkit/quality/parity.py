@@ -135,13 +135,12 @@ def _cut(source: Source, lake: Lake, stack: ExitStack, drain: Drain) -> Lsn:
             return Lsn(made.lsn)
     with source.second_connection() as other:
         drain(config, upto=slot.flush_lsn(other))  # so that only a short stretch must be searched
-        since = exact_cut.oldest_writer(other)
     from toolkit.lake.evidence import unseen_xids
 
     ledger = lake.reread()
     last = ledger.last()
     assert last is not None
-    unseen = partial(unseen_xids, config, ledger, since=since)
+    unseen = partial(unseen_xids, config, ledger)
     return exact_cut.without_slot(source, stack, drained=Lsn(last.complete_to), unseen=unseen)
 
 

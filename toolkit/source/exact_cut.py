@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import datetime
 
 from toolkit.source import row_lines, slot
 from toolkit.source.connection import Connection
@@ -89,12 +88,6 @@ def without_slot(
                     f"no exact snapshot in {config.check.cut_seconds:g} s: {why}; raise [check] cut_seconds"
                 )
             time.sleep(_BETWEEN)
-
-
-def oldest_writer(conn: Connection) -> datetime | None:
-    """Read the start of the oldest running transaction with an id; now if there is none, None if it is hidden."""
-    row = conn.execute(resources.load("introspect/oldest_writer")).fetchone()
-    return None if row is None else row[0]
 
 
 def position(seen: Visibility, stream: Collection[Commit], drained: Lsn) -> Lsn | None:

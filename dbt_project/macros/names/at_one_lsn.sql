@@ -7,7 +7,7 @@
   {% endfor %}
   {% if execute %}
     {# If two tables were proven under one name, the older proof is of a table that no longer has this name. #}
-    {% for row in cdc_rows("select relation, lsn, 's' || snapshot_id from " ~ proofs ~ " where relation is not null order by proven_at")
+    {% for row in cdc_rows("select relation, lsn, 's' || snapshot_id from " ~ proofs ~ " where relation is not null order by batch_id")
         if row[0] in given %}
       {% do stands.update({row[0]: row[1] | int}) %}
       {% do relations.update({row[0]: given[row[0]].incorporate(path={'schema': 'current'}) ~ " version as of " ~ row[2][1:]}) %}
