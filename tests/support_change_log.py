@@ -45,8 +45,10 @@ class Log:
     conn: Connection
 
     def install(self) -> None:
-        preflight.require(self.conn, self.config)
-        install.install(self.conn, self.config)
+        preflight.require(self.conn, self.config.capture_rules, ddl=self.config.ddl)
+        install.install(
+            self.conn, self.config.capture_rules, ddl=self.config.ddl, lock_seconds=self.config.snapshot.lock_seconds
+        )
 
     def tick(self) -> Tick:
         found = self.conn.execute("select pg_catalog.pg_current_snapshot()::text").fetchone()
@@ -79,7 +81,7 @@ def log(source: Config) -> Iterator[Log]:
     """A change log that is drained by ticks; nothing is installed yet."""
     chosen = source.source.model_copy(update={"capture": "change_log", "change_log_drain": "tick"})
     config = source.model_copy(update={"source": chosen})
-    with connection.connect(config) as conn:
+    with connection.connect(config.source) as conn:
         yield Log(config, conn)
 
 

@@ -30,7 +30,9 @@ class Awaited:
         self._conn = conn
         self._stack = ExitStack()
         self._pool = self._stack.enter_context(ThreadPoolExecutor(1))
-        self._cut = self._pool.submit(self._stack.enter_context, ticks.exact_cut(config))
+        self._cut = self._pool.submit(
+            self._stack.enter_context, ticks.exact_cut(config.capture_rules, cut_seconds=config.check.cut_seconds)
+        )
 
     def __enter__(self) -> Awaited:
         return self

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.postgres.test_snapshot_log import current, of, on_source
 from tests.support_lake import rows_in_log
-from toolkit.lake.ledger import Ledger
+from tests.support_ledger import ledger_of
 from toolkit.source import connection, slot
 from toolkit.values.config import Config
 
@@ -20,7 +20,7 @@ def hold(config: Config, table: str = "a") -> None:
     the source's. I5: the life of each key is a chain, which `current` folds strictly. I6: the table is `ok`, so I4 had
     to hold. I7 and I8 are of runs: the caller drains again, and in other batches.
     """
-    ledger = Ledger(config)
+    ledger = ledger_of(config)
     last = ledger.last()
     assert last is not None
     events = rows_in_log(config, "kind in ('row', 'truncate')")
@@ -33,7 +33,7 @@ def hold(config: Config, table: str = "a") -> None:
     batches = ledger.batches()
     assert [b.batch_id for b in batches] == list(range(1, len(batches) + 1)), "I2: a hole in the ledger"
     assert all(one.complete_to == two.from_lsn for one, two in pairwise(batches)), "I2: a gap"
-    with connection.connect(config) as conn:
+    with connection.connect(config.source) as conn:
         state = slot.read_slot(conn, config.source.slot)
     assert state is None or state.confirmed_flush_lsn <= last.complete_to, "I3: the slot is beyond the ledger"
     assert of(config, table).state == "ok", "I6: stale without a cause"

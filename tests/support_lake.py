@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from toolkit.capture.copy_workers import Copiers, Report
 from toolkit.lake import reads, scans, session, storage, stored_log, tables
 from toolkit.lake.files import FileTarget
 from toolkit.rawlog.arrow import EVENT_SCHEMA
+from toolkit.source.slot import Cut
 from toolkit.values.config import Config
+from toolkit.values.lake_access import LakeAccess
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -29,7 +32,12 @@ _NAMES = [*EVENT_SCHEMA.names, *(f"{name}.element" for name in EVENT_SCHEMA.name
 FILE_TARGET = FileTarget({name: number for number, name in enumerate(_NAMES, 1)}, {})
 
 
-def make_events(config: Config) -> None:
+def copiers_of(config: Config, cut: Cut, workers: int, report: Report = lambda rows, size: None) -> Copiers:
+    """The processes that copy, with files that no table has."""
+    return Copiers(config.source_access, cut, FILE_TARGET, workers=workers, report=report)
+
+
+def make_events(access: LakeAccess) -> None:
     """What `toolkit.lake.tables.ensure` makes: the table with its partitions and an empty first snapshot."""
     from pyiceberg.partitioning import PartitionField, PartitionSpec
     from pyiceberg.schema import Schema
@@ -54,10 +62,10 @@ def make_events(config: Config) -> None:
         PartitionField(names.index("kind") + 1, 1000, IdentityTransform(), "kind"),
         PartitionField(names.index("batch_id") + 1, 1001, TruncateTransform(tables.BATCH_WIDTH), "batch_id_trunc"),
     )
-    if reads.metadata_location(config, tables.EVENTS) is not None:
+    if reads.metadata_location(access, tables.EVENTS) is not None:
         return
-    tables.require_writable(config)
-    catalog = _writer(config)
+    tables.require_writable(access)
+    catalog = _writer(access)
     try:
         catalog.create_namespace_if_not_exists("raw")
         table = catalog.create_table(
@@ -69,26 +77,26 @@ def make_events(config: Config) -> None:
         catalog.close()
 
 
-def _writer(config: Config) -> Catalog:
+def _writer(access: LakeAccess) -> Catalog:
     """A catalog of pyiceberg's that can make tables, as Spark's does."""
     from pyiceberg.catalog.sql import SqlCatalog
 
     from toolkit.lake.any_catalog import AnyCatalog
     from toolkit.lake.lake_catalog import open_catalog
 
-    opened = open_catalog(config)
+    opened = open_catalog(access)
     if not isinstance(opened, AnyCatalog):
-        uri = f"sqlite:///{config.catalog_db}"
-        return SqlCatalog(config.lake.catalog, uri=uri, warehouse=config.warehouse, **storage.file_properties(config))
+        uri = f"sqlite:///{access.catalog_db}"
+        return SqlCatalog(access.lake.catalog, uri=uri, warehouse=access.warehouse, **storage.file_properties(access))
     if isinstance(opened._catalog, SqlCatalog):
         opened._catalog.create_tables()
     return opened._catalog
 
 
 def without_jvm(replace: Callable[[Any, str, Any], None] = setattr) -> None:
-    """Make `initialise.init` and `drain` work without a JVM."""
+    """Make `commands.init` and `drain` work without a JVM."""
     replace(session, "own_session", lambda *_: None)
-    replace(tables, "ensure", lambda _, config: make_events(config))
+    replace(tables, "ensure", lambda _, access: make_events(access))
     replace(stored_log, "_WORTH_STARTING_SPARK", sys.maxsize)
     replace(session, "running", lambda: False)
 
@@ -124,7 +132,7 @@ sys.stdin.read()
 def catalog_locked(config: Config, *, against: str = "writers") -> Iterator[None]:
     """Another process holds the catalog's file: against writers, or against readers too."""
     mode = {"writers": "immediate", "readers": "exclusive"}[against]
-    command = [sys.executable, "-c", _LOCK, str(config.catalog_db), mode]
+    command = [sys.executable, "-c", _LOCK, str(config.lake_access.catalog_db), mode]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdin is not None and other.stdout is not None
         assert other.stdout.readline() == "held\n"
@@ -134,7 +142,7 @@ def catalog_locked(config: Config, *, against: str = "writers") -> Iterator[None
 
 def rows_in_log(config: Config, where: str = "kind = 'row'") -> list[dict[str, Any]]:
     """Events of the log, in the order of effects."""
-    found = list(scans.scan(config, tables.EVENTS, where=where))
+    found = list(scans.scan(config.lake_access, tables.EVENTS, where=where))
     return sorted(found, key=lambda e: (e["generation"], e["commit_lsn"], e["ordinal"], e["relid"] or 0))
 
 

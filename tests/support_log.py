@@ -18,7 +18,8 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 
-from toolkit.capture import copy, initialise, slot_drain
+from tests import commands
+from toolkit.capture import copy, initialise
 from toolkit.decode.rows import decode_rows
 from toolkit.decode.task import DecodeTask
 from toolkit.rawlog import order, states
@@ -60,15 +61,17 @@ class Log:
 
     def __init__(self, conn: psycopg.Connection[Any], config: Config, directory: Path) -> None:
         self.conn, self.directory = conn, directory
-        self.store = MemoryLog(config.model_copy(update={"root": directory}), _decoded, partitions=2)
+        self._config = config.model_copy(update={"root": directory})
+        self.store = MemoryLog(self._config.capture_rules, _decoded, partitions=2)
 
     @property
     def config(self) -> Config:
-        return self.store.config
+        return self._config
 
     @config.setter
     def config(self, config: Config) -> None:
-        self.store.config = config.model_copy(update={"root": self.directory})
+        self._config = config.model_copy(update={"root": self.directory})
+        self.store.rules = config.capture_rules
 
     @property
     def events(self) -> list[dict[str, Any]]:
@@ -84,13 +87,17 @@ class Log:
     @contextmanager
     def started(cls, config: Config, directory: Path) -> Iterator[Log]:
         """Install capture, create the slot, copy every published table."""
-        with connection.connect(config) as conn:
-            install.install(conn, config)
-            ticks = change_log.by_ticks(conn, config)
+        with connection.connect(config.source) as conn:
+            install.install(conn, config.capture_rules, ddl=config.ddl, lock_seconds=config.snapshot.lock_seconds)
+            ticks = change_log.by_ticks(conn, config.capture_rules)
             log = cls(conn, config, directory)
-            change_log.settle(conn, config)
-            change_log.begin(conn, config)
-            first = tick.tick_cut(config) if ticks else slot.create_slot(config, config.source.slot, temporary=False)
+            change_log.settle(conn, config.capture_rules, lock_seconds=config.snapshot.lock_seconds)
+            change_log.begin(conn, config.capture_rules, lock_seconds=config.snapshot.lock_seconds)
+            first = (
+                tick.tick_cut(config.source)
+                if ticks
+                else slot.create_slot(config.source, config.source.slot, cut_seconds=config.check.cut_seconds)
+            )
             with first as cut:
                 log.begin(cut.lsn, cut.tick)
                 if left_out := log.copy(cut).left_out:
@@ -99,8 +106,8 @@ class Log:
 
     def begin(self, at: Lsn, tick: str | None = None) -> None:
         """Commit the first ledger row."""
-        identity = catalog.read_identity(self.conn, self.config)
-        initialise.start(self.store, self.config, identity, 1, 1, at, tick=tick)
+        identity = catalog.read_identity(self.conn, self.config.capture_rules)
+        initialise.start(self.store, self.config.source, identity, 1, 1, at, tick=tick)
 
     def drain(self, *, upto: Lsn | None = None, cut: slot.Cut | None = None, batch_changes: int = 10**9) -> Lsn:
         """Drain as `cdc drain` does, and give the LSN that the log is complete to."""
@@ -109,11 +116,11 @@ class Log:
         if upto is None and cut is None:
             # As on a server in use, there is WAL after the last drain; without it a drain has nothing to compare.
             self.conn.execute("select pg_catalog.pg_current_xact_id()")
-        return slot_drain.drain(config, upto, cut=cut, log=self.store).committed_lsn
+        return commands.drain(config, upto, cut=cut, log=self.store).committed_lsn
 
     def repair(self, *tables: str) -> Lsn:
         """As `cdc repair`: copy the tables at a new cut."""
-        with tick.exact_cut(self.config) as cut:
+        with tick.exact_cut(self.config.capture_rules, cut_seconds=self.config.check.cut_seconds) as cut:
             self.drain(cut=cut)
             copied = self.copy(cut, tables)
         assert not copied.left_out, copied.left_out
@@ -123,7 +130,7 @@ class Log:
         self, cut: slot.Cut, tables: Sequence[str] | None = None, scope: copy.Scope = copy.WHOLE
     ) -> copy.SnapshotResult:
         """Copy tables as the cut shows them."""
-        return copy.copy_tables(self.config, cut, tables, scope=scope, log=self.store)
+        return commands.copy_tables(self.config, cut, tables, scope=scope, log=self.store)
 
     def prove(self, relid: int, at: Lsn) -> None:
         """What a check puts into the log that has found every row right, of a table of which a part was copied."""

@@ -40,12 +40,12 @@ def duck(config: Config, script: str) -> Iterator[Any]:
 def rows_by_reader(config: Config, spark: SparkSession) -> dict[str, dict[str, tuple[list[str], Counter[str]]]]:
     """Columns and rows of each published table as each reader has them."""
     found: dict[str, dict[str, tuple[list[str], Counter[str]]]] = {}
-    with duck(config, duckdb_script(config)) as connection:
-        for table in published_tables(config):
+    with duck(config, duckdb_script(config.lake_access)) as connection:
+        for table in published_tables(config.lake_access):
             name = table.relation
             readers = {
                 "spark": spark.table(f"published.{name}").toArrow(),
-                "pyiceberg": scan_published(config, table.table).to_arrow(),
+                "pyiceberg": scan_published(config.lake_access, table.table).to_arrow(),
                 "duckdb": connection.sql(f"select * from published.{name}").to_arrow_table(),
             }
             found[name] = {reader: (read.column_names, _rows(read.to_pylist())) for reader, read in readers.items()}

@@ -43,8 +43,8 @@ def spark(lake: Config) -> SparkSession:
     """The toolkit's session on `lake`, with the namespaces and `raw.events` made."""
     from toolkit.lake import session, tables
 
-    own = session.own_session(lake)
-    tables.ensure(own, lake)
+    own = session.own_session(lake.lake_access)
+    tables.ensure(own, lake.lake_access)
     return own
 
 

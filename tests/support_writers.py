@@ -16,8 +16,8 @@ from typing import Any
 
 import psycopg
 
+from tests.support_ledger import ledger_of
 from toolkit.lake import scans
-from toolkit.lake.ledger import Ledger
 from toolkit.lake.tables import EVENTS
 from toolkit.values.config import Config
 
@@ -132,9 +132,9 @@ def source_rows(conninfo: str, table: str, shown: str = "*") -> Counter[tuple[An
 
 def folded_rows(config: Config) -> dict[str, Counter[tuple[Any, ...]]]:
     """What the log says each table holds now: baselines and changes, applied one by one in the order of effects."""
-    versions = Ledger(config).latest_versions()
+    versions = ledger_of(config).latest_versions()
     columns = ("commit_lsn", "ordinal", "relid", "kind", "op", "new", "old")
-    found = scans.scan_arrow(config, EVENTS, columns, where="kind in ('row', 'truncate', 'baseline')")
+    found = scans.scan_arrow(config.lake_access, EVENTS, columns, where="kind in ('row', 'truncate', 'baseline')")
     assert found is not None
     events = sorted(found.to_pylist(), key=lambda e: (e["commit_lsn"], e["ordinal"]))
     positions = Counter((e["commit_lsn"], e["ordinal"], e["relid"]) for e in events)
@@ -165,6 +165,6 @@ def folded_rows(config: Config) -> dict[str, Counter[tuple[Any, ...]]]:
 
 def journal_inserts(config: Config) -> Counter[int]:
     """How often each row of the journal is in the log."""
-    relid = next(r for r, v in Ledger(config).latest_versions().items() if v.table.name == "journal")
-    found = scans.scan_arrow(config, EVENTS, ("relid", "op", "new"), where=f"relid = {relid} and op = 'I'")
+    relid = next(r for r, v in ledger_of(config).latest_versions().items() if v.table.name == "journal")
+    found = scans.scan_arrow(config.lake_access, EVENTS, ("relid", "op", "new"), where=f"relid = {relid} and op = 'I'")
     return Counter(int(row["new"][0]) for row in (found.to_pylist() if found is not None else ()))

@@ -61,8 +61,8 @@ class World:
 
     def findings(self) -> str:
         """What `cdc doctor` says of the source."""
-        with connect(self.config) as conn:
-            return "\n".join(str(f) for f in preflight.preflight(conn, self.config))
+        with connect(self.config.source) as conn:
+            return "\n".join(str(f) for f in preflight.preflight(conn, self.config.capture_rules, ddl=self.config.ddl))
 
     def bypass(self) -> None:
         """DDL while an event trigger is disabled."""

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from toolkit.values.log_setup import logger
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from toolkit.quality.report import CheckReport
     from toolkit.quality.trend import Episode
     from toolkit.values.config import Config
+    from toolkit.values.source_access import SourceAccess
 
 #: An LSN, a time with a zone, or a text of either.
 Moment = Lsn | datetime | str
@@ -64,11 +66,16 @@ class Toolkit:
         draw_as_pictures()
 
     @property
+    def source(self) -> SourceAccess:
+        """Give what is captured, and how the source is read."""
+        return self.config.source_access
+
+    @property
     def lake(self) -> Lake:
         """Open the lake: one reading of the raw log, and Spark when it is first needed."""
         from toolkit.lake.opened import Lake
 
-        return Lake(self.config)
+        return Lake(self.config.lake_access, rules=self.config.capture_rules)
 
     def lsn(self, moment: Moment) -> Lsn:
         """Give the LSN that is meant: a time with a zone is looked up in the commits of the log.
@@ -92,46 +99,48 @@ class Toolkit:
         from toolkit.capture import initialise
         from toolkit.capture.runner import only_runner
 
-        with only_runner(self.config):
-            return initialise.init(self.config, new_generation=new_generation, strict=strict)
+        with only_runner(self.lake, self.config.source):
+            return initialise.init(
+                self.source, self.lake, self.config.dbt_project, new_generation=new_generation, strict=strict
+            )
 
     def uninstall(self) -> None:
         """Remove everything that `init` created on the source. The lake stays."""
         from toolkit.capture import initialise
         from toolkit.capture.runner import only_runner
 
-        with only_runner(self.config):
-            initialise.uninstall(self.config)
+        with only_runner(self.lake, self.config.source):
+            initialise.uninstall(self.source, self.lake)
 
     def drain(self, *, upto: Lsn | None = None, max_changes: int | None = None) -> DrainResult:
         """Drain the source into the raw log: to `upto`, or to the WAL's flush position now."""
         from toolkit.capture import slot_drain
         from toolkit.capture.runner import only_runner
 
-        with only_runner(self.config):
-            return slot_drain.drain(self.config, upto=upto, max_changes=max_changes)
+        with only_runner(self.lake, self.config.source):
+            return slot_drain.drain(self.source, self.lake, upto=upto, max_changes=max_changes)
 
     def skip(self, at: Lsn) -> DrainResult:
         """Drain past the transaction with the unreadable change at this LSN; its tables become stale."""
         from toolkit.capture import skipped_transaction
         from toolkit.capture.runner import only_runner
 
-        with only_runner(self.config):
-            return skipped_transaction.skip(self.config, at)
+        with only_runner(self.lake, self.config.source):
+            return skipped_transaction.skip(self.source, self.lake, at)
 
     def build(self, *, as_of: Moment | None = None, dbt_args: Sequence[str] = ()) -> BuildResult:
         """Build `current` and `history`, or the tables as of an LSN or time in a schema of their own."""
         from toolkit.build import dbt_run
         from toolkit.lake.lease import hold_lease
 
-        with hold_lease(self.config):
-            return dbt_run.build(self.config, as_of=self._lsn(as_of), dbt_args=dbt_args)
+        with hold_lease(self.config.lake_access):
+            return dbt_run.build(self.lake, self.config.dbt_project, as_of=self._lsn(as_of), dbt_args=dbt_args)
 
     def check(self, *tables: str, full: bool = False) -> CheckReport:
         """Prove tables, or all, at one exact LSN and publish what is proven; `full` compares every row."""
         from toolkit.capture.runner import only_runner
 
-        with only_runner(self.config):
+        with only_runner(self.lake, self.config.source):
             return self._check(tables, full=full)
 
     def _check(self, tables: Sequence[str], *, full: bool = False) -> CheckReport:
@@ -143,12 +152,21 @@ class Toolkit:
         preload(Library.GREAT_EXPECTATIONS)
         own_failed: list[str] = []
 
-        def build(config: Config, *, select: Sequence[str] | None = None) -> BuildResult:
-            built = dbt_run.build(config, select=select)
+        def build(*, select: Sequence[str] | None = None) -> BuildResult:
+            built = dbt_run.build(self.lake, self.config.dbt_project, select=select)
             own_failed.extend(built.own_failed)
             return built
 
-        report = parity.check(self.config, tables, drain=slot_drain.drain, build=build, full=full)
+        report = parity.check(
+            self.source,
+            self.lake,
+            self.config.check,
+            tables,
+            drain=partial(slot_drain.drain, self.source, self.lake),
+            build=build,
+            full=full,
+            threads=self.config.dbt.threads,
+        )
         return replace(report, own_failed=tuple(own_failed))
 
     def run(self, *, heal: bool = False, finished: Callable[[str, Any], object] | None = None) -> RunResult:
@@ -161,11 +179,11 @@ class Toolkit:
         from toolkit.capture.runner import only_runner
         from toolkit.values.libraries import Library, preload
 
-        with only_runner(self.config):
+        with only_runner(self.lake, self.config.source):
             preload(Library.GREAT_EXPECTATIONS)
-            drained = _timed("drain", lambda: slot_drain.drain(self.config), finished)
-            healed = _timed("heal", lambda: copy.repair_stale(self.config), finished) if heal else None
-            built = _timed("build", lambda: dbt_run.build(self.config), finished)
+            drained = _timed("drain", lambda: slot_drain.drain(self.source, self.lake), finished)
+            healed = _timed("heal", lambda: copy.repair_stale(self.source, self.lake), finished) if heal else None
+            built = _timed("build", lambda: dbt_run.build(self.lake, self.config.dbt_project), finished)
             return RunResult(drained, healed, built, _timed("check", lambda: self._check(())))
 
     def repair(self, *tables: str, scope: Scope | None = None) -> SnapshotResult:
@@ -173,16 +191,16 @@ class Toolkit:
         from toolkit.capture import copy
         from toolkit.capture.runner import only_runner
 
-        with only_runner(self.config):
-            return copy.repair(self.config, tables, scope=scope or copy.WHOLE)
+        with only_runner(self.lake, self.config.source):
+            return copy.repair(self.source, self.lake, tables, scope=scope or copy.WHOLE)
 
     def maintain(self) -> tuple[Upkeep, ...]:
         """Compact the lake, and expire table snapshots and tags. The log keeps every event."""
         from toolkit.lake.lease import hold_lease
         from toolkit.ops import maintenance
 
-        with hold_lease(self.config):
-            return maintenance.maintain(self.config)
+        with hold_lease(self.config.lake_access):
+            return maintenance.maintain(self.lake)
 
     def status(self) -> Status:
         """Give the source, the positions, the last check and the state of each table."""
@@ -263,31 +281,31 @@ class Toolkit:
         """
         from toolkit.quality import expectations
 
-        return expectations.last_report(self.config)
+        return expectations.last_report(self.config.lake_access)
 
     def proofs(self) -> list[dict[str, Any]]:
         """Give for each table the LSN and time of its proof and of the last full proof, and the last result."""
         from toolkit.quality import trend
 
-        return trend.proven(self.config)
+        return trend.proven(self.config.lake_access)
 
     def check_results(self) -> list[dict[str, Any]]:
         """Give every result of every check, oldest first."""
         from toolkit.quality import trend
 
-        return trend.results(self.config)
+        return trend.results(self.config.lake_access)
 
     def differing_rows(self) -> list[dict[str, Any]]:
         """Count the differing rows of each check, oldest first: checked_at, lsn, table, class, rows."""
         from toolkit.quality import trend
 
-        return trend.differing(self.config)
+        return trend.differing(self.config.lake_access)
 
     def unproven_periods(self) -> list[Episode]:
         """Give the periods in which a table was not proven, ordered by their start."""
         from toolkit.quality import trend
 
-        return trend.episodes(self.config)
+        return trend.episodes(self.config.lake_access)
 
     # What is published, for readers other than Spark. No call starts a JVM.
 
@@ -295,19 +313,19 @@ class Toolkit:
         """List the published tables: LSN, tag, table snapshot, metadata file and columns of each."""
         from toolkit.lake import published_tables
 
-        return published_tables.published_tables(self.config)
+        return published_tables.published_tables(self.config.lake_access)
 
     def scan(self, table: str) -> DataScan:
         """Give pyiceberg's scan of a published table at its proof, to filter, select and read."""
         from toolkit.lake import published_tables
 
-        return published_tables.scan_published(self.config, table)
+        return published_tables.scan_published(self.config.lake_access, table)
 
     def duckdb_script(self) -> str:
         """Write SQL that makes the views of `published` in DuckDB."""
         from toolkit.lake import published_tables
 
-        return published_tables.duckdb_script(self.config)
+        return published_tables.duckdb_script(self.config.lake_access)
 
 
 def _timed(stage: str, work: Callable[[], _T], finished: Callable[[str, Any], object] | None = None) -> _T:

@@ -4,7 +4,6 @@ select
   s.slot_type as type,
   s.plugin,
   s.database,
-  s.temporary,
   s.active,
   s.active_pid,
   s.restart_lsn::text as restart_lsn,

@@ -21,14 +21,12 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from tests import commands
 from tests.benchmarks import ratios
 from tests.benchmarks.processes import Meter, Usage
 from tests.benchmarks.workloads import WORKLOADS, load
-from toolkit.build import dbt_run, project
-from toolkit.capture import copy as snapshot
-from toolkit.capture import initialise, slot_drain
+from toolkit.build import project
 from toolkit.demo.server import EmbeddedServer
-from toolkit.quality import parity
 from toolkit.values import config as configuration
 from toolkit.values.lsn import Lsn
 
@@ -77,12 +75,12 @@ def _bench(folder: Path, server: EmbeddedServer, transactions: int, parity_rows:
         encoding="utf-8",
     )
     config = configuration.load(str(file))
-    project.ensure(config)
+    project.ensure(config.dbt_project)
     changes = transactions * _CHANGES_PER_TRANSACTION
     with psycopg.connect(server.conninfo(), autocommit=True) as conn:
         conn.execute(WORKLOADS["w1"].sql)
         conn.execute("create table public.compared (like public.w1 including all)")
-        initialise.init(config)  # the JVM is up from here on
+        commands.init(config)  # the JVM is up from here on
         _warm_up(conn, config)
         # A second slot at the same position, made before the load: both read exactly the same WAL.
         conn.execute("select pg_copy_logical_replication_slot(%s, %s)", [config.source.slot, _LIMIT_SLOT])
@@ -93,14 +91,14 @@ def _bench(folder: Path, server: EmbeddedServer, transactions: int, parity_rows:
         copy_to_nothing(conn, config, upto)  # the first one also pays for a cold cache
         runs = [measured(server, copy_to_nothing, conn, config, upto) for _ in range(2)]
         limit = _rate("copy_null", changes, min(runs, key=lambda usage: usage.seconds))
-        _rate("drain_w1", changes, measured(server, slot_drain.drain, config, upto), limit)
+        _rate("drain_w1", changes, measured(server, commands.drain, config, upto), limit)
         _require_whole(config, _WARM + changes + 1)
 
         rows = _grow(conn, rows_wanted)
-        slot_drain.drain(config)  # past the WAL of making it, which is no part of a snapshot
+        commands.drain(config)  # past the WAL of making it, which is no part of a snapshot
         runs = [measured(server, _table_to_nothing, conn) for _ in range(2)]
         limit = _rate("copy_table_null", rows, min(runs, key=lambda usage: usage.seconds), unit="rows/s")
-        _rate("snapshot_w1", rows, measured(server, snapshot.repair, config, ["public.w1_rows"]), limit, unit="rows/s")
+        _rate("snapshot_w1", rows, measured(server, commands.repair, config, ["public.w1_rows"]), limit, unit="rows/s")
         _parity(server, conn, config, parity_rows)  # brings dbt into this process: after all that measures its memory
     _ddl_cost(server, commands=400)
 
@@ -122,8 +120,8 @@ def _ddl_cost(server: EmbeddedServer, commands: int) -> None:
         conn.execute("create table public.altered (id int primary key, a text, b numeric(10,2), d date)")
         alter(conn)
         plain = measured(server, alter, conn)
-        with connect(config) as own:
-            install.install(own, config)
+        with connect(config.source) as own:
+            install.install(own, config.capture_rules, ddl=config.ddl, lock_seconds=config.snapshot.lock_seconds)
         captured = measured(server, alter, conn)
     for name, usage, ratio in (
         ("ddl_plain", plain, None),
@@ -136,11 +134,11 @@ def _parity(server: EmbeddedServer, conn: psycopg.Connection[Any], config: confi
     """A whole check without drain and build, beside what the source needs to count the rows and to hash them itself."""
     conn.execute(_ROWS_SQL, [rows])
     conn.execute("vacuum analyze public.compared")
-    slot_drain.drain(config)
-    dbt_run.build(config, select=("public__compared",))
+    commands.drain(config)
+    commands.build(config, select=("public__compared",))
 
     def check() -> None:
-        report = parity.compare(config, ("public.compared",), drain=slot_drain.drain, build=dbt_run.build, full=True)
+        report = commands.compare(config, ("public.compared",), full=True)
         if not report.green or report.tables[0].rows != rows:
             raise SystemExit(f"bench: {report.to_dict()}")
 
@@ -199,14 +197,14 @@ def _count(conn: psycopg.Connection[Any], table: str) -> int:
 def _warm_up(conn: psycopg.Connection[Any], config: configuration.Config) -> None:
     """One small drain through all stages: the JVM has compiled them, and Python workers are there."""
     conn.execute("insert into public.fence select -n, 'warm' from generate_series(1, %s) as n", [_WARM])
-    slot_drain.drain(config)
+    commands.drain(config)
 
 
 def _require_whole(config: configuration.Config, wanted: int) -> None:
     """A speed of something incomplete is worth nothing."""
     from toolkit.lake import session
 
-    rows = session.own_session(config).sql(
+    rows = session.own_session(config.lake_access).sql(
         "SELECT count(*) FROM raw.events WHERE kind = 'row' AND op IN ('I', 'U', 'D')"
     )
     found = rows.collect()[0][0]

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import psycopg
 
+from tests import commands
 from tests.benchmarks.processes import Meter, Usage
-from toolkit.capture import initialise, slot_drain
 from toolkit.demo.server import EmbeddedServer
 from toolkit.source import connection, install
 from toolkit.values import config as configuration
@@ -60,8 +60,8 @@ def _writer(folder: Path, server: EmbeddedServer, mode: str, rows: int, seconds:
         table = _MODES[mode]
         if table is not None:
             config = _config(folder, server, f'[table."public.w"]\n{table}')
-            with connection.connect(config) as other:
-                install.install(other, config)
+            with connection.connect(config.source) as other:
+                install.install(other, config.capture_rules, ddl=config.ddl, lock_seconds=config.snapshot.lock_seconds)
         conn.execute("vacuum analyze w")
         runs = []
         for _ in range(3):
@@ -88,8 +88,10 @@ def _ddl(folder: Path, server: EmbeddedServer, tables: int) -> None:
             conn.execute(f"create table t{n} (id int primary key, v int, note text, at timestamptz)".encode())
         for mode in ("plain", "captured"):
             if mode == "captured":
-                with connection.connect(config) as other:
-                    install.install(other, config)
+                with connection.connect(config.source) as other:
+                    install.install(
+                        other, config.capture_rules, ddl=config.ddl, lock_seconds=config.snapshot.lock_seconds
+                    )
             with Meter(server, os.getpid()) as meter:
                 for n in range(_ALTERED):
                     conn.execute(f"alter table t{n} add column further int".encode())
@@ -115,15 +117,15 @@ def _ticks(folder: Path, server: EmbeddedServer, transactions: int) -> None:
     config = _config(folder, server, 'capture = "change_log"\n')
     with psycopg.connect(server.conninfo(), autocommit=True) as conn:
         conn.execute(Path(__file__).with_name("w1.sql").read_bytes())
-        initialise.init(config)
+        commands.init(config)
         conn.execute("insert into public.fence select -n, 'warm' from generate_series(1, 30000) as n")
-        slot_drain.drain(config)
+        commands.drain(config)
         conn.execute("set synchronous_commit = off")
         with Meter(server, os.getpid()) as meter:
             conn.execute("call public.load_w1(%s)", [transactions])
         _print("w1_written_row_triggers", transactions * 100, meter.usage)
         with Meter(server, os.getpid()) as meter:
-            changes = slot_drain.drain(config).changes
+            changes = commands.drain(config).changes
     if changes != transactions * 100:
         raise SystemExit(f"bench: the tick brought {changes:,} changes, {transactions * 100:,} were made")
     _print("drain_w1_tick", changes, meter.usage)

@@ -46,7 +46,11 @@ def replayed_rows(config: Config, keys: Mapping[int, Sequence[int]]) -> dict[int
         keys: attnums of the key of each relid, from 1.
     """
     columns = ("commit_lsn", "ordinal", "relid", "op", "new", "old", "unchanged")
-    scan = open_catalog(config).load_table("raw.events").scan(row_filter="kind = 'row'", selected_fields=columns)
+    scan = (
+        open_catalog(config.lake_access)
+        .load_table("raw.events")
+        .scan(row_filter="kind = 'row'", selected_fields=columns)
+    )
     events = scan.to_arrow().sort_by([("commit_lsn", "ascending"), ("ordinal", "ascending")])
     tables: dict[int, dict[Row, list[str | None]]] = {relid: {} for relid in keys}
     for batch in events.to_batches(max_chunksize=10_000):

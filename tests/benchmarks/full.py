@@ -15,14 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests import commands
 from tests.benchmarks.bench import copy_to_nothing, measured, print_figure
 from tests.benchmarks.content import require_same
 from tests.benchmarks.processes import Usage
 from tests.benchmarks.workloads import WORKLOADS, Workload, world
-from toolkit.build import dbt_run
-from toolkit.capture import copy, slot_drain
 from toolkit.demo.server import EmbeddedServer
-from toolkit.quality import parity
 from toolkit.quality.report import CheckReport
 from toolkit.values import progress
 from toolkit.values.config import Config
@@ -68,17 +66,17 @@ def _run(folder: Path, server: EmbeddedServer, workload: Workload, changes: int,
             measured(server, copy_to_nothing, made.conn, made.configs[0], made.upto, _LIMIT_SLOT) for _ in range(2)
         ]
         for config in made.configs:
-            captured = timed("drain", slot_drain.drain, config, made.upto).changes - 1  # without the fence
-            timed("build", dbt_run.build, config)
+            captured = timed("drain", commands.drain, config, made.upto).changes - 1  # without the fence
+            timed("build", commands.build, config)
             report = timed("check", _check, config)
             if not report.green:  # DDL that rewrites a table makes it stale, which only a new copy repairs
                 timed(
                     "repair",
-                    copy.repair,
+                    commands.repair,
                     config,
                     [table.table for table in report.tables if table.status != "identical"],
                 )
-                timed("build_after_repair", dbt_run.build, config)
+                timed("build_after_repair", commands.build, config)
                 report = timed("check_after_repair", _check, config)
             if not report.green:
                 raise SystemExit(f"bench: {workload.name}: {report.failure()}")
@@ -97,7 +95,7 @@ def _run(folder: Path, server: EmbeddedServer, workload: Workload, changes: int,
 
 
 def _check(config: Config) -> CheckReport:
-    return parity.check(config, drain=slot_drain.drain, build=dbt_run.build)
+    return commands.check(config)
 
 
 class _Stages:

@@ -14,11 +14,10 @@ from typing import Any
 
 import psycopg
 
+from tests import commands
 from tests.benchmarks.bench import measured, print_figure
-from toolkit.build import dbt_run, project
-from toolkit.capture import initialise, slot_drain
+from toolkit.build import project
 from toolkit.demo.server import EmbeddedServer
-from toolkit.quality import parity
 from toolkit.values import config as configuration
 
 _TABLE = """
@@ -68,24 +67,24 @@ def _bench(folder: Path, server: EmbeddedServer, arguments: argparse.Namespace) 
         encoding="utf-8",
     )
     config = configuration.load(str(file))
-    project.ensure(config)
+    project.ensure(config.dbt_project)
     changed = range(arguments.tables if arguments.changed is None else arguments.changed)
     with psycopg.connect(server.conninfo(), autocommit=True) as conn:
         for n in range(arguments.tables):
             conn.execute(_TABLE.format(n=n).encode())
             conn.execute(_ROWS.format(n=n, rows=arguments.rows).encode())
-        _print("many_init", server, initialise.init, config)
-        _print("many_first_build", server, dbt_run.build, config)
+        _print("many_init", server, commands.init, config)
+        _print("many_first_build", server, commands.build, config)
         for number in range(arguments.rounds):
             for n in changed:
                 conn.execute(_CHANGES.format(n=n, round=1 + number, changes=arguments.changes).encode())
-            _print("many_drain", server, slot_drain.drain, config)
-            _print("many_build", server, dbt_run.build, config)
+            _print("many_drain", server, commands.drain, config)
+            _print("many_build", server, commands.build, config)
             _print("many_check", server, _check, config)
 
 
 def _check(config: configuration.Config) -> None:
-    report = parity.check(config, drain=slot_drain.drain, build=dbt_run.build)
+    report = commands.check(config)
     if not report.green:
         raise SystemExit(f"bench: {report.to_dict()}")
 

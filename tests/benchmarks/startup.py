@@ -16,10 +16,10 @@ from pathlib import Path
 
 import psycopg
 
+from tests import commands
 from tests.benchmarks.bench import print_figure
 from tests.benchmarks.processes import Meter, Usage
-from toolkit.build import dbt_run, project
-from toolkit.capture import initialise
+from toolkit.build import project
 from toolkit.demo.server import EmbeddedServer
 from toolkit.lake import session
 from toolkit.values import config as configuration
@@ -38,7 +38,7 @@ def main() -> None:
             f'[source]\nconninfo = {json.dumps(server.conninfo())}\ntables = ["public.*"]\n', encoding="utf-8"
         )
         config = configuration.load(str(file))
-        project.ensure(config)
+        project.ensure(config.dbt_project)
         with psycopg.connect(server.conninfo(), autocommit=True) as conn:
             conn.execute("create schema private")  # not captured: what is written here makes WAL and no change
             conn.execute("create table private.other (id integer)")
@@ -48,8 +48,8 @@ def main() -> None:
                     f"insert into public.t{n} select i, 'v' || i, now() from generate_series(1, {_ROWS}) i".encode()
                 )
             try:
-                initialise.init(config)
-                dbt_run.build(config)
+                commands.init(config)
+                commands.build(config)
             finally:
                 session.stop_session()
             for figure, *command in (

@@ -11,8 +11,8 @@ from typing import Any
 
 import psycopg
 
+from tests import commands
 from toolkit.build import project
-from toolkit.capture import initialise, slot_drain
 from toolkit.demo.server import EmbeddedServer
 from toolkit.values import config as configuration
 from toolkit.values.config import Config
@@ -83,7 +83,7 @@ def world(
         configs = tuple(_lake(folder / workload.name / f"lake{n}", conninfo, workload, n) for n in range(lakes))
         conn.execute("insert into public.fence select -n, 'warm' from generate_series(1, %s::integer) as n", [_WARM])
         for config in configs:
-            slot_drain.drain(config)
+            commands.drain(config)
         for slot in slots:
             conn.execute("select pg_copy_logical_replication_slot(%s, %s)", [configs[0].source.slot, slot])
         yield World(conn, configs, load(conn, workload, changes))
@@ -100,8 +100,8 @@ def _lake(folder: Path, conninfo: str, workload: Workload, number: int) -> Confi
         encoding="utf-8",
     )
     config = configuration.load(str(file))
-    project.ensure(config)
-    initialise.init(config)
+    project.ensure(config.dbt_project)
+    commands.init(config)
     return config
 
 

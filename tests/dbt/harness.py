@@ -9,6 +9,7 @@ import shutil
 from collections import Counter
 from typing import Any
 
+from tests import commands
 from tests.dbt.scenario import Row, Source
 from toolkit.build import dbt_run
 from toolkit.rawlog.arrow import to_arrow
@@ -23,7 +24,7 @@ def rules(config: Config, select: str = "test_type:data") -> list[tuple[str, str
     """`dbt test`: the rules of the tables, or its unit tests, by name, each with its status and message."""
     from dbt.cli.main import dbtRunner
 
-    where = ("--project-dir", str(config.project_dir), "--profiles-dir", str(config.project_dir))
+    where = ("--project-dir", str(config.dbt_project.folder), "--profiles-dir", str(config.dbt_project.folder))
     with contextlib.redirect_stdout(io.StringIO()):
         outcome = dbtRunner().invoke([*("test", "--select", select, "--quiet", "--log-level-file", "none"), *where])
     assert outcome.result is not None, outcome.exception
@@ -47,8 +48,8 @@ class Lake:
         )
         from toolkit.lake import session, tables
 
-        self.spark = session.session(self.config)
-        tables.ensure(self.spark, self.config)
+        self.spark = session.session(self.config.lake_access)
+        tables.ensure(self.spark, self.config.lake_access)
 
     def append(self, source: Source) -> None:
         table = to_arrow(source.batch())
@@ -56,7 +57,7 @@ class Lake:
         frame.writeTo("raw.events").append()
 
     def build(self, **arguments: Any) -> dbt_run.BuildResult:
-        return dbt_run.build(self.config, **arguments)
+        return commands.build(self.config, **arguments)
 
     def rows(
         self, relation: str, table: dict[str, Any], where: str = "true", only: set[int] | None = None

@@ -12,10 +12,10 @@ from dbt.adapters.spark import session as dbt_session
 
 from tests.dbt.harness import Lake
 from tests.dbt.scenario import Row, Source, Table, column
+from tests.support_ledger import ledger_of
 from toolkit.build import dbt_run
 from toolkit.lake import schema_update
 from toolkit.lake.applied import applied, behind
-from toolkit.lake.ledger import Ledger
 from toolkit.values.errors import BuildFailed
 from toolkit.values.lsn import Lsn
 from toolkit.values.table import TableVersion
@@ -175,7 +175,7 @@ def test_a_kill_leaves_the_old_or_the_new_table(
     assert built.rows("current.public__shop", table.snapshot()) == at_ddl
     # Its newest batch is not applied whole: a check has to build it, or it would find it to differ.
     shape = TableVersion.from_json(table.snapshot())
-    assert behind(built.config, built.spark, Ledger(built.config), [shape]) == ("public__shop",)
+    assert behind(built.config.lake_access, built.spark, ledger_of(built.config), [shape]) == ("public__shop",)
     assert _actions(built.build())["current.public__shop"][0] == "merge"
     assert built.rows("current.public__shop", table.snapshot()) == _truth(source, table)
 
@@ -186,7 +186,7 @@ class _Killed(RuntimeError):
 
 def _stands_somewhere_true(built: Lake, source: Source, table: Table) -> int:
     """A table of `current` is what the source was at the position that its newest commit names."""
-    at = applied(built.config, TableVersion.from_json(table.snapshot())).commits[0].lsn
+    at = applied(built.config.lake_access, TableVersion.from_json(table.snapshot())).commits[0].lsn
     assert at is not None
     found = source.at(table.relid, at)
     assert found is not None
@@ -241,7 +241,7 @@ def test_a_kill_after_any_commit_leaves_a_true_state(
             patch.setattr(schema_update, "apply", dying(schema_update.apply, lambda _: True))
             built.build()
         shapes = [TableVersion.from_json(each.snapshot()) for each in (table, other)]
-        late = behind(built.config, built.spark, Ledger(built.config), shapes)
+        late = behind(built.config.lake_access, built.spark, ledger_of(built.config), shapes)
         for each in (table, other):
             # What a check would not build it would find to differ.
             assert _stands_somewhere_true(built, source, each) == source.lsn or f"public__{each.name}" in late

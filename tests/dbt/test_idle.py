@@ -19,7 +19,7 @@ def test_a_build_with_nothing_new_does_not_start_dbt(built: Lake) -> None:
     table.rows = [{1: "1"}]
     source.baseline(table, first=True)
     built.append(source)
-    project = built.config.project_dir
+    project = built.config.dbt_project.folder
 
     def starts_dbt() -> bool:
         before = run_of_dbt(built)
@@ -35,7 +35,7 @@ def test_a_build_with_nothing_new_does_not_start_dbt(built: Lake) -> None:
         built.spark.sql("drop view staging.changes")
 
     def forget_version() -> None:
-        (built.config.work_dir / "dbt" / "shared-views").write_text("of another version")
+        (built.config.lake_access.work_dir / "dbt" / "shared-views").write_text("of another version")
 
     def add_own_model() -> None:
         (project / "models" / "own.sql").write_text("select 1 as n")
@@ -52,6 +52,6 @@ def test_a_build_with_nothing_new_does_not_start_dbt(built: Lake) -> None:
 
 def run_of_dbt(lake: Lake) -> str:
     """Name the last run of dbt in the lake's project."""
-    results = lake.config.project_dir / "target" / "run_results.json"
+    results = lake.config.dbt_project.folder / "target" / "run_results.json"
     found: str = json.loads(results.read_text())["metadata"]["invocation_id"] if results.is_file() else "none"
     return found

@@ -20,9 +20,9 @@ pytestmark = [pytest.mark.dbt, pytest.mark.spark]
 def _dbt(lake: Lake, *command: str, log: str = "none") -> Any:
     from dbt.cli.main import dbtRunner
 
-    project = str(lake.config.project_dir)
+    project = str(lake.config.dbt_project.folder)
     where = ["--project-dir", project, "--profiles-dir", project, "--log-level-file", log]
-    where += ["--log-path", str(lake.config.work_dir / "log")]
+    where += ["--log-path", str(lake.config.lake_access.work_dir / "log")]
     with contextlib.redirect_stdout(io.StringIO()):
         outcome = dbtRunner().invoke([*command, *where, "--quiet"])
     assert outcome.exception is None, outcome.exception
@@ -50,7 +50,7 @@ def test_dbt_shows_the_true_lineage(built: Lake) -> None:
     built.append(source)
     built.build()
 
-    log, project = "source:cdc.raw.events", built.config.project_dir
+    log, project = "source:cdc.raw.events", built.config.dbt_project.folder
     assert _listed(built, "--select", "+current__public__one") == {log, "cdc.current.current__public__one"}
     shown = "exposure:cdc.published__public__one"
     assert _listed(built, "--select", "current__public__one+") == {"cdc.current.current__public__one", shown}
@@ -107,7 +107,7 @@ def test_dbt_does_not_ask_spark_for_each_table(built: Lake) -> None:
     built.append(source)
     built.build()
 
-    macro = built.config.project_dir / "macros" / "kinds.sql"
+    macro = built.config.dbt_project.folder / "macros" / "kinds.sql"
     macro.write_text("""{% macro kinds() %}
       {% for schema, name in [('current', 'public__one'), ('staging', 'changes'), ('staging', 'missing')] %}
         {% set found = adapter.get_relation(database=none, schema=schema, identifier=name) %}
@@ -118,11 +118,11 @@ def test_dbt_does_not_ask_spark_for_each_table(built: Lake) -> None:
     with contextlib.redirect_stdout(shown_kinds):
         from dbt.cli.main import dbtRunner
 
-        project = str(built.config.project_dir)
+        project = str(built.config.dbt_project.folder)
         where = ["--project-dir", project, "--profiles-dir", project, "--log-level-file", "none"]
         dbtRunner().invoke(["run-operation", "kinds", "--quiet", *where])
     assert shown_kinds.getvalue().split("\n")[:3] == ["public__one table True", "changes view False", "missing none"]
 
     _dbt(built, "run", log="debug")
-    statements = (built.config.work_dir / "log" / "dbt.log").read_text()
+    statements = (built.config.lake_access.work_dir / "log" / "dbt.log").read_text()
     assert "show tables in current" in statements and "describe extended" not in statements

@@ -6,13 +6,13 @@ import random
 
 import pytest
 
+from tests import commands
 from tests.dbt.harness import Lake, rebuilt
 from tests.dbt.scenario import Source
 from tests.dbt.test_models import actions, check_current
 from tests.dbt.walk import Walk, bag_table, keyed_table
+from tests.support_ledger import ledger_of
 from toolkit.lake.applied import applied, behind
-from toolkit.lake.ledger import Ledger
-from toolkit.ops import maintenance
 from toolkit.rawlog import states
 
 pytestmark = [pytest.mark.dbt, pytest.mark.spark, pytest.mark.wide]
@@ -32,14 +32,16 @@ def test_builds_go_on_from_where_they_were(built: Lake, seed: int) -> None:
         if number in (0, 5):
             built.build()
     at_once = built.config.model_copy(update={"lake": built.config.lake.model_copy(update={"keep_days": 0.0})})
-    done = {one.table: one for one in maintenance.maintain(at_once)}
+    done = {one.table: one for one in commands.maintain(at_once)}
     assert done["raw.events"].merged and all(one.skipped is None for one in done.values())
     assert done["current.public__" + tables[0].name].snapshots
     check_current(built, source, tables)
-    ledger = Ledger(built.config)
+    ledger = ledger_of(built.config)
     live = states.live_tables(ledger)
-    assert behind(built.config, built.spark, ledger, live) == ()  # else the next build makes all of it again
-    assert all(not applied(built.config, table).foreign(None) for table in live)
+    assert (
+        behind(built.config.lake_access, built.spark, ledger, live) == ()
+    )  # else the next build makes all of it again
+    assert all(not applied(built.config.lake_access, table).foreign(None) for table in live)
     assert not rebuilt(built.build())
 
     source.begin()

@@ -130,7 +130,7 @@ def a_column(type_: str, name: str = "x", attnum: int = 1) -> Column:
 def test_trap_143_texts_survive_each_time_zone_and_mode_of_spark(lake: Config) -> None:
     from toolkit.lake.session import own_session
 
-    spark = own_session(lake)
+    spark = own_session(lake.lake_access)
     for ansi, zone in (("true", "UTC"), ("false", "America/New_York")):
         spark.conf.set("spark.sql.ansi.enabled", ansi)
         spark.conf.set("spark.sql.session.timeZone", zone)

@@ -9,10 +9,10 @@ import pytest
 from tests.dbt.harness import Lake, rebuilt
 from tests.dbt.scenario import Row, Source, Table, column
 from tests.dbt.test_models import check_current, check_history
+from tests.support_ledger import lake_of, ledger_of
 from toolkit.build import retired
 from toolkit.history import rows_at_lsn
-from toolkit.lake import opened, proofs, reads
-from toolkit.lake.ledger import Ledger
+from toolkit.lake import proofs, reads
 from toolkit.ops import status_report
 from toolkit.values.errors import ConfigError
 from toolkit.values.lsn import Lsn
@@ -27,14 +27,14 @@ def table(relid: int, name: str) -> Table:
 
 
 def names(built: Lake) -> dict[str, set[str]]:
-    return {layer: set(reads.tables(built.config, layer)) for layer in ("current", "history")}
+    return {layer: set(reads.tables(built.config.lake_access, layer)) for layer in ("current", "history")}
 
 
 def publish(built: Lake, name: str, shown: str) -> None:
     """A view as a green check makes it; a deprecated one shows a table of another name."""
     built.spark.sql("create namespace if not exists published")
-    proven = max(reads.tags(built.config, f"current.{shown}").items())[1]
-    query = proofs.shown_sql(built.config, shown, proven)
+    proven = max(reads.tags(built.config.lake_access, f"current.{shown}").items())[1]
+    query = proofs.shown_sql(built.config.lake_access, shown, proven)
     built.spark.sql(f"create or replace view published.{name} tblproperties ('cdc.relation' = '{shown}') as {query}")
 
 
@@ -70,7 +70,7 @@ def test_a_renamed_table_leaves_when_no_view_reads_it(built: Lake) -> None:
     assert names(built) == {"current": {"public__u", "public__v", "mine"}, "history": {"public__u", "public__v"}}
     check_current(built, source, [renamed, other])
     check_history(built, source, renamed)
-    assert status_report.dropped_tables(Ledger(built.config)) == ()
+    assert status_report.dropped_tables(ledger_of(built.config)) == ()
 
 
 def test_what_follows_must_stand_before_the_old_one_leaves(built: Lake) -> None:
@@ -86,9 +86,9 @@ def test_what_follows_must_stand_before_the_old_one_leaves(built: Lake) -> None:
     source.schema(gone)
     source.commit()
     built.append(source)
-    assert retired.retire(built.config, Ledger(built.config)) == ("current.public__gone",)
+    assert retired.retire(built.config.lake_access, ledger_of(built.config)) == ("current.public__gone",)
     assert names(built) == {"current": {"public__t"}, "history": {"public__t", "public__gone"}}
-    (dropped,) = status_report.dropped_tables(Ledger(built.config))
+    (dropped,) = status_report.dropped_tables(ledger_of(built.config))
     assert (dropped.table, dropped.lsn, dropped.history) == ("public.gone", source.end_lsn, None)
 
 
@@ -153,15 +153,16 @@ def test_a_dropped_tables_history_ends_and_stays(built: Lake) -> None:
             want = source.at(one.relid, lsn)
             assert want is not None and have == want[0], (one.name, lsn)
         assert max(row[3] for row in found) == end
-    assert [(d.table, d.history) for d in status_report.dropped_tables(Ledger(built.config))] == [
+    ledger = ledger_of(built.config)
+    assert [(d.table, d.history) for d in status_report.dropped_tables(ledger)] == [
         ("public.t", "history.public__t__dropped_g1_300"), ("public.bag", "history.public__bag__dropped_g1_301"),
     ]  # fmt: skip
-    assert [r["v"] for r in rows_at_lsn.rows(opened.Lake(built.config), "bag", key={"id": "3"})] == ["last"]
-    assert len(rows_at_lsn.rows(opened.Lake(built.config), "bag", as_of=last)) == 3
+    assert [r["v"] for r in rows_at_lsn.rows(lake_of(built.config), "bag", key={"id": "3"})] == ["last"]
+    assert len(rows_at_lsn.rows(lake_of(built.config), "bag", as_of=last)) == 3
     with pytest.raises(ConfigError, match=r"public\.bag: it was dropped at"):
-        rows_at_lsn.rows(opened.Lake(built.config), "bag")
+        rows_at_lsn.rows(lake_of(built.config), "bag")
 
-    made = reads.snapshot_id(built.config, "history.public__t__dropped_g1_300")
+    made = reads.snapshot_id(built.config.lake_access, "history.public__t__dropped_g1_300")
     source.begin()
     source.insert(again, {1: "newer"})
     again.dropped = True
@@ -171,5 +172,5 @@ def test_a_dropped_tables_history_ends_and_stays(built: Lake) -> None:
     built.build()
     assert names(built)["history"] == {"public__kept", *(f"public__t__dropped_g1_{n}" for n in (300, 400)),
                                        "public__bag__dropped_g1_301"}  # fmt: skip
-    assert reads.snapshot_id(built.config, "history.public__t__dropped_g1_300") == made
+    assert reads.snapshot_id(built.config.lake_access, "history.public__t__dropped_g1_300") == made
     assert not rebuilt(built.build())

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from tests import commands
 from tests.dbt.harness import Lake
 from tests.dbt.scenario import Source, Table, column
 from tests.dbt.test_models import actions, check_current, check_history, expected
-from toolkit.build import models
+from tests.support_ledger import lake_of, ledger_of
 from toolkit.history import rows_at_lsn
-from toolkit.lake import opened, plans
-from toolkit.lake.ledger import Ledger
+from toolkit.lake import plans
 from toolkit.values.errors import BuildFailed, ConfigError, UnknownTable
 from toolkit.values.lsn import Lsn
 
@@ -182,9 +182,9 @@ def test_dbt_alone(built: Lake, tmp_path: Path) -> None:
     table = two_keys(300)
     source.baseline(table, first=True)
     built.append(source)
-    models.sync(built.config)
-    assert not models.sync(built.config).written
-    plans.write(Ledger(built.config))
+    commands.sync(built.config)
+    assert not commands.sync(built.config).written
+    plans.write(ledger_of(built.config))
     finished = expected(source, table)
     source.begin()
     source.insert(table, {1: "9", 2: "90", 3: "of a command that was killed"})
@@ -193,7 +193,7 @@ def test_dbt_alone(built: Lake, tmp_path: Path) -> None:
     stop_session()
 
     def dbt(*arguments: str) -> subprocess.CompletedProcess[str]:
-        project = built.config.project_dir
+        project = built.config.dbt_project.folder
         dbt = Path(sys.executable).with_name("dbt")
         command: list[str | Path] = [dbt, "build", "--project-dir", project, "--profiles-dir", project]
         return subprocess.run(
@@ -206,13 +206,13 @@ def test_dbt_alone(built: Lake, tmp_path: Path) -> None:
     done = dbt()
     assert done.returncode == 0, done.stdout + done.stderr
     assert not list(tmp_path.glob("metastore_db")) and not list(tmp_path.glob("derby.log"))
-    results = json.loads((built.config.project_dir / "target" / "run_results.json").read_text())["results"]
+    results = json.loads((built.config.dbt_project.folder / "target" / "run_results.json").read_text())["results"]
     assert {r["status"] for r in results} <= {"success", "pass", "no-op"}  # of exposures, dbt builds nothing
     again = Lake.__new__(Lake)
     again.config = built.config
     from toolkit.lake.session import session
 
-    again.spark = session(built.config)
+    again.spark = session(built.config.lake_access)
     assert again.rows(f"current.{again.alias(table.snapshot())}", table.snapshot()) == finished
 
 
@@ -222,7 +222,7 @@ def test_own_models_never_stop_the_toolkits(built: Lake) -> None:
     source, table = Source(), two_keys(300)
     source.baseline(table, first=True)
     built.append(source)
-    marts = built.config.project_dir / "models" / "marts"
+    marts = built.config.dbt_project.folder / "models" / "marts"
     marts.mkdir()
     failing = "select cast(raise_error('of the analyst') as string) as x from {{ ref('current__public__t300') }}"
     (marts / "failing.sql").write_text(failing)
@@ -239,7 +239,7 @@ def test_own_models_never_stop_the_toolkits(built: Lake) -> None:
     (reason,) = built.build().own_failed
     assert "no model of the user's was run" in reason and "current__public__renamed" in reason
     check_current(built, source, [table])
-    assert not list(built.config.work_dir.glob("dbt-*"))
+    assert not list(built.config.lake_access.work_dir.glob("dbt-*"))
 
     (marts / "unreadable.sql").unlink()
     (marts / "failing.sql").write_text("select 1 as fine")
@@ -253,7 +253,7 @@ def test_nothing_of_the_users_in_the_project_stops_the_toolkits(built: Lake, own
     source, table = Source(), two_keys(310)
     source.baseline(table, first=True)
     built.append(source)
-    project, planted = built.config.project_dir, "select * from of_the_analyst"
+    project, planted = built.config.dbt_project.folder, "select * from of_the_analyst"
     settings = (project / "dbt_project.yml").read_text()
     if own.startswith("on-run"):
         (project / "dbt_project.yml").write_text(settings.replace(f"{own}: [", f'{own}: ["{planted}", '))
@@ -330,7 +330,7 @@ def test_as_of_knows_the_tables_and_names_of_then(built: Lake) -> None:
         want = source.at(relid, then)
         assert want is not None
         assert built.rows(f"asof_{then.tag}.{built.alias(shape)}", shape) == want[0], shape["name"]
-    assert not models.sync(built.config).written  # the current models are back
+    assert not commands.sync(built.config).written  # the current models are back
 
     refused = built.build(as_of=red)
     assert [(s.table, s.state, s.reason) for s in refused.stale] == [("public.t303", "stale", "test gap")]
@@ -338,12 +338,11 @@ def test_as_of_knows_the_tables_and_names_of_then(built: Lake) -> None:
     assert built.build(as_of=Lsn(source.lsn), select=["public__t303"]).stale == ()
     assert [s.table for s in built.build(as_of=red, select=["public__t303"]).stale] == ["public.t303"]
 
-    assert {row["v"] for row in rows_at_lsn.rows(opened.Lake(built.config), "t", as_of=then)} == {"x", "y"}
+    assert {row["v"] for row in rows_at_lsn.rows(lake_of(built.config), "t", as_of=then)} == {"x", "y"}
     want = source.at(gone.relid, then)
     assert want is not None  # it was answered with no rows: another table has its name
     assert (
-        Counter(tuple(row.values()) for row in rows_at_lsn.rows(opened.Lake(built.config), "t302", as_of=then))
-        == want[0]
+        Counter(tuple(row.values()) for row in rows_at_lsn.rows(lake_of(built.config), "t302", as_of=then)) == want[0]
     )
     with pytest.raises(ConfigError, match="was dropped at"):
-        rows_at_lsn.rows(opened.Lake(built.config), "t304", as_of=Lsn(source.lsn))  # as if it were still there
+        rows_at_lsn.rows(lake_of(built.config), "t304", as_of=Lsn(source.lsn))  # as if it were still there

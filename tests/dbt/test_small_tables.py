@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
+from tests import commands
 from tests.dbt.harness import Lake
 from tests.dbt.scenario import Source, Table, column
 from tests.dbt.test_idle import run_of_dbt
 from tests.dbt.test_models import actions, check_current, check_history
+from tests.support_ledger import ledger_of
 from toolkit.build import small_tables
 from toolkit.lake import reads, row_lines, small_lines, table_commit
 from toolkit.lake.applied import applied
-from toolkit.lake.ledger import Ledger
 from toolkit.rawlog.states import live_tables
 from toolkit.values.errors import LakeError
 from toolkit.values.names import lake_table
@@ -81,12 +82,12 @@ def _change(source: Source, typed: Table, keyed: Table) -> None:
 def _shown(built: Lake) -> Iterator[tuple[str, Any]]:
     """Everything that a reader can see of the built tables."""
     for layer in ("current", "history"):
-        for table in sorted(reads.tables(built.config, layer)):
+        for table in sorted(reads.tables(built.config.lake_access, layer)):
             name = f"{layer}.{table}"
             relation = built.spark.table(f"{layer}.`{table}`")
-            metadata = reads.metadata(built.config, name)
+            metadata = reads.metadata(built.config.lake_access, name)
             assert metadata is not None
-            summary = reads.snapshot_summary(built.config, name) or {}
+            summary = reads.snapshot_summary(built.config.lake_access, name) or {}
             (schema,) = [s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"]]
             kept = {k: v for k, v in metadata["properties"].items() if k.startswith(("cdc.", "write.", "comment"))}
             yield (
@@ -98,7 +99,7 @@ def _shown(built: Lake) -> Iterator[tuple[str, Any]]:
                     "properties": kept,
                     "format": metadata["format-version"],
                     "position": {key: value for key, value in summary.items() if key.startswith("cdc.")},
-                    "tagged": metadata["current-snapshot-id"] in reads.tags(built.config, name).values(),
+                    "tagged": metadata["current-snapshot-id"] in reads.tags(built.config.lake_access, name).values(),
                 },
             )
 
@@ -106,10 +107,13 @@ def _shown(built: Lake) -> Iterator[tuple[str, Any]]:
 def _check_lines(built: Lake) -> None:
     """A check reads the files of such a table itself, unless the table keeps texts."""
     sides = [
-        row_lines.Side(comparison(table, 1), applied(built.config, table).snapshot_id)
-        for table in live_tables(Ledger(built.config))
+        row_lines.Side(comparison(table, 1), applied(built.config.lake_access, table).snapshot_id)
+        for table in live_tables(ledger_of(built.config))
     ]
-    small, scanned = small_lines.figures(built.spark, built.config, sides), row_lines.figures(built.spark, sides)
+    small, scanned = (
+        small_lines.figures(built.spark, built.config.lake_access, sides),
+        row_lines.figures(built.spark, sides),
+    )
     assert small == {relid: figures for relid, figures in scanned.items() if relid != 300}
     assert small.keys() == {301, 302} and small[301] != small[302] == {}
 
@@ -178,10 +182,10 @@ def test_a_table_that_another_process_changes_is_left_to_its_model(
     assert run_of_dbt(built) != before
     found = sorted(row[0] for row in built.spark.sql(f"select b from {name}").collect())
     assert found == [0, 1, 3, 4, 50], "the change of the other process stays, for a check to find"
-    old = reads.snapshot_id(built.config, name)
+    old = reads.snapshot_id(built.config.lake_access, name)
     assert old is not None
     with pytest.raises(LakeError, match="another process has changed it"):
-        read(built.config, name, old - 1)
+        read(built.config.lake_access, name, old - 1)
 
 
 def test_a_large_table_is_left_to_its_model(built: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,14 +201,12 @@ def test_a_large_table_is_left_to_its_model(built: Lake, monkeypatch: pytest.Mon
 
 def small_tables_built(built: Lake) -> list[str]:
     """The tables that are built together now."""
-    from toolkit.build import models
     from toolkit.lake import plans
-    from toolkit.lake.ledger import Ledger
     from toolkit.rawlog.plan import Layer
 
-    ledger = Ledger(built.config)
-    names = models.sync(built.config).models
+    ledger = ledger_of(built.config)
+    names = commands.sync(built.config).models
     relations = {(layer, relid): f"{layer}.{name}" for relid, name in names.items() for layer in Layer}
     found = plans.show(built.spark, ledger, None, relations)
-    results, _ = small_tables.build(built.config, built.spark, ledger, found)
+    results, _ = small_tables.build(built.config.lake_access, built.spark, ledger, found, dbt=built.config.dbt_project)
     return [result.name for result in results]

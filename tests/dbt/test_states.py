@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 import pytest
 
 from tests.dbt.harness import Lake
+from tests.support_ledger import ledger_of
 from tests.support_states import START, STEP, Played, batch, sequences
 from toolkit.build import models
 from toolkit.lake import check_results, plans, session, table_states
-from toolkit.lake.ledger import Ledger
 from toolkit.lake.proofs import PUBLISHED, proven
 from toolkit.ops.table_results import checked_tables
 from toolkit.rawlog import states
@@ -37,7 +37,7 @@ from (values {{ versions }}) as v(from_lsn, to_lsn)
 def dbt(lake: Lake, *names: str) -> None:
     from dbt.cli.main import dbtRunner
 
-    project = str(lake.config.project_dir)
+    project = str(lake.config.dbt_project.folder)
     arguments = ["run", "--select", *names, "--project-dir", project, "--profiles-dir", project]
     with contextlib.redirect_stdout(io.StringIO()):
         outcome = dbtRunner().invoke([*arguments, "--quiet", "--log-level-file", "none"])
@@ -63,18 +63,18 @@ def test_ops_tables_and_history_say_what_the_log_says(built: Lake) -> None:
     played = {relid: Played(letters, relid) for relid, letters in enumerate(chosen, 1000)}
     head = max(one.head for one in played.values())
     append(built, [*(event for one in played.values() for event in one.events), batch(head)])
-    check_results.ensure(built.config, session.own_session(built.config))
+    check_results.ensure(built.config.lake_access, session.own_session(built.config.lake_access))
     empty = dict.fromkeys(check_results.COLUMNS[PUBLISHED])
     proofs = {relid: lsn for one in played.values() for relid, lsn in one.proofs.items()}
     rows = [
         empty | {"relid": relid, "full_lsn": int(lsn), "tag": "proven_g1_x", "proven_at": datetime.now(UTC)}
         for relid, lsn in proofs.items()
     ]
-    check_results.write(built.config, PUBLISHED, rows, overwrite=True)
-    assert proven(built.config, Ledger(built.config)) == proofs
-    table_states.write(Ledger(built.config))
-    plans.write(Ledger(built.config))
-    models.write(built.config, [])
+    check_results.write(built.config.lake_access, PUBLISHED, rows, overwrite=True)
+    assert proven(built.config.lake_access, ledger_of(built.config)) == proofs
+    table_states.write(ledger_of(built.config))
+    plans.write(ledger_of(built.config))
+    models.write(built.config.lake_access, [], dbt=built.config.dbt_project)
     lives = {life.relid: life for one in played.values() for life in one.lives}
     versions = {
         relid: ", ".join(
@@ -87,12 +87,12 @@ def test_ops_tables_and_history_say_what_the_log_says(built: Lake) -> None:
         if any(phase != "none" for _, _, phase in life.phases) and not life.dropped
     }
     model = _DOUBTS.replace("var('versions')", repr(versions))
-    (built.config.project_dir / "models" / "ops" / "doubts.sql").write_text(model, encoding="utf-8")
+    (built.config.dbt_project.folder / "models" / "ops" / "doubts.sql").write_text(model, encoding="utf-8")
     dbt(built, "tables", "doubts")
 
     shown = {row["relid"]: row for row in built.spark.table("ops.tables").collect()}
     # What `cdc status` shows of the lake; without a source it says of each table that nothing newer can be drained.
-    found = {state.relid: state for state in checked_tables(Ledger(built.config))[0]}
+    found = {state.relid: state for state in checked_tables(ledger_of(built.config))[0]}
     for relid, life in lives.items():
         if life.dropped:
             assert relid not in shown or shown[relid]["state"] == "dropped"
@@ -112,7 +112,7 @@ def test_ops_tables_and_history_say_what_the_log_says(built: Lake) -> None:
         expected = life.doubtful(number) if open_ended else life.phases[number][2] in ("broken", "part")
         assert row["doubtful"] == expected, (life, row)
     assert len(doubts) > 400 and {row["doubtful"] for row in doubts} == {True, False}
-    ledger = Ledger(built.config)
+    ledger = ledger_of(built.config)
     assert {v.table.relid for v in states.dropped_tables(ledger)} == {
         relid for relid, row in shown.items() if row["state"] == "dropped"
     }
@@ -120,7 +120,7 @@ def test_ops_tables_and_history_say_what_the_log_says(built: Lake) -> None:
     # A batch that was committed by a command that was killed: no table is called ok before its states are written.
     append(built, [batch(head + START, 2)])
     assert {row["state"] for row in built.spark.table("ops.tables").collect()} == {"stale", "dropped"}
-    table_states.write(Ledger(built.config))
+    table_states.write(ledger_of(built.config))
     assert {row["relid"]: row["state"] for row in built.spark.table("ops.tables").collect()} == {
         relid: row["state"] for relid, row in shown.items()
     }

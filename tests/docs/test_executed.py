@@ -18,10 +18,10 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tests.docs.documents import Block, blocks, command_lines
+from tests.support_ledger import ledger_of
 from tests.support_postgres import fresh_database
 from toolkit.demo.server import EmbeddedServer
 from toolkit.history import unhandled_ddl
-from toolkit.lake.ledger import Ledger
 from toolkit.values import config as configuration
 from toolkit.values.config import Config
 from toolkit.values.lsn import Lsn
@@ -171,7 +171,7 @@ def shop(pg16: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iter
             "select pg_logical_emit_message(true, 'cdc.beacon', 'forged')",
         )
         shop.run("cdc", "run")
-        (message, *_) = unhandled_ddl.unhandled(Ledger(shop.config))
+        (message, *_) = unhandled_ddl.unhandled(ledger_of(shop.config))
         shop.values |= {
             "0/16B3748": str(first),
             "0/18C4E88": str(_complete_to(shop)),
@@ -191,7 +191,7 @@ def shop(pg16: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def _complete_to(shop: Shop) -> Lsn:
-    last = Ledger(shop.config).last()
+    last = ledger_of(shop.config).last()
     assert last is not None
     return last.complete_to
 

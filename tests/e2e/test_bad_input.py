@@ -17,8 +17,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests import commands
 from tests.support_postgres import fresh_database
-from toolkit.capture import initialise
 from toolkit.demo.server import EmbeddedServer
 from toolkit.lake import reads
 from toolkit.source import connection, slot
@@ -65,7 +65,7 @@ class Place:
         with psycopg.connect(self.conninfo, autocommit=True) as conn:
             source = conn.execute(_MADE).fetchall()
         config = configuration.Config(root=self.folder)
-        return source, reads.metadata_location(config, "raw.events")
+        return source, reads.metadata_location(config.lake_access, "raw.events")
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -104,7 +104,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 @pytest.fixture
 def captured(place: Place, _jvm: None) -> Place:
     """The same after `cdc init`, with a change to drain."""
-    initialise.init(place.config)
+    commands.init(place.config)
     place.sql("insert into t values (1, 'a')")
     return place
 
@@ -153,7 +153,7 @@ def test_no_java_at_all(place: Place, tmp_path: Path) -> None:
 
 
 def test_slot_missing(captured: Place) -> None:
-    with connection.connect(captured.config) as conn:
+    with connection.connect(captured.config.source) as conn:
         slot.drop_slot(conn, captured.config.source.slot)
     captured.refuses("drain", 1, f"slot {captured.config.source.slot!r}", "does not exist", "cdc init")
 
@@ -161,7 +161,7 @@ def test_slot_missing(captured: Place) -> None:
 def test_slot_of_another_database(captured: Place, pg16: EmbeddedServer) -> None:
     name = captured.config.source.slot
     with psycopg.connect(pg16.conninfo(), autocommit=True) as other:
-        with connection.connect(captured.config) as conn:
+        with connection.connect(captured.config.source) as conn:
             slot.drop_slot(conn, name)
         other.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", [name])
         try:
@@ -173,7 +173,7 @@ def test_slot_of_another_database(captured: Place, pg16: EmbeddedServer) -> None
 @pytest.mark.parametrize("place", ["pg15"], indirect=True)  # the servers from PyPI come without another plugin
 def test_slot_of_another_plugin(captured: Place) -> None:
     name = captured.config.source.slot
-    with connection.connect(captured.config) as conn:
+    with connection.connect(captured.config.source) as conn:
         slot.drop_slot(conn, name)
         conn.execute("select pg_create_logical_replication_slot(%s, 'test_decoding')", [name])
     captured.refuses("drain", 1, f"slot {name!r}", "test_decoding", "pgoutput")
@@ -181,7 +181,7 @@ def test_slot_of_another_plugin(captured: Place) -> None:
 
 def test_slot_already_active(captured: Place) -> None:
     name = captured.config.source.slot
-    with contextlib.closing(connection.connect(captured.config, replication=True)) as walsender:
+    with contextlib.closing(connection.connect(captured.config.source, replication=True)) as walsender:
         walsender.pgconn.send_query(
             f"START_REPLICATION SLOT {name} LOGICAL 0/0 (proto_version '1', publication_names 'cdc')".encode()
         )
@@ -202,7 +202,7 @@ def test_killed_half_way_the_next_run_simply_works(captured: Place) -> None:
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        while process.poll() is None and not any((captured.config.work_dir / "spool").glob("run-*/peek-*")):
+        while process.poll() is None and not any((captured.config.lake_access.work_dir / "spool").glob("run-*/peek-*")):
             pass  # until it spools what the slot holds
     finally:
         os.killpg(process.pid, 9)

@@ -69,10 +69,10 @@ def test_other_readers_get_the_published_rows(shop: Shop) -> None:
     with psycopg.connect(shop.conninfo) as conn:
         wanted = conn.execute("select * from public.item order by id").fetchall()
     config = shop.config()
-    if local_path(config.warehouse) is not None:  # for objects, DuckDB would fetch an extension
-        with duck(config, duckdb_script(config)) as reader:
+    if local_path(config.lake_access.warehouse) is not None:  # for objects, DuckDB would fetch an extension
+        with duck(config, duckdb_script(config.lake_access)) as reader:
             assert reader.sql("select id, label from published.public__item order by id").fetchall() == wanted
-    found = scan_published(config, "public.item").to_arrow().sort_by("id")
+    found = scan_published(config.lake_access, "public.item").to_arrow().sort_by("id")
     assert list(zip(found["id"].to_pylist(), found["label"].to_pylist(), strict=True)) == wanted
 
 
@@ -82,7 +82,7 @@ def test_of_two_runners_one_is_refused(shop: Shop) -> None:
     with shop.start("drain", failpoint="commit.before=sigstop") as first:
         assert os.WIFSTOPPED(os.waitpid(first.pid, os.WUNTRACED)[1])
         shop.cdc("drain", expect=4)
-        ledger = Ledger(shop.config())
+        ledger = Ledger(shop.config().lake_access, rules=shop.config().capture_rules)
         last = ledger.last()
         assert last is not None
         ledger.append_empty(replace(last, batch_id=last.batch_id + 1, changes=0, counts={}))

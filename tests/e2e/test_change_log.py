@@ -12,20 +12,18 @@ from contextlib import AbstractContextManager
 import psycopg
 import pytest
 
+from tests import commands
 from tests.support_change_log import PARTITIONED
+from tests.support_ledger import ledger_of
 from tests.support_writers import TABLES, Writers, folded_rows, journal_inserts, source_rows, writing
-from toolkit.build import dbt_run
-from toolkit.capture import copy, initialise, slot_drain
 from toolkit.cli.output import plain
 from toolkit.demo.server import EmbeddedServer
-from toolkit.lake.ledger import Ledger
 from toolkit.ops import diagnosis, status_report
-from toolkit.quality import dual_capture, parity
 from toolkit.quality.report import CheckReport
 from toolkit.rawlog import states
 from toolkit.source import ticks as tick
 from toolkit.source.slot import Cut
-from toolkit.values.config import Config, TableConfig
+from toolkit.values.config import Config, SourceConfig, TableConfig
 from toolkit.values.errors import HistoryDiverged, UnknownTable
 from toolkit.values.lsn import Lsn
 from toolkit.values.modes import Capture, Triggers
@@ -63,7 +61,7 @@ def _sql(config: Config, *statements: str) -> None:
 
 
 def _check(config: Config, *tables: str) -> CheckReport:
-    return parity.check(config, tables, drain=slot_drain.drain, build=dbt_run.build)
+    return commands.check(config, tables)
 
 
 @pytest.fixture(params=["tick", "slot"])
@@ -76,13 +74,13 @@ def _prove(config: Config, seconds: float, seed: int) -> dict[str, int]:
     """Drain again and again under eight writers; then everything must be there once. Gives counts for the report."""
     conninfo = config.source.conninfo
     _sql(config, TABLES)
-    initialise.init(config)
+    commands.init(config)
     drains, until = 0, time.monotonic() + seconds
     with writing(conninfo, seed=seed) as writers:
         while drains < 2 or time.monotonic() < until:
-            slot_drain.drain(config)
+            commands.drain(config)
             drains += 1
-    slot_drain.drain(config)
+    commands.drain(config)
     return _everything_once(config, writers) | {"drains": drains}
 
 
@@ -120,8 +118,8 @@ def test_the_whole_path(database: str, lake: Config, by: str) -> None:
         conn.execute(_TABLES)
     config = _config(lake, database, by)
     config = config.model_copy(update={"table": {"public.bulk": TableConfig(triggers=Triggers.STATEMENT)}})
-    assert initialise.init(config).rows == _ROWS
-    start = Ledger(config).last()
+    assert commands.init(config).rows == _ROWS
+    start = ledger_of(config).last()
     assert start is not None and (start.tick is not None) == (by == "tick")
     _sql(
         config,
@@ -138,8 +136,8 @@ def test_the_whole_path(database: str, lake: Config, by: str) -> None:
         "truncate m2",
         "insert into m values (7, 17, 'after')",
     )
-    assert slot_drain.drain(config).changes == 8 + 2 + 100 + 200 + 1 + 1
-    middle = Ledger(config).last()
+    assert commands.drain(config).changes == 8 + 2 + 100 + 200 + 1 + 1
+    middle = ledger_of(config).last()
     assert middle is not None
     _sql(
         config,
@@ -151,16 +149,16 @@ def test_the_whole_path(database: str, lake: Config, by: str) -> None:
     )
     report = _check(config)
     assert {t.table: t.status for t in report.tables} == dict.fromkeys(_ROWS, "identical")
-    assert {s.state for s in states.table_states(Ledger(config))} == {"ok"}
+    assert {s.state for s in states.table_states(ledger_of(config))} == {"ok"}
     # What is in the lake is purged on the source, and nothing was counted twice on the way.
     for _ in range(2):
-        assert slot_drain.drain(config).changes == 0
+        assert commands.drain(config).changes == 0
     with psycopg.connect(database) as conn:
         assert conn.execute("select count(*) from cdc.change_log").fetchone() == (0,)
     # As of a position between two ticks is as of the tick below it, and says so.
     between = Lsn(int(middle.complete_to) - 8)
-    assert Ledger(config).exact_at(between) == (start.complete_to if by == "tick" else between)
-    assert Ledger(config).exact_at(middle.complete_to) == middle.complete_to
+    assert ledger_of(config).exact_at(between) == (start.complete_to if by == "tick" else between)
+    assert ledger_of(config).exact_at(middle.complete_to) == middle.complete_to
 
 
 @pytest.mark.parametrize("pg", ["pg18"], indirect=True)
@@ -172,21 +170,21 @@ def test_trap_036_copies_and_ticks_meet_without_a_seam_under_writers(
     _sql(config, TABLES, "create table public.emptied (id int primary key)")
     cut_of = tick.tick_cut
 
-    def late(config: Config) -> AbstractContextManager[Cut]:
+    def late(source: SourceConfig) -> AbstractContextManager[Cut]:
         _sql(
             config,
             "insert into bag values (7, 'late'), (7, 'late'); delete from bag where a = 6",
             "insert into emptied values (1); truncate emptied; insert into emptied values (2)",
         )
-        return cut_of(config)
+        return cut_of(source)
 
     with writing(database, seed=seed) as writers:
-        initialise.init(config)
-        slot_drain.drain(config)
+        commands.init(config)
+        commands.drain(config)
         monkeypatch.setattr(tick, "tick_cut", late)
-        copy.repair(config, ["public.item", "public.bag", "public.emptied"])
+        commands.repair(config, ["public.item", "public.bag", "public.emptied"])
         monkeypatch.undo()
-        slot_drain.drain(config)
+        commands.drain(config)
     report = _check(config)
     assert {t.table: t.status for t in report.tables} == dict.fromkeys(
         ("public.bag", "public.emptied", "public.item", "public.journal"), "identical"
@@ -201,18 +199,18 @@ def test_trap_036_copies_and_ticks_meet_without_a_seam_under_writers(
 def test_trap_036_handover_to_the_slot_and_back_under_writers(database: str, lake: Config, seed: int) -> None:
     ticks, by_slot = _config(lake, database, "tick"), _config(lake, database, "slot")
     _sql(ticks, TABLES)
-    initialise.init(ticks)
+    commands.init(ticks)
     with writing(database, seed=seed) as writers:
-        slot_drain.drain(ticks)
-        initialise.init(by_slot)
-        slot_drain.drain(by_slot)
+        commands.drain(ticks)
+        commands.init(by_slot)
+        commands.drain(by_slot)
         with pytest.raises(HistoryDiverged, match="run `cdc init` to hand over"):
-            slot_drain.drain(ticks)
-        initialise.init(ticks)
-        slot_drain.drain(ticks)
-    slot_drain.drain(ticks)
+            commands.drain(ticks)
+        commands.init(ticks)
+        commands.drain(ticks)
+    commands.drain(ticks)
     _everything_once(ticks, writers)
-    origins = [record.slot for record in Ledger(ticks).batches() if record.changes]
+    origins = [record.slot for record in ledger_of(ticks).batches() if record.changes]
     assert set(origins) == {"", by_slot.source.slot}, "both brought changes"
 
 
@@ -222,25 +220,25 @@ def test_trap_036_a_table_moves_to_the_change_log_and_back_under_writers(
 ) -> None:
     plain = _config(lake, database, "auto", capture="slot")
     _sql(plain, TABLES, "alter table bag replica identity full")
-    initialise.init(plain)
+    commands.init(plain)
     logged = plain.model_copy(
         update={"table": {t: TableConfig(capture=Capture.CHANGE_LOG) for t in ("public.item", "public.bag")}}
     )
     with writing(database, count=4, seed=seed):
         for config in (logged, plain):
-            assert set(initialise.init(config).rows) == {"public.item", "public.bag"}, "a handover is a baseline"
-            slot_drain.drain(config)
-            captures = {v.table.name: v.table.capture for v in Ledger(config).latest_versions().values()}
+            assert set(commands.init(config).rows) == {"public.item", "public.bag"}, "a handover is a baseline"
+            commands.drain(config)
+            captures = {v.table.name: v.table.capture for v in ledger_of(config).latest_versions().values()}
             wanted = "change_log" if config is logged else "slot"
             assert (captures["item"], captures["bag"], captures["journal"]) == (wanted, wanted, "slot")
-    slot_drain.drain(plain)
+    commands.drain(plain)
     folded = folded_rows(plain)
     for table in ("public.item", "public.bag", "public.journal"):
         assert folded[table] == source_rows(database, table), table
-    gaps = {gap.payload.reason for gap in Ledger(plain).gaps()}
+    gaps = {gap.payload.reason for gap in ledger_of(plain).gaps()}
     assert any("capture moved from both to change_log" in reason for reason in gaps)
     assert any("capture moved from change_log to both" in reason for reason in gaps)
-    assert [s.table for s in states.table_states(Ledger(plain)) if s.state != "ok" and not s.repaired_lsn] == []
+    assert [s.table for s in states.table_states(ledger_of(plain)) if s.state != "ok" and not s.repaired_lsn] == []
 
 
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
@@ -249,19 +247,19 @@ def test_two_captures_of_one_table_prove_each_other(database: str, lake: Config,
     config = config.model_copy(update={"table": {"public.item": TableConfig(capture=Capture.BOTH)}})
     _sql(config, TABLES, "alter table bag replica identity full", "alter table item add big text")
     _sql(config, "alter table item alter big set storage external")
-    initialise.init(config)
+    commands.init(config)
     with writing(database, count=4, seed=seed) as writers:
         _sql(
             config, "insert into item values (1000, 0, '', repeat('x', 5000))", "update item set v = 1 where id = 1000"
         )
-        slot_drain.drain(config)
+        commands.drain(config)
     _sql(config, "truncate item", "insert into item values (1, 1, 'one')", "alter table item add more int default 3")
-    slot_drain.drain(config)
+    commands.drain(config)
     assert folded_rows(config)["public.item"] == source_rows(database, "public.item", "id, v, note, big")
-    (table,) = dual_capture.audit(config).tables
+    (table,) = commands.audit(config).tables
     assert (table.table, table.status) == ("public.item", "identical") and table.changes > 50
     with pytest.raises(UnknownTable, match="never captured twice"):
-        dual_capture.audit(config, ["public.bag"])
+        commands.audit(config, ["public.bag"])
     # The planted fault: a change that only one side has.
     with psycopg.connect(database) as conn:
         fake = (
@@ -269,8 +267,8 @@ def test_two_captures_of_one_table_prove_each_other(database: str, lake: Config,
         )
         conn.execute(fake, ["(9,9,x,,3)"])
         xid = conn.execute("select pg_current_xact_id()::text::bigint").fetchone()
-    slot_drain.drain(config)
-    report = dual_capture.audit(config, ["public.item"])
+    commands.drain(config)
+    report = commands.audit(config, ["public.item"])
     assert report.differs and [(d.xid, d.slot_op, d.logged_op) for d in report.differences] == [
         (*(xid or ()), None, "I")
     ]
@@ -288,7 +286,7 @@ def test_trap_129_a_partition_that_comes_or_goes_is_logged_or_stale_until_it_is_
 ) -> None:
     config = _config(lake, database, by)
     _sql(config, PARTITIONED)
-    initialise.init(config)
+    commands.init(config)
     _sql(
         config,
         "create table public.m3 partition of public.m for values from (20) to (30)",
@@ -301,12 +299,12 @@ def test_trap_129_a_partition_that_comes_or_goes_is_logged_or_stale_until_it_is_
         "insert into m4 values (8, 31, 'unexplained')",
         "alter table public.m attach partition m4 for values from (30) to (40)",
     )
-    slot_drain.drain(config)
+    commands.drain(config)
     whole = dict.fromkeys(("public.m1", "public.m2", "public.m3"), "ok")
     assert _states(config) == whole | {"public.m4": "stale"}
-    copy.repair(config, ["public.m4"])
+    commands.repair(config, ["public.m4"])
     _sql(config, "insert into m values (6, 23, 'heard')", "insert into m1 values (7, 7, 'heard')", "truncate m2")
-    slot_drain.drain(config)
+    commands.drain(config)
     folded = folded_rows(config)
     for table in (*whole, "public.m4"):
         assert folded[table] == source_rows(database, table), table
@@ -315,7 +313,7 @@ def test_trap_129_a_partition_that_comes_or_goes_is_logged_or_stale_until_it_is_
 
 
 def _states(config: Config) -> dict[str, str]:
-    return {s.table: s.state for s in states.table_states(Ledger(config))}
+    return {s.table: s.state for s in states.table_states(ledger_of(config))}
 
 
 def test_a_server_without_logical_decoding(lake: Config) -> None:
@@ -326,16 +324,16 @@ def test_a_server_without_logical_decoding(lake: Config) -> None:
             update={"source": lake.source.model_copy(update={"conninfo": server.conninfo(), "capture": "change_log"})}
         )
         _sql(config, "create table public.t (id int primary key, v text)", "insert into t values (0, 'copied')")
-        assert initialise.init(config).rows == {"public.t": 1}
+        assert commands.init(config).rows == {"public.t": 1}
         _sql(
             config,
             "begin; insert into t values (1, 'prepared'); prepare transaction 'p'",
             "insert into t values (2, '')",
         )
-        assert slot_drain.drain(config).changes == 1
+        assert commands.drain(config).changes == 1
         server.restart()
         _sql(config, "commit prepared 'p'")
-        assert slot_drain.drain(config).changes == 1
+        assert commands.drain(config).changes == 1
         server.stop()
         command = [server.program("pg_resetwal"), "--epoch=1", str(server.data)]
         subprocess.run(command, check=True, capture_output=True, cwd="/", **server._identity())
@@ -343,13 +341,13 @@ def test_a_server_without_logical_decoding(lake: Config) -> None:
         _sql(config, "insert into t values (3, 'wrapped')")
         with psycopg.connect(server.conninfo()) as conn:
             assert conn.execute("select max(xid) > '4294967296'::xid8 from cdc.change_log").fetchone() == (True,)
-        assert slot_drain.drain(config).changes == 1
+        assert commands.drain(config).changes == 1
         shown = status_report.status(config)
         assert (shown.slot, shown.problem, shown.failing) == (None, None, False)
         assert [d for d in diagnosis.doctor(config) if d.level == "error"] == []
         assert folded_rows(config)["public.t"] == source_rows(server.conninfo(), "public.t")
-        assert slot_drain.drain(config).changes == 0
+        assert commands.drain(config).changes == 0
         # A restore to before the last tick is told from the same history.
         _sql(config, "delete from cdc.tick")
         with pytest.raises(HistoryDiverged, match="does not know the tick"):
-            slot_drain.drain(config)
+            commands.drain(config)

@@ -14,14 +14,13 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests import commands
 from tests.e2e.check_process import ended_at
-from toolkit.build import dbt_run
-from toolkit.capture import initialise, slot_drain
+from tests.support_ledger import lake_of
 from toolkit.history import rows_at_lsn
 from toolkit.lake import check_results, proofs, published_views, row_lines, session
-from toolkit.lake.opened import Lake
 from toolkit.lake.scans import scan
-from toolkit.quality import expectations, parity
+from toolkit.quality import expectations
 from toolkit.values.config import Config
 from toolkit.values.resources import ROOT
 
@@ -50,7 +49,7 @@ def _raised(config: Config, file: Path, real: Callable[..., Any], call: int | st
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys.modules[real.__module__], real.__name__, ended_at(real, str(call), kill))
         with pytest.raises(Killed):
-            parity.check(config, drain=slot_drain.drain, build=dbt_run.build)
+            commands.check(config)
 
 
 def _killed(config: Config, file: Path, step: Callable[..., Any], call: int | str) -> None:
@@ -65,7 +64,7 @@ def _killed(config: Config, file: Path, step: Callable[..., Any], call: int | st
 )
 def test_a_check_killed_anywhere(database: str, lake: Config, end: Any) -> None:
     config = lake.model_copy(update={"source": lake.source.model_copy(update={"conninfo": database})})
-    shutil.copytree(ROOT / "dbt_project", config.project_dir, ignore=shutil.ignore_patterns("target", "logs"))
+    shutil.copytree(ROOT / "dbt_project", config.dbt_project.folder, ignore=shutil.ignore_patterns("target", "logs"))
     file = config.root / "cdc.toml"
     file.write_text(f"[source]\nconninfo = {json.dumps(database)}\n", encoding="utf-8")
 
@@ -75,20 +74,20 @@ def test_a_check_killed_anywhere(database: str, lake: Config, end: Any) -> None:
                 conn.execute(f"update public.{name} set n = {n}".encode())
 
     def seen() -> tuple[int, ...]:
-        reader = session.own_session(config)
+        reader = session.own_session(config.lake_access)
         return tuple(reader.sql(f"select n from published.public__{name}").collect()[0][0] for name in TABLES)
 
     def seen_at_one_lsn() -> set[int]:
-        reader = session.own_session(config)
-        rows_at_lsn.at_one_lsn(Lake(config), reader)
+        reader = session.own_session(config.lake_access)
+        rows_at_lsn.at_one_lsn(lake_of(config), reader)
         return {reader.sql(f"select n from public__{name}").collect()[0][0] for name in TABLES}
 
     with psycopg.connect(database, autocommit=True) as conn:
         for name in TABLES:
             conn.execute(f"create table public.{name} (id int primary key, n int)".encode())
             conn.execute(f"insert into public.{name} values (1, 1)".encode())
-    initialise.init(config)
-    assert parity.check(config, drain=slot_drain.drain, build=dbt_run.build).green
+    commands.init(config)
+    assert commands.check(config).green
     assert seen() == (1, 1)
     for number, ((step, call), shown) in enumerate(KILLS.items(), 1):
         source(number)
@@ -96,11 +95,11 @@ def test_a_check_killed_anywhere(database: str, lake: Config, end: Any) -> None:
         assert seen() == shown, step
         assert len(seen_at_one_lsn()) == 1, step
     source(6)
-    assert parity.check(config, drain=slot_drain.drain, build=dbt_run.build).green
+    assert commands.check(config).green
     assert seen() == (6, 6)
     assert seen_at_one_lsn() == {6}
-    assert {row["status"] for row in scan(config, proofs.PUBLISHED)} == {"identical"}
-    assert not list((config.work_dir / "spool").glob("run-*"))
+    assert {row["status"] for row in scan(config.lake_access, proofs.PUBLISHED)} == {"identical"}
+    assert not list((config.lake_access.work_dir / "spool").glob("run-*"))
     with psycopg.connect(database, autocommit=True) as conn:
         slots = conn.execute("select slot_name, active from pg_replication_slots").fetchall()
         assert slots == [(config.source.slot, False)]

@@ -128,7 +128,7 @@ def test_a_second_runner_is_told_who_holds_the_lease(tmp_path: Path) -> None:
     from toolkit.values import config
 
     _configure(tmp_path, "")
-    with hold_lease(config.load(str(tmp_path / "cdc.toml"))):
+    with hold_lease(config.load(str(tmp_path / "cdc.toml")).lake_access):
         _refused(_cdc(tmp_path, "drain"), 4, "lease")
     # The planted fault of this file: without the lease the same command fails for another reason.
     assert _cdc(tmp_path, "drain").returncode == 1

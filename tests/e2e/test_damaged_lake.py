@@ -9,14 +9,11 @@ from urllib.parse import urlparse
 import psycopg
 import pytest
 
+from tests import commands
 from tests.postgres.test_durable import follow
-from toolkit.build import dbt_run
-from toolkit.capture import initialise, slot_drain
-from toolkit.capture.runner import only_runner
 from toolkit.lake import reads, session
 from toolkit.lake.sqlite_catalog import SqliteCatalog
 from toolkit.ops import diagnosis
-from toolkit.quality import parity
 from toolkit.quality.report import CheckReport
 from toolkit.values.config import Config
 from toolkit.values.resources import ROOT
@@ -25,20 +22,20 @@ pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.dbt, pytest.mark.w
 
 
 def _run(config: Config) -> CheckReport:
-    with only_runner(config):
-        slot_drain.drain(config)
-        dbt_run.build(config)
-        return parity.check(config, drain=slot_drain.drain, build=dbt_run.build)
+    with commands.only_runner(config):
+        commands.drain(config)
+        commands.build(config)
+        return commands.check(config)
 
 
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
 def test_each_table_with_torn_metadata_gets_a_remedy_that_works(database: str, lake: Config) -> None:
     config = lake.model_copy(update={"source": lake.source.model_copy(update={"conninfo": database})})
-    shutil.copytree(ROOT / "dbt_project", config.project_dir, ignore=shutil.ignore_patterns("target", "logs"))
+    shutil.copytree(ROOT / "dbt_project", config.dbt_project.folder, ignore=shutil.ignore_patterns("target", "logs"))
     with psycopg.connect(database, autocommit=True) as conn:
         conn.execute("create table public.t (id int primary key, n int)")
         conn.execute("insert into public.t select i, 0 from generate_series(1, 5) i")
-        initialise.init(config)
+        commands.init(config)
         assert _run(config).green
         for turn in range(2):  # with a metadata file before the torn one, and without any
             conn.execute("update public.t set n = n + 1")
@@ -48,7 +45,7 @@ def test_each_table_with_torn_metadata_gets_a_remedy_that_works(database: str, l
             for name in names:
                 _tear(config, name, also_before=bool(turn))
             conn.execute("update public.t set n = n + 1 where id = 3")
-            session.own_session(config).catalog.clearCache()
+            session.own_session(config.lake_access).catalog.clearCache()
             bad = {d.what: d for d in diagnosis.doctor(config) if d.level == "error" and d.what.startswith("lake ")}
             assert bad.keys() == {f"lake {name}" for name in names}
             for one in bad.values():
@@ -56,14 +53,16 @@ def test_each_table_with_torn_metadata_gets_a_remedy_that_works(database: str, l
             report = _run(config)
             assert report.green, report
             assert [d for d in diagnosis.doctor(config) if d.what.startswith("lake ")] == []
-            shown = session.own_session(config).sql("select n from published.public__t where id = 3").collect()
+            shown = (
+                session.own_session(config.lake_access).sql("select n from published.public__t where id = 3").collect()
+            )
             assert [row["n"] for row in shown] == [2 * (turn + 1)]
 
 
 def _tear(config: Config, name: str, *, also_before: bool) -> None:
-    location = reads.metadata_location(config, name)
+    location = reads.metadata_location(config.lake_access, name)
     assert location is not None
-    for torn in [location, *([SqliteCatalog(config)._locations(name)[1]] if also_before else [])]:
+    for torn in [location, *([SqliteCatalog(config.lake_access)._locations(name)[1]] if also_before else [])]:
         if torn is not None:
             path = Path(urlparse(torn).path)
             path.write_bytes(path.read_bytes()[:100])

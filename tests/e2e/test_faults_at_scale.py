@@ -11,13 +11,11 @@ import time
 import psycopg
 import pytest
 
+from tests import commands
 from tests.support_faults import COLUMNS, FAULTS, LARGE_ROWS, missed
 from tests.support_postgres import fresh_database
-from toolkit.build import dbt_run
-from toolkit.capture import initialise, slot_drain
 from toolkit.demo.server import EmbeddedServer
 from toolkit.lake import session
-from toolkit.quality import parity
 from toolkit.quality.report import CheckReport
 from toolkit.values.config import CheckConfig, Config, SourceConfig
 from toolkit.values.resources import ROOT
@@ -38,7 +36,9 @@ def test_every_fault_in_tables_of_ten_million_rows(
                 "check": CheckConfig(samples=1000),
             }
         )
-        shutil.copytree(ROOT / "dbt_project", config.project_dir, ignore=shutil.ignore_patterns("target", "logs"))
+        shutil.copytree(
+            ROOT / "dbt_project", config.dbt_project.folder, ignore=shutil.ignore_patterns("target", "logs")
+        )
         with psycopg.connect(conninfo, autocommit=True) as conn:
             for table, identity in ((KEYED, "default"), (BAG, "full")):
                 conn.execute(f"create table {table} ({COLUMNS})")
@@ -46,11 +46,11 @@ def test_every_fault_in_tables_of_ten_million_rows(
                 conn.execute(f"insert into {table} " + LARGE_ROWS.format(first=1, last=COUNT))
             conn.execute(f"alter table {KEYED} add primary key (id)")
             conn.execute("vacuum analyze")
-        initialise.init(config)
+        commands.init(config)
 
         def check() -> CheckReport:
             before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
-            report = parity.check(config, drain=slot_drain.drain, build=dbt_run.build, full=True)
+            report = commands.check(config, full=True)
             grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
             with capsys.disabled():
                 seconds = time.monotonic() - started
@@ -58,7 +58,7 @@ def test_every_fault_in_tables_of_ten_million_rows(
             return report
 
         assert check().green
-        spark = session.own_session(config)
+        spark = session.own_session(config.lake_access)
         rng = random.Random(seed)
         planted = {}
         for table in (KEYED, BAG):

@@ -12,15 +12,14 @@ from typing import Any
 
 import pytest
 
+from tests import commands
 from tests.support_kinds import KINDS
+from tests.support_ledger import ledger_of
 from tests.support_life import Life
 from tests.support_log import Shown, shown
 from tests.support_postgres import fresh_database
-from toolkit.build import dbt_run
-from toolkit.capture import copy, initialise, slot_drain
 from toolkit.demo.server import EmbeddedServer
 from toolkit.lake import session
-from toolkit.lake.ledger import Ledger
 from toolkit.lake.row_lines import current_fields
 from toolkit.rawlog.states import states_at, table_states
 from toolkit.source import connection
@@ -42,7 +41,7 @@ def _built(config: Config, schema: str, table: TableVersion) -> Shown:
     plan = comparison(table, 1)
     relation = f"{schema}.{lake_table(table.schema, table.name)}"
     fields = ", ".join(f"{field} AS f{n}" for n, field in enumerate(current_fields(plan))) or "1 AS f0"
-    rows = session.own_session(config).sql(f"SELECT {fields} FROM {relation}").collect()
+    rows = session.own_session(config.lake_access).sql(f"SELECT {fields} FROM {relation}").collect()
     width = len(plan.columns)
     return tuple(c.attnum for c in plan.columns), Counter(tuple(row)[:width] for row in rows)
 
@@ -58,16 +57,16 @@ class Lake:
     def look(self) -> None:
         """Drain and build with nothing open, and compare all that can be known."""
         self.life.settle()
-        slot_drain.drain(self.config)
-        ledger = Ledger(self.config)
+        commands.drain(self.config)
+        ledger = ledger_of(self.config)
         last = ledger.last()
         assert last is not None
         at = Lsn(last.complete_to)
-        with connection.connect(self.config) as conn:
+        with connection.connect(self.config.source) as conn:
             versions = [v.table for v in ledger.latest_versions().values()]
             live = [t for t in versions if t.published and not t.dropped]
             self.points[at] = {table.relid: shown(conn, table) for table in live}
-        dbt_run.build(self.config)
+        commands.build(self.config)
         known = {s.relid for s in table_states(ledger) if s.comparable}
         self.compare("current", at, {t.relid: t for t in live if t.relid in known})
 
@@ -85,16 +84,16 @@ class Lake:
             self.counts["exact"] += 1
 
     def heal(self) -> None:
-        stale = [s.table for s in table_states(Ledger(self.config)) if not s.comparable]
+        stale = [s.table for s in table_states(ledger_of(self.config)) if not s.comparable]
         if stale:
             self.life.said.append(f"repair: {', '.join(stale)}")
-            copy.repair(self.config, stale)
+            commands.repair(self.config, stale)
 
     def again(self) -> None:
         """As of an LSN that is long past."""
         at = sorted(self.points)[1]
-        result = dbt_run.build(self.config, as_of=at)
-        known = states_at(Ledger(self.config), at, {})
+        result = commands.build(self.config, as_of=at)
+        known = states_at(ledger_of(self.config), at, {})
         then = {v.table.relid: v.table for v, state in known if state.state == "ok"}
         self.compare(result.schema, at, then)
 
@@ -102,11 +101,11 @@ class Lake:
 def test_what_dbt_built_is_what_select_showed(
     pg16: EmbeddedServer, lake: Config, seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shutil.copytree(ROOT / "dbt_project", lake.project_dir, ignore=shutil.ignore_patterns("target", "logs"))
+    shutil.copytree(ROOT / "dbt_project", lake.dbt_project.folder, ignore=shutil.ignore_patterns("target", "logs"))
     with fresh_database(pg16) as conninfo, Life.lived(conninfo, random.Random(seed), _KIND) as life:
         lived = life.kind.config(conninfo)
         config = lake.model_copy(update={"source": lived.source, "check": lived.check})
-        initialise.init(config)
+        commands.init(config)
         follower = Lake(life, config)
         try:
             for _ in range(_LOOKS):

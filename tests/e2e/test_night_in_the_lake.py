@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.dbt, pytest.mark.w
 
 def _tamper(night: Night) -> None:
     """Another program writes to a table of the lake."""
-    session.own_session(night.config).sql("update current.public__a set x = 'tampered' where id = 1")
+    session.own_session(night.config.lake_access).sql("update current.public__a set x = 'tampered' where id = 1")
 
 
 def _pause(night: Night) -> None:
@@ -35,7 +35,7 @@ def _fill(night: Night) -> None:
     """The files of the JVM may not grow, as on a disk that is full."""
     night.sql("insert into public.a select i, repeat(md5(i::text), 40) from generate_series(10, 3000) i")
     assert night.cdc("drain").exit_code == 0
-    pid = session.own_session(night.config)._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]
+    pid = session.own_session(night.config.lake_access)._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]
     night.hold(_files_of_below(pid, 20_000))
 
 
@@ -99,7 +99,7 @@ FAULTS: dict[str, tuple[Callable[[Night], None], str, str, str, int, tuple[str, 
 
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
 def test_what_goes_wrong_in_the_lake_at_night(database: str, lake: Config, pg: EmbeddedServer) -> None:
-    shutil.copytree(ROOT / "dbt_project", lake.project_dir, ignore=shutil.ignore_patterns("target", "logs"))
+    shutil.copytree(ROOT / "dbt_project", lake.dbt_project.folder, ignore=shutil.ignore_patterns("target", "logs"))
     config = with_notices(lake.model_copy(update={"source": SourceConfig(conninfo=database)}))
     with ExitStack() as stack:
         night = Night(config, pg, stack)

@@ -102,8 +102,8 @@ def test_a_lease_is_told_when_it_is_held_for_long(tmp_path: Path, since: datetim
     text = _AWAY + _program(tmp_path)
     (tmp_path / "cdc.toml").write_text(text, encoding="utf-8")
     made = config.load(str(tmp_path / "cdc.toml"))
-    with hold_lease(made):
-        lease = made.work_dir / LEASE_NAME
+    with hold_lease(made.lake_access):
+        lease = made.lake_access.work_dir / LEASE_NAME
         lease.write_text(f"pid 1 on elsewhere since {since:%Y-%m-%dT%H:%M:%SZ}\n", encoding="utf-8")
         assert _cdc(tmp_path, text, "run").returncode == 4
     assert [notice["exit_code"] for notice in _told(tmp_path)] == [4] * count

@@ -10,12 +10,10 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
+from tests import commands
 from tests.support_postgres import fresh_database
-from toolkit.build import dbt_run
-from toolkit.capture import copy, initialise, slot_drain
 from toolkit.demo.server import EmbeddedServer
 from toolkit.lake import published_views, session
-from toolkit.quality import parity
 from toolkit.quality.report import CheckReport
 from toolkit.values.config import Config
 from toolkit.values.resources import ROOT
@@ -67,26 +65,26 @@ class Shop:
                 conn.execute(statement)
 
     def built(self) -> None:
-        slot_drain.drain(self.config)
-        dbt_run.build(self.config)
+        commands.drain(self.config)
+        commands.build(self.config)
 
     def check(self) -> CheckReport:
-        return parity.check(self.config, drain=slot_drain.drain, build=dbt_run.build)
+        return commands.check(self.config)
 
     def dbt(self) -> dict[str, str | None]:
         """What `dbt run` of the analysts' project said, by model."""
         from dbt.cli.main import dbtRunner
 
-        session.session(self.config)
+        session.session(self.config.lake_access)
         project = str(self.config.root / "analytics")
-        where = ["--project-dir", project, "--profiles-dir", str(self.config.project_dir), "--quiet"]
+        where = ["--project-dir", project, "--profiles-dir", str(self.config.dbt_project.folder), "--quiet"]
         with contextlib.redirect_stdout(io.StringIO()):
             outcome = dbtRunner().invoke(["run", *where])
         assert not outcome.exception, outcome.exception
         return {r.node.name: None if str(r.status) == "success" else r.message for r in outcome.result.results}
 
     def totals(self, name: str = "totals") -> Totals:
-        rows = session.own_session(self.config).table(f"marts.{name}").collect()
+        rows = session.own_session(self.config.lake_access).table(f"marts.{name}").collect()
         return {row["name"]: row["total"] for row in rows}
 
     def on_source(self) -> Totals:
@@ -98,7 +96,7 @@ class Shop:
 @pytest.fixture
 def shop(pg16: EmbeddedServer, lake: Config) -> Iterator[Shop]:
     with fresh_database(pg16) as conninfo:
-        shutil.copytree(ROOT / "dbt_project", lake.project_dir, ignore=shutil.ignore_patterns("target", "logs"))
+        shutil.copytree(ROOT / "dbt_project", lake.dbt_project.folder, ignore=shutil.ignore_patterns("target", "logs"))
         config = lake.model_copy(update={"source": lake.source.model_copy(update={"conninfo": conninfo})})
         shop = Shop(config)
         shop.sql(
@@ -107,7 +105,7 @@ def shop(pg16: EmbeddedServer, lake: Config) -> Iterator[Shop]:
             "insert into public.customer values (1, 'ann'), (2, 'bob')",
             "insert into public.orders values (1, 1, 10), (2, 1, 20), (3, 2, 5)",
         )
-        initialise.init(config)
+        commands.init(config)
         yield shop
 
 
@@ -151,14 +149,14 @@ def test_models_on_published_read_proven_rows_only(shop: Shop, monkeypatch: pyte
     # One table turns red: it stays, the other goes on, and no LSN is made up for both.
     shop.sql("insert into orders values (4, 1, 1000)", "update customer set name = 'zoe' where id = 1")
     shop.built()
-    session.own_session(shop.config).sql("UPDATE current.public__orders SET amount = 0 WHERE id = 4")
+    session.own_session(shop.config.lake_access).sql("UPDATE current.public__orders SET amount = 0 WHERE id = 4")
     assert not shop.check().green
     said = shop.dbt()
     assert said["totals"] is None and "public__orders (" in str(said["exact"])
     assert shop.totals() == {"zoe": 30, "eve": 50}
     assert shop.totals("exact") == second, "what was there stays"
 
-    copy.repair(shop.config, ["public.orders"])
+    commands.repair(shop.config, ["public.orders"])
     assert shop.check().green
     assert shop.dbt() == fine
     assert shop.totals() == shop.totals("exact") == shop.on_source() == {"zoe": 1030, "eve": 50}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -12,15 +12,15 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
+from tests import commands
+from tests.support_ledger import ledger_of
 from tests.support_postgres import fresh_database
 from toolkit.build import dbt_run
-from toolkit.capture import copy, initialise, slot_drain
 from toolkit.cli import main
 from toolkit.demo.server import EmbeddedServer
 from toolkit.lake import plans, reads, session
-from toolkit.lake.ledger import Ledger
 from toolkit.ops import diagnosis, status_report
-from toolkit.quality import parity, published, row_classes
+from toolkit.quality import published, row_classes
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.rawlog.plan import Layer
 from toolkit.values.config import CheckConfig, Config, SourceConfig
@@ -63,9 +63,11 @@ def source(pg16: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory, _jvm:
             source=SourceConfig(conninfo=conninfo, slot="cdc_races", exclude=("public.filled",)),
             check=CheckConfig(full_rows=0, full_hours=24, cut_seconds=2.0),
         )
-        shutil.copytree(ROOT / "dbt_project", config.project_dir, ignore=shutil.ignore_patterns("target", "logs"))
+        shutil.copytree(
+            ROOT / "dbt_project", config.dbt_project.folder, ignore=shutil.ignore_patterns("target", "logs")
+        )
         _sql(config, TABLES)
-        initialise.init(config)
+        commands.init(config)
         assert _check(config).green
         yield config
 
@@ -76,8 +78,10 @@ def _sql(config: Config, *statements: str) -> None:
             conn.execute(statement.encode())
 
 
-def _check(config: Config, *tables: str, build: parity.Build = dbt_run.build, full: bool = False) -> CheckReport:
-    return parity.check(config, tables, drain=slot_drain.drain, build=build, full=full)
+def _check(
+    config: Config, *tables: str, build: Callable[..., object] = commands.build, full: bool = False
+) -> CheckReport:
+    return commands.check(config, tables, drain=commands.drain, build=build, full=full)
 
 
 def _by_name(report: CheckReport) -> dict[str, TableCheck]:
@@ -99,17 +103,22 @@ def _unheard(config: Config) -> Iterator[None]:
 
 def test_trap_141_a_run_of_dbt_from_before_the_cut_is_no_difference(source: Config) -> None:
     """`dbt run` takes no lease: it fixes its position, and reaches a table when a check has built it further."""
-    ledger = Ledger(source)
+    ledger = ledger_of(source)
     names = {v.table.relid: v.history_name for v in ledger.latest_versions().values()}  # the reading is of now
     relations = {(Layer.CURRENT, relid): f"current.{name}" for relid, name in names.items()}
     _sql(source, "insert into public.item values (1000, 1)")
 
     def late(*arguments: str) -> Any:
         def build(config: Config, *, select: Sequence[str] | None = None) -> None:
-            dbt_run.build(config, select=select)
-            show = partial(plans.show, session.session(config), ledger, None, relations)
+            commands.build(config, select=select)
+            show = partial(plans.show, session.session(config.lake_access), ledger, None, relations)
             show()
-            dbt_run._invoke(config, ["run", "--select", "current__public__item", *arguments], show)
+            dbt_run._invoke(
+                config.lake_access,
+                ["run", "--select", "current__public__item", *arguments],
+                show,
+                dbt=config.dbt_project,
+            )
 
         return build
 
@@ -120,7 +129,7 @@ def test_trap_141_a_run_of_dbt_from_before_the_cut_is_no_difference(source: Conf
     assert (item.status, item.remedy) == ("not_taken", "cdc check")
     assert "built to an earlier LSN" in (item.reason or "")
     assert _by_name(_check(source, "item"))["item"].status == "identical"
-    assert session.own_session(source).table("published.public__item").where("id >= 1000").count() == 2
+    assert session.own_session(source.lake_access).table("published.public__item").where("id >= 1000").count() == 2
 
 
 def test_without_a_free_slot_a_whole_check_is_green(source: Config) -> None:
@@ -140,7 +149,7 @@ def test_without_a_free_slot_a_whole_check_is_green(source: Config) -> None:
                 conn.execute("select pg_drop_replication_slot(%s)", [name])
     assert (found["item"].status, found["root"].status) == ("identical", "identical")
     assert found["quiet"].status == "stale"
-    copy.repair(source)
+    commands.repair(source)
     assert _check(source).green
 
 
@@ -154,7 +163,7 @@ def test_the_report_names_who_holds_a_lock(source: Config) -> None:
     assert f"pid {pid} (migration" in (found["item"].reason or "")
     assert f"pid {pid} (migration" in report.text
     assert {t.status for name, t in found.items() if name != "item"} == {"identical"}
-    assert published.proofs(source)[found["item"].relid]["status"] == "not_taken"
+    assert published.proofs(source.lake_access)[found["item"].relid]["status"] == "not_taken"
 
 
 def test_rows_without_what_they_reference_are_red(source: Config) -> None:
@@ -191,7 +200,7 @@ def test_rows_without_what_they_reference_are_red(source: Config) -> None:
 def test_faults_in_a_table_of_many_buckets_are_classed(source: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """Enough rows for thousands of buckets, of which some hundred differ; their lines are spooled in parts."""
     monkeypatch.setattr(row_classes, "_PART", 2_000)
-    spark = session.own_session(source)
+    spark = session.own_session(source.lake_access)
 
     def many() -> TableCheck:
         return _by_name(_check(source, "many", full=True))["many"]
@@ -269,8 +278,8 @@ def test_what_changed_unheard_is_never_carried(source: Config) -> None:
     quiet = _by_name(_check(source, "quiet"))["quiet"]
     assert (quiet.proof, quiet.status) == ("full", "identical")
     assert _by_name(_check(source, "quiet"))["quiet"].proof == "carried"
-    slot_drain.drain(source)  # compares the catalog
-    copy.repair(source)
+    commands.drain(source)  # compares the catalog
+    commands.repair(source)
     assert _check(source).green
 
 
@@ -294,8 +303,8 @@ def test_small_tables_that_nothing_touched_take_turns(source: Config) -> None:
     assert {"many", "item"} <= {name for name, t in _by_name(report).items() if t.proof == "full"}
     assert len([t for t in report.tables if t.proof == "full"]) <= 4
     # A commit that no build made is no quiet table, whenever its turn is.
-    spark, name = session.own_session(source), "current.public__quiet"
-    snapshot_id = reads.snapshot_id(source, name)
+    spark, name = session.own_session(source.lake_access), "current.public__quiet"
+    snapshot_id = reads.snapshot_id(source.lake_access, name)
     spark.sql(f"DELETE FROM {name}")
     turns = small.model_copy(update={"check": small.check.model_copy(update={"full_tables": 0})})
     quiet = _by_name(_check(turns))["quiet"]

@@ -17,12 +17,10 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests import commands
 from tests.support_postgres import fresh_database
-from toolkit.build import dbt_run
-from toolkit.capture import initialise, slot_drain
 from toolkit.demo import workload
 from toolkit.demo.server import EmbeddedServer
-from toolkit.quality import parity
 from toolkit.source import exact_cut, row_lines
 from toolkit.values.config import Config, SourceConfig
 from toolkit.values.resources import ROOT
@@ -75,10 +73,12 @@ def test_zero_false_positives(
 ) -> None:
     with fresh_database(pg16) as conninfo:
         config = lake.model_copy(update={"source": SourceConfig(conninfo=conninfo, slot="cdc_load")})
-        shutil.copytree(ROOT / "dbt_project", config.project_dir, ignore=shutil.ignore_patterns("target", "logs"))
+        shutil.copytree(
+            ROOT / "dbt_project", config.dbt_project.folder, ignore=shutil.ignore_patterns("target", "logs")
+        )
         name = str(psycopg.conninfo.conninfo_to_dict(conninfo)["dbname"])
         workload.create_pgbench(pg16, name, scale=4)  # several sessions read a table of this size
-        initialise.init(config)
+        commands.init(config)
         bench = subprocess.Popen(
             [pg16.program("pgbench"), "-n", "-c", "4", "-R", "100", "-T", str(int(MINUTES * 60) + 600), conninfo],
             stdout=subprocess.DEVNULL,
@@ -105,7 +105,7 @@ def test_zero_false_positives(
                     # Both kinds of cut in turn.
                     kind = ("slot", "snapshot")[sum(cuts.values()) % 2]
                     monkeypatch.setattr(exact_cut, "slot_at_once", lambda _, slot=kind == "slot": slot)
-                    report = parity.check(config, drain=slot_drain.drain, build=dbt_run.build)
+                    report = commands.check(config)
                     cuts[kind if report.lsn is not None else "none"] += 1
                     for table in report.tables:
                         statuses[table.status] += 1

@@ -5,11 +5,9 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from toolkit.build import dbt_run
-from toolkit.capture import copy, initialise, slot_drain
+from tests import commands
 from toolkit.lake import session
 from toolkit.ops import status_report
-from toolkit.quality import parity
 from toolkit.values.config import Config
 
 pytestmark = [pytest.mark.e2e, pytest.mark.wide, pytest.mark.parametrize("pg", ["pg18"], indirect=True)]
@@ -41,7 +39,7 @@ def _sql(config: Config, text: str) -> None:
 
 
 def _check(config: Config) -> dict[str, str]:
-    report = parity.check(config, (), drain=slot_drain.drain, build=dbt_run.build)
+    report = commands.check(config, ())
     return {t.table.removeprefix("public."): t.status for t in report.tables}
 
 
@@ -49,25 +47,25 @@ def test_what_several_publications_send_is_proven(database: str, lake: Config) -
     source = lake.source.model_copy(update={"conninfo": database, "scope": "published", "publication": ("low", "high")})
     config = lake.model_copy(update={"source": source})
     _sql(config, _TABLES)
-    initialise.init(config)
+    commands.init(config)
     _sql(config, _CHANGES)
     assert _check(config) == {"t": "identical", "u": "identical"}
-    spark = session.own_session(config)
+    spark = session.own_session(config.lake_access)
     kept = {r["id"] for r in spark.sql("select id from current.public__t").collect()}
     with psycopg.connect(database) as conn:
         assert kept == {row[0] for row in conn.execute("select id from t where n < 50 or n > 150")}
     assert "secret" not in spark.table("current.public__u").columns
 
     three = config.model_copy(update={"source": source.model_copy(update={"publication": ("low", "high", "more")})})
-    assert initialise.init(three).rows == {"public.later": 1}
+    assert commands.init(three).rows == {"public.later": 1}
     _sql(three, "update public.t set n = n + 100 where id < 8; insert into public.later values (2)")
     assert _check(three) == {"t": "identical", "u": "identical", "later": "identical"}
 
     two = config.model_copy(update={"source": source.model_copy(update={"publication": ("high", "more")})})
-    initialise.init(two)
+    commands.init(two)
     _sql(two, "insert into public.t values (40, 1, 'unexplained'), (41, 900, 'captured')")
-    slot_drain.drain(two)
+    commands.drain(two)
     red = {t.table: t.reason for t in status_report.status(two).tables if t.state != "ok"}
     assert set(red) == {"public.t"} and "row_filter" in str(red["public.t"])
-    copy.repair(two, ["public.t"])
+    commands.repair(two, ["public.t"])
     assert _check(two) == {"t": "identical", "u": "identical", "later": "identical"}

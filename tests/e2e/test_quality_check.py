@@ -14,22 +14,19 @@ import psycopg
 import pytest
 from click.testing import CliRunner, Result
 
+from tests import commands
+from tests.support_ledger import lake_of, ledger_of
 from tests.support_outside import assert_readers_agree
 from tests.support_postgres import fresh_database
-from toolkit.build import dbt_run
-from toolkit.capture import initialise, slot_drain
 from toolkit.cli import frame, main
 from toolkit.demo.server import EmbeddedServer
 from toolkit.history.rows_at_lsn import read_rows, rows
 from toolkit.lake import session
-from toolkit.lake.ledger import Ledger
-from toolkit.lake.opened import Lake
 from toolkit.lake.scans import scan
 from toolkit.ops import diagnosis, status_report
-from toolkit.quality import expectations, parity, published, source_rows, trend
+from toolkit.quality import expectations, published, source_rows, trend
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.source import exact_cut, row_lines, slot
-from toolkit.source.opened import Source
 from toolkit.values import config as configuration
 from toolkit.values.config import Config
 from toolkit.values.errors import ConfigError, SlotError
@@ -43,7 +40,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.postgres, pytest.mark.spark, pytest.m
 @pytest.fixture
 def source(pg16: EmbeddedServer, lake: Config) -> Iterator[Config]:
     with fresh_database(pg16) as conninfo:
-        shutil.copytree(ROOT / "dbt_project", lake.project_dir, ignore=shutil.ignore_patterns("target", "logs"))
+        shutil.copytree(ROOT / "dbt_project", lake.dbt_project.folder, ignore=shutil.ignore_patterns("target", "logs"))
         config = lake.model_copy(update={"source": lake.source.model_copy(update={"conninfo": conninfo})})
         _sql(
             config,
@@ -57,7 +54,7 @@ def source(pg16: EmbeddedServer, lake: Config) -> Iterator[Config]:
             "create table public.felt (id int primary key, mood public.mood)",
             "insert into public.felt values (1, 'ill')",
         )
-        initialise.init(config)
+        commands.init(config)
         yield config
 
 
@@ -68,7 +65,7 @@ def _sql(config: Config, *statements: str) -> None:
 
 
 def _check(config: Config, *tables: str) -> CheckReport:
-    return parity.check(config, tables, drain=slot_drain.drain, build=dbt_run.build)
+    return commands.check(config, tables)
 
 
 def _by_name(report: CheckReport) -> dict[str, TableCheck]:
@@ -93,30 +90,30 @@ def test_green_then_each_fault_is_found(source: Config, monkeypatch: pytest.Monk
     assert {t.table: t.rows for t in green.tables} == {
         "public.bag": 5, "public.empty": 0, "public.felt": 1, "public.item": 299,
     }  # fmt: skip
-    assert trend.differing(source) == []
+    assert trend.differing(source.lake_access) == []
     assert green.lsn is not None
-    assert green.lsn == Ledger(source).last().complete_to  # type: ignore[union-attr]
-    assert published.published_lsn(Lake(source).ledger) == green.lsn
+    assert green.lsn == ledger_of(source).last().complete_to  # type: ignore[union-attr]
+    assert published.published_lsn(lake_of(source).ledger) == green.lsn
     assert {"public.bag", "public.item"} <= set(green.published)
-    spark = session.own_session(source)
+    spark = session.own_session(source.lake_access)
     assert spark.table("published.public__item").count() == 299
 
     first = Lsn(green.lsn)
-    history = rows(Lake(source), "item", key={"id": "1"})
+    history = rows(lake_of(source), "item", key={"id": "1"})
     assert [r["name"] for r in history] == ["n1", "new"]
-    assert len(rows(Lake(source), "item", as_of=first)) == 299
-    assert len(list(read_rows(Lake(source), "item", as_of=first, limit=7))) == 7
+    assert len(rows(lake_of(source), "item", as_of=first)) == 299
+    assert len(list(read_rows(lake_of(source), "item", as_of=first, limit=7))) == 7
     with pytest.raises(ConfigError, match="no column 'nope'"):
-        rows(Lake(source), "item", key={"nope": "1"})
+        rows(lake_of(source), "item", key={"nope": "1"})
 
     before = datetime.now(UTC).isoformat(sep=" ")
     _sql(source, "insert into public.item values (999, 'late', 0)")
-    drained = slot_drain.drain(source)
+    drained = commands.drain(source)
     with pytest.raises(ConfigError, match="not built that far yet"):
-        rows(Lake(source), "item", as_of=drained.committed_lsn)
-    dbt_run.build(source)
-    assert len(rows(Lake(source), "item", as_of=drained.committed_lsn)) == 300
-    assert len(rows(Lake(source), "item", as_of=first)) == 299
+        rows(lake_of(source), "item", as_of=drained.committed_lsn)
+    commands.build(source)
+    assert len(rows(lake_of(source), "item", as_of=drained.committed_lsn)) == 300
+    assert len(rows(lake_of(source), "item", as_of=first)) == 299
     # The same on the command line: with a limit, which says so, and by time.
     for words, count, notice in (
         (["--limit", "7"], 7, "cdc: only the first 7 rows are shown; --limit 0 shows all\n"),
@@ -149,14 +146,14 @@ def test_green_then_each_fault_is_found(source: Config, monkeypatch: pytest.Monk
     ]
     assert (found["public.bag"].identical, found["public.bag"].removed) == (4, 1)
     assert found["public.empty"].status == "identical"
-    written = expectations.last_report(source)
+    written = expectations.last_report(source.lake_access)
     assert written["green"] is False
     shown = status_report.status(source)
     assert (
         shown.failing and shown.last_check is not None and shown.last_check.results == {"different": 2, "identical": 2}
     )
     assert {t.table for t in shown.tables if t.state != "ok"} == {"public.item", "public.bag"}
-    assert {row["table_name"] for row in scan(source, "ops.table_states") if row["state"] == "stale"} == {
+    assert {row["table_name"] for row in scan(source.lake_access, "ops.table_states") if row["state"] == "stale"} == {
         "public.item", "public.bag",
     }  # fmt: skip
     assert [d.what for d in diagnosis.doctor(source) if d.level == "error"] == ["table public.bag", "table public.item"]
@@ -170,14 +167,14 @@ def test_green_then_each_fault_is_found(source: Config, monkeypatch: pytest.Monk
     assert (every["public.bag", "removed"]["key"], every["public.bag", "removed"]["source"]) == (None, {"line": ""})
     checked = {r["checked_at"] for r in spark.table("ops.parity_results").where("status = 'different'").collect()}
     assert {r["checked_at"] for r in every.values()} == checked
-    assert [(r["table"], r["class"], r["rows"], r["lsn"]) for r in trend.differing(source)] == [
+    assert [(r["table"], r["class"], r["rows"], r["lsn"]) for r in trend.differing(source.lake_access)] == [
         ("public.bag", "removed", 1, str(red.lsn)),
         ("public.item", "modified", 1, str(red.lsn)),
         ("public.item", "removed", 1, str(red.lsn)),
     ]
     # What was not proven stays where it was last proven.
     assert spark.table("published.public__item").where("id in (7, 8)").count() == 2
-    assert published.published(source)["public.item"] == green.lsn
+    assert published.published(source.lake_access)["public.item"] == green.lsn
 
     # Its rows are those of the source, in every column that the source has.
     spark.sql("ALTER TABLE current.public__felt ADD COLUMN margin int")
@@ -192,18 +189,18 @@ def test_green_then_each_fault_is_found(source: Config, monkeypatch: pytest.Monk
 
 def test_what_cannot_be_compared_is_never_green(source: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     def drain_behind_ddl(config: Config, *, upto: Lsn) -> object:
-        return slot_drain.drain(config, upto=upto)
+        return commands.drain(config, upto=upto)
 
     real = source_rows.take
 
-    def altered_first(opened: Source, *rest: object) -> object:
+    def altered_first(opened: Any, *rest: object) -> object:
         # After the cut, before the source's figures are read. The snapshot prints old rows by the new label.
-        _sql(opened.config, "truncate public.item", "alter type public.mood rename value 'ill' to 'sick'")
+        _sql(source, "truncate public.item", "alter type public.mood rename value 'ill' to 'sick'")
         return real(opened, *rest)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
         patch.setattr(source_rows, "take", altered_first)
-        report = parity.compare(source, drain=drain_behind_ddl, build=dbt_run.build)
+        report = commands.compare(source, drain=drain_behind_ddl, build=commands.build)
     found = _by_name(report)
     assert found["public.item"].status == "not_taken"
     assert "truncated" in (found["public.item"].reason or "")
@@ -225,7 +222,7 @@ def test_what_cannot_be_compared_is_never_green(source: Config, monkeypatch: pyt
 
     with monkeypatch.context() as patch:
         patch.setattr(row_lines, "lines", altered_meanwhile)
-        report = parity.compare(source, drain=drain_behind_ddl, build=dbt_run.build)
+        report = commands.compare(source, drain=drain_behind_ddl, build=commands.build)
     found = _by_name(report)
     assert found["public.felt"].status == "not_taken"
     assert "altered while it was read" in (found["public.felt"].reason or "")

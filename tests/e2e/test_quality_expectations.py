@@ -36,8 +36,8 @@ RED = {
 
 def test_a_green_report_meets_the_suite(tmp_path: Path) -> None:
     report = CheckReport(Lsn(0x1000), (OK,))
-    expectations.validate(Config(root=tmp_path), report)
-    files = expectations.write(Config(root=tmp_path), report)
+    expectations.validate(Config(root=tmp_path).lake_access, report, check=Config(root=tmp_path).check)
+    files = expectations.write(Config(root=tmp_path).lake_access, report)
     assert all(f.is_file() for f in files)
     text = files[-1].read_text(encoding="utf-8")
     assert "Parity at LSN 0/1000: all identical" in text and "\N{CHECK MARK} identical" in text
@@ -51,7 +51,9 @@ def test_the_first_page_names_the_fault(tmp_path: Path) -> None:
     cause = Cause(CauseKind.CAPTURE, "the log <lacks> it", "cdc repair public.b", Lsn(8), 3, 700)
     sample = Sample(RowClass.MODIFIED, (("id", "7"),), (Difference("name", "<b>", None),), cause=cause)
     red = replace(RED["different"], samples=(sample,), remedy="cdc repair public.b")
-    text = expectations.write(Config(root=tmp_path), CheckReport(Lsn(0x1000), (OK, red)))[-1].read_text("utf-8")
+    text = expectations.write(Config(root=tmp_path).lake_access, CheckReport(Lsn(0x1000), (OK, red)))[-1].read_text(
+        "utf-8"
+    )
     assert "NOT proven" in text and "\N{BALLOT X} different" in text
     assert "id = &#x27;7&#x27;" in text
     assert "name: source &#x27;&lt;b&gt;&#x27;, lake NULL" in text
@@ -63,7 +65,7 @@ def test_the_first_page_names_the_fault(tmp_path: Path) -> None:
 def test_a_red_table_fails_the_suite(name: str, tmp_path: Path) -> None:
     config, report = Config(root=tmp_path), CheckReport(Lsn(0x1000), (OK, RED[name]))
     assert not expectations.run(report, tmp_path / "docs")
-    files = expectations.write(config, report)
+    files = expectations.write(config.lake_access, report)
     assert json.loads(files[1].read_text(encoding="utf-8"))["green"] is False
     suite = ET.fromstring(files[2].read_text(encoding="utf-8"))
     assert int(suite.attrib["failures"]) + int(suite.attrib["errors"]) == 1
@@ -78,7 +80,7 @@ def test_a_disagreement_is_refused(tmp_path: Path) -> None:
     """Planted fault: a status that claims more than its counts."""
     lying = CheckReport(Lsn(1), (TableCheck("public.a", 1, CheckStatus.IDENTICAL, 3, 2, 1, 0, 0),))
     with pytest.raises(CdcError, match="Great Expectations says False, the comparison says True"):
-        expectations.validate(Config(root=tmp_path), lying)
+        expectations.validate(Config(root=tmp_path).lake_access, lying, check=Config(root=tmp_path).check)
 
 
 def test_published_tables_that_reference_each_other_stand_at_one_lsn(tmp_path: Path) -> None:
@@ -148,8 +150,8 @@ def test_rows_without_what_they_reference_are_red_with_a_sample(tmp_path: Path) 
         "foreign key b_a_fkey of public.b: 2 rows without their row in public.a, on the source too: (7), (9)"
         in red.text
     )
-    expectations.validate(Config(root=tmp_path), red)
-    files = expectations.write(Config(root=tmp_path), red)
+    expectations.validate(Config(root=tmp_path).lake_access, red, check=Config(root=tmp_path).check)
+    files = expectations.write(Config(root=tmp_path).lake_access, red)
     assert all("b_a_fkey" in file.read_text("utf-8") for file in (files[0], files[-1]))
 
 
@@ -178,8 +180,10 @@ def _elements_of_pages(folder: Path, name: str) -> Counter[tuple[str, ...]]:
     report = CheckReport(Lsn(0x1000), tables, references=(Reference(replace(key, references=99)), Reference(key)))
     proofs = {2: {"table": f"{name}.b", "status": "identical", "lsn": 0x800, "full_at": None, "proven_at": None}}
     config = Config(root=folder)
-    expectations.run(report, expectations.directory(config) / "data_docs", published_state.after(proofs, report))
-    expectations.write(config, report)
+    expectations.run(
+        report, expectations.directory(config.lake_access) / "data_docs", published_state.after(proofs, report)
+    )
+    expectations.write(config.lake_access, report)
     read = _Elements()
     pages = list(folder.rglob("*.html"))
     assert len(pages) > 4
@@ -203,13 +207,18 @@ def test_a_name_with_control_characters_is_escaped_in_every_report(tmp_path: Pat
     name, shown = "public.a\x1b[2J\r\nb identical\u202e", r"public.a\x1b[2J\r\nb identical\u202e"
     report = CheckReport(Lsn(0x1000), (replace(RED["stale"], table=name, reason=name, remedy=name),))
     config = Config(root=tmp_path)
-    expectations.run(report, expectations.directory(config) / "data_docs")
-    text, _, junit, page = expectations.write(config, report)
+    expectations.run(report, expectations.directory(config.lake_access) / "data_docs")
+    text, _, junit, page = expectations.write(config.lake_access, report)
     assert len(text.read_text(encoding="utf-8").splitlines()) == len(
         replace(report, tables=(RED["stale"],)).text.splitlines()
     )
     ET.fromstring(junit.read_text(encoding="utf-8"))
-    for file in (text, junit, page, *(expectations.directory(config) / "data_docs").rglob("validations/**/*.html")):
+    for file in (
+        text,
+        junit,
+        page,
+        *(expectations.directory(config.lake_access) / "data_docs").rglob("validations/**/*.html"),
+    ):
         found = file.read_text(encoding="utf-8")
         assert not set(found) & set("\x1b\u202e") and name not in found
     assert all(shown in file.read_text(encoding="utf-8") for file in (text, junit, page))

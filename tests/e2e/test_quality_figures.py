@@ -67,7 +67,7 @@ def config(database: str, lake: Config) -> Config:
 
 @pytest.fixture
 def conn(config: Config) -> Iterator[psycopg.Connection[Any]]:
-    with connection.connect(config) as opened:
+    with connection.connect(config.source) as opened:
         names = [f"c{i}" for i in range(len(CORPUS))]
         columns = sql.SQL(", ").join(
             sql.SQL("{} {}").format(sql.Identifier(n), sql.SQL(t)) for n, t in zip(names, CORPUS, strict=True)
@@ -172,7 +172,11 @@ def _source(conn: psycopg.Connection[Any], plan: Comparison) -> list[bytes]:
 
 def test_a_truncate_after_the_snapshot_is_not_taken(config: Config, conn: psycopg.Connection[Any]) -> None:
     plan = comparison(_version(conn, keyed=True), 16)
-    with connection.connect(config) as holder, holder.transaction(), connection.connect(config) as session:
+    with (
+        connection.connect(config.source) as holder,
+        holder.transaction(),
+        connection.connect(config.source) as session,
+    ):
         holder.execute("set transaction isolation level repeatable read")
         name = holder.execute("select pg_export_snapshot()").fetchone()
         assert name is not None

@@ -17,14 +17,13 @@ from dataclasses import dataclass, replace
 import psycopg
 import pytest
 
+from tests import commands
+from tests.support_ledger import ledger_of
 from tests.support_night import Night
 from tests.support_remedies import pasted, stepped
 from toolkit.api import Toolkit
-from toolkit.capture import slot_drain
 from toolkit.demo.server import EmbeddedServer
 from toolkit.lake import session
-from toolkit.lake.ledger import Ledger
-from toolkit.quality import parity
 from toolkit.values.config import CheckConfig, Config, SourceConfig
 from toolkit.values.errors import CdcError
 from toolkit.values.lsn import Lsn
@@ -48,10 +47,10 @@ class Lake:
         return Toolkit(self.night.config)
 
     def spark(self, statement: str) -> None:
-        session.own_session(self.night.config).sql(statement)
+        session.own_session(self.night.config.lake_access).sql(statement)
 
     def complete_to(self) -> Lsn:
-        last = Ledger(self.night.config).last()
+        last = ledger_of(self.night.config).last()
         assert last is not None
         return last.complete_to
 
@@ -111,7 +110,7 @@ def _before_the_first_build(lake: Lake) -> None:
         lake.toolkit.published,
         lambda: [lake.toolkit.duckdb_script()],
         lake.toolkit.last_report,
-        lambda: lake.toolkit.at_one_lsn(session.own_session(lake.night.config), "public.a"),
+        lambda: lake.toolkit.at_one_lsn(session.own_session(lake.night.config.lake_access), "public.a"),
     )
     found = [_asked(ask) for ask in asks]
     assert [pasted(text or "") for text in found] == [["cdc check"]] * len(asks), found
@@ -150,7 +149,7 @@ def _tables_that_the_build_of_a_check_left_out(lake: Lake) -> None:
     """Another run of dbt holds an older position, or has dropped the table."""
 
     def compared() -> str | None:
-        tables = parity.compare(lake.night.config, drain=slot_drain.drain, build=lambda *_, **__: None).tables
+        tables = commands.compare(lake.night.config, drain=commands.drain, build=lambda *_, **__: None).tables
         return next((table.remedy for table in tables if table.status != CheckStatus.IDENTICAL), None)
 
     lake.night.sql("insert into public.a values (13, 'thirteen')")
@@ -226,14 +225,14 @@ def _a_name_that_another_table_has_now(lake: Lake) -> None:
     (way,) = pasted(_asked(lambda: list(lake.toolkit.rows("public.b", at))) or "")
     assert way == f"cdc build --as-of-lsn {at}"
     lake.paste(way)
-    spark = session.own_session(lake.night.config)
+    spark = session.own_session(lake.night.config.lake_access)
     assert [row["id"] for row in spark.table(f"asof_{at.tag}.public__b").collect()] == [7]
 
 
 def _many_table_snapshots(lake: Lake) -> None:
     before = lake.night.config.lake
     lake.night.change(lake=before.model_copy(update={"keep_days": 0.0}))
-    ledger = Ledger(lake.night.config)
+    ledger = ledger_of(lake.night.config)
     last = ledger.last()
     assert last is not None
     for number in range(1, 301):
@@ -264,7 +263,7 @@ _STATES = (
 
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
 def test_a_remedy_that_needs_spark_works_as_printed(database: str, lake: Config, pg: EmbeddedServer) -> None:
-    shutil.copytree(ROOT / "dbt_project", lake.project_dir, ignore=shutil.ignore_patterns("target", "logs"))
+    shutil.copytree(ROOT / "dbt_project", lake.dbt_project.folder, ignore=shutil.ignore_patterns("target", "logs"))
     config = lake.model_copy(
         update={"source": SourceConfig(conninfo=database), "check": CheckConfig(cut_seconds=5.0, full_hours=0.0)}
     )

@@ -8,15 +8,13 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
-from toolkit.build import dbt_run
-from toolkit.capture import copy, initialise, slot_drain
+from tests import commands
+from tests.support_ledger import lake_of, ledger_of
+from toolkit.capture import copy
 from toolkit.cli import frame, main
 from toolkit.history import rows_at_lsn
 from toolkit.lake import session
-from toolkit.lake.ledger import Ledger
-from toolkit.lake.opened import Lake
 from toolkit.ops import status_report
-from toolkit.quality import parity
 from toolkit.rawlog import states
 from toolkit.source import slot
 from toolkit.values.config import Config
@@ -55,11 +53,11 @@ def _states(config: Config) -> dict[str, str]:
 
 
 def _as_of(config: Config, lsn: Lsn) -> dict[str, str]:
-    return {v.table.name: s.state for v, s in states.states_at(Ledger(config), lsn, {})}
+    return {v.table.name: s.state for v, s in states.states_at(ledger_of(config), lsn, {})}
 
 
 def _check(config: Config) -> dict[str, str]:
-    report = parity.check(config, (), drain=slot_drain.drain, build=dbt_run.build)
+    report = commands.check(config, ())
     return {t.table.removeprefix("public."): t.status for t in report.tables}
 
 
@@ -68,34 +66,34 @@ def test_a_part_heals_what_it_covers_and_only_a_check_says_so(
 ) -> None:
     config = lake.model_copy(update={"source": lake.source.model_copy(update={"conninfo": database})})
     _sql(config, _TABLES)
-    initialise.init(config)
-    before = slot_drain.drain(config).committed_lsn
+    commands.init(config)
+    before = commands.drain(config).committed_lsn
     assert set(_states(config).values()) == {"ok"}
     _sql(config, _SILENT)
-    stale = slot_drain.drain(config).committed_lsn
+    stale = commands.drain(config).committed_lsn
     assert set(_states(config).values()) == {"stale"}
 
     part = copy.Scope
-    copy.repair(config, ["public.enough"], scope=part(columns=("price",)))
-    copy.repair(config, ["public.short"], scope=part(columns=("a",)))  # too little: b was rewritten too
-    healed = copy.repair(config, ["public.root"], scope=part(partition="public.loose")).lsn
+    commands.repair(config, ["public.enough"], scope=part(columns=("price",)))
+    commands.repair(config, ["public.short"], scope=part(columns=("a",)))  # too little: b was rewritten too
+    healed = commands.repair(config, ["public.root"], scope=part(partition="public.loose")).lsn
     _sql(config, "update public.enough set price = 'new' where id = 3; update public.enough set id = 100 where id = 4")
     assert set(_states(config).values()) == {"stale"}  # repaired is not proven
     assert set(_as_of(config, healed).values()) == {"stale"}
     assert _check(config) == {"enough": "identical", "short": "different", "root": "identical"}
     assert _states(config) == {"enough": "ok", "short": "stale", "root": "ok"}
     # As of an LSN only the check can say it: `short` was answered with wrong rows there, and exit code 0.
-    proven = Ledger(config).baselines()[-1].end_lsn
+    proven = ledger_of(config).baselines()[-1].end_lsn
     assert set(_as_of(config, healed).values()) == {"stale"}
     assert _as_of(config, proven) == {"enough": "ok", "short": "stale", "root": "ok"}
-    refused = dbt_run.build(config, as_of=proven)
+    refused = commands.build(config, as_of=proven)
     assert [s.table for s in refused.stale] == ["public.short"]
     with pytest.raises(NotProven, match=r"rows of public\.short"):
-        rows_at_lsn.rows(Lake(config), "short", as_of=proven)
-    assert len(rows_at_lsn.rows(Lake(config), "root", as_of=proven)) == 6
-    dbt_run.build(config)
+        rows_at_lsn.rows(lake_of(config), "short", as_of=proven)
+    assert len(rows_at_lsn.rows(lake_of(config), "root", as_of=proven)) == 6
+    commands.build(config)
 
-    spark = session.own_session(config)
+    spark = session.own_session(config.lake_access)
     history = spark.sql("select * from history.public__enough where id = 1 order by _cdc_from_lsn").collect()
     assert [(r["price"], len(r["big"])) for r in history] == [("1.00", 3000), ("1.00!", 3000)]
     assert history[0]["_cdc_from_lsn"] <= before < stale < history[0]["_cdc_to_lsn"] == history[1]["_cdc_from_lsn"]
@@ -104,17 +102,17 @@ def test_a_part_heals_what_it_covers_and_only_a_check_says_so(
 
     # A check that found a difference leaves the table for a repair of all of it. This one lands below the position that
     # the tables were built to meanwhile: they are rebuilt from it all the same.
-    with slot.create_slot(config, slot.temporary_name(config), temporary=True) as cut:
+    with slot.create_slot(config.source, cut_seconds=config.check.cut_seconds) as cut:
         _sql(config, "update public.short set a = 'after the cut' where id = 5; delete from public.short where id = 6")
-        slot_drain.drain(config)
-        assert dbt_run.build(config).lsn > cut.lsn
-        assert copy.copy_tables(config, cut, ["public.short"]).rows == {"public.short": 20}
+        commands.drain(config)
+        assert commands.build(config).lsn > cut.lsn
+        assert commands.copy_tables(config, cut, ["public.short"]).rows == {"public.short": 20}
     assert _check(config) == {"enough": "identical", "short": "identical", "root": "identical"}
     assert set(_states(config).values()) == {"ok"}
 
     # The one line for a scheduler: it repairs what is stale, and is green because the check has proven it.
     _sql(config, "alter table public.short alter a type varchar(200) using a || '?'")
-    slot_drain.drain(config)
+    commands.drain(config)
     assert _states(config) == {"enough": "ok", "short": "stale", "root": "ok"}
     file = config.root / "cdc.toml"
     file.write_text(f"[source]\nconninfo = {json.dumps(database)}\n", encoding="utf-8")

@@ -12,17 +12,15 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
+from tests import commands
+from tests.support_ledger import lake_of, ledger_of
 from tests.support_postgres import fresh_database
-from toolkit.build import dbt_run
-from toolkit.capture import initialise, slot_drain
 from toolkit.cli import frame, main
 from toolkit.demo.server import EmbeddedServer
 from toolkit.history import rows_at_lsn
 from toolkit.lake import session
-from toolkit.lake.ledger import Ledger
-from toolkit.lake.opened import Lake
 from toolkit.ops import status_report
-from toolkit.quality import parity, published
+from toolkit.quality import published
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.rawlog.states import states_at
 from toolkit.values.config import Config
@@ -37,7 +35,7 @@ ODD = 'O\'Brien \\ "x",\t{\n} $HOME `id` \U0001f600'
 @pytest.fixture
 def config(pg16: EmbeddedServer, lake: Config) -> Iterator[Config]:
     with fresh_database(pg16) as conninfo:
-        shutil.copytree(ROOT / "dbt_project", lake.project_dir, ignore=shutil.ignore_patterns("target", "logs"))
+        shutil.copytree(ROOT / "dbt_project", lake.dbt_project.folder, ignore=shutil.ignore_patterns("target", "logs"))
         config = lake.model_copy(update={"source": lake.source.model_copy(update={"conninfo": conninfo})})
         with psycopg.connect(conninfo, autocommit=True) as conn:
             conn.execute("create table public.item (id bigint primary key, name text, body text)")
@@ -49,14 +47,14 @@ def config(pg16: EmbeddedServer, lake: Config) -> Iterator[Config]:
             conn.execute("create table public.bag (v text)")
             conn.execute("alter table public.bag replica identity full")
             conn.execute("insert into public.bag values ('a'), ('b')")
-            initialise.init(config)
+            commands.init(config)
             conn.execute("delete from public.item where id = 7")
             conn.execute("update public.item set name = 'new' where id in (10, 11)")  # their bodies are not sent again
         yield config
 
 
 def _check(config: Config) -> CheckReport:
-    return parity.check(config, drain=slot_drain.drain, build=dbt_run.build)
+    return commands.check(config)
 
 
 def _run(config: Config, command: str | None) -> Any:
@@ -77,8 +75,8 @@ def _by_name(report: CheckReport) -> dict[str, TableCheck]:
 def test_the_printed_commands_heal_the_named_rows_and_no_others(config: Config) -> None:
     first = _check(config)
     assert first.green
-    spark = session.own_session(config)
-    relids = {v.table.name: relid for relid, v in Ledger(config).latest_versions().items()}
+    spark = session.own_session(config.lake_access)
+    relids = {v.table.name: relid for relid, v in ledger_of(config).latest_versions().items()}
     item = f"kind = 'row' AND relid = {relids['item']}"
     spark.sql(f"DELETE FROM raw.events WHERE {item} AND op = 'R' AND new[0] = '5'")  # a lost row
     spark.sql(f"UPDATE raw.events SET new = array(new[0], 'altered', new[2]) WHERE {item} AND new[0] = '6'")
@@ -95,7 +93,7 @@ def test_the_printed_commands_heal_the_named_rows_and_no_others(config: Config) 
         f"UPDATE raw.events SET new = array(new[0], 'strange', new[2]) WHERE {odd} AND new[0] = '3' AND new[1] = ''"
     )
     spark.sql(f"DELETE FROM raw.events WHERE kind = 'row' AND relid = {relids['bag']} AND new[0] = 'a'")
-    dbt_run.build(config, dbt_args=("--full-refresh",))
+    commands.build(config, dbt_args=("--full-refresh",))
 
     red = _check(config)
     found = _by_name(red)
@@ -113,12 +111,12 @@ def test_the_printed_commands_heal_the_named_rows_and_no_others(config: Config) 
     }
     # Not by its changes alone: what they make of it is what the check has found to be wrong.
     assert first.lsn and red.lsn
-    assert {s.reason and s.reason.partition(" that ")[0] for s in dbt_run.build(config, as_of=red.lsn).stale} == {
+    assert {s.reason and s.reason.partition(" that ")[0] for s in commands.build(config, as_of=red.lsn).stale} == {
         f"a check found at {red.lsn}"
     }
     with pytest.raises(NotProven, match="last known to be right at"):
-        rows_at_lsn.rows(Lake(config), "public.item", red.lsn, {"id": "6"})
-    assert rows_at_lsn.rows(Lake(config), "public.item", first.lsn, {"id": "6"})
+        rows_at_lsn.rows(lake_of(config), "public.item", red.lsn, {"id": "6"})
+    assert rows_at_lsn.rows(lake_of(config), "public.item", first.lsn, {"id": "6"})
     current = "SELECT id, _cdc_from_lsn AS lsn, name FROM current.public__item"
     before = {row["id"]: row for row in spark.sql(current).collect()}
 
@@ -134,7 +132,9 @@ def test_the_printed_commands_heal_the_named_rows_and_no_others(config: Config) 
     )
     wanted = [*(("D", n) for n in keys), *(("U", n) for n in keys if n != "7")]
     assert sorted(map(tuple, put.collect())) == sorted(wanted)
-    assert {row["status"] for row in published.proofs(config).values()} == {"different"}  # nothing is green by a repair
+    assert {row["status"] for row in published.proofs(config.lake_access).values()} == {
+        "different"
+    }  # nothing is green by a repair
 
     left = _by_name(_check(config))
     assert {name: t.status for name, t in left.items()} == {
@@ -150,7 +150,7 @@ def test_the_printed_commands_heal_the_named_rows_and_no_others(config: Config) 
     # When the log went wrong nobody knows: behind the last proof, and until the rows were copied again.
     assert first.lsn and red.lsn and healed.lsn and first.lsn < red.lsn
     lsns = (first.lsn, red.lsn, healed.lsn)
-    known = [{s.state for _, s in states_at(Ledger(config), lsn, {})} for lsn in lsns]
+    known = [{s.state for _, s in states_at(ledger_of(config), lsn, {})} for lsn in lsns]
     assert known == [{"ok"}, {"stale"}, {"ok"}]
 
     after = {row["id"]: row for row in spark.sql(current).collect()}

@@ -5,11 +5,9 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from toolkit.build import dbt_run
-from toolkit.capture import copy, initialise, slot_drain
+from tests import commands
 from toolkit.lake import reads, session
 from toolkit.ops import status_report
-from toolkit.quality import parity
 from toolkit.values.config import Config
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.dbt, pytest.mark.long]
@@ -17,11 +15,11 @@ pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.dbt, pytest.mark.l
 
 def _names(config: Config, layer: str) -> set[str]:
     kind = "VIEW" if layer == "published" else "TABLE"
-    return {name.removeprefix("public__") for name in reads.tables(config, layer, kind)}
+    return {name.removeprefix("public__") for name in reads.tables(config.lake_access, layer, kind)}
 
 
 def _check(config: Config) -> dict[str, str]:
-    report = parity.check(config, drain=slot_drain.drain, build=dbt_run.build)
+    report = commands.check(config)
     return {t.table.removeprefix("public."): t.status for t in report.tables}
 
 
@@ -33,15 +31,15 @@ def test_names_that_the_source_gave_up_leave_with_their_last_reader(database: st
         for name in names:
             conn.execute(f"create table public.{name} (id int primary key, v text)".encode())
             conn.execute(f"insert into public.{name} values (1, '{name}')".encode())
-        initialise.init(config)
+        commands.init(config)
         assert _check(config) == dict.fromkeys(names, "identical")
         conn.execute("alter table public.stale alter v type text using v || '!'")
         conn.execute("alter table public.stale rename to stale_2; alter table public.fine rename to fine_2")
         conn.execute("update public.fine_2 set v = 'renamed'")
         conn.execute("drop table public.gone; create table public.gone (id int primary key, other text)")
-        slot_drain.drain(config)
-        dbt_run.build(config)
-        spark = session.own_session(config)
+        commands.drain(config)
+        commands.build(config)
+        spark = session.own_session(config.lake_access)
         # All that was proven is there as it was, whatever has been built since.
         assert _names(config, "published") == set(names)
         assert [r["v"] for n in names for r in spark.table(f"published.public__{n}").collect()] == list(names)
@@ -56,14 +54,14 @@ def test_names_that_the_source_gave_up_leave_with_their_last_reader(database: st
         # The view of the old name goes with the new one.
         assert [r["v"] for r in spark.table("published.public__fine").collect()] == ["renamed"]
         assert [r["v"] for r in spark.table("published.public__stale").collect()] == ["stale"]
-        dbt_run.build(config)
+        commands.build(config)
         assert "fine" not in _names(config, "current") | _names(config, "history")
         assert {"stale", "stale_2", "fine_2"} <= _names(config, "current")
 
-        copy.repair(config, ["public.stale_2"])
+        commands.repair(config, ["public.stale_2"])
         assert _check(config)["stale_2"] == "identical"
         assert [r["v"] for r in spark.table("published.public__stale").collect()] == ["stale!"]
-        dbt_run.build(config)
+        commands.build(config)
     assert {"stale", "fine"}.isdisjoint(_names(config, "current") | _names(config, "history"))
     (dropped,) = status_report.status(config).dropped
     assert dropped.history == f"history.public__gone__dropped_g1_{dropped.relid}"

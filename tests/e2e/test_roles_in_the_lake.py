@@ -113,8 +113,8 @@ def test_row_6_run_check_and_repair_work_as_the_drainer(drained: Drained) -> Non
         assert drained.statuses("check", "--full") == all_equal
     assert drained.statuses("run") == all_equal
 
-    session.own_session(drained.config).sql("delete from current.shop__orders where id in (3, 4)")
-    session.own_session(drained.config).sql("update current.shop__logged set v = 'planted' where id = 1")
+    session.own_session(drained.config.lake_access).sql("delete from current.shop__orders where id in (3, 4)")
+    session.own_session(drained.config.lake_access).sql("update current.shop__logged set v = 'planted' where id = 1")
     found = drained.statuses("check", "--full", code=3)
     assert found == all_equal | {"orders": "different", "logged": "different"}
     for table in ("shop.orders", "shop.logged"):

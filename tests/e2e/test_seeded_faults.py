@@ -15,16 +15,15 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
+from tests import commands
 from tests.dbt.harness import rules
 from tests.support_faults import COLUMNS, FAULTS, ROWS, Fault, missed
+from tests.support_ledger import ledger_of
 from tests.support_postgres import fresh_database
-from toolkit.build import dbt_run
-from toolkit.capture import initialise, slot_drain
 from toolkit.cli import frame, main
 from toolkit.demo.server import EmbeddedServer
 from toolkit.lake import session
-from toolkit.lake.ledger import Ledger
-from toolkit.quality import parity, published
+from toolkit.quality import published
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.values.config import CheckConfig, Config, SourceConfig
 from toolkit.values.resources import ROOT
@@ -50,7 +49,7 @@ class Scene:
         return {t.table.removeprefix("public."): t for t in report.tables}
 
     def report(self) -> CheckReport:
-        return parity.check(self.config, drain=slot_drain.drain, build=dbt_run.build)
+        return commands.check(self.config)
 
 
 def _sql(scene: Scene, *statements: str) -> None:
@@ -75,11 +74,11 @@ def _run(scene: Scene, remedy: str | None) -> None:
 @contextmanager
 def _as_a_build(scene: Scene) -> Iterator[SparkSession]:
     """A session whose commits say that they were a build's."""
-    last = Ledger(scene.config).last()
+    last = ledger_of(scene.config).last()
     assert last is not None
     said = {"applied-batch": last.batch_id, "applied-lsn": int(last.complete_to), "generation": last.generation}
     names = {f"spark.sql.iceberg.snapshot-property.cdc.{name}": str(value) for name, value in said.items()}
-    spark = session.own_session(scene.config)
+    spark = session.own_session(scene.config.lake_access)
     for name, value in names.items():
         spark.conf.set(name, value)
     try:
@@ -97,7 +96,9 @@ def scene(pg16: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory, _jvm: 
             source=SourceConfig(conninfo=conninfo, slot="cdc_faults"),
             check=CheckConfig(samples=1000),
         )
-        shutil.copytree(ROOT / "dbt_project", config.project_dir, ignore=shutil.ignore_patterns("target", "logs"))
+        shutil.copytree(
+            ROOT / "dbt_project", config.dbt_project.folder, ignore=shutil.ignore_patterns("target", "logs")
+        )
         with psycopg.connect(conninfo, autocommit=True) as conn:
             for table in (*KEYED, *BAGS):
                 conn.execute(f"create table public.{table} ({COLUMNS})")
@@ -106,13 +107,13 @@ def scene(pg16: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory, _jvm: 
                     conn.execute(f"alter table public.{table} add primary key (id)")
                 conn.execute(f"alter table public.{table} replica identity {identity}")
                 conn.execute(f"insert into public.{table} " + ROWS.format(first=1, last=COUNT - 20))
-            initialise.init(config)
+            commands.init(config)
             for table in (*KEYED, *BAGS):
                 conn.execute(f"insert into public.{table} " + ROWS.format(first=COUNT - 19, last=COUNT))
                 # `body` is not sent again: an unchanged TOASTed value.
                 conn.execute(f"update public.{table} set amount = -id where id between {COUNT - 29} and {COUNT - 20}")
-        slot_drain.drain(config)
-        last = Ledger(config).last()
+        commands.drain(config)
+        last = ledger_of(config).last()
         assert last is not None
         yield Scene(config, last.batch_id)
 
@@ -126,7 +127,7 @@ def test_without_a_fault_it_is_green(scene: Scene) -> None:
 
 def test_history_is_held_against_what_was_proven(scene: Scene) -> None:
     """A rule of dbt: no check reads `history`, and what it says of a proven LSN is known."""
-    spark = session.own_session(scene.config)
+    spark = session.own_session(scene.config.lake_access)
 
     def failed() -> list[str]:
         found = {
@@ -151,15 +152,15 @@ def test_history_is_held_against_what_was_proven(scene: Scene) -> None:
     # What came since the proof is not held against it, and neither is a table that has another shape since.
     _sql(scene, "update public.keyed set name = 'later' where id = 90")
     _sql(scene, "alter table public.bag add column more int", "alter table public.bag drop column more")
-    slot_drain.drain(scene.config)
-    dbt_run.build(scene.config)
+    commands.drain(scene.config)
+    commands.build(scene.config)
     assert failed() == []
     spark.sql("UPDATE history.public__keyed SET name = 'wrong' WHERE id = 90 AND _cdc_to_lsn IS NOT NULL")
     assert failed() == ["keyed"]
 
 
 def test_every_fault_is_found_and_classed(scene: Scene) -> None:
-    spark = session.own_session(scene.config)
+    spark = session.own_session(scene.config.lake_access)
     planted: dict[str, list[Fault]] = {}
     for table in ("keyed", "bag"):
         ids = iter(range(1, COUNT - 30))
@@ -171,8 +172,8 @@ def test_every_fault_is_found_and_classed(scene: Scene) -> None:
             planted[table] = [Fault("truncate", {i: ("removed", frozenset()) for i in range(1, COUNT + 1)})]
     # A build comes on top before anybody looks.
     _sql(scene, "update public.keyed set note = 'later' where id = 90")
-    slot_drain.drain(scene.config)
-    dbt_run.build(scene.config)
+    commands.drain(scene.config)
+    commands.build(scene.config)
     found = scene.check()
     for table, faults in planted.items():
         assert found[table].status == "different"
@@ -189,7 +190,7 @@ def test_every_fault_is_found_and_classed(scene: Scene) -> None:
     assert spark.table("published.public__keyed_whole").count() == COUNT
     proofs = {r["table"]: r for r in spark.table("ops.proofs").collect()}
     assert proofs["public.keyed"]["status"] == "different"
-    assert proofs["public.keyed"]["proven_lsn"] == str(published.published(scene.config)["public.keyed"])
+    assert proofs["public.keyed"]["proven_lsn"] == str(published.published(scene.config.lake_access)["public.keyed"])
     assert spark.table("ops.parity_results").where("not published").count() == 4
     for result in found.values():
         _run(scene, result.remedy)
@@ -199,10 +200,10 @@ def test_every_fault_is_found_and_classed(scene: Scene) -> None:
 
 def test_a_batch_lost_from_the_log_is_traced_to_capture(scene: Scene) -> None:
     """And no rebuild shows readers what was not proven, also not one at the LSN of the last proof."""
-    spark = session.own_session(scene.config)
+    spark = session.own_session(scene.config.lake_access)
     spark.sql(f"DELETE FROM raw.events WHERE batch_id = {scene.last_batch} AND kind = 'row' AND op IN ('I', 'U')")
     proven = {table: spark.table(f"published.public__{table}").collect() for table in (*KEYED, *BAGS)}
-    dbt_run.build(scene.config, dbt_args=("--full-refresh",))
+    commands.build(scene.config, dbt_args=("--full-refresh",))
     assert spark.table("current.public__keyed").count() < len(proven["keyed"])
     assert {table: spark.table(f"published.public__{table}").collect() for table in proven} == proven
     found = scene.check()
@@ -230,9 +231,9 @@ def test_large_tables_are_proved_by_what_the_log_touched(scene: Scene) -> None:
     """Here every table counts as large. Whatever the log cannot vouch for is compared whole again."""
     config = scene.config
     large = Scene(config.model_copy(update={"check": CheckConfig(full_rows=0, full_hours=24)}), scene.last_batch)
-    spark = session.own_session(config)
+    spark = session.own_session(config.lake_access)
     assert scene.report().green
-    before = published.published(config)["public.keyed"]
+    before = published.published(config.lake_access)["public.keyed"]
     _sql(
         scene,
         "update public.keyed set name = 'new', id = id + 1000 where id in (1, 2)",
@@ -248,8 +249,8 @@ def test_large_tables_are_proved_by_what_the_log_touched(scene: Scene) -> None:
     assert told["bag_whole"] == ("full", COUNT, False)
     # Among the touched keys a fault is found without reading the others.
     _sql(scene, "update public.keyed set name = 'newer' where id = 1001")
-    slot_drain.drain(config)
-    dbt_run.build(config, select=("public__keyed",))
+    commands.drain(config)
+    commands.build(config, select=("public__keyed",))
     with _as_a_build(scene):
         spark.sql("UPDATE current.public__keyed SET name = 'stale' WHERE id = 1001")
     keyed = large.check()["keyed"]
@@ -268,7 +269,7 @@ def test_large_tables_are_proved_by_what_the_log_touched(scene: Scene) -> None:
 def test_two_hundred_faults_one_at_a_time(scene: Scene, seed: int) -> None:
     """Each alone in its table, so that none can hide behind another; the table is put back after each check."""
     rng = random.Random(seed)
-    spark = session.own_session(scene.config)
+    spark = session.own_session(scene.config.lake_access)
     assert scene.report().green
     tables = (*KEYED, *BAGS)
     good = {

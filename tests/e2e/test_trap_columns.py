@@ -5,10 +5,8 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from toolkit.build import dbt_run
-from toolkit.capture import initialise, slot_drain
+from tests import commands
 from toolkit.lake import session
-from toolkit.quality import parity
 from toolkit.quality.report import CheckReport, Difference
 from toolkit.values.config import Config
 
@@ -33,7 +31,7 @@ def wide(database: str, lake: Config, columns: int) -> tuple[Config, psycopg.Con
     listed = ", ".join(f"c{i} {kinds[i % len(kinds)]}" for i in range(2, columns + 1))
     conn.execute(f"create table public.wide (c1 integer primary key, {listed})".encode())
     fill(conn, columns, 1, ROWS)
-    initialise.init(config)
+    commands.init(config)
     return config, conn
 
 
@@ -51,7 +49,9 @@ def told(report: CheckReport) -> tuple[str, list[tuple[object, tuple[Difference,
 
 def alter(config: Config, column: str, row: int) -> None:
     """One cell of the lake, past every build."""
-    session.own_session(config).sql(f"update current.public__wide set {column} = 'altered' where c1 = {row}")
+    session.own_session(config.lake_access).sql(
+        f"update current.public__wide set {column} = 'altered' where c1 = {row}"
+    )
 
 
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
@@ -60,11 +60,11 @@ def test_trap_119_1000_columns_in_parity(database: str, lake: Config) -> None:
     with conn:
         conn.execute("update public.wide set c1000 = null, c6 = 'more' where c1 <= 5")
         conn.execute("delete from public.wide where c1 = 6")
-        green = parity.compare(config, drain=slot_drain.drain, build=dbt_run.build)
+        green = commands.compare(config)
         assert told(green) == ("identical", [])
         assert green.tables[0].rows == ROWS - 1
         alter(config, "c771", 500)
-        red = parity.compare(config, drain=slot_drain.drain, build=dbt_run.build)
+        red = commands.compare(config)
     assert told(red) == ("different", [((("c1", "500"),), (Difference("c771", "t500", "altered"),))])
 
 
@@ -73,13 +73,13 @@ def test_trap_119_1600_columns(database: str, lake: Config) -> None:
     """It never ended: Spark inferred filters from each column's expression, in time by the square of their number."""
     config, conn = wide(database, lake, 1599)
     with conn:
-        dbt_run.build(config)
+        commands.build(config)
         fill(conn, 1599, ROWS + 1, ROWS + 5)
         conn.execute("update public.wide set c1599 = null, c6 = 'more' where c1 <= 5")
         conn.execute("delete from public.wide where c1 = 6")
         conn.execute("update public.wide set c1 = -7 where c1 = 7")
-        slot_drain.drain(config)
-        (merged,) = (m for m in dbt_run.build(config).models if m.name == "current.public__wide")
+        commands.drain(config)
+        (merged,) = (m for m in commands.build(config).models if m.name == "current.public__wide")
         assert merged.action == "merge"
         conn.execute("alter table public.wide add column c1600 text")
         conn.execute("update public.wide set c1600 = 'new' where c1 = 8")
@@ -87,12 +87,14 @@ def test_trap_119_1600_columns(database: str, lake: Config) -> None:
         conn.execute("update public.wide set c1600 = 'newer' where c1 = 9")
         with pytest.raises(psycopg.errors.TooManyColumns):
             conn.execute("alter table public.wide add column c1601 text")
-        report = parity.check(config, drain=slot_drain.drain, build=dbt_run.build)
+        report = commands.check(config)
         assert told(report) == ("identical", [])
         assert report.green
-        assert len(session.own_session(config).table("published.public__wide").columns) == 1600  # and _cdc_text
+        assert (
+            len(session.own_session(config.lake_access).table("published.public__wide").columns) == 1600
+        )  # and _cdc_text
         alter(config, "c1600", 500)
-        red = parity.check(config, drain=slot_drain.drain, build=dbt_run.build)
+        red = commands.check(config)
     assert told(red) == ("different", [((("c1", "500"),), (Difference("c1600", None, "altered"),))])
     (sample,) = red.tables[0].samples
     assert sample.cause is not None and sample.cause.kind == "tampered"

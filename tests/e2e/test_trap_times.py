@@ -9,10 +9,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from toolkit.build import dbt_run
-from toolkit.capture import initialise, slot_drain
+from tests import commands
 from toolkit.lake import session
-from toolkit.quality import parity
 from toolkit.source import peek
 from toolkit.values.config import Config
 from toolkit.values.spool import ROW_HEADER, Spool
@@ -51,8 +49,8 @@ def _timed(spool: Spool, time: Callable[[int], int]) -> Spool:
 def test_trap_016_equal_and_reversed_times(database: str, lake: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     config = lake.model_copy(update={"source": lake.source.model_copy(update={"conninfo": database})})
     _sql(config, _TABLES)
-    initialise.init(config)
-    dbt_run.build(config)
+    commands.init(config)
+    commands.build(config)
     whole, start = peek.peek, 800_000_000_000_000
     clocks: tuple[Callable[[int], int], ...] = (lambda n: start - n * 1_000_000, lambda n: start - 10**12)
     for clock in clocks:  # backwards within one drain; then all equal, and before everything that was there
@@ -62,14 +60,14 @@ def test_trap_016_equal_and_reversed_times(database: str, lake: Config, monkeypa
             return _timed(whole(*arguments, **named), clock)
 
         monkeypatch.setattr(peek, "peek", timed)
-        slot_drain.drain(config)
+        commands.drain(config)
         monkeypatch.setattr(peek, "peek", whole)
-        dbt_run.build(config)
-        report = parity.check(config, (), drain=slot_drain.drain, build=dbt_run.build)
+        commands.build(config)
+        report = commands.check(config, ())
         assert {t.table: t.status for t in report.tables} == dict.fromkeys(("public.t", "public.bag"), "identical")
         _sql(config, "delete from public.t where id > 5; insert into public.t values (3, 0)")
-        slot_drain.drain(config)
-    spark = session.own_session(config)
+        commands.drain(config)
+    spark = session.own_session(config.lake_access)
     times = "select count(distinct commit_lsn), count(distinct committed_at) from raw.events where origin = 'slot'"
     commits, distinct = spark.sql(times + " and kind = 'row'").collect()[0]
     assert commits - distinct >= len(_CHANGES) - 1, "the times of the second drain are equal"

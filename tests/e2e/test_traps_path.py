@@ -11,14 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests import conformance
+from tests import commands, conformance
 from tests.support_postgres import fresh_database
 from tests.trap_cases import GROUPS, TRAPS, Players, Trap, configured, steps
 from toolkit.build import dbt_run
-from toolkit.capture import copy, initialise, slot_drain
 from toolkit.demo.server import EmbeddedServer
 from toolkit.ops import status_report
-from toolkit.quality import parity
 from toolkit.quality.report import TableCheck
 from toolkit.source import connection
 from toolkit.values.config import Config
@@ -40,9 +38,9 @@ class Checked:
 
 def _check(config: Config) -> dict[str, TableCheck]:
     def current_only(config: Config, *, select: Sequence[str] | None = None) -> dbt_run.BuildResult:
-        return dbt_run.build(config, select=select or ["current"])
+        return commands.build(config, select=select or ["current"])
 
-    return {t.table: t for t in parity.compare(config, drain=slot_drain.drain, build=current_only).tables}
+    return {t.table: t for t in commands.compare(config, drain=commands.drain, build=current_only).tables}
 
 
 def play(server: EmbeddedServer, directory: Path, traps: dict[str, Trap]) -> Checked:
@@ -51,10 +49,10 @@ def play(server: EmbeddedServer, directory: Path, traps: dict[str, Trap]) -> Che
         if not players.traps:
             return Checked(server.major, players.failed, players.skipped, {}, {})
         config = configured(conninfo, players.traps).model_copy(update={"root": directory})
-        initialise.init(config)
+        commands.init(config)
         for number in range(players.phases):
             players.phase(number)
-            slot_drain.drain(config)
+            commands.drain(config)
         first = _check(config)
         if any(found.status == "stale" for found in first.values()):
             _heal(config)
@@ -70,12 +68,12 @@ def _heal(config: Config) -> None:
                 if repair := re.fullmatch("cdc repair (.*)", step):
                     repairs += shlex.split(repair[1])
                 elif step == "cdc init":
-                    initialise.init(config)
+                    commands.init(config)
                 else:
-                    with connection.connect(config) as conn:
+                    with connection.connect(config.source) as conn:
                         conn.execute(b"select cdc.resume()" if step == "cdc ddl resume" else step.encode())
         if repairs:
-            copy.repair(config, repairs)
+            commands.repair(config, repairs)
 
 
 Checks = Callable[[str], Checked]

@@ -9,12 +9,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from tests import commands
 from tests.support_postgres import fresh_database
-from toolkit.build import dbt_run, models
-from toolkit.capture import initialise, slot_drain
 from toolkit.demo.server import EmbeddedServer
 from toolkit.lake import session
-from toolkit.quality import parity
 from toolkit.values.config import Config
 
 pytestmark = [pytest.mark.e2e, pytest.mark.postgres, pytest.mark.spark, pytest.mark.dbt, pytest.mark.wide]
@@ -31,15 +29,15 @@ def upgraded(pg16: EmbeddedServer, lake: Config) -> Iterator[Config]:
         with psycopg.connect(conninfo, autocommit=True) as conn:
             conn.execute("create table public.t (id int primary key, v text)")
             conn.execute("insert into public.t values (1, 'one'), (2, 'two')")
-            initialise.init(config)
+            commands.init(config)
             conn.execute("update public.t set v = 'changed' where id = 2")
         yield config
 
 
 def test_a_project_and_a_lake_of_the_first_version_build_and_check_green(upgraded: Config) -> None:
-    project = upgraded.project_dir
+    project = upgraded.dbt_project.folder
     # What 0.1.0 did not have, or had in another way.
-    spark = session.own_session(upgraded)
+    spark = session.own_session(upgraded.lake_access)
     for name in ("ops.plans", "ops.table_states"):
         spark.sql(f"drop table if exists {name} purge")
     with tarfile.open(_OLD) as archive:
@@ -47,13 +45,13 @@ def test_a_project_and_a_lake_of_the_first_version_build_and_check_green(upgrade
     (project / ".toolkit.json").unlink()
     with psycopg.connect(upgraded.source.conninfo, autocommit=True) as conn:
         conn.execute("delete from cdc.settings where name = 'version'")
-    slot_drain.drain(upgraded)
-    built = dbt_run.build(upgraded)
+    commands.drain(upgraded)
+    built = commands.build(upgraded)
     assert built.own_failed == ()
     assert {model.name for model in built.models} >= {"current.public__t", "history.public__t"}
-    report = parity.check(upgraded, drain=slot_drain.drain, build=dbt_run.build)
+    report = commands.check(upgraded)
     assert report.green, report.text
-    initialise.init(upgraded)
-    assert parity.check(upgraded, drain=slot_drain.drain, build=dbt_run.build).green
+    commands.init(upgraded)
+    assert commands.check(upgraded).green
     assert (project / ".toolkit.json").is_file() and list((project / "replaced").rglob("*.sql"))
-    assert not models.sync(upgraded).written
+    assert not commands.sync(upgraded).written

@@ -12,17 +12,14 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests import commands
 from tests.support_corpus import SETUP, Cell, available, cells, columns
+from tests.support_ledger import lake_of, ledger_of
 from tests.support_postgres import fresh_database
-from toolkit.build import dbt_run
-from toolkit.capture import initialise, slot_drain
 from toolkit.demo.server import EmbeddedServer
 from toolkit.history import column_life, rows_at_lsn, versions
 from toolkit.lake import schema_update, session
-from toolkit.lake.ledger import Ledger
-from toolkit.lake.opened import Lake
 from toolkit.ops import diagnosis
-from toolkit.quality import parity
 from toolkit.quality.report import CheckReport
 from toolkit.source import connection
 from toolkit.values.config import Config
@@ -131,7 +128,7 @@ class World:
     kept: dict[str, Any] = field(default_factory=dict)  # what many tests ask of the corpus
 
     def version(self, name: str) -> TableVersion:
-        return next(v.table for v in Ledger(self.config).latest_versions().values() if v.table.name == name)
+        return next(v.table for v in ledger_of(self.config).latest_versions().values() if v.table.name == name)
 
     def texts(self, name: str, layer: str = "current") -> dict[str, dict[str, str | None]]:
         """Rows of a built table as source text: by the text of the first column, by column name."""
@@ -141,7 +138,7 @@ class World:
         fields = ", ".join(f"{text_sql(names[c.attnum], c)} as f{c.attnum}" for c in shown)
         relation = f"{layer}.{lake_table(version.schema, version.name)}"
         open_rows = "where _cdc_to_lsn is null" if layer == "history" else ""
-        spark = session.own_session(self.config)
+        spark = session.own_session(self.config.lake_access)
         found = spark.sql(f"select {fields} from {relation} {open_rows}").collect()
         return {row[0]: {c.name: row[i] for i, c in enumerate(shown)} for row in found}
 
@@ -152,7 +149,7 @@ class World:
         listed = ", ".join(
             f"case num_nulls({quote_postgres(c.name)}) when 0 then concat({quote_postgres(c.name)}) end" for c in shown
         )
-        with connection.connect(self.config) as conn:
+        with connection.connect(self.config.source) as conn:
             found = conn.execute(
                 f"select {listed} from public.{quote_postgres(name)}".replace("%", "%%"), ()
             ).fetchall()
@@ -212,8 +209,8 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             "alter table public.none replica identity full",
             "insert into public.none default values",
         )
-        initialise.init(config)
-        dbt_run.build(config)
+        commands.init(config)
+        commands.build(config)
         # One a kind; not those that rewrite the table (domains with a constraint) or are refused as a default.
         firsts = {c.column: c for c in reversed(corpus)}.values()
         defaults = [c for c in firsts if not c.kind.type.startswith(("public.posint", "public.wide", "regrole"))]
@@ -235,7 +232,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             "insert into public.none default values",
             "insert into public.none default values",
         )
-        report = parity.check(config, drain=slot_drain.drain, build=dbt_run.build)
+        report = commands.check(config)
         yield World(config, corpus, report)
 
 
@@ -247,7 +244,7 @@ def test_parity_is_green_for_every_table(world: World) -> None:
 def _corpus(world: World) -> dict[str, Any]:
     """Of table corpus: its texts in both layers and at the source, its types, and the keys of `_cdc_text` by row."""
     if not world.kept:
-        frame = session.own_session(world.config).table("current.public__corpus")
+        frame = session.own_session(world.config.lake_access).table("current.public__corpus")
         world.kept.update(
             current=world.texts("corpus"),
             history=world.texts("corpus", "history"),
@@ -320,7 +317,7 @@ def test_trap_107_json(world: World) -> None:
 
 def test_trap_108_arrays(world: World) -> None:
     _typed(world, 108)
-    spark = session.own_session(world.config)
+    spark = session.own_session(world.config.lake_access)
     cell = next(c for c in world.corpus if c.kind.type == "int[]" and "NULL,-3" in c.value)
     row = spark.table("current.public__corpus").where(f"id = {STREAM + cell.row}").select(cell.column).first()
     assert row is not None
@@ -350,14 +347,14 @@ def test_trap_116_odd_names(world: World) -> None:
     for name in (*TABLES, "odd"):
         assert world.texts(name) == world.source(name), name
         assert world.texts(name, "history") == world.source(name), name
-    shape = versions.show(Ledger(world.config), f"public.{TABLES[0]}").table
+    shape = versions.show(ledger_of(world.config), f"public.{TABLES[0]}").table
     assert shape.name == TABLES[0]
-    (row,) = rows_at_lsn.rows(Lake(world.config), f"public.{TABLES[0]}", key={"id": "2"})
+    (row,) = rows_at_lsn.rows(lake_of(world.config), f"public.{TABLES[0]}", key={"id": "2"})
     assert (row["a"], row["A"]) == ("x", "2024-01-01")
-    assert rows_at_lsn.rows(Lake(world.config), f"{quote_postgres(SCHEMA)}.elsewhere") == [
+    assert rows_at_lsn.rows(lake_of(world.config), f"{quote_postgres(SCHEMA)}.elsewhere") == [
         {"id": "1", "a": "said there"}
     ]
-    (row,) = rows_at_lsn.rows(Lake(world.config), "odd", key={ODD[0]: "s", ODD[1]: "s"})
+    (row,) = rows_at_lsn.rows(lake_of(world.config), "odd", key={ODD[0]: "s", ODD[1]: "s"})
     assert row[ODD[2]] == "s"
 
 
@@ -367,12 +364,12 @@ def test_a_column_name_is_never_read_as_sql(world: World) -> None:
     from toolkit.values.row_line import comparison
 
     plan = comparison(world.version("odd"), 16)
-    with connection.connect(world.config) as conn, conn.transaction(), row_lines.lines(conn, plan) as blocks:
+    with connection.connect(world.config.source) as conn, conn.transaction(), row_lines.lines(conn, plan) as blocks:
         assert sum(map(len, blocks))
 
 
 def test_trap_117_and_118_lake_names(world: World) -> None:
-    spark = session.own_session(world.config)
+    spark = session.own_session(world.config.lake_access)
     columns = spark.table("current.public__odd").columns
     assert len({c.lower() for c in columns}) == len(columns) == len(ODD) + 2
     assert {c for c in columns if c.lower().startswith("_cdc_")} == {"_cdc_from_lsn", "_cdc_text"}
@@ -388,18 +385,18 @@ def test_trap_117_and_118_lake_names(world: World) -> None:
 
 def test_trap_114_generated_columns_are_left_out(world: World) -> None:
     """Their values are not published: they are in neither layer, and parity does not miss them."""
-    spark = session.own_session(world.config)
+    spark = session.own_session(world.config.lake_access)
     for layer in ("current", "history"):
         names = {c for c in spark.table(f"{layer}.public__t").columns if c[:5] != "_cdc_"}
         assert names == {"id", "a", "A_a3"}
-    shape = versions.show(Ledger(world.config), "public.t").table
+    shape = versions.show(ledger_of(world.config), "public.t").table
     assert {c.name: (c.generated, c.published) for c in shape.columns if c.generated} == {
         name: (kind, False) for name, kind in (("g", "s"), ("v", "v")) if shape.column(name)
     }
 
 
 def test_trap_120_no_columns(world: World) -> None:
-    spark = session.own_session(world.config)
+    spark = session.own_session(world.config.lake_access)
     assert spark.table("current.public__none").count() == 3
     assert spark.table("history.public__none").count() == 3
 
@@ -421,7 +418,7 @@ def test_trap_116_the_command_line_takes_odd_names(world: World) -> None:
 
 def test_ddl_reaches_current_and_published_waits_for_its_proof(world: World) -> None:
     """Runs last: it goes on with table t. Swapped names, drop and re-adding and a comment, in one build."""
-    config, spark = world.config, session.own_session(world.config)
+    config, spark = world.config, session.own_session(world.config.lake_access)
     catalog = f"{config.lake.catalog}.current.public__t__7139ee35"
     version = world.version("T")
     assert lake_table(version.schema, version.name) == "public__t__7139ee35"
@@ -436,8 +433,8 @@ def test_ddl_reaches_current_and_published_waits_for_its_proof(world: World) -> 
         "comment on column public.\"T\".g is 'not generated any more'",
         "insert into public.\"T\" (id, a, \"A\", g) values (11, '2024-02-02', 'after', 6)",
     )
-    slot_drain.drain(config)
-    built = dbt_run.build(config)
+    commands.drain(config)
+    built = commands.build(config)
     assert {m.action for m in built.models if m.name == "current.public__t__7139ee35"} == {"merge"}
     assert spark.table("published.public__t__7139ee35").columns == shown
     assert world.texts("T") == world.source("T")
@@ -446,7 +443,7 @@ def test_ddl_reaches_current_and_published_waits_for_its_proof(world: World) -> 
     # The lake's names of a and A have changed sides with them; each column is still the one it was.
     assert (after["a"][0], after["A_a2"][0]) == (before["A_a3"], before["a"])
     assert after["g"][0] not in before.values()
-    lives = column_life.explain(Ledger(config), "public.T", "g")
+    lives = column_life.explain(ledger_of(config), "public.T", "g")
     # Its expression names the column that was renamed twice: three stretches before it was dropped.
     assert [(s.dropped, s.type) for s in lives] == [
         *[(False, "text")] * 3,
@@ -457,6 +454,6 @@ def test_ddl_reaches_current_and_published_waits_for_its_proof(world: World) -> 
     assert [s.seen.rows if s.seen else 0 for s in lives] == [4, 0, 0, 0, 0, 1]
     assert lives[3].ddl is not None
     assert lives[3].ddl.role == "postgres"
-    report = parity.check(config, ["public.T"], drain=slot_drain.drain, build=dbt_run.build)
+    report = commands.check(config, ["public.T"])
     assert report.green
     assert "g" in spark.table("published.public__t__7139ee35").columns

@@ -15,25 +15,26 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
+from tests import commands
+from tests.support_ledger import ledger_of
 from toolkit.values import failpoints
 
 os.environ.setdefault(failpoints.VARIABLE, "")  # before the steps are imported
 
 from tests.support_lake import without_jvm
-from toolkit.capture import copy, initialise, runner, slot_drain, tick_drain
+from toolkit.capture import copy, tick_drain
 from toolkit.lake import durable, files, sqlite_catalog
-from toolkit.lake.ledger import Ledger
 from toolkit.source import install, peek, snapshot_rows
 from toolkit.values import config as configuration
 from toolkit.values.errors import CdcError
 
 _LOADED = (durable, files, sqlite_catalog, install, peek, snapshot_rows, tick_drain)
 _COMMANDS: dict[str, Callable[[Any], Any]] = {
-    "init": initialise.init,
-    "drain": slot_drain.drain,
-    "repair": lambda config: copy.repair(config, ["public.a"]),
-    "checkpoint": lambda config: Ledger(config).write_checkpoint(),
-    "uninstall": initialise.uninstall,
+    "init": commands.init,
+    "drain": commands.drain,
+    "repair": lambda config: commands.repair(config, ["public.a"]),
+    "checkpoint": lambda config: ledger_of(config).write_checkpoint(),
+    "uninstall": commands.uninstall,
 }
 
 
@@ -48,7 +49,7 @@ def _start(order: dict[str, Any]) -> int:
     os.dup2(log, 2)
     code = 0
     try:
-        with runner.only_runner(config) if order["lease"] else nullcontext():
+        with commands.only_runner(config) if order["lease"] else nullcontext():
             _COMMANDS[order["command"]](config)
     except CdcError as error:
         os.write(2, f"{order['points']}: {type(error).__name__}: {error}\n".encode())

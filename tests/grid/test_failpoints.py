@@ -18,12 +18,12 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from tests import commands
 from tests.postgres.test_snapshot_log import sql
 from tests.support_invariants import hold
+from tests.support_ledger import ledger_of
 from tests.support_postgres import change_in_every_way, fresh_database
-from toolkit.capture import slot_drain
 from toolkit.demo.server import EmbeddedServer
-from toolkit.lake.ledger import Ledger
 from toolkit.values import config as configuration
 from toolkit.values import failpoints
 from toolkit.values.config import Config
@@ -138,7 +138,7 @@ class World:
         if command != "drain":
             assert self.runner.run(self.config, "drain") == 0, _log(self.config)
         hold(self.config)
-        assert slot_drain.drain(self.config).changes == 0, "I7: a second drain found something"
+        assert commands.drain(self.config).changes == 0, "I7: a second drain found something"
 
 
 #: Beside SIGKILL, of which every point is a case of CI.
@@ -181,7 +181,7 @@ def _begun(world: World) -> World:
 def _struck(world: World, command: str, point: str, action: Action) -> None:
     """Run a command with a fault, a second runner beside it where it lives on, and end it."""
     _COUNTS[f"{point}={action}"] += 1
-    before = Ledger(world.config).last()
+    before = ledger_of(world.config).last()
     if action not in (_A.HANG, _A.SIGSTOP):
         code = world.runner.run(world.config, command, f"{point}={action}")
         expected = {_A.RAISE: 1, _A.LIE: 1, _A.EXIT: 137, _A.SIGKILL: -signal.SIGKILL, _A.SLEEP: 0, _A.SKIP: 0}
@@ -197,7 +197,7 @@ def _struck(world: World, command: str, point: str, action: Action) -> None:
         os.kill(pid, signal.SIGCONT if action == _A.SIGSTOP else signal.SIGKILL)
     ended = world.runner.wait(pid)
     assert ended["code"] in ((0, 1) if action == _A.SIGSTOP else (-signal.SIGKILL,)), _log(world.config)
-    now = Ledger(world.config).last()
+    now = ledger_of(world.config).last()
     assert before is None or (now is not None and now.batch_id >= before.batch_id)
 
 
@@ -300,7 +300,7 @@ def test_other_batches_give_the_same_log(drained: World) -> None:
     """I8: a few messages at a time, ended after each commit, give what one drain gives."""
     drained.change()
     for _ in range(3):
-        slot_drain.drain(drained.config, max_changes=1)
+        commands.drain(drained.config, max_changes=1)
         drained.change()
         _struck(drained, "drain", "commit.after", _A.SIGKILL)
     drained.clean()

@@ -218,7 +218,7 @@ GUARDS = (
         "tests/postgres/test_xids.py::test_a_snapshot_before_the_epoch_shows_no_transaction_after_it",
     ),
     never("WAL that reaches the ledger", _SAME, "flushed < max(last.complete_to, last.beacon_lsn or 0)", _SOURCE),
-    never("the beacon", _SAME, "not peek.has_message(conn, config, last.beacon, upto=last.beacon_lsn)", _SOURCE),
+    never("the beacon", _SAME, "not peek.has_message(conn, source, last.beacon, upto=last.beacon_lsn)", _SOURCE),
     never("the same server and database", _SAME, "was != now", _SOURCE),
     never(
         "the same publication",
@@ -280,7 +280,7 @@ GUARDS = (
     Guard(
         "the age of proofs in status",
         _ALERTS,
-        "table.checked_seconds > config.check.fresh_hours * 3600",
+        "table.checked_seconds > check.fresh_hours * 3600",
         "False",
         _SAYS,
     ),
@@ -342,7 +342,7 @@ GUARDS = (
     Guard(
         "files are on the disk before the catalog names them",
         "toolkit/lake/sqlite_catalog.py",
-        "        durable.sync_table(self._config, written, added)\n",
+        "        durable.sync_table(self._access, written, added)\n",
         "",
         "tests/postgres/test_durable.py::test_trap_012_under_strace_files_are_forced_then_named_then_forgotten",
     ),
@@ -364,14 +364,14 @@ GUARDS = (
     Guard(
         "files are on the disk before a catalog that is a server names them",
         "toolkit/lake/any_catalog.py",
-        "        durable.sync_snapshots(self._config, name, table.io, added)\n",
+        "        durable.sync_snapshots(self._access, name, table.io, added)\n",
         "",
         "tests/postgres/test_catalogs.py::test_trap_012_files_are_forced_before_the_catalog_names_them",
     ),
     Guard(
         "the metadata file of a catalog that is a server is on the disk before the slot moves",
         "toolkit/lake/any_catalog.py",
-        "        durable.sync_table(self._config, written, ())\n",
+        "        durable.sync_table(self._access, written, ())\n",
         "",
         "tests/postgres/test_catalogs.py::test_trap_012_files_are_forced_before_the_catalog_names_them",
     ),
@@ -393,7 +393,7 @@ GUARDS = (
     Guard(
         "compacted files are on the disk before old ones go",
         "toolkit/lake/upkeep.py",
-        "    _forced(config, table, native)\n    if native",
+        "    _forced(access, table, native)\n    if native",
         "    native.refresh()\n    if native",
         "tests/spark/test_maintain.py::test_trap_012_what_compaction_made_is_on_the_disk_before_the_old_files_go",
     ),

@@ -33,7 +33,7 @@ GUARDS_OF_FAULTS = (
     Guard(
         "init follows a timeline only with proof",
         "toolkit/capture/initialise.py",
-        "last = followed(conn, config, last, here)",
+        "last = followed(conn, source.config, last, here)",
         "last = replace(last, identity=here)",
         _PROMOTION,
     ),

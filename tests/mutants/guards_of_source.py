@@ -155,7 +155,7 @@ GUARDS_OF_SOURCE = (
     Guard(
         "a stream leaves the slot free",
         "toolkit/source/streaming.py",
-        "            _end(conn, config.source.slot, pid)\n",
+        "            _end(conn, source.slot, pid)\n",
         "            pass\n",
         f"{_STREAM}test_a_stream_leaves_the_slot_free_while_the_server_decodes_more",
     ),
@@ -311,7 +311,7 @@ GUARDS_OF_SOURCE = (
     Guard(
         "the drainer installs nothing",
         "toolkit/source/roles.py",
-        "role not in (config.source.drainer, config.source.reader)",
+        "role not in (source.drainer, source.reader)",
         "True",
         f"{_ROLES}test_row_6_the_drainer_installs_nothing_where_nothing_is_installed",
     ),
@@ -423,14 +423,14 @@ GUARDS_OF_SOURCE = (
     Guard(
         "uninstall leaves what serves another lake",
         "toolkit/source/install.py",
-        "others = other_lakes(conn, config)",
-        "others = other_lakes(conn, config)[:0]",
+        "others = other_lakes(conn, source)",
+        "others = other_lakes(conn, source)[:0]",
         f"{_LAKES}test_row_14_uninstall_takes_its_own_only",
     ),
     Guard(
         "what only one lake can have",
         "toolkit/source/install.py",
-        "        require_apart(conn, config)\n",
+        "        require_apart(conn, rules.source)\n",
         "",
         f"{_LAKES}test_row_14_a_publication_or_the_change_log_of_another_lake_is_refused",
     ),
@@ -444,7 +444,7 @@ GUARDS_OF_SOURCE = (
     Guard(
         "the ticks of another lake stay",
         "toolkit/source/change_log.py",
-        "    if not config.uses_change_log:  # it may be that of another lake\n        return\n",
+        "    if not rules.uses_change_log:  # it may be that of another lake\n        return\n",
         "",
         f"{_LAKES}test_row_14_init_leaves_the_change_log_of_another_lake_alone",
     ),

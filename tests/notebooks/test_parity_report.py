@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests import commands
 from tests import support_history as made
 from tests.notebooks.pages import charts_without_a_network
+from tests.support_ledger import ledger_of
 from toolkit.demo import notebooks
-from toolkit.lake.ledger import Ledger
-from toolkit.quality import expectations, published
+from toolkit.quality import expectations
 from toolkit.quality.differing_rows import DifferingRows
 from toolkit.quality.report import CheckReport, Difference, Sample, TableCheck
 from toolkit.rawlog.batch import BatchRecord, SourceIdentity
@@ -41,18 +42,18 @@ def checked(lake: Config, spark: object) -> Config:
     (lake.root / "cdc.toml").write_text("", encoding="utf-8")
     identity = SourceIdentity("1", 1, 5, {"cdc": 6})
     record = BatchRecord(1, 1, Lsn(0), Lsn(0x1800), Lsn(0x1800), "slot", "cdc", identity, 0)
-    Ledger(lake).append_empty(record, [e for e in made.events() if e.end_lsn == 0x1000])
+    ledger_of(lake).append_empty(record, [e for e in made.events() if e.end_lsn == 0x1000])
     for lsn, tables in ((Lsn(0x1800), (RED, GREEN)), (Lsn(0x1900), (HEALED, GREEN))):
         report = CheckReport(lsn, tables)
-        rows = DifferingRows(lake)
+        rows = DifferingRows(lake.lake_access)
         for table in tables:
             if table.modified:
                 take = rows.of(comparison(TableVersion.from_json(made.snapshots()[0]), 1), lsn)
                 for n in (7, 8, 9):
                     take(RowClass.MODIFIED, (str(n), "1.00", "right"), (str(n), "1.00", "wrong"))
         rows.commit()
-        published.publish(lake, report, at=rows.checked_at)
-        expectations.write(lake, report)
+        commands.publish(lake, report, at=rows.checked_at)
+        expectations.write(lake.lake_access, report)
     return lake
 
 
@@ -76,7 +77,7 @@ def test_what_healed_it_is_told(checked: Config, tmp_path: Path) -> None:
     current = "current.public__orders"
     from toolkit.lake.session import own_session
 
-    spark = own_session(checked)
+    spark = own_session(checked.lake_access)
     spark.sql("CREATE NAMESPACE IF NOT EXISTS current")
     spark.sql(f"CREATE TABLE {current} (id bigint) USING iceberg")
     spark.sql(f"INSERT INTO {current} VALUES (7)")
@@ -93,8 +94,8 @@ def test_what_healed_it_is_told(checked: Config, tmp_path: Path) -> None:
         reason=None,
     )
     report = CheckReport(lsn, (proof, GREEN))
-    published.publish(checked, report)
-    expectations.write(checked, report)
+    commands.publish(checked, report)
+    expectations.write(checked.lake_access, report)
     text = _run(checked, tmp_path)
     assert "public.orders: identical, proven at 0/2000" in text
     assert "last full proof at 0/2000" in text

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests import support_history as made
+from tests.support_ledger import ledger_of
 from toolkit.demo import notebooks
-from toolkit.lake.ledger import Ledger
 from toolkit.rawlog.batch import BatchRecord, SourceIdentity
 from toolkit.values.config import Config
 from toolkit.values.errors import CdcError
@@ -28,7 +28,7 @@ def remembered(lake: Config, spark: SparkSession) -> Config:
     (lake.root / "cdc.toml").write_text("", encoding="utf-8")
     identity = SourceIdentity("1", 1, 5, {"cdc": 6})
     record = BatchRecord(1, 1, Lsn(0), Lsn(0x7000), Lsn(0x7000), "slot", "cdc", identity, 0)
-    Ledger(lake).append_empty(record, made.events())
+    ledger_of(lake).append_empty(record, made.events())
     spark.sql("CREATE NAMESPACE IF NOT EXISTS history")
     spark.sql(
         "CREATE TABLE history.public__purchases (id bigint, amount decimal(14,2), priority int, _cdc_from_lsn bigint,"

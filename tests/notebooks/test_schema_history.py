@@ -10,6 +10,7 @@ import pytest
 
 from tests import support_history as made
 from tests.notebooks.pages import charts_without_a_network
+from tests.support_ledger import ledger_of
 from toolkit.demo import notebooks
 from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.batch import BatchRecord, SourceIdentity
@@ -21,12 +22,11 @@ pytestmark = [pytest.mark.notebook, pytest.mark.spark]
 
 
 def _commit(config: Config, events: list[Event]) -> None:
-    from toolkit.lake.ledger import Ledger
 
     (config.root / "cdc.toml").write_text("", encoding="utf-8")
     identity = SourceIdentity("1", 1, 5, {"cdc": 6})
     record = BatchRecord(1, 1, Lsn(0), Lsn(0x7000), Lsn(0x7000), "slot", "cdc", identity, 0)
-    Ledger(config).append_empty(record, events)
+    ledger_of(config).append_empty(record, events)
 
 
 def _printed(path: Path) -> str:

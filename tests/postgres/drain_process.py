@@ -6,13 +6,13 @@ import json
 import sys
 from pathlib import Path
 
+from tests import commands
 from tests.support_lake import without_jvm
-from toolkit.capture import slot_drain
 from toolkit.values import config
 
 if __name__ == "__main__":
     without_jvm()
-    changes = slot_drain.drain(config.load(sys.argv[1])).changes
+    changes = commands.drain(config.load(sys.argv[1])).changes
     status = Path("/proc/self/status").read_text()
     peak = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) // 1024
     print(json.dumps({"changes": changes, "peak_mb": peak}))

@@ -8,6 +8,8 @@ import sys
 import time
 from typing import Any, NoReturn
 
+from tests import commands
+
 
 def shift(seconds: float) -> None:
     """Shift the clock by which commits are dated. Those of pandas and of psycopg stay: they are C."""
@@ -48,8 +50,6 @@ def main(file: str, fault: str, value: str) -> None:
     if fault == "clock":
         shift(float(value))
     from tests.support_lake import without_jvm
-    from toolkit.capture import slot_drain
-    from toolkit.capture.runner import only_runner
     from toolkit.values import config as configuration
     from toolkit.values.errors import CdcError
 
@@ -58,8 +58,8 @@ def main(file: str, fault: str, value: str) -> None:
         kill_at(value)
     config = configuration.load(file)
     try:
-        with only_runner(config):
-            print(slot_drain.drain(config).changes)
+        with commands.only_runner(config):
+            print(commands.drain(config).changes)
     except CdcError as error:
         sys.exit(f"{type(error).__name__}: {error}")
 

@@ -10,8 +10,9 @@ import sys
 import time
 from typing import Any
 
+from tests import commands
 from tests.support_lake import without_jvm
-from toolkit.capture import copy, initialise
+from toolkit.capture import copy
 from toolkit.cli.output import plain
 from toolkit.values import config
 from toolkit.values.progress import Stage
@@ -30,4 +31,4 @@ if __name__ == "__main__":
     copy._GROUP_BYTES = 1
     copy._LEAST_PIECE = 1 << 20
     Stage.add = _slowly  # type: ignore[method-assign, assignment]
-    print(json.dumps(plain(initialise.init(config.load(sys.argv[1])))))
+    print(json.dumps(plain(commands.init(config.load(sys.argv[1])))))

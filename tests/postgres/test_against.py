@@ -8,10 +8,11 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
+from tests import commands
 from tests.support_postgres import fresh_database, replayed, standby_of
 from toolkit.demo.server import EmbeddedServer
 from toolkit.quality.report import TableCheck
-from toolkit.quality.second_server import _doubt, against
+from toolkit.quality.second_server import _doubt
 from toolkit.source.bare_server import Position
 from toolkit.values.config import Config, SourceConfig
 from toolkit.values.errors import UnknownTable
@@ -68,12 +69,12 @@ def _one(conninfo: str, query: str) -> str:
 
 
 def _by_name(config: Config, copy: str, *tables: str) -> dict[str, TableCheck]:
-    return {t.table: t for t in against(config, copy, tables).tables}
+    return {t.table: t for t in commands.against(config, copy, tables).tables}
 
 
 def test_a_restored_copy_is_identical_and_each_fault_is_classed(source: Config, copy: str) -> None:
     _run(source.source.conninfo, *SCHEMA)
-    report = against(source, copy)
+    report = commands.against(source, copy)
     assert report.green
     assert {t.table: t.rows for t in report.tables} == {"public.bag": 4, "public.item": 500, "public.part": 50}
     _run(
@@ -92,7 +93,7 @@ def test_a_restored_copy_is_identical_and_each_fault_is_classed(source: Config, 
     assert found["public.part"].modified == 1
     assert set(_by_name(source, copy, "item")) == {"public.item"}
     with pytest.raises(UnknownTable, match="no table 'nope'"):
-        against(source, copy, ["nope"])
+        commands.against(source, copy, ["nope"])
 
 
 def test_another_shape_is_a_difference(source: Config, copy: str) -> None:
@@ -113,10 +114,10 @@ def test_a_server_that_moves_is_not_called_different(
 
     real = second_server._compared
 
-    def meanwhile(*arguments: object) -> TableCheck:
+    def meanwhile(*arguments: object, **more: object) -> TableCheck:
         with contextlib.suppress(psycopg.errors.UniqueViolation):
             _run(copy, "insert into public.item values (8, 'back', 1, 'y')")
-        return real(*arguments)  # type: ignore[arg-type]
+        return real(*arguments, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(second_server, "_compared", meanwhile)
     found = _by_name(source, copy)
@@ -131,11 +132,11 @@ def test_trap_027_what_a_paused_replica_lacks_is_no_difference() -> None:
         _run(config.source.conninfo, *SCHEMA)
         replayed(standby, primary)
         _run(standby.conninfo(), "select pg_wal_replay_pause()")
-        report = against(config, standby.conninfo())
+        report = commands.against(config, standby.conninfo())
         assert report.green
         assert str(report.lsn) == _one(standby.conninfo(), "select pg_last_wal_replay_lsn()::text")
         _run(config.source.conninfo, "update public.item set name = 'later' where id < 10")
-        report = against(config, standby.conninfo())
+        report = commands.against(config, standby.conninfo())
         found = {t.table: t for t in report.tables}
         item = found["public.item"]
         assert (item.status, found["public.bag"].status) == ("not_taken", "identical")
@@ -149,7 +150,7 @@ def test_trap_027_what_a_paused_replica_lacks_is_no_difference() -> None:
         # What the remedy says.
         _run(standby.conninfo(), "select pg_wal_replay_resume()")
         replayed(standby, primary)
-        assert against(config, standby.conninfo()).green
+        assert commands.against(config, standby.conninfo()).green
 
 
 def test_servers_that_follow_each_other_are_compared_at_one_lsn() -> None:

@@ -43,7 +43,7 @@ class Captured:
 
 @pytest.fixture
 def captured(source: Config) -> Iterator[Captured]:
-    with connect(source) as conn, psycopg.connect(source.source.conninfo, autocommit=True) as user:
+    with connect(source.source) as conn, psycopg.connect(source.source.conninfo, autocommit=True) as user:
         user.execute(
             """
             create type public.mood as enum ('sad', 'ok');
@@ -51,8 +51,8 @@ def captured(source: Config) -> Iterator[Captured]:
             insert into public.t values (1, 'x', 'ok');
             """
         )
-        install.install(conn, source)
-        with slot.create_slot(source, source.source.slot, temporary=False):
+        install.install(conn, source.capture_rules, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
+        with slot.create_slot(source.source, source.source.slot, cut_seconds=source.check.cut_seconds):
             pass
         yield Captured(conn, user, source, hmac_key(conn))
 
@@ -349,7 +349,12 @@ def test_trap_089_even_without_key_or_functions_ddl_works(captured: Captured) ->
 def test_lock_held_by_another_session_does_not_stop_ddl(captured: Captured) -> None:
     """A published table that somebody else has locked is not waited for."""
     captured.user.execute("create table public.locked (id int primary key, m public.mood default 'ok')")
-    install.install(captured.conn, captured.config)
+    install.install(
+        captured.conn,
+        captured.config.capture_rules,
+        ddl=captured.config.ddl,
+        lock_seconds=captured.config.snapshot.lock_seconds,
+    )
     with psycopg.connect(captured.config.source.conninfo) as holder:
         holder.execute("lock table public.locked in access exclusive mode")
         captured.user.execute("set statement_timeout = '5s'")

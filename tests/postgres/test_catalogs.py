@@ -19,17 +19,17 @@ from urllib.parse import urlparse
 import psycopg
 import pytest
 
+from tests import commands
 from tests.postgres.test_snapshot_log import current, on_source, sql
 from tests.postgres.test_trap_commits import require_each_once
 from tests.support_catalogs import KINDS, lake_section, rest_classpath
 from tests.support_lake import rows_in_log, without_jvm
+from tests.support_ledger import ledger_of
 from tests.support_postgres import fresh_database
-from toolkit.capture import initialise, slot_drain
 from toolkit.demo.server import EmbeddedServer
 from toolkit.lake import any_catalog, reads
 from toolkit.lake.any_catalog import AnyCatalog
 from toolkit.lake.lake_catalog import open_catalog
-from toolkit.lake.ledger import Ledger
 from toolkit.lake.postgres_catalog import PostgresCatalog
 from toolkit.lake.sqlite_catalog import SqliteCatalog
 from toolkit.source import slot
@@ -68,7 +68,7 @@ def lake(
         patch.setenv("CDC_LAKE__PROPERTIES", json.dumps(secret))
         config = configuration.load(str(folder / "cdc.toml"))
         sql(config, "create table public.a (id int primary key, x text)", "insert into public.a values (1, 'one')")
-        initialise.init(config)
+        commands.init(config)
         yield config
         patch.undo()
 
@@ -87,28 +87,31 @@ def _drain(config: Config, failpoint: str = "") -> subprocess.Popen[str]:
 
 
 def _whole(config: Config) -> None:
-    slot_drain.drain(config)
+    commands.drain(config)
     assert current(config, "a") == on_source(config, "a")
     require_each_once(config)
-    batches = [record.batch_id for record in Ledger(config).batches()]
+    batches = [record.batch_id for record in ledger_of(config).batches()]
     assert batches == list(range(1, len(batches) + 1))
 
 
 def test_what_is_read_without_a_jvm_is_what_the_catalog_has(lake: Config) -> None:
-    catalog = open_catalog(lake)
+    catalog = open_catalog(lake.lake_access)
     catalog.prepare()
-    assert reads.tables(lake, "raw") == ("events",)
-    assert reads.tables(lake, "raw", "VIEW") == reads.tables(lake, "none") == ()
-    assert reads.metadata(lake, "raw.none") is None and reads.metadata_location(lake, "none.events") is None
+    assert reads.tables(lake.lake_access, "raw") == ("events",)
+    assert reads.tables(lake.lake_access, "raw", "VIEW") == reads.tables(lake.lake_access, "none") == ()
+    assert (
+        reads.metadata(lake.lake_access, "raw.none") is None
+        and reads.metadata_location(lake.lake_access, "none.events") is None
+    )
     table = catalog.load_table("raw.events")
-    found = reads.metadata(lake, "raw.events") or {}
+    found = reads.metadata(lake.lake_access, "raw.events") or {}
     assert found["table-uuid"] == str(table.metadata.table_uuid)
-    assert reads.snapshot_id(lake, "raw.events") == table.metadata.current_snapshot_id
-    assert {f["name"] for f in found["schemas"][0]["fields"]} == reads.columns(lake, "raw.events")
-    assert reads.properties(lake, "raw.events")["write.distribution-mode"] == "none"
-    assert reads.commit_times(lake, "raw.events")[-1] == table.metadata.last_updated_ms
-    assert reads.metadata_location(lake, "raw.events") == table.metadata_location
-    assert Ledger(lake).last() == max(Ledger(lake).batches(), key=lambda record: record.batch_id)
+    assert reads.snapshot_id(lake.lake_access, "raw.events") == table.metadata.current_snapshot_id
+    assert {f["name"] for f in found["schemas"][0]["fields"]} == reads.columns(lake.lake_access, "raw.events")
+    assert reads.properties(lake.lake_access, "raw.events")["write.distribution-mode"] == "none"
+    assert reads.commit_times(lake.lake_access, "raw.events")[-1] == table.metadata.last_updated_ms
+    assert reads.metadata_location(lake.lake_access, "raw.events") == table.metadata_location
+    assert ledger_of(lake).last() == max(ledger_of(lake).batches(), key=lambda record: record.batch_id)
 
 
 def test_a_view_is_read_without_a_jvm(lake: Config) -> None:
@@ -121,23 +124,25 @@ def test_a_view_is_read_without_a_jvm(lake: Config) -> None:
     }  # fmt: skip
     schema = {"type": "struct", "schema-id": 0, "fields": [{"id": 1, "name": "n", "required": False, "type": "int"}]}
     view = {
-        "view-uuid": str(uuid.uuid4()), "format-version": 1, "location": f"{lake.warehouse}/raw/shown",
+        "view-uuid": str(uuid.uuid4()), "format-version": 1, "location": f"{lake.lake_access.warehouse}/raw/shown",
         "schemas": [schema], "current-version-id": 1, "versions": [version],
         "version-log": [{"timestamp-ms": made, "version-id": 1}], "properties": {"cdc.tag": "t"},
     }  # fmt: skip
-    file = Path(lake.warehouse) / "raw" / "shown" / "metadata" / "00000-x.gz.metadata.json"
+    file = Path(lake.lake_access.warehouse) / "raw" / "shown" / "metadata" / "00000-x.gz.metadata.json"
     file.parent.mkdir(parents=True)
     file.write_bytes(gzip.compress(json.dumps(view).encode()))
     _register(lake, "shown", str(file))
-    assert reads.tables(lake, "raw", "VIEW") == ("shown",) and reads.tables(lake, "raw") == ("events",)
-    assert reads.view_sql(lake, "raw.shown") == shown["sql"]
-    assert reads.properties(lake, "raw.shown") == {"cdc.tag": "t"}
+    assert reads.tables(lake.lake_access, "raw", "VIEW") == ("shown",) and reads.tables(lake.lake_access, "raw") == (
+        "events",
+    )
+    assert reads.view_sql(lake.lake_access, "raw.shown") == shown["sql"]
+    assert reads.properties(lake.lake_access, "raw.shown") == {"cdc.tag": "t"}
 
 
 def _register(config: Config, name: str, location: str) -> None:
-    opened = open_catalog(config)
+    opened = open_catalog(config.lake_access)
     if isinstance(opened, SqliteCatalog):
-        with closing(sqlite3.connect(config.catalog_db)) as file, file:
+        with closing(sqlite3.connect(config.lake_access.catalog_db)) as file, file:
             file.execute(f"{_ENTRY} values (?, 'raw', ?, ?, 'VIEW')", (config.lake.catalog, name, location))
         return
     assert isinstance(opened, AnyCatalog)
@@ -152,16 +157,16 @@ def _register(config: Config, name: str, location: str) -> None:
 def test_of_two_runners_with_one_base_the_catalog_refuses_one(lake: Config) -> None:
     """The first stops right before the catalog names its commit; the second commits the same batch meanwhile."""
     sql(lake, "insert into public.a select i, 'x' from generate_series(100, 110) i")
-    before = Ledger(lake).last()
+    before = ledger_of(lake).last()
     with _drain(lake, "swap.before=sigstop") as first:
         assert os.WIFSTOPPED(os.waitpid(first.pid, os.WUNTRACED)[1])
-        slot_drain.drain(lake)
-        after = Ledger(lake).last()
+        commands.drain(lake)
+        after = ledger_of(lake).last()
         first.send_signal(signal.SIGCONT)
         said = first.communicate()[1]
     assert before is not None and after is not None and after.batch_id == before.batch_id + 1
     assert first.returncode == 1 and CommitConflict.__name__ in said, said
-    assert Ledger(lake).last() == after
+    assert ledger_of(lake).last() == after
     _whole(lake)
 
 
@@ -188,7 +193,7 @@ def test_trap_012_files_are_forced_before_the_catalog_names_them(lake: Config, m
         return committed(catalog, table, requirements, updates)
 
     def note_advance(conn: Any, name: str, lsn: Any) -> Any:
-        location = reads.metadata_location(lake, "raw.events")
+        location = reads.metadata_location(lake.lake_access, "raw.events")
         assert location is not None and Path(urlparse(location).path) in synced
         seen.append("advance")
         return advance(conn, name, lsn)
@@ -197,7 +202,7 @@ def test_trap_012_files_are_forced_before_the_catalog_names_them(lake: Config, m
     monkeypatch.setattr(os, "fsync", note_sync)
     monkeypatch.setattr(any_catalog, "_committed", note_commit)
     monkeypatch.setattr(slot, "advance", note_advance)
-    slot_drain.drain(lake)
+    commands.drain(lake)
     assert seen == ["commit", "advance"]
 
 
@@ -206,11 +211,11 @@ def test_trap_012_files_are_forced_before_the_catalog_names_them(lake: Config, m
 def test_trap_135_a_crash_around_the_commit_loses_and_doubles_nothing(lake: Config, when: str) -> None:
     """Between the commit and its answer the process knows nothing; the next one reads what the catalog has."""
     sql(lake, f"update public.a set x = x || '{when}'", "delete from public.a where id = 100")
-    before = Ledger(lake).last()
+    before = ledger_of(lake).last()
     with _drain(lake, f"swap.{when}=sigkill") as killed:
         said = killed.communicate()[1]
     assert killed.returncode == -signal.SIGKILL, said
-    assert (Ledger(lake).last() == before) == (when == "before")
+    assert (ledger_of(lake).last() == before) == (when == "before")
     _whole(lake)
 
 
@@ -237,7 +242,7 @@ def test_a_catalog_that_refuses_is_named_without_its_secret(lake: Config) -> Non
     assert lake.lake.properties
     wrong = lake.lake.model_copy(update={"properties": dict.fromkeys(lake.lake.properties, "wr0ng")})
     config = lake.model_copy(update={"lake": wrong})
-    for command in (initialise.init, slot_drain.drain):
+    for command in (commands.init, commands.drain):
         with pytest.raises(
             LakeError, match=r"the catalog \S+127.0.0.1\S* refuses: .*; correct that, or \[lake\]"
         ) as refused:
@@ -249,4 +254,4 @@ def test_a_catalog_that_refuses_is_named_without_its_secret(lake: Config) -> Non
 def test_a_lost_catalog_beside_its_files_is_refused_by_name(lake: Config) -> None:
     other = lake.model_copy(update={"lake": lake.lake.model_copy(update={"catalog": "other"})})
     with pytest.raises(LakeError, match=r"names no raw\.events in catalog 'other', but the warehouse has its files"):
-        slot_drain.drain(other)
+        commands.drain(other)

@@ -46,9 +46,9 @@ def test_trap_033_a_tick_shows_a_later_commit_without_an_earlier_writer(log: Log
     with psycopg.connect(database) as a, psycopg.connect(database, autocommit=True) as b:
         a.execute("insert into t values (1)")
         b.execute("insert into t values (2)")
-        with ticks.tick_cut(log.config) as cut:
+        with ticks.tick_cut(log.config.source) as cut:
             a.commit()
-            with snapshot_rows.reader(log.config, cut) as reader:
+            with snapshot_rows.reader(log.config.source, cut) as reader:
                 assert reader.execute("select id from public.t").fetchall() == [(2,)]
             taken = ticks.known(log.conn, cut.lsn)
     assert taken is not None and taken.snapshot == cut.tick
@@ -60,7 +60,9 @@ def test_trap_034_a_tick_waits_for_nobody(log: Log, database: str) -> None:
     log.install()
     with psycopg.connect(database) as blocker:
         blocker.execute("insert into t values (1)")
-        with ticks.exact_cut(log.config) as cut:  # a slot would wait here until the budget is spent
+        with ticks.exact_cut(
+            log.config.capture_rules, cut_seconds=log.config.check.cut_seconds
+        ) as cut:  # a slot would wait here until the budget is spent
             assert cut.tick is not None and cut.slot == ""
 
 
@@ -70,7 +72,7 @@ def test_trap_035_a_writer_older_than_the_triggers(log: Log, database: str) -> N
     with psycopg.connect(database) as old:
         old.execute("insert into t values (1)")
         with pytest.raises(LockTimeout, match=r"held by pid \d+.*insert into t"):
-            install.install(log.conn, quick)
+            install.install(log.conn, quick.capture_rules, ddl=quick.ddl, lock_seconds=quick.snapshot.lock_seconds)
         left = log.conn.execute("select count(*) from pg_namespace where nspname = 'cdc'").fetchone()
         assert left == (0,), "what was installed before the refusal is taken back"
         old.rollback()
@@ -91,7 +93,7 @@ def test_trap_036_copy_and_ticks_meet_without_gap_or_double_under_writers(log: L
     with writing(database, count=4, seed=seed) as writers:
         while len(writers.seen_by_watermark) < 30:
             pass
-        with ticks.tick_cut(log.config) as cut, snapshot_rows.reader(log.config, cut) as reader:
+        with ticks.tick_cut(log.config.source) as cut, snapshot_rows.reader(log.config.source, cut) as reader:
             rows = reader.execute("select id::text, v::text, note from public.item").fetchall()
         more = len(writers.seen_by_watermark) + 30
         while len(writers.seen_by_watermark) < more:
@@ -189,7 +191,7 @@ def test_trap_127_what_goes_past_a_trigger(log: Log, database: str) -> None:
     assert log.rows(since, log.tick()) == []
     texts = [row.new or "" for row in log.rows(since, log.tick(), messages=True)]
     assert any('"published": false' in text for text in texts), "the DDL event says that capture stopped"
-    assert change_log.recheck(log.conn, log.config) == ("public.t",)
+    assert change_log.recheck(log.conn, log.config.capture_rules) == ("public.t",)
     assert log.conn.execute("select count(*) from cdc.logged_tables").fetchone() == before
     since = log.tick()
     log.conn.execute("alter table public.t alter v type bigint")
@@ -227,9 +229,9 @@ def test_trap_129_partitions_come_and_go(log: Log) -> None:
     assert log.during("insert into m1 values (4, 4, 'alone')") == [("I", None, "(4,4,alone)")]
     log.conn.execute("set cdc.capture = off; create table public.m4 partition of public.m for values from (30) to (40)")
     assert log.during("insert into m values (5, 31, 'lost')") == []
-    assert change_log.recheck(log.conn, log.config) == ("public.m4",)
+    assert change_log.recheck(log.conn, log.config.capture_rules) == ("public.m4",)
     assert log.during("insert into m values (6, 32, 'seen')") == [("I", None, "(6,32,seen)")]
-    assert change_log.recheck(log.conn, log.config) == ()
+    assert change_log.recheck(log.conn, log.config.capture_rules) == ()
 
 
 def test_trap_130_savepoints_keep_the_top_level_xid(log: Log, database: str) -> None:

@@ -82,8 +82,8 @@ def test_ddl_between_the_install_and_the_first_cut(world: World, monkeypatch: py
     names = _begin(world)
     begin = change_log.begin
 
-    def between(*arguments: Any) -> None:
-        begin(*arguments)
+    def between(*arguments: Any, **more: Any) -> None:
+        begin(*arguments, **more)
         _live(world, names, 10)
 
     monkeypatch.setattr(change_log, "begin", between)

@@ -59,7 +59,7 @@ def test_trap_129_a_logged_table_is_attached(log: Log) -> None:
     log.conn.execute(PARTITIONED)
     log.install()
     log.conn.execute("create table public.load (like public.m including all)")
-    assert change_log.recheck(log.conn, log.config) == ("public.load",)
+    assert change_log.recheck(log.conn, log.config.capture_rules) == ("public.load",)
     rows = log.during(
         "insert into load values (3, 21, 'before')",
         "alter table m attach partition load for values from (20) to (30)",
@@ -71,7 +71,7 @@ def test_trap_129_a_logged_table_is_attached(log: Log) -> None:
     assert [new for _, _, new in rows] == [
         '(3,21,before)', '(4,22,"by the root")', "(5,23,itself)", "(6,24,alone)"
     ]  # fmt: skip
-    assert change_log.recheck(log.conn, log.config) == ()
+    assert change_log.recheck(log.conn, log.config.capture_rules) == ()
     log.conn.execute("alter table public.m attach partition public.load for values from (20) to (30)")
 
 
@@ -85,7 +85,7 @@ def test_trap_129_a_logged_table_becomes_the_leaf_of_a_new_root(log: Log) -> Non
         "create table public.sub partition of public.top for values from (0) to (100) partition by range (d);"
         "alter table public.sub attach partition public.bag for values from (0) to (10)"
     )
-    change_log.recheck(log.conn, log.config)
+    change_log.recheck(log.conn, log.config.capture_rules)
     log.install()
     assert _logged(log) >= {"public.bag"}
     rows = log.during(

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
+from tests import commands
 from tests.support_change_log import PARTITIONED, Log, with_table
 from tests.support_postgres import fresh_database
-from toolkit.capture import initialise
 from toolkit.demo.server import EmbeddedServer
 from toolkit.source import catalog, change_log, connection, install, locks, preflight
 from toolkit.values.errors import PreflightFailed
@@ -70,8 +70,11 @@ def test_a_role_that_does_not_own_the_table_is_told_which_grant_it_needs(log: Lo
         log.conn.execute("alter table public.t owner to owning")
         chosen = log.config.source.model_copy(update={"conninfo": re.sub(r"user=\w+", "user=keeper", database)})
         config = log.config.model_copy(update={"source": chosen})
-        with connection.connect(config) as conn, pytest.raises(PreflightFailed, match='grant "owning" to "keeper"'):
-            preflight.require(conn, config)
+        with (
+            connection.connect(config.source) as conn,
+            pytest.raises(PreflightFailed, match='grant "owning" to "keeper"'),
+        ):
+            preflight.require(conn, config.capture_rules, ddl=config.ddl)
     finally:
         log.conn.execute("drop owned by owning, keeper; drop role owning; drop role keeper")
 
@@ -80,15 +83,15 @@ def test_uninstall_leaves_nothing_of_the_change_log(log: Log) -> None:
     """psycopack's defect (c): functions and a registry row stayed, and the other strategy was refused for ever."""
     log.conn.execute(PARTITIONED)
     log.install()
-    install.uninstall(log.conn, log.config)
+    install.uninstall(log.conn, log.config.source, lock_seconds=log.config.snapshot.lock_seconds)
     assert log.conn.execute("select count(*) from pg_trigger where tgname like '!cdc%'").fetchone() == (0,)
     left = "select (select count(*) from pg_proc where proname ~ '^(log_|is_gone|key_index)'), to_regnamespace('cdc')"
     assert log.conn.execute(left).fetchone() == (0, None)
     log.conn.execute("insert into public.m values (9, 9, 'z')")
     by_slot = log.config.model_copy(update={"source": log.config.source.model_copy(update={"capture": "slot"})})
-    install.install(log.conn, by_slot)
+    install.install(log.conn, by_slot.capture_rules, ddl=by_slot.ddl, lock_seconds=by_slot.snapshot.lock_seconds)
     assert catalog.installed(log.conn)
-    install.uninstall(log.conn, by_slot)
+    install.uninstall(log.conn, by_slot.source, lock_seconds=by_slot.snapshot.lock_seconds)
 
 
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
@@ -103,7 +106,11 @@ def test_trap_124_a_long_transaction_and_a_large_log_are_alarms(
         monkeypatch.setattr(change_log, "_LONG_SECONDS", -1)
         monkeypatch.setattr(change_log, "_LARGE_LOG", 0)
         pid = idle.info.backend_pid
-        found = [str(f) for f in preflight.preflight(log.conn, log.config) if f.level == "warning"]
+        found = [
+            str(f)
+            for f in preflight.preflight(log.conn, log.config.capture_rules, ddl=log.config.ddl)
+            if f.level == "warning"
+        ]
     assert any("change log: holds" in text for text in found)
     assert any(f"transaction of pid {pid}" in text and "is open for" in text for text in found)
 
@@ -117,7 +124,7 @@ def test_the_cost_of_capture_is_predicted_before_anything_is_installed(log: Log)
         log.conn.execute(changes)
         log.conn.execute("select pg_stat_force_next_flush()")
         log.conn.execute("select 1")
-        text = initialise.plan_sql(log.config)
+        text = commands.plan_sql(log.config)
         found = re.findall(
             r"^-- (\S+): about ([\d,]+) changes a day; (\w+) triggers take about ([\d,]+) s of the server's CPU a day"
             r" if they come in bulk, up to ([\d,]+) s if one by one$",
@@ -126,7 +133,7 @@ def test_the_cost_of_capture_is_predicted_before_anything_is_installed(log: Log)
         return {t: (how, *(int(number.replace(",", "")) for number in (n, *cost))) for t, n, how, *cost in found}
 
     assert predicted("insert into public.t values (0)") == {}, "a rate over a time that nobody knows is none"
-    assert "public.t: 1 changes counted, since when is not known; row" in initialise.plan_sql(log.config)
+    assert "public.t: 1 changes counted, since when is not known; row" in commands.plan_sql(log.config)
     log.conn.execute("select pg_stat_reset()")  # from here on the server counts
     few = predicted("insert into public.t select generate_series(1, 100000)")
     assert (few["public.t"][0], few["public.u"][:2]) == ("row", ("statement", 0))
@@ -148,7 +155,7 @@ def test_who_waits_for_a_table_holds_no_other(log: Log, database: str, change: s
     work = log.install
     if change == "uninstall":
         log.install()
-        work = lambda: install.uninstall(log.conn, log.config)  # noqa: E731
+        work = lambda: install.uninstall(log.conn, log.config.source, lock_seconds=log.config.snapshot.lock_seconds)  # noqa: E731
     awaited = "select count(*) from pg_locks where relation = 'public.b'::regclass and not granted"
     with (
         psycopg.connect(database) as holder, psycopg.connect(database, autocommit=True) as other,
@@ -174,13 +181,18 @@ def test_a_table_that_cannot_be_had_leaves_no_half_of_an_install(log: Log, datab
         log.conn.execute(f"create table public.{table} (id int primary key)")
     alone = log.config.source.model_copy(update={"tables": ("public.b",)})
     if before == "b":
-        install.install(log.conn, log.config.model_copy(update={"source": alone}))
+        install.install(
+            log.conn,
+            log.config.model_copy(update={"source": alone}).capture_rules,
+            ddl=log.config.model_copy(update={"source": alone}).ddl,
+            lock_seconds=log.config.model_copy(update={"source": alone}).snapshot.lock_seconds,
+        )
     logged = "select coalesce(array_agg(tgrelid::regclass::text), '{}') from pg_trigger where tgname = '!cdc_row'"
     quick = log.config.model_copy(update={"snapshot": log.config.snapshot.model_copy(update={"lock_seconds": 1})})
     with psycopg.connect(database) as holder:
         holder.execute("insert into c values (1)")
         with pytest.raises(locks.LockTimeout, match=r"putting triggers on public\.c: waited 1 s"):
-            install.install(log.conn, quick)
+            install.install(log.conn, quick.capture_rules, ddl=quick.ddl, lock_seconds=quick.snapshot.lock_seconds)
     assert log.conn.execute(logged).fetchone() == ([] if before == "nothing" else ["public.b"],)
     assert catalog.begun(log.conn) == (before == "b")
     log.install()
@@ -204,7 +216,7 @@ def test_an_autovacuum_gives_way_to_install(log: Log, database: str) -> None:
         while log.conn.execute(vacuums).fetchone() == (0,):
             pass
         quick = log.config.model_copy(update={"snapshot": log.config.snapshot.model_copy(update={"lock_seconds": 3})})
-        install.install(log.conn, quick)
+        install.install(log.conn, quick.capture_rules, ddl=quick.ddl, lock_seconds=quick.snapshot.lock_seconds)
     finally:
         log.conn.execute("alter system reset autovacuum_naptime")
         log.conn.execute("select pg_reload_conf()")
@@ -229,7 +241,7 @@ def test_rows_of_a_subscription_fire_row_triggers_only(log: Log, database: str, 
         try:
             assert log.conn.execute(captured).fetchone() == (0,), "the catalog comparison sees it and turns it red"
             with pytest.raises(PreflightFailed, match=r'table public\.t: receives rows from a subscription.*"row"'):
-                preflight.require(log.conn, statement.config)
+                preflight.require(log.conn, statement.config.capture_rules, ddl=statement.config.ddl)
             log.install()
             assert log.conn.execute(captured).fetchone() == (1,)
             since = log.tick()

@@ -10,9 +10,9 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
+from tests import commands
 from tests.postgres.test_snapshot_log import at, current, of, on_source, sql
 from tests.support_lake import plain_lake
-from toolkit.capture import copy, initialise, slot_drain
 from toolkit.cli import frame, main
 from toolkit.ops import diagnosis
 from toolkit.source import change_log, connection, slot
@@ -52,8 +52,8 @@ def _logged(source: Config, lake: Config, *, ticks: bool) -> Config:
     )
     for name in "rs":
         sql(config, f"create table public.{name} (id int primary key, x text)", f"insert into {name} values (1, 'one')")
-    initialise.init(config)
-    slot_drain.drain(config)
+    commands.init(config)
+    commands.drain(config)
     return config
 
 
@@ -61,8 +61,8 @@ def _handed_over(config: Config, *, ticks: bool) -> Config:
     """The same log drained the other way from here on."""
     how = {"capture": "change_log" if ticks else "slot", "change_log_drain": "tick" if ticks else "slot"}
     config = config.model_copy(update={"source": config.source.model_copy(update=how)})
-    initialise.init(config)
-    slot_drain.drain(config)
+    commands.init(config)
+    commands.drain(config)
     return config
 
 
@@ -115,17 +115,17 @@ def test_a_log_that_is_dropped_fails_no_write_and_is_red(
         remedies = [f"cdc init, then cdc repair public.{name}" for name in "rs"]
         assert [of(config, name).remedy for name in "rs"] == remedies
     try:
-        initialise.init(config)
-        slot_drain.drain(config)
+        commands.init(config)
+        commands.drain(config)
     except HistoryDiverged as error:
         assert "cdc init --new-generation" in str(error)
-        initialise.init(config, new_generation=True)
-        slot_drain.drain(config)
+        commands.init(config, new_generation=True)
+        commands.drain(config)
     else:
         assert {of(config, name).state for name in "rs"} == {"stale"}
-        copy.repair(config)
+        commands.repair(config)
     sql(config, *_rows(60, "logged"))
-    slot_drain.drain(config)
+    commands.drain(config)
     _require_right(config)
 
 
@@ -143,13 +143,13 @@ def test_a_log_that_is_emptied_unheard_is_red(source: Config, plain_lake: Config
         config = _handed_over(config, ticks=True)
     sql(config, *_rows(70, "lost"), _UNKEPT, *map(_OFF.format, range(3)), "truncate cdc.change_log")
     if remade:
-        initialise.init(config)
-    slot_drain.drain(config)
+        commands.init(config)
+    commands.drain(config)
     assert {of(config, name).state for name in "rs"} == {"stale"}
-    initialise.init(config)
-    copy.repair(config)
+    commands.init(config)
+    commands.repair(config)
     sql(config, *_rows(71, "logged"))
-    slot_drain.drain(config)
+    commands.drain(config)
     _require_right(config)
 
 
@@ -158,7 +158,7 @@ def test_a_part_that_is_emptied_while_another_is_unheard_is_red(source: Config, 
     config = _logged(source, plain_lake, ticks=True)
     sql(config, *_rows(70, "lost"))
     sql(config, *map(_OFF.format, range(2)), "truncate cdc.change_log", *map(_ON.format, range(2)))
-    slot_drain.drain(config)
+    commands.drain(config)
     assert {of(config, name).state for name in "rs"} == {"stale"}
 
 
@@ -166,10 +166,10 @@ def test_a_log_that_a_slot_drains_is_emptied_without_loss(source: Config, plain_
     """Also where it was drained by ticks before: it was red without need, and by the init that mends the trigger."""
     config = _handed_over(_logged(source, plain_lake, ticks=True), ticks=False)
     sql(config, *_rows(70, "sent"), "truncate cdc.change_log")
-    slot_drain.drain(config)
+    commands.drain(config)
     sql(config, _UNKEPT)
-    initialise.init(config)
-    slot_drain.drain(config)
+    commands.init(config)
+    commands.drain(config)
     _require_right(config)
 
 
@@ -189,18 +189,18 @@ def test_a_log_that_somebody_empties_is_red_where_it_was_not_drained(
     config = _logged(source, plain_lake, ticks=ticks)
     with psycopg.connect(config.source.conninfo, autocommit=True) as conn:
         _write(conn, 10)
-        slot_drain.drain(config)
-        slot_drain.drain(config)  # purges, which must not count as a change by another session
+        commands.drain(config)
+        commands.drain(config)  # purges, which must not count as a change by another session
         assert {of(config, name).state for name in "rs"} == {"ok"}
         _write(conn, 20)
         conn.execute(f"set session_replication_role = replica; {emptied}; reset session_replication_role".encode())
         _write(conn, 30)
-    slot_drain.drain(config)
+    commands.drain(config)
     if ticks:
         assert {of(config, name).state for name in "rs"} == {"stale"}
         assert "rows of the change log were removed by hand" in (of(config, "r").reason or "")
-        copy.repair(config)
-        slot_drain.drain(config)
+        commands.repair(config)
+        commands.drain(config)
     _require_right(config)
 
 
@@ -236,22 +236,22 @@ def test_a_log_that_was_not_whole_between_two_drains_is_red_from_the_first_on(
     config = _logged(source, plain_lake, ticks=ticks)
     lose, bring = _REMADE[remade]
     sql(config, lose, *_rows(70, "lost"))
-    with connection.connect(config) as conn:
+    with connection.connect(config.source) as conn:
         between = slot.flush_lsn(conn)
     if bring:
         sql(config, bring)
     else:
-        initialise.init(config)
+        commands.init(config)
     if told:
         sql(config, "alter table r add n int", "alter table s add n int")
     sql(config, *_rows(71, "logged"))
-    slot_drain.drain(config)
+    commands.drain(config)
     for name in "rs":
         assert of(config, name).state == "stale", of(config, name)
         assert ticks or at(config, name, between) == "stale"
-    copy.repair(config)
+    commands.repair(config)
     sql(config, *_rows(72, "logged"))
-    slot_drain.drain(config)
+    commands.drain(config)
     _require_right(config)
 
 
@@ -265,15 +265,15 @@ def test_init_attaches_a_part_again_with_its_rows(
     config = _logged(source, plain_lake, ticks=ticks)
     sql(config, "insert into r values (70, 'logged')", _DETACH)
     if drained:
-        slot_drain.drain(config)
+        commands.drain(config)
         assert {of(config, name).state for name in "rs"} == {"stale"}
-    initialise.init(config)
-    with connection.connect(config) as conn:
+    commands.init(config)
+    with connection.connect(config.source) as conn:
         assert change_log.is_read(conn)
         assert conn.execute("select new from cdc.change_log where new like '(70,%'").fetchall() == [("(70,logged)",)]
-    slot_drain.drain(config)
-    copy.repair(config)
-    slot_drain.drain(config)
+    commands.drain(config)
+    commands.repair(config)
+    commands.drain(config)
     _require_right(config)
 
 
@@ -284,12 +284,12 @@ def test_a_part_that_cannot_be_attached_is_named_with_what_to_run(source: Config
     with pytest.raises(
         PreflightFailed, match=r"cdc\.change_log_0 cannot be .*\bnote\b.* nothing was changed"
     ) as refused:
-        initialise.init(config)
+        commands.init(config)
     remedy = re.search(r"run: (alter table [^;]*)", str(refused.value))
     assert remedy
     sql(config, remedy[1])
-    initialise.init(config)
-    with connection.connect(config) as conn:
+    commands.init(config)
+    with connection.connect(config.source) as conn:
         assert change_log.is_read(conn)
 
 
@@ -314,9 +314,9 @@ def test_what_the_toolkit_has_on_the_source_is_dropped(
     else:
         for name in "rs":
             sql(config, f"create table public.{name} (id int primary key, x text)")
-        initialise.init(config)
+        commands.init(config)
     sql(config, *_rows(2, "told"))
-    slot_drain.drain(config)
+    commands.drain(config)
     sql(config, lost, "insert into r values (3, 'unexplained')", "alter table s add column n int default 5")
     assert "schema" not in lost or "schema cdc" in [d.what for d in diagnosis.doctor(config) if d.level == "error"]
     monkeypatch.setattr(configuration, "load", lambda _: config)
@@ -347,7 +347,7 @@ def test_what_the_toolkit_has_on_the_source_is_dropped(
         if not of(config, name).comparable:
             assert run(f"{of(config, name).remedy}") is None
     sql(config, *_rows(60, "told"))
-    slot_drain.drain(config)
+    commands.drain(config)
     _require_right(config)
 
 
@@ -376,13 +376,13 @@ def test_a_log_that_is_dropped_under_writers_fails_no_write(source: Config, plai
         sql(config, "drop table cdc.change_log cascade")
         while not failed and not all(now > then + 2 for now, then in zip(rounds, before, strict=True)):
             over.wait(0.01)
-        initialise.init(config)
+        commands.init(config)
     over.set()
     for writer in writers:
         writer.join()
     assert failed == []
-    slot_drain.drain(config)
+    commands.drain(config)
     assert {of(config, name).state for name in "rs"} == {"stale"}
-    copy.repair(config)
+    commands.repair(config)
     for name in "rs":
         assert current(config, name) == on_source(config, name)

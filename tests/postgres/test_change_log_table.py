@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
+from tests import commands
 from tests.postgres.test_snapshot_log import current, of, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
-from toolkit.capture import copy, initialise, slot_drain
+from tests.support_ledger import ledger_of
 from toolkit.demo.server import EmbeddedServer
-from toolkit.lake.ledger import Ledger
 from toolkit.source import change_log
 from toolkit.values.config import Config, SourceConfig, TableConfig
 from toolkit.values.modes import Capture
@@ -57,31 +57,31 @@ _GONE = {
 @pytest.mark.parametrize("pg", ["pg18"], indirect=True)
 def test_a_log_that_leaves_the_publication_is_red_and_kept(lake: Config, gone: str) -> None:
     """Its rows are not sent then: their tables turn red from there, and the rows stay until they are repaired."""
-    initialise.init(lake)
-    slot_drain.drain(lake)
+    commands.init(lake)
+    commands.drain(lake)
     sql(lake, _GONE[gone], "insert into b values (2, 'unsent')")
-    slot_drain.drain(lake)
+    commands.drain(lake)
     assert of(lake, "b").state == "stale"
     assert gone == "no inserts" or of(lake, "a").state == "ok"
     assert _in_log(lake) == 1, "what was not sent is not purged"
     back = "set (publish = 'insert, update, delete, truncate')" if gone == "no inserts" else "set table public.a"
     sql(lake, f"alter publication cdc {back}")
-    initialise.init(lake)
-    slot_drain.drain(lake)
+    commands.init(lake)
+    commands.drain(lake)
     assert of(lake, "b").state == "stale" and of(lake, "b").repaired_lsn is None
-    copy.repair(lake, ["public.b"])
+    commands.repair(lake, ["public.b"])
     sql(lake, "insert into b values (3, 'sent')")
-    slot_drain.drain(lake)
+    commands.drain(lake)
     assert of(lake, "b").repaired_lsn is not None
     assert current(lake, "b") == on_source(lake, "b")
 
 
 @pytest.mark.parametrize("pg", ["pg18"], indirect=True)
 def test_a_log_that_left_the_publication_and_came_back_between_two_drains_is_red(lake: Config) -> None:
-    initialise.init(lake)
-    slot_drain.drain(lake)
+    commands.init(lake)
+    commands.drain(lake)
     sql(lake, _GONE["set"], "insert into b values (2, 'unsent')", "alter publication cdc add table cdc.change_log")
-    slot_drain.drain(lake)
+    commands.drain(lake)
     assert of(lake, "b").state == "stale"
     assert of(lake, "a").state == "ok"
 
@@ -90,18 +90,18 @@ def test_a_log_that_left_the_publication_and_came_back_between_two_drains_is_red
 @pytest.mark.parametrize("pg", ["pg18"], indirect=True)
 def test_a_log_that_was_dropped_and_made_again_is_red(lake: Config, ticks: bool) -> None:
     config = _by_ticks(lake) if ticks else lake
-    initialise.init(config)
-    slot_drain.drain(config)
+    commands.init(config)
+    commands.drain(config)
     sql(config, "insert into b values (2, 'lost')", "drop table cdc.change_log cascade")
-    initialise.init(config)
+    commands.init(config)
     sql(config, "insert into b values (3, 'logged')")
-    slot_drain.drain(config)
+    commands.drain(config)
     assert of(config, "b").state == "stale"
     assert ticks or of(config, "a").state == "ok"
-    copy.repair(config, ["public.b"])
-    slot_drain.drain(config)
+    commands.repair(config, ["public.b"])
+    commands.drain(config)
     assert current(config, "b") == on_source(config, "b")
-    assert Ledger(config).last() is not None
+    assert ledger_of(config).last() is not None
 
 
 _UPPER = "alter table public.b alter x type text using upper(x)"
@@ -111,7 +111,7 @@ _UPPER = "alter table public.b alter x type text using upper(x)"
 def test_a_ddl_message_waits_for_the_log(lake: Config) -> None:
     """A rewrite that leaves the catalog as it was is told by its message alone, and without a slot only by the log."""
     config = _by_ticks(lake)
-    initialise.init(config)
+    commands.init(config)
     conninfo = config.source.conninfo
     late = "select 1 from pg_locks where waitstart < clock_timestamp() - interval '1.5 s'"
     with psycopg.connect(conninfo) as holder, psycopg.connect(conninfo, autocommit=True) as watch:
@@ -122,7 +122,7 @@ def test_a_ddl_message_waits_for_the_log(lake: Config) -> None:
                 pass
             holder.commit()
             altered.result()
-    slot_drain.drain(config)
+    commands.drain(config)
     assert of(config, "b").state == "stale" and "rewritten" in str(of(config, "b").reason)
     assert of(config, "a").state == "ok"
 
@@ -130,13 +130,13 @@ def test_a_ddl_message_waits_for_the_log(lake: Config) -> None:
 @pytest.mark.parametrize("pg", ["pg18"], indirect=True)
 def test_a_ddl_message_that_cannot_be_logged_turns_tables_red(lake: Config) -> None:
     config = _by_ticks(lake)
-    initialise.init(config)
+    commands.init(config)
     sql(config, "alter table cdc.change_log add constraint full_disk check (op <> 'M') not valid")
     sql(config, _UPPER, "alter table cdc.change_log drop constraint full_disk")
-    slot_drain.drain(config)
+    commands.drain(config)
     assert of(config, "b").state == "stale"
-    copy.repair(config)
-    slot_drain.drain(config)
+    commands.repair(config)
+    commands.drain(config)
     assert of(config, "b").repaired_lsn is not None
     assert current(config, "b") == on_source(config, "b")
 
@@ -146,7 +146,7 @@ def test_a_ddl_message_that_cannot_be_logged_turns_tables_red(lake: Config) -> N
 def test_what_a_dump_brought_into_the_log_is_not_replayed(lake: Config, begun: str) -> None:
     """Its xids are another cluster's, and this one will get there: then a tick would show the rows."""
     config = lake if begun == "by slot" else _by_ticks(lake)
-    initialise.init(config)
+    commands.init(config)
     sql(
         config,
         "insert into cdc.change_log"
@@ -162,10 +162,10 @@ def test_what_a_dump_brought_into_the_log_is_not_replayed(lake: Config, begun: s
         )
         config = config.model_copy(update={"root": config.root / "other"})
         config.root.mkdir()
-    initialise.init(config, new_generation=begun != "first")
+    commands.init(config, new_generation=begun != "first")
     sql(config, *(["select pg_current_xact_id()"] * 60), "insert into b values (2, 'new')")
     for _ in range(3):
-        slot_drain.drain(config)
+        commands.drain(config)
     assert _in_log(config) == 0
     assert current(config, "b") == on_source(config, "b")
     with psycopg.connect(config.source.conninfo) as conn:
@@ -188,21 +188,21 @@ def test_a_writer_older_than_a_change_of_a_type_is_red_behind_a_repair(lake: Con
     kind, value, change = _RETOLD[prints_differently]
     sql(config, "create type mood as enum ('a', 'b'); create type pair as (n int)")
     sql(config, f"create table public.t (id int primary key, v {kind}); insert into t values (1, '{value}')")
-    initialise.init(config)
+    commands.init(config)
     with psycopg.connect(config.source.conninfo) as old:
         old.execute(f"insert into t values (2, '{value}')")
         sql(config, change)
         if prints_differently == "new generation":
-            initialise.init(config, new_generation=True)
+            commands.init(config, new_generation=True)
         else:
-            copy.repair(config, ["public.t", "public.b"])
+            commands.repair(config, ["public.t", "public.b"])
         old.execute("insert into b values (2, 'the same')")
         old.commit()
-    slot_drain.drain(config)
+    commands.drain(config)
     assert of(config, "t").state == "stale" and of(config, "t").repaired_lsn is None
     assert of(config, "b").comparable
-    copy.repair(config)
-    slot_drain.drain(config)
+    commands.repair(config)
+    commands.drain(config)
     assert of(config, "t").repaired_lsn is not None
     assert current(config, "t") == on_source(config, "t")
 
@@ -214,7 +214,7 @@ def test_a_crash_behind_a_tick_loses_and_doubles_nothing(plain_lake: Config, mon
         source = SourceConfig(conninfo=server.conninfo(), capture=Capture.CHANGE_LOG)
         config = plain_lake.model_copy(update={"source": source})
         sql(config, "create table public.b (id int primary key, x text)", "insert into b values (1, 'one')")
-        initialise.init(config)
+        commands.init(config)
         sql(config, "begin; insert into b values (2, 'prepared'); prepare transaction 'p'")
         asynchronous = "set synchronous_commit = off; insert into b values ({}, 'asynchronous')"
 
@@ -227,12 +227,12 @@ def test_a_crash_behind_a_tick_loses_and_doubles_nothing(plain_lake: Config, mon
             sql(config, asynchronous.format(4))
             with monkeypatch.context() as patch, pytest.raises(psycopg.OperationalError):
                 patch.setattr(change_log, "purge", going_down)
-                slot_drain.drain(config)
+                commands.drain(config)
             left.close()
         server.start()
         sql(config, "commit prepared 'p'", "insert into b values (6, 'after')")  # by xids that were lost, perhaps
         for _ in range(3):
-            slot_drain.drain(config)
+            commands.drain(config)
         assert current(config, "b") == on_source(config, "b")
         assert {"1", "2", "4", "6"} <= on_source(config, "b").keys()
         assert Counter(e["new"][0] for e in rows_in_log(config)) == Counter(on_source(config, "b").keys())

@@ -7,11 +7,11 @@ from datetime import datetime, timedelta
 import psycopg
 import pytest
 
+from tests import commands
 from tests.postgres.test_snapshot_log import sql
 from tests.support_lake import plain_lake, rows_in_log
-from toolkit.capture import initialise, slot_drain
+from tests.support_ledger import lake_of
 from toolkit.history.commit_times import lsn_at
-from toolkit.lake.opened import Lake
 from toolkit.values.config import Config
 from toolkit.values.errors import ConfigError
 
@@ -30,23 +30,23 @@ def _now(config: Config) -> datetime:
 def test_a_time_is_the_lsn_before_the_first_later_commit(source: Config, plain_lake: Config) -> None:
     config = source.model_copy(update={"root": plain_lake.root})
     sql(config, "create table public.a (id int primary key)")
-    initialise.init(config)
+    commands.init(config)
     times = []
     for number in range(4):
         times.append(_now(config))
         sql(config, f"insert into public.a values ({number})")
         if number == 1:
-            slot_drain.drain(config)  # the times lie in two batches
-    slot_drain.drain(config)
+            commands.drain(config)  # the times lie in two batches
+    commands.drain(config)
     with pytest.raises(ConfigError, match="no transaction that committed later; drain"):
-        lsn_at(Lake(config), _now(config) + timedelta(hours=1))
+        lsn_at(lake_of(config), _now(config) + timedelta(hours=1))
     end = _now(config)
     with pytest.raises(ConfigError, match="drain"):
-        lsn_at(Lake(config), end)  # what committed just before that time may be on the source alone
-    slot_drain.drain(config)
-    slot_drain.drain(config)  # reads the message that the one before has left
+        lsn_at(lake_of(config), end)  # what committed just before that time may be on the source alone
+    commands.drain(config)
+    commands.drain(config)  # reads the message that the one before has left
     changes = rows_in_log(config, "kind = 'row'")
     for number, at in enumerate([*times, end]):
-        lsn = lsn_at(Lake(config), at)
+        lsn = lsn_at(lake_of(config), at)
         assert sum(row["end_lsn"] <= lsn for row in changes) == number
         assert sum(row["commit_lsn"] < lsn for row in changes) == number

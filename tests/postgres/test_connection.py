@@ -49,7 +49,7 @@ def test_104_settings_hold_against_role_and_database(pg: EmbeddedServer, source:
         row = plain.execute("select '2024-05-06 01:02:03+00'::timestamptz::text, E'\\\\x00ff'::bytea::text").fetchone()
         assert row == ("06.05.2024 06:32:03 IST", "\\000\\377")
     for replication in (False, True):
-        with connect(source, replication=replication) as conn:
+        with connect(source.source, replication=replication) as conn:
             row = conn.execute("select '2024-05-06 01:02:03+00'::timestamptz::text, '\\x00ff'::bytea::text").fetchone()
             assert row == ("2024-05-06 01:02:03+00", "\\x00ff")
             for name, value in PINNED:
@@ -59,7 +59,7 @@ def test_104_settings_hold_against_role_and_database(pg: EmbeddedServer, source:
 
 def test_user_options_are_kept(source: Config) -> None:
     given = psycopg.conninfo.make_conninfo(source.source.conninfo, options="-c work_mem=7MB -c DateStyle=German")
-    with connect(Config(source=SourceConfig(conninfo=given))) as conn:
+    with connect(Config(source=SourceConfig(conninfo=given)).source) as conn:
         row = conn.execute("select current_setting('work_mem'), current_setting('DateStyle')").fetchone()
         assert row == ("7MB", "ISO, DMY")
 
@@ -73,26 +73,26 @@ def test_user_options_are_kept(source: Config) -> None:
 )
 def test_no_server(conninfo: str, message: str) -> None:
     with pytest.raises(SourceUnavailable, match=message) as refusal:
-        connect(Config(source=SourceConfig(conninfo=conninfo)))
+        connect(Config(source=SourceConfig(conninfo=conninfo)).source)
     assert "\n" not in str(refusal.value)
 
 
 def test_wrong_password_is_not_printed(pg16: EmbeddedServer) -> None:
     with pytest.raises(SourceUnavailable, match=r"password authentication failed.*check the user") as refusal:
-        connect(Config(source=SourceConfig(conninfo=tcp_conninfo(pg16, password="hunter2"))))
+        connect(Config(source=SourceConfig(conninfo=tcp_conninfo(pg16, password="hunter2"))).source)
     assert "hunter2" not in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
 
 def test_malformed_conninfo_is_not_printed() -> None:
     with pytest.raises(ConfigError, match=r"conninfo is malformed") as refusal:
-        connect(Config(source=SourceConfig(conninfo="host=h password = 'hunter2")))
+        connect(Config(source=SourceConfig(conninfo="host=h password = 'hunter2")).source)
     assert "hunter2" not in str(refusal.value)
 
 
 def test_unknown_database(pg16: EmbeddedServer) -> None:
     with pytest.raises(SourceUnavailable, match='"nope" does not exist; check dbname'):
-        connect(Config(source=SourceConfig(conninfo=pg16.conninfo("nope"))))
+        connect(Config(source=SourceConfig(conninfo=pg16.conninfo("nope"))).source)
 
 
 def test_the_remedy_rests_on_what_libpq_reports(pg16: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +102,7 @@ def test_the_remedy_rests_on_what_libpq_reports(pg16: EmbeddedServer, monkeypatc
 
     def remedy(conninfo: str) -> str:
         with pytest.raises(SourceUnavailable, match="Meldung") as refusal:
-            connect(Config(source=SourceConfig(conninfo=conninfo)))
+            connect(Config(source=SourceConfig(conninfo=conninfo)).source)
         return str(refusal.value).rpartition("; ")[2]
 
     asked = remedy(make_conninfo(tcp_conninfo(pg16), password=""))
@@ -124,8 +124,8 @@ def test_a_lost_network_is_noticed_within_minutes(pg16: EmbeddedServer) -> None:
         names = ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count")
         return here, [row[0] for name in names for row in conn.execute(f"show {name}").fetchall()]
 
-    with connect(Config(source=SourceConfig(conninfo=tcp_conninfo(pg16)))) as conn:
+    with connect(Config(source=SourceConfig(conninfo=tcp_conninfo(pg16))).source) as conn:
         assert probes(conn) == ([30, 10, 3, 60_000], ["30", "10", "3"])
     chosen: dict[str, Any] = {"keepalives_idle": 77, "tcp_user_timeout": 9_000, "options": "-c tcp_keepalives_idle=88"}
-    with connect(Config(source=SourceConfig(conninfo=make_conninfo(tcp_conninfo(pg16), **chosen)))) as conn:
+    with connect(Config(source=SourceConfig(conninfo=make_conninfo(tcp_conninfo(pg16), **chosen))).source) as conn:
         assert probes(conn) == ([77, 10, 3, 9_000], ["88", "10", "3"])

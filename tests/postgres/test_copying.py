@@ -17,9 +17,9 @@ import psycopg
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support_lake import FILE_TARGET
+from tests.support_lake import copiers_of
 from tests.support_postgres import fresh_database
-from toolkit.capture.copy_workers import Copied, Copiers, Item, Task
+from toolkit.capture.copy_workers import Copied, Item, Task
 from toolkit.demo.server import EmbeddedServer
 from toolkit.rawlog.arrow import EVENT_SCHEMA
 from toolkit.source import catalog, install, locks, slot, snapshot_rows
@@ -41,7 +41,7 @@ def config(source: Config) -> Config:
 
 @pytest.fixture
 def conn(config: Config) -> Iterator[Connection]:
-    with connect(config) as connection:
+    with connect(config.source) as connection:
         yield connection
 
 
@@ -49,12 +49,12 @@ def prepare(conn: Connection, config: Config, *statements: str) -> None:
     """Make tables and capture them."""
     for statement in statements:
         conn.execute(statement)
-    install.install(conn, config)
+    install.install(conn, config.capture_rules, ddl=config.ddl, lock_seconds=config.snapshot.lock_seconds)
 
 
 @contextmanager
 def cut_of(config: Config) -> Iterator[slot.Cut]:
-    with slot.create_slot(config, slot.temporary_name(config), temporary=True) as cut:
+    with slot.create_slot(config.source, cut_seconds=config.check.cut_seconds) as cut:
         yield cut
 
 
@@ -63,8 +63,8 @@ def tasks_of(
 ) -> list[Task]:
     """One task a piece; or one task for everything."""
     items = []
-    with snapshot_rows.reader(config, cut) as reader:
-        for relid, payload in catalog.snapshot_json(reader, config).items():
+    with snapshot_rows.reader(config.source, cut) as reader:
+        for relid, payload in catalog.snapshot_json(reader).items():
             table = TableVersion.from_json(json.loads(payload))
             if not names or table.name in names:
                 pieces, _ = snapshot_rows.pieces(reader, table, snapshot_rows.Cutting(parts))
@@ -97,7 +97,7 @@ def run(
     workers: int = 2,
     report: Callable[[int, int], None] = lambda rows, size: None,
 ) -> tuple[list[Copied], dict[int, tuple[str, bool]]]:
-    with Copiers(config, cut, FILE_TARGET, workers=workers, report=report) as copiers:
+    with copiers_of(config, cut, workers, report) as copiers:
         return copiers.run(tasks)
 
 
@@ -128,7 +128,7 @@ def test_trap_036_pieces_of_one_cut_hold_each_row_once_while_rows_move(
     thread.start()
     try:
         moved.wait(30)
-        with cut_of(config) as cut, snapshot_rows.reader(config, cut) as reader:
+        with cut_of(config) as cut, snapshot_rows.reader(config.source, cut) as reader:
             moved.clear()
             tasks = tasks_of(config, cut, tmp_path, parts=8)
             assert len(tasks) > 4
@@ -161,7 +161,7 @@ def test_a_dead_worker_does_not_end_the_snapshot(config: Config, conn: Connectio
     counted = Counter[str]()
     struck = threading.Event()
 
-    with cut_of(config) as cut, Copiers(config, cut, FILE_TARGET, workers=2, report=lambda r, s: strike(r)) as copiers:
+    with cut_of(config) as cut, copiers_of(config, cut, 2, lambda r, s: strike(r)) as copiers:
 
         def strike(rows: int) -> None:
             counted["rows"] += rows
@@ -345,7 +345,7 @@ def test_a_lock_is_waited_for_within_bounds_and_its_holder_is_named(
 def test_a_reader_does_not_keep_the_users_ddl_waiting(config: Config, conn: Connection, tmp_path: Path) -> None:
     """Locks are given back piece by piece, although the transaction stays open."""
     prepare(conn, config, "create table public.t (id int primary key); insert into public.t values (1)")
-    with cut_of(config) as cut, Copiers(config, cut, FILE_TARGET, workers=0, report=lambda r, s: None) as copiers:
+    with cut_of(config) as cut, copiers_of(config, cut, 0) as copiers:
         copiers.run(tasks_of(config, cut, tmp_path))
         conn.execute("set lock_timeout = '2s'")
         conn.execute("alter table public.t add column b int")
@@ -368,7 +368,7 @@ def test_another_server_behind_the_same_name_is_refused(pg16: EmbeddedServer, pg
             cut_of(elsewhere) as namesake,
             pytest.raises(SourceUnavailable, match=r"another server .*load balancer"),
             # The worst case: the name exists there too.
-            snapshot_rows.reader(elsewhere, replace(cut, snapshot_name=namesake.snapshot_name)),
+            snapshot_rows.reader(elsewhere.source, replace(cut, snapshot_name=namesake.snapshot_name)),
         ):
             pass
 
@@ -391,7 +391,7 @@ def test_memory_does_not_grow_with_the_rows(config: Config, conn: Connection, tm
                     own = re.findall(r"Private_(?:Dirty|Clean): +(\d+) kB", status)
                     found = max(found, sum(map(int, own)) / 1024)
 
-        with cut_of(config) as cut, Copiers(config, cut, FILE_TARGET, workers=1, report=look) as copiers:
+        with cut_of(config) as cut, copiers_of(config, cut, 1, look) as copiers:
             done, refused = copiers.run(tasks_of(config, cut, tmp_path))
         assert not refused and sum(c.rows[relid] for c in done for relid in c.rows) == rows
         return found
@@ -433,7 +433,7 @@ def test_values_of_a_hundred_megabytes(config: Config, conn: Connection, tmp_pat
         " decode(repeat('5c00', 50000000), 'hex'),"
         " repeat('x', 100000000) from generate_series(1, 3) i",
     )
-    with cut_of(config) as cut, Copiers(config, cut, FILE_TARGET, workers=1, report=lambda r, s: None) as copiers:
+    with cut_of(config) as cut, copiers_of(config, cut, 1) as copiers:
         done, refused = copiers.run(tasks_of(config, cut, tmp_path))
         process = copiers._pool[0].process
         assert process is not None
@@ -463,7 +463,7 @@ def test_trap_037_a_policy_leaves_the_table_out_by_name(config: Config, conn: Co
     try:
         with cut_of(config) as cut:
             tasks = tasks_of(config, cut, tmp_path, together=True)
-            with Copiers(config, cut, FILE_TARGET, workers=0, report=lambda r, s: None) as copiers:
+            with copiers_of(config, cut, 0) as copiers:
                 copiers._own().execute(f"set local role {role}")
                 done, refused = copiers.run(tasks)
     finally:
@@ -486,7 +486,7 @@ def test_rows_copied_equal_the_stream_by_every_path(config: Config, conn: Connec
         r"""insert into public.t values (1, E'\\N', null), (2, E'a\tb\\', E'\n\r\b\f\v\\t'), (3, null, ''),
             (4, 'x', null), (5, E'\x01\x08', 'é')""",
     )
-    with cut_of(config) as cut, snapshot_rows.reader(config, cut) as reader:
+    with cut_of(config) as cut, snapshot_rows.reader(config.source, cut) as reader:
         expected = shown(reader, "select id, a, b from public.t")
         done, _ = run(config, cut, tasks_of(config, cut, tmp_path), workers=0)
         assert images(done) == expected

@@ -13,12 +13,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from tests import commands
 from tests.support_lake import plain_lake
+from tests.support_ledger import ledger_of
 from tests.support_postgres import inserted, stream
-from toolkit.capture import initialise, slot_drain
 from toolkit.demo.server import EmbeddedServer
 from toolkit.lake.evidence import unseen_xids
-from toolkit.lake.ledger import Ledger
 from toolkit.source import exact_cut, install, slot
 from toolkit.source.connection import Connection, connect
 from toolkit.source.opened import Source
@@ -33,10 +33,10 @@ pytestmark = pytest.mark.postgres
 
 @pytest.fixture
 def conn(source: Config) -> Iterator[Connection]:
-    with connect(source) as connection:
+    with connect(source.source) as connection:
         connection.execute("create table public.t (id bigserial primary key, who text)")
-        install.install(connection, source)
-        with slot.create_slot(source, source.source.slot, temporary=False):
+        install.install(connection, source.capture_rules, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
+        with slot.create_slot(source.source, source.source.slot, cut_seconds=source.check.cut_seconds):
             pass
         yield connection
 
@@ -44,11 +44,11 @@ def conn(source: Config) -> Iterator[Connection]:
 @contextmanager
 def _cut(config: Config, in_log: Collection[int] = ()) -> Iterator[tuple[Lsn, set[str]]]:
     """L and the ids that its snapshot shows."""
-    with connect(config) as session, connect(config) as other, ExitStack() as stack:
+    with connect(config.source) as session, connect(config.source) as other, ExitStack() as stack:
         state = slot.read_slot(other, config.source.slot)
         assert state is not None
         lsn = exact_cut.without_slot(
-            Source(config, session),
+            Source(config.source_access, session),
             stack,
             drained=state.confirmed_flush_lsn,
             unseen=lambda seen: [x for x in in_log if not seen.sees(x)],
@@ -110,10 +110,10 @@ def test_trap_034_an_open_transaction_keeps_a_slot_waiting_but_no_cut(
 ) -> None:
     conn.execute("insert into public.t (who) values ('done')")
     monkeypatch.setattr(exact_cut, "_PATIENCE", 0.0)
-    assert exact_cut.slot_at_once(Source(source, conn))
+    assert exact_cut.slot_at_once(Source(source.source_access, conn))
     with psycopg.connect(source.source.conninfo) as open_one:
         open_one.execute("insert into public.t (who) values ('open')")
-        assert not exact_cut.slot_at_once(Source(source, conn))
+        assert not exact_cut.slot_at_once(Source(source.source_access, conn))
         with _cut(source) as (lsn, seen):
             assert seen == {"1"}
             open_one.commit()
@@ -129,11 +129,11 @@ def test_without_a_free_slot_none_is_asked_for(pg: EmbeddedServer, source: Confi
     try:
         for name in names:
             conn.execute("select pg_create_physical_replication_slot(%s)", [name])
-        assert not exact_cut.slot_at_once(Source(source, conn))
+        assert not exact_cut.slot_at_once(Source(source.source_access, conn))
     finally:
         for name in names:
             slot.drop_slot(conn, name)
-    assert exact_cut.slot_at_once(Source(source, conn))
+    assert exact_cut.slot_at_once(Source(source.source_access, conn))
 
 
 @contextmanager
@@ -168,7 +168,7 @@ def _waiting_for_a_standby(source: Config, conn: Connection) -> Iterator[tuple[i
 
 def test_trap_029_a_commit_that_nobody_sees_yet_is_in_no_cut(source: Config, conn: Connection) -> None:
     with _waiting_for_a_standby(source, conn) as (pid, xid):
-        committed = {c.xid for c in exact_cut.commits(conn, source, slot.flush_lsn(conn), 0)}
+        committed = {c.xid for c in exact_cut.commits(conn, source.source, slot.flush_lsn(conn), 0)}
         assert xid in committed
         with _cut(source) as (lsn, seen):  # it comes last: a cut right before it is exact
             assert seen == set().union(*(ids for commit, ids in _ids(stream(conn, source)) if commit < lsn))
@@ -192,24 +192,24 @@ def test_a_commit_that_waits_over_many_drains_is_not_forgotten(database: str, pl
     config = plain_lake.model_copy(update={"source": source})
     with psycopg.connect(database, autocommit=True) as session:
         session.execute("create table public.t (id bigserial primary key, who text)")
-    initialise.init(config)
-    with connect(config) as conn, _waiting_for_a_standby(config, conn) as (_, xid):
-        slot_drain.drain(config)
-        last = Ledger(config).last()
+    commands.init(config)
+    with connect(config.source) as conn, _waiting_for_a_standby(config, conn) as (_, xid):
+        commands.drain(config)
+        last = ledger_of(config).last()
         assert last is not None
-        Ledger(config).append_empty(replace(last, batch_id=last.batch_id + 60, beacon=None))
+        ledger_of(config).append_empty(replace(last, batch_id=last.batch_id + 60, beacon=None))
         row = conn.execute("select pg_current_snapshot()::text").fetchone()
         assert row is not None
-        assert unseen_xids(config, Ledger(config), Visibility.parse(row[0])) == frozenset([xid])
-        earlier = Ledger(config).last()
+        assert unseen_xids(config.lake_access, ledger_of(config), Visibility.parse(row[0])) == frozenset([xid])
+        earlier = ledger_of(config).last()
         assert earlier is not None
-        Ledger(config).append_empty(replace(earlier, batch_id=earlier.batch_id + 1, generation=2))
-        assert not unseen_xids(config, Ledger(config), Visibility.parse(row[0])), "of another source"
+        ledger_of(config).append_empty(replace(earlier, batch_id=earlier.batch_id + 1, generation=2))
+        assert not unseen_xids(config.lake_access, ledger_of(config), Visibility.parse(row[0])), "of another source"
     with psycopg.connect(database) as session:
         row = session.execute("select pg_current_snapshot()::text").fetchone()
     assert row is not None
-    assert not unseen_xids(config, Ledger(config), Visibility.parse(row[0]))
-    initialise.uninstall(config)
+    assert not unseen_xids(config.lake_access, ledger_of(config), Visibility.parse(row[0]))
+    commands.uninstall(config)
 
 
 def test_the_holder_of_a_lock_is_named(source: Config, conn: Connection) -> None:

@@ -64,7 +64,7 @@ alter publication cdc set (publish = 'insert, update, delete, truncate')
 
 @pytest.fixture
 def conn(source: Config) -> Iterator[Connection]:
-    with connect(source) as connection:
+    with connect(source.source) as connection:
         connection.execute(
             "create schema elsewhere; create table elsewhere.x (id int primary key);"
             "create table public.a (id int primary key, v text); create table public.b (id int primary key)"
@@ -82,8 +82,8 @@ def _tells(config: Config, what: str, found: str, remedy: str) -> None:
 
 
 def test_what_somebody_changed_since_init_is_told_by_name(source: Config, conn: Connection) -> None:
-    install.install(conn, source)
-    with slot.create_slot(source, source.source.slot, temporary=False):
+    install.install(conn, source.capture_rules, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
+    with slot.create_slot(source.source, source.source.slot, cut_seconds=source.check.cut_seconds):
         pass
     assert _told(source) == set()
     for statement, what, found, remedy in _DRIFTS:
@@ -92,13 +92,13 @@ def test_what_somebody_changed_since_init_is_told_by_name(source: Config, conn: 
         _tells(source, what, found, remedy)
         if "publication" in statement and "`cdc init`" not in remedy:
             conn.execute(_WHOLE)
-        install.install(conn, source)
+        install.install(conn, source.capture_rules, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
         assert _told(source) == set(), statement
 
 
 def test_what_cdc_toml_says_otherwise_since_init_is_told_by_name(source: Config, conn: Connection) -> None:
-    install.install(conn, source)
-    with slot.create_slot(source, source.source.slot, temporary=False):
+    install.install(conn, source.capture_rules, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
+    with slot.create_slot(source.source, source.source.slot, cut_seconds=source.check.cut_seconds):
         pass
 
     def other(**changed: object) -> Config:
@@ -123,9 +123,9 @@ def test_a_trigger_of_the_change_log_that_is_not_as_asked_for_is_told_by_name(
 ) -> None:
     chosen = source.source.model_copy(update={"capture": "change_log", "change_log_drain": drain})
     config = source.model_copy(update={"source": chosen})
-    install.install(conn, config)
+    install.install(conn, config.capture_rules, ddl=config.ddl, lock_seconds=config.snapshot.lock_seconds)
     if drain == "slot":
-        with slot.create_slot(config, config.source.slot, temporary=False):
+        with slot.create_slot(config.source, config.source.slot, cut_seconds=config.check.cut_seconds):
             pass
     assert _told(config) == set()
     for statement, found in (
@@ -135,9 +135,11 @@ def test_a_trigger_of_the_change_log_that_is_not_as_asked_for_is_told_by_name(
     ):
         conn.execute(statement)
         _tells(config, "table public.a", found, "run `cdc init`, then `cdc repair`")
-        assert change_log.recheck(conn, config) == ("public.a",)  # so does a drain
+        assert change_log.recheck(conn, config.capture_rules) == ("public.a",)  # so does a drain
         assert _told(config) == set()
     by_statement = config.model_copy(update={"table": {"public.a": TableConfig(triggers=Triggers.STATEMENT)}})
     _tells(by_statement, "table public.a", "trigger !cdc_row is not asked for", "run `cdc init`")
-    install.install(conn, by_statement)
+    install.install(
+        conn, by_statement.capture_rules, ddl=by_statement.ddl, lock_seconds=by_statement.snapshot.lock_seconds
+    )
     assert _told(by_statement) == set()

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from tests import commands
 from tests.postgres.test_snapshot_log import current, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
-from toolkit.capture import initialise, slot_drain
+from tests.support_ledger import ledger_of
 from toolkit.lake import durable, sqlite_catalog, storage
-from toolkit.lake.ledger import Ledger
 from toolkit.ops import diagnosis
 from toolkit.source import connection, slot
 from toolkit.values import config as configuration
@@ -44,7 +44,7 @@ def config(database: str, plain_lake: Config) -> Config:
     file.write_text(f"[source]\nconninfo = {json.dumps(database)}\nslot = 'cdc_{name}'\n", encoding="utf-8")
     config = configuration.load(str(file))
     sql(config, "create table public.a (id int primary key, x text)", "insert into public.a values (1, 'one')")
-    initialise.init(config)
+    commands.init(config)
     return config
 
 
@@ -54,7 +54,7 @@ def test_trap_012_under_strace_files_are_forced_then_named_then_forgotten(config
     if strace is None:
         pytest.skip("strace is not installed: the order of system calls cannot be seen")
     sql(config, "insert into public.a values (2, 'two')")
-    before = set(Path(config.warehouse).rglob("*"))
+    before = set(Path(config.lake_access.warehouse).rglob("*"))
     trace = config.root / "trace"
     watched = "trace=fsync,fdatasync,pwrite64,sendto,write,rename,renameat2"
     command = [strace, "-f", "--seccomp-bpf", "-y", "-s", "400", "-e", watched, "-o", str(trace), sys.executable, "-m"]
@@ -71,18 +71,20 @@ def test_trap_012_under_strace_files_are_forced_then_named_then_forgotten(config
             forced.setdefault(found[1], number)
     named = next(n for n, line in calls if re.search(r" pwrite64\(\d+<[^>]*/catalog\.db>", line))
     forgotten = next(n for n, line in calls if "pg_replication_slot_advance" in line)
-    made = {path for path in set(Path(config.warehouse).rglob("*")) - before if not path.name.startswith(".")}
+    made = {
+        path for path in set(Path(config.lake_access.warehouse).rglob("*")) - before if not path.name.startswith(".")
+    }
     assert {path.suffix for path in made if path.is_file()} == {".avro", ".json", ".parquet"}
-    for path in made | {Path(config.warehouse), Path(config.warehouse, "raw")}:
+    for path in made | {Path(config.lake_access.warehouse), Path(config.lake_access.warehouse, "raw")}:
         assert forced.get(str(path), len(lines)) < named, path
-    assert named < forced[str(config.catalog_db)] < forgotten
+    assert named < forced[str(config.lake_access.catalog_db)] < forgotten
 
 
 class _Disk:
     """Notes what is forced, and takes everything else when the power fails."""
 
     def __init__(self, config: Config, patch: pytest.MonkeyPatch) -> None:
-        self.warehouse, self._fsync = Path(config.warehouse), os.fsync
+        self.warehouse, self._fsync = Path(config.lake_access.warehouse), os.fsync
         self.safe = set(self.warehouse.rglob("*"))
         patch.setattr(os, "fsync", self._note)
 
@@ -114,11 +116,11 @@ def _struck(patch: pytest.MonkeyPatch, owner: Any, name: str, *, after: bool) ->
 
 def _whole(config: Config) -> None:
     """Drain, and see that each change is in the log once."""
-    slot_drain.drain(config)
+    commands.drain(config)
     assert current(config, "a") == on_source(config, "a")
     positions = [(e["commit_lsn"], e["ordinal"]) for e in rows_in_log(config)]
     assert len(positions) == len(set(positions))
-    batches = [b.batch_id for b in Ledger(config).batches()]
+    batches = [b.batch_id for b in ledger_of(config).batches()]
     assert batches == list(range(1, len(batches) + 1))
 
 
@@ -139,7 +141,7 @@ def test_trap_012_a_power_cut_at_any_step_loses_and_doubles_nothing(
             disk = _Disk(config, patch)
             _struck(patch, owner, name, after=after)
             with pytest.raises(Killed):
-                slot_drain.drain(config)
+                commands.drain(config)
         taken += disk.fail()
         _whole(config)
     assert taken, "the power cuts took nothing"
@@ -156,11 +158,11 @@ def test_trap_012_a_commit_that_was_named_and_not_forced_is_forced_before_the_sl
         patch.setattr(durable, "sync_table", lambda *_: None)  # Spark's catalog names a commit at once
         _struck(patch, slot, "advance", after=False)
         with pytest.raises(Killed):
-            slot_drain.drain(config)
-        assert Ledger(config).last().complete_to > _confirmed(config)  # type: ignore[union-attr]
+            commands.drain(config)
+        assert ledger_of(config).last().complete_to > _confirmed(config)  # type: ignore[union-attr]
         patch.setattr(durable, "sync_table", forced)
         with pytest.raises(Killed):
-            slot_drain.drain(config)  # up to the moment before it moves the slot
+            commands.drain(config)  # up to the moment before it moves the slot
     assert disk.fail() == 0
     _whole(config)
 
@@ -170,17 +172,17 @@ def test_trap_012_what_a_power_cut_took_of_an_unforced_commit_is_read_again_as_d
     config: Config, monkeypatch: pytest.MonkeyPatch, torn: str
 ) -> None:
     sql(config, "insert into public.a values (2, 'two')")
-    before, confirmed = set(Path(config.warehouse).rglob("*")), _confirmed(config)
+    before, confirmed = set(Path(config.lake_access.warehouse).rglob("*")), _confirmed(config)
     with monkeypatch.context() as patch:
         patch.setattr(durable, "sync_table", lambda *_: None)
         _struck(patch, slot, "advance", after=False)
         with pytest.raises(Killed):
-            slot_drain.drain(config)
-    for path in set(Path(config.warehouse).rglob("*")) - before:
+            commands.drain(config)
+    for path in set(Path(config.lake_access.warehouse).rglob("*")) - before:
         if path.suffix == torn and not path.name.startswith("."):
             path.write_bytes(path.read_bytes()[:-7])
     with pytest.raises(LakeError, match="run `cdc doctor`"):
-        slot_drain.drain(config)
+        commands.drain(config)
     assert _confirmed(config) == confirmed
     (diagnosed,) = [d for d in diagnosis.doctor(config) if d.what == "lake raw.events"]
     follow(config, diagnosed)
@@ -193,12 +195,12 @@ def follow(config: Config, diagnosed: diagnosis.Diagnosis) -> None:
     """Change the catalog as the remedy says."""
     statement = re.search(r'sqlite3 \S+ "([^"]+)"', diagnosed.remedy or "")
     assert statement is not None, diagnosed
-    with closing(sqlite3.connect(config.catalog_db)) as catalog, catalog:
+    with closing(sqlite3.connect(config.lake_access.catalog_db)) as catalog, catalog:
         catalog.execute(statement[1])
 
 
 def _confirmed(config: Config) -> int:
-    with connection.connect(config) as conn:
+    with connection.connect(config.source) as conn:
         state = slot.read_slot(conn, config.source.slot)
     assert state is not None
     return int(state.confirmed_flush_lsn)

@@ -33,35 +33,38 @@ def _database(server: EmbeddedServer, encoding: str) -> Iterator[Config]:
 
 @pytest.mark.parametrize(("encoding", "word"), [("LATIN1", "é"), ("EUC_JP", "日本"), ("WIN1251", "Привет")])
 def test_trap_113_other_encodings_arrive_as_utf8_both_ways(pg: EmbeddedServer, encoding: str, word: str) -> None:
-    with _database(pg, encoding) as config, connect(config) as conn:
+    with _database(pg, encoding) as config, connect(config.source) as conn:
         conn.execute(f'create table public.t (id int primary key, "{word}" text)')
-        install.install(conn, config)
-        with slot.create_slot(config, config.source.slot, temporary=False):
+        install.install(conn, config.capture_rules, ddl=config.ddl, lock_seconds=config.snapshot.lock_seconds)
+        with slot.create_slot(config.source, config.source.slot, cut_seconds=config.check.cut_seconds):
             pass
         conn.execute(f"insert into public.t values (1, '{word}')")
         conn.execute(f"alter table public.t add column z text default '{word}'")
         assert inserted(stream(conn, config)) == [["1", word]]
-        with slot.create_slot(config, "e_cut", temporary=True) as cut, snapshot_rows.reader(config, cut) as reader:
-            (table,) = (t for t in catalog.published_tables(reader, config) if t.name == "t")
+        with (
+            slot.create_slot(config.source, cut_seconds=config.check.cut_seconds) as cut,
+            snapshot_rows.reader(config.source, cut) as reader,
+        ):
+            (table,) = (t for t in catalog.published_tables(reader) if t.name == "t")
             (batch,) = snapshot_rows.snapshot_batches(reader, table, cut.lsn, generation=1)
         assert batch.to_pylist()[0]["new"] == ["1", word, word]
         assert (table.columns[1].name, table.columns[2].missing) == (word, word)
 
 
 def test_trap_113_bytes_that_are_no_text_stop_the_drain_by_name(pg: EmbeddedServer, tmp_path: Path) -> None:
-    with _database(pg, "SQL_ASCII") as config, connect(config) as conn:
+    with _database(pg, "SQL_ASCII") as config, connect(config.source) as conn:
         conn.execute("create table public.t (id int primary key, a text)")
-        install.install(conn, config)
-        assert any("SQL_ASCII" in f.found for f in preflight.preflight(conn, config))
-        with slot.create_slot(config, config.source.slot, temporary=False):
+        install.install(conn, config.capture_rules, ddl=config.ddl, lock_seconds=config.snapshot.lock_seconds)
+        assert any("SQL_ASCII" in f.found for f in preflight.preflight(conn, config.capture_rules, ddl=config.ddl))
+        with slot.create_slot(config.source, config.source.slot, cut_seconds=config.check.cut_seconds):
             pass
         conn.execute("insert into public.t values (1, 'é')")
         assert inserted(stream(conn, config)) == [["1", "é"]]
         with psycopg.connect(config.source.conninfo, autocommit=True, client_encoding="SQL_ASCII") as raw:
             raw.execute(b"insert into public.t values (2, '\xe9')")
-        before = slot.require_slot(conn, config).confirmed_flush_lsn
+        before = slot.require_slot(conn, config.source).confirmed_flush_lsn
         with pytest.raises(
             DecodeError, match=r"0xe9 at [0-9A-F]+/[0-9A-F]+: a value there is no text .*new-generation"
         ):
-            peek(conn, config, upto=slot.flush_lsn(conn), max_changes=None, directory=tmp_path)
-        assert slot.require_slot(conn, config).confirmed_flush_lsn == before
+            peek(conn, config.source, upto=slot.flush_lsn(conn), max_changes=None, directory=tmp_path)
+        assert slot.require_slot(conn, config.source).confirmed_flush_lsn == before

@@ -15,18 +15,17 @@ import pytest
 from click.testing import CliRunner
 from psycopg.conninfo import conninfo_to_dict
 
+from tests import commands
 from tests.postgres.test_snapshot_log import sql
 from tests.support_lake import plain_lake
+from tests.support_ledger import ledger_of
 from tests.support_postgres import reading_beside
 from tests.support_remedies import pasted
 from toolkit.api import Toolkit
-from toolkit.build import dbt_run
-from toolkit.capture import initialise, slot_drain
 from toolkit.cli import frame, main
 from toolkit.decode.messages import parse
 from toolkit.lake import java, published_tables
 from toolkit.lake.lease import hold_lease
-from toolkit.lake.ledger import Ledger, require_ledger
 from toolkit.source import bare_server, connection, locks, peek, row_lines, slot, snapshot_rows
 from toolkit.values import config as configuration
 from toolkit.values.config import Config
@@ -70,15 +69,15 @@ class Scene:
 
     def capture(self) -> None:
         self.sql("create table public.a (id int primary key, x text)", "insert into public.a values (1, 'one')")
-        initialise.init(self.config)
-        slot_drain.drain(self.config)
+        commands.init(self.config)
+        commands.drain(self.config)
 
     def table(self, conn: connection.Connection, name: str) -> TableVersion:
         return bare_server.tables(conn)[name]
 
 
 def _drain(scene: Scene) -> object:
-    return slot_drain.drain(scene.config)
+    return commands.drain(scene.config)
 
 
 def _nothing(scene: Scene) -> None:
@@ -102,7 +101,7 @@ def _away(scene: Scene) -> None:
 
 
 def _connect(scene: Scene) -> object:
-    with connection.connect(scene.config) as conn:
+    with connection.connect(scene.config.source) as conn:
         return conn.info.dbname
 
 
@@ -116,11 +115,11 @@ def _fill(scene: Scene) -> None:
 
 
 def _peek(scene: Scene) -> object:
-    with connection.connect(scene.config) as conn:
+    with connection.connect(scene.config.source) as conn:
         folder = scene.config.root / "spool"
         folder.mkdir(exist_ok=True)
         return peek.peek(
-            conn, scene.config, upto=slot.flush_lsn(conn), max_changes=None, binary=False, directory=folder
+            conn, scene.config.source, upto=slot.flush_lsn(conn), max_changes=None, binary=False, directory=folder
         )
 
 
@@ -134,7 +133,9 @@ def _take_the_name(scene: Scene) -> None:
 
 
 def _create(scene: Scene) -> object:
-    with slot.create_slot(scene.config, scene.config.source.slot, temporary=False) as cut:
+    with slot.create_slot(
+        scene.config.source, scene.config.source.slot, cut_seconds=scene.config.check.cut_seconds
+    ) as cut:
         return cut
 
 
@@ -146,13 +147,13 @@ def _read_beside(scene: Scene) -> None:
 
 
 def _require_slot(scene: Scene) -> object:
-    with connection.connect(scene.config) as conn:
-        return slot.require_slot(conn, scene.config)
+    with connection.connect(scene.config.source) as conn:
+        return slot.require_slot(conn, scene.config.source)
 
 
 def _remake_the_slot(scene: Scene) -> None:
     scene.capture()
-    with connection.connect(scene.config) as conn:
+    with connection.connect(scene.config.source) as conn:
         slot.drop_slot(conn, scene.config.source.slot)
     scene.sql("insert into public.a values (3, 'lost')")
     _create(scene)
@@ -166,12 +167,12 @@ def _let_publications_part(scene: Scene) -> None:
     scene.change(publication=("one", "two"), scope="published")
     scene.sql("create table public.a (id int primary key, x text)", "create publication one for table public.a")
     scene.sql("create publication two for table public.a")
-    initialise.init(scene.config)
+    commands.init(scene.config)
     scene.sql("alter publication two set table public.a (id)", "insert into public.a values (9, 'unreadable')")
 
 
 def _require_ledger(scene: Scene) -> object:
-    return require_ledger(scene.config)
+    return ledger_of(scene.config).require()
 
 
 def _hide_java(scene: Scene) -> None:
@@ -185,7 +186,7 @@ def _find_java(scene: Scene) -> object:
 
 
 def _commit_twice(scene: Scene) -> object:
-    mine, other = Ledger(scene.config), Ledger(scene.config)
+    mine, other = (ledger_of(scene.config), ledger_of(scene.config))
     last = mine.last()
     assert last is not None and other.last() == last
     following = replace(last, batch_id=last.batch_id + 1, from_lsn=last.complete_to)
@@ -195,17 +196,17 @@ def _commit_twice(scene: Scene) -> object:
 
 
 def _hold(scene: Scene) -> None:
-    scene.stack.enter_context(hold_lease(scene.config))
+    scene.stack.enter_context(hold_lease(scene.config.lake_access))
     scene.words["pid"] = str(os.getpid())
 
 
 def _hold_too(scene: Scene) -> object:
-    with hold_lease(scene.config):
+    with hold_lease(scene.config.lake_access):
         return None
 
 
 def _build(scene: Scene) -> object:
-    return dbt_run.build(scene.config)
+    return commands.build(scene.config)
 
 
 def _versions(scene: Scene) -> object:
@@ -213,7 +214,7 @@ def _versions(scene: Scene) -> object:
 
 
 def _published(scene: Scene) -> object:
-    return published_tables.published_tables(scene.config)
+    return published_tables.published_tables(scene.config.lake_access)
 
 
 def _lock(scene: Scene) -> None:
@@ -231,8 +232,8 @@ def _wait(scene: Scene) -> object:
 def _copy_what_moves(scene: Scene) -> object:
     config = scene.config
     with (
-        slot.create_slot(config, slot.temporary_name(config), temporary=True) as cut,
-        snapshot_rows.reader(config, cut) as reader,
+        slot.create_slot(config.source, cut_seconds=config.check.cut_seconds) as cut,
+        snapshot_rows.reader(config.source, cut) as reader,
     ):
         table = scene.table(reader, "public.a")
         (piece,), _ = snapshot_rows.pieces(reader, table, snapshot_rows.Cutting(), lock_seconds=1)
@@ -241,7 +242,7 @@ def _copy_what_moves(scene: Scene) -> object:
 
 
 def _compare_what_moves(scene: Scene) -> object:
-    with row_lines.own_snapshot(scene.config) as reader:
+    with row_lines.own_snapshot(scene.config.source, cut_seconds=scene.config.check.cut_seconds) as reader:
         plan = comparison(scene.table(reader, "public.a"), 1)
         scene.sql("alter table public.a rename to b")
         with row_lines.lines(reader, plan) as blocks:
@@ -255,7 +256,7 @@ def _intrude(scene: Scene) -> None:
 
 def _read_the_intruders(scene: Scene) -> object:
     with (
-        row_lines.own_snapshot(scene.config) as reader,
+        row_lines.own_snapshot(scene.config.source, cut_seconds=scene.config.check.cut_seconds) as reader,
         row_lines.lines(reader, comparison(scene.table(reader, "mine.t"), 1)) as blocks,
     ):
         return list(blocks)

@@ -45,9 +45,9 @@ _QUALIFIED = {"pin", "present"}
 def installed(source: Config) -> Iterator[Connection]:
     """Everything that `cdc init` can install, the change log too."""
     config = source.model_copy(update={"source": source.source.model_copy(update={"capture": "change_log"})})
-    with connect(config) as conn:
+    with connect(config.source) as conn:
         conn.execute("create table public.t (id int primary key)")
-        install.install(conn, config)
+        install.install(conn, config.capture_rules, ddl=config.ddl, lock_seconds=config.snapshot.lock_seconds)
         yield conn
 
 
@@ -79,27 +79,27 @@ def test_public_has_no_right_in_the_schema(installed: Connection) -> None:
 
 
 def test_a_transaction_timeout_of_the_database_does_not_end_a_drain(source: Config) -> None:
-    with connect(source) as conn:
+    with connect(source.source) as conn:
         if conn.info.server_version < 170000:
             pytest.skip("this server has no transaction_timeout")
         conn.execute(f"alter database {conn.info.dbname} set transaction_timeout = '1s'".encode())
     with psycopg.connect(source.source.conninfo) as plain:
         assert plain.execute("show transaction_timeout").fetchone() == ("1s",)
-    with connect(source) as conn:
+    with connect(source.source) as conn:
         assert conn.execute("show transaction_timeout").fetchone() == ("0",)
 
 
 def test_an_observation_waits_until_what_it_shows_is_flushed(pg: Any, source: Config) -> None:
-    with connect(source) as conn, psycopg.connect(source.source.conninfo, autocommit=True) as app:
+    with connect(source.source) as conn, psycopg.connect(source.source.conninfo, autocommit=True) as app:
         conn.execute("create table public.t (id int primary key)")
-        install.install(conn, source)
+        install.install(conn, source.capture_rules, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
         conn.execute("alter system set wal_writer_delay = '10s'")
         conn.execute("select pg_reload_conf()")
         try:
             app.execute("set synchronous_commit = off")
             app.execute("alter table public.t add column v text")
             written = app.execute("select pg_current_wal_insert_lsn()::text").fetchone()
-            seen = drift.observe(conn, source, ())
+            seen = drift.observe(conn, source.capture_rules, ())
         finally:
             conn.execute("alter system reset wal_writer_delay")
             conn.execute("select pg_reload_conf()")
@@ -110,8 +110,8 @@ def test_an_observation_waits_until_what_it_shows_is_flushed(pg: Any, source: Co
 
 
 def test_a_setting_of_the_database_that_switches_capture_off_changes_its_state(source: Config) -> None:
-    with connect(source) as conn:
-        install.install(conn, source)
+    with connect(source.source) as conn:
+        install.install(conn, source.capture_rules, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
         before = guard.capture_state(conn)
         conn.execute(f"alter database {conn.info.dbname} set cdc.capture = 'off'".encode())
         assert guard.capture_state(conn).state != before.state
@@ -138,17 +138,17 @@ def test_an_advance_that_stops_short_is_an_error(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_copy_without_its_trailer_is_an_error(source: Config, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with connect(source) as conn:
-        install.install(conn, source)
-        with slot.create_slot(source, source.source.slot, temporary=False):
+    with connect(source.source) as conn:
+        install.install(conn, source.capture_rules, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
+        with slot.create_slot(source.source, source.source.slot, cut_seconds=source.check.cut_seconds):
             pass
         conn.execute("select pg_logical_emit_message(true, 'one', 'row')")
         upto = slot.flush_lsn(conn)
-        peek.peek(conn, source, upto=upto, max_changes=None, directory=tmp_path)
+        peek.peek(conn, source.source, upto=upto, max_changes=None, directory=tmp_path)
         cut = lambda *given: [[m for m in block if m != b"\xff\xff"] for block in copyout.copy_blocks(*given)]  # noqa: E731
         monkeypatch.setattr(peek, "copy_blocks", cut)
         with pytest.raises(DecodeError, match="without its trailer"):
-            peek.peek(conn, source, upto=upto, max_changes=None, directory=tmp_path)
+            peek.peek(conn, source.source, upto=upto, max_changes=None, directory=tmp_path)
 
 
 def test_a_log_that_is_not_whole_is_not_purged(installed: Connection) -> None:
@@ -176,7 +176,7 @@ def test_a_row_that_comes_while_a_purge_looks_is_kept(installed: Connection, sou
     """)
     drained = slot.shown(installed)
     waits = "select exists (select from pg_locks where locktype = 'advisory' and pid = %s and not granted)"
-    with ThreadPoolExecutor(1) as pool, connect(source) as other:
+    with ThreadPoolExecutor(1) as pool, connect(source.source) as other:
         other.execute("select pg_advisory_lock(1)")
         purge = pool.submit(change_log.purge, installed, drained)
         while not purge.done() and other.execute(waits, [installed.pgconn.backend_pid]).fetchone() != (True,):

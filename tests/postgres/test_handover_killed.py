@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from tests import commands
 from tests.postgres.test_snapshot_log import current, of, on_source, sql
 from tests.postgres.test_stages import always, done, killed
 from tests.support_lake import plain_lake, rows_in_log
+from tests.support_ledger import ledger_of
 from tests.support_postgres import change_in_every_way, mostly_one_server
-from toolkit.capture import handover, initialise, slot_drain, tick_drain
+from toolkit.capture import handover, tick_drain
 from toolkit.lake import staging
-from toolkit.lake.ledger import Ledger
 from toolkit.source import change_log, connection, slot, ticks
 from toolkit.values.config import Config
 from toolkit.values.errors import HistoryDiverged
@@ -47,21 +48,21 @@ class _Changes:
 
 
 def _whole(config: Config) -> None:
-    slot_drain.drain(config)
+    commands.drain(config)
     assert of(config, "a").state == "ok"
     assert current(config, "a") == on_source(config, "a")
     positions = [(e["commit_lsn"], e["ordinal"]) for e in rows_in_log(config)]
     assert len(positions) == len(set(positions))
     inserted = [e["new"][0] for e in rows_in_log(config, "op = 'I'") if e["new"][1] == "new"]
     assert len(inserted) == len(set(inserted)), "no row came twice"
-    batches = [b.batch_id for b in Ledger(config).batches()]
+    batches = [b.batch_id for b in ledger_of(config).batches()]
     assert batches == list(range(1, len(batches) + 1))
 
 
 @mostly_one_server
 def test_a_tick_killed_anywhere_is_there_once(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     config = _by(config, "tick")
-    initialise.init(config)
+    commands.init(config)
     change = _Changes(config)
     steps: tuple[tuple[object, str, bool], ...] = (
         (ticks, "record", True),
@@ -74,10 +75,10 @@ def test_a_tick_killed_anywhere_is_there_once(config: Config, monkeypatch: pytes
     for owner, name, after in steps:
         change()
         with killed(monkeypatch, owner, name, after=after, match=always):
-            slot_drain.drain(config)
+            commands.drain(config)
         change()
         _whole(config)
-    assert slot_drain.drain(config).changes == 0
+    assert commands.drain(config).changes == 0
 
 
 def _kills() -> list[Any]:
@@ -107,31 +108,33 @@ def test_a_handover_killed_anywhere_goes_on(
     match: Callable[..., bool],
 ) -> None:  # fmt: skip
     old, new = _by(config, "tick" if to == "slot" else "slot"), _by(config, to)
-    initialise.init(old)
+    commands.init(old)
     change = _Changes(config)
     change()
-    slot_drain.drain(old)
+    commands.drain(old)
     change()
     with killed(monkeypatch, owner, name, after=after, match=match):
-        initialise.init(new)
+        commands.init(new)
     change()
-    if Ledger(new).last().tick is not None and to == "slot" and slot_of(new) is not None:  # type: ignore[union-attr]
+    last = ledger_of(new).last()
+    assert last is not None
+    if last.tick is not None and to == "slot" and slot_of(new) is not None:
         with pytest.raises(HistoryDiverged, match=r"drained by ticks .* run `cdc init`"):
-            slot_drain.drain(new)
-    initialise.init(new)
+            commands.drain(new)
+    commands.init(new)
     change()
     _whole(new)
     assert "snapshot" in done(new)
-    with connection.connect(new) as conn:
+    with connection.connect(new.source) as conn:
         logging = conn.execute("select count(*) from cdc.settings where name = 'ddl_to_log'").fetchone()
     assert (slot_of(new) is not None, logging) == ((True, (0,)) if to == "slot" else (False, (1,)))
     sql(config, "alter table public.a alter x set default 'ddl is heard'")
     change()
     _whole(new)
-    (version,) = Ledger(new).latest_versions().values()
+    (version,) = ledger_of(new).latest_versions().values()
     assert "ddl is heard" in version.payload
 
 
 def slot_of(config: Config) -> slot.SlotState | None:
-    with connection.connect(config) as conn:
+    with connection.connect(config.source) as conn:
         return slot.read_slot(conn, config.source.slot)

@@ -35,27 +35,27 @@ def _changed(config: Config, **source: object) -> Config:
 
 
 def test_uninstall_leaves_nothing(source: Config) -> None:
-    with connect(source) as conn:
+    with connect(source.source) as conn:
         conn.execute("create table public.t (id int primary key)")
         before = _objects(conn)
-        install.install(conn, source)
-        with slot.create_slot(source, source.source.slot, temporary=False):
+        install.install(conn, source.capture_rules, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
+        with slot.create_slot(source.source, source.source.slot, cut_seconds=source.check.cut_seconds):
             pass
         assert len(_objects(conn)) > len(before) + 10  # the comparison below can fail
-        install.uninstall(conn, source)
+        install.uninstall(conn, source.source, lock_seconds=source.snapshot.lock_seconds)
         assert _objects(conn) == before
-        install.uninstall(conn, source)
+        install.uninstall(conn, source.source, lock_seconds=source.snapshot.lock_seconds)
         conn.execute("alter table public.t add a int")
 
 
 @pytest.mark.parametrize("pg", ["pg15"], indirect=True)  # the only one here that is built with a compiler
 def test_capture_is_not_compiled(source: Config) -> None:
     """By the costs of its plans the server would: a second for each DDL of the user, under its locks."""
-    with connect(source) as conn:
+    with connect(source.source) as conn:
         if conn.execute("select pg_jit_available()").fetchone() != (True,):
             pytest.skip("this server has no JIT compiler")
         conn.execute("create table public.t (id int primary key)")
-        install.install(conn, source)
+        install.install(conn, source.capture_rules, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
     with psycopg.connect(source.source.conninfo, autocommit=True) as user:
         user.execute("alter table t add column c int")
         user.execute("alter table t drop column c")
@@ -64,55 +64,60 @@ def test_capture_is_not_compiled(source: Config) -> None:
 
 
 def test_install_is_idempotent(source: Config) -> None:
-    with connect(source) as conn:
+    with connect(source.source) as conn:
         conn.execute("create table public.t (id int primary key)")
-        install.install(conn, source)
-        objects, key, identity = _objects(conn), hmac_key(conn), catalog.read_identity(conn, source)
-        with slot.create_slot(source, source.source.slot, temporary=False):
+        install.install(conn, source.capture_rules, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
+        objects, key, identity = _objects(conn), hmac_key(conn), catalog.read_identity(conn, source.capture_rules)
+        with slot.create_slot(source.source, source.source.slot, cut_seconds=source.check.cut_seconds):
             pass
-        install.install(conn, source)
+        install.install(conn, source.capture_rules, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
         assert (_objects(conn)[:-1], hmac_key(conn)) == (objects, key)
-        assert catalog.read_identity(conn, source) == identity
+        assert catalog.read_identity(conn, source.capture_rules) == identity
         assert ddl_messages(conn, source, key) == []  # the toolkit's own objects are no news
         assert len(key) == 32
 
 
 def test_publication_only_grows(source: Config) -> None:
-    with connect(source) as conn:
+    with connect(source.source) as conn:
         conn.execute("create table public.a (id int primary key)")
         conn.execute("create schema other create table kept (id int primary key)")
         conn.execute("create publication cdc for table other.kept")
-        install.install(conn, source)
+        install.install(conn, source.capture_rules, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
         conn.execute('create table public."B ""x" (id int primary key)')
-        install.install(conn, source)
-        names = [t.identifier for t in catalog.published_tables(conn, source)]
+        install.install(conn, source.capture_rules, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
+        names = [t.identifier for t in catalog.published_tables(conn)]
         assert sorted(names) == ["other.kept", 'public."B ""x"', "public.a"]
         excluded = _changed(source, exclude=("public.a",))
-        install.install(conn, excluded)
-        assert len(catalog.published_tables(conn, source)) == 3
+        install.install(conn, excluded.capture_rules, ddl=excluded.ddl, lock_seconds=excluded.snapshot.lock_seconds)
+        assert len(catalog.published_tables(conn)) == 3
 
 
 def test_publish_whole_schemas(source: Config) -> None:
     whole = _changed(source, new_tables="publish")
-    with connect(whole) as conn:
-        install.install(conn, whole)
-        install.install(conn, whole)
+    with connect(whole.source) as conn:
+        install.install(conn, whole.capture_rules, ddl=whole.ddl, lock_seconds=whole.snapshot.lock_seconds)
+        install.install(conn, whole.capture_rules, ddl=whole.ddl, lock_seconds=whole.snapshot.lock_seconds)
         conn.execute("create table public.born (id int primary key)")
-        assert [t.identifier for t in catalog.published_tables(conn, whole)] == ["public.born"]
+        assert [t.identifier for t in catalog.published_tables(conn)] == ["public.born"]
         with pytest.raises(ConfigError, match=r"exclude 'public.x' .* drop tables in schema \"public\", then"):
-            install.install(conn, _changed(whole, exclude=("public.x",)))
+            install.install(
+                conn,
+                _changed(whole, exclude=("public.x",)).capture_rules,
+                ddl=_changed(whole, exclude=("public.x",)).ddl,
+                lock_seconds=_changed(whole, exclude=("public.x",)).snapshot.lock_seconds,
+            )
 
 
 def test_partitions_come_with_their_root(source: Config) -> None:
-    with connect(source) as conn:
+    with connect(source.source) as conn:
         conn.execute("create table public.r (id int primary key) partition by range (id)")
         conn.execute("create table public.r1 partition of public.r for values from (0) to (10)")
-        install.install(conn, source)
-        state = catalog.own_publication(conn, source)
+        install.install(conn, source.capture_rules, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
+        state = catalog.own_publication(conn, source.source)
         assert state is not None and len(state.relids) == 1
-        assert [t.identifier for t in catalog.published_tables(conn, source)] == ["public.r1"]
+        assert [t.identifier for t in catalog.published_tables(conn)] == ["public.r1"]
         conn.execute("alter publication cdc set (publish_via_partition_root)")
-        assert [t.identifier for t in catalog.published_tables(conn, source)] == ["public.r"]
+        assert [t.identifier for t in catalog.published_tables(conn)] == ["public.r"]
 
 
 def test_membership_is_what_the_server_says(source: Config) -> None:
@@ -140,9 +145,9 @@ def test_membership_is_what_the_server_says(source: Config) -> None:
         "for tables in schema public, s2 with (publish_via_partition_root)",
         "",
     ]
-    with connect(source) as conn:
+    with connect(source.source) as conn:
         conn.execute(script)
-        install.install(conn, source)
+        install.install(conn, source.capture_rules, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
         seen = set()
         for definition in publications:
             conn.execute("drop publication cdc")
@@ -155,7 +160,7 @@ def test_membership_is_what_the_server_says(source: Config) -> None:
                 server = [(name, [c for c in columns if c != "g"], condition) for name, columns, condition in server]
             ours = sorted(
                 (t.identifier, [c.name for c in t.columns if c.published], t.row_filter)
-                for t in catalog.published_tables(conn, source)
+                for t in catalog.published_tables(conn)
                 if t.schema != "cdc"
             )
             assert ours == server, definition
@@ -164,34 +169,36 @@ def test_membership_is_what_the_server_says(source: Config) -> None:
 
 
 def test_refused_without_rights_and_changes_nothing(source: Config) -> None:
-    with connect(source) as conn:
+    with connect(source.source) as conn:
         before = _objects(conn)
         conn.execute("do $$ begin create role plain_user; exception when duplicate_object then null; end $$")
         conn.execute("set role plain_user")
         with pytest.raises(PreflightFailed, match=r"installing capture: permission denied.*superuser"):
-            install.install(conn, source)
+            install.install(conn, source.capture_rules, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
         conn.execute("reset role")
         assert _objects(conn) == before
 
 
 def test_not_installed_is_said(source: Config) -> None:
-    with connect(source) as conn:
+    with connect(source.source) as conn:
         for call in (
             lambda: signatures.require_key(conn),
-            lambda: catalog.snapshot_json(conn, source),
+            lambda: catalog.snapshot_json(conn),
         ):
             with pytest.raises(PreflightFailed, match=r"run `cdc init`"):
                 call()
         with pytest.raises(HistoryDiverged, match=r"publication 'cdc' does not exist.*run `cdc init`"):
-            catalog.read_identity(conn, source)
+            catalog.read_identity(conn, source.capture_rules)
 
 
 def test_dry_run_script_runs_in_psql(source: Config) -> None:
-    with connect(source) as conn:
+    with connect(source.source) as conn:
         conn.execute("create table public.t (id int primary key)")
-        script = install.install_sql(source, catalog.selected_tables(conn, source))
+        script = install.install_sql(
+            source.capture_rules, catalog.selected_tables(conn, source.capture_rules), ddl=source.ddl
+        )
     assert 'create publication "cdc" for table "public"."t"' in script
     with psycopg.connect(source.source.conninfo, autocommit=True) as plain:
         plain.execute(script)
-    with connect(source) as conn:
+    with connect(source.source) as conn:
         assert catalog.installed(conn)

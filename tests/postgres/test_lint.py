@@ -14,15 +14,15 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests import commands
 from tests.support_lake import plain_lake
+from tests.support_ledger import ledger_of
 from tests.support_postgres import ddl_messages, hmac_key, mostly_one_server
 from tests.trap_world import PAIR, World
-from toolkit.capture import initialise, slot_drain
 from toolkit.demo.scratch_server import open_scratch
 from toolkit.demo.server import EmbeddedServer
 from toolkit.history import ddl_lint, effects, versions
 from toolkit.history.effects import EffectClass
-from toolkit.lake.ledger import Ledger
 from toolkit.source import catalog, install, slot
 from toolkit.source.connection import Connection, connect
 from toolkit.values.config import Config
@@ -62,7 +62,7 @@ commit;
 
 @pytest.fixture
 def conn(source: Config) -> Iterator[Connection]:
-    with connect(source) as connection:
+    with connect(source.source) as connection:
         connection.execute(
             """
             create schema elsewhere;
@@ -79,15 +79,15 @@ def lint(scratch: EmbeddedServer) -> Lint:
     """Lint on a scratch server of its own, as `cdc ddl lint --scratch` does."""
 
     def run(config: Config, script: str) -> tuple[ddl_lint.Effect, ...]:
-        with open_scratch(config, scratch.conninfo()) as conninfo:
-            return ddl_lint.lint(config, script, conninfo=conninfo)
+        with open_scratch(config.capture_rules, scratch.conninfo(), ddl=config.ddl) as conninfo:
+            return ddl_lint.lint(config.capture_rules, script, conninfo=conninfo)
 
     return run
 
 
 def _install(conn: Connection, source: Config) -> Config:
     config = source.model_copy(update={"source": source.source.model_copy(update={"new_tables": "publish"})})
-    install.install(conn, config)
+    install.install(conn, config.capture_rules, ddl=config.ddl, lock_seconds=config.snapshot.lock_seconds)
     return config
 
 
@@ -99,8 +99,8 @@ def _short(effects: tuple[ddl_lint.Effect, ...]) -> list[tuple[int, str | None, 
 def test_each_statement_says_what_it_does(source: Config, conn: Connection, lint: Lint, installed: bool) -> None:
     config = source.model_copy(update={"source": source.source.model_copy(update={"new_tables": "publish"})})
     if installed:
-        install.install(conn, config)
-    before = catalog.selected_tables(conn, config)
+        install.install(conn, config.capture_rules, ddl=config.ddl, lock_seconds=config.snapshot.lock_seconds)
+    before = catalog.selected_tables(conn, config.capture_rules)
     effects = lint(config, SCRIPT)
     assert _short(effects) == [
         (2, None, "skipped"),
@@ -138,13 +138,15 @@ def test_each_statement_says_what_it_does(source: Config, conn: Connection, lint
     assert {line for line, e in predicted.items() if e.needs_review} == {6, 8, 13, 15, 17, 20, 21}
     # Nothing of it stayed, and nothing of it will ever be captured.
     assert catalog.installed(conn) == installed
-    assert [(t.name, t.columns) for t in catalog.selected_tables(conn, config)] == [(t.name, t.columns) for t in before]
+    assert [(t.name, t.columns) for t in catalog.selected_tables(conn, config.capture_rules)] == [
+        (t.name, t.columns) for t in before
+    ]
     assert conn.execute("select count(*) from public.item").fetchone() == (3,)
 
 
 def test_nothing_of_a_trial_is_captured(source: Config, conn: Connection, lint: Lint) -> None:
     config = _install(conn, source)
-    with slot.create_slot(config, config.source.slot, temporary=False):
+    with slot.create_slot(config.source, config.source.slot, cut_seconds=config.check.cut_seconds):
         pass
     key = hmac_key(conn)
     lint(config, SCRIPT)
@@ -269,11 +271,14 @@ def test_a_script_is_never_run_with_rights_or_on_the_source(
 ) -> None:
     config = _install(conn, source)
     with pytest.raises(ConfigError, match="server of the source"):
-        ddl_lint.lint(config, "select 1", conninfo=source.source.conninfo)
-    with pytest.raises(ConfigError, match="server of the source"), open_scratch(config, pg.conninfo()):
+        ddl_lint.lint(config.capture_rules, "select 1", conninfo=source.source.conninfo)
+    with (
+        pytest.raises(ConfigError, match="server of the source"),
+        open_scratch(config.capture_rules, pg.conninfo(), ddl=config.ddl),
+    ):
         pass
     with pytest.raises(ConfigError, match="rights beyond its own database"):
-        ddl_lint.lint(config, "select 1", conninfo=scratch.conninfo())
+        ddl_lint.lint(config.capture_rules, "select 1", conninfo=scratch.conninfo())
 
 
 @mostly_one_server
@@ -290,10 +295,10 @@ def test_where_a_scratch_database_differs_is_said_by_name(
     alter table public.item add extra int;
     alter table elsewhere.t add far int
     """
-    with open_scratch(config, scratch.conninfo()) as conninfo:
+    with open_scratch(config.capture_rules, scratch.conninfo(), ddl=config.ddl) as conninfo:
         with psycopg.connect(conninfo, autocommit=True) as there:
             there.execute(differs)
-        found = ddl_lint.lint(config, "alter table item rename column name to title", conninfo=conninfo)
+        found = ddl_lint.lint(config.capture_rules, "alter table item rename column name to title", conninfo=conninfo)
         assert [(e.line, e.table, e.effect, e.needs_review) for e in found] == [
             (0, "public.item", "differs", True),
             (0, "public.other", "differs", True),
@@ -316,7 +321,7 @@ def test_publications_of_others_are_in_the_scratch_database(
     conn.execute(f"create publication theirs for {kind}".encode())
     chosen = source.source.model_copy(update={"publication": "theirs", "scope": "published"})
     config = source.model_copy(update={"source": chosen})
-    install.install(conn, config)
+    install.install(conn, config.capture_rules, ddl=config.ddl, lock_seconds=config.snapshot.lock_seconds)
     found = lint(config, "alter table item alter name type int using 1")
     assert [(e.table, e.effect) for e in found] == [("public.item", "silent")]
 
@@ -365,7 +370,7 @@ def test_what_a_statement_does_to_one_of_several_publications(source: Config, co
     )
     chosen = source.source.model_copy(update={"scope": "published", "publication": ("a", "b")})
     config = source.model_copy(update={"source": chosen})
-    install.install(conn, config)
+    install.install(conn, config.capture_rules, ddl=config.ddl, lock_seconds=config.snapshot.lock_seconds)
     script = """alter publication b drop table item;
 alter publication b drop table mine;
 alter publication b add table item (id, name);
@@ -393,8 +398,8 @@ create table unasked (id int primary key);
 def test_each_ddl_has_its_class(world: World, plain_lake: Config) -> None:
     world.sql(*PAIR)
     config = plain_lake.model_copy(update={"source": world.config.source})
-    initialise.init(config)
-    slot_drain.drain(config)
+    commands.init(config)
+    commands.drain(config)
     classes = {
         "comment on table t is 'c'": "history only",
         "create index on t (v)": "no effect",
@@ -411,9 +416,9 @@ def test_each_ddl_has_its_class(world: World, plain_lake: Config) -> None:
         "alter table t add column e int": "history only",
     }
     world.sql(*classes)
-    slot_drain.drain(config)
+    commands.drain(config)
     predicted: dict[str | None, EffectClass] = {}
-    for event in versions.events(Ledger(config)):
+    for event in versions.events(ledger_of(config)):
         predicted[event.sql] = effects.worst([event.effect, predicted.get(event.sql, EffectClass.NONE)])
     assert {sql: kind for sql, kind in predicted.items() if sql in classes} == classes
 

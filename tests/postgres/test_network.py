@@ -12,11 +12,11 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from tests import commands
 from tests.support_lake import plain_lake, rows_in_log
 from tests.support_network import Proxy, proxy_before
 from tests.support_night import Night, with_notices
 from tests.support_postgres import tcp_conninfo
-from toolkit.capture import initialise
 from toolkit.demo.server import EmbeddedServer
 from toolkit.values.config import Config
 
@@ -55,7 +55,7 @@ def night(source: Config, plain_lake: Config, pg: EmbeddedServer, proxy: Proxy) 
     with ExitStack() as stack:
         night = _behind(direct, pg, proxy, stack)
         night.sql("delete from public.a where id > 1")
-        initialise.init(direct)
+        commands.init(direct)
         night.sql(_ROWS)
         yield night
 

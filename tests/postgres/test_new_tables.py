@@ -49,12 +49,12 @@ def test_one_line_captures_tables_and_schemas_of_the_future_but_those_left_out(w
     assert {name: s.state for name, s in log.states().items()} == dict.fromkeys(_held(world), "ok")
     for name in ("t", "born", "theirs", "leaf"):
         world.exact(name)
-    missing = catalog.not_captured(log.conn, world.config, ticks=False)
+    missing = catalog.not_captured(log.conn, world.config.capture_rules, ticks=False)
     assert {name: reason.split(";")[0].split(":")[0] for name, reason in missing.items()} == {
         "public.bag": "has no replica identity", "public.copied": "has no replica identity",
         "public.keyless": "has no replica identity", "public.quick": "is unlogged", "public.root": "is partitioned",
     }  # fmt: skip
-    preflight.require(log.conn, world.config)
+    preflight.require(log.conn, world.config.capture_rules, ddl=world.config.ddl)
 
 
 def test_a_table_that_could_not_be_added_is_listed_and_its_transaction_goes_on(world: World) -> None:
@@ -68,7 +68,7 @@ def test_a_table_that_could_not_be_added_is_listed_and_its_transaction_goes_on(w
     world.sql("create table shape (id int primary key)")
     assert _held(world) == {"public.t", "public.first"}
     log.drain()
-    assert catalog.not_captured(log.conn, world.config, ticks=False) == {
+    assert catalog.not_captured(log.conn, world.config.capture_rules, ticks=False) == {
         "public.second": "is in no publication; run `cdc init`, or name it in [source] exclude"
     }
 
@@ -80,12 +80,12 @@ def test_what_a_publication_for_all_tables_does_not_send_is_listed(world: World)
         "create table leaf partition of root for values from (0) to (9)",
     )  # fmt: skip
     config = world.config.model_copy(update={"source": SourceConfig(conninfo=world.config.source.conninfo)})
-    with connect(config) as conn:
-        listed = catalog.not_captured(conn, config, ticks=False)
+    with connect(config.source) as conn:
+        listed = catalog.not_captured(conn, config.capture_rules, ticks=False)
         assert set(listed) == {"public.quick", "public.root"}
         assert "alter table public.quick set logged" in listed["public.quick"]
         world.sql("alter publication cdc set (publish_via_partition_root = true)")
-        assert set(catalog.not_captured(conn, config, ticks=False)) == {"public.quick"}
+        assert set(catalog.not_captured(conn, config.capture_rules, ticks=False)) == {"public.quick"}
 
 
 def test_the_server_matches_what_the_configuration_does(world: World) -> None:

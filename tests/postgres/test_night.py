@@ -19,10 +19,10 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from tests import commands
 from tests.support_lake import catalog_locked, files_below, plain_lake
 from tests.support_night import Night, packages_without, with_notices
 from tests.support_postgres import restored_from, standby_of
-from toolkit.capture import initialise, slot_drain
 from toolkit.demo.server import EmbeddedServer
 from toolkit.lake import reads
 from toolkit.source import connection, slot
@@ -43,7 +43,7 @@ def _wrong_password(night: Night) -> None:
 
 
 def _drop_slot(night: Night) -> None:
-    with connection.connect(night.config) as conn:
+    with connection.connect(night.config.source) as conn:
         slot.drop_slot(conn, night.config.source.slot)
 
 
@@ -64,7 +64,7 @@ def _lose_slot(night: Night) -> None:
 def _remake_slot(night: Night) -> None:
     _drop_slot(night)
     night.sql("insert into public.a values (3, 'lost')")
-    with slot.create_slot(night.config, night.config.source.slot, temporary=False):
+    with slot.create_slot(night.config.source, night.config.source.slot, cut_seconds=night.config.check.cut_seconds):
         pass
 
 
@@ -94,7 +94,7 @@ def _lose_the_key(night: Night) -> None:
 
 def _read_only(night: Night) -> None:
     """Take the rights on the warehouse, and root's power to do without them."""
-    night.hold(_folder_without_rights(Path(night.config.warehouse)))
+    night.hold(_folder_without_rights(Path(night.config.lake_access.warehouse)))
 
 
 @contextmanager
@@ -123,7 +123,7 @@ def _fill_the_disk(night: Night) -> None:
 
 
 def _lose_the_catalog(night: Night) -> None:
-    night.config.catalog_db.unlink()
+    night.config.lake_access.catalog_db.unlink()
 
 
 def _lock_the_catalog(night: Night) -> None:
@@ -131,7 +131,7 @@ def _lock_the_catalog(night: Night) -> None:
 
 
 def _damage_metadata(night: Night) -> None:
-    location = reads.metadata_location(night.config, "raw.events")
+    location = reads.metadata_location(night.config.lake_access, "raw.events")
     assert location is not None
     damaged = Path(urlparse(location).path)
     damaged.write_bytes(damaged.read_bytes()[:1000])
@@ -231,9 +231,9 @@ def night(source: Config, plain_lake: Config, pg: EmbeddedServer) -> Iterator[Ni
     with ExitStack() as stack:
         night = Night(config, pg, stack)
         night.sql("create table public.a (id int primary key, x text)", "insert into public.a values (1, 'one')")
-        initialise.init(config)
+        commands.init(config)
         night.sql("insert into public.a values (2, 'two')")
-        slot_drain.drain(config)
+        commands.drain(config)
         yield night
 
 

@@ -12,12 +12,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from tests import commands
 from tests.postgres.test_snapshot_log import current, of, on_source, sql
 from tests.postgres.test_trap_commits import require_each_once
 from tests.support_lake import without_jvm
+from tests.support_ledger import ledger_of
 from tests.support_postgres import fresh_database
 from tests.support_s3 import Store, s3_classpath, s3_store
-from toolkit.capture import copy, initialise, slot_drain
 from toolkit.demo.server import EmbeddedServer
 from toolkit.lake import storage
 from toolkit.lake.lake_catalog import open_catalog
@@ -56,26 +57,26 @@ def lake(store: Store, pg16: EmbeddedServer, tmp_path_factory: pytest.TempPathFa
         (folder / "cdc.toml").write_text(source + store.section, encoding="utf-8")
         config = configuration.load(str(folder / "cdc.toml"))
         sql(config, "create table public.a (id int primary key, x text)", "insert into public.a values (1, 'one')")
-        initialise.init(config)
+        commands.init(config)
         yield config
         patch.undo()
 
 
 def _whole(config: Config) -> None:
-    slot_drain.drain(config)
+    commands.drain(config)
     assert current(config, "a") == on_source(config, "a")
     require_each_once(config)
 
 
 def _unnamed(store: Store, config: Config) -> set[str]:
     """Give the data files of the log that the table does not name."""
-    named = open_catalog(config).load_table("raw.events").inspect.all_files()["file_path"].to_pylist()
+    named = open_catalog(config.lake_access).load_table("raw.events").inspect.all_files()["file_path"].to_pylist()
     return store.objects("raw/events*/data/**/*.parquet") - set(named)
 
 
 def test_objects_are_written_found_sized_and_deleted(store: Store) -> None:
     properties = storage.file_properties(
-        Config(lake=LakeConfig(warehouse=store.warehouse, properties=store.properties))
+        Config(lake=LakeConfig(warehouse=store.warehouse, properties=store.properties)).lake_access
     )
     folder = f"{store.warehouse}/some"
     place = f"{folder}/events-1/data/kind=row/a%20b.parquet"
@@ -107,7 +108,7 @@ def test_copies_and_drains_reach_the_store_and_nothing_else_does(store: Store, l
     sql(lake, "insert into public.a values (2, 'two')", "update public.a set x = 'new' where id = 1")
     _whole(lake)
     sql(lake, "create table public.b (id int primary key)", "insert into public.b values (1)")
-    initialise.init(lake)
+    commands.init(lake)
     assert current(lake, "b") == on_source(lake, "b")
     assert _unnamed(store, lake) == set()
     assert list(lake.root.rglob("*.parquet")) == list(lake.root.rglob("*.avro")) == []
@@ -126,7 +127,7 @@ def test_trap_135_killed_between_its_files_and_its_commit_a_copy_is_made_again(
         "import sys; from tests.support_lake import without_jvm; from toolkit.capture import copy;"
         " from toolkit.values import config; without_jvm(); copy.repair(config.load(sys.argv[1]), ['public.a'])"
     )
-    slot_drain.drain(lake)
+    commands.drain(lake)
     before = _unnamed(store, lake)
     killed = subprocess.run(
         [sys.executable, "-c", program, str(lake.root / "cdc.toml")],
@@ -137,7 +138,7 @@ def test_trap_135_killed_between_its_files_and_its_commit_a_copy_is_made_again(
     left = _unnamed(store, lake) - before
     assert any("-copy-" in place for place in left) == ("swap.after" not in point)
     _whole(lake)
-    copy.repair(lake, ["public.a"])
+    commands.repair(lake, ["public.a"])
     _whole(lake)
     assert of(lake, "a").state == "ok"
     if point == "copy.after":  # from the beginning of its commit on, only maintenance can tell
@@ -149,7 +150,7 @@ def test_a_store_that_does_not_answer_is_no_damage(store: Store, lake: Config) -
     gone = lake.lake.model_copy(update={"properties": {**store.properties, "s3.endpoint": "http://127.0.0.1:9"}})
     away = lake.model_copy(update={"lake": gone})
     with pytest.raises(LakeError, match=r"metadata file s3://.* cannot be read"):
-        Ledger(away).last()
+        ledger_of(away).last()
     found = [d for d in diagnosis._lake(away) if d.level == "error"]
     assert ["is not writable" in d.found for d in found] == [True]
 
@@ -158,4 +159,7 @@ def test_a_lost_catalog_beside_a_full_bucket_is_refused(store: Store, lake: Conf
     text = (lake.root / "cdc.toml").read_text(encoding="utf-8")
     (tmp_path / "cdc.toml").write_text(text, encoding="utf-8")
     with pytest.raises(LakeError, match=r"the warehouse has its files, such as s3://lake/ware/house/raw/events"):
-        Ledger(configuration.load(str(tmp_path / "cdc.toml"))).last()
+        Ledger(
+            configuration.load(str(tmp_path / "cdc.toml")).lake_access,
+            rules=configuration.load(str(tmp_path / "cdc.toml")).capture_rules,
+        ).last()

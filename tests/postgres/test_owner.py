@@ -94,23 +94,28 @@ def test_row_1_an_owner_that_a_role_can_become_is_refused_by_name(shop: Log) -> 
     shop.conn.execute("create role someone; grant cdc_owner to someone")
     try:
         with pytest.raises(PreflightFailed, match="belongs to role cdc_owner"):
-            connection.connect(shop.config)
+            connection.connect(shop.config.source)
         with pytest.raises(PreflightFailed, match="belongs to role cdc_owner"):
-            install.install(shop.conn, shop.config)
+            install.install(
+                shop.conn,
+                shop.config.capture_rules,
+                ddl=shop.config.ddl,
+                lock_seconds=shop.config.snapshot.lock_seconds,
+            )
     finally:
         _drop_membership(shop.conn)
-    with connection.connect(shop.config):
+    with connection.connect(shop.config.source):
         pass
 
 
 @pytest.mark.parametrize("wrong", ["login", "createrole"])
 def test_row_1_a_role_of_that_name_with_rights_is_refused(source: Config, wrong: str) -> None:
-    with connection.connect(source) as conn:
+    with connection.connect(source.source) as conn:
         conn.execute("do $$ begin create role cdc_owner; exception when duplicate_object then null; end $$")
         conn.execute(f"alter role cdc_owner {wrong}".encode())
         try:
             with pytest.raises(PreflightFailed, match="role cdc_owner may log in, has rights or is a member"):
-                install.install(conn, source)
+                install.install(conn, source.capture_rules, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
         finally:
             conn.execute(f"alter role cdc_owner no{wrong}".encode())
 
@@ -142,7 +147,7 @@ def test_row_1_uninstall_takes_the_owner_away(shop: Log) -> None:
         "select exists (select from pg_shdepend where refobjid = 'cdc_owner'::regrole and dbid <>"
         " (select oid from pg_database where datname = current_database()))"
     ).fetchone()
-    install.uninstall(shop.conn, shop.config)
+    install.uninstall(shop.conn, shop.config.source, lock_seconds=shop.config.snapshot.lock_seconds)
     there = shop.conn.execute("select to_regrole('cdc_owner') is not null").fetchone()
     assert there == others
 

@@ -41,7 +41,7 @@ def _plan(conn: Connection, name: str) -> Comparison:
 def test_the_source_reads_the_touched_keys_alone(database: str, key: str) -> None:
     config = Config(source=SourceConfig(conninfo=database))
     read = {}
-    with connect(config) as conn:
+    with connect(config.source) as conn:
         for rows in (2_000, 50_000):
             conn.execute(f"create table public.t{rows} (id bigint, shop int, body text, primary key ({key}))".encode())
             conn.execute(f"insert into public.t{rows} select i, i % 7, 'x' from generate_series(1, {rows}) i".encode())
@@ -61,12 +61,12 @@ def test_the_source_reads_the_touched_keys_alone(database: str, key: str) -> Non
 
 def test_labels_renamed_after_the_snapshot_are_refused(source: Config) -> None:
     """The snapshot prints its old rows by the new label: no difference to the lake as of the cut."""
-    with connect(source) as conn, connect(source) as other:
+    with connect(source.source) as conn, connect(source.source) as other:
         other.execute("create type public.mood as enum ('well', 'ill')")
         other.execute("create type public.pair as (one public.mood, two int)")
         other.execute("create table public.felt (id int primary key, mood public.mood, pairs public.pair[])")
         other.execute("""insert into public.felt values (1, 'ill', '{"(ill,1)"}')""")
-        install.install(other, source)
+        install.install(other, source.capture_rules, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
         (relid,) = other.execute("select 'public.felt'::regclass::oid::int8").fetchone() or ()
 
         def plan() -> Comparison:
@@ -74,7 +74,7 @@ def test_labels_renamed_after_the_snapshot_are_refused(source: Config) -> None:
 
         def read(of: Comparison) -> list[Any]:
             found = []
-            with source_rows.lines(conn, other, of, config=source) as blocks:
+            with source_rows.lines(conn, other, of) as blocks:
                 found += [fields(one, of.natives) for block in blocks for one in block]
             return found
 
@@ -104,7 +104,7 @@ class _Beside:
 
     def __call__(self) -> Connection:
         self.first()
-        self.opened.append(connect(self.config))
+        self.opened.append(connect(self.config.source))
         return self.opened[-1]
 
 
@@ -112,7 +112,7 @@ class _Beside:
 def large(source: Config, monkeypatch: pytest.MonkeyPatch) -> Iterator[Comparison]:
     """A table of some shares, of pages that are full, half empty and empty."""
     monkeypatch.setattr(row_lines, "_SHARE_BYTES", 1 << 16)
-    with connect(source) as conn:
+    with connect(source.source) as conn:
         conn.execute("create table public.large (id int primary key, body text)")
         conn.execute("insert into public.large select i, repeat('x', 100) from generate_series(1, 20000) i")
         conn.execute("delete from public.large where id % 3 = 0 and id < 9000 or id between 12000 and 13000")
@@ -126,7 +126,11 @@ def _lines(conn: Connection, plan: Comparison, *others: _Beside) -> list[bytes]:
 
 
 def test_several_sessions_read_each_row_of_the_snapshot_once(source: Config, large: Comparison) -> None:
-    with connect(source) as conn, connect(source) as writer, row_lines.inside_snapshot(conn, None, seconds=5):
+    with (
+        connect(source.source) as conn,
+        connect(source.source) as writer,
+        row_lines.inside_snapshot(conn, None, seconds=5),
+    ):
         alone = _lines(conn, large)
         assert len(alone) == 20_000 - 2_999 - 1_001
         writer.execute("update public.large set body = 'new' where id % 2 = 0")
@@ -144,7 +148,7 @@ def test_several_sessions_read_each_row_of_the_snapshot_once(source: Config, lar
 def test_several_sessions_read_partitions_through_a_row_filter(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_lines, "_SHARE_BYTES", 1 << 15)
     config = Config(source=SourceConfig(conninfo=database))
-    with connect(config) as conn:
+    with connect(config.source) as conn:
         conn.execute("create table public.root (id int primary key, v text) partition by range (id)")
         for n, end in enumerate((100, 101, 20_000)):  # few rows, one, and by far the most
             start = (0, 100, 101)[n]
@@ -169,14 +173,14 @@ def test_a_session_that_has_to_wait_behind_the_users_ddl_is_left_out(source: Con
     def alter() -> None:
         waiting.start()
         held = "select exists (select from pg_locks where relation = 'public.large'::regclass and not granted)"
-        with connect(source) as conn:
+        with connect(source.source) as conn:
             for _ in range(1500):
                 if conn.execute(held).fetchone() == (True,):
                     return
                 time.sleep(0.02)
         raise AssertionError("the DDL does not wait")
 
-    with ddl, connect(source) as conn, row_lines.inside_snapshot(conn, None, seconds=5):
+    with ddl, connect(source.source) as conn, row_lines.inside_snapshot(conn, None, seconds=5):
         assert len(_lines(conn, large, beside := _Beside(source, alter))) == 16_000
         assert beside.opened
         assert waiting.is_alive() or ddl.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
@@ -186,7 +190,7 @@ def test_a_session_that_has_to_wait_behind_the_users_ddl_is_left_out(source: Con
 
 def test_a_table_that_ddl_holds_costs_this_table_alone(source: Config, large: Comparison) -> None:
     """Asking for its size waited for the lock too, and took the whole snapshot along."""
-    with connect(source) as conn, psycopg.connect(source.source.conninfo) as ddl:
+    with connect(source.source) as conn, psycopg.connect(source.source.conninfo) as ddl:
         ddl.execute("lock table public.large in access exclusive mode")
         with row_lines.inside_snapshot(conn, None, seconds=0.2):
             with pytest.raises(row_lines.TableMoved, match="is locked by another session's DDL"):
@@ -196,7 +200,7 @@ def test_a_table_that_ddl_holds_costs_this_table_alone(source: Config, large: Co
 
 
 def test_a_session_on_another_server_is_left_out(source: Config, large: Comparison, pg: EmbeddedServer) -> None:
-    with connect(source) as conn, connect(source) as other:
+    with connect(source.source) as conn, connect(source.source) as other:
         conn.execute("select 1")
         with row_lines.inside_snapshot(conn, None, seconds=5):
             strange = _Beside(source)
@@ -209,7 +213,11 @@ def test_a_session_on_another_server_is_left_out(source: Config, large: Comparis
 
 
 def test_a_session_that_breaks_off_ends_the_reading(source: Config, large: Comparison) -> None:
-    with connect(source) as conn, connect(source) as admin, row_lines.inside_snapshot(conn, None, seconds=5):
+    with (
+        connect(source.source) as conn,
+        connect(source.source) as admin,
+        row_lines.inside_snapshot(conn, None, seconds=5),
+    ):
         threads = threading.active_count()
         beside = _Beside(source)
         with pytest.raises(psycopg.OperationalError), row_lines.lines(conn, large, others=[beside]) as blocks:
@@ -251,7 +259,7 @@ TREE = (
 def test_partitions_of_another_day_are_refused(database: str, ddl: str) -> None:
     """The server reads a partitioned table by the partitions of now: no difference to the lake as of the cut."""
     config = Config(source=SourceConfig(conninfo=database))
-    with connect(config) as conn, connect(config) as other:
+    with connect(config.source) as conn, connect(config.source) as other:
         for statement in TREE:
             other.execute(statement.encode())
         plan = _plan(conn, "root")
@@ -271,7 +279,7 @@ def test_partitions_of_another_day_are_refused(database: str, ddl: str) -> None:
 def test_a_partition_attached_between_look_and_read_is_refused(database: str) -> None:
     """ATTACH does not wait for readers of the root, nor they for it."""
     config = Config(source=SourceConfig(conninfo=database))
-    with connect(config) as conn, connect(config) as other:
+    with connect(config.source) as conn, connect(config.source) as other:
         for statement in TREE:
             other.execute(statement.encode())
         plan = _plan(conn, "root")
@@ -287,7 +295,7 @@ def test_a_partition_attached_between_look_and_read_is_refused(database: str) ->
 @mostly_one_server
 def test_children_by_inheritance_are_no_part_of_their_parent(database: str) -> None:
     config = Config(source=SourceConfig(conninfo=database))
-    with connect(config) as conn, connect(config) as other:
+    with connect(config.source) as conn, connect(config.source) as other:
         other.execute("create table public.parent (id int primary key)")
         other.execute("create table public.child () inherits (public.parent)")
         other.execute("insert into public.parent values (1)")
@@ -305,13 +313,13 @@ def test_children_by_inheritance_are_no_part_of_their_parent(database: str) -> N
 
 @mostly_one_server
 def test_another_row_filter_is_another_table(source: Config) -> None:
-    with connect(source) as conn:
+    with connect(source.source) as conn:
         conn.execute("create table public.t (id int primary key, v int)")
         conn.execute("insert into public.t values (1, 1), (2, 2)")
-        install.install(conn, source)
+        install.install(conn, source.capture_rules, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
 
         def plan() -> Comparison:
-            return comparison(catalog.published_tables(conn, source)[0], 1)
+            return comparison(catalog.published_tables(conn)[0], 1)
 
         before = plan()
         (name,) = source.source.publications
@@ -326,21 +334,21 @@ def test_another_row_filter_is_another_table(source: Config) -> None:
 @pytest.mark.parametrize("ddl", ["alter table public.t alter v type int using v + 1", "truncate public.leaf"])
 def test_a_cut_without_a_slot_is_behind_ddl_that_wrote_no_row(source: Config, ddl: str) -> None:
     """Its snapshot shows what the DDL did; an L before it would have the lake built without."""
-    with connect(source) as conn, connect(source) as session, ExitStack() as stack:
+    with connect(source.source) as conn, connect(source.source) as session, ExitStack() as stack:
         conn.execute("create table public.t (id int primary key, v int)")
         conn.execute("create table public.root (id int primary key) partition by range (id)")
         conn.execute("create table public.leaf partition of public.root for values from (0) to (10)")
         conn.execute("insert into public.root values (1)")
-        install.install(conn, source)
+        install.install(conn, source.capture_rules, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
         conn.execute(f"alter publication {source.source.own} set (publish_via_partition_root = true)".encode())
         guard.guard(conn)
-        with slot.create_slot(source, source.source.slot, temporary=False) as made:
+        with slot.create_slot(source.source, source.source.slot, cut_seconds=source.check.cut_seconds) as made:
             drained = made.lsn
         conn.execute(ddl.encode())
         committed = slot.flush_lsn(conn)
-        lsn = exact_cut.without_slot(Source(source, session), stack, drained=drained, unseen=lambda _: ())
+        lsn = exact_cut.without_slot(Source(source.source_access, session), stack, drained=drained, unseen=lambda _: ())
         assert drained < lsn <= committed
-        (last,) = exact_cut.commits(conn, source, committed, 0)
+        (last,) = exact_cut.commits(conn, source.source, committed, 0)
         assert last.end_lsn == lsn
 
 
@@ -350,7 +358,7 @@ def test_keys_that_are_equal_in_other_letters_are_read_once(
     pg15: EmbeddedServer, kind: str, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log names the old and the new spelling; both are the same key to the server, and two keys to the lake."""
-    with fresh_database(pg15) as conninfo, connect(Config(source=SourceConfig(conninfo=conninfo))) as conn:
+    with fresh_database(pg15) as conninfo, connect(Config(source=SourceConfig(conninfo=conninfo)).source) as conn:
         conn.execute("create collation public.same (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
         conn.execute("create extension citext schema public")
         conn.execute(f"create table public.t (code {kind} primary key, v int)".encode())

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.postgres
 
 @pytest.fixture
 def conn(source: Config) -> Iterator[Connection]:
-    with connect(source) as connection:
+    with connect(source.source) as connection:
         connection.execute("create table public.good (id int primary key)")
         yield connection
 
@@ -29,12 +29,12 @@ def _changed(config: Config, **source: object) -> Config:
 
 
 def test_a_good_source_passes(source: Config, conn: Connection) -> None:
-    assert preflight(conn, source) == ()
-    install.install(conn, source)
-    with slot.create_slot(source, source.source.slot, temporary=False):
+    assert preflight(conn, source.capture_rules, ddl=source.ddl) == ()
+    install.install(conn, source.capture_rules, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
+    with slot.create_slot(source.source, source.source.slot, cut_seconds=source.check.cut_seconds):
         pass
-    assert preflight(conn, source) == ()
-    require(conn, source)
+    assert preflight(conn, source.capture_rules, ddl=source.ddl) == ()
+    require(conn, source.capture_rules, ddl=source.ddl)
 
 
 @pytest.mark.parametrize(
@@ -52,15 +52,15 @@ def test_a_parent_by_inheritance_is_noted_by_name(source: Config, conn: Connecti
     conn.execute("create temp table mine () inherits (public.good)")  # which no other session is shown
     conn.execute("create table public.root (id int primary key) partition by range (id)")
     conn.execute("create table public.part partition of public.root default")
-    assert "by inheritance" not in str(preflight(conn, source))
+    assert "by inheritance" not in str(preflight(conn, source.capture_rules, ddl=source.ddl))
     conn.execute(ddl)
-    (found,) = (f for f in preflight(conn, source) if f.what == "table public.good")
+    (found,) = (f for f in preflight(conn, source.capture_rules, ddl=source.ddl) if f.what == "table public.good")
     assert (found.level, found.found) == (
         "warning",
         f"SELECT also shows the rows of {child} by inheritance; the lake has those of SELECT FROM ONLY",
     )
     conn.execute("drop table public.good cascade")
-    assert "by inheritance" not in str(preflight(conn, source))
+    assert "by inheritance" not in str(preflight(conn, source.capture_rules, ddl=source.ddl))
 
 
 @pytest.mark.parametrize(
@@ -84,15 +84,23 @@ def test_51_52_replica_identity(source: Config, conn: Connection, ddl: str, mess
     conn.execute(ddl)
     name = 'public."X y"' if '"X y"' in ddl else "public.x"
     with pytest.raises(PreflightFailed, match=message) as refusal:
-        require(conn, _changed(source, tables=("public.*", name.replace('"', ""))))
+        require(
+            conn,
+            _changed(source, tables=("public.*", name.replace('"', ""))).capture_rules,
+            ddl=_changed(source, tables=("public.*", name.replace('"', ""))).ddl,
+        )
     assert "\n" not in str(refusal.value) and "change_log" in str(refusal.value) and "exclude" in str(refusal.value)
     with pytest.raises(PreflightFailed, match=message):
-        require(conn, _changed(source, new_tables="publish"))  # which cannot leave a table out
-    require(conn, source)  # a pattern leaves it out
-    assert name not in {r.identifier for r in catalog.selected_relations(conn, source)}
-    require(conn, _changed(source, tables=("public.good",)))
+        require(
+            conn, _changed(source, new_tables="publish").capture_rules, ddl=_changed(source, new_tables="publish").ddl
+        )  # which cannot leave a table out
+    require(conn, source.capture_rules, ddl=source.ddl)  # a pattern leaves it out
+    assert name not in {r.identifier for r in catalog.selected_relations(conn, source.capture_rules)}
+    require(
+        conn, _changed(source, tables=("public.good",)).capture_rules, ddl=_changed(source, tables=("public.good",)).ddl
+    )
     conn.execute(f"alter table {name} replica identity full")
-    require(conn, source)
+    require(conn, source.capture_rules, ddl=source.ddl)
 
 
 def test_trap_040_what_is_not_in_the_wal(source: Config, conn: Connection) -> None:
@@ -111,9 +119,9 @@ def test_trap_040_what_is_not_in_the_wal(source: Config, conn: Connection) -> No
         "foreign tables": 1, "large objects": 1, "materialized views": 1, "sequences": 1, "temporary tables": 1,
         "unlogged tables": 1, "views": 1,
     }  # fmt: skip
-    findings = preflight(conn, source)
+    findings = preflight(conn, source.capture_rules, ddl=source.ddl)
     assert {(f.level, f.what) for f in findings} == {("warning", "table public.u"), ("warning", "table public.f")}
-    require(conn, source)
+    require(conn, source.capture_rules, ddl=source.ddl)
     for name, message in (
         ("public.u", "is unlogged"),
         ("public.v", "is a view"),
@@ -121,7 +129,7 @@ def test_trap_040_what_is_not_in_the_wal(source: Config, conn: Connection) -> No
         ("public.f", "is a foreign table"),
     ):
         with pytest.raises(PreflightFailed, match=rf"table {name}: {message}"):
-            require(conn, _changed(source, tables=(name,)))
+            require(conn, _changed(source, tables=(name,)).capture_rules, ddl=_changed(source, tables=(name,)).ddl)
 
 
 def test_unknown_table(source: Config, conn: Connection) -> None:
@@ -129,7 +137,11 @@ def test_unknown_table(source: Config, conn: Connection) -> None:
         UnknownTable,
         match=r"\[source\] tables 'public.goood': matches no table; .*: did you mean public\.good\?",
     ):
-        require(conn, _changed(source, tables=("public.good", "public.goood")))
+        require(
+            conn,
+            _changed(source, tables=("public.good", "public.goood")).capture_rules,
+            ddl=_changed(source, tables=("public.good", "public.goood")).ddl,
+        )
 
 
 @pytest.mark.parametrize(
@@ -144,61 +156,61 @@ def test_a_pattern_that_selects_no_table_is_refused(
 ) -> None:
     conn.execute("create schema seen; create view seen.v as select 1 as x; create view public.v as select 1 as x")
     with pytest.raises(UnknownTable, match=found.replace("*'", r"\*'")):
-        require(conn, _changed(source, **source_settings))
+        require(conn, _changed(source, **source_settings).capture_rules, ddl=_changed(source, **source_settings).ddl)
 
 
 def test_wal_level_and_slots() -> None:
     with EmbeddedServer(None, 16, {"wal_level": "replica"}) as server:
         config = Config(source=SourceConfig(conninfo=server.conninfo()))
-        with connect(config) as conn:
+        with connect(config.source) as conn:
             conn.execute("create table public.t (id int primary key)")
             with pytest.raises(PreflightFailed, match=r"wal_level: replica; run: alter system set wal_level .*restart"):
-                require(conn, config)
+                require(conn, config.capture_rules, ddl=config.ddl)
         server.restart(wal_level="logical", max_replication_slots=1, max_wal_senders=2)
-        with connect(config) as conn:
-            require(conn, config)
+        with connect(config.source) as conn:
+            require(conn, config.capture_rules, ddl=config.ddl)
             conn.execute("select pg_create_logical_replication_slot('other', 'pgoutput')")
             with pytest.raises(SlotError, match=r"max_replication_slots: 1 of 1 in use"):
-                require(conn, config)
+                require(conn, config.capture_rules, ddl=config.ddl)
 
 
 def test_rights(source: Config, conn: Connection) -> None:
     conn.execute("do $$ begin create role weak login; exception when duplicate_object then null; end $$")
     weak = _changed(source, conninfo=psycopg.conninfo.make_conninfo(source.source.conninfo, user="weak"))
-    with connect(weak) as session:
+    with connect(weak.source) as session:
         with pytest.raises(PreflightFailed, match=r"role 'weak': has no REPLICATION right; run: alter role"):
-            require(session, weak)
+            require(session, weak.capture_rules, ddl=weak.ddl)
         conn.execute("alter role weak replication")
         name = session.info.dbname
         wanted = (
             rf"may not create schema cdc in database '{name}'; run: grant create on database \W*{name}\W* to \W*weak"
         )
         with pytest.raises(PreflightFailed, match=wanted):
-            require(session, weak)
+            require(session, weak.capture_rules, ddl=weak.ddl)
         conn.execute(f"grant create on database {name} to weak")
-        (found,) = [f for f in preflight(session, weak) if f.what == "role 'weak'"]
+        (found,) = [f for f in preflight(session, weak.capture_rules, ddl=weak.ddl) if f.what == "role 'weak'"]
         assert (found.level, "the catalog comparison finds DDL" in found.found) == ("warning", True)
-        install.install(conn, source)
+        install.install(conn, source.capture_rules, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
         conn.execute(f"revoke create on database {name} from weak")
-        assert not [f for f in preflight(session, weak) if f.what == "role 'weak'"]
+        assert not [f for f in preflight(session, weak.capture_rules, ddl=weak.ddl) if f.what == "role 'weak'"]
     conn.execute("drop role weak")
 
 
 def test_slot_and_publication(source: Config, conn: Connection) -> None:
     conn.execute("select pg_create_physical_replication_slot(%s)", [source.source.slot])
     with pytest.raises(SlotError, match=r"is a physical slot.*give another name"):
-        require(conn, source)
+        require(conn, source.capture_rules, ddl=source.ddl)
     slot.drop_slot(conn, source.source.slot)
-    install.install(conn, source)
-    with slot.create_slot(source, source.source.slot, temporary=False):
+    install.install(conn, source.capture_rules, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
+    with slot.create_slot(source.source, source.source.slot, cut_seconds=source.check.cut_seconds):
         pass
     conn.execute("alter publication cdc set (publish = 'insert')")
     with pytest.raises(
         PreflightFailed, match=r"publication 'cdc': does not publish delete, truncate, update; run: alter"
     ):
-        require(conn, source)
+        require(conn, source.capture_rules, ddl=source.ddl)
     conn.execute("drop publication cdc")
-    (finding,) = preflight(conn, source)
+    (finding,) = preflight(conn, source.capture_rules, ddl=source.ddl)
     assert finding.level == "warning"
     assert "does not exist, but slot" in finding.found
 
@@ -207,5 +219,5 @@ def test_trap_059_minors_that_drop_missing_values_are_refused(source: Config) ->
     """No server here is that old: the release notes of 15.6 and 16.2 tell what they mended."""
     refused = [v for v in (150005, 150006, 150020, 160000, 160001, 160002, 170000) if fills_with_null(v)]
     assert refused == [150005, 160000, 160001]
-    with connect(source) as conn:
+    with connect(source.source) as conn:
         assert not fills_with_null(conn.info.server_version)

@@ -12,12 +12,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from tests import commands
 from tests.support_lake import plain_lake
 from tests.support_postgres import fresh_database
 from tests.support_terminal import on_a_terminal, screen
-from toolkit.capture import initialise
 from toolkit.demo.server import EmbeddedServer
-from toolkit.quality.second_server import against
 from toolkit.source import connection, row_lines
 from toolkit.values import progress
 from toolkit.values.config import Config
@@ -59,7 +58,7 @@ def test_uninstall_shows_the_tables_whose_triggers_it_takes_off(source: Config, 
     chosen = source.source.model_copy(update={"capture": Capture.CHANGE_LOG})
     config = source.model_copy(update={"root": plain_lake.root, "source": chosen})
     _run(config.source.conninfo, _TABLES)
-    initialise.init(config)
+    commands.init(config)
     with _locked(config.source.conninfo, "public.b") as release:
         code, shown = _shown(config, "uninstall", "--yes", when=(_HALF, release))
     assert code == 0, shown
@@ -83,7 +82,7 @@ def test_a_check_against_another_server_shows_tables_and_rows(
         stages = _Stages()
         progress.show_on(stages)
         try:
-            assert against(config, copy).green
+            assert commands.against(config, copy).green
         finally:
             progress.show_on(None)
     rows = {(s.what, s.done, s.total) for s in stages.begun if s.unit == "rows"}
@@ -116,7 +115,7 @@ def test_the_rows_of_partitions_are_estimated_too(source: Config) -> None:
         " insert into public.p select generate_series(1, 500); analyze public.p1; analyze public.p3;"
         " create table public.new (id int)",
     )
-    with connection.connect(source) as conn, _locked(source.source.conninfo, "public.p3"):
+    with connection.connect(source.source) as conn, _locked(source.source.conninfo, "public.p3"):
         relids = [
             conn.execute(f"select 'public.{name}'::regclass::oid".encode()).fetchone() for name in ("p", "p2", "new")
         ]

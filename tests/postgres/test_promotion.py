@@ -10,12 +10,12 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from tests import commands
 from tests.postgres.test_snapshot_log import current, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
+from tests.support_ledger import ledger_of
 from tests.support_postgres import copy_of, fresh_database, programs, replayed, standby_of
-from toolkit.capture import initialise, slot_drain
 from toolkit.demo.server import EmbeddedServer
-from toolkit.lake.ledger import Ledger
 from toolkit.ops import diagnosis
 from toolkit.source import connection, install, slot
 from toolkit.source import ticks as tick
@@ -51,10 +51,10 @@ def test_trap_027_a_promoted_standby_is_another_history(plain_lake: Config, majo
             else:
                 primary.stop()
             configs = [_moved(config, standby) for config in (by_slot, by_tick)]
-            before = [Ledger(config).last() for config in configs]
+            before = [ledger_of(config).last() for config in configs]
             for config in configs:
                 with pytest.raises(SlotError, match="the source is a standby; connect to the primary"):
-                    slot_drain.drain(config)
+                    commands.drain(config)
                 assert any("is a standby" in str(found) for found in diagnosis._source(config))
             with psycopg.connect(standby.conninfo(), autocommit=True) as conn:
                 assert conn.execute("select pg_promote()").fetchone() == (True,)
@@ -62,22 +62,22 @@ def test_trap_027_a_promoted_standby_is_another_history(plain_lake: Config, majo
                 sql(config, "insert into public.a values (4, 'new timeline')")
             moved, ticking = configs
             with pytest.raises(HistoryDiverged, match=r"timeline was 1 .* is 2 now"):
-                slot_drain.drain(ticking)
+                commands.drain(ticking)
             with pytest.raises(SlotError, match=r"does not exist .*--new-generation"):
-                slot_drain.drain(moved)
-            with slot.create_slot(moved, "cdc_s", temporary=False):
+                commands.drain(moved)
+            with slot.create_slot(moved.source, "cdc_s", cut_seconds=moved.check.cut_seconds):
                 pass  # somebody means well
             refused = r"timeline was 1 .* is 2 now, which left it at" if lag else "slot 'cdc_s' is at .*, ahead of the"
             with pytest.raises(HistoryDiverged, match=refused):
-                slot_drain.drain(moved)
+                commands.drain(moved)
             for config in configs:
                 with pytest.raises(HistoryDiverged, match="--new-generation"):
-                    initialise.init(config)
-            assert [Ledger(config).last() for config in configs] == before, "nothing of the other history came in"
+                    commands.init(config)
+            assert [ledger_of(config).last() for config in configs] == before, "nothing of the other history came in"
             for config in configs:
-                assert initialise.init(config, new_generation=True).generation == 2
+                assert commands.init(config, new_generation=True).generation == 2
                 sql(config, "insert into public.a values (5, 'captured')", "delete from public.a where id = 1")
-                slot_drain.drain(config)
+                commands.drain(config)
                 assert current(config, "a") == on_source(config, "a")
                 assert {e["op"] for e in rows_in_log(config, "kind = 'row' and generation = 2")} == {"R", "I", "D"}
 
@@ -87,7 +87,7 @@ def test_trap_027_a_synchronized_slot_goes_on_where_the_timeline_proves_it(plain
     """PostgreSQL 17 and later keep a failover slot on the standby: with all that the lake has, nothing is lost."""
     with EmbeddedServer(None, 18) as primary, fresh_database(primary) as conninfo:
         config = _captured(plain_lake.root / "slot", SourceConfig(conninfo=conninfo, slot="cdc_f"))
-        with connection.connect(config, replication=True) as session:
+        with connection.connect(config.source, replication=True) as session:
             session.execute("ALTER_REPLICATION_SLOT cdc_f (FAILOVER true)")
         with psycopg.connect(primary.conninfo(), autocommit=True) as conn:
             conn.execute("select pg_create_physical_replication_slot('standby', true)")
@@ -102,42 +102,42 @@ def test_trap_027_a_synchronized_slot_goes_on_where_the_timeline_proves_it(plain
                 with psycopg.connect(standby.conninfo()) as conn:
                     (end,) = conn.execute("select pg_last_wal_replay_lsn()::text").fetchone() or ("",)
                 standby.stop()
-                slot_drain.drain(config, upto=Lsn.parse(end))
+                commands.drain(config, upto=Lsn.parse(end))
             primary.stop()
             standby.start()
             with psycopg.connect(standby.conninfo(), autocommit=True) as conn:
                 assert conn.execute("select pg_promote()").fetchone() == (True,)
-            moved, before = _moved(config, standby), Ledger(config).last()
+            moved, before = _moved(config, standby), ledger_of(config).last()
             sql(moved, "update public.a set x = 'after' where id = 1", "delete from public.a where id = 102")
             if lag:
                 refused = r"timeline was 1 .* is 2 now, which left it at \S+; .* need it to \S+: .*--new-generation"
-                for command in (slot_drain.drain, initialise.init):
+                for command in (commands.drain, commands.init):
                     with pytest.raises(HistoryDiverged, match=refused):
                         command(moved)
-                assert Ledger(config).last() == before
+                assert ledger_of(config).last() == before
                 assert before is not None
                 assert before.complete_to == Lsn.parse(end)
                 return
             history = next(standby.data.glob("pg_wal/*.history"))
             history.rename(history.with_suffix(".away"))
             with pytest.raises(SourceUnavailable, match=r"does not have 00000002\.history"):
-                slot_drain.drain(moved)
+                commands.drain(moved)
             history.with_suffix(".away").rename(history)
-            assert Ledger(config).last() == before, "nothing moves before the history is proven"
-            assert initialise.init(moved).rows == {}
-            assert slot_drain.drain(moved).changes == 3
-            last = Ledger(moved).last()
+            assert ledger_of(config).last() == before, "nothing moves before the history is proven"
+            assert commands.init(moved).rows == {}
+            assert commands.drain(moved).changes == 3
+            last = ledger_of(moved).last()
             assert last is not None
             assert (last.identity.timeline, last.generation) == (2, 1)
             padded = {key: [*row, None][:3] for key, row in current(moved, "a").items()}  # rows from before the column
             assert padded == on_source(moved, "a")
             sql(moved, "insert into public.a values (6, 'later', 2)")
-            assert slot_drain.drain(moved).changes == 1
-            assert initialise.init(moved).rows == {}
+            assert commands.drain(moved).changes == 1
+            assert commands.init(moved).rows == {}
             primary.start()
             sql(config, "insert into public.a values (7, 'on the old primary', 1)")
             with pytest.raises(HistoryDiverged, match=r"timeline was 2 .* is 1 now"):
-                slot_drain.drain(config)
+                commands.drain(config)
 
 
 def _synchronized(config: Config, primary: EmbeddedServer, standby: EmbeddedServer) -> None:
@@ -149,7 +149,7 @@ def _synchronized(config: Config, primary: EmbeddedServer, standby: EmbeddedServ
     deadline = time.monotonic() + 120
     for key in itertools.count(102):
         sql(config, f"insert into public.a values ({key}, 'drained')", "select pg_log_standby_snapshot()")
-        slot_drain.drain(config)
+        commands.drain(config)
         replayed(standby, primary)
         with psycopg.connect(standby.conninfo(), autocommit=True) as conn:
             found = conn.execute("select synced and not temporary from pg_replication_slots").fetchone()
@@ -172,8 +172,8 @@ def test_a_tick_is_of_one_server_and_that_is_the_primary() -> None:
         source = SourceConfig(conninfo=one, slot="cdc_t", capture=Capture.CHANGE_LOG, change_log_drain=LogDrain.TICK)
         config = Config(source=source, check=CheckConfig(cut_seconds=20.0))
         sql(config, "create table public.a (id int primary key, x text)")
-        with connection.connect(config) as conn:
-            install.install(conn, config)
+        with connection.connect(config.source) as conn:
+            install.install(conn, config.capture_rules, ddl=config.ddl, lock_seconds=config.snapshot.lock_seconds)
         replayed(standby, primary)
         writer.execute("insert into public.a values (1, 'open')")
         xid = writer.execute("select pg_current_xact_id()::text").fetchone()
@@ -181,7 +181,7 @@ def test_a_tick_is_of_one_server_and_that_is_the_primary() -> None:
         seen: set[str] = set()
         while len(seen) < 3:
             try:
-                with tick.tick_cut(config) as cut:
+                with tick.tick_cut(config.source) as cut:
                     assert "standby" not in cut.server
                     row = writer.execute("select pg_visible_in_snapshot(%s::xid8, %s)", [*(xid or ()), cut.tick])
                     assert row.fetchone() == (False,)
@@ -195,14 +195,14 @@ def _captured(root: Path, source: SourceConfig) -> Config:
     root.mkdir()
     config = Config(root=root, source=source, check=CheckConfig(cut_seconds=20.0))
     sql(config, "create table public.a (id int primary key, x text)", "insert into public.a values (1, 'one')")
-    initialise.init(config)
+    commands.init(config)
     return config
 
 
 def _drained(by_slot: Config, by_tick: Config, key: int) -> None:
     for config in (by_slot, by_tick):
         sql(config, f"insert into public.a values ({key}, 'drained')")
-        assert slot_drain.drain(config).changes == 1
+        assert commands.drain(config).changes == 1
 
 
 def _moved(config: Config, server: EmbeddedServer) -> Config:

@@ -42,9 +42,9 @@ def _refused(world: World, *setup: str, names: tuple[str, ...] = ("a", "b")) -> 
     world.sql(*setup)
     source = world.config.source.model_copy(update={"scope": "published", "publication": names})
     config = world.config.model_copy(update={"source": source})
-    with connect(config) as conn:
+    with connect(config.source) as conn:
         with pytest.raises(PreflightFailed) as refusal:
-            install.install(conn, config)
+            install.install(conn, config.capture_rules, ddl=config.ddl, lock_seconds=config.snapshot.lock_seconds)
         assert not catalog.installed(conn)
     return str(refusal.value)
 
@@ -87,7 +87,11 @@ def test_a_table_in_two_publications_is_what_the_server_merges(world: World, pub
     log.drain()
     world.exact("t")
     assert log.states()["public.t"].state == "ok"
-    assert [f for f in preflight.preflight(log.conn, world.config) if "is published without" not in f.found] == []
+    assert [
+        f
+        for f in preflight.preflight(log.conn, world.config.capture_rules, ddl=world.config.ddl)
+        if "is published without" not in f.found
+    ] == []
 
 
 def test_a_filter_beside_the_tables_own_schema_does_not_count(world: World) -> None:
@@ -186,7 +190,10 @@ def test_what_comes_to_differ_later_is_red_by_name(world: World, breaks: str, fo
     log.drain()
     state = log.states()["public.t"]
     assert state.state == "stale" and found in (state.reason or "") and "alter publication" in (state.remedy or "")
-    assert any(f.what == "table public.t" and found in f.found for f in preflight.preflight(log.conn, world.config))
+    assert any(
+        f.what == "table public.t" and found in f.found
+        for f in preflight.preflight(log.conn, world.config.capture_rules, ddl=world.config.ddl)
+    )
     log.repair("public.t")  # the rows are right, and the next change would not be
     assert found in (log.states()["public.t"].reason or "")
     assert not log.states()["public.t"].comparable
@@ -250,7 +257,11 @@ def test_a_publication_of_several_that_is_dropped_is_another_history(world: Worl
         world.sql("create publication b for table t")
     with pytest.raises(HistoryDiverged, match=r"publication 'b'.*--new-generation"):
         same_history.require_same_history(
-            world.config, last, catalog.read_identity(log.conn, world.config), at, slot.flush_lsn(log.conn)
+            world.config.source,
+            last,
+            catalog.read_identity(log.conn, world.config.capture_rules),
+            at,
+            slot.flush_lsn(log.conn),
         )
 
 
@@ -289,13 +300,18 @@ def test_the_first_is_the_toolkits_own_and_others_add_what_they_hold(world: Worl
     before = world.user.execute(declared).fetchall()
     log = world.start(publication=("cdc", "ops"), tables=("public.*",), exclude=("public.kept",))
     assert set(log.states()) == {"public.t", "s.u"}
-    assert {r.identifier for r in catalog.selected_relations(log.conn, world.config)} == {"public.t", "s.u"}
-    assert preflight.preflight(log.conn, world.config) == ()
+    assert {r.identifier for r in catalog.selected_relations(log.conn, world.config.capture_rules)} == {
+        "public.t",
+        "s.u",
+    }
+    assert preflight.preflight(log.conn, world.config.capture_rules, ddl=world.config.ddl) == ()
     world.sql(*WRITES, "insert into s.u values (1)", "create table later (id int primary key)")
     log.drain()
     world.exact("t")  # its own has no filter, so there is none
-    install.install(log.conn, world.config)
-    own = catalog.own_publication(log.conn, world.config)
+    install.install(
+        log.conn, world.config.capture_rules, ddl=world.config.ddl, lock_seconds=world.config.snapshot.lock_seconds
+    )
+    own = catalog.own_publication(log.conn, world.config.source)
     assert own is not None and own.relids == {world.relid("t"), world.relid("later")}
     world.sql("alter publication ops drop table s.u")
     log.drain()
@@ -304,22 +320,28 @@ def test_the_first_is_the_toolkits_own_and_others_add_what_they_hold(world: Worl
     listed = "create table listed (id int primary key, v text)"
     world.sql(listed, "alter publication ops add table listed (id)")
     with pytest.raises(PreflightFailed, match=r"public.listed: column lists differ .* \[source\] exclude"):
-        install.install(log.conn, world.config)
+        install.install(
+            log.conn, world.config.capture_rules, ddl=world.config.ddl, lock_seconds=world.config.snapshot.lock_seconds
+        )
     without = world.config.source.model_copy(update={"exclude": ("public.kept", "public.listed")})
     world.config = world.config.model_copy(update={"source": without})
-    install.install(log.conn, world.config)
+    install.install(
+        log.conn, world.config.capture_rules, ddl=world.config.ddl, lock_seconds=world.config.snapshot.lock_seconds
+    )
     log.drain()
     assert not log.states()["public.listed"].comparable  # captured as `ops` has it, once it is copied
     world.sql("alter publication ops add table s.u", "alter publication cdc drop table t")
     log.drain()
     assert "row filter" in world.stale()["public.t"]
-    install.install(log.conn, world.config)
+    install.install(
+        log.conn, world.config.capture_rules, ddl=world.config.ddl, lock_seconds=world.config.snapshot.lock_seconds
+    )
     log.drain()
     log.repair("public.t", "s.u")
     world.exact("t")
     world.sql("alter publication ops drop table s.u, t", "alter publication ops add table t where (n > 10), s.u")
     before = world.user.execute(declared).fetchall()
-    install.uninstall(log.conn, world.config)
+    install.uninstall(log.conn, world.config.source, lock_seconds=world.config.snapshot.lock_seconds)
     assert world.user.execute("select array_agg(pubname::text) from pg_publication").fetchone() == (["ops"],)
     assert world.user.execute(declared).fetchall() == before
 
@@ -329,18 +351,18 @@ def test_publications_that_are_missing_are_named_each(world: World) -> None:
     world.sql(*PAIR, "create publication b for table t")
     source = world.config.source.model_copy(update={"publication": ("a", "b", "c"), "scope": "published"})
     config = world.config.model_copy(update={"source": source})
-    with connect(config) as conn:
-        errors = [str(f) for f in preflight.preflight(conn, config) if f.level == "error"]
+    with connect(config.source) as conn:
+        errors = [str(f) for f in preflight.preflight(conn, config.capture_rules, ddl=config.ddl) if f.level == "error"]
         assert [e.split(";")[0] for e in errors] == [
             "publication 'a': does not exist",
             "publication 'c': does not exist",
         ]
         assert 'create publication "c" with the tables' in errors[1]
         tables = config.model_copy(update={"source": source.model_copy(update={"scope": "tables"})})
-        errors = [str(f) for f in preflight.preflight(conn, tables) if f.level == "error"]
+        errors = [str(f) for f in preflight.preflight(conn, tables.capture_rules, ddl=tables.ddl) if f.level == "error"]
         assert [e.split(";")[0] for e in errors] == ["publication 'c': does not exist"]  # `cdc init` makes the first
         with pytest.raises(HistoryDiverged, match="publication 'a' does not exist"):
-            catalog.read_identity(conn, config)
+            catalog.read_identity(conn, config.capture_rules)
 
 
 def test_what_is_altered_while_the_list_changes_is_red(world: World) -> None:
@@ -350,7 +372,12 @@ def test_what_is_altered_while_the_list_changes_is_red(world: World) -> None:
         "create publication a for table t, u", "create publication b for table t, u, w", names=("a",),
     )  # fmt: skip
     source = world.config.source.model_copy(update={"publication": ("a", "b")})
-    install.install(log.conn, world.config.model_copy(update={"source": source}))
+    install.install(
+        log.conn,
+        world.config.model_copy(update={"source": source}).capture_rules,
+        ddl=world.config.model_copy(update={"source": source}).ddl,
+        lock_seconds=world.config.model_copy(update={"source": source}).snapshot.lock_seconds,
+    )
     world.sql(
         "alter publication a drop table t", "insert into t values (3, 'unexplained')", "alter publication a add table t"
     )
@@ -359,7 +386,7 @@ def test_what_is_altered_while_the_list_changes_is_red(world: World) -> None:
     assert set(world.stale()) == {"public.t"} and "while [source] publication changed" in world.stale()["public.t"]
     world.exact("u")
     log.config = world.config = world.config.model_copy(update={"source": source})
-    log.commit(identity=catalog.read_identity(log.conn, world.config))
+    log.commit(identity=catalog.read_identity(log.conn, world.config.capture_rules))
     log.drain()
     assert "public.w" in world.stale()  # it has no baseline
     log.repair("public.t", "public.w")
@@ -397,10 +424,10 @@ def test_the_change_log_and_a_publication_of_others_would_both_bring_a_row(world
     world.sql(*PAIR, "create publication ops for table t")
     logged = world.config.model_copy(update={"table": {"public.t": TableConfig(capture=Capture.CHANGE_LOG)}})
     config = logged.model_copy(update={"source": logged.source.model_copy(update={"publication": ("cdc", "ops")})})
-    with connect(config) as conn:
-        preflight.require(conn, logged)
+    with connect(config.source) as conn:
+        preflight.require(conn, logged.capture_rules, ddl=logged.ddl)
         with pytest.raises(PreflightFailed, match=r'public.t: has capture = "change_log" and is in a publication of'):
-            preflight.require(conn, config)
+            preflight.require(conn, config.capture_rules, ddl=config.ddl)
 
 
 @pytest.mark.parametrize("how", ["before", "again", "init"])
@@ -409,10 +436,12 @@ def test_uninstall_drops_no_publication_that_init_has_not_made(world: World, how
     if how == "before":
         world.sql("create publication cdc")
     log = world.start()
-    install.install(log.conn, world.config)
+    install.install(
+        log.conn, world.config.capture_rules, ddl=world.config.ddl, lock_seconds=world.config.snapshot.lock_seconds
+    )
     if how == "again":
         world.sql("drop publication cdc", "create publication cdc for table t")
-    install.uninstall(log.conn, world.config)
+    install.uninstall(log.conn, world.config.source, lock_seconds=world.config.snapshot.lock_seconds)
     left = world.user.execute("select array_agg(pubname::text) from pg_publication").fetchone()
     assert left == ((None,) if how == "init" else (["cdc"],))
     assert not catalog.installed(log.conn)

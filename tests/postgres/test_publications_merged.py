@@ -38,7 +38,7 @@ VIA = "with (publish_via_partition_root = true)"
 def test_a_root_that_only_one_publication_sends(world: World, publications: tuple[str, str], shown: set[str]) -> None:
     log = theirs(world, *ROOT, *(f"create publication {n} {p}" for n, p in zip("ab", publications, strict=True)))
     assert set(log.states()) == shown
-    (warned,) = preflight.preflight(log.conn, world.config)
+    (warned,) = preflight.preflight(log.conn, world.config.capture_rules, ddl=world.config.ddl)
     assert "'a', 'b': differ in publish_via_partition_root" in str(warned) and warned.level == "warning"
     world.sql(
         "insert into r values (2, 'c')", "update r set id = 12 where id = 1", "insert into r2 values (13, 'd')",

@@ -26,8 +26,8 @@ _ODD = '"we`ird $t"'
 
 
 def _findings(config: Config) -> dict[tuple[str, str], str]:
-    with connect(config) as conn:
-        return {(f.what, f.found): f.remedy for f in preflight.preflight(conn, config)}
+    with connect(config.source) as conn:
+        return {(f.what, f.found): f.remedy for f in preflight.preflight(conn, config.capture_rules, ddl=config.ddl)}
 
 
 def _paste(world: World, text: str) -> None:
@@ -35,11 +35,13 @@ def _paste(world: World, text: str) -> None:
         world.sql(*text.split("; "))
         return
     words = shlex.split(text)[1:]
-    with closing(connect(world.config)) as conn:
+    with closing(connect(world.config.source)) as conn:
         if words == ["init"]:
-            install.install(conn, world.config)
+            install.install(
+                conn, world.config.capture_rules, ddl=world.config.ddl, lock_seconds=world.config.snapshot.lock_seconds
+            )
         elif words == ["ddl", "resume"]:
-            ddl_switch.resume(world.config)
+            ddl_switch.resume(world.config.source)
         else:
             assert words[0] == "repair", text
             if world.stale():
@@ -130,11 +132,13 @@ def test_a_stale_table_of_status_is_right_after_its_remedy(world: World, planted
 
 
 def _alert(world: World, what: str) -> Alert:
-    with connect(world.config) as conn:
+    with connect(world.config.source) as conn:
         state, found = slot.read_slot(conn, world.config.source.slot), pressure.read_pressure(conn)
     assert state is not None
     state, found = replace(state, wal_status="unreserved"), replace(found, slots_used=found.slots, senders_used=99999)
-    (alert,) = (one for one in alerts.of_server(world.config, state, found) if one.what == what)
+    (alert,) = (
+        one for one in alerts.of_server(world.config.limits, world.config.source, state, found) if one.what == what
+    )
     return alert
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests import commands
 from tests.postgres.test_snapshot_log import at, by, config, current, of, on_source, sql
 from tests.support_lake import plain_lake
-from toolkit.capture import copy, initialise, slot_drain
-from toolkit.lake.ledger import Ledger
+from tests.support_ledger import ledger_of
 from toolkit.source import connection, slot, snapshot_rows, ticks
 from toolkit.source.locks import LockTimeout
 from toolkit.values.config import Config
@@ -40,24 +40,24 @@ def test_what_passes_capture_between_the_drain_of_a_repair_and_its_cut_leaves_a_
     config: Config, monkeypatch: pytest.MonkeyPatch, unexplained: str
 ) -> None:
     """The copy is right, and the next comparison starts there: nobody else would tell of the time before."""
-    initialise.init(config)
-    before = slot_drain.drain(config).committed_lsn
+    commands.init(config)
+    before = commands.drain(config).committed_lsn
     taken = ticks.exact_cut
     between: list[Lsn] = []
 
-    def exact_cut(config: Config) -> Any:
+    def exact_cut(*given: Any, **more: Any) -> Any:
         sql(config, unexplained)
-        with connection.connect(config) as conn:
+        with connection.connect(config.source) as conn:
             between.append(slot.wait_flush(conn))
         sql(config, "update public.a set y = 'z' where id = 3")
-        return taken(config)
+        return taken(*given, **more)
 
     with monkeypatch.context() as patch:
         patch.setattr(ticks, "exact_cut", exact_cut)
-        done = copy.repair(config, ["public.a"])
+        done = commands.repair(config, ["public.a"])
     assert [at(config, "a", lsn) for lsn in (before, between[0], done.lsn)] == ["ok", "stale", "ok"]
-    slot_drain.drain(config)
-    last = Ledger(config).last()
+    commands.drain(config)
+    last = ledger_of(config).last()
     assert last is not None
     assert at(config, "a", last.complete_to) == "ok"  # nothing has happened since
     assert of(config, "a").repaired_lsn == done.lsn
@@ -69,30 +69,30 @@ def test_ddl_that_holds_a_table_at_the_cut_of_a_repair_is_waited_for_with_a_boun
 ) -> None:
     """The server opens a table to print its defaults: without a bound the cut's snapshot was held as long."""
     sql(config, "alter table public.b add v int default 7")
-    initialise.init(config)
+    commands.init(config)
     config = config.model_copy(update={"snapshot": config.snapshot.model_copy(update={"lock_seconds": 0.5})})
     taken = ticks.exact_cut
     with psycopg.connect(config.source.conninfo, application_name="migration") as holder:
 
         @contextmanager
-        def exact_cut(config: Config) -> Iterator[slot.Cut]:
-            with taken(config) as cut:
+        def exact_cut(*given: Any, **more: Any) -> Iterator[slot.Cut]:
+            with taken(*given, **more) as cut:
                 holder.execute("alter table public.b add w int")
                 yield cut
 
         monkeypatch.setattr(ticks, "exact_cut", exact_cut)
         with pytest.raises(LockTimeout, match=r"reading the catalog at .*waited 0\.5 s .* migration"):
-            copy.repair(config, ["public.a"])
+            commands.repair(config, ["public.a"])
         holder.rollback()
     monkeypatch.undo()
-    assert copy.repair(config, ["public.a"]).rows == {"public.a": 20}
+    assert commands.repair(config, ["public.a"]).rows == {"public.a": 20}
 
 
 def test_ddl_that_holds_a_table_when_it_is_sized_is_waited_for_with_a_bound(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a default to print, the first to open the table was pg_relation_size, and it waited without end."""
-    initialise.init(config)
+    commands.init(config)
     config = config.model_copy(update={"snapshot": config.snapshot.model_copy(update={"lock_seconds": 0.5})})
     taken, pieces = ticks.exact_cut, snapshot_rows.pieces
     refusals: list[str] = []
@@ -101,9 +101,9 @@ def test_ddl_that_holds_a_table_when_it_is_sized_is_waited_for_with_a_bound(
     ) as holder:
 
         @contextmanager
-        def exact_cut(config: Config) -> Iterator[slot.Cut]:
+        def exact_cut(*given: Any, **more: Any) -> Iterator[slot.Cut]:
             holder.rollback()
-            with taken(config) as cut:
+            with taken(*given, **more) as cut:
                 if not refusals:
                     holder.execute("alter table public.a add w int")
                 yield cut
@@ -117,8 +117,12 @@ def test_ddl_that_holds_a_table_when_it_is_sized_is_waited_for_with_a_bound(
 
         monkeypatch.setattr(ticks, "exact_cut", exact_cut)
         monkeypatch.setattr(snapshot_rows, "pieces", told)
-        assert copy.repair(config, ["public.a", "public.b"]).rows == {"public.a": 20, "public.b": 5}
+        assert commands.repair(config, ["public.a", "public.b"]).rows == {"public.a": 20, "public.b": 5}
         assert len(refusals) == 1 and re.search(r"copying public\.a: waited 0\.5 s .* migration", refusals[0])
         holder.execute("alter table public.a add w int")
-        tables = [v.table for v in Ledger(config).latest_versions().values()]
-        assert [t.name for t in tables if t.relid in snapshot_rows.estimate(config, tables)] == ["b"]
+        tables = [v.table for v in ledger_of(config).latest_versions().values()]
+        assert [
+            t.name
+            for t in tables
+            if t.relid in snapshot_rows.estimate(config.source, tables, lock_seconds=config.snapshot.lock_seconds)
+        ] == ["b"]

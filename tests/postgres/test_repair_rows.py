@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from tests import commands
 from tests.postgres.test_snapshot_log import at, by, config, current, either_way, of, on_source, sql
 from tests.support_corpus import HOSTILE, SETUP, available, cells, columns
 from tests.support_lake import plain_lake, rows_in_log
-from toolkit.capture import copy, copy_workers, initialise, slot_drain
-from toolkit.lake.ledger import Ledger
+from tests.support_ledger import ledger_of
+from toolkit.capture import copy, copy_workers
 from toolkit.rawlog import states
 from toolkit.rawlog.event import Baseline, Covers
 from toolkit.source import catalog, connection, install, slot, snapshot_rows
@@ -30,7 +31,7 @@ def _put(config: Config, name: str) -> list[tuple[str, list[str | None]]]:
 
 def test_rows_are_found_by_keys_of_every_built_in_type(source: Config) -> None:
     """By the texts that the log has, whatever the database is set to; what is no value of the type finds nothing."""
-    with connection.connect(source) as conn:
+    with connection.connect(source.source) as conn:
         conn.execute(SETUP)
         kinds = available(conn)
         names = [name for name, _ in columns(kinds)]
@@ -40,12 +41,12 @@ def test_rows_are_found_by_keys_of_every_built_in_type(source: Config) -> None:
             conn.execute(f"insert into public.corpus (id, {cell.column}) values ({cell.row}, {cell.value})")
         for setting, value in HOSTILE.items():
             conn.execute(f"alter role postgres in database {conn.info.dbname} set {setting} = '{value}'")
-        install.install(conn, source)
+        install.install(conn, source.capture_rules, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
     with (
-        slot.create_slot(source, slot.temporary_name(source), temporary=True) as cut,
-        snapshot_rows.reader(source, cut) as reader,
+        slot.create_slot(source.source, cut_seconds=source.check.cut_seconds) as cut,
+        snapshot_rows.reader(source.source, cut) as reader,
     ):
-        table = next(t for t in catalog.published_tables(reader, source) if t.name == "corpus")
+        table = next(t for t in catalog.published_tables(reader) if t.name == "corpus")
 
         def read(images: snapshot_rows.Images, key: tuple[int, ...]) -> list[list[str | None]]:
             told = replace(table, key_attnums=key)
@@ -75,11 +76,11 @@ def test_a_text_that_a_cast_would_cut_is_another_key(config: Config, monkeypatch
         "create table public.c (m public.mood, v text, c public.code, primary key (c, m))",
         "insert into public.c values ('ok', 'v', 'abcd'), ('ok', 'v', 'b'), ('sad, ''but'' ok', 'v', 'b')",
     )
-    initialise.init(config)
+    commands.init(config)
     monkeypatch.setattr(copy, "_WORKERS_FROM", 0)
     keys = [("ok", "abcdef"), ("none", "none"), ("sad, 'but' ok", "b")]
     scope = copy.Scope(rows=tuple({"m": m, "c": c} for m, c in keys * 2))
-    assert copy.repair(config, ["public.c"], scope=scope).rows == {"public.c": 1}
+    assert commands.repair(config, ["public.c"], scope=scope).rows == {"public.c": 1}
     deleted = [("D", [m, None, c]) for m, c in keys]
     assert _put(config, "c") == [*deleted, ("U", ["sad, 'but' ok", "v", "b"])]
 
@@ -88,10 +89,10 @@ def test_a_text_that_a_cast_would_cut_is_another_key(config: Config, monkeypatch
 def test_named_rows_are_as_at_the_cut_and_what_came_later_stands_behind(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    initialise.init(config)
+    commands.init(config)
     sql(config, "alter table public.a alter x type varchar using x || '!'")  # tells nothing of its rows
     sql(config, "delete from public.a where id = 3", "update public.a set y = 'before' where id = 4")
-    slot_drain.drain(config)
+    commands.drain(config)
     others = {key: row for key, row in current(config, "a").items() if key not in ("2", "4", "5", "6")}
     whole = copy_workers.Copiers.run
 
@@ -107,26 +108,26 @@ def test_named_rows_are_as_at_the_cut_and_what_came_later_stands_behind(
 
     monkeypatch.setattr(copy_workers.Copiers, "run", run)
     keys = tuple({"id": str(n)} for n in (2, 3, 4, 5, 6))
-    done = copy.repair(config, ["public.a"], scope=copy.Scope(rows=keys))
+    done = commands.repair(config, ["public.a"], scope=copy.Scope(rows=keys))
     assert done.rows == {"public.a": 4}
     assert sorted(image[:3] for op, image in _put(config, "a") if op == "U") == [
         ["2", "x2!", "y"], ["4", "x4!", "before"], ["5", "x5!", "y"], ["6", "x6!", "y"],
     ]  # fmt: skip
-    slot_drain.drain(config)
+    commands.drain(config)
     wanted, found = on_source(config, "a"), current(config, "a")
     assert {k: found.pop(k) for k in ("2", "3", "4", "60")} == {k: wanted[k] for k in ("2", "3", "4", "60")}
     assert found == {k: row for k, row in others.items() if k != "3"}  # as the log had them: not right, and not touched
     # Only a check can say whether these rows were enough.
-    (proof,) = [e for e in Ledger(config).baselines() if e.payload.scope == Covers.ROWS]
+    (proof,) = [e for e in ledger_of(config).baselines() if e.payload.scope == Covers.ROWS]
     assert proof.payload == Baseline(done.lsn, 4, Covers.ROWS, keys=5)
     state = of(config, "a")
     assert (state.state, state.repaired_lsn, state.remedy) == ("stale", done.lsn, "cdc check public.a")
     assert at(config, "a", done.lsn) == "stale"
     for proven in (Lsn(done.lsn - 8), done.lsn):  # the check notes a baseline: without it the rest is not known
-        assert states.unproven(Ledger(config), {state.relid: proven}) == (
+        assert states.unproven(ledger_of(config), {state.relid: proven}) == (
             {state.relid: proven} if proven >= done.lsn else {}
         )
-        states_ = states.table_states(Ledger(config), {state.relid: proven})
+        states_ = states.table_states(ledger_of(config), {state.relid: proven})
         assert next(s.state for s in states_ if s.relid == state.relid) == "stale"
 
 
@@ -146,14 +147,14 @@ def test_rows_of_partitions_filters_and_column_lists(config: Config) -> None:
         "create publication cdc for table public.r, public.a, public.b, public.f where (id < 10), public.l (id, x)"
         " with (publish_via_partition_root)",
     )
-    initialise.init(config)
+    commands.init(config)
     for table, keys, wanted in (
         ("r", ("1", "11", "15"), [["1", "one"], ["11", "eleven"]]),
         ("f", ("1", "30"), [["1", "in"]]),  # the other one is not there, as far as the filter tells
         ("l", ("2",), [[None, "2", "two"]]),
     ):
         rows = tuple({"id": key} for key in keys)
-        copy.repair(config, [f"public.{table}"], scope=copy.Scope(rows=rows))
+        commands.repair(config, [f"public.{table}"], scope=copy.Scope(rows=rows))
         told = _put(config, table)
         assert [image for op, image in told if op == "U"] == wanted
         assert [image[table == "l"] for op, image in told if op == "D"] == list(keys)
@@ -168,12 +169,12 @@ def test_a_part_does_not_vouch_for_the_names_of_objects(config: Config) -> None:
         "create table public.g (id int primary key, o regclass)",
         "insert into public.g values (1, 'public.a'), (2, 'public.b')",
     )
-    initialise.init(config)
+    commands.init(config)
     sql(config, "alter table public.b rename to c", "insert into public.g values (3, null)")
-    slot_drain.drain(config)
+    commands.drain(config)
     before = of(config, "g")
     assert before.state == "stale"
-    copy.repair(config, ["public.g"], scope=copy.Scope(rows=({"id": "1"},)))
+    commands.repair(config, ["public.g"], scope=copy.Scope(rows=({"id": "1"},)))
     assert (of(config, "g").state, of(config, "g").from_lsn) == ("stale", before.from_lsn)
-    copy.repair(config, ["public.g"])
+    commands.repair(config, ["public.g"])
     assert of(config, "g").state == "ok"

@@ -12,12 +12,12 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from tests import commands
 from tests.postgres.test_snapshot_log import current, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
+from tests.support_ledger import ledger_of
 from tests.support_postgres import copy_of, fresh_database, programs
-from toolkit.capture import initialise, slot_drain
 from toolkit.demo.server import EmbeddedServer
-from toolkit.lake.ledger import Ledger
 from toolkit.ops import status_report
 from toolkit.source import connection, slot
 from toolkit.values.config import CheckConfig, Config, SourceConfig
@@ -46,12 +46,12 @@ def test_trap_027_a_restore_to_a_point_in_time_is_refused_by_name(plain_lake: Co
             for key in (2, 3):
                 for config in (by_slot, by_tick):
                     sql(config, f"insert into public.a values ({key}, 'drained')")
-                    slot_drain.drain(config)
-                with connection.connect(by_slot) as conn:
+                    commands.drain(config)
+                with connection.connect(by_slot.source) as conn:
                     ends.append(slot.flush_lsn(conn))
                 sql(by_slot, "insert into public.a values (10 + (select max(id) from public.a), 'later')")
             sql(by_slot, "select pg_switch_wal()", "checkpoint")
-            before = [Ledger(config).last() for config in (by_slot, by_tick)]
+            before = [ledger_of(config).last() for config in (by_slot, by_tick)]
             primary.stop()
             _recover(restored, archive, ends[0 if where == "before the log" else 1])
             moved, ticking = (_moved(config, restored) for config in (by_slot, by_tick))
@@ -67,7 +67,7 @@ def test_trap_027_a_restore_to_a_point_in_time_is_refused_by_name(plain_lake: Co
                 "after the log": r"slot 'cdc_p' is at \S+, ahead of the ledger at .* re-created; .*--new-generation",
             }[where]
             _refused(moved, by_hand, by_hand)
-            assert [Ledger(config).last() for config in (by_slot, by_tick)] == before
+            assert [ledger_of(config).last() for config in (by_slot, by_tick)] == before
             _goes_on_in_a_new_generation(moved)
 
 
@@ -84,7 +84,7 @@ def test_trap_028_after_pg_upgrade_a_new_log_is_needed(plain_lake: Config, tmp_p
         config = _captured(plain_lake.root / "slot", source)
         sql(config, "alter table public.a add column gone int", "alter table public.a drop column gone")
         sql(config, "insert into public.a values (2, 'drained')")
-        slot_drain.drain(config)
+        commands.drain(config)
         before.stop()
         after.stop()
         if old >= 17:
@@ -98,7 +98,7 @@ def test_trap_028_after_pg_upgrade_a_new_log_is_needed(plain_lake: Config, tmp_p
             subprocess.run(unsummed, check=True, cwd="/", stdout=subprocess.DEVNULL, **after._identity())
         _upgraded(before, after)
         after.start()
-        moved, last = _moved(config, after), Ledger(config).last()
+        moved, last = _moved(config, after), ledger_of(config).last()
         sql(moved, "insert into public.a values (3, 'after the upgrade')")
         if old >= 17:
             refused = r"the source's system_id was \d+ at batch \d+ and is \d+ now: .*--new-generation"
@@ -107,23 +107,23 @@ def test_trap_028_after_pg_upgrade_a_new_log_is_needed(plain_lake: Config, tmp_p
             _refused(
                 moved, r"slot 'cdc_u' does not exist .*--new-generation", r"slot 'cdc_u' is gone .*--new-generation"
             )
-        assert Ledger(config).last() == last
+        assert ledger_of(config).last() == last
         _goes_on_in_a_new_generation(moved)
 
 
 def _refused(config: Config, drain: str, init: str) -> None:
     """Neither a drain nor init goes on, and status says so."""
     with pytest.raises(CdcError, match=drain):
-        slot_drain.drain(config)
+        commands.drain(config)
     assert "--new-generation" in (status_report.status(config).problem or "")
     with pytest.raises(HistoryDiverged, match=init):
-        initialise.init(config)
+        commands.init(config)
 
 
 def _goes_on_in_a_new_generation(config: Config) -> None:
-    assert initialise.init(config, new_generation=True).generation == 2
+    assert commands.init(config, new_generation=True).generation == 2
     sql(config, "insert into public.a values (5, 'captured')", "delete from public.a where id = 1")
-    slot_drain.drain(config)
+    commands.drain(config)
     assert current(config, "a") == on_source(config, "a")
     assert {e["op"] for e in rows_in_log(config, "kind = 'row' and generation = 2")} == {"R", "I", "D"}
     assert rows_in_log(config, "kind = 'row' and generation = 1"), "the old log stays"
@@ -174,7 +174,7 @@ def _captured(root: Path, source: SourceConfig) -> Config:
     root.mkdir()
     config = Config(root=root, source=source, check=CheckConfig(cut_seconds=20.0))
     sql(config, "create table public.a (id int primary key, x text)", "insert into public.a values (1, 'one')")
-    initialise.init(config)
+    commands.init(config)
     return config
 
 

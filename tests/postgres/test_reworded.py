@@ -84,10 +84,10 @@ def test_states_of_what_goes_wrong(world: World, tmp_path: Path) -> None:
     log.repair(*world.stale())
     log.drain()
     assert not world.stale()
-    switch.pause(world.config)
+    switch.pause(world.config.source)
     log.drain()
     assert log.states()["public.t"].remedy != "cdc repair public.t"  # first capture must be resumed
-    switch.resume(world.config)
+    switch.resume(world.config.source)
     world.bypass()
     log.drain()
     log.repair(*world.stale())
@@ -102,12 +102,12 @@ def test_states_of_what_goes_wrong(world: World, tmp_path: Path) -> None:
     for update, kind in others:
         missing = world.config.model_copy(update={"source": world.config.source.model_copy(update=update)})
         with pytest.raises(kind):
-            peek(log.conn, missing, upto=upto, max_changes=None, directory=tmp_path)
+            peek(log.conn, missing.source, upto=upto, max_changes=None, directory=tmp_path)
     log.conn.execute("select pg_catalog.pg_create_physical_replication_slot('other')")
     other = world.config.model_copy(update={"source": world.config.source.model_copy(update={"slot": "other"})})
     with pytest.raises(SlotRefused) as refused:
-        slot.require_slot(log.conn, other)
-    found = [f for f in preflight.preflight(log.conn, other) if f.level == "error"]
+        slot.require_slot(log.conn, other.source)
+    found = [f for f in preflight.preflight(log.conn, other.capture_rules, ddl=other.ddl) if f.level == "error"]
     assert [(f.found, f.remedy) for f in found] == [(refused.value.found, refused.value.remedy)]
 
 

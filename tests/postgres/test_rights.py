@@ -12,11 +12,10 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from tests import commands
 from tests.support_change_log import Log, image, with_table
 from tests.support_lake import plain_lake
-from toolkit.capture import copy, initialise
 from toolkit.quality import source_rows
-from toolkit.quality.second_server import against
 from toolkit.source import bare_server, catalog, connection, install, owners_code, row_lines
 from toolkit.source.opened import open_source
 from toolkit.values.config import Config
@@ -236,9 +235,11 @@ def test_a_schema_cdc_of_another_role_is_refused(
     intruder.execute(squatted)
     named = r"(schema cdc|relation|function) .*belongs to role intruder"
     with pytest.raises(PreflightFailed, match=named):  # made after the session began
-        install.install(log.conn, log.config)
+        install.install(
+            log.conn, log.config.capture_rules, ddl=log.config.ddl, lock_seconds=log.config.snapshot.lock_seconds
+        )
     with pytest.raises(PreflightFailed, match=named):
-        connection.connect(source)
+        connection.connect(source.source)
 
 
 def test_objects_of_another_role_in_the_schema_are_refused(
@@ -249,11 +250,15 @@ def test_objects_of_another_role_in_the_schema_are_refused(
     log.install()  # the installer itself may repeat it
     log.conn.execute("grant create, usage on schema cdc to intruder")
     with pytest.raises(PreflightFailed, match="schema cdc, in which it may create objects, belongs to role intruder"):
-        install.install(log.conn, log.config)
+        install.install(
+            log.conn, log.config.capture_rules, ddl=log.config.ddl, lock_seconds=log.config.snapshot.lock_seconds
+        )
     intruder.execute("create function cdc.sign_all() returns int language sql as 'select 1'")
     log.conn.execute("revoke create on schema cdc from intruder")
     with pytest.raises(PreflightFailed, match=r"function cdc\.sign_all\(\) belongs to role intruder"):
-        install.install(log.conn, log.config)
+        install.install(
+            log.conn, log.config.capture_rules, ddl=log.config.ddl, lock_seconds=log.config.snapshot.lock_seconds
+        )
 
 
 @pytest.mark.parametrize("temporary", [True, False])
@@ -347,7 +352,7 @@ def test_reading_by_keys_runs_no_code_of_the_owner(
     """A check reads the touched rows by the texts of their keys, with the rights of the runner."""
     intruder.execute(_PLANTING)
     intruder.execute(_KEYS.format(key=key))
-    with connection.connect(source) as conn, _nothing_planted(conn):
+    with connection.connect(source.source) as conn, _nothing_planted(conn):
         table = bare_server.tables(conn)["mine.t"]
         columns = tuple(replace(c, base_type="integer") if c.name == "even" else c for c in table.columns)
         for told in (table, replace(table, columns=columns)):  # a domain's base is known where capture is installed
@@ -399,11 +404,11 @@ def test_no_plan_of_a_comparison_runs_code_of_the_owner(
     intruder.execute(_PLANTING + _CONSTANT)
     intruder.execute(table)
     intruder.execute("insert into mine.t values (2, 2)")
-    with connection.connect(source) as conn, _nothing_planted(conn):
+    with connection.connect(source.source) as conn, _nothing_planted(conn):
         plan = comparison(bare_server.tables(conn)["mine.t"], 1)
         for keys in (None, [("2",)]) if plan.key else (None,):
             with (
-                row_lines.own_snapshot(source) as reader,
+                row_lines.own_snapshot(source.source, cut_seconds=source.check.cut_seconds) as reader,
                 pytest.raises(owners_code.OwnersCode, match=named),
                 row_lines.lines(reader, plan, keys) as blocks,
             ):
@@ -420,23 +425,23 @@ def test_a_table_whose_planning_runs_code_of_its_owner_is_refused_by_name(
     intruder.execute(_PLANTING + _CONSTANT)
     intruder.execute(table)
     intruder.execute("insert into mine.t values (2, 2)")
-    with connection.connect(config) as conn, _nothing_planted(conn):
-        done = initialise.init(config)
+    with connection.connect(config.source) as conn, _nothing_planted(conn):
+        done = commands.init(config)
         assert done.rows == {"mine.good": 1}
         remedy = r"uses function .* of role intruder.*; look at .* and run: alter function .* owner to .*, or drop"
         assert re.search(f"{named} {remedy}", done.left_out["mine.t"])
-        again = copy.repair(config, ["mine.t", "mine.good"])
+        again = commands.repair(config, ["mine.t", "mine.good"])
         assert (again.rows, set(again.left_out)) == ({"mine.good": 1}, {"mine.t"})
-        tables = {t.name: t for t in catalog.published_tables(conn, config)}
-        with open_source(config) as opened, row_lines.inside_snapshot(opened.conn, None, seconds=5):
+        tables = {t.name: t for t in catalog.published_tables(conn)}
+        with open_source(config.source_access) as opened, row_lines.inside_snapshot(opened.conn, None, seconds=5):
             taken = source_rows.read_whole(opened, conn, source_rows.Taken(comparison(tables["t"], 1), None, None))
         assert taken.figures is None and re.search(named, taken.reason or "")
-        status = {t.table: (t.status, t.reason or "") for t in against(config, config.source.conninfo).tables}
+        status = {t.table: (t.status, t.reason or "") for t in commands.against(config, config.source.conninfo).tables}
         assert status["mine.good"][0] == "identical"
         assert status["mine.t"][0] == "not_taken" and re.search(named, status["mine.t"][1])
         conn.execute("create or replace function mine.constant(int) returns int language sql immutable return 1")
         conn.execute("alter function mine.constant(int) owner to current_user")
-        assert copy.repair(config, ["mine.t"]).rows == {"mine.t": 1}
+        assert commands.repair(config, ["mine.t"]).rows == {"mine.t": 1}
 
 
 def test_constraints_are_not_planned_with(source: Config, intruder: psycopg.Connection[tuple[object, ...]]) -> None:
@@ -445,10 +450,10 @@ def test_constraints_are_not_planned_with(source: Config, intruder: psycopg.Conn
     intruder.execute("insert into mine.t values (1, 1); alter table mine.t add check (mine.constant(8) + n > 0)")
     with psycopg.connect(source.source.conninfo, autocommit=True) as admin:
         admin.execute(f"alter database {admin.info.dbname} set constraint_exclusion = on".encode())
-    with row_lines.own_snapshot(source) as conn:
+    with row_lines.own_snapshot(source.source, cut_seconds=source.check.cut_seconds) as conn:
         # The planner looks at constraints only where a condition could contradict them.
         plan = comparison(replace(bare_server.tables(conn)["mine.t"], row_filter="n > 0"), 1)
         with row_lines.lines(conn, plan) as blocks:
             assert sum(map(len, blocks)) == 1
-    with connection.connect(source) as conn, _nothing_planted(conn):
+    with connection.connect(source.source) as conn, _nothing_planted(conn):
         pass

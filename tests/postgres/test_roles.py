@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from tests import commands
 from tests.support_lake import plain_lake, rows_in_log
+from tests.support_ledger import ledger_of
 from tests.support_postgres import mostly_one_server
-from toolkit.capture import copy, ddl_switch, initialise, slot_drain
-from toolkit.lake.ledger import Ledger
+from toolkit.capture import ddl_switch
 from toolkit.ops import diagnosis, status_report
-from toolkit.quality.second_server import against
 from toolkit.rawlog.states import State
 from toolkit.source import catalog, connection, exact_cut, owners_code, preflight, row_lines, slot
 from toolkit.source.opened import open_source
@@ -50,6 +50,10 @@ class Roles:
             return config.model_copy(update={"source": config.source.model_copy(update=source)})
 
         return Roles(changed(self.installer), changed(self.drainer), changed(self.reader), self.admin)
+
+
+def _findings(conn: connection.Connection, config: Config) -> list[str]:
+    return [str(f) for f in preflight.preflight(conn, config.capture_rules, ddl=config.ddl)]
 
 
 _SETUP = (
@@ -95,14 +99,8 @@ def roles(source: Config, plain_lake: Config) -> Iterator[Roles]:
 @pytest.fixture
 def installed(roles: Roles) -> Roles:
     """Capture, installed and copied by the installer."""
-    assert initialise.init(roles.installer).rows == {"shop.orders": 2, "shop.events_1": 1}
+    assert commands.init(roles.installer).rows == {"shop.orders": 2, "shop.events_1": 1}
     return roles
-
-
-@contextmanager
-def _as(config: Config) -> Iterator[connection.Connection]:
-    with connection.connect(config) as conn:
-        yield conn
 
 
 def _notes(config: Config) -> list[str]:
@@ -117,40 +115,40 @@ def test_row_6_the_drainer_drains_checks_and_repairs_without_another_right(insta
         "truncate shop.events_1",
         "insert into shop.events values (2, 'again')",
     )
-    done = slot_drain.drain(installed.drainer)
+    done = commands.drain(installed.drainer)
     assert done.changes == 4
     assert _notes(installed.drainer) == ["again", "begun", "one", "one", "three", "two"]
     found = status_report.status(installed.drainer)
     assert found.problem is None and {t.state for t in found.tables} == {State.OK}
-    with _as(installed.drainer) as conn:
-        assert [str(f) for f in preflight.preflight(conn, installed.drainer)] == []
+    with connection.connect(installed.drainer.source) as conn:
+        assert _findings(conn, installed.drainer) == []
     assert [d for d in diagnosis.doctor(installed.drainer) if "shop" in str(d) or "role" in str(d)] == []
-    with open_source(installed.drainer) as opened, ExitStack() as stack:
-        tables = {t.identifier: t for t in catalog.published_tables(opened.conn, installed.drainer)}
-        reached = Ledger(installed.drainer).last()
+    with open_source(installed.drainer.source_access) as opened, ExitStack() as stack:
+        tables = {t.identifier: t for t in catalog.published_tables(opened.conn)}
+        reached = ledger_of(installed.drainer).last()
         assert reached is not None
         at = exact_cut.without_slot(opened, stack, drained=reached.complete_to, unseen=lambda _: ())
         assert at >= reached.complete_to
         with row_lines.lines(opened.conn, comparison(tables["shop.orders"], 1)) as blocks:
             assert sum(map(len, blocks)) == 3
-    again = copy.repair(installed.drainer, ["shop.orders", "shop.events_1"])
+    again = commands.repair(installed.drainer, ["shop.orders", "shop.events_1"])
     assert again.rows == {"shop.orders": 3, "shop.events_1": 1} and not again.left_out
-    assert slot_drain.drain(installed.drainer).changes == 0
+    assert commands.drain(installed.drainer).changes == 0
 
 
 @pytest.mark.parametrize("drain", ["tick", "slot"])
 def test_row_6_the_drainer_drains_the_change_log_and_rotates_it(roles: Roles, drain: str) -> None:
     roles = roles.capturing(capture="change_log", change_log_drain=drain, tables=("shop.orders",), exclude=())
-    assert initialise.init(roles.installer).rows == {"shop.orders": 2}
+    assert commands.init(roles.installer).rows == {"shop.orders": 2}
     for number in range(3, 6):
         roles.sql(f"insert into shop.orders values ({number}, 'n{number}')")
         roles.sql(f"alter table shop.orders add column c{number} int")
-        assert slot_drain.drain(roles.drainer).changes == 1
+        assert commands.drain(roles.drainer).changes == 1
     assert _notes(roles.drainer) == ["n3", "n4", "n5", "one", "two"]
     assert {t.state for t in status_report.status(roles.drainer).tables} == {State.OK}
     assert roles.admin.execute("select count(*) < 3 from cdc.change_log where op = 'I'").fetchone() == (True,)
-    with _as(roles.drainer) as conn:
-        assert [str(f) for f in preflight.preflight(conn, roles.drainer)] == []
+    with connection.connect(roles.drainer.source) as conn:
+        assert _findings(conn, roles.drainer) == []
 
 
 #: Statements, each with what the refusal names. Row security and the tables behind a function would refuse some later.
@@ -190,12 +188,12 @@ _FORBIDDEN = {
 
 def test_row_6_what_neither_the_drainer_nor_the_reader_can_do(roles: Roles) -> None:
     roles = roles.capturing(capture="change_log", tables=("shop.orders",), exclude=())
-    initialise.init(roles.installer)
+    commands.init(roles.installer)
     for what, given in _FORBIDDEN.items():
         written, named = (text.replace("INSTALLER", str(roles.admin.info.user)) for text in given)
         statement = written.encode()
         for config in (roles.drainer, roles.reader):
-            with _as(config) as conn:
+            with connection.connect(config.source) as conn:
                 conn.execute("set row_security = on")  # else its refusal would come first
                 try:
                     conn.execute(statement)
@@ -218,17 +216,17 @@ def test_row_6_the_drainer_cannot_switch_capture_off(installed: Roles) -> None:
         conn.execute("set cdc.capture = off")
         conn.execute("create table own.t (id int)")
         conn.execute("drop table own.t")
-    slot_drain.drain(installed.drainer)
+    commands.drain(installed.drainer)
     events = [json.loads(e["payload"])["event"] for e in rows_in_log(installed.drainer, "kind = 'ddl'")]
     assert set(events) == {"ddl_command_end", "sql_drop"}
     assert {t.state for t in status_report.status(installed.drainer).tables} == {State.OK}
 
 
 _CHANGES: dict[str, Callable[[Config], object]] = {
-    "cdc init": initialise.init,
-    "cdc uninstall": initialise.uninstall,
-    "cdc ddl pause": ddl_switch.pause,
-    "cdc ddl resume": ddl_switch.resume,
+    "cdc init": commands.init,
+    "cdc uninstall": commands.uninstall,
+    "cdc ddl pause": lambda config: ddl_switch.pause(config.source),
+    "cdc ddl resume": lambda config: ddl_switch.resume(config.source),
 }
 
 
@@ -254,19 +252,19 @@ def test_row_6_commands_that_change_capture_name_the_role_that_may(installed: Ro
 def test_row_6_the_drainer_installs_nothing_where_nothing_is_installed(roles: Roles) -> None:
     roles.sql(f"grant create on database {roles.admin.info.dbname} to {roles.drainer.source.drainer}")
     with pytest.raises(PreflightFailed, match=r"it is \[source\] drainer or reader"):
-        initialise.init(roles.drainer)
-    with _as(roles.installer) as conn:
+        commands.init(roles.drainer)
+    with connection.connect(roles.installer.source) as conn:
         assert not catalog.begun(conn)
 
 
 @mostly_one_server
 def test_row_6_the_reader_sees_state_and_no_row(installed: Roles) -> None:
     installed.sql("insert into shop.orders values (3, 'three')")
-    slot_drain.drain(installed.drainer)
+    commands.drain(installed.drainer)
     found = status_report.status(installed.reader)
     assert found.problem is None and {t.state for t in found.tables} == {State.OK}
-    with _as(installed.reader) as conn:
-        assert [str(f) for f in preflight.preflight(conn, installed.reader)] == []
+    with connection.connect(installed.reader.source) as conn:
+        assert _findings(conn, installed.reader) == []
         for table in ("shop.orders", "shop.events", "shop.events_1", "shop.secret"):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 conn.execute(f"select * from {table}".encode())
@@ -275,18 +273,18 @@ def test_row_6_the_reader_sees_state_and_no_row(installed: Roles) -> None:
                 conn.execute(call.encode())
     installed.sql("insert into shop.orders values (4, 'four')")
     with pytest.raises(CdcError, match=r"role .*reader"):
-        slot_drain.drain(installed.reader)
+        commands.drain(installed.reader)
 
 
 @mostly_one_server
 def test_row_6_the_drainer_verifies_and_cannot_sign(installed: Roles) -> None:
     """A beacon carries nothing that the drainer chose, so what is signed for it is never a DDL message."""
-    with _as(installed.drainer) as conn:
+    with connection.connect(installed.drainer.source) as conn:
         nonce, _ = slot.emit_beacon(conn)
         assert len(nonce) == 32
         assert conn.execute("select cdc.is_signed(repeat('0', 64)::bytea, 'x')").fetchone() == (False,)
     (key,) = installed.admin.execute("select cdc.sign('x')").fetchone() or ("",)
-    with _as(installed.drainer) as conn:
+    with connection.connect(installed.drainer.source) as conn:
         assert conn.execute("select cdc.is_signed(%s::text::bytea, 'x')", [key]).fetchone() == (True,)
 
 
@@ -327,7 +325,7 @@ begin perform own.plant(); return pg_catalog.to_regclass($1); end $$;
 
 def test_row_6_objects_of_the_drainer_do_not_run_as_another_role(roles: Roles) -> None:
     roles = roles.capturing(capture="change_log", change_log_drain="tick", tables=("shop.orders",), exclude=())
-    initialise.init(roles.installer)
+    commands.init(roles.installer)
     drainer = roles.drainer.source.drainer
     roles.sql(f"create schema own authorization {drainer}")
     with psycopg.connect(roles.drainer.source.conninfo, autocommit=True) as conn:
@@ -341,7 +339,7 @@ def test_row_6_objects_of_the_drainer_do_not_run_as_another_role(roles: Roles) -
     became = "select o.is_called, r.rolsuper from own.others as o, pg_roles as r where r.rolname = %s"
     assert roles.admin.execute(became, [drainer]).fetchone() == (False, False)
     roles.sql("insert into shop.orders values (3, 'three')")
-    slot_drain.drain(roles.drainer)
+    commands.drain(roles.drainer)
     assert roles.admin.execute(became, [drainer]).fetchone() == (False, False)
     roles.admin.execute("select own.plant()")  # planted: run by the installer it would have
     assert roles.admin.execute(became, [drainer]).fetchone() == (True, True)
@@ -363,10 +361,10 @@ def test_row_6_an_owners_code_does_not_run_as_the_drainer(installed: Roles) -> N
             "create index one on shop.orders ((shop.one(2) + id))",
             "reset role",
         )
-        done = copy.repair(installed.drainer, ["shop.orders"])
+        done = commands.repair(installed.drainer, ["shop.orders"])
         assert "uses function shop.one(integer) of role owner_of_events" in done.left_out["shop.orders"]
         with (
-            row_lines.own_snapshot(installed.drainer) as conn,
+            row_lines.own_snapshot(installed.drainer.source, cut_seconds=installed.drainer.check.cut_seconds) as conn,
             pytest.raises(owners_code.OwnersCode),
             row_lines.lines(conn, comparison(_version(installed, "shop.orders"), 1)) as blocks,
         ):
@@ -378,8 +376,8 @@ def test_row_6_an_owners_code_does_not_run_as_the_drainer(installed: Roles) -> N
 
 
 def _version(roles: Roles, identifier: str):  # type: ignore[no-untyped-def]
-    with _as(roles.installer) as conn:
-        return next(t for t in catalog.published_tables(conn, roles.installer) if t.identifier == identifier)
+    with connection.connect(roles.installer.source) as conn:
+        return next(t for t in catalog.published_tables(conn) if t.identifier == identifier)
 
 
 @mostly_one_server
@@ -388,14 +386,14 @@ def test_row_6_a_table_that_leaves_the_selection_is_no_longer_read(installed: Ro
     drainer = installed.drainer.source.drainer
     installed.sql("create table shop.born (id int primary key)", f"grant select on shop.secret to {drainer}")
     less = installed.capturing(tables=("shop.orders", "shop.born"), exclude=())
-    initialise.init(less.installer)
+    commands.init(less.installer)
     may = "select t, has_table_privilege(%s, t, 'select') from unnest(%s::text[]) as t"
     names = ["shop.orders", "shop.born", "shop.events", "shop.events_1", "shop.secret"]
     assert installed.admin.execute(may, [drainer, names]).fetchall() == [
         ("shop.orders", True), ("shop.born", True), ("shop.events", False), ("shop.events_1", False),
         ("shop.secret", True),
     ]  # fmt: skip
-    initialise.uninstall(less.installer)
+    commands.uninstall(less.installer)
     assert installed.admin.execute(may, [drainer, names]).fetchall() == [
         (name, name == "shop.secret") for name in names
     ]
@@ -407,7 +405,7 @@ def test_row_6_a_table_born_later_is_read_from_its_create_on(roles: Roles, table
     """Also a partition, and with whole schemas; a table that is not captured is not."""
     exclude = ("shop.secret", "shop.hid*") if tables == "shop.*" else ()
     roles = roles.capturing(tables=(tables,), exclude=exclude, new_tables=NewTables.PUBLISH)
-    initialise.init(roles.installer)
+    commands.init(roles.installer)
     roles.sql(
         "create table shop.born (id int primary key)",
         "create table shop.events_2 partition of shop.events for values from (100) to (200)",
@@ -419,7 +417,7 @@ def test_row_6_a_table_born_later_is_read_from_its_create_on(roles: Roles, table
     names = ["shop.born", "shop.events_2", "shop.events_3", "shop.hidden", "shop.secret"]
     found = roles.admin.execute(may, [names, roles.drainer.source.drainer]).fetchall()
     assert [name for (name,) in found] == (names[:3] if exclude else names)
-    slot_drain.drain(roles.drainer)
+    commands.drain(roles.drainer)
     assert {t.state for t in status_report.status(roles.drainer).tables} == {State.OK}
 
 
@@ -428,11 +426,11 @@ def test_row_6_another_drainer_takes_the_rights_of_the_first(installed: Roles) -
     second = installed.reader.source.reader
     installed.sql(f"alter role {second} replication")
     changed = installed.capturing(drainer=second, reader="")
-    initialise.init(changed.installer)
+    commands.init(changed.installer)
     with pytest.raises(CdcError):
-        slot_drain.drain(installed.drainer)
+        commands.drain(installed.drainer)
     installed.sql("insert into shop.orders values (3, 'three')")
-    assert slot_drain.drain(changed.reader).changes == 1
+    assert commands.drain(changed.reader).changes == 1
     may = "select has_table_privilege(%s, 'shop.orders', 'select'), has_schema_privilege(%s, 'cdc', 'usage')"
     first = installed.drainer.source.drainer
     assert installed.admin.execute(may, [first, first]).fetchone() == (False, False)
@@ -453,8 +451,8 @@ def test_row_6_a_drainer_that_is_not_limited_is_refused(roles: Roles, wrong: str
     roles.sql(wrong.format(drainer=drainer, installer=roles.admin.info.user))
     try:
         with pytest.raises(PreflightFailed, match=rf"\[source\] drainer .*{named}"):
-            initialise.init(roles.installer)
-        with _as(roles.installer) as conn:
+            commands.init(roles.installer)
+        with connection.connect(roles.installer.source) as conn:
             assert not catalog.begun(conn)
     finally:
         if "rename" in wrong:
@@ -464,12 +462,12 @@ def test_row_6_a_drainer_that_is_not_limited_is_refused(roles: Roles, wrong: str
 @mostly_one_server
 def test_row_6_a_table_without_select_is_named_with_its_remedy(installed: Roles) -> None:
     installed.sql(f"revoke select on shop.orders from {installed.drainer.source.drainer}")
-    done = copy.repair(installed.drainer, ["shop.orders", "shop.events_1"])
+    done = commands.repair(installed.drainer, ["shop.orders", "shop.events_1"])
     assert done.rows == {"shop.events_1": 1}
     assert (
         "permission denied for table orders; run `cdc init` as the role that installs" in done.left_out["shop.orders"]
     )
-    found = {t.table: t for t in against(installed.drainer, installed.installer.source.conninfo).tables}
+    found = {t.table: t for t in commands.against(installed.drainer, installed.installer.source.conninfo).tables}
     assert found["shop.orders"].status == "not_taken"
     assert "permission denied for table orders" in (found["shop.orders"].reason or "")
 
@@ -491,10 +489,10 @@ def test_row_6_capture_of_an_older_version_asks_for_init(installed: Roles) -> No
         "update cdc.settings set value = 'older' where name = 'version'",
     )  # fmt: skip
     with pytest.raises(PreflightFailed, match="has no function that verifies signatures, or no key; run `cdc init`"):
-        slot_drain.drain(installed.installer)
-    initialise.init(installed.installer)
+        commands.drain(installed.installer)
+    commands.init(installed.installer)
     after = installed.admin.execute("select value from cdc.signing_key where name = 'hmac_key'").fetchone()
     assert after == (before,)
     assert installed.admin.execute("select count(*) from cdc.settings where name ~ '^hmac'").fetchone() == (0,)
-    slot_drain.drain(installed.drainer)
-    assert Ledger(installed.drainer).last() is not None
+    commands.drain(installed.drainer)
+    assert ledger_of(installed.drainer).last() is not None

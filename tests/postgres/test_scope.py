@@ -43,9 +43,11 @@ def test_only_what_others_publish_is_captured_and_their_publication_is_never_edi
     world.exact("t")
     assert set(log.states()) == {"public.t", "sales.orders", "sales.later"}
     assert {s.state for s in log.states().values()} == {"ok"}
-    install.install(log.conn, world.config)
+    install.install(
+        log.conn, world.config.capture_rules, ddl=world.config.ddl, lock_seconds=world.config.snapshot.lock_seconds
+    )
     assert _declared(world) == before
-    assert preflight.preflight(log.conn, world.config) == ()
+    assert preflight.preflight(log.conn, world.config.capture_rules, ddl=world.config.ddl) == ()
     # Whoever keeps the publication may take a table out: that is red until the configuration says the same.
     world.sql("alter publication theirs drop table t", "insert into t values (4, 'unexplained')")
     log.drain()
@@ -57,7 +59,7 @@ def test_only_what_others_publish_is_captured_and_their_publication_is_never_edi
     log.config = world.config.model_copy(update={"source": chosen})
     assert set(log.states()) == {"sales.orders", "sales.later"}
     before = _declared(world)
-    install.uninstall(log.conn, world.config)
+    install.uninstall(log.conn, world.config.source, lock_seconds=world.config.snapshot.lock_seconds)
     assert _declared(world) == before
 
 
@@ -65,17 +67,19 @@ def test_a_publication_of_others_must_be_there_and_whole(world: World) -> None:
     world.sql(*PAIR)
     source = world.config.source.model_copy(update={"scope": "published", "publication": "theirs"})
     config = world.config.model_copy(update={"source": source})
-    with connect(config) as conn:
+    with connect(config.source) as conn:
         with pytest.raises(PreflightFailed, match="'theirs': does not exist; create publication"):
-            preflight.require(conn, config)
+            preflight.require(conn, config.capture_rules, ddl=config.ddl)
         world.sql("create table bag (v text)", "create publication theirs for table t, bag with (publish = 'insert')")
-        found = [str(f) for f in preflight.preflight(conn, config)]
+        found = [str(f) for f in preflight.preflight(conn, config.capture_rules, ddl=config.ddl)]
         assert any("does not publish delete, truncate, update" in f for f in found)
         assert any("bag: has no replica identity" in f for f in found)
         world.sql("alter publication theirs set (publish = 'insert, update, delete, truncate')", "drop table bag")
         logged = config.model_copy(update={"table": {"public.t": TableConfig(capture=Capture.CHANGE_LOG)}})
-        assert any('scope: is "published"' in str(f) for f in preflight.preflight(conn, logged))
-        preflight.require(conn, config)
+        assert any(
+            'scope: is "published"' in str(f) for f in preflight.preflight(conn, logged.capture_rules, ddl=logged.ddl)
+        )
+        preflight.require(conn, config.capture_rules, ddl=config.ddl)
 
 
 def test_partitions_come_with_their_root_in_the_publication_of_others(world: World) -> None:
@@ -89,14 +93,16 @@ def test_partitions_come_with_their_root_in_the_publication_of_others(world: Wor
     log.drain()
     world.exact("r11")
     assert set(log.states()) == {"public.r11"}
-    assert preflight.preflight(log.conn, world.config) == ()
+    assert preflight.preflight(log.conn, world.config.capture_rules, ddl=world.config.ddl) == ()
 
 
 def test_schema_history_without_rows(world: World) -> None:
     table = {"public.audit*": TableConfig(capture=Capture.SCHEMA)}
     world.config = world.config.model_copy(update={"table": table})
     log = world.start(*PAIR, "create table audit (at timestamptz, what text)", "insert into audit values (now(), 'x')")
-    assert preflight.preflight(log.conn, world.config) == ()  # no identity is asked of it
+    assert (
+        preflight.preflight(log.conn, world.config.capture_rules, ddl=world.config.ddl) == ()
+    )  # no identity is asked of it
     log.drain()
     relid = world.relid("audit")
     world.sql(
@@ -123,10 +129,15 @@ def test_rows_are_no_longer_wanted_of_a_captured_table(world: World) -> None:
     log.config = world.config = world.config.model_copy(
         update={"table": {"public.t": TableConfig(capture=Capture.SCHEMA)}}
     )
-    assert any("captured all the same" in str(f) for f in preflight.preflight(log.conn, world.config))
-    assert change_log.moving(log.conn, world.config) == ()
-    install.install(log.conn, world.config)
-    change_log.settle(log.conn, world.config)
+    assert any(
+        "captured all the same" in str(f)
+        for f in preflight.preflight(log.conn, world.config.capture_rules, ddl=world.config.ddl)
+    )
+    assert change_log.moving(log.conn, world.config.capture_rules) == ()
+    install.install(
+        log.conn, world.config.capture_rules, ddl=world.config.ddl, lock_seconds=world.config.snapshot.lock_seconds
+    )
+    change_log.settle(log.conn, world.config.capture_rules, lock_seconds=world.config.snapshot.lock_seconds)
     world.sql("insert into t values (3, 'unexplained')", "alter table t add column c int")
     log.drain()
     assert set(log.states()) == {"public.other"}
@@ -134,7 +145,7 @@ def test_rows_are_no_longer_wanted_of_a_captured_table(world: World) -> None:
     back = world.config.model_copy(update={"table": {}})
     log.config = world.config = back
     assert log.states()["public.t"].state == "stale"
-    install.install(log.conn, back)
+    install.install(log.conn, back.capture_rules, ddl=back.ddl, lock_seconds=back.snapshot.lock_seconds)
     log.drain()
     log.repair("public.t")
     world.exact("t")
@@ -144,8 +155,16 @@ def test_schema_only_cannot_be_kept_in_a_schema_that_is_published_whole(world: W
     world.sql(*PAIR)
     source = world.config.source.model_copy(update={"new_tables": "publish"})
     table = {"public.t": TableConfig(capture=Capture.SCHEMA)}
-    with connect(world.config) as conn, pytest.raises(ConfigError, match='capture = "schema", which cannot be kept'):
-        install.install(conn, world.config.model_copy(update={"source": source, "table": table}))
+    with (
+        connect(world.config.source) as conn,
+        pytest.raises(ConfigError, match='capture = "schema", which cannot be kept'),
+    ):
+        install.install(
+            conn,
+            world.config.model_copy(update={"source": source, "table": table}).capture_rules,
+            ddl=world.config.model_copy(update={"source": source, "table": table}).ddl,
+            lock_seconds=world.config.model_copy(update={"source": source, "table": table}).snapshot.lock_seconds,
+        )
 
 
 def test_ignored_commands_leave_no_event_and_change_nothing(world: World) -> None:
@@ -164,7 +183,9 @@ def test_ignored_commands_leave_no_event_and_change_nothing(world: World) -> Non
     assert {e["payload"]["tag"] for e in log.of("ddl")} == {"ALTER TABLE"}
     world.sql("create index later on t (id)")
     world.config = world.config.model_copy(update={"ddl": DdlConfig()})
-    install.install(log.conn, world.config)
+    install.install(
+        log.conn, world.config.capture_rules, ddl=world.config.ddl, lock_seconds=world.config.snapshot.lock_seconds
+    )
     world.sql("create index latest on t (id)")
     log.drain()
     assert [e["payload"]["sql"] for e in log.of("ddl")][-1:] == ["create index latest on t (id)"]

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
+from tests import commands
 from tests.postgres.test_snapshot_log import current, of, on_source, sql
 from tests.postgres.test_stages import killed
 from tests.support_lake import plain_lake, rows_in_log
+from tests.support_ledger import ledger_of
 from tests.support_postgres import drop_database
-from toolkit.capture import copy, initialise, skipped_transaction, slot_drain
 from toolkit.demo.server import EmbeddedServer
 from toolkit.lake.ledger import Ledger
 from toolkit.values.config import Config, SourceConfig
@@ -26,7 +27,7 @@ _EMPTY_MESSAGE = 55  # bytes of its record
 
 def _refused(config: Config) -> Lsn:
     with pytest.raises(UnreadableChange, match=r"`cdc drain --skip [0-9A-F]+/[0-9A-F]+`") as refused:
-        slot_drain.drain(config)
+        commands.drain(config)
     assert refused.value.lsn is not None
     return Lsn(refused.value.lsn)
 
@@ -41,7 +42,7 @@ def test_trap_030_only_the_tables_of_the_transaction_turn_stale(source: Config, 
     """Its rows cannot be sent as text; in binary form they can, and so its DDL is read too."""
     config = source.model_copy(update={"root": plain_lake.root})
     sql(config, *(f"create table public.{name} (id int primary key, n numeric[])" for name in ("t", "u", "v", "w")))
-    initialise.init(config)
+    commands.init(config)
     sql(
         config,
         "insert into w values (1)",
@@ -53,17 +54,17 @@ def test_trap_030_only_the_tables_of_the_transaction_turn_stale(source: Config, 
     )
     at = _refused(config)
     with pytest.raises(UnreadableChange):
-        skipped_transaction.skip(config, Lsn(at - 8))
-    before = Ledger(config).last()
-    skipped_transaction.skip(config, at)
-    after = Ledger(config).last()
+        commands.skip(config, Lsn(at - 8))
+    before = ledger_of(config).last()
+    commands.skip(config, at)
+    after = ledger_of(config).last()
     assert before is not None and after is not None and after.changes == 1
-    slot_drain.drain(config)
+    commands.drain(config)
     assert _states(config, "t", "u", "v", "w") == {"t": "stale", "u": "stale", "v": "ok", "w": "ok"}
     assert str(at) in str(of(config, "u").reason) and of(config, "u").remedy == "cdc repair public.u"
     with pytest.raises(ConfigError, match="nothing stops the slot"):
-        skipped_transaction.skip(config, at)
-    assert copy.repair(config, ["public.t", "public.u"]).left_out == {}
+        commands.skip(config, at)
+    assert commands.repair(config, ["public.t", "public.u"]).left_out == {}
     for name in ("t", "u", "v", "w"):
         assert current(config, name) == on_source(config, name)
 
@@ -87,7 +88,7 @@ def test_trap_030_every_table_turns_stale_where_nothing_can_be_sent(
     ascii_only: Config, monkeypatch: pytest.MonkeyPatch, at_page: bool
 ) -> None:
     config = ascii_only
-    initialise.init(config)
+    commands.init(config)
     sql(config, "insert into t values (1, 'before')")
     with psycopg.connect(config.source.conninfo, client_encoding="SQL_ASCII") as raw:
         for number in range(10, 30):
@@ -99,16 +100,16 @@ def test_trap_030_every_table_turns_stale_where_nothing_can_be_sent(
     sql(config, "insert into t values (2, 'after'); insert into u values (1)")
     at = _refused(config)
     with killed(monkeypatch, Ledger, "append_empty", after=True, match=lambda _, __, events: events[0].kind == "gap"):
-        skipped_transaction.skip(config, at)
-    skipped_transaction.skip(config, at)  # goes on where it was killed
-    last = Ledger(config).last()
+        commands.skip(config, at)
+    commands.skip(config, at)  # goes on where it was killed
+    last = ledger_of(config).last()
     assert len(rows_in_log(config, "kind = 'gap'")) == 2, "one a table"
     assert last is not None and (last.complete_to % _PAGE - 1 in _HEADERS) == at_page
-    slot_drain.drain(config)
+    commands.drain(config)
     assert [e["new"] for e in rows_in_log(config)] == [["1", "before"], ["2", "after"], ["1", None]]
     assert _states(config, "t", "u") == {"t": "stale", "u": "stale"}
     sql(config, "delete from t where id >= 10")
-    assert copy.repair(config, ["public.t", "public.u"]).left_out == {}
+    assert commands.repair(config, ["public.t", "public.u"]).left_out == {}
     assert (set(current(config, "t")), set(current(config, "u"))) == ({"1", "2"}, {"1"})
 
 

@@ -27,9 +27,9 @@ pytestmark = pytest.mark.postgres
 
 @pytest.fixture
 def conn(source: Config) -> Iterator[Connection]:
-    with connect(source) as connection:
+    with connect(source.source) as connection:
         connection.execute("create table public.t (id bigserial primary key, who text)")
-        install.install(connection, source)
+        install.install(connection, source.capture_rules, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
         yield connection
 
 
@@ -44,7 +44,7 @@ def test_trap_036_cut_is_exact_under_writers(
     script = f"{tmp_path}/write.sql"
     with open(script, "w") as file:  # noqa: PTH123
         file.write("begin; insert into public.t (who) values ('a'); insert into public.t (who) values ('b'); commit;\n")
-    with slot.create_slot(source, source.source.slot, temporary=False):
+    with slot.create_slot(source.source, source.source.slot, cut_seconds=source.check.cut_seconds):
         pass
     bench = subprocess.Popen(
         [pg.program("pgbench"), "-n", "-c", "4", "-T", "60", "-f", script, source.source.conninfo],
@@ -55,8 +55,8 @@ def test_trap_036_cut_is_exact_under_writers(
     try:
         for _ in range(12):
             with (
-                slot.create_slot(source, slot.temporary_name(source), temporary=True) as cut,
-                snapshot_rows.reader(source, cut) as reader,
+                slot.create_slot(source.source, cut_seconds=source.check.cut_seconds) as cut,
+                snapshot_rows.reader(source.source, cut) as reader,
             ):
                 rows = reader.execute("select id::text from public.t").fetchall()
                 cuts.append((cut.lsn, {row[0] for row in rows}))
@@ -102,8 +102,8 @@ def _snapshot_beside_rollbacks(source: Config, conn: Connection) -> tuple[str, s
 
     def cut() -> None:
         with (
-            slot.create_slot(source, slot.temporary_name(source), temporary=True) as taken,
-            snapshot_rows.reader(source, taken) as reader,
+            slot.create_slot(source.source, cut_seconds=source.check.cut_seconds) as taken,
+            snapshot_rows.reader(source.source, taken) as reader,
         ):
             row = reader.execute("select pg_catalog.pg_current_snapshot()::text").fetchone()
             assert row is not None
@@ -150,17 +150,17 @@ def test_trap_025_blocked_creation_names_the_pid(source: Config, conn: Connectio
         pid = blocker.info.backend_pid
         with (
             pytest.raises(SlotError, match=rf"every running transaction, and pid {pid} \(postgres report, idle in tra"),
-            slot.create_slot(_with(source, cut_seconds=0.5), source.source.slot, temporary=False),
+            slot.create_slot(source.source, source.source.slot, cut_seconds=0.5),
         ):
             pass
     assert slot.read_slot(conn, source.source.slot) is None
 
 
 def test_temporary_slot_ends_with_the_cut(source: Config, conn: Connection) -> None:
-    name = slot.temporary_name(source)
-    with slot.create_slot(source, name, temporary=True) as cut:
+    with slot.create_slot(source.source, cut_seconds=source.check.cut_seconds) as cut:
+        name = cut.slot
         state = slot.read_slot(conn, name)
-        assert state is not None and state.temporary
+        assert state is not None
         assert cut.lsn == state.confirmed_flush_lsn
     row = conn.execute("select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = %s", [name])
     assert row.fetchall() in ([], [(True,)])  # closing takes the server a moment
@@ -169,11 +169,11 @@ def test_temporary_slot_ends_with_the_cut(source: Config, conn: Connection) -> N
 
 
 def test_taken_name(source: Config, conn: Connection) -> None:
-    with slot.create_slot(source, source.source.slot, temporary=False):
+    with slot.create_slot(source.source, source.source.slot, cut_seconds=source.check.cut_seconds):
         pass
     with (
         pytest.raises(SlotError, match=r"a slot of that name exists already"),
-        slot.create_slot(source, source.source.slot, temporary=False),
+        slot.create_slot(source.source, source.source.slot, cut_seconds=source.check.cut_seconds),
     ):
         pass
 
@@ -181,32 +181,32 @@ def test_taken_name(source: Config, conn: Connection) -> None:
 def test_refusals(pg: EmbeddedServer, source: Config, conn: Connection) -> None:
     name = source.source.slot
     with pytest.raises(SlotError, match=r"does not exist on the source; run `cdc init`"):
-        slot.require_slot(conn, source)
+        slot.require_slot(conn, source.source)
     conn.execute("select pg_create_physical_replication_slot(%s)", [name])
     with pytest.raises(SlotError, match=r"is a physical slot"):
-        slot.require_slot(conn, source)
+        slot.require_slot(conn, source.source)
     slot.drop_slot(conn, name)
     with psycopg.connect(pg.conninfo(), autocommit=True) as other:
         other.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", [name])
     with pytest.raises(SlotError, match=r"belongs to database 'postgres', and the source is 't\d+'"):
-        slot.require_slot(conn, source)
+        slot.require_slot(conn, source.source)
     slot.drop_slot(conn, name)
-    with slot.create_slot(source, name, temporary=False):
+    with slot.create_slot(source.source, name, cut_seconds=source.check.cut_seconds):
         pass
-    assert slot.require_slot(conn, source).name == name  # and a good one passes
+    assert slot.require_slot(conn, source.source).name == name  # and a good one passes
 
 
 def test_trap_019_active_slot_names_the_pid(source: Config, conn: Connection) -> None:
-    with slot.create_slot(source, source.source.slot, temporary=False):
+    with slot.create_slot(source.source, source.source.slot, cut_seconds=source.check.cut_seconds):
         pass
-    with contextlib.closing(connect(source, replication=True)) as walsender:
+    with contextlib.closing(connect(source.source, replication=True)) as walsender:
         walsender.pgconn.send_query(
             f"START_REPLICATION SLOT {source.source.slot} LOGICAL 0/0"
             " (proto_version '1', publication_names 'cdc')".encode()
         )
         walsender.pgconn.get_result()
         with pytest.raises(SlotError, match=rf"in use by pid {walsender.info.backend_pid}; .*pg_terminate_backend"):
-            slot.require_slot(conn, source)
+            slot.require_slot(conn, source.source)
         with pytest.raises(SlotError, match=rf"active for PID {walsender.info.backend_pid}"):
             slot.drop_slot(conn, source.source.slot)
 
@@ -216,9 +216,9 @@ def test_trap_021_lost_slot(tmp_path: object) -> None:
         config = Config().model_copy(
             update={"source": Config().source.model_copy(update={"conninfo": server.conninfo()})}
         )
-        with connect(config) as conn:
-            install.install(conn, config)
-            with slot.create_slot(config, "cdc", temporary=False):
+        with connect(config.source) as conn:
+            install.install(conn, config.capture_rules, ddl=config.ddl, lock_seconds=config.snapshot.lock_seconds)
+            with slot.create_slot(config.source, "cdc", cut_seconds=config.check.cut_seconds):
                 pass
             for _ in range(4):
                 conn.execute(
@@ -226,12 +226,12 @@ def test_trap_021_lost_slot(tmp_path: object) -> None:
                 )
             conn.execute("checkpoint")
             with pytest.raises(SlotError, match=r"slot 'cdc' is lost.*--new-generation"):
-                slot.require_slot(conn, config)
+                slot.require_slot(conn, config.source)
 
 
 def test_trap_006_advance_never_beyond_the_flushed_wal(source: Config, conn: Connection) -> None:
     name = source.source.slot
-    with slot.create_slot(source, name, temporary=False) as cut:
+    with slot.create_slot(source.source, name, cut_seconds=source.check.cut_seconds) as cut:
         pass
     conn.execute("insert into public.t (who) values ('a')")
     target = slot.flush_lsn(conn)
@@ -248,7 +248,7 @@ def test_trap_006_advance_never_beyond_the_flushed_wal(source: Config, conn: Con
 
 
 def test_trap_026_beacon(source: Config, conn: Connection) -> None:
-    with slot.create_slot(source, source.source.slot, temporary=False):
+    with slot.create_slot(source.source, source.source.slot, cut_seconds=source.check.cut_seconds):
         pass
     key = hmac_key(conn)
     consume(conn, source)
@@ -275,7 +275,7 @@ def test_wait_flush_reaches_asynchronous_commits(source: Config, conn: Connectio
     thread = threading.Thread(target=write)
     thread.start()
     try:
-        with slot.create_slot(source, source.source.slot, temporary=False):
+        with slot.create_slot(source.source, source.source.slot, cut_seconds=source.check.cut_seconds):
             pass
         for _ in range(10):
             seen = conn.execute("select pg_current_wal_insert_lsn()::text").fetchone()

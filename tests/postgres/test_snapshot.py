@@ -24,14 +24,14 @@ pytestmark = pytest.mark.postgres
 
 @pytest.fixture
 def conn(source: Config) -> Iterator[Connection]:
-    with connect(source) as connection:
+    with connect(source.source) as connection:
         connection.execute(SETUP)
         yield connection
 
 
 def _start(conn: Connection, config: Config) -> None:
-    install.install(conn, config)
-    with slot.create_slot(config, config.source.slot, temporary=False):
+    install.install(conn, config.capture_rules, ddl=config.ddl, lock_seconds=config.snapshot.lock_seconds)
+    with slot.create_slot(config.source, config.source.slot, cut_seconds=config.check.cut_seconds):
         pass
     consume(conn, config)
 
@@ -39,10 +39,10 @@ def _start(conn: Connection, config: Config) -> None:
 def _rows(config: Config, name: str, **options: Any) -> list[dict[str, Any]]:
     """All R rows of a table at a new cut."""
     with (
-        slot.create_slot(config, slot.temporary_name(config), temporary=True) as cut,
-        snapshot_rows.reader(config, cut) as reader,
+        slot.create_slot(config.source, cut_seconds=config.check.cut_seconds) as cut,
+        snapshot_rows.reader(config.source, cut) as reader,
     ):
-        (table,) = (t for t in catalog.published_tables(reader, config) if t.name == name)
+        (table,) = (t for t in catalog.published_tables(reader) if t.name == name)
         batches = list(snapshot_rows.snapshot_batches(reader, table, cut.lsn, generation=3, **options))
     for batch in batches:
         batch.validate(full=True)
@@ -63,14 +63,14 @@ def test_trap_100_to_112_and_115_text_equals_the_stream(source: Config, conn: Co
     conn.execute("insert into public.corpus (id) values (0)")
     for setting, value in HOSTILE.items():
         conn.execute(f"alter role postgres in database {conn.info.dbname} set {setting} = '{value}'")
-    with connect(source) as cold:
+    with connect(source.source) as cold:
         sent = {row[0]: row for row in inserted(stream(cold, source))}
     copied = {row["new"][0]: row["new"] for row in _rows(source, "corpus")}
     assert len(sent) == len(corpus) + 1
     for key, image in sent.items():
         assert copied[key] == image, key
     assert copied == sent
-    with connect(source) as own:
+    with connect(source.source) as own:
         for cell in corpus:
             shown = own.execute(f"select concat({cell.column}) from public.corpus where id = {cell.row}").fetchone()
             assert shown is not None
@@ -92,7 +92,7 @@ def test_trap_104_and_105_without_the_pins_the_same_server_prints_other_text(sou
     }
     for setting, value in HOSTILE.items():
         conn.execute(f"alter role postgres in database {conn.info.dbname} set {setting} = '{value}'")
-    with connect(source) as pinned, psycopg.connect(source.source.conninfo) as loose:
+    with connect(source.source) as pinned, psycopg.connect(source.source.conninfo) as loose:
         for setting, probe in probes.items():
             one, other = (c.execute(f"select concat({probe})").fetchone() for c in (pinned, loose))
             assert one != other, setting
@@ -232,10 +232,10 @@ def test_trap_037_policy_is_an_error_not_fewer_rows(source: Config, conn: Connec
     conn.execute("alter table public.t enable row level security; create policy p on public.t using (id = 1)")
     _start(conn, source)
     with (
-        slot.create_slot(source, slot.temporary_name(source), temporary=True) as cut,
-        snapshot_rows.reader(source, cut) as reader,
+        slot.create_slot(source.source, cut_seconds=source.check.cut_seconds) as cut,
+        snapshot_rows.reader(source.source, cut) as reader,
     ):
-        (table,) = (t for t in catalog.published_tables(reader, source) if t.name == "t")
+        (table,) = (t for t in catalog.published_tables(reader) if t.name == "t")
         reader.execute("set local role pg_read_all_data")
         with pytest.raises(snapshot_rows.TableRefused, match=r"copying public.t: .*row-level security"):
             list(snapshot_rows.snapshot_batches(reader, table, cut.lsn, generation=1))
@@ -244,7 +244,10 @@ def test_trap_037_policy_is_an_error_not_fewer_rows(source: Config, conn: Connec
 def test_snapshot_that_is_gone(source: Config, conn: Connection) -> None:
     _start(conn, source)
     cut = slot.Cut(Lsn(1), "00000003-0000001B-1", "x")
-    with pytest.raises(SourceUnavailable, match=r"importing the snapshot at 0/1"), snapshot_rows.reader(source, cut):
+    with (
+        pytest.raises(SourceUnavailable, match=r"importing the snapshot at 0/1"),
+        snapshot_rows.reader(source.source, cut),
+    ):
         pass
 
 
@@ -252,8 +255,8 @@ def test_reader_sees_only_the_cut(source: Config, conn: Connection) -> None:
     conn.execute("create table public.t (id int primary key)")
     _start(conn, source)
     with (
-        slot.create_slot(source, slot.temporary_name(source), temporary=True) as cut,
-        snapshot_rows.reader(source, cut) as reader,
+        slot.create_slot(source.source, cut_seconds=source.check.cut_seconds) as cut,
+        snapshot_rows.reader(source.source, cut) as reader,
     ):
         conn.execute("insert into public.t values (1)")
         assert reader.execute("select count(*) from public.t").fetchone() == (0,)

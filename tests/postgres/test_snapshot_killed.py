@@ -16,12 +16,12 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from tests import commands
 from tests.benchmarks.processes import children_by_parent, stat, tree
 from tests.postgres.test_snapshot_log import current, of, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
-from toolkit.capture import slot_drain
+from tests.support_ledger import ledger_of
 from toolkit.lake.lake_catalog import open_catalog
-from toolkit.lake.ledger import Ledger
 from toolkit.values import config as configuration
 from toolkit.values.config import Config
 from toolkit.values.locations import local_path
@@ -94,14 +94,14 @@ def _finish(config: Config) -> dict[str, Any]:
 
 
 def _whole(config: Config) -> None:
-    slot_drain.drain(config)
+    commands.drain(config)
     for table in "abc":
         assert of(config, table).state == "ok"
         assert current(config, table) == on_source(config, table)
     keys = [(e["commit_lsn"], e["ordinal"], e["relid"]) for e in rows_in_log(config)]
     assert len(keys) == len(set(keys))
-    assert not list((config.work_dir / "spool").glob("run-*"))
-    assert not list((config.work_dir / "new-files").iterdir())
+    assert not list((config.lake_access.work_dir / "spool").glob("run-*"))
+    assert not list((config.lake_access.work_dir / "new-files").iterdir())
 
 
 def test_killed_in_the_middle_of_a_table_the_next_init_copies_that_one_again(config: Config) -> None:
@@ -110,23 +110,23 @@ def test_killed_in_the_middle_of_a_table_the_next_init_copies_that_one_again(con
     try:
         _until(
             "the copy of b",
-            lambda: any(Path(config.warehouse).glob(begun)) and len(_family(process.pid)) >= 3,
+            lambda: any(Path(config.lake_access.warehouse).glob(begun)) and len(_family(process.pid)) >= 3,
         )
     finally:
         family = _kill(process)
     assert len(family) >= 3  # the command and its two workers
     _nobody_left(config, family)
     assert of(config, "a").state == "ok"
-    before = [b.batch_id for b in Ledger(config).batches()]
+    before = [b.batch_id for b in ledger_of(config).batches()]
     assert before == [1, 2]
-    assert list(Path(config.warehouse).glob(begun))  # half a table, which the next run deletes
+    assert list(Path(config.lake_access.warehouse).glob(begun))  # half a table, which the next run deletes
     sql(config, "update public.b set x = 'later' where id = 7", "delete from public.c where id = 8")
     assert _finish(config)["rows"] == {"public.b": 8_000, "public.c": 7_999}
-    assert [b.batch_id for b in Ledger(config).batches()][:2] == before
+    assert [b.batch_id for b in ledger_of(config).batches()][:2] == before
     _whole(config)
-    table = open_catalog(config).load_table("raw.events")
+    table = open_catalog(config.lake_access).load_table("raw.events")
     named = {local_path(file["file_path"]) for file in table.inspect.data_files().to_pylist()}
-    assert set(Path(config.warehouse).glob("raw/*/data/**/*.parquet")) == named
+    assert set(Path(config.lake_access.warehouse).glob("raw/*/data/**/*.parquet")) == named
 
 
 @pytest.mark.long

@@ -10,8 +10,10 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests import commands
 from tests.support_lake import plain_lake, rows_in_log
-from toolkit.capture import copy, copy_workers, initialise, slot_drain
+from tests.support_ledger import ledger_of
+from toolkit.capture import copy, copy_workers
 from toolkit.lake.ledger import Ledger
 from toolkit.rawlog import states
 from toolkit.rawlog.event import Baseline, Covers
@@ -57,17 +59,17 @@ def sql(config: Config, *statements: str) -> None:
 
 
 def of(config: Config, name: str) -> states.TableState:
-    return {s.table: s for s in states.table_states(Ledger(config))}[f"public.{name}"]
+    return {s.table: s for s in states.table_states(ledger_of(config))}[f"public.{name}"]
 
 
 def current(config: Config, name: str) -> dict[str | None, list[str | None]]:
     """Images by key of column 1: a plain fold of the log, as of its end."""
     relid = of(config, name).relid
-    last = Ledger(config).last()
+    last = ledger_of(config).last()
     assert last is not None
     start = max(
         (int(e.commit_lsn), e.ordinal)
-        for e in Ledger(config).baselines()
+        for e in ledger_of(config).baselines()
         if e.relid == relid and e.generation == last.generation and e.payload.scope == Covers.ALL
     )
     found: dict[str | None, list[str | None]] = {}
@@ -92,7 +94,7 @@ def current(config: Config, name: str) -> dict[str | None, list[str | None]]:
 
 def at(config: Config, name: str, lsn: Lsn) -> str:
     """Whether the rows of a table can be known as of an LSN."""
-    return next(s.state for v, s in states.states_at(Ledger(config), lsn, {}) if v.table.name == name)
+    return next(s.state for v, s in states.states_at(ledger_of(config), lsn, {}) if v.table.name == name)
 
 
 def on_source(config: Config, name: str) -> dict[str | None, list[str | None]]:
@@ -122,17 +124,17 @@ def test_trap_135_init_killed_between_tables_keeps_the_finished_ones(
     with monkeypatch.context() as patch:
         patch.setattr(copy_workers.Copiers, "run", run)
         with pytest.raises(Killed):
-            initialise.init(config)
+            commands.init(config)
     assert of(config, "a").state == "ok"
     first = [e["batch_id"] for e in rows_in_log(config)]
     sql(config, "insert into public.a values (100, 'late', null)", "insert into public.b values (100)")
-    done = initialise.init(config)
+    done = commands.init(config)
     assert done.rows == {"public.b": 6}  # `a` is not copied again
-    assert {s.state for s in states.table_states(Ledger(config))} == {"ok"}
+    assert {s.state for s in states.table_states(ledger_of(config))} == {"ok"}
     assert [e["batch_id"] for e in rows_in_log(config, "op = 'R'")][: len(first)] == first
     for name in "ab":
         assert current(config, name) == on_source(config, name)
-    assert initialise.init(config).rows == {}
+    assert commands.init(config).rows == {}
 
 
 def test_a_table_that_moves_during_its_copy_starts_again_under_a_new_cut(
@@ -148,10 +150,10 @@ def test_a_table_that_moves_during_its_copy_starts_again_under_a_new_cut(
         return whole(self, tasks)
 
     monkeypatch.setattr(copy_workers.Copiers, "run", run)
-    done = initialise.init(config)
+    done = commands.init(config)
     assert done.rows == {"public.a": 1, "public.b": 5}
     assert not done.left_out
-    slot_drain.drain(config)
+    commands.drain(config)
     assert len({c.lsn for c in cuts}) == 2
     assert current(config, "a") == on_source(config, "a") == {"7": ["7", "after", None]}
 
@@ -166,20 +168,20 @@ def test_a_table_dropped_during_its_copy_is_told_and_the_others_are_copied(
         return whole(self, tasks)
 
     monkeypatch.setattr(copy_workers.Copiers, "run", run)
-    done = initialise.init(config)
+    done = commands.init(config)
     assert done.rows == {"public.b": 5}
     assert done.left_out == {}  # it is gone, so nothing is missing
     (record,) = [r for r in caplog.records if r.getMessage() == "not copied at this cut"]
     assert vars(record)["reason"] == "public.a was dropped or renamed after the snapshot was taken; run it again"
-    slot_drain.drain(config)
-    assert [s.table for s in states.table_states(Ledger(config))] == ["public.b"]
+    commands.drain(config)
+    assert [s.table for s in states.table_states(ledger_of(config))] == ["public.b"]
 
 
 def test_a_dead_slot_session_ends_the_copy_and_the_next_one_is_whole(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The exported snapshot lives in the session of its slot."""
-    initialise.init(config)
+    commands.init(config)
     whole = copy_workers.Copiers.run
 
     def run(self: copy_workers.Copiers, tasks: Any) -> Any:
@@ -190,17 +192,17 @@ def test_a_dead_slot_session_ends_the_copy_and_the_next_one_is_whole(
     with monkeypatch.context() as patch:
         patch.setattr(copy_workers.Copiers, "run", run)
         with pytest.raises(SourceUnavailable, match="does not exist; run it again"):
-            copy.repair(config, ["public.a"])
+            commands.repair(config, ["public.a"])
     assert len(rows_in_log(config)) == before
-    assert copy.repair(config, ["public.a"]).rows == {"public.a": 20}
+    assert commands.repair(config, ["public.a"]).rows == {"public.a": 20}
     assert current(config, "a") == on_source(config, "a")
 
 
 @either_way
 def test_a_repair_under_load_meets_the_stream_without_a_seam(config: Config) -> None:
-    initialise.init(config)
+    commands.init(config)
     sql(config, "alter table public.a alter x type varchar using x || '!'")  # tells nothing of its rows
-    slot_drain.drain(config)
+    commands.drain(config)
     assert of(config, "a").state == "stale"
     stop, wrote = threading.Event(), threading.Event()
 
@@ -219,17 +221,17 @@ def test_a_repair_under_load_meets_the_stream_without_a_seam(config: Config) -> 
     thread.start()
     try:
         assert wrote.wait(30)
-        done = copy.repair(config, ["public.a"])
+        done = commands.repair(config, ["public.a"])
     finally:
         stop.set()
         thread.join()
-    slot_drain.drain(config)
+    commands.drain(config)
     assert current(config, "a") == on_source(config, "a")
     state = of(config, "a")
     assert (state.state, state.repaired_lsn, state.remedy) == ("stale", done.lsn, "cdc check public.a")
     relid = state.relid
     for proven, expected in ((Lsn(done.lsn - 8), "stale"), (done.lsn, "ok")):
-        found = states.table_states(Ledger(config), {relid: proven})
+        found = states.table_states(ledger_of(config), {relid: proven})
         assert next(s.state for s in found if s.relid == relid) == expected
 
 
@@ -238,9 +240,9 @@ def test_a_repair_without_names_takes_what_is_stale_and_goes_on_after_a_kill(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copy, "_GROUP_BYTES", 1)
-    initialise.init(config)
+    commands.init(config)
     sql(config, "alter table public.a alter x type varchar using x || '!'", "alter table public.b alter id type text")
-    slot_drain.drain(config)
+    commands.drain(config)
     assert (of(config, "a").state, of(config, "b").state) == ("stale", "stale")
     whole = Ledger.append
     commits: list[int] = []
@@ -255,36 +257,36 @@ def test_a_repair_without_names_takes_what_is_stale_and_goes_on_after_a_kill(
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, "append", append)
         with pytest.raises(Killed):
-            copy.repair(config)
+            commands.repair(config)
     assert of(config, "a").repaired_lsn is not None
     assert of(config, "b").repaired_lsn is None
-    done = copy.repair(config)
+    done = commands.repair(config)
     assert list(done.rows) == ["public.b"]
-    assert copy.repair(config).rows == {}
+    assert commands.repair(config).rows == {}
     assert current(config, "b") == on_source(config, "b")
-    assert not list((config.work_dir / "spool").glob("run-*"))
-    assert not list((config.work_dir / "new-files").iterdir())
+    assert not list((config.lake_access.work_dir / "spool").glob("run-*"))
+    assert not list((config.lake_access.work_dir / "new-files").iterdir())
 
 
 @either_way
 def test_a_repair_of_columns_puts_these_and_leaves_the_others(config: Config) -> None:
-    initialise.init(config)
+    commands.init(config)
     sql(config, "alter table public.a alter x type varchar using x || '!'", "update public.a set y = 'z' where id = 3")
-    slot_drain.drain(config)
+    commands.drain(config)
     assert current(config, "a") != on_source(config, "a")
     relid = of(config, "a").relid
-    done = copy.repair(config, ["public.a"], scope=copy.Scope(columns=("x",)))
+    done = commands.repair(config, ["public.a"], scope=copy.Scope(columns=("x",)))
     assert done.rows == {"public.a": 20}
     assert current(config, "a") == on_source(config, "a")
     put = rows_in_log(config, f"kind = 'row' and relid = {relid} and origin = 'snapshot' and op = 'U'")
     assert {tuple(e["unchanged"]) for e in put} == {(3,)}
     assert {e["new"][2] for e in put} == {None}
-    (proof,) = [e for e in Ledger(config).baselines() if e.payload.scope == Covers.COLUMNS]
+    (proof,) = [e for e in ledger_of(config).baselines() if e.payload.scope == Covers.COLUMNS]
     assert proof.payload == Baseline(done.lsn, 20, Covers.COLUMNS, ("x",))
     assert of(config, "a").repaired_lsn == done.lsn
     assert at(config, "a", done.lsn) == "stale"  # nobody knows whether the other columns were left alone
     sql(config, "update public.a set y = 'later' where id = 4")
-    slot_drain.drain(config)
+    commands.drain(config)
     assert current(config, "a") == on_source(config, "a")
 
 
@@ -298,14 +300,14 @@ def test_a_repair_of_a_partition_reads_that_partition(config: Config) -> None:
         "insert into public.r values (1, 'one')",
         "create publication cdc for table public.r, public.a, public.b with (publish_via_partition_root)",
     )
-    initialise.init(config)
+    commands.init(config)
     sql(config, "alter table public.r attach partition public.loose for values from (10) to (20)")
-    slot_drain.drain(config)
+    commands.drain(config)
     assert of(config, "r").state == "stale"
     assert set(current(config, "r")) == {"1"}
     with pytest.raises(ConfigError, match=r"no partition public\.nowhere; there are public\.loose, public\.r1"):
-        copy.repair(config, ["public.r"], scope=copy.Scope(partition="public.nowhere"))
-    done = copy.repair(config, ["public.r"], scope=copy.Scope(partition="public.loose"))
+        commands.repair(config, ["public.r"], scope=copy.Scope(partition="public.nowhere"))
+    done = commands.repair(config, ["public.r"], scope=copy.Scope(partition="public.loose"))
     assert done.rows == {"public.r": 5}
     assert current(config, "r") == on_source(config, "r")
     assert of(config, "r").repaired_lsn == done.lsn
@@ -314,8 +316,8 @@ def test_a_repair_of_a_partition_reads_that_partition(config: Config) -> None:
 
 def test_a_scope_that_cannot_be_is_refused_before_anything_is_copied(config: Config) -> None:
     sql(config, "create table public.bag (v int)", "alter table public.bag replica identity full")
-    initialise.init(config)
-    before = len(Ledger(config).baselines())
+    commands.init(config)
+    before = len(ledger_of(config).baselines())
     for table, scope, message in (
         ("public.bag", copy.Scope(columns=("v",)), r"public\.bag: its rows have no key"),
         (
@@ -328,103 +330,103 @@ def test_a_scope_that_cannot_be_is_refused_before_anything_is_copied(config: Con
         ("public.a", copy.Scope(rows=({"id": "1"}, {"x": "1"})), r"public\.a: its rows are named by id, not by x"),
     ):
         with pytest.raises(ConfigError, match=message):
-            copy.repair(config, [table], scope=scope)
+            commands.repair(config, [table], scope=scope)
     with pytest.raises(ConfigError, match="exactly one table"):
-        copy.repair(config, ["public.a", "public.b"], scope=copy.Scope(columns=("id",)))
+        commands.repair(config, ["public.a", "public.b"], scope=copy.Scope(columns=("id",)))
     with pytest.raises(UnknownTable, match=r"public\.nope"):
-        copy.repair(config, ["public.nope"])
-    assert len(Ledger(config).baselines()) == before
+        commands.repair(config, ["public.nope"])
+    assert len(ledger_of(config).baselines()) == before
 
 
 def test_trap_092_a_table_of_which_not_everything_is_sent_is_not_known_by_a_copy(config: Config) -> None:
     """The next update would not come. Nor is a table known that is born so."""
     config = config.model_copy(update={"source": config.source.model_copy(update={"new_tables": "publish"})})
-    initialise.init(config)
+    commands.init(config)
     sql(config, "alter publication cdc set (publish = 'insert')", "update public.a set x = 'unexplained' where id = 1")
-    copy.repair(config, ["public.a"])
+    commands.repair(config, ["public.a"])
     sql(
         config,
         "update public.a set x = 'unexplained as well' where id = 2",
         "create table public.late (id int primary key)",
     )
-    lsn = slot_drain.drain(config).committed_lsn
+    lsn = commands.drain(config).committed_lsn
     assert at(config, "a", lsn) == "stale"
-    assert [s.table for _, s in states.states_at(Ledger(config), lsn, {}) if s.state == "ok"] == []
+    assert [s.table for _, s in states.states_at(ledger_of(config), lsn, {}) if s.state == "ok"] == []
     sql(config, "alter publication cdc set (publish = 'insert, update, delete, truncate')")
-    slot_drain.drain(config)
-    done = copy.repair(config, ["public.a"])
+    commands.drain(config)
+    done = commands.repair(config, ["public.a"])
     assert at(config, "a", done.lsn) == "ok"
     assert current(config, "a") == on_source(config, "a")
 
 
 def test_healing_takes_the_small_tables_within_its_limit(config: Config) -> None:
     sql(config, "insert into public.b select generate_series(1000, 60000)")
-    initialise.init(config)
+    commands.init(config)
     sql(config, "alter table public.a alter x type varchar using x || '!'", "alter table public.b alter id type text")
-    slot_drain.drain(config)
+    commands.drain(config)
     small = config.model_copy(update={"snapshot": config.snapshot.model_copy(update={"heal_mb": 1.0})})
-    healed = copy.repair_stale(small)
+    healed = commands.repair_stale(small)
     assert healed is not None
     assert list(healed.rows) == ["public.a"]
     assert of(config, "b").repaired_lsn is None
-    assert copy.repair_stale(small) is None  # the rest is too large: it stays red, by name
-    healed = copy.repair_stale(config)
+    assert commands.repair_stale(small) is None  # the rest is too large: it stays red, by name
+    healed = commands.repair_stale(config)
     assert healed is not None
     assert list(healed.rows) == ["public.b"]
 
 
 def test_a_table_that_left_the_publication_does_not_keep_the_others_from_their_repair(config: Config) -> None:
-    initialise.init(config)
+    commands.init(config)
     sql(config, "alter publication cdc drop table public.a", "alter table public.b alter id type text")
-    slot_drain.drain(config)
+    commands.drain(config)
     assert (of(config, "a").state, of(config, "b").state) == ("stale", "stale")
-    assert list(copy.repair(config).rows) == ["public.b"]
+    assert list(commands.repair(config).rows) == ["public.b"]
     sql(config, "alter table public.b alter id type varchar using id || '!'")
-    slot_drain.drain(config)
-    healed = copy.repair_stale(config)
+    commands.drain(config)
+    healed = commands.repair_stale(config)
     assert healed is not None
     assert list(healed.rows) == ["public.b"]
     assert of(config, "a").state == "stale"
 
 
 def test_a_copy_above_the_log_is_refused(config: Config) -> None:
-    initialise.init(config)
+    commands.init(config)
     sql(config, "insert into public.b values (77)")
     with (
-        slot.create_slot(config, slot.temporary_name(config), temporary=True) as cut,
+        slot.create_slot(config.source, cut_seconds=config.check.cut_seconds) as cut,
         pytest.raises(LakeError, match="the log ends below it"),
     ):
-        copy.copy_tables(config, cut)
+        commands.copy_tables(config, cut)
 
 
 def test_trap_035_rows_of_a_table_that_joins_late_are_all_there(config: Config) -> None:
     """A writer that is open while a table joins has written rows that decoding will never send."""
-    initialise.init(config)
+    commands.init(config)
     sql(config, "create table public.late (id int primary key)")
     with psycopg.connect(config.source.conninfo) as writer:
         writer.execute("insert into public.late values (1)")
-        with connection.connect(config) as conn:
+        with connection.connect(config.source) as conn:
             conn.execute("alter publication cdc add table public.late")
         writer.execute("insert into public.late values (2)")
     sql(config, "insert into public.late values (3)")
-    slot_drain.drain(config)
+    commands.drain(config)
     assert of(config, "late").state == "stale"
-    done = initialise.init(config)
+    done = commands.init(config)
     assert done.rows == {"public.late": 3}
     assert current(config, "late") == on_source(config, "late")
     assert of(config, "late").state == "ok"
 
 
 def test_a_new_generation_has_a_log_of_its_own(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    initialise.init(config)
+    commands.init(config)
     sql(config, "insert into public.b values (50)", "alter table public.a alter x type varchar using x || '!'")
-    slot_drain.drain(config)
+    commands.drain(config)
     assert of(config, "a").state == "stale"
-    with connection.connect(config) as conn:
+    with connection.connect(config.source) as conn:
         slot.drop_slot(conn, config.source.slot)
     sql(config, "insert into public.b values (51)")  # never decoded
     with pytest.raises(HistoryDiverged, match=r"cdc init --new-generation"):
-        initialise.init(config)
+        commands.init(config)
     monkeypatch.setattr(copy, "_GROUP_BYTES", 1)
     whole = copy_workers.Copiers.run
     runs: list[int] = []
@@ -438,22 +440,22 @@ def test_a_new_generation_has_a_log_of_its_own(config: Config, monkeypatch: pyte
     with monkeypatch.context() as patch:
         patch.setattr(copy_workers.Copiers, "run", run)
         with pytest.raises(Killed):
-            initialise.init(config, new_generation=True)
-    ledger = Ledger(config)
+            commands.init(config, new_generation=True)
+    ledger = ledger_of(config)
     last = ledger.last()
     assert last is not None and last.generation == 2
     assert (of(config, "a").state, of(config, "a").from_lsn) == ("ok", None)  # the gap was the other generation's
-    done = initialise.init(config)  # goes on in the generation that was begun
+    done = commands.init(config)  # goes on in the generation that was begun
     assert (done.generation, list(done.rows)) == (2, ["public.b"])
     sql(config, "insert into public.b values (52)", "alter table public.b add column later int default 3")
-    slot_drain.drain(config)
+    commands.drain(config)
     assert set(current(config, "b")) == set(on_source(config, "b"))
-    assert {v.generation for v in Ledger(config).latest_versions().values()} == {2}
-    ids = [v.schema_id for v in Ledger(config).schema_versions() if v.generation == 2]
+    assert {v.generation for v in ledger_of(config).latest_versions().values()} == {2}
+    ids = [v.schema_id for v in ledger_of(config).schema_versions() if v.generation == 2]
     assert sorted(ids) == list(range(1, len(ids) + 1))
     keys = [(e["generation"], e["commit_lsn"], e["ordinal"], e["relid"]) for e in rows_in_log(config)]
     assert len(keys) == len(set(keys))
-    batches = [b.batch_id for b in Ledger(config).batches()]
+    batches = [b.batch_id for b in ledger_of(config).batches()]
     assert batches == list(range(1, len(batches) + 1))
 
 
@@ -475,22 +477,22 @@ def test_enum_labels_are_those_of_the_cut(config: Config, monkeypatch: pytest.Mo
         return whole(self, tasks)
 
     monkeypatch.setattr(copy_workers.Copiers, "run", run)
-    done = initialise.init(config)
+    done = commands.init(config)
     assert done.rows == {"public.a": 20, "public.b": 5, "public.e": 1}
-    slot_drain.drain(config)
+    commands.drain(config)
     relid = of(config, "e").relid
     (row,) = rows_in_log(config, f"op = 'R' and relid = {relid}")
     assert row["new"][1] == "{blue}"
-    renamed = [e for e in Ledger(config).ddl_events() if "rename value" in str(e.payload.sql)]
+    renamed = [e for e in ledger_of(config).ddl_events() if "rename value" in str(e.payload.sql)]
     assert [e.end_lsn < row["end_lsn"] for e in renamed] == [True]  # the row is from after it got that label
     assert len(runs) == 3  # all, the others without it, and it alone under a new cut
 
 
 def test_what_a_killed_run_spooled_is_removed_by_the_next(config: Config, tmp_path: Path) -> None:
-    initialise.init(config)
-    left = config.work_dir / "spool" / "run-killed"
+    commands.init(config)
+    left = config.lake_access.work_dir / "spool" / "run-killed"
     left.mkdir(parents=True)
     (left / ".held").write_bytes(b"")
     (left / "copy-1-0.parquet").write_bytes(b"half a file")
-    copy.repair(config, ["public.b"])
+    commands.repair(config, ["public.b"])
     assert not left.exists()

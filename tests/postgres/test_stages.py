@@ -10,12 +10,12 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests import commands
 from tests.postgres.test_snapshot_log import Killed, current, of, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
-from toolkit.build import dbt_run
-from toolkit.capture import copy, copy_workers, initialise, slot_drain, stages
+from tests.support_ledger import lake_of, ledger_of
+from toolkit.capture import copy, copy_workers, initialise, stages
 from toolkit.lake import tables
-from toolkit.lake.ledger import Ledger
 from toolkit.ops import status_report
 from toolkit.rawlog import states
 from toolkit.source import connection, install, locks, slot
@@ -42,17 +42,17 @@ def config(source: Config, plain_lake: Config) -> Config:
 
 def test_a_log_of_an_older_format_is_refused_and_begun_anew(config: Config) -> None:
     """Rows of a copy stood before its baseline once: read by today's rule they would be left out, and nothing red."""
-    initialise.init(config)
-    last = Ledger(config).last()
+    commands.init(config)
+    last = ledger_of(config).last()
     assert last is not None
     old = replace(last, batch_id=last.batch_id + 1, from_lsn=last.complete_to, format=1)
-    Ledger(config).append_empty(old, [])
-    for command in (slot_drain.drain, dbt_run.build, initialise.init):
+    ledger_of(config).append_empty(old, [])
+    for command in (commands.drain, commands.build, commands.init):
         with pytest.raises(LakeError, match=r"format 1.*--new-generation"):
             command(config)
-    initialise.init(config, new_generation=True)
-    slot_drain.drain(config)
-    assert {s.state for s in states.table_states(Ledger(config))} == {"ok"}
+    commands.init(config, new_generation=True)
+    commands.drain(config)
+    assert {s.state for s in states.table_states(ledger_of(config))} == {"ok"}
 
 
 @contextmanager
@@ -76,13 +76,13 @@ def killed(
 
 
 def done(config: Config) -> list[str]:
-    with connection.connect(config) as conn:
-        return [stage.name for stage in stages.stages(config, conn) if stage.done]
+    with connection.connect(config.source) as conn:
+        return [stage.name for stage in stages.stages(lake_of(config), conn) if stage.done]
 
 
 def place(config: Config) -> str:
-    with connection.connect(config) as conn:
-        return str(stages.next_stage(config, conn))
+    with connection.connect(config.source) as conn:
+        return str(stages.next_stage(lake_of(config), conn))
 
 
 @contextmanager
@@ -105,16 +105,16 @@ def slot_then_killed(patch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def _proven_whole(config: Config) -> None:
     """The log is dense and right, and everything is there once."""
-    slot_drain.drain(config)
+    commands.drain(config)
     for name in "ab":
         assert current(config, name) == on_source(config, name)
-    batches = [b.batch_id for b in Ledger(config).batches()]
+    batches = [b.batch_id for b in ledger_of(config).batches()]
     assert batches == list(range(1, len(batches) + 1))
-    with connection.connect(config) as conn:
-        assert stages.next_stage(config, conn) is None
+    with connection.connect(config.source) as conn:
+        assert stages.next_stage(lake_of(config), conn) is None
         slots = conn.execute("select count(*) from pg_replication_slots where database = current_database()").fetchone()
     assert slots == (1,)
-    assert {s.state for s in states.table_states(Ledger(config))} == {"ok"}
+    assert {s.state for s in states.table_states(ledger_of(config))} == {"ok"}
 
 
 def always(*_: Any, **__: Any) -> bool:
@@ -124,59 +124,59 @@ def always(*_: Any, **__: Any) -> bool:
 def test_init_killed_at_every_stage_goes_on_where_it_stopped(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copy, "_GROUP_BYTES", 1)
     with killed(monkeypatch, tables, "ensure", after=False, match=always):
-        initialise.init(config)
+        commands.init(config)
     assert done(config) == []
     assert place(config) == "lake (no raw.events)"
     with killed(monkeypatch, tables, "ensure", after=True, match=always):
-        initialise.init(config)
+        commands.init(config)
     assert done(config) == ["lake"]
     with pytest.raises(LakeError, match=r"run `cdc init` first; done so far: lake; next: objects \(no schema cdc\)"):
         status_report.status(config)
     with killed(monkeypatch, install, "install", after=True, match=always):
-        initialise.init(config)
+        commands.init(config)
     assert done(config) == ["lake", "objects"]
     with slot_then_killed(monkeypatch):
-        initialise.init(config)
+        commands.init(config)
     assert done(config) == ["lake", "objects", "slot"]
     sql(config, "update public.a set x = 'between' where id = 1", "insert into public.b values (100)")
     with killed(monkeypatch, initialise, "start", after=True, match=always):
-        initialise.init(config)
+        commands.init(config)
     assert done(config) == ["lake", "objects", "slot", "ledger"]
     assert status_report.status(config).stage == "snapshot (0 of 2 tables)"
     with killed(monkeypatch, copy, "_copy_group", after=True, match=always):
-        initialise.init(config)
+        commands.init(config)
     assert status_report.status(config).stage == "snapshot (1 of 2 tables)"
     assert status_report.status(config).failing
-    assert initialise.init(config).rows == {"public.b": 6}
+    assert commands.init(config).rows == {"public.b": 6}
     assert status_report.status(config).stage is None
     _proven_whole(config)
 
 
 def test_a_new_generation_killed_at_every_stage(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    initialise.init(config)
+    commands.init(config)
     with killed(monkeypatch, slot, "drop_slot", after=True, match=always):
-        initialise.init(config, new_generation=True)
+        commands.init(config, new_generation=True)
     assert place(config).startswith("slot (slot ")
     with pytest.raises(HistoryDiverged, match="--new-generation"):
-        initialise.init(config)
+        commands.init(config)
     sql(config, "insert into public.b values (100)")
     with slot_then_killed(monkeypatch):
-        initialise.init(config, new_generation=True)
+        commands.init(config, new_generation=True)
     # The slot is another one than the ledger's: a plain init must not call that complete.
     assert "its generation was not begun" in place(config)
-    for command in (initialise.init, slot_drain.drain):
+    for command in (commands.init, commands.drain):
         with pytest.raises(HistoryDiverged, match="ahead of the ledger"):
             command(config)
     with killed(monkeypatch, initialise, "start", after=True, match=always):
-        initialise.init(config, new_generation=True)
+        commands.init(config, new_generation=True)
     assert place(config) == "snapshot (0 of 2 tables)"
-    result = initialise.init(config)
+    result = commands.init(config)
     assert (result.generation, result.rows) == (2, {"public.a": 20, "public.b": 6})
     _proven_whole(config)
 
 
 def _objects(config: Config) -> set[tuple[str, ...]]:
-    with connection.connect(config) as conn:
+    with connection.connect(config.source) as conn:
         return set(
             conn.execute(
                 """
@@ -199,23 +199,23 @@ def _objects(config: Config) -> set[tuple[str, ...]]:
 def test_uninstall_killed_half_way_goes_on_and_leaves_nothing(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """psycopack's defect (c): functions stayed behind, and a left-over row kept refusing what it advised."""
     before = _objects(config)
-    initialise.uninstall(config)  # nothing is there yet: no error
-    initialise.init(config)
+    commands.uninstall(config)  # nothing is there yet: no error
+    commands.init(config)
     assert len(_objects(config)) > len(before) + 5
     with killed(monkeypatch, slot, "drop_slot", after=True, match=always):
-        initialise.uninstall(config)
+        commands.uninstall(config)
     with pytest.raises(SlotError, match="cdc init"):
-        slot_drain.drain(config)
+        commands.drain(config)
     with killed(monkeypatch, install, "_locked", after=False, match=always):
-        initialise.uninstall(config)
-    initialise.uninstall(config)
+        commands.uninstall(config)
+    commands.uninstall(config)
     assert _objects(config) == before
-    initialise.uninstall(config)
+    commands.uninstall(config)
     with pytest.raises(CdcError, match="cdc init"):
-        slot_drain.drain(config)
+        commands.drain(config)
     with pytest.raises(HistoryDiverged, match="--new-generation"):
-        initialise.init(config)
-    assert initialise.init(config, new_generation=True).generation == 2
+        commands.init(config)
+    assert commands.init(config, new_generation=True).generation == 2
     _proven_whole(config)
 
 
@@ -229,42 +229,48 @@ def test_after_uninstall_another_capture_may_be_chosen(config: Config) -> None:
     before = _objects(config)
     for generation, capture in enumerate(("slot", "change_log", "slot"), 1):
         chosen = by(capture)
-        initialise.init(chosen, new_generation=generation > 1)
+        commands.init(chosen, new_generation=generation > 1)
         sql(chosen, f"insert into public.b values ({100 + generation})", "update public.a set x = 'x' where id = 2")
-        slot_drain.drain(chosen)
+        commands.drain(chosen)
         assert current(chosen, "a") == on_source(chosen, "a") and current(chosen, "b") == on_source(chosen, "b")
-        initialise.uninstall(chosen)
+        commands.uninstall(chosen)
         assert _objects(config) == before
 
 
 def test_commands_out_of_order_are_refused_by_name(config: Config) -> None:
-    for command in (slot_drain.drain, copy.repair, status_report.status, copy.repair_stale, copy.missing_baselines):
+    for command in (
+        commands.drain,
+        commands.repair,
+        status_report.status,
+        commands.repair_stale,
+        commands.missing_baselines,
+    ):
         with pytest.raises(CdcError, match="run `cdc init` first"):
             command(config)
-    with slot.create_slot(config, config.source.slot, temporary=False):
+    with slot.create_slot(config.source, config.source.slot, cut_seconds=config.check.cut_seconds):
         pass
     with pytest.raises(LakeError, match="run `cdc init` first"):
-        slot_drain.drain(config)
-    initialise.init(config)
+        commands.drain(config)
+    commands.init(config)
     _proven_whole(config)
 
 
 def test_what_was_taken_away_is_seen_and_put_back(config: Config) -> None:
     """psycopack checks its tracker for tampering; here there is none, and the facts are looked at."""
-    initialise.init(config)
+    commands.init(config)
     for statement, found in (
         ("drop event trigger _cdc_0_drop", "objects (no event triggers)"),
         ("drop function cdc.table_snapshots cascade", "objects (no schema cdc)"),
     ):
         sql(config, statement)
         assert status_report.status(config).stage == found
-        initialise.init(config)
+        commands.init(config)
         assert status_report.status(config).stage is None
     sql(config, f"drop publication {config.source.publication}")
     assert status_report.status(config).stage == "objects (no publication cdc)"
     with pytest.raises(HistoryDiverged, match="publication 'cdc'"):  # what it would have sent is gone
-        initialise.init(config)
-    initialise.init(config, new_generation=True)
+        commands.init(config)
+    commands.init(config, new_generation=True)
     _proven_whole(config)
 
 
@@ -276,14 +282,14 @@ def test_a_lock_in_the_way_of_init_is_waited_for_a_while_and_named(
     with psycopg.connect(config.source.conninfo, application_name="night shift") as holder:
         holder.execute("lock table public.a in access exclusive mode")
         with pytest.raises(locks.LockTimeout) as refused:
-            initialise.init(short)
+            commands.init(short)
         pid = holder.info.backend_pid
     message = str(refused.value)
     assert message.startswith(f"installing capture: waited 1.8 s for a lock held by pid {pid} (postgres night shift, ")
     assert "\n" not in message
     assert sum(r.getMessage() == "lock not acquired, trying again" for r in caplog.records) == 2
     assert _objects(config) == before  # rolled back whole
-    initialise.init(config)
+    commands.init(config)
     _proven_whole(config)
 
 
@@ -310,7 +316,7 @@ def test_changes_of_keys_and_truncates_during_the_first_copy_are_not_lost(
         return found
 
     monkeypatch.setattr(copy_workers.Copiers, "run", run)
-    assert initialise.init(config).rows == {"public.a": 20, "public.b": 5}
+    assert commands.init(config).rows == {"public.a": 20, "public.b": 5}
     _proven_whole(config)
     assert set(current(config, "b")) == {"9"}
     assert "1" not in current(config, "a")
@@ -336,8 +342,8 @@ def test_a_bad_setting_is_refused_at_once_by_its_key(pg: object, tmp_path: Any, 
 def test_an_unfinished_table_is_red_by_name(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copy, "_GROUP_BYTES", 1)
     with killed(monkeypatch, copy, "_copy_group", after=True, match=always):
-        initialise.init(config)
-    slot_drain.drain(config)
+        commands.init(config)
+    commands.drain(config)
     assert of(config, "a").state == "ok"
     assert status_report.status(config).stage == "snapshot (1 of 2 tables)"
 
@@ -345,14 +351,14 @@ def test_an_unfinished_table_is_red_by_name(config: Config, monkeypatch: pytest.
 def test_a_part_of_a_table_without_a_complete_copy_is_refused(config: Config) -> None:
     """It was copied, and `cdc init` then called capture complete while `cdc status` said that a snapshot is missing."""
     only = config.model_copy(update={"source": config.source.model_copy(update={"tables": ["public.a"]})})
-    initialise.init(only)
+    commands.init(only)
     sql(config, "alter publication cdc add table public.b")
-    slot_drain.drain(config)
+    commands.drain(config)
     for scope in (copy.Scope(columns=("id",)), copy.Scope(rows=({"id": "1"},))):
         with pytest.raises(ConfigError, match=r"public\.b: no complete copy of it .* `cdc repair public\.b`"):
-            copy.repair(config, ["public.b"], scope=scope)
-    assert copy.missing_baselines(config) == ("public.b",)
+            commands.repair(config, ["public.b"], scope=scope)
+    assert commands.missing_baselines(config) == ("public.b",)
     assert place(config) == "snapshot (1 of 2 tables)"
-    initialise.init(config)
-    assert of(config, "b").state == "ok" and copy.missing_baselines(config) == ()
-    assert copy.repair(config, ["public.b"], scope=copy.Scope(columns=("id",))).rows == {"public.b": 5}
+    commands.init(config)
+    assert of(config, "b").state == "ok" and commands.missing_baselines(config) == ()
+    assert commands.repair(config, ["public.b"], scope=copy.Scope(columns=("id",))).rows == {"public.b": 5}

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from tests import commands
 from tests.postgres.test_snapshot_log import sql
 from tests.support_lake import plain_lake
 from tests.support_postgres import reading_beside
 from toolkit.api import Toolkit
-from toolkit.capture import initialise, slot_drain
 from toolkit.cli import frame, main
 from toolkit.lake import check_results, scans
 from toolkit.lake.proofs import PUBLISHED
@@ -34,21 +34,21 @@ def config(source: Config, plain_lake: Config) -> Config:
     """A captured table, drained."""
     made = source.model_copy(update={"root": plain_lake.root})
     sql(made, "create table public.a (id int primary key, x text)", "insert into public.a values (1, 'one')")
-    initialise.init(made)
+    commands.init(made)
     sql(made, "insert into public.a values (2, 'two')")
-    slot_drain.drain(made)
+    commands.drain(made)
     return made
 
 
 def _drop_slot(config: Config) -> None:
-    with connection.connect(config) as conn:
+    with connection.connect(config.source) as conn:
         slot.drop_slot(conn, config.source.slot)
 
 
 def _remake_slot(config: Config) -> None:
     _drop_slot(config)
     sql(config, "insert into public.a values (3, 'lost')")
-    with slot.create_slot(config, config.source.slot, temporary=False):
+    with slot.create_slot(config.source, config.source.slot, cut_seconds=config.check.cut_seconds):
         pass
 
 
@@ -69,7 +69,7 @@ def test_what_a_drain_refuses_status_says_too(config: Config, fault: Callable[[C
     """It exited with 0 and every table was `ok`."""
     fault(config)
     with pytest.raises(CdcError) as refused:
-        slot_drain.drain(config)
+        commands.drain(config)
     found = status_report.status(config)
     assert (found.failing, found.problem) == (True, str(refused.value))
     assert {t.state for t in found.tables} == {"stale"} and "not ok: source: " in found.summary
@@ -164,7 +164,7 @@ def test_what_a_check_says_status_and_doctor_say_too(
 
 def test_without_any_table_status_is_red_as_the_check_is(config: Config) -> None:
     sql(config, "drop table public.a")
-    slot_drain.drain(config)
+    commands.drain(config)
     found = status_report.status(config)
     assert (found.tables, found.failing) == ((), True)
     assert "no table is captured; name tables in [source] tables and run `cdc init`" in found.summary
@@ -185,7 +185,7 @@ def test_a_failed_command_is_remembered_until_it_succeeds(config: Config, monkey
     assert "the last check: ended with exit code 1 at " in shown["summary"]
     assert shown["summary"].endswith(": lake: full; free space; correct that, then run `cdc check` or `cdc run`")
     assert [(r["command"], r["exit_code"]) for r in shown["last_runs"]] == [("check", 1), ("drain", 0)]
-    last_run.remember(config, last_run.LastRun("run", 0, "2026-11-24T00:00:00+00:00", None))
+    last_run.remember(config.lake_access, last_run.LastRun("run", 0, "2026-11-24T00:00:00+00:00", None))
     assert _cdc(config, monkeypatch, "status").exit_code == 0
 
 
@@ -194,17 +194,17 @@ def test_a_table_without_a_key_does_not_stop_the_others(source: Config, plain_la
     config = source.model_copy(update={"root": plain_lake.root})
     sql(config, "create table public.a (id int primary key)", "create table public.bag (v int)")
     with pytest.raises(PreflightFailed, match=r"public\.bag: has no replica identity"):
-        initialise.init(config, strict=True)
-    done = initialise.init(config)
+        commands.init(config, strict=True)
+    done = commands.init(config)
     assert done.rows == {"public.a": 0} and list(done.left_out) == ["public.bag"]
     for remedy in ("primary key", "replica identity full", 'capture = "change_log"', "exclude"):
         assert remedy in done.left_out["public.bag"]
     sql(config, "insert into public.bag values (1)", "update public.bag set v = 2")  # it would fail once published
-    slot_drain.drain(config)
+    commands.drain(config)
     found = status_report.status(config)
     assert [t.table for t in found.tables] == ["public.a"] and list(found.not_captured) == ["public.bag"]
     sql(config, "alter table public.bag replica identity full")
-    assert initialise.init(config).rows == {"public.bag": 1}
+    assert commands.init(config).rows == {"public.bag": 1}
     assert status_report.status(config).not_captured == {}
 
 
@@ -218,9 +218,9 @@ def test_all_schemas_are_captured_by_one_line(source: Config, plain_lake: Config
         "create table sales.orders (id int primary key)",
         "create table public.a (id int primary key)",
     )
-    assert set(initialise.init(config).rows) == {"public.a", "sales.orders"}
+    assert set(commands.init(config).rows) == {"public.a", "sales.orders"}
     sql(config, "create table sales.later (id int primary key)", "insert into sales.later values (1)")
-    slot_drain.drain(config)
+    commands.drain(config)
     assert {t.table: t.state for t in status_report.status(config).tables} == {
         "public.a": "ok", "sales.later": "ok", "sales.orders": "ok",
     }  # fmt: skip
@@ -242,8 +242,8 @@ def test_what_a_publication_of_others_for_all_tables_does_not_send_is_listed(
         "create publication everything for all tables",
     )
     excluding = config.model_copy(update={"source": chosen.model_copy(update={"exclude": ("*.scratch",)})})
-    assert set(initialise.init(config).rows) == {"public.a", "public.r1"}
-    slot_drain.drain(config)
+    assert set(commands.init(config).rows) == {"public.a", "public.r1"}
+    commands.drain(config)
     listed = status_report.status(config).not_captured
     assert set(listed) == {"public.r", "public.scratch", "public.u"}
     assert "is unlogged" in listed["public.u"] and "is partitioned" in listed["public.r"]
@@ -251,16 +251,16 @@ def test_what_a_publication_of_others_for_all_tables_does_not_send_is_listed(
     # Each remedy does what it says.
     assert "run: alter table public.u set logged, then `cdc init`" in listed["public.u"]
     sql(config, "alter table public.u set logged")
-    assert set(initialise.init(config).rows) == {"public.u"}
+    assert set(commands.init(config).rows) == {"public.u"}
     assert 'run: alter publication "everything" set (publish_via_partition_root = true), then' in listed["public.r"]
     sql(config, "alter publication everything set (publish_via_partition_root = true)")
-    slot_drain.drain(config)
+    commands.drain(config)
     found = status_report.status(config)
     assert set(found.not_captured) == {"public.scratch"}
     assert {t.table: t.remedy for t in found.tables if t.state != "ok"} == {"public.r": "cdc repair public.r"}
-    assert set(initialise.init(config).rows) == {"public.r"}
+    assert set(commands.init(config).rows) == {"public.r"}
     sql(config, "alter publication everything set (publish_via_partition_root = false)")
-    slot_drain.drain(config)
+    commands.drain(config)
     (root,) = (t for t in status_report.status(config).tables if t.table == "public.r")
     assert (root.state, root.reason) == (
         State.STALE,
@@ -272,7 +272,7 @@ def test_a_partitioned_root_under_the_name_of_a_captured_table_is_not_stale(sour
     """It was "a new table under the name of a captured one": its leaves are captured, each as a table of its own."""
     config = source.model_copy(update={"root": plain_lake.root})
     sql(config, "create table public.t (id int primary key, v int)", "insert into public.t values (1, 1)")
-    initialise.init(config)
+    commands.init(config)
     sql(
         config,
         "alter table public.t rename to t_old",
@@ -282,16 +282,16 @@ def test_a_partitioned_root_under_the_name_of_a_captured_table_is_not_stale(sour
         "create table public.t21 partition of public.t2 for values from (10) to (15)",
         "insert into public.t values (2, 2), (11, 11)",
     )
-    slot_drain.drain(config)
+    commands.drain(config)
     stale = {t.table: t.reason for t in status_report.status(config).tables if t.state != State.OK}
     assert stale == {"public.t": UNDER_ITS_NAME}  # no publication sends its rows
     (publication,) = config.source.publications
     sql(config, f"alter publication {publication} add table public.t1")
-    slot_drain.drain(config)
+    commands.drain(config)
     stale = {t.table: t.reason for t in status_report.status(config).tables if t.state != State.OK}
     assert stale.keys() == {"public.t", "public.t1"}  # rows of the other leaf are still nowhere
-    initialise.init(config)
-    slot_drain.drain(config)
+    commands.init(config)
+    commands.drain(config)
     found = status_report.status(config)
     assert {t.table: t.state for t in found.tables} == dict.fromkeys(
         ("public.t1", "public.t21", "public.t_old"), State.OK

@@ -13,10 +13,11 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from tests import commands
 from tests.postgres.test_snapshot_log import current, on_source, sql
 from tests.support_lake import plain_lake
+from tests.support_ledger import ledger_of
 from tests.support_postgres import serve
-from toolkit.capture import initialise, slot_drain
 from toolkit.lake.ledger import Ledger
 from toolkit.ops import status_report
 from toolkit.rawlog.batch import BatchRecord
@@ -33,10 +34,10 @@ _LARGE = "insert into public.t select {first} + i, repeat('x', 20000) from gener
 
 @pytest.fixture
 def conn(source: Config) -> Iterator[Connection]:
-    with connect(source) as connected:
+    with connect(source.source) as connected:
         connected.execute("create table public.t (id int primary key, a text)")
-        install.install(connected, source)
-        with slot.create_slot(source, source.source.slot, temporary=False):
+        install.install(connected, source.capture_rules, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
+        with slot.create_slot(source.source, source.source.slot, cut_seconds=source.check.cut_seconds):
             pass
         yield connected
 
@@ -74,8 +75,8 @@ def test_a_stream_gives_the_bytes_of_a_peek(source: Config, conn: Connection, tm
     _of_every_kind(conn)
     at, upto = _position(conn, source), slot.flush_lsn(conn)
     conn.execute("insert into public.t values (9, 'beyond', null)")
-    peeked = peek.peek(conn, source, upto=upto, max_changes=None, directory=_folder(tmp_path, "peek"))
-    streamed = peek.stream(conn, source, upto=upto, max_changes=None, directory=_folder(tmp_path, "stream"))
+    peeked = peek.peek(conn, source.source, upto=upto, max_changes=None, directory=_folder(tmp_path, "peek"))
+    streamed = peek.stream(conn, source.source, upto=upto, max_changes=None, directory=_folder(tmp_path, "stream"))
     assert len(streamed) > 400
     assert streamed.path.read_bytes() == peeked.path.read_bytes()
     assert (streamed.offsets == peeked.offsets).all()
@@ -88,7 +89,7 @@ def test_every_prefix_of_a_stream_is_that_of_the_peek(source: Config, conn: Conn
     """Cut by count, and at the ends of records: before and after COMMITs and messages outside of transactions."""
     _of_every_kind(conn)
     end = slot.flush_lsn(conn)
-    with closing(streaming.messages(conn, source, upto=end)) as found:
+    with closing(streaming.messages(conn, source.source, upto=end)) as found:
         read = list(found)
     commits = [int.from_bytes(data[at : at + 8], "big") for _, _, data in read if data[:1] == b"C" for at in (2, 10)]
     alone = [lsn for lsn, xid, _ in read if not xid]
@@ -96,8 +97,8 @@ def test_every_prefix_of_a_stream_is_that_of_the_peek(source: Config, conn: Conn
     spans = [(upto, None) for upto in (*commits[::7], *alone[::3])]
     for number, (upto, count) in enumerate([*spans, (end, 1), (end, 301), (end, 400), (end, 10**6)]):
         folders = (_folder(tmp_path, f"{which}{number}") for which in ("peek", "stream"))
-        peeked = peek.peek(conn, source, upto=Lsn(upto), max_changes=count, directory=next(folders))
-        streamed = peek.stream(conn, source, upto=Lsn(upto), max_changes=count, directory=next(folders))
+        peeked = peek.peek(conn, source.source, upto=Lsn(upto), max_changes=count, directory=next(folders))
+        streamed = peek.stream(conn, source.source, upto=Lsn(upto), max_changes=count, directory=next(folders))
         assert streamed.path.read_bytes() == peeked.path.read_bytes(), (upto, count)
         assert streamed.complete == peeked.complete
 
@@ -108,7 +109,7 @@ def test_a_stream_ends_where_nothing_is_published(source: Config, conn: Connecti
     for statement in (b"select pg_switch_wal()", b"checkpoint", message, message):
         conn.execute(statement)
         upto = slot.flush_lsn(conn)
-        with closing(streaming.messages(conn, source, upto=upto)) as found:
+        with closing(streaming.messages(conn, source.source, upto=upto)) as found:
             assert all(data[:1] == b"M" for _, _, data in found)
         assert slot.advance(conn, source.source.slot, upto) == upto
 
@@ -118,7 +119,7 @@ def test_a_stream_leaves_the_slot_free_while_the_server_decodes_more(source: Con
     conn.execute("create table public.unpublished (id int)")
     conn.execute("insert into public.t values (1)")
     conn.execute("insert into public.unpublished select generate_series(1, 300000)")
-    with closing(streaming.messages(conn, source, upto=slot.flush_lsn(conn))) as found:
+    with closing(streaming.messages(conn, source.source, upto=slot.flush_lsn(conn))) as found:
         while next(found)[2][:1] != b"C":
             pass
     state = slot.read_slot(conn, source.source.slot)
@@ -129,12 +130,12 @@ def test_refusals_of_a_stream_are_those_of_a_peek(source: Config, conn: Connecti
     upto = slot.flush_lsn(conn)
     missing = source.model_copy(update={"source": source.source.model_copy(update={"slot": "nobody"})})
     with pytest.raises(SlotError, match=r"reading slot 'nobody'.*does not exist"):
-        peek.stream(conn, missing, upto=upto, max_changes=None, directory=tmp_path)
+        peek.stream(conn, missing.source, upto=upto, max_changes=None, directory=tmp_path)
     conn.execute(_LARGE.format(first=0, rows=200))
-    with closing(streaming.messages(conn, source, upto=slot.flush_lsn(conn))) as found:
+    with closing(streaming.messages(conn, source.source, upto=slot.flush_lsn(conn))) as found:
         next(found)
-        with connect(source) as other, pytest.raises(SlotError, match="is active for PID"):
-            peek.stream(other, source, upto=upto, max_changes=None, directory=tmp_path)
+        with connect(source.source) as other, pytest.raises(SlotError, match="is active for PID"):
+            peek.stream(other, source.source, upto=upto, max_changes=None, directory=tmp_path)
 
 
 class _Wire:
@@ -187,21 +188,21 @@ def _wire(config: Config) -> Iterator[tuple[_Wire, Config]]:
 def test_a_stream_that_is_cut_off_is_an_error_and_comes_again(source: Config, conn: Connection, tmp_path: Path) -> None:
     conn.execute(_LARGE.format(first=0, rows=300))
     at, upto = _position(conn, source), slot.flush_lsn(conn)
-    peeked = peek.peek(conn, source, upto=upto, max_changes=None, directory=_folder(tmp_path, "peek"))
+    peeked = peek.peek(conn, source.source, upto=upto, max_changes=None, directory=_folder(tmp_path, "peek"))
     with _wire(source) as (wire, behind):
         for left in (3_000_000, 5_900_000):
             wire.left = left
             with pytest.raises(SourceUnavailable, match=r"reading slot .* run it again"):
-                peek.stream(conn, behind, upto=upto, max_changes=None, directory=tmp_path)
+                peek.stream(conn, behind.source, upto=upto, max_changes=None, directory=tmp_path)
             assert _position(conn, source) == at
         wire.left = None
-        streamed = peek.stream(conn, behind, upto=upto, max_changes=None, directory=_folder(tmp_path, "stream"))
+        streamed = peek.stream(conn, behind.source, upto=upto, max_changes=None, directory=_folder(tmp_path, "stream"))
     assert streamed.path.read_bytes() == peeked.path.read_bytes()
 
 
 def test_a_stream_that_the_server_ends_is_an_error(source: Config, conn: Connection) -> None:
     conn.execute(_LARGE.format(first=0, rows=300))
-    with closing(streaming.messages(conn, source, upto=slot.flush_lsn(conn))) as found:
+    with closing(streaming.messages(conn, source.source, upto=slot.flush_lsn(conn))) as found:
         next(found)
         state = slot.read_slot(conn, source.source.slot)
         assert state is not None and state.active
@@ -220,7 +221,7 @@ def test_a_stream_that_has_to_answer_does_not_move_the_slot(source: Config, conn
         conn.execute(_LARGE.format(first=number * 1000, rows=10))
     at, upto = _position(conn, source), slot.flush_lsn(conn)
     end = upto + (1 << 20)  # not written yet: the stream waits, is asked and answers
-    with closing(streaming.messages(conn, impatient, upto=Lsn(end))) as found:
+    with closing(streaming.messages(conn, impatient.source, upto=Lsn(end))) as found:
         assert sum(next(found)[2][:1] == b"C" for _ in range(37)) == 3
         writer = threading.Thread(target=_write_late, args=(source, end))
         writer.start()
@@ -231,7 +232,7 @@ def test_a_stream_that_has_to_answer_does_not_move_the_slot(source: Config, conn
 
 
 def _write_late(config: Config, end: int) -> None:
-    with connect(config) as conn:
+    with connect(config.source) as conn:
         conn.execute("select pg_sleep(2)")  # five times as long as the server waits for an answer
         while slot.flush_lsn(conn) <= end:
             conn.execute("create table public.noise as select generate_series(1, 20000) as i; drop table public.noise")
@@ -242,17 +243,17 @@ def test_a_stream_that_ends_at_a_shutdown_of_the_server_is_an_error(tmp_path: Pa
     """A server that is stopped ends it in good order, before what is still to be read."""
     with serve(16) as server:
         config = Config(source=SourceConfig(conninfo=server.conninfo(), slot="cdc_stop"))
-        with connect(config) as conn:
+        with connect(config.source) as conn:
             conn.execute("create table public.t (id int primary key, a text)")
-            install.install(conn, config)
-            with slot.create_slot(config, config.source.slot, temporary=False):
+            install.install(conn, config.capture_rules, ddl=config.ddl, lock_seconds=config.snapshot.lock_seconds)
+            with slot.create_slot(config.source, config.source.slot, cut_seconds=config.check.cut_seconds):
                 pass
             conn.execute("insert into public.t values (1)")
             upto = Lsn(slot.flush_lsn(conn) + (1 << 20))
             timer = threading.Timer(1, lambda: server.restart(immediate=False))
             timer.start()
             with pytest.raises(psycopg.OperationalError):
-                for _ in streaming.messages(conn, config, upto=upto):
+                for _ in streaming.messages(conn, config.source, upto=upto):
                     pass
             timer.join()
 
@@ -267,7 +268,7 @@ def config(database: str, plain_lake: Config) -> Config:
     given = SourceConfig(conninfo=database, slot=f"cdc_{name}")
     config = Config(root=plain_lake.root, source=given, check=CheckConfig(cut_seconds=20.0))
     sql(config, "create table public.t (id int primary key, a text)")
-    initialise.init(config)
+    commands.init(config)
     return config
 
 
@@ -286,7 +287,7 @@ def _late_beacons(monkeypatch: pytest.MonkeyPatch, config: Config) -> None:
 
     with monkeypatch.context() as patch:
         patch.setattr(slot, "emit_beacon", late)
-        slot_drain.drain(config)
+        commands.drain(config)
 
 
 def test_a_drain_goes_on_where_the_beacon_is_beyond_what_the_server_can_collect(
@@ -294,9 +295,9 @@ def test_a_drain_goes_on_where_the_beacon_is_beyond_what_the_server_can_collect(
 ) -> None:
     _late_beacons(monkeypatch, config)
     _limit(config)
-    last = Ledger(config).last()
+    last = ledger_of(config).last()
     assert last is not None and last.beacon_lsn is not None and last.beacon_lsn > last.complete_to
-    done = slot_drain.drain(config)
+    done = commands.drain(config)
     assert (done.changes, done.batches > 2) == (600, True)
     assert current(config, "t") == on_source(config, "t")
 
@@ -307,13 +308,13 @@ def test_a_beacon_is_missed_beyond_what_the_server_can_collect_too(
     """The stream proves the history; without the beacon nothing is written and nothing moves."""
     _late_beacons(monkeypatch, config)
     _limit(config)
-    before = Ledger(config).last()
+    before = ledger_of(config).last()
     assert before is not None and before.beacon is not None
     monkeypatch.setattr(Ledger, "last", _forged(Ledger.last))
-    with connection.connect(config) as conn:
+    with connection.connect(config.source) as conn:
         at = _position(conn, config)
         with pytest.raises(HistoryDiverged, match=r"beacon 0{32} .* is not in the stream"):
-            slot_drain.drain(config)
+            commands.drain(config)
         assert _position(conn, config) == at
     monkeypatch.undo()
 
@@ -335,12 +336,12 @@ def test_a_killed_drain_is_continued_where_the_beacon_is_beyond_what_the_server_
         sql(config, "insert into public.t values (-1, 'x')")
         _late_beacons(monkeypatch, config)
     _limit(config)
-    last = Ledger(config).last()
+    last = ledger_of(config).last()
     assert last is not None
-    with connection.connect(config) as conn:
+    with connection.connect(config.source) as conn:
         assert _position(conn, config) < last.complete_to
     assert status_report.status(config).problem is None
-    assert slot_drain.drain(config).changes == 600
+    assert commands.drain(config).changes == 600
     assert current(config, "t") == on_source(config, "t")
 
 
@@ -348,12 +349,12 @@ def test_one_transaction_too_large_for_the_servers_temp_files_is_streamed(config
     _limit(config)
     sql(config, "insert into public.t values (-1, 'before')", _LARGE.format(first=0, rows=600))
     sql(config, *(f"insert into public.t values ({-n}, 'after')" for n in range(2, 40)))
-    done = slot_drain.drain(config)
+    done = commands.drain(config)
     assert done.changes == 639
     assert done.batches < 6, "what comes after the large one is not read transaction by transaction"
     assert current(config, "t") == on_source(config, "t")
     sql(config, "insert into public.t values (-100, 'again')")
-    assert slot_drain.drain(config).changes == 1
+    assert commands.drain(config).changes == 1
 
 
 def test_a_drain_whose_stream_is_cut_off_loses_and_doubles_nothing(config: Config) -> None:
@@ -362,7 +363,7 @@ def test_a_drain_whose_stream_is_cut_off_loses_and_doubles_nothing(config: Confi
     with _wire(config) as (wire, behind):
         wire.left = 6_000_000
         with pytest.raises(SourceUnavailable, match="run it again"):
-            slot_drain.drain(behind)
+            commands.drain(behind)
         wire.left = None
-        slot_drain.drain(behind)
+        commands.drain(behind)
     assert current(config, "t") == on_source(config, "t")

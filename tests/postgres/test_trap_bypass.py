@@ -100,7 +100,9 @@ def test_trap_076_a_silent_rewrite_behind_a_disabled_trigger(world: World) -> No
     log.repair("public.t", "public.other")
     log.drain()
     assert set(world.stale()) == {"public.t", "public.other"}
-    install.install(log.conn, world.config)  # puts it right, and cannot know what went unexplained
+    install.install(
+        log.conn, world.config.capture_rules, ddl=world.config.ddl, lock_seconds=world.config.snapshot.lock_seconds
+    )  # puts it right, and cannot know what went unexplained
     log.drain()
     assert set(world.stale()) == {"public.t", "public.other"}
     log.repair("public.t", "public.other")
@@ -123,7 +125,9 @@ def test_trap_076_a_capture_function_of_somebody_else(world: World) -> None:
     log.repair("public.t")
     log.drain()
     assert "public.t" in world.stale()  # as long as it is there
-    install.install(log.conn, world.config)
+    install.install(
+        log.conn, world.config.capture_rules, ddl=world.config.ddl, lock_seconds=world.config.snapshot.lock_seconds
+    )
     assert "DDL" not in world.findings()
     log.drain()
     log.repair("public.t")
@@ -151,7 +155,9 @@ def test_trap_076_an_event_trigger_of_our_name_that_is_another(world: World, mad
     log.repair("public.t")
     log.drain()
     assert set(world.stale()) == {"public.t"}  # as long as it is there
-    install.install(log.conn, world.config)
+    install.install(
+        log.conn, world.config.capture_rules, ddl=world.config.ddl, lock_seconds=world.config.snapshot.lock_seconds
+    )
     log.drain()
     log.repair("public.t")
     world.sql("alter table t add column heard int")
@@ -161,7 +167,12 @@ def test_trap_076_an_event_trigger_of_our_name_that_is_another(world: World, mad
 
 def _put_right(world: World) -> None:
     """Its own functions again; the drain that sees them makes the table stale once more, and a repair lasts then."""
-    install.install(world.log.conn, world.config)
+    install.install(
+        world.log.conn,
+        world.config.capture_rules,
+        ddl=world.config.ddl,
+        lock_seconds=world.config.snapshot.lock_seconds,
+    )
     for _ in range(2):
         world.log.repair("public.t")
         world.log.drain()
@@ -199,7 +210,9 @@ def test_trap_076_a_function_of_the_change_log_of_somebody_else(world: World) ->
         "create or replace function cdc.log_row() returns trigger language plpgsql as $$ begin return null; end $$",
         "insert into t values (4, 'unexplained')",
     )
-    install.install(log.conn, world.config)
+    install.install(
+        log.conn, world.config.capture_rules, ddl=world.config.ddl, lock_seconds=world.config.snapshot.lock_seconds
+    )
     log.drain()
     assert world.stale() == {"public.t": "DDL capture was altered"}
 
@@ -266,7 +279,7 @@ def test_without_event_triggers_the_comparison_finds_ddl(world: World) -> None:
         log.repair("public.t")
         log.drain()
         world.exact("t", "other")
-        install.uninstall(log.conn, world.config)
+        install.uninstall(log.conn, world.config.source, lock_seconds=world.config.snapshot.lock_seconds)
         log = world.start(conninfo=conninfo, capture="change_log")
         world.sql("create table m (id int primary key) partition by range (id)", "insert into t values (6, 'r', 1)")
         log.drain()
@@ -292,7 +305,7 @@ def test_without_event_triggers_the_comparison_finds_ddl(world: World) -> None:
         assert {name: "triggers" in reason for name, reason in world.stale().items()} == {
             "public.t": True, "public.other": True
         }  # fmt: skip
-        install.uninstall(log.conn, world.config)
+        install.uninstall(log.conn, world.config.source, lock_seconds=world.config.snapshot.lock_seconds)
     finally:
         world.sql("reset role")
         world.stack.close()

@@ -8,13 +8,13 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests import commands
 from tests.support_lake import plain_lake
+from tests.support_ledger import ledger_of
 from tests.support_postgres import logical_messages, stream
 from tests.trap_world import PAIR, World
 from toolkit.capture import ddl_switch as switch
-from toolkit.capture import initialise, slot_drain
 from toolkit.history import column_life, unhandled_ddl, versions
-from toolkit.lake.ledger import Ledger
 from toolkit.rawlog.states import table_states
 from toolkit.source import ddl_switch, install
 from toolkit.values.config import Config, DdlConfig
@@ -27,7 +27,9 @@ pytestmark = pytest.mark.postgres
 def test_installing_again_is_no_alteration(world: World) -> None:
     log = world.start(*PAIR)
     log.drain()
-    install.install(log.conn, world.config)
+    install.install(
+        log.conn, world.config.capture_rules, ddl=world.config.ddl, lock_seconds=world.config.snapshot.lock_seconds
+    )
     log.drain()
     world.exact("t")
 
@@ -87,14 +89,14 @@ def test_trap_068_several_commands_in_one_string(world: World, script: str, exac
 def test_pause_is_a_gap_with_its_interval(world: World) -> None:
     log = world.start(*PAIR)
     log.drain()
-    assert switch.pause(world.config) == switch.SwitchResult(paused=True, changed=True)
-    assert not switch.pause(world.config).changed
+    assert switch.pause(world.config.source) == switch.SwitchResult(paused=True, changed=True)
+    assert not switch.pause(world.config.source).changed
     world.sql(
         "alter table t alter v type text using upper(v)",
         "alter table t add column c int",
         "insert into t values (3, 'z', 1)",
     )
-    assert switch.resume(world.config) == switch.SwitchResult(paused=False, changed=True)
+    assert switch.resume(world.config.source) == switch.SwitchResult(paused=False, changed=True)
     world.sql("insert into t values (4, 'w', 2)")
     log.drain()
     assert "DDL capture was paused" in world.stale()["public.t"]
@@ -206,14 +208,14 @@ def test_messages_of_no_transaction_cannot_hold_up_a_drain(world: World, plain_l
     """They count as messages of a peek and complete nothing: a drain by so small a count never got past them."""
     world.sql(*PAIR)
     config = plain_lake.model_copy(update={"source": world.config.source})
-    initialise.init(config)
-    slot_drain.drain(config)
+    commands.init(config)
+    commands.drain(config)
     world.sql(
         "select pg_logical_emit_message(false, 'any', 'x') from generate_series(1, 50)", "alter table t add c int"
     )
-    slot_drain.drain(config, max_changes=1)  # the beacon of the drain before
-    assert slot_drain.drain(config, max_changes=1).batches == 1
-    assert Ledger(config).latest_versions()[world.relid("t")].table.column("c") is not None
+    commands.drain(config, max_changes=1)  # the beacon of the drain before
+    assert commands.drain(config, max_changes=1).batches == 1
+    assert ledger_of(config).latest_versions()[world.relid("t")].table.column("c") is not None
 
 
 # -- what people are told
@@ -229,13 +231,17 @@ def test_doctor_tells_how_capture_stands(world: World) -> None:
     ddl_switch.resume(log.conn)
     world.sql("alter event trigger _cdc_0_drop disable")
     assert "DDL is not captured" in world.findings()
-    install.install(log.conn, world.config)
+    install.install(
+        log.conn, world.config.capture_rules, ddl=world.config.ddl, lock_seconds=world.config.snapshot.lock_seconds
+    )
     assert "DDL" not in world.findings()
     other = DdlConfig(ignore=("REINDEX",), sql=CommandText.HASH)
     world.config = world.config.model_copy(update={"ddl": other})
     assert "[ddl] ignore says REINDEX, and what `cdc init` put on the source nothing" in world.findings()
     assert "[ddl] sql says hash, and what `cdc init` put on the source keep" in world.findings()
-    install.install(log.conn, world.config)
+    install.install(
+        log.conn, world.config.capture_rules, ddl=world.config.ddl, lock_seconds=world.config.snapshot.lock_seconds
+    )
     assert "DDL" not in world.findings()
     name = log.conn.info.dbname
     world.sql(f"alter database {name} set cdc.capture = off")
@@ -246,55 +252,58 @@ def test_doctor_tells_how_capture_stands(world: World) -> None:
 def test_unhandled_events_are_listed_and_resolved_with_a_note(world: World, plain_lake: Config) -> None:
     world.sql(*PAIR)
     config = plain_lake.model_copy(update={"source": world.config.source})
-    initialise.init(config)
-    slot_drain.drain(config)
+    commands.init(config)
+    commands.drain(config)
     world.sql(
         "select pg_logical_emit_message(true, 'cdc.ddl', 'forged')", "alter event trigger _cdc_0_command disable",
         "alter table t add column sneaked int", "alter event trigger _cdc_0_command enable always",
         "set cdc.capture = off", "alter table t add column skipped int", "reset cdc.capture",
     )  # fmt: skip
-    slot_drain.drain(config)
-    found = unhandled_ddl.unhandled(Ledger(config))
+    commands.drain(config)
+    found = unhandled_ddl.unhandled(ledger_of(config))
     assert sorted({one.kind for one in found}) == ["not captured", "past capture", "refused message"]
-    assert {s.state for s in table_states(Ledger(config))} == {"stale"}
+    assert {s.state for s in table_states(ledger_of(config))} == {"stale"}
     with pytest.raises(ConfigError, match="no unhandled event"):
-        unhandled_ddl.resolve(Ledger(config), "1-2-3", "what?")
+        unhandled_ddl.resolve(ledger_of(config), "1-2-3", "what?")
     for one in found:
-        assert unhandled_ddl.resolve(Ledger(config), one.id, "seen").note == "seen"
-    assert unhandled_ddl.unhandled(Ledger(config)) == ()
-    assert [one.note for one in unhandled_ddl.unhandled(Ledger(config), resolved=True)] == ["seen"] * len(found)
-    assert {s.state for s in table_states(Ledger(config))} == {"stale"}  # a note heals nothing
+        assert unhandled_ddl.resolve(ledger_of(config), one.id, "seen").note == "seen"
+    assert unhandled_ddl.unhandled(ledger_of(config)) == ()
+    assert [one.note for one in unhandled_ddl.unhandled(ledger_of(config), resolved=True)] == ["seen"] * len(found)
+    assert {s.state for s in table_states(ledger_of(config))} == {"stale"}  # a note heals nothing
     # The log goes on from there, and an idle drain finds nothing again.
     world.sql("insert into t values (8, 'z')")
-    slot_drain.drain(config)
-    slot_drain.drain(config)
-    assert unhandled_ddl.unhandled(Ledger(config)) == ()
+    commands.drain(config)
+    commands.drain(config)
+    assert unhandled_ddl.unhandled(ledger_of(config)) == ()
 
 
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
 def test_a_comparison_goes_into_the_batch_that_completes_the_drain(world: World, plain_lake: Config) -> None:
     world.sql(*PAIR)
     config = plain_lake.model_copy(update={"source": world.config.source})
-    initialise.init(config)
-    first = Ledger(config).last()
+    commands.init(config)
+    first = ledger_of(config).last()
     assert first is not None and first.compared_to is not None and first.capture is not None
-    slot_drain.drain(config)
+    commands.drain(config)
     world.sql("insert into t values (8, 'z')")
     world.bypass()
-    before = Ledger(config).last()
-    result = slot_drain.drain(config)
-    after = Ledger(config).last()
+    before = ledger_of(config).last()
+    result = commands.drain(config)
+    after = ledger_of(config).last()
     assert before is not None and after is not None and before.compared_to is not None and after.compared_to is not None
     assert (result.batches, after.batch_id) == (1, before.batch_id + 1)
     assert after.compared_to > before.compared_to
-    (state,) = table_states(Ledger(config))
+    (state,) = table_states(ledger_of(config))
     assert (state.state, state.from_lsn) == ("stale", before.compared_to)
     # When it happened nobody knows: schema history has the interval.
-    found = versions.versions(Ledger(config), "t")[-1]
+    found = versions.versions(ledger_of(config), "t")[-1]
     assert (found.since, found.valid_from, found.ddl) == (before.compared_to, result.committed_lsn, None)
-    assert [v.since for v in versions.versions(Ledger(config), "t")[:-1]] == [None]
-    assert [s.since for s in column_life.explain(Ledger(config), "t", "sneaked")] == [before.compared_to]
-    assert list(versions.versions_frame(Ledger(config), "t")["since"]) == [None, str(before.compared_to)]
+    assert [v.since for v in versions.versions(ledger_of(config), "t")[:-1]] == [None]
+    assert [s.since for s in column_life.explain(ledger_of(config), "t", "sneaked")] == [before.compared_to]
+    assert list(versions.versions_frame(ledger_of(config), "t")["since"]) == [
+        None,
+        str(before.compared_to),
+    ]
 
 
 __all__ = ["plain_lake"]

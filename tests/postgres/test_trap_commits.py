@@ -14,9 +14,10 @@ import psycopg
 import pytest
 from pyiceberg.table.update import SetSnapshotRefUpdate
 
+from tests import commands
 from tests.postgres.test_snapshot_log import by, current, either_way, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
-from toolkit.capture import initialise, slot_drain
+from tests.support_ledger import ledger_of
 from toolkit.lake import reads
 from toolkit.lake.lease import LEASE_NAME, hold_lease
 from toolkit.lake.ledger import Ledger
@@ -44,8 +45,8 @@ def config(source: Config, plain_lake: Config, by: str) -> Config:
     (made.root / "cdc.toml").write_text("\n".join(lines), encoding="utf-8")
     sql(made, *(f"create table public.{name} (id int primary key, x text)" for name in "ab"))
     sql(made, *(f"insert into public.{name} values (1, 'one'), (2, 'two')" for name in "ab"))
-    initialise.init(made)
-    slot_drain.drain(made)
+    commands.init(made)
+    commands.drain(made)
     return made
 
 
@@ -74,7 +75,7 @@ def require_each_once(config: Config) -> None:
     events = rows_in_log(config, "kind <> ''")
     places = Counter((e["generation"], e["commit_lsn"], e["ordinal"], e["relid"]) for e in events if e["kind"] == "row")
     assert set(places.values()) == {1}
-    for record in Ledger(config).batches():
+    for record in ledger_of(config).batches():
         found = Counter(e["kind"] for e in events if e["batch_id"] == record.batch_id)
         assert found == Counter(record.counts) + Counter(batch=1)
 
@@ -86,7 +87,7 @@ def test_trap_135_a_drain_killed_in_its_commit_has_all_tables_or_none(config: Co
     transaction(config, "update public.a set x = 'new'", "update public.b set x = 'new'")
     assert faulty(config, "kill", point).returncode == -9
     assert images(config) == (shown(config) if point == "answer" else before)
-    slot_drain.drain(config)
+    commands.drain(config)
     assert images(config) == shown(config) != before
     require_each_once(config)
 
@@ -97,7 +98,7 @@ def test_trap_136_a_commit_that_is_replayed_adds_no_file(config: Config, monkeyp
     append = Ledger.append
 
     def keep(self: Ledger, record: BatchRecord, events: Sequence[Event] = (), files: Sequence[str] = ()) -> int:
-        reading = Ledger(config)
+        reading = ledger_of(config)
         assert reading.snapshot_id() == self.snapshot_id()
         made.append((reading, record, events, files))
         return append(self, record, events, files)
@@ -105,27 +106,27 @@ def test_trap_136_a_commit_that_is_replayed_adds_no_file(config: Config, monkeyp
     sql(config, "insert into public.a values (3, 'three')")
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, "append", keep)
-        slot_drain.drain(config)
+        commands.drain(config)
     once = rows_in_log(config, "kind <> ''")
     assert [file for *_, files in made for file in files]
     for old, record, events, files in made:
-        for reading in (old, Ledger(config)):
+        for reading in (old, ledger_of(config)):
             with pytest.raises(CommitConflict, match="run it again"):
                 reading.append(record, events, files)
     assert rows_in_log(config, "kind <> ''") == once
-    named = SqliteCatalog(config).load_table(EVENTS).inspect.files()["file_path"].to_pylist()
+    named = SqliteCatalog(config.lake_access).load_table(EVENTS).inspect.files()["file_path"].to_pylist()
     assert len(named) == len(set(named))
     require_each_once(config)
 
 
 def test_trap_137_the_log_is_only_added_to(config: Config) -> None:
     """Two updates of a row, and a delete with an insert of its key, in one batch: four events more, no delete file."""
-    table = SqliteCatalog(config).load_table(EVENTS)
+    table = SqliteCatalog(config.lake_access).load_table(EVENTS)
     before = set(table.inspect.files()["file_path"].to_pylist())
     transaction(config, "update public.a set x = 'u1' where id = 1", "update public.a set x = 'u2' where id = 1")
     transaction(config, "delete from public.a where id = 2", "insert into public.a values (2, 'again')")
-    slot_drain.drain(config)
-    files = SqliteCatalog(config).load_table(EVENTS).inspect.files()
+    commands.drain(config)
+    files = SqliteCatalog(config.lake_access).load_table(EVENTS).inspect.files()
     assert before < set(files["file_path"].to_pylist())
     assert set(files["content"].to_pylist()) == {0}  # data: there is no delete file
     last = rows_in_log(config, "kind = 'row' and op <> 'R'")
@@ -144,7 +145,7 @@ def test_trap_138_a_key_has_its_operations_in_the_order_of_the_log(config: Confi
     made, gone = "insert into public.a values (7, '{}')", "delete from public.a where id = 7"
     transaction(config, made.format("first"), gone, made.format("second"))
     transaction(config, gone, made.format("third"), gone, made.format("fourth"))
-    slot_drain.drain(config)
+    commands.drain(config)
     events = rows_in_log(config, "kind = 'row' and op <> 'R'")
     assert [(e["op"], e["new"] and e["new"][1]) for e in events] == [
         ("I", "first"), ("D", None), ("I", "second"), ("D", None), ("I", "third"), ("D", None), ("I", "fourth"),
@@ -171,15 +172,15 @@ def test_trap_140_after_a_failed_batch_none_is_skipped(config: Config, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, "append", fail)
         with pytest.raises(LakeError, match="the disk is full"):
-            slot_drain.drain(small)
-    last = Ledger(config).last()
+            commands.drain(small)
+    last = ledger_of(config).last()
     assert last is not None
     assert calls == [last.batch_id, last.batch_id + 1]
     assert set(current(config, "a")) == {"1", "2", "3"}
-    with connection.connect(config) as conn:
-        assert slot.require_slot(conn, config).confirmed_flush_lsn <= last.complete_to
-    slot_drain.drain(small)
-    batches = Ledger(config).batches()
+    with connection.connect(config.source) as conn:
+        assert slot.require_slot(conn, config.source).confirmed_flush_lsn <= last.complete_to
+    commands.drain(small)
+    batches = ledger_of(config).batches()
     assert [b.batch_id for b in batches] == list(range(batches[0].batch_id, batches[-1].batch_id + 1))
     assert all(b.complete_to == after.from_lsn for b, after in pairwise(batches))
     assert current(config, "a") == on_source(config, "a")
@@ -189,14 +190,14 @@ def test_trap_140_after_a_failed_batch_none_is_skipped(config: Config, monkeypat
 @either_way
 def test_trap_142_a_log_that_was_rolled_back_is_refused(config: Config) -> None:
     """The source has forgotten what the rolled back batch held; nothing may go on as if it never was."""
-    before = reads.snapshot_id(config, EVENTS)
+    before = reads.snapshot_id(config.lake_access, EVENTS)
     assert before is not None
     sql(config, "insert into public.a values (3, 'three')")
-    slot_drain.drain(config)
-    newest = reads.snapshot_id(config, EVENTS)
+    commands.drain(config)
+    newest = reads.snapshot_id(config.lake_access, EVENTS)
     assert newest is not None
     for snapshot in (before, newest):
-        catalog = SqliteCatalog(config)
+        catalog = SqliteCatalog(config.lake_access)
         update = SetSnapshotRefUpdate.model_validate(
             {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": snapshot}
         )
@@ -204,37 +205,37 @@ def test_trap_142_a_log_that_was_rolled_back_is_refused(config: Config) -> None:
         sql(config, f"insert into public.a values ({snapshot % 1_000_000 + 10}, 'later')")
         if snapshot == before:
             with pytest.raises(HistoryDiverged, match="cdc init --new-generation"):
-                slot_drain.drain(config)
-            assert reads.snapshot_id(config, EVENTS) == before
-    slot_drain.drain(config)  # put back, it goes on
+                commands.drain(config)
+            assert reads.snapshot_id(config.lake_access, EVENTS) == before
+    commands.drain(config)  # put back, it goes on
     assert current(config, "a") == on_source(config, "a")
 
 
 def test_trap_146_the_lease_is_no_matter_of_time(config: Config) -> None:
     """A holder from the future or a day ago is no reason to take the lease from a process that has it."""
     sql(config, "insert into public.a values (3, 'three')")
-    before = Ledger(config).last()
+    before = ledger_of(config).last()
     for seconds, year in ((-20, 2999), (86_400, 1999)):
-        with hold_lease(config):
-            (config.work_dir / LEASE_NAME).write_text(f"pid 1 on elsewhere since {year}-01-01T00:00:00Z\n")
+        with hold_lease(config.lake_access):
+            (config.lake_access.work_dir / LEASE_NAME).write_text(f"pid 1 on elsewhere since {year}-01-01T00:00:00Z\n")
             done = faulty(config, "clock", seconds)
         assert done.returncode == 1 and done.stderr.startswith("LeaseHeld: the lease "), done.stderr
-    assert Ledger(config).last() == before
+    assert ledger_of(config).last() == before
 
 
 def test_trap_146_a_clock_that_steps_back_commits_nothing(config: Config) -> None:
     """Iceberg's Java library opens no table with such a commit, so it may not be made; a small step is harmless."""
-    last = Ledger(config).last()
+    last = ledger_of(config).last()
     sql(config, "insert into public.a values (3, 'three')")
     done = faulty(config, "clock", -3600)
     assert done.returncode == 1, done.stdout
     assert "LakeError: committing to raw.events: the clock of this machine is 3" in done.stderr, done.stderr
     assert "correct the clock" in done.stderr and done.stderr.count("\n") == 1
-    assert Ledger(config).last() == last
+    assert ledger_of(config).last() == last
     assert faulty(config, "clock", -20).stdout == "1\n"
     sql(config, "insert into public.a values (4, 'four')")
-    slot_drain.drain(config)
+    commands.drain(config)
     assert current(config, "a") == on_source(config, "a")
     require_each_once(config)
-    times = [s.timestamp_ms for s in SqliteCatalog(config).load_table(EVENTS).snapshots()]
+    times = [s.timestamp_ms for s in SqliteCatalog(config.lake_access).load_table(EVENTS).snapshots()]
     assert all(after - one > -60_000 for one, after in pairwise(times))

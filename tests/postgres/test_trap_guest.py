@@ -89,7 +89,7 @@ def test_trap_150_an_index_expression_that_needs_a_search_path_is_named(world: W
     """To plan a SELECT of other columns the server reads the expression, under a search_path that names no schema."""
     with pytest.raises(CdcError, match=r"copying public\.t: function helper.* set its search_path by ALTER FUNCTION"):
         world.start(*_UNNAMED)
-    with connect(world.config) as conn, pytest.raises(psycopg.errors.UndefinedFunction):
+    with connect(world.config.source) as conn, pytest.raises(psycopg.errors.UndefinedFunction):
         conn.execute("select id from public.t")
     world.sql(_MENDED, f"select pg_drop_replication_slot('{world.config.source.slot}')")
     log = world.start()
@@ -107,9 +107,9 @@ def test_trap_150_the_stream_needs_no_search_path_and_a_check_names_the_function
     version = log.version(world.relid("t"), log.complete_to)
     assert version is not None
     unread = source_rows.Taken(comparison(version, 16), None)
-    with connect(world.config) as conn, connect(world.config) as other:
+    with connect(world.config.source) as conn, connect(world.config.source) as other:
         with row_lines.inside_snapshot(conn, None, seconds=5):
-            taken = source_rows.read_whole(Source(world.config, conn), other, unread)
+            taken = source_rows.read_whole(Source(world.config.source_access, conn), other, unread)
         assert taken.figures is None
         assert taken.reason is not None
         assert re.fullmatch(
@@ -118,7 +118,7 @@ def test_trap_150_the_stream_needs_no_search_path_and_a_check_names_the_function
         )
         world.sql(_MENDED)
         with row_lines.inside_snapshot(conn, None, seconds=5):
-            assert source_rows.read_whole(Source(world.config, conn), other, unread).figures is not None
+            assert source_rows.read_whole(Source(world.config.source_access, conn), other, unread).figures is not None
     world.exact("t")
 
 

@@ -77,8 +77,11 @@ def test_trap_057_a_partition_with_another_identity_than_its_root(
     state = log.states()["public.r"]
     assert state.state == "stale" and "partition public.r1" in (state.reason or ""), state
     assert "alter table public.r1 replica identity" in (state.remedy or ""), state
-    with connect(world.config) as conn:
-        assert any("partition public.r1" in str(f) for f in preflight.preflight(conn, world.config))
+    with connect(world.config.source) as conn:
+        assert any(
+            "partition public.r1" in str(f)
+            for f in preflight.preflight(conn, world.config.capture_rules, ddl=world.config.ddl)
+        )
     log.repair("public.r")
     world.sql("update r set alt = 8 where id = 1")
     log.drain()
@@ -94,18 +97,26 @@ def test_trap_057_a_partition_with_another_identity_than_its_root(
 
 def test_trap_057_a_root_whose_partition_does_not_come_like_it_is_refused(world: World) -> None:
     world.sql(*KEYS)
-    with connect(world.config) as conn:
-        install.install(conn, world.config)
-        with open_scratch(world.config) as conninfo:
-            (told,) = ddl_lint.lint(world.config, "alter table r replica identity full", conninfo=conninfo)
+    with connect(world.config.source) as conn:
+        install.install(
+            conn, world.config.capture_rules, ddl=world.config.ddl, lock_seconds=world.config.snapshot.lock_seconds
+        )
+        with open_scratch(world.config.capture_rules, ddl=world.config.ddl) as conninfo:
+            (told,) = ddl_lint.lint(
+                world.config.capture_rules, "alter table r replica identity full", conninfo=conninfo
+            )
         assert told.effect == "silent" and "partition public.r1 has REPLICA IDENTITY by id" in told.detail
         world.sql("alter table r replica identity full")
         with pytest.raises(
             PreflightFailed, match=r"r1 has REPLICA IDENTITY by id.*alter table public\.r1 replica identity"
         ):
-            install.install(conn, world.config)
+            install.install(
+                conn, world.config.capture_rules, ddl=world.config.ddl, lock_seconds=world.config.snapshot.lock_seconds
+            )
         world.sql("alter table r1 replica identity full")
-        install.install(conn, world.config)
+        install.install(
+            conn, world.config.capture_rules, ddl=world.config.ddl, lock_seconds=world.config.snapshot.lock_seconds
+        )
 
 
 def test_trap_057_a_partition_that_tells_more_than_its_root_is_exact(world: World) -> None:

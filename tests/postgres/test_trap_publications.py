@@ -34,13 +34,15 @@ def test_trap_051_and_052_publishing_must_not_break_the_application(
 ) -> None:
     world.sql(table, "insert into t values (1)")
     named = world.config.model_copy(update={"source": world.config.source.model_copy(update={"tables": ("public.t",)})})
-    with connect(named) as conn, pytest.raises(PreflightFailed, match=found):
-        preflight.require(conn, named)
-    with connect(world.config) as conn:
-        assert [(r.identifier, found in why) for r, why in catalog.left_out(conn, world.config).items()] == [
-            ("public.t", True)
-        ]
-        install.install(conn, world.config)
+    with connect(named.source) as conn, pytest.raises(PreflightFailed, match=found):
+        preflight.require(conn, named.capture_rules, ddl=named.ddl)
+    with connect(world.config.source) as conn:
+        assert [
+            (r.identifier, found in why) for r, why in catalog.left_out(conn, world.config.capture_rules).items()
+        ] == [("public.t", True)]
+        install.install(
+            conn, world.config.capture_rules, ddl=world.config.ddl, lock_seconds=world.config.snapshot.lock_seconds
+        )
     world.sql("update t set id = 2")  # it was not published, so it still works
 
 
@@ -53,7 +55,9 @@ def test_trap_082_a_new_table_under_a_captured_name_is_red(world: World) -> None
     log.drain()
     assert world.stale() == {"public.t": "a new table under the name of a captured one, not in the publication"}
     assert log.states()["public.t"].remedy == "cdc init"
-    install.install(log.conn, world.config)
+    install.install(
+        log.conn, world.config.capture_rules, ddl=world.config.ddl, lock_seconds=world.config.snapshot.lock_seconds
+    )
     log.drain()
     log.repair("public.t")
     world.exact("t")
@@ -72,14 +76,19 @@ def test_trap_083_a_shadow_swap_leaves_the_new_table_red(world: World) -> None:
 
 def test_trap_090_a_publication_younger_than_the_slot(world: World, pg: EmbeddedServer) -> None:
     world.sql(*PAIR)
-    with slot.create_slot(world.config, world.config.source.slot, temporary=False):
+    with slot.create_slot(world.config.source, world.config.source.slot, cut_seconds=world.config.check.cut_seconds):
         pass
     world.sql("insert into t values (3, 'before the publication')")
-    with connect(world.config) as conn:
-        assert any("does not exist, but slot" in str(f) for f in preflight.preflight(conn, world.config))
-        install.install(conn, world.config)
+    with connect(world.config.source) as conn:
+        assert any(
+            "does not exist, but slot" in str(f)
+            for f in preflight.preflight(conn, world.config.capture_rules, ddl=world.config.ddl)
+        )
+        install.install(
+            conn, world.config.capture_rules, ddl=world.config.ddl, lock_seconds=world.config.snapshot.lock_seconds
+        )
         log = Log(conn, world.config, world.directory)
-        log.begin(slot.require_slot(conn, world.config).confirmed_flush_lsn)
+        log.begin(slot.require_slot(conn, world.config.source).confirmed_flush_lsn)
         if pg.major >= 18:
             log.drain()  # skipped with a warning in the server's log; tables begin with their baseline anyway
         else:
@@ -91,13 +100,13 @@ def test_trap_091_a_publication_dropped_and_made_again_is_another_history(world:
     log = world.start(*PAIR)
     world.sql("drop publication cdc")
     with pytest.raises(HistoryDiverged, match="does not exist"):
-        catalog.read_identity(log.conn, world.config)
+        catalog.read_identity(log.conn, world.config.capture_rules)
     world.sql("insert into t values (3, 'lost')", "create publication cdc for table t")
-    now = catalog.read_identity(log.conn, world.config)
+    now = catalog.read_identity(log.conn, world.config.capture_rules)
     at = log.complete_to
     last = BatchRecord(1, 1, at, at, at, "slot", world.config.source.slot, log.identity, 0)
     with pytest.raises(HistoryDiverged, match="publication 'cdc'"):
-        same_history.require_same_history(world.config, last, now, at, slot.flush_lsn(log.conn))
+        same_history.require_same_history(world.config.source, last, now, at, slot.flush_lsn(log.conn))
 
 
 def test_trap_092_a_publish_list_is_red_as_long_as_it_lacks_anything(world: World) -> None:
@@ -122,7 +131,9 @@ def test_trap_092_a_table_that_left_the_publication_stays_red(world: World) -> N
     world.sql("alter publication cdc drop table t", "insert into t values (3, 'unexplained')")
     log.drain()
     assert world.stale() == {"public.t": "it left the publication"}
-    install.install(log.conn, world.config)
+    install.install(
+        log.conn, world.config.capture_rules, ddl=world.config.ddl, lock_seconds=world.config.snapshot.lock_seconds
+    )
     log.drain()
     assert "public.t" in world.stale()
     log.repair("public.t")
@@ -353,5 +364,5 @@ def test_trap_097_truncate_before_the_trigger_stands(world: World) -> None:
     log.repair("public.r")
     log.drain()
     world.exact("r")
-    install.uninstall(log.conn, world.config)
+    install.uninstall(log.conn, world.config.source, lock_seconds=world.config.snapshot.lock_seconds)
     assert world.user.execute("select count(*) from pg_trigger where tgname like '\\_cdc\\_%'").fetchone() == (0,)

@@ -12,10 +12,10 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from tests import commands
 from tests.postgres.test_snapshot_log import current, of, on_source, sql
 from tests.support_lake import plain_lake
-from toolkit.capture import copy, initialise, skipped_transaction, slot_drain
-from toolkit.lake.ledger import Ledger
+from tests.support_ledger import ledger_of
 from toolkit.rawlog import states
 from toolkit.rawlog.event import StreamMessage
 from toolkit.values import config as configuration
@@ -53,25 +53,25 @@ def test_trap_030_a_value_too_large_for_its_text(config: Config) -> None:
         "create table public.other (id int primary key)",
         "insert into public.t values (1, 'small')",
     )
-    initialise.init(config)
+    commands.init(config)
     sql(config, "insert into public.other values (1)", _POISON, "insert into public.other values (2)")
     if config.source.capture == Capture.SLOT:
-        last = Ledger(config).last()
+        last = ledger_of(config).last()
         with pytest.raises(
             UnreadableChange, match=r"invalid memory alloc request size \d+ at [0-9A-F]+/[0-9A-F]+: .*too large"
         ) as refused:
-            slot_drain.drain(config)
-        assert Ledger(config).last() == last, "nothing is skipped unasked"
+            commands.drain(config)
+        assert ledger_of(config).last() == last, "nothing is skipped unasked"
         assert refused.value.lsn is not None and f"`cdc drain --skip {refused.value.lsn}`" in str(refused.value)
-        skipped_transaction.skip(config, Lsn(refused.value.lsn))
-    slot_drain.drain(config)
+        commands.skip(config, Lsn(refused.value.lsn))
+    commands.drain(config)
     assert of(config, "t").state == "stale"
-    left = copy.repair(config, ["public.t"]).left_out
+    left = commands.repair(config, ["public.t"]).left_out
     assert "invalid memory alloc request size" in left["public.t"]
     sql(config, "delete from public.t where id = 2")
-    assert copy.repair(config, ["public.t"]).rows == {"public.t": 1}
+    assert commands.repair(config, ["public.t"]).rows == {"public.t": 1}
     assert of(config, "other").state == "ok"
-    slot_drain.drain(config)
+    commands.drain(config)
     for name in ("t", "other"):
         assert set(current(config, name)) == set(on_source(config, name))
 
@@ -87,7 +87,7 @@ def _drain(config: Config) -> dict[str, Any]:
 def test_trap_031_a_huge_transaction_in_bounded_memory(config: Config) -> None:
     """One transaction of rows that are a few hundred MB together; peaks are those of the process, without a JVM."""
     sql(config, "create table public.t (id int primary key, a text, n int)")
-    initialise.init(config)
+    commands.init(config)
     sql(config, "insert into public.t values (0, 'x', 0)")
     small = _drain(config)
     with psycopg.connect(config.source.conninfo) as conn:
@@ -104,14 +104,14 @@ def test_a_server_without_room_is_read_in_smaller_steps(config: Config) -> None:
     if config.source.capture != Capture.SLOT:
         pytest.skip("ticks are not decoded")
     sql(config, "create table public.t (id int primary key, a text)")
-    initialise.init(config)
+    commands.init(config)
     fill = "insert into public.t select %s00 + i, repeat('x', 20000) from generate_series(1, 20) as i"
     limit = f"alter database {conninfo_to_dict(config.source.conninfo)['dbname']} set temp_file_limit = "
     sql(config, *(fill % number for number in range(30)), limit + "'2MB'")
-    done = slot_drain.drain(config)
+    done = commands.drain(config)
     assert (done.changes, done.batches > 2) == (600, True)
     sql(config, "insert into public.t select -i, repeat('x', 20000) from generate_series(1, 600) as i")
-    assert slot_drain.drain(config).changes == 600
+    assert commands.drain(config).changes == 600
     assert set(current(config, "t")) == set(on_source(config, "t"))
 
 
@@ -120,7 +120,7 @@ def test_messages_of_any_role_cost_a_count_and_a_hash(config: Config) -> None:
     if config.source.capture != Capture.SLOT:
         pytest.skip("ticks read no logical messages")
     sql(config, "create table public.t (id int primary key)")
-    initialise.init(config)
+    commands.init(config)
     sql(config, "insert into public.t values (0)")
     small = _drain(config)
     sql(
@@ -138,7 +138,7 @@ def test_messages_of_any_role_cost_a_count_and_a_hash(config: Config) -> None:
     assert (small["changes"], large["changes"]) == (1, 1)
     assert large["peak_mb"] < small["peak_mb"] + 50
     assert sum(file.stat().st_size for file in config.root.rglob("*") if file.is_file()) < before + 200_000
-    reading = Ledger(config)
+    reading = ledger_of(config)
     assert {s.state for s in states.table_states(reading)} == {"ok"}
     assert reading._events.keys() == {"batch", "schema", "baseline"}, "what anybody can write many of is not read"
     found = [m.payload for m in reading.messages() if isinstance(m.payload, StreamMessage)][-6:]

@@ -91,7 +91,12 @@ class Played:
             if repair := re.fullmatch("cdc repair (.*)", step):
                 repairs += shlex.split(repair[1])
             elif step == "cdc init":
-                install.install(self.log.conn, self.log.config)
+                install.install(
+                    self.log.conn,
+                    self.log.config.capture_rules,
+                    ddl=self.log.config.ddl,
+                    lock_seconds=self.log.config.snapshot.lock_seconds,
+                )
             elif step == "cdc ddl resume":
                 ddl_switch.resume(self.log.conn)
             else:

@@ -15,20 +15,20 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from tests import commands
 from tests.postgres.test_snapshot_log import Killed, current, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
+from tests.support_ledger import ledger_of
 from tests.support_postgres import fresh_database, programs
-from toolkit.capture import copy as snapshot
-from toolkit.capture import initialise, slot_drain
 from toolkit.decode.rows import decode_rows
 from toolkit.demo.server import EmbeddedServer
 from toolkit.lake import staging
-from toolkit.lake.ledger import Ledger
 from toolkit.ops import diagnosis, status_report
-from toolkit.source import connection, peek, preflight, slot, ticks
+from toolkit.source import connection, install, peek, preflight, slot, ticks
 from toolkit.source.spooling import spool_directory
 from toolkit.values.config import CheckConfig, Config, SourceConfig
 from toolkit.values.errors import CommitConflict, HistoryDiverged, SlotError
+from toolkit.values.lake_access import LakeAccess
 from toolkit.values.lsn import Lsn
 
 __all__ = ["plain_lake"]
@@ -54,7 +54,7 @@ def captured(conninfo: str, lake: Config) -> Config:
         check=CheckConfig(cut_seconds=20.0),
     )
     sql(config, "create table public.a (id int primary key, x text)", "insert into public.a values (1, 'one')")
-    initialise.init(config)
+    commands.init(config)
     return config
 
 
@@ -71,7 +71,7 @@ def changes(config: Config) -> list[tuple[Any, ...]]:
 
 
 def slot_at(config: Config) -> Lsn:
-    with connection.connect(config) as conn:
+    with connection.connect(config.source) as conn:
         state = slot.read_slot(conn, config.source.slot)
     assert state is not None
     return state.confirmed_flush_lsn
@@ -90,18 +90,18 @@ def test_trap_001_004_rows_of_one_lsn_keep_their_ids_when_read_again(
             copy.write_row((n, "copied"))
     seen: list[list[tuple[Any, ...]]] = []
 
-    def staged(config: Config, record: Any, **more: Any) -> int:
+    def staged(access: LakeAccess, record: Any, **more: Any) -> int:
         for task in more["tasks"]:
             rows = [row for batch in decode_rows(task.path, task) for row in batch.to_pylist()]
             seen.append([(r["commit_lsn"], r["ordinal"], r["lsn"], r["new"][0]) for r in rows])
         if len(seen) == 1:
             raise Killed
-        return commit_batch(config, record, **more)
+        return commit_batch(access, record, **more)
 
     monkeypatch.setattr(staging, "commit_batch", staged)
     with pytest.raises(Killed):
-        slot_drain.drain(config)
-    slot_drain.drain(config)
+        commands.drain(config)
+    commands.drain(config)
     assert seen[0] == seen[1]
     assert [row[3] for row in seen[0]] == ["10", "11", "12"]
     assert len({row[2] for row in seen[0]}) == 1  # the trap: their own LSNs are equal
@@ -113,9 +113,9 @@ def test_trap_002_017_order_is_that_of_commits(config: Config) -> None:
     with psycopg.connect(config.source.conninfo) as early:
         early.execute("update public.a set x = 'early begun' where id = 1")
         sql(config, "insert into public.a values (2, 'meanwhile')")
-        slot_drain.drain(config)
+        commands.drain(config)
         early.execute("insert into public.a values (3, 'late')")
-    slot_drain.drain(config)
+    commands.drain(config)
     rows = rows_in_log(config, "kind = 'row' and op in ('I', 'U')")
     assert [r["new"][0] for r in rows] == ["2", "1", "3"]
     assert rows[0]["lsn"] > rows[1]["lsn"]  # the traps: by the change's own LSN, or by xid, the order is another one
@@ -126,29 +126,32 @@ def test_trap_002_017_order_is_that_of_commits(config: Config) -> None:
 def test_trap_003_005_between_two_adjacent_commits(config: Config) -> None:
     """The end LSN of a commit is where the next transaction begins: neither comes twice nor is left out."""
     sql(config, "insert into public.a values (2, 'first')")
-    with connection.connect(config) as conn:
+    with connection.connect(config.source) as conn:
         between = slot.flush_lsn(conn)
     sql(config, "insert into public.a values (3, 'second')")
-    assert slot_drain.drain(config, upto=between).changes == 1
-    assert slot_at(config) == between == Ledger(config).last().complete_to  # type: ignore[union-attr]
+    assert commands.drain(config, upto=between).changes == 1
+    assert slot_at(config) == between == ledger_of(config).last().complete_to  # type: ignore[union-attr]
     (first,) = changes(config)
     assert first[2] < between
-    assert slot_drain.drain(config).changes == 1
+    assert commands.drain(config).changes == 1
     assert [c[1] for c in changes(config)] == ["2", "3"]
 
 
 def test_trap_007_a_peek_consumes_nothing(config: Config) -> None:
     sql(config, "insert into public.a values (2, 'x')")
-    with connection.connect(config) as conn:
+    with connection.connect(config.source) as conn:
         upto = slot.flush_lsn(conn)
         found = []
         for _ in range(2):
-            with spool_directory(config) as folder, connection.connect(config) as session:
+            with (
+                spool_directory(config.source_access.spool_dir) as folder,
+                connection.connect(config.source) as session,
+            ):
                 found.append(
-                    peek.peek(session, config, upto=upto, max_changes=None, directory=folder).path.read_bytes()
+                    peek.peek(session, config.source, upto=upto, max_changes=None, directory=folder).path.read_bytes()
                 )
     assert found[0] == found[1]
-    assert slot_drain.drain(config).changes == 1
+    assert commands.drain(config).changes == 1
 
 
 def test_trap_012_killed_at_each_edge_every_change_is_there_once(
@@ -170,11 +173,11 @@ def test_trap_012_killed_at_each_edge_every_change_is_there_once(
             with monkeypatch.context() as patch:
                 patch.setattr(owner, name, strike)
                 with pytest.raises(Killed):
-                    slot_drain.drain(config)
-            confirmed, last = slot_at(config), Ledger(config).last()
+                    commands.drain(config)
+            confirmed, last = slot_at(config), ledger_of(config).last()
             assert last is not None
             assert confirmed <= last.complete_to  # never beyond what is durable
-    slot_drain.drain(config)
+    commands.drain(config)
     assert sorted(int(c[1]) for c in changes(config)) == list(range(2, number + 1))
 
 
@@ -182,7 +185,7 @@ def test_trap_013_every_empty_drain_moves_the_slot(config: Config) -> None:
     positions = []
     for n in range(3):
         sql(config, f"create table if not exists public.noise_{n} as select generate_series(1, 1000)")
-        slot_drain.drain(config)
+        commands.drain(config)
         positions.append(slot_at(config))
     assert positions == sorted(set(positions))
 
@@ -191,27 +194,27 @@ def test_trap_019_a_second_drain_wins_or_loses_whole(config: Config, monkeypatch
     sql(config, "insert into public.a values (2, 'x')")
     inside: list[int] = []
 
-    def commit(config: Config, record: Any, **more: Any) -> int:
+    def commit(access: LakeAccess, record: Any, **more: Any) -> int:
         if not inside:
             inside.append(1)
-            assert slot_drain.drain(config).changes == 1  # another runner overtakes
-        return commit_batch(config, record, **more)
+            assert commands.drain(config).changes == 1  # another runner overtakes
+        return commit_batch(access, record, **more)
 
     monkeypatch.setattr(staging, "commit_batch", commit)
     with pytest.raises(CommitConflict):
-        slot_drain.drain(config)
-    slot_drain.drain(config)
+        commands.drain(config)
+    commands.drain(config)
     assert len(changes(config)) == 1
     assert current(config, "a") == on_source(config, "a")
 
 
 def test_trap_020_a_client_that_stopped_reading_does_not_hold_the_slot(config: Config) -> None:
     sql(config, "insert into public.a select i, repeat('x', 3000) from generate_series(2, 6000) i")
-    with connection.connect(config) as stopped, stopped.cursor() as cursor:
-        query = peek._query(config, slot.flush_lsn(stopped), None, binary=False)
+    with connection.connect(config.source) as stopped, stopped.cursor() as cursor:
+        query = peek._query(config.source, slot.flush_lsn(stopped), None, binary=False)
         with cursor.copy(f"copy ({query}) to stdout (format binary)".encode()) as copy:
             copy.read()  # and then nothing more: the server waits with 18 MB to send
-            assert slot_drain.drain(config).changes == 5999
+            assert commands.drain(config).changes == 5999
             stopped.cancel()
             with pytest.raises(psycopg.errors.QueryCanceled):
                 for _ in copy:
@@ -227,10 +230,10 @@ def test_trap_024_a_dropped_database_takes_its_slot_along(pg: EmbeddedServer, pl
             admin.execute(f"create database {name}")
         sql(config, "create table public.a (id int primary key, x text)")
         with pytest.raises(SlotError, match=r"does not exist.*--new-generation"):
-            slot_drain.drain(config)
+            commands.drain(config)
         with pytest.raises(HistoryDiverged, match="--new-generation"):  # never made again by itself
-            initialise.init(config)
-        with connection.connect(config) as conn:
+            commands.init(config)
+        with connection.connect(config.source) as conn:
             assert slot.read_slot(conn, config.source.slot) is None
 
 
@@ -242,30 +245,27 @@ def test_trap_028_another_cluster_is_another_history(
         config = captured(old, plain_lake)
         upgraded = config.model_copy(update={"source": config.source.model_copy(update={"conninfo": new})})
         sql(upgraded, "create table public.a (id int primary key, x text)", "insert into public.a values (1, 'one')")
-        with connection.connect(upgraded) as conn:
-            from toolkit.source import install
-
-            install.install(conn, upgraded)
-        with slot.create_slot(upgraded, config.source.slot, temporary=False):
+        with connection.connect(upgraded.source) as conn:
+            install.install(conn, upgraded.capture_rules, ddl=upgraded.ddl, lock_seconds=upgraded.snapshot.lock_seconds)
+        with slot.create_slot(upgraded.source, config.source.slot, cut_seconds=upgraded.check.cut_seconds):
             pass
-        before = Ledger(config).last()
-        with pytest.raises(HistoryDiverged, match="system_id was"):
-            slot_drain.drain(upgraded)
-        with pytest.raises(HistoryDiverged, match="system_id was"):
-            initialise.init(upgraded)
-        assert Ledger(config).last() == before
-        assert initialise.init(upgraded, new_generation=True).generation == 2
-        slot_drain.drain(upgraded)
+        before = ledger_of(config).last()
+        for command in (commands.drain, commands.init):
+            with pytest.raises(HistoryDiverged, match="system_id was"):
+                command(upgraded)
+        assert ledger_of(config).last() == before
+        assert commands.init(upgraded, new_generation=True).generation == 2
+        commands.drain(upgraded)
         assert current(upgraded, "a") == on_source(upgraded, "a")
 
 
 def test_trap_032_spilling_on_the_source_is_told(config: Config) -> None:
     sql(config, "insert into public.a select i, repeat('x', 100) from generate_series(2, 2000) i")
-    with connection.connect(config) as conn:
+    with connection.connect(config.source) as conn:
         conn.execute("set logical_decoding_work_mem = '64kB'")
-        with spool_directory(config) as folder:
-            peek.peek(conn, config, upto=slot.flush_lsn(conn), max_changes=None, directory=folder)
-    with connection.connect(config) as conn:
+        with spool_directory(config.source_access.spool_dir) as folder:
+            peek.peek(conn, config.source, upto=slot.flush_lsn(conn), max_changes=None, directory=folder)
+    with connection.connect(config.source) as conn:
         assert slot.spilled(conn, config.source.slot) > 0
     assert any("has spilled" in d.found for d in diagnosis._source(config))
 
@@ -278,11 +278,11 @@ def test_trap_008_after_a_crash_the_slot_may_be_behind_the_ledger(own: EmbeddedS
         config = captured(conninfo, plain_lake)
         for n in range(2, 5):
             sql(config, f"insert into public.a values ({n}, 'x')")
-            slot_drain.drain(config)
+            commands.drain(config)
             own.restart(immediate=True)
-            assert slot_at(config) <= Ledger(config).last().complete_to  # type: ignore[union-attr]
+            assert slot_at(config) <= ledger_of(config).last().complete_to  # type: ignore[union-attr]
         sql(config, "insert into public.a values (9, 'after')")
-        slot_drain.drain(config)
+        commands.drain(config)
         assert [c[1] for c in changes(config)] == ["2", "3", "4", "9"]
         assert current(config, "a") == on_source(config, "a")
 
@@ -297,12 +297,12 @@ def test_trap_018_a_slow_reader_outlives_the_servers_timeouts(own: EmbeddedServe
                 admin.execute(f"alter system set {name} = '300ms'")
             admin.execute("select pg_reload_conf()")
         try:
-            with slot.create_slot(config, slot.temporary_name(config), temporary=True) as cut:
+            with slot.create_slot(config.source, cut_seconds=config.check.cut_seconds) as cut:
                 sql(config, "insert into public.a values (2, 'x')")
-                slot_drain.drain(config)
-                with connection.connect(config) as other:
+                commands.drain(config)
+                with connection.connect(config.source) as other:
                     other.execute("select pg_sleep(1)")  # three times as long as any of them
-                assert snapshot.copy_tables(config, cut, ["public.a"]).rows == {"public.a": 1}
+                assert commands.copy_tables(config, cut, ["public.a"]).rows == {"public.a": 1}
             assert current(config, "a") == on_source(config, "a")
         finally:
             with psycopg.connect(own.conninfo(), autocommit=True) as admin:
@@ -316,12 +316,12 @@ def test_trap_022_a_server_that_drops_idle_slots(own: EmbeddedServer, plain_lake
         pytest.skip("idle_replication_slot_timeout is a setting of 18 and later")
     with fresh_database(own) as conninfo:
         config = captured(conninfo, plain_lake)
-        with connection.connect(config) as conn:
+        with connection.connect(config.source) as conn:
             conn.execute("alter system set idle_replication_slot_timeout = '1s'")
             conn.execute("select pg_reload_conf()")
         try:
-            with connection.connect(config) as conn:
-                findings = [str(f) for f in preflight.preflight(conn, config)]
+            with connection.connect(config.source) as conn:
+                findings = [str(f) for f in preflight.preflight(conn, config.capture_rules, ddl=config.ddl)]
                 assert any("idle_replication_slot_timeout" in f and "drain more often" in f for f in findings)
                 for _ in range(100):
                     conn.execute("checkpoint")
@@ -332,7 +332,7 @@ def test_trap_022_a_server_that_drops_idle_slots(own: EmbeddedServer, plain_lake
                         "select pg_sleep(0.2)"
                     )  # the server's own clock runs out here, nothing is proven by it
             with pytest.raises(SlotError, match=r"lost \(idle_timeout\): it was not read .*drain more often"):
-                slot_drain.drain(config)
+                commands.drain(config)
         finally:
             with psycopg.connect(own.conninfo(), autocommit=True) as admin:
                 admin.execute("alter system reset idle_replication_slot_timeout")
@@ -346,7 +346,7 @@ def test_trap_023_wal_that_may_go_at_the_next_checkpoint(own: EmbeddedServer, pl
             admin.execute("alter system set max_slot_wal_keep_size = '1MB'")
             admin.execute("select pg_reload_conf()")
         try:
-            with connection.connect(config) as conn:
+            with connection.connect(config.source) as conn:
                 for _ in range(10):
                     conn.execute("select pg_logical_emit_message(false, 'fill', repeat('x', 9000000)), pg_switch_wal()")
                     state = slot.read_slot(conn, config.source.slot)
@@ -355,9 +355,9 @@ def test_trap_023_wal_that_may_go_at_the_next_checkpoint(own: EmbeddedServer, pl
                         break
                 assert state is not None and state.wal_status == "unreserved"
             assert any("run `cdc drain`" in str(d.remedy) for d in diagnosis._source(config))
-            slot_drain.drain(config)
-            with connection.connect(config) as conn:
-                slot.require_slot(conn, config)
+            commands.drain(config)
+            with connection.connect(config.source) as conn:
+                slot.require_slot(conn, config.source)
         finally:
             with psycopg.connect(own.conninfo(), autocommit=True) as admin:
                 admin.execute("alter system reset max_slot_wal_keep_size")
@@ -366,9 +366,9 @@ def test_trap_023_wal_that_may_go_at_the_next_checkpoint(own: EmbeddedServer, pl
 
 def _run(config: Config) -> None:
     """What `cdc run` drains: to now, and to the cut of its check."""
-    slot_drain.drain(config)
-    with ticks.exact_cut(config) as cut:
-        slot_drain.drain(config, upto=cut.lsn)
+    commands.drain(config)
+    with ticks.exact_cut(config.capture_rules, cut_seconds=config.check.cut_seconds) as cut:
+        commands.drain(config, upto=cut.lsn)
 
 
 def _copy(source: Any, target: Any) -> None:
@@ -391,7 +391,7 @@ def test_trap_026_a_restored_copy_is_refused_before_and_after_it_overtook(
         sql(config, "insert into public.a select i, 'real' from generate_series(100, 600) i")
         _run(config)
         _run(config)
-        last = Ledger(config).last()
+        last = ledger_of(config).last()
         assert last is not None and last.beacon_lsn is not None
         own.stop()
         _copy(backup, own.data)
@@ -402,36 +402,36 @@ def test_trap_026_a_restored_copy_is_refused_before_and_after_it_overtook(
         own.start()
         if slots == "gone":
             with pytest.raises(SlotError, match="--new-generation"):
-                slot_drain.drain(config)
+                commands.drain(config)
             with pytest.raises(HistoryDiverged, match="--new-generation"):
-                initialise.init(config)
+                commands.init(config)
             return
         with pytest.raises(HistoryDiverged, match="restored from an older copy"):
-            slot_drain.drain(config)
+            commands.drain(config)
         assert "restored from" in (status_report.status(config).problem or "")
-        with connection.connect(config) as conn:
-            kept = slot.require_slot(conn, config).confirmed_flush_lsn
+        with connection.connect(config.source) as conn:
+            kept = slot.require_slot(conn, config.source).confirmed_flush_lsn
             assert kept < last.complete_to
             while slot.flush_lsn(conn) <= last.beacon_lsn:  # another history grows over the same positions
                 conn.execute("insert into public.a select max(id) + 1, 'other' from public.a")
         refused = partial(pytest.raises, HistoryDiverged, match=r"beacon .* is not in the stream")
-        for command in (slot_drain.drain, partial(slot_drain.drain, max_changes=1), snapshot.repair, initialise.init):
+        for command in (commands.drain, partial(commands.drain, max_changes=1), commands.repair, commands.init):
             with refused():
                 command(config)
         assert "is not in the stream" in (status_report.status(config).problem or "")
-        assert Ledger(config).last() == last  # nothing of the other history came in
-        with connection.connect(config) as conn:
-            assert slot.require_slot(conn, config).confirmed_flush_lsn == kept
+        assert ledger_of(config).last() == last  # nothing of the other history came in
+        with connection.connect(config.source) as conn:
+            assert slot.require_slot(conn, config.source).confirmed_flush_lsn == kept
             # The same where the slot is at the ledger already: an older version moved it before it refused.
             slot.advance(conn, config.source.slot, last.complete_to)
             sql(config, "insert into public.a select i, 'after' from generate_series(-9, -1) i")
         for bounds in ({"max_changes": 1}, {"upto": Lsn(last.complete_to + 8)}):
             with refused():
-                slot_drain.drain(config, **bounds)
-        assert Ledger(config).last() == last
-        done = initialise.init(config, new_generation=True)
+                commands.drain(config, **bounds)
+        assert ledger_of(config).last() == last
+        done = commands.init(config, new_generation=True)
         assert done.generation == 2
-        slot_drain.drain(config)
+        commands.drain(config)
         assert current(config, "a") == on_source(config, "a")
 
 
@@ -439,19 +439,19 @@ def test_trap_009_a_beacon_is_always_outstanding(config: Config) -> None:
     """Also after an empty drain; one that was found before the position noted for it is not asked for again."""
     found = set()
     for _ in range(3):
-        slot_drain.drain(config)
-        last = Ledger(config).last()
+        commands.drain(config)
+        last = ledger_of(config).last()
         assert last is not None and last.beacon_lsn is not None and last.beacon_lsn > last.complete_to
         found.add(last.beacon)
     assert len(found) == 3 and last is not None
     sql(config, "insert into public.a values (10, 'ten')")
-    with connection.connect(config) as conn:
+    with connection.connect(config.source) as conn:
         noted = replace(last, batch_id=last.batch_id + 1, beacon_lsn=slot.flush_lsn(conn))  # others flushed meanwhile
-    Ledger(config).append_empty(noted)
+    ledger_of(config).append_empty(noted)
     sql(config, "insert into public.a values (11, 'eleven')")
     for _ in range(3):
-        assert slot_drain.drain(config, max_changes=1).batches == 1
-    slot_drain.drain(config)
+        assert commands.drain(config, max_changes=1).batches == 1
+    commands.drain(config)
     assert current(config, "a") == on_source(config, "a")
 
 
@@ -465,7 +465,7 @@ def test_trap_027_029_a_promotion_with_all_that_the_log_has_goes_on(own: Embedde
         writer = threading.Thread(target=sql, args=(config, "insert into public.a values (2, 'unseen')"))
         writer.start()
         try:
-            with connection.connect(config) as conn:
+            with connection.connect(config.source) as conn:
                 waiting: tuple[int, ...] | None = None
                 end = time.monotonic() + 60
                 while waiting != (1,):
@@ -474,26 +474,26 @@ def test_trap_027_029_a_promotion_with_all_that_the_log_has_goes_on(own: Embedde
                         "select count(*) from pg_stat_activity where wait_event = 'SyncRep'"
                     ).fetchone()
                 assert conn.execute("select count(*) from public.a").fetchone() == (1,)
-            assert slot_drain.drain(config).changes == 1  # the drain's own commits do not wait for the standby
+            assert commands.drain(config).changes == 1  # the drain's own commits do not wait for the standby
         finally:
             with psycopg.connect(own.conninfo(), autocommit=True) as admin:
                 admin.execute("alter system reset synchronous_standby_names")
                 admin.execute("select pg_reload_conf()")
             writer.join()
-        slot_drain.drain(config)
-        before = Ledger(config).last()
+        commands.drain(config)
+        before = ledger_of(config).last()
         own.stop()
         (own.data / "standby.signal").touch()
         own.start()
-        with connection.connect(config) as conn:
-            findings = [str(f) for f in preflight.preflight(conn, config)]
+        with connection.connect(config.source) as conn:
+            findings = [str(f) for f in preflight.preflight(conn, config.capture_rules, ddl=config.ddl)]
             assert any("is a standby" in f for f in findings)
             with pytest.raises(SlotError, match="is a standby; connect to the primary"):
-                slot_drain.drain(config)
+                commands.drain(config)
             conn.execute("select pg_promote()")
         sql(config, "insert into public.a values (3, 'new timeline')")
-        assert slot_drain.drain(config).changes == 1
-        last = Ledger(config).last()
+        assert commands.drain(config).changes == 1
+        last = ledger_of(config).last()
         assert before is not None and last is not None
         assert (last.generation, last.identity.timeline) == (1, before.identity.timeline + 1)
         assert current(config, "a") == on_source(config, "a")

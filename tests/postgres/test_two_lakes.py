@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests import commands
 from tests.postgres.test_snapshot_log import sql
 from tests.support_lake import plain_lake, rows_in_log
-from toolkit.capture import initialise, slot_drain
+from tests.support_ledger import ledger_of
 from toolkit.lake import reads
-from toolkit.lake.ledger import Ledger
 from toolkit.lake.tables import EVENTS
 from toolkit.ops import status_report
 from toolkit.rawlog.states import State
@@ -30,7 +30,7 @@ def first(source: Config, plain_lake: Config) -> Config:
     """A captured table."""
     made = source.model_copy(update={"root": plain_lake.root})
     sql(made, "create table public.a (id int primary key)")
-    initialise.init(made)
+    commands.init(made)
     return made
 
 
@@ -45,7 +45,7 @@ def _other(first: Config, folder: Path, **source: object) -> Config:
 
 
 def _settings(config: Config) -> list[tuple[object, ...]]:
-    with connection.connect(config) as conn:
+    with connection.connect(config.source) as conn:
         return conn.execute("select slot, name, value from cdc.settings order by 1, 2").fetchall()
 
 
@@ -53,55 +53,57 @@ def test_a_second_lake_on_the_same_slot_is_refused_before_anything_changes(first
     second = _second(first, tmp_path / "second", first.source.slot)
     before = _settings(first)
     for new_generation in (False, True):
-        with pytest.raises(PreflightFailed, match=rf"lake in {first.warehouse} captures this database"):
-            initialise.init(second, new_generation=new_generation)
-    assert not reads.tables(second, "raw")
+        with pytest.raises(PreflightFailed, match=rf"lake in {first.lake_access.warehouse} captures this database"):
+            commands.init(second, new_generation=new_generation)
+    assert not reads.tables(second.lake_access, "raw")
     assert _settings(first) == before
-    with connection.connect(first) as conn:
-        slot.require_slot(conn, first)
+    with connection.connect(first.source) as conn:
+        slot.require_slot(conn, first.source)
     sql(first, "insert into public.a values (1)")
-    assert slot_drain.drain(first).changes == 1
+    assert commands.drain(first).changes == 1
 
 
 def test_of_two_first_inits_the_second_is_refused_in_its_transaction(first: Config) -> None:
     """Both may have found no claim before they made their lakes; what the second wrote is rolled back."""
     before = _settings(first)
-    with connection.connect(first) as conn:
+    with connection.connect(first.source) as conn:
         second = first.model_copy(update={"source": first.source.model_copy(update={"publication": "cdc_second"})})
         other = claim.Claim("another", "/elsewhere", first.source.slot, claim.database_of(conn))
         with pytest.raises(PreflightFailed, match="captures this database"):
-            install.install(conn, second, other)
+            install.install(
+                conn, second.capture_rules, other, ddl=second.ddl, lock_seconds=second.snapshot.lock_seconds
+            )
     assert _settings(first) == before
 
 
 def test_a_configuration_without_a_lake_does_not_uninstall_that_of_another(first: Config, tmp_path: Path) -> None:
     before = _settings(first)
-    initialise.uninstall(_second(first, tmp_path / "second", "cdc_second"))
+    commands.uninstall(_second(first, tmp_path / "second", "cdc_second"))
     assert _settings(first) == before
     sql(first, "insert into public.a values (1)")
-    assert slot_drain.drain(first).changes == 1
+    assert commands.drain(first).changes == 1
 
 
 def test_a_lake_that_is_gone_gives_up_its_capture(first: Config, tmp_path: Path) -> None:
     """Its configuration alone is enough to uninstall, and a capture whose slot was dropped is free for another."""
     again = first.model_copy(update={"root": tmp_path / "again"})
     with pytest.raises(PreflightFailed, match="If its files are lost, any configuration with slot"):
-        initialise.init(again)
-    initialise.uninstall(again)
-    assert set(initialise.init(again).rows) == {"public.a"}
-    with connection.connect(again) as conn:
+        commands.init(again)
+    commands.uninstall(again)
+    assert set(commands.init(again).rows) == {"public.a"}
+    with connection.connect(again.source) as conn:
         slot.drop_slot(conn, again.source.slot)
     third = _second(first, tmp_path / "third", "cdc_third", publication=first.source.publications)
-    assert set(initialise.init(third).rows) == {"public.a"}
-    with connection.connect(third) as conn:
+    assert set(commands.init(third).rows) == {"public.a"}
+    with connection.connect(third.source) as conn:
         found = claim.read_claim(conn)
     assert found is not None
-    assert found.lake == reads.table_uuid(third, EVENTS)
-    assert (found.warehouse, found.slot) == (third.warehouse, "cdc_third")
-    assert Ledger(third).last() is not None
+    assert found.lake == reads.table_uuid(third.lake_access, EVENTS)
+    assert (found.warehouse, found.slot) == (third.lake_access.warehouse, "cdc_third")
+    assert ledger_of(third).last() is not None
     assert {slot_name for slot_name, _, _ in _settings(third)} == {"", "cdc_third"}
-    initialise.uninstall(third)
-    with connection.connect(third) as conn:
+    commands.uninstall(third)
+    with connection.connect(third.source) as conn:
         assert conn.execute("select to_regnamespace('cdc'), to_regclass('cdc.settings')").fetchone() == (None, None)
         assert conn.execute("select count(*) from pg_publication").fetchone() == (0,)
 
@@ -118,8 +120,8 @@ def lakes(source: Config, plain_lake: Config, tmp_path: Path) -> tuple[Config, C
     )
     second = _other(first, tmp_path, tables=("public.both", "public.logged", "public.b*"), new_tables=NewTables.PUBLISH)
     second = second.model_copy(update={"table": {"public.logged": TableConfig(capture=Capture.CHANGE_LOG)}})
-    assert initialise.init(first).rows == {"public.a": 1, "public.both": 1}
-    assert initialise.init(second).rows == {"public.both": 1, "public.logged": 1}
+    assert commands.init(first).rows == {"public.a": 1, "public.both": 1}
+    assert commands.init(second).rows == {"public.both": 1, "public.logged": 1}
     return first, second
 
 
@@ -129,7 +131,7 @@ def _tables(config: Config, tables: Sequence[str]) -> Config:
 
 def _exact(config: Config, *tables: str) -> None:
     """Each of the tables, and no other, is captured and not stale, and its rows in the log are those of the source."""
-    slot_drain.drain(config)
+    commands.drain(config)
     found = status_report.status(config)
     assert found.problem is None, found.problem
     assert {(t.table.removeprefix("public."), t.state) for t in found.tables} == {(t, State.OK) for t in tables}
@@ -141,7 +143,7 @@ def _exact(config: Config, *tables: str) -> None:
             rows[name][event["new"][0]] = event["new"]
         else:
             del rows[name][event["old"][0]]
-    with connection.connect(config) as conn:
+    with connection.connect(config.source) as conn:
         for name, kept in rows.items():
             shown = conn.execute(f"select to_jsonb(t) from only {name} as t".encode()).fetchall()
             assert sorted((r["id"], r["v"]) for (r,) in shown) == sorted((int(i or 0), v) for i, v, *_ in kept.values())
@@ -181,7 +183,7 @@ def test_row_14_two_lakes_of_one_database_are_both_exact(lakes: tuple[Config, Co
         assert len([d for d in ddl if d["tag"] == "CREATE TABLE"]) == 3
         odd = rows_in_log(config, "kind in ('message', 'gap')")
         assert [e["payload"] for e in odd if json.loads(e["payload"]).get("reason")] == []
-    assert initialise.init(first).rows == initialise.init(second).rows == {}  # idempotent beside each other
+    assert commands.init(first).rows == commands.init(second).rows == {}  # idempotent beside each other
     _exact(first, "a", "both")
     _exact(second, "both", "logged", "born10", "born20", "born30")
 
@@ -190,8 +192,8 @@ def test_row_14_two_lakes_of_one_database_are_both_exact(lakes: tuple[Config, Co
 def test_row_14_uninstall_takes_its_own_only(lakes: tuple[Config, Config], leaving: int) -> None:
     gone, stays = lakes[leaving], lakes[1 - leaving]
     tables = ("both", "logged") if leaving == 0 else ("a", "both")
-    initialise.uninstall(gone)
-    with connection.connect(stays) as conn:
+    commands.uninstall(gone)
+    with connection.connect(stays.source) as conn:
         assert slot.read_slot(conn, gone.source.slot) is None
         left = conn.execute("select pubname from pg_publication").fetchall()
         assert left == [(stays.source.own,)]
@@ -201,11 +203,11 @@ def test_row_14_uninstall_takes_its_own_only(lakes: tuple[Config, Config], leavi
     _change(stays, 10, "a", "both", "logged")
     sql(stays, *(f"alter table public.{t} add column c int default 1" for t in ("a", "both", "logged")))
     _exact(stays, *tables)
-    again = initialise.init(gone.model_copy(update={"root": gone.root / "again"}))
+    again = commands.init(gone.model_copy(update={"root": gone.root / "again"}))
     assert again.rows == {f"public.{t}": 2 for t in (("a", "both") if leaving == 0 else ("both", "logged"))}
-    initialise.uninstall(gone.model_copy(update={"root": gone.root / "again"}))
-    initialise.uninstall(stays)
-    with connection.connect(stays) as conn:
+    commands.uninstall(gone.model_copy(update={"root": gone.root / "again"}))
+    commands.uninstall(stays)
+    with connection.connect(stays.source) as conn:
         assert conn.execute("select to_regnamespace('cdc'), (select count(*) from pg_publication)").fetchone() == (
             None,
             0,
@@ -223,17 +225,17 @@ def test_row_14_a_publication_or_the_change_log_of_another_lake_is_refused(
     with pytest.raises(
         PreflightFailed, match=f"publication cdc_second belongs to the lake with slot '{second.source.slot}'"
     ):
-        initialise.init(third.model_copy(update={"table": {}}))
+        commands.init(third.model_copy(update={"table": {}}))
     logs = {"public.a": TableConfig(capture=Capture.CHANGE_LOG)}
     third = _second(third, tmp_path / "third", "cdc_third", publication="cdc_third").model_copy(update={"table": logs})
     with pytest.raises(PreflightFailed, match="the change log belongs to the lake"):
-        initialise.init(third)
+        commands.init(third)
     sql(second, "create publication everything for all tables")
     everything = _second(third, tmp_path / "third", "cdc_third", publication="everything", scope="published", tables=())
     with pytest.raises(PreflightFailed, match="the change log belongs to the lake"):
-        initialise.init(everything.model_copy(update={"table": {}}))
+        commands.init(everything.model_copy(update={"table": {}}))
     assert _settings(second) == before
-    with connection.connect(second) as conn:
+    with connection.connect(second.source) as conn:
         assert slot.read_slot(conn, "cdc_third") is None
         assert conn.execute("select count(*) from pg_publication where pubname = 'cdc_third'").fetchone() == (0,)
     _change(second, 10, "a", "both", "logged")
@@ -241,16 +243,16 @@ def test_row_14_a_publication_or_the_change_log_of_another_lake_is_refused(
 
 
 def test_row_14_settings_of_an_earlier_version_are_those_of_its_lake(first: Config, tmp_path: Path) -> None:
-    with connection.connect(first) as conn:
+    with connection.connect(first.source) as conn:
         conn.execute("create or replace view cdc.known_settings as select name, value from cdc.settings offset 0")
         conn.execute("alter table cdc.settings drop constraint settings_pkey, add primary key (name), drop column slot")
     second = _other(first, tmp_path)
-    assert set(initialise.init(second).rows) == {"public.a"}
+    assert set(commands.init(second).rows) == {"public.a"}
     assert {name for name, _, _ in _settings(first)} == {"", first.source.slot, second.source.slot}
-    assert set(initialise.init(first).rows) == set()
+    assert set(commands.init(first).rows) == set()
     sql(first, "insert into public.a values (1)", "alter table public.a add column v text")
     for config in (first, second):
-        assert slot_drain.drain(config).changes == 1
+        assert commands.drain(config).changes == 1
         assert {t.state for t in status_report.status(config).tables} == {State.OK}
 
 
@@ -261,19 +263,19 @@ def test_row_14_init_leaves_the_change_log_of_another_lake_alone(
     by_ticks = {"capture": Capture.CHANGE_LOG, "change_log_drain": "tick", "tables": ("public.a",)}
     first = source.model_copy(update={"root": plain_lake.root, "source": source.source.model_copy(update=by_ticks)})
     sql(first, "create table public.a (id int primary key, v text)", "insert into public.a values (1, 'first')")
-    assert initialise.init(first).rows == {"public.a": 1}
+    assert commands.init(first).rows == {"public.a": 1}
     second = _other(first, tmp_path, capture=Capture.SLOT)
-    assert initialise.init(second).rows == {"public.a": 1}
+    assert commands.init(second).rows == {"public.a": 1}
     for number in (10, 20):
         _change(first, number, "a")
         sql(first, f"alter table public.a add column c{number} int default 1")
         _exact(second, "a")
         _exact(first, "a")
-    initialise.uninstall(second)
+    commands.uninstall(second)
     _change(first, 30, "a")
     _exact(first, "a")
     with pytest.raises(PreflightFailed, match="captures this database through slot"):
-        initialise.init(_second(first, tmp_path / "third", first.source.slot))
+        commands.init(_second(first, tmp_path / "third", first.source.slot))
 
 
 def test_row_14_rights_are_those_of_each_lake(lakes: tuple[Config, Config]) -> None:
@@ -287,8 +289,8 @@ def test_row_14_rights_are_those_of_each_lake(lakes: tuple[Config, Config]) -> N
     )
     try:
         for config in (first, second, first):
-            initialise.init(config)
-        with connection.connect(first) as conn:
+            commands.init(config)
+        with connection.connect(first.source) as conn:
 
             def may(role: str, what: str) -> bool:
                 row = conn.execute("select has_table_privilege(%s, %s, 'select')", [role, what]).fetchone()
@@ -299,7 +301,7 @@ def test_row_14_rights_are_those_of_each_lake(lakes: tuple[Config, Config]) -> N
             assert [may(roles[1], t) for t in tables] == [False, True, True, True, True]
             conn.execute("create table public.born (id int primary key, v text)")
             assert (may(roles[0], "public.born"), may(roles[1], "public.born")) == (False, True)
-            initialise.uninstall(second)
+            commands.uninstall(second)
             assert [may(roles[1], t) for t in tables[:3]] == [False, False, False]
             assert [may(roles[0], t) for t in tables[:3]] == [True, True, False]
             usage = "select has_schema_privilege(%s, 'cdc', 'usage')"

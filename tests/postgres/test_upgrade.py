@@ -19,7 +19,9 @@ def test_an_older_installation_is_named_until_init_replaces_it(
 ) -> None:
     log = world.start(*PAIR)
     log.drain()
-    assert not any(f.found == _FOUND for f in preflight.preflight(log.conn, world.config))
+    assert not any(
+        f.found == _FOUND for f in preflight.preflight(log.conn, world.config.capture_rules, ddl=world.config.ddl)
+    )
     # As an older `cdc init` has left it: other functions, sealed by it, and its own note or none.
     log.conn.execute(
         "do $$ begin"
@@ -32,16 +34,22 @@ def test_an_older_installation_is_named_until_init_replaces_it(
     log.conn.execute(resources.load("install/45_seal").encode())
     world.sql("alter table t add column before_init int")
     assert guard.of_another_version(log.conn)
-    (found,) = (f for f in preflight.preflight(log.conn, world.config) if f.found == _FOUND)
+    (found,) = (
+        f for f in preflight.preflight(log.conn, world.config.capture_rules, ddl=world.config.ddl) if f.found == _FOUND
+    )
     assert (found.level, found.remedy) == ("warning", "run `cdc init`")
     said.clear()
     log.drain()
     assert _FOUND in said.text
     assert not world.stale()
 
-    install.install(log.conn, world.config)
+    install.install(
+        log.conn, world.config.capture_rules, ddl=world.config.ddl, lock_seconds=world.config.snapshot.lock_seconds
+    )
     world.sql("alter table t add column after_init int", "insert into t values (77)")
     said.clear()
     log.drain()
     assert not world.stale() and _FOUND not in said.text
-    assert not any(f.found == _FOUND for f in preflight.preflight(log.conn, world.config))
+    assert not any(
+        f.found == _FOUND for f in preflight.preflight(log.conn, world.config.capture_rules, ddl=world.config.ddl)
+    )

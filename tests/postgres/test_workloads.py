@@ -8,10 +8,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from tests import commands
 from tests.benchmarks.content import require_same
 from tests.benchmarks.workloads import WORKLOADS, Workload, world
 from tests.support_lake import plain_lake
-from toolkit.capture import slot_drain
 from toolkit.demo.server import EmbeddedServer
 from toolkit.values.config import Config
 
@@ -36,7 +36,7 @@ def test_the_log_of_a_workload_gives_the_rows_of_the_source(
     table = workload.tables[0]
     with world(tmp_path, pg16, workload, 3000, 2) as made:
         for config in made.configs:
-            assert slot_drain.drain(config, made.upto).changes > 1000
+            assert commands.drain(config, made.upto).changes > 1000
             if workload.replays:
                 require_same(config, made.conn, workload.tables)
         if workload.replays:

@@ -10,12 +10,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from tests import commands
 from tests.postgres.test_snapshot_log import current, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
+from tests.support_ledger import ledger_of
 from tests.support_postgres import fresh_database, programs
-from toolkit.capture import initialise, slot_drain
 from toolkit.demo.server import EmbeddedServer
-from toolkit.lake.ledger import Ledger
 from toolkit.rawlog import states
 from toolkit.source import exact_cut
 from toolkit.source.connection import connect
@@ -72,11 +72,11 @@ def test_tables_of_another_half_of_the_ids(plain_lake: Config, major: int, start
         by_tick = _source(plain_lake.root / "tick", ticks)
         _move(server, start)
         for config in (by_slot, by_tick):
-            initialise.init(config)
+            commands.init(config)
         for round_ in range(3):
             for config in (by_slot, by_tick):
                 _change(config, round_)
-                slot_drain.drain(config)
+                commands.drain(config)
                 _require_right(config)
             _burn(by_slot, 200)
         assert start == 2**31 + 2000 or _next(by_slot) > 2**32
@@ -112,7 +112,7 @@ def _change(config: Config, number: int) -> None:
 
 
 def _require_right(config: Config) -> None:
-    stale = {s.table: s.reason for s in states.table_states(Ledger(config)) if s.state != "ok"}
+    stale = {s.table: s.reason for s in states.table_states(ledger_of(config)) if s.state != "ok"}
     assert {name: reason for name, reason in stale.items() if "root" not in name and "part" not in name} == {}
     found = [json.loads(e["payload"]) for e in rows_in_log(config, "kind = 'ddl'")]
     assert {message["event"] for message in found} == {"ddl_command_end"}
@@ -131,7 +131,7 @@ def _burn(config: Config, count: int) -> None:
 
 
 def _next(config: Config) -> int:
-    with connect(config) as conn:
+    with connect(config.source) as conn:
         (row,) = conn.execute("select pg_snapshot_xmax(pg_current_snapshot())::text").fetchall()
     return int(row[0])
 
@@ -145,7 +145,7 @@ def test_an_old_row_that_is_deleted_is_not_taken_for_one_of_its_transaction(plai
         )
         config = _source(plain_lake.root / "tick", source)
         _move(server, 2**31 + 2000)
-        initialise.init(config)
+        commands.init(config)
         # What is logged late is read again by this function; here it cannot.
         refusing = "create or replace function cdc.log_present(relid oid, touched text) returns text language plpgsql"
         sql(config, f"{refusing} as 'begin raise exception ''late''; end'")

@@ -10,20 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests import commands
+from tests.support_ledger import ledger_of
 from tests.support_spark import batch_record
 from tests.support_states import START, STEP, Played
 from toolkit.lake import ledger as module
 from toolkit.lake import plans, scans, table_states
 from toolkit.lake.lake_catalog import open_catalog
-from toolkit.lake.ledger import Ledger
 from toolkit.lake.proofs import current_states
 from toolkit.lake.tables import BATCH_WIDTH, EVENTS
-from toolkit.ops import maintenance
 from toolkit.rawlog.arrow import Event, to_arrow
 from toolkit.rawlog.batch import batch_event
 from toolkit.rawlog.event import Kind
 from toolkit.rawlog.states import State
 from toolkit.values.config import Config
+from toolkit.values.lake_access import LakeAccess
 from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -50,16 +51,16 @@ def _old_log(lake: Config, ddl: int, batches: int, messages: int) -> None:
         Event(batch_id=1, generation=1, **at, ordinal=1_000_000 + n, kind=Kind.MESSAGE, payload='{"prefix": "p"}')
         for n in range(messages)
     ]
-    Ledger(lake).append(batch_record(1), events)
+    ledger_of(lake).append(batch_record(1), events)
     # One commit a batch would take minutes: the rows of the ledger that lie between come in one.
-    table = open_catalog(lake).load_table(EVENTS)
+    table = open_catalog(lake.lake_access).load_table(EVENTS)
     step = BATCH_WIDTH
     with table.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
         for low in range(step, batches, step):
             rows = [batch_event(batch_record(n)) for n in range(low, low + step)]
             for file in module._write(table, to_arrow(rows)):
                 append.append_data_file(file)
-    Ledger(lake).append(batch_record(batches + step))
+    ledger_of(lake).append(batch_record(batches + step))
 
 
 @pytest.fixture
@@ -68,8 +69,8 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
     found = {"rows": 0, "bytes": 0}
     scan = scans.scan_arrow
 
-    def counted(config: Config, table: str, *args: Any, **named: Any) -> Any:
-        arrow = scan(config, table, *args, **named)
+    def counted(access: LakeAccess, table: str, *args: Any, **named: Any) -> Any:
+        arrow = scan(access, table, *args, **named)
         if arrow is not None and table == EVENTS:
             found["rows"] += arrow.num_rows
             found["bytes"] += arrow.nbytes
@@ -86,12 +87,12 @@ def _from_disk() -> int:
 
 def _asked(lake: Config) -> list[str]:
     """Ask what `cdc status` and an empty drain ask, in the order in which the drain asks it."""
-    ledger = Ledger(lake)
+    ledger = ledger_of(lake)
     assert ledger.last() is not None and len(ledger.latest_versions()) == 1
     last = ledger.last()
     assert last is not None
     ledger.append_empty(last.next())
-    ledger = Ledger(lake)
+    ledger = ledger_of(lake)
     plans.follow(ledger)
     table_states.write(ledger)
     states = current_states(ledger)
@@ -108,9 +109,9 @@ def test_status_and_an_empty_drain_read_the_same_of_a_young_log_and_of_an_old_on
     assert _asked(lake) == ["public.t1"]
     if old:
         assert read["rows"] > _DDL  # without a checkpoint: the test can fail
-    batches = Ledger(lake).last()
-    maintenance.maintain(lake)
-    made = Ledger(lake).last()
+    batches = ledger_of(lake).last()
+    commands.maintain(lake)
+    made = ledger_of(lake).last()
     assert batches is not None and made is not None
     assert (made.batch_id, made.checkpoint, made.complete_to) == (
         batches.batch_id + 1, batches.batch_id + 1, batches.complete_to,
@@ -122,7 +123,7 @@ def test_status_and_an_empty_drain_read_the_same_of_a_young_log_and_of_an_old_on
     assert (read["rows"], read["bytes"] < 20_000) == (2, True)  # the checkpoint, by two readings
     assert _from_disk() - before < 1_000_000
     # The history is still whole.
-    ledger = Ledger(lake)
+    ledger = ledger_of(lake)
     assert len(ledger.schema_versions()) == age
     assert len(ledger.ddl_events()) == age
     assert len(plans.rows(ledger)) == 2
@@ -132,24 +133,24 @@ def test_only_the_newest_checkpoint_is_kept_and_later_events_follow_it(
     spark: SparkSession, lake: Config, read: dict[str, int]
 ) -> None:
     _old_log(lake, 10, 2_000, 1)
-    first = Ledger(lake)
+    first = ledger_of(lake)
     first.write_checkpoint()
     made = first.last()
     assert made is not None and made.checkpoint == made.batch_id
     first.write_checkpoint()
-    assert Ledger(lake).last() == made  # nothing decides a state since
+    assert ledger_of(lake).last() == made  # nothing decides a state since
     played = Played("WRG")
     events = [replace(e, batch_id=made.batch_id + 1) for e in played.events if e.end_lsn > START + STEP]
     late = made.next(events, complete_to=Lsn(made.complete_to + 8))
-    Ledger(lake).append(late, events)
-    ledger = Ledger(lake)
+    ledger_of(lake).append(late, events)
+    ledger = ledger_of(lake)
     (state,) = current_states(ledger)
     assert (state.table, state.state) == ("public.t1r", State.STALE)
     ledger.write_checkpoint()
-    assert ledger.last() == Ledger(lake).last()
+    assert ledger.last() == ledger_of(lake).last()
     assert spark.table(EVENTS).where("kind = 'checkpoint'").count() == 1
     assert spark.table(EVENTS).where("kind = 'batch'").count() == len(ledger.batches())
-    (again,) = current_states(Ledger(lake))
+    (again,) = current_states(ledger_of(lake))
     assert again == state
 
 
@@ -160,7 +161,7 @@ def test_the_newest_batch_is_found_without_the_payloads_of_all(
     _old_log(lake, 2, _BATCHES, 1)
     spark.sql("CALL lake.system.rewrite_data_files(table => 'raw.events', options => map('rewrite-all', 'true'))")
     read |= {"rows": 0, "bytes": 0}
-    last = Ledger(lake).last()
+    last = ledger_of(lake).last()
     assert last is not None and last.batch_id == _BATCHES + 1000
     assert read["bytes"] < 400_000
 
@@ -179,21 +180,21 @@ def test_plans_follow_an_event_and_only_an_event(
     monkeypatch.setattr(plans, "rows", counted)
 
     def stored() -> list[dict[str, Any]]:
-        return sorted(scans.scan(lake, "ops.plans"), key=lambda row: str(row["layer"]))
+        return sorted(scans.scan(lake.lake_access, "ops.plans"), key=lambda row: str(row["layer"]))
 
     def drained(*events: Event) -> None:
-        last = Ledger(lake).last()
+        last = ledger_of(lake).last()
         assert last is not None
         moved = [replace(e, batch_id=last.batch_id + 1) for e in events]
-        Ledger(lake).append(last.next(moved, complete_to=Lsn(last.complete_to + 8)), moved)
-        plans.follow(Ledger(lake))
-        assert stored() == sorted(whole(Ledger(lake)), key=lambda row: str(row["layer"]))
+        ledger_of(lake).append(last.next(moved, complete_to=Lsn(last.complete_to + 8)), moved)
+        plans.follow(ledger_of(lake))
+        assert stored() == sorted(whole(ledger_of(lake)), key=lambda row: str(row["layer"]))
 
     drained()
     assert len(made) == 1
     drained()
     assert len(made) == 1
-    last = Ledger(lake).last()
+    last = ledger_of(lake).last()
     assert last is not None
     cleared = Event(
         batch_id=0, generation=1, commit_lsn=last.complete_to, end_lsn=last.complete_to + 8, ordinal=0,

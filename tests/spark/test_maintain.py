@@ -11,9 +11,10 @@ from urllib.parse import urlparse
 
 import pytest
 
+from tests import commands
+from tests.support_ledger import ledger_of
 from tests.support_spark import STUB_DECODE, StubTask, batch_record
 from toolkit.lake import reads, staging
-from toolkit.lake.ledger import Ledger
 from toolkit.lake.proofs import PUBLISHED
 from toolkit.lake.upkeep import Upkeep
 from toolkit.ops import diagnosis, maintenance
@@ -34,11 +35,19 @@ def _at_once(lake: Config) -> Config:
 def _commit(spark: SparkSession, lake: Config, batch_id: int, base: int | None) -> None:
     record = batch_record(batch_id, changes=2)
     tasks = [StubTask(batch_id, 2)]
-    staging.commit_batch(lake, record, tasks=tasks, events=[], base_snapshot=base, decode=STUB_DECODE)
+    staging.commit_batch(
+        lake.lake_access,
+        record,
+        tasks=tasks,
+        events=[],
+        base_snapshot=base,
+        decode=STUB_DECODE,
+        rules=lake.capture_rules,
+    )
 
 
 def _maintained(lake: Config, table: str) -> Upkeep:
-    return next(one for one in maintenance.maintain(_at_once(lake)) if one.table == table)
+    return next(one for one in commands.maintain(_at_once(lake)) if one.table == table)
 
 
 @pytest.mark.wide
@@ -46,14 +55,14 @@ def test_trap_134_the_ledger_outlives_compaction_and_expiry(
     spark: SparkSession, lake: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for batch_id in range(1, 4):
-        _commit(spark, lake, batch_id, Ledger(lake).snapshot_id())
-    late = Ledger(lake)
+        _commit(spark, lake, batch_id, ledger_of(lake).snapshot_id())
+    late = ledger_of(lake)
     late_base = late.snapshot_id()
     for batch_id in range(4, 26):
-        Ledger(lake).append_empty(batch_record(batch_id))
+        ledger_of(lake).append_empty(batch_record(batch_id))
     rows = sorted(map(str, spark.table("raw.events").collect()))
-    last, batches = Ledger(lake).last(), Ledger(lake).batches()
-    location = Path(str(reads.metadata_location(lake, "raw.events")).removeprefix("file:")).parent.parent
+    last, batches = (ledger_of(lake).last(), ledger_of(lake).batches())
+    location = Path(str(reads.metadata_location(lake.lake_access, "raw.events")).removeprefix("file:")).parent.parent
     stray = location / "data" / "left-by-a-killed-drain.parquet"
     stray.write_bytes(b"x")
     fresh = location / "data" / "being-written.parquet"
@@ -61,23 +70,25 @@ def test_trap_134_the_ledger_outlives_compaction_and_expiry(
     os.utime(stray, (time.time() - 4 * 86400,) * 2)
 
     monkeypatch.setattr(diagnosis, "_MANY_SNAPSHOTS", 25)
-    assert [d.remedy for d in diagnosis._due_maintenance(lake)] == ["run `cdc maintain`, once a day"]
+    assert [d.remedy for d in diagnosis._due_maintenance(lake.lake_access)] == ["run `cdc maintain`, once a day"]
     done = _maintained(lake, "raw.events")
-    assert diagnosis._due_maintenance(lake) == []
+    assert diagnosis._due_maintenance(lake.lake_access) == []
 
     assert done.merged == 25 and done.into == 1 and done.snapshots > 20 and done.orphans == 1
     assert (stray.exists(), fresh.exists()) == (False, True)
     assert sorted(map(str, spark.table("raw.events").collect())) == rows
-    ledger = Ledger(lake)
+    ledger = ledger_of(lake)
     assert (ledger.last(), ledger.batches()) == (last, batches)
-    assert "cdc.batch" in (reads.snapshot_summary(lake, "raw.events") or {})  # else every drain scans the log for it
+    assert "cdc.batch" in (
+        reads.snapshot_summary(lake.lake_access, "raw.events") or {}
+    )  # else every drain scans the log for it
     assert spark.table("raw.events.manifests").count() < 10
     # Whoever planned on a table snapshot that is gone is refused, as he would be on any other.
     with pytest.raises(CommitConflict):
         late.append_empty(batch_record(4))
     with pytest.raises(CdcError):
         _commit(spark, lake, 4, late_base)
-    _commit(spark, lake, 26, Ledger(lake).snapshot_id())
+    _commit(spark, lake, 26, ledger_of(lake).snapshot_id())
     assert spark.table("raw.events").count() == len(rows) + 3
     assert _maintained(lake, "raw.events").merged == 0
 
@@ -87,9 +98,9 @@ def test_trap_012_what_compaction_made_is_on_the_disk_before_the_old_files_go(
     spark: SparkSession, lake: Config, monkeypatch: pytest.MonkeyPatch, full: bool
 ) -> None:
     for batch_id in range(1, 11):
-        Ledger(lake).append_empty(batch_record(batch_id))
-    old = {path for path in Path(lake.warehouse).glob("raw/**/*.*") if path.suffix in (".avro", ".parquet")}
-    batches, synced, late = Ledger(lake).batches(), set[Path](), set[Path]()
+        ledger_of(lake).append_empty(batch_record(batch_id))
+    old = {path for path in Path(lake.lake_access.warehouse).glob("raw/**/*.*") if path.suffix in (".avro", ".parquet")}
+    batches, synced, late = ledger_of(lake).batches(), set[Path](), set[Path]()
     fsync = os.fsync
 
     def note(descriptor: int) -> None:
@@ -104,15 +115,17 @@ def test_trap_012_what_compaction_made_is_on_the_disk_before_the_old_files_go(
     monkeypatch.setattr(os, "fsync", note)
     if full:
         with pytest.raises(LakeError, match=r"raw\.events to the disk: .*Input/output error"):
-            maintenance.maintain(_at_once(lake))
+            commands.maintain(_at_once(lake))
         assert all(file.exists() for file in old)
-        assert Ledger(lake).batches() == batches
+        assert ledger_of(lake).batches() == batches
         return
     done = _maintained(lake, "raw.events")
     assert done.merged == 10 and done.snapshots == 11
     assert not all(file.exists() for file in old)
-    files = {path for path in Path(lake.warehouse).glob("raw/**/*.*") if not path.name.startswith(".")} - old
-    newest = Path(urlparse(reads.metadata_location(lake, "raw.events") or "").path)
+    files = {
+        path for path in Path(lake.lake_access.warehouse).glob("raw/**/*.*") if not path.name.startswith(".")
+    } - old
+    newest = Path(urlparse(reads.metadata_location(lake.lake_access, "raw.events") or "").path)
     named = {path for path in files if path.suffix != ".json"} | {newest}
     assert {path.suffix for path in named} == {".avro", ".json", ".parquet"}
     assert named <= synced
@@ -134,15 +147,15 @@ def test_what_is_published_stays_and_what_others_wrote_is_left_alone(spark: Spar
     spark.sql(f"CREATE TABLE {PUBLISHED} (tag STRING) USING iceberg")
     spark.sql(f"INSERT INTO {PUBLISHED} VALUES ('lsn_2'), (NULL)")
 
-    done = {one.table: one for one in maintenance.maintain(_at_once(lake))}
+    done = {one.table: one for one in commands.maintain(_at_once(lake))}
 
     assert (done["current.kept"].merged, done["current.kept"].tags) == (6, 5)
-    assert reads.tags(lake, "current.kept").keys() == {"lsn_2"}
+    assert reads.tags(lake.lake_access, "current.kept").keys() == {"lsn_2"}
     assert spark.table("published.kept").count() == 3
     assert spark.table("current.kept").count() == 6
-    assert (reads.snapshot_summary(lake, "current.kept") or {})["cdc.applied-batch"] == "7"
+    assert (reads.snapshot_summary(lake.lake_access, "current.kept") or {})["cdc.applied-batch"] == "7"
     assert "another process wrote to it" in (done["current.touched"].skipped or "")
-    assert len(reads.tags(lake, "current.touched")) == 6
+    assert len(reads.tags(lake.lake_access, "current.touched")) == 6
 
 
 def test_young_snapshots_and_tags_stay_but_those_of_the_log(
@@ -152,20 +165,20 @@ def test_young_snapshots_and_tags_stay_but_those_of_the_log(
     for value in range(3):
         spark.sql(f"INSERT INTO ops.young VALUES ({value})")
         spark.sql(f"ALTER TABLE ops.young CREATE TAG t{value}")
-    Ledger(lake).append_empty(batch_record(1))
+    ledger_of(lake).append_empty(batch_record(1))
     monkeypatch.setattr(maintenance, "_LOG_DAYS", 0.0)
-    done = {one.table: one for one in maintenance.maintain(lake)}
+    done = {one.table: one for one in commands.maintain(lake)}
     assert done["ops.young"] == Upkeep("ops.young")
-    assert len(reads.tags(lake, "ops.young")) == 3
+    assert len(reads.tags(lake.lake_access, "ops.young")) == 3
     assert done["raw.events"].snapshots == 1
 
 
 def test_folders_that_tables_could_share_are_refused(spark: SparkSession, lake: Config) -> None:
     setting = {f"spark.sql.catalog.{lake.lake.catalog}.unique-table-location": "false"}
     with pytest.raises(LakeError, match="unique-table-location is off"):
-        maintenance.maintain(lake.model_copy(update={"spark": {**lake.spark, **setting}}))
+        commands.maintain(lake.model_copy(update={"spark": {**lake.spark, **setting}}))
 
 
 def test_without_a_log_it_says_so(lake: Config) -> None:
     with pytest.raises(LakeError, match="cdc init"):
-        maintenance.maintain(lake)
+        commands.maintain(lake)

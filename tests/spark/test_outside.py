@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
+from tests import commands
 from tests.support_history import column, snapshot
+from tests.support_ledger import ledger_of
 from tests.support_outside import assert_readers_agree, duck
 from toolkit.api import Toolkit
 from toolkit.cli import main
 from toolkit.lake import reads, session, tables
-from toolkit.lake.ledger import Ledger
 from toolkit.lake.published_tables import duckdb_script, published_tables, scan_published
 from toolkit.lake.schema_update import Step, apply
-from toolkit.quality import published
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.batch import BatchRecord, SourceIdentity
@@ -56,16 +56,16 @@ def _logged(config: Config) -> None:
         relid=16401, schema_id=1, payload=json.dumps(shape),
     )  # fmt: skip
     identity = SourceIdentity("1", 1, 5, {"cdc": 6})
-    Ledger(config).append_empty(
+    ledger_of(config).append_empty(
         BatchRecord(1, 1, Lsn(0), Lsn(0x1000), Lsn(0x1000), "slot", "cdc", identity, 0), [event]
     )
 
 
 def _publish(config: Config, lsn: int) -> None:
     """Publish the table as a check does that found it identical."""
-    made = reads.snapshot_id(config, "current.public__t")
+    made = reads.snapshot_id(config.lake_access, "current.public__t")
     result = TableCheck("public.t", 16401, CheckStatus.IDENTICAL, 1, 1, 0, 0, 0, snapshot_id=made)
-    published.publish(config, CheckReport(Lsn(lsn), (result,), batch_id=1))
+    commands.publish(config, CheckReport(Lsn(lsn), (result,), batch_id=1))
 
 
 def _evolve(spark: SparkSession, config: Config, step: Step, tag: str) -> None:
@@ -76,7 +76,7 @@ def _evolve(spark: SparkSession, config: Config, step: Step, tag: str) -> None:
 def test_other_readers_have_the_rows_of_the_views(lake: Config, spark: SparkSession) -> None:
     config = lake
     with pytest.raises(NotProven, match="there are none; run `cdc check`"):
-        published_tables(config)
+        published_tables(config.lake_access)
     _logged(config)
     spark.sql("CREATE NAMESPACE IF NOT EXISTS current")
     spark.sql(_TABLE)
@@ -86,7 +86,7 @@ def test_other_readers_have_the_rows_of_the_views(lake: Config, spark: SparkSess
     _publish(config, 0x1000)
     assert assert_readers_agree(config, spark) == {"public__t": 66}
     columns = spark.table("published.public__t").columns
-    assert published_tables(config)[0].columns == tuple(columns)
+    assert published_tables(config.lake_access)[0].columns == tuple(columns)
 
     # The table goes on: rows, names, types, and a new column under the name of an old one. The proof stays.
     _evolve(spark, config, Step(drops=("gone",), renames={"n": "amount"}, widened={"id": "bigint"}), "one")
@@ -96,17 +96,17 @@ def test_other_readers_have_the_rows_of_the_views(lake: Config, spark: SparkSess
     assert assert_readers_agree(config, spark) == {"public__t": 66}
     # A filter means the columns of the proof too.
     filters = {"gone = 'g'": 66, "gone = 'new'": 0, "n = 7.2500": 1, "n = 0.0000": 0, "id > 90": 6}
-    with duck(config, duckdb_script(config)) as connection:
+    with duck(config, duckdb_script(config.lake_access)) as connection:
         for where, rows in filters.items():
-            assert scan_published(config, "public__t").filter(where).to_arrow().num_rows == rows, where
+            assert scan_published(config.lake_access, "public__t").filter(where).to_arrow().num_rows == rows, where
             assert connection.sql(f"from published.public__t where {where}").to_arrow_table().num_rows == rows, where
     with pytest.raises(NotProven, match=r"published table public\.nope: there is none; there are public\.t; run"):
-        scan_published(config, "public.nope")
+        scan_published(config.lake_access, "public.nope")
 
     # Files of the old shape are read under the new one.
     _publish(config, 0x1001)
     assert assert_readers_agree(config, spark) == {"public__t": 60}
-    assert "amount" in published_tables(config)[0].columns
+    assert "amount" in published_tables(config.lake_access)[0].columns
     found = Toolkit(config).scan("public.t").filter("gone = 'new'").select("id", "amount").to_arrow()
     assert [(row["id"], int(row["amount"])) for row in found.to_pylist()] == [(2, 0)]
 
@@ -115,8 +115,8 @@ def test_the_command_prints_what_works_as_pasted(lake: Config, monkeypatch: pyte
     root = lake.root / "it's a lake"  # what SQL has to quote
     root.mkdir()
     config = lake.model_copy(update={"root": root})
-    own = session.own_session(config)
-    tables.ensure(own, config)
+    own = session.own_session(config.lake_access)
+    tables.ensure(own, config.lake_access)
     _logged(config)
     own.sql("CREATE NAMESPACE IF NOT EXISTS current")
     own.sql("CREATE TABLE current.public__t (id int, _cdc_text map<string,string>) USING iceberg")
@@ -138,4 +138,4 @@ def test_the_command_prints_what_works_as_pasted(lake: Config, monkeypatch: pyte
     own.sql("INSERT INTO current.public__t VALUES (3, null)")
     own.sql(f"CALL {config.lake.catalog}.system.expire_snapshots(table => 'current.public__t', older_than => now())")
     with pytest.raises(LakeError, match=r"published\.public__t: table snapshot \d+ of current\.public__t is gone"):
-        published_tables(config)
+        published_tables(config.lake_access)

@@ -102,10 +102,10 @@ def test_columns_that_are_not_the_source_s_are_told(spark: SparkSession, lake: C
     spark.sql(
         f"CREATE TABLE {side.relation} ({shape}, _cdc_from_lsn bigint, _cdc_text map<string,string>) USING iceberg"
     )
-    assert misshapen(table, applied(lake, table)) is None  # nobody has written it yet
+    assert misshapen(table, applied(lake.lake_access, table)) is None  # nobody has written it yet
     row = f"INSERT INTO {side.relation} (id) VALUES (1)"
     spark.sql(row)
-    assert misshapen(table, applied(lake, table)) is None
+    assert misshapen(table, applied(lake.lake_access, table)) is None
     for ddl, told in {
         "ADD COLUMN margin int": "margin is of no column of the source",
         "DROP COLUMN margin": None,
@@ -116,4 +116,4 @@ def test_columns_that_are_not_the_source_s_are_told(spark: SparkSession, lake: C
     }.items():
         spark.sql(f"ALTER TABLE {side.relation} {ddl}")
         spark.sql(row)
-        assert misshapen(table, applied(lake, table)) == told
+        assert misshapen(table, applied(lake.lake_access, table)) == told

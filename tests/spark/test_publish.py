@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests import commands
 from tests.support_history import column, snapshot
+from tests.support_ledger import lake_of, ledger_of
 from toolkit.history import rows_at_lsn
 from toolkit.lake import check_results, published_views, reads, session
 from toolkit.lake.applied import applied
-from toolkit.lake.ledger import Ledger
-from toolkit.lake.opened import Lake
-from toolkit.ops import maintenance
 from toolkit.quality import published
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.rawlog.arrow import Event
@@ -52,7 +51,7 @@ class Shop:
         ]  # fmt: skip
         identity = SourceIdentity("1", 1, 5, {"cdc": 6})
         record = BatchRecord(1, 1, Lsn(0), Lsn(0x1000), Lsn(0x1000), "slot", "cdc", identity, 0)
-        Ledger(config).append_empty(record, events)
+        ledger_of(config).append_empty(record, events)
         spark.sql("CREATE NAMESPACE IF NOT EXISTS current")
         for name in TABLES:
             spark.sql(f"CREATE TABLE current.public__{name} (n int, _cdc_from_lsn bigint) USING iceberg")
@@ -66,14 +65,14 @@ class Shop:
 
     def publish(self, at: datetime | None = None, **statuses: str) -> None:
         """What a check publishes that found every table identical but those of `statuses`."""
-        published.publish(self.config, self.report(**statuses), at=at)
+        commands.publish(self.config, self.report(**statuses), at=at)
 
     def report(self, **statuses: str) -> CheckReport:
         """What a check of now has found, which may end later."""
         found = []
-        for table in live_tables(Ledger(self.config)):
+        for table in live_tables(ledger_of(self.config)):
             status = statuses.get(table.name, "identical")
-            made = applied(self.config, table).snapshot_id
+            made = applied(self.config.lake_access, table).snapshot_id
             found.append(TableCheck(table.identifier, table.relid, status, 1, 1, 0, 0, 0, snapshot_id=made))  # type: ignore[arg-type]
         return CheckReport(Lsn(self.lsn), tuple(found), batch_id=1)
 
@@ -92,7 +91,7 @@ class Shop:
         self.spark.sql(f"INSERT INTO current.public__{name} VALUES ({relid}, 1)")
 
     def _log(self, shape: dict[str, Any]) -> None:
-        ledger = Ledger(self.config)
+        ledger = ledger_of(self.config)
         last = ledger.last()
         assert last is not None
         at, number = last.complete_to, last.batch_id + 1
@@ -104,12 +103,12 @@ class Shop:
 
     def maintain(self) -> None:
         """Let go of everything that nobody needs."""
-        maintenance.maintain(
+        commands.maintain(
             self.config.model_copy(update={"lake": self.config.lake.model_copy(update={"keep_days": 0.0})})
         )
 
     def tags(self) -> dict[str, set[str]]:
-        return {name: set(reads.tags(self.config, f"current.public__{name}")) for name in TABLES}
+        return {name: set(reads.tags(self.config.lake_access, f"current.public__{name}")) for name in TABLES}
 
     def seen(self) -> tuple[int, int]:
         """What a join of the two views shows."""
@@ -119,8 +118,8 @@ class Shop:
 
     def seen_at_one_lsn(self) -> tuple[int, int]:
         # Of this lake, as a process of its own would have it: a plain new session is of the JVM's first lake.
-        reader = session._configured(self.spark, session.spark_settings(self.config))
-        lsn = rows_at_lsn.at_one_lsn(Lake(self.config), reader)
+        reader = session._configured(self.spark, session.spark_settings(self.config.lake_access))
+        lsn = rows_at_lsn.at_one_lsn(lake_of(self.config), reader)
         row = reader.sql("SELECT a.n, b.n FROM public__a a CROSS JOIN public__b b").first()
         assert row is not None
         assert row[0] == lsn
@@ -161,7 +160,7 @@ def _killed_at(patch: pytest.MonkeyPatch, shop: Shop, step: Callable[..., Any], 
 
 def test_a_reader_sees_proven_rows_only_through_a_swap_and_a_kill(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotProven, match=r"never"):
-        rows_at_lsn.at_one_lsn(Lake(shop.config), shop.spark)
+        rows_at_lsn.at_one_lsn(lake_of(shop.config), shop.spark)
     shop.build(1)
     shop.publish()
     assert shop.seen() == shop.seen_at_one_lsn() == (1, 1)
@@ -237,12 +236,12 @@ def test_an_older_check_that_ends_late_moves_nothing_back(shop: Shop, monkeypatc
     late, red = shop.report(), shop.report(a="different", b="different")
     shop.build(2)
     shop.publish()
-    assert published.publish(shop.config, late) == ()
-    assert published.publish(shop.config, red) == ()
+    assert commands.publish(shop.config, late) == ()
+    assert commands.publish(shop.config, red) == ()
     assert shop.seen() == shop.seen_at_one_lsn() == (2, 2)
     stored = shop.spark.table("ops.proofs").collect()
     assert {(row["status"], row["proven_lsn"]) for row in stored} == {("identical", "0/2")}
-    published.publish(shop.config, shop.report())  # at the same LSN once more
+    commands.publish(shop.config, shop.report())  # at the same LSN once more
     assert shop.seen() == (2, 2)
     newer = shop.report()
     shop.build(3)
@@ -254,7 +253,7 @@ def test_an_older_check_that_ends_late_moves_nothing_back(shop: Shop, monkeypatc
 
         def run(*arguments: Any, **named: Any) -> Any:
             if once:
-                published.publish(shop.config, once.pop())
+                commands.publish(shop.config, once.pop())
             return step(*arguments, **named)
 
         return run
@@ -262,14 +261,14 @@ def test_an_older_check_that_ends_late_moves_nothing_back(shop: Shop, monkeypatc
     with monkeypatch.context() as patch:  # between what it read and its commit
         patch.setattr(published_views, "keep", overtaken(published_views.keep))
         with pytest.raises(CommitConflict, match=r"ops\.published: another runner .* run it again"):
-            published.publish(shop.config, newer)
+            commands.publish(shop.config, newer)
     assert shop.seen() == shop.seen_at_one_lsn() == (3, 3)
     newer = shop.report()
     shop.build(4)
     newest = shop.report()
     with monkeypatch.context() as patch:  # between its commit and its views
         patch.setattr(published_views, "_show", overtaken(published_views._show))
-        published.publish(shop.config, newer)
+        commands.publish(shop.config, newer)
     assert shop.seen() == shop.seen_at_one_lsn() == (4, 4)
 
 
@@ -293,7 +292,7 @@ def test_a_renamed_table_that_is_red_is_read_under_the_name_of_its_proof(shop: S
     assert proof is not None
     relation = f"current.{proof['relation']} VERSION AS OF '{proof['tag']}'"
     assert [row["n"] for row in shop.spark.sql(f"SELECT n FROM {relation}").collect()] == [1]
-    assert rows_at_lsn.at_one_lsn(Lake(shop.config), shop.spark) == 1
+    assert rows_at_lsn.at_one_lsn(lake_of(shop.config), shop.spark) == 1
     assert [row["n"] for row in shop.spark.table("public__c").collect()] == [1]
     shop.spark.sql("INSERT INTO current.public__c VALUES (5, 5)")
     shop.publish()
@@ -304,9 +303,9 @@ def test_a_renamed_table_that_is_red_is_read_under_the_name_of_its_proof(shop: S
     shop.publish(at=_later(days=29))
     assert sorted(row["n2"] for row in shop.spark.table("published.public__a").collect()) == [5, 6]
     shop.publish(at=_later(days=30))
-    assert reads.tables(shop.config, "published", "VIEW") == ("public__b", "public__c")
+    assert reads.tables(shop.config.lake_access, "published", "VIEW") == ("public__b", "public__c")
     # The log has gone on since the comparison: what came then is not proven.
-    assert {row["batch_id"] for row in published.proofs(shop.config).values()} == {1}
+    assert {row["batch_id"] for row in published.proofs(shop.config.lake_access).values()} == {1}
 
 
 def test_the_view_of_a_dropped_table_shows_its_last_proof_until_a_table_takes_the_name(shop: Shop) -> None:
@@ -326,7 +325,7 @@ def test_the_view_of_a_dropped_table_shows_its_last_proof_until_a_table_takes_th
     shop.publish(at=_later(days=61))
     assert shop.seen() == (16403, 2)
     shop.publish(at=_later(days=91))
-    assert reads.tables(shop.config, "published", "VIEW") == ("public__a",)
+    assert reads.tables(shop.config.lake_access, "published", "VIEW") == ("public__a",)
 
 
 def test_a_red_table_stays_and_one_lsn_is_refused_by_its_name(shop: Shop) -> None:
@@ -337,7 +336,7 @@ def test_a_red_table_stays_and_one_lsn_is_refused_by_its_name(shop: Shop) -> Non
     assert shop.seen() == (2, 1)
     with pytest.raises(NotProven, match=r"proven at 0/2, but not public\.b \(0/1\)"):
         shop.seen_at_one_lsn()
-    assert rows_at_lsn.at_one_lsn(Lake(shop.config), shop.spark, ["b"]) == 1
+    assert rows_at_lsn.at_one_lsn(lake_of(shop.config), shop.spark, ["b"]) == 1
     assert [row[0] for row in shop.spark.table("public__b").collect()] == [1]
     stored = {row["table"]: row["status"] for row in shop.spark.table("ops.proofs").collect()}
     assert stored == {"public.a": "identical", "public.b": "different"}

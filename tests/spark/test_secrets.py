@@ -76,7 +76,7 @@ def test_a_cluster_is_asked_for_secrets_and_encryption(tmp_path: Path) -> None:
         ("spark://h:7077", ("true", "true")),
         ("local[2]", ("true", None)),
     ):
-        settings = session.spark_settings(Config(root=tmp_path, spark={"spark.master": master}))
+        settings = session.spark_settings(Config(root=tmp_path, spark={"spark.master": master}).lake_access)
         assert (settings.get("spark.authenticate"), settings.get("spark.network.crypto.enabled")) == wanted
         assert "spark.authenticate.secret" not in settings
 

@@ -111,12 +111,12 @@ def test_the_launcher_drops_only_the_absent_module(monkeypatch: pytest.MonkeyPat
 
 def test_settings_are_pure_and_the_users_win(tmp_path: Path) -> None:
     config = Config(root=tmp_path, spark={"spark.driver.memory": "5g", "spark.master": "local[1]"})
-    settings = session.spark_settings(config)
+    settings = session.spark_settings(config.lake_access)
     assert settings["spark.driver.memory"] == "5g"
     assert settings["spark.sql.catalog.lake.uri"] == f"jdbc:sqlite:{tmp_path}/lake/catalog.db"
     assert all(isinstance(v, str) for v in settings.values())
     assert not list(tmp_path.iterdir())
-    cluster = session.spark_settings(Config(root=tmp_path, spark={"spark.master": "yarn"}))
+    cluster = session.spark_settings(Config(root=tmp_path, spark={"spark.master": "yarn"}).lake_access)
     assert "spark.driver.host" not in cluster
 
 
@@ -133,9 +133,9 @@ def test_the_session_is_as_it_is_set(spark: SparkSession, lake: Config) -> None:
 def test_another_lake_in_the_same_jvm(spark: SparkSession, lake: Config, tmp_path: Path) -> None:
     spark.sql("CREATE TABLE current.mine (id INT) USING iceberg")
     other = Config(root=tmp_path / "other")
-    theirs = session.own_session(other)
+    theirs = session.own_session(other.lake_access)
     assert theirs.sql("SHOW NAMESPACES").count() == 0
-    tables.ensure(theirs, other)
+    tables.ensure(theirs, other.lake_access)
     assert theirs.sql("SHOW TABLES IN current").count() == 0
     assert spark.sql("SHOW TABLES IN current").count() == 1
 
@@ -145,10 +145,10 @@ def test_dbt_gets_the_shared_session(spark: SparkSession, lake: Config) -> None:
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.enableHiveSupport()
-    for key, value in session.spark_settings(lake).items():
+    for key, value in session.spark_settings(lake.lake_access).items():
         builder = builder.config(key, value)
     theirs = builder.getOrCreate()
-    assert theirs is session.session(lake)
+    assert theirs is session.session(lake.lake_access)
     theirs.sql("SET spark.sql.ansi.enabled=false")
     assert spark.conf.get("spark.sql.ansi.enabled") == "true"
     assert theirs.sql("SHOW NAMESPACES").count() == len(tables.NAMESPACES)
@@ -192,7 +192,7 @@ def test_a_path_that_cannot_be_written_is_refused_before_the_jvm(
     monkeypatch.setattr(session, "_current", {})
     (tmp_path / "file").write_text("")
     with pytest.raises(LakeError, match=f"the lake's {named} .* is not writable: .*; change") as refused:
-        session.session(Config.model_validate({"root": tmp_path, "lake": lake_section}))
+        session.session(Config.model_validate({"root": tmp_path, "lake": lake_section}).lake_access)
     assert "\n" not in str(refused.value)
 
 
@@ -209,12 +209,12 @@ def test_one_lease_at_a_time(tmp_path: Path) -> None:
     with holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(LeaseHeld, match=f"held by pid {holder.pid} on ") as refused, hold_lease(config):
+        with pytest.raises(LeaseHeld, match=f"held by pid {holder.pid} on ") as refused, hold_lease(config.lake_access):
             pass
         assert refused.value.exit_code == 4
         holder.kill()  # however it ends, the lease is free
         holder.wait()
-    with hold_lease(config), pytest.raises(LeaseHeld), hold_lease(config):
+    with hold_lease(config.lake_access), pytest.raises(LeaseHeld), hold_lease(config.lake_access):
         pass
-    with hold_lease(config):
+    with hold_lease(config.lake_access):
         pass

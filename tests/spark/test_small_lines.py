@@ -65,12 +65,12 @@ def _make(spark: SparkSession, plan: Comparison, rows: int = 3) -> str:
 
 
 def _side(lake: Config, plan: Comparison) -> Side:
-    return Side(plan, applied(lake, plan.table).snapshot_id)
+    return Side(plan, applied(lake.lake_access, plan.table).snapshot_id)
 
 
 def _both(spark: SparkSession, lake: Config, *plans: Comparison) -> tuple[Any, Any]:
     sides = [_side(lake, plan) for plan in plans]
-    return small_lines.figures(spark, lake, sides), row_lines.figures(spark, sides)
+    return small_lines.figures(spark, lake.lake_access, sides), row_lines.figures(spark, sides)
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
@@ -107,7 +107,7 @@ def test_every_difference_of_a_row_shows(spark: SparkSession, lake: Config) -> N
     assert after == scanned and after[1] == before[1]
     assert len({str(after[n]) for n in (1, 2, 3, 4)}) == 4
     swapped = [Side(plan, _side(lake, plan).snapshot_id) for plan in plans]
-    assert small_lines.figures(spark, lake, swapped[::-1]) == after
+    assert small_lines.figures(spark, lake.lake_access, swapped[::-1]) == after
 
 
 @pytest.mark.parametrize(
@@ -142,4 +142,4 @@ def test_a_file_that_is_gone_is_left_to_spark(spark: SparkSession, lake: Config)
     from pathlib import Path
 
     Path(file.removeprefix("file:")).unlink()
-    assert small_lines.figures(spark, lake, [_side(lake, plan)]) == {}
+    assert small_lines.figures(spark, lake.lake_access, [_side(lake, plan)]) == {}

@@ -26,7 +26,7 @@ _PRINTED = [
 def _both(spark: SparkSession, lake: Config, plan: Comparison) -> tuple[object, object]:
     fields = dict(zip([c.name for c in plan.columns], row_lines.current_fields(plan), strict=True))
     relation = Side(plan, None).relation
-    mine = small_rows.read(lake, relation, plan, None, None)
+    mine = small_rows.read(lake.lake_access, relation, plan, None, None)
     theirs = list(row_versions.read(spark, relation, fields, None, None, None))
     return mine and sorted(mine, key=str), sorted(theirs, key=str)
 
@@ -44,26 +44,26 @@ def test_the_texts_are_those_of_spark(spark: SparkSession, lake: Config) -> None
     assert "BC" in str(mine)
     key = {"c3": "9999999999"}
     spark.sql(f"ALTER TABLE {name} ADD COLUMNS (_cdc_from_lsn bigint, _cdc_to_lsn bigint)")
-    assert small_rows.read(lake, name, plan, key, None) is None  # the files are older than the columns
+    assert small_rows.read(lake.lake_access, name, plan, key, None) is None  # the files are older than the columns
 
 
 @pytest.mark.parametrize("type_", sorted(VALUES.keys() - set(_PRINTED)))
 def test_a_type_with_more_than_one_text_is_left_to_spark(spark: SparkSession, lake: Config, type_: str) -> None:
     plan = _plan("left", ["integer", type_], 2)
     name = _make(spark, plan)
-    assert small_rows.read(lake, name, plan, None, None) is None
+    assert small_rows.read(lake.lake_access, name, plan, None, None) is None
 
 
 def test_what_changes_rows_without_a_new_file_is_left_to_spark(spark: SparkSession, lake: Config) -> None:
     plan = _plan("changed", ["integer", "text"], 3)
     name = _make(spark, plan)
-    assert len(small_rows.read(lake, name, plan, None, None) or ()) == 3
+    assert len(small_rows.read(lake.lake_access, name, plan, None, None) or ()) == 3
     spark.sql(f"UPDATE {name} SET _cdc_text = map('c1', '1') WHERE c1 = -1")
-    assert small_rows.read(lake, name, plan, None, None) is None  # a deletion vector
+    assert small_rows.read(lake.lake_access, name, plan, None, None) is None  # a deletion vector
     beside = _plan("beside", ["integer", "text"], 4)
     name = _make(spark, beside, rows=1)
     spark.sql(f"INSERT OVERWRITE {name} SELECT 1, 'x', map('c1', '2')")
-    assert small_rows.read(lake, name, beside, None, None) is None  # a text beside a typed value
+    assert small_rows.read(lake.lake_access, name, beside, None, None) is None  # a text beside a typed value
 
 
 def test_versions_of_a_key_come_in_order(spark: SparkSession, lake: Config) -> None:
@@ -76,10 +76,10 @@ def test_versions_of_a_key_come_in_order(spark: SparkSession, lake: Config) -> N
         " USING iceberg TBLPROPERTIES ('format-version'='3')"
     )
     spark.sql(f"INSERT INTO {name} VALUES (1, 'b', 32, NULL, NULL), (1, 'a', 16, 32, NULL), (2, 'c', 16, NULL, NULL)")
-    assert small_rows.read(lake, name, plan, {"c1": "1"}, None) == [
+    assert small_rows.read(lake.lake_access, name, plan, {"c1": "1"}, None) == [
         {"c1": "1", "c2": "a", "_cdc_from_lsn": "0/10", "_cdc_to_lsn": "0/20"},
         {"c1": "1", "c2": "b", "_cdc_from_lsn": "0/20", "_cdc_to_lsn": None},
     ]
-    assert small_rows.read(lake, name, plan, {"c1": "1"}, 1) == [
+    assert small_rows.read(lake.lake_access, name, plan, {"c1": "1"}, 1) == [
         {"c1": "1", "c2": "a", "_cdc_from_lsn": "0/10", "_cdc_to_lsn": "0/20"}
     ]

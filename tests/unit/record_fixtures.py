@@ -122,22 +122,22 @@ def record(major: int) -> None:
         )
         user = psycopg.connect(server.conninfo(), autocommit=True)
         user.execute(BEFORE)
-        conn = connect(config)
-        install.install(conn, config)
+        conn = connect(config.source)
+        install.install(conn, config.capture_rules, ddl=config.ddl, lock_seconds=config.snapshot.lock_seconds)
         conn.execute("select pg_create_logical_replication_slot('cdc', 'pgoutput')")
-        before = catalog.snapshot_json(conn, config)
+        before = catalog.snapshot_json(conn)
         for step in SCENARIO:
             with user.transaction():
                 for statement in [step] if isinstance(step, str) else step:
                     user.execute(statement)
         (upto,) = conn.execute("select pg_current_wal_flush_lsn()").fetchone() or ("0/0",)
-        spool = peek.peek(conn, config, upto=Lsn.parse(upto), max_changes=None, directory=Path(folder))
+        spool = peek.peek(conn, config.source, upto=Lsn.parse(upto), max_changes=None, directory=Path(folder))
         facts: dict[str, Any] = {
             "major": major,
             "key": hmac_key(conn).hex(),
-            "system_id": catalog.read_identity(conn, config).system_id,
+            "system_id": catalog.read_identity(conn, config.capture_rules).system_id,
             "before": {str(relid): json.loads(text) for relid, text in before.items()},
-            "after": {str(relid): json.loads(text) for relid, text in catalog.snapshot_json(conn, config).items()},
+            "after": {str(relid): json.loads(text) for relid, text in catalog.snapshot_json(conn).items()},
             "upto": str(upto),
             "lengths": [int(b - a) for a, b in zip(spool.offsets, spool.offsets[1:], strict=False)],
         }

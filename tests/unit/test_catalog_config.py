@@ -93,14 +93,14 @@ def test_both_sides_of_a_postgresql_catalog_get_one_address(tmp_path: Path, monk
     monkeypatch.setenv("CDC_LAKE__PROPERTIES", '{"jdbc.password": "p:w@rd/"}')
     file = _write(tmp_path, "[lake]\nuri = 'jdbc:postgresql://[::1]:5433/my%20lake?user=u%40x&sslmode=require'\n")
     config = configuration.load(file)
-    spark = lake_catalog.spark_properties(config)
+    spark = lake_catalog.spark_properties(config.lake_access)
     assert spark["uri"] == "jdbc:postgresql://[::1]:5433/my%20lake?sslmode=require"
     assert (spark["jdbc.user"], spark["jdbc.password"]) == ("u@x", "p:w@rd/")
-    assert lake_catalog._pyiceberg_properties(config)["uri"] == (
+    assert lake_catalog._pyiceberg_properties(config.lake_access)["uri"] == (
         "postgresql+psycopg://u%40x:p%3Aw%40rd%2F@[::1]:5433/my%20lake?sslmode=require&connect_timeout=10"
     )
-    assert lake_catalog.secrets_of(config) == {"jdbc.password": "p:w@rd/"}
-    assert "p:w@rd/" not in repr(config) and "p:w@rd/" not in lake_catalog.open_catalog(config).where
+    assert lake_catalog.secrets_of(config.lake_access) == {"jdbc.password": "p:w@rd/"}
+    assert "p:w@rd/" not in repr(config) and "p:w@rd/" not in lake_catalog.open_catalog(config.lake_access).where
 
 
 @pytest.mark.parametrize("path_style", [True, False])
@@ -114,8 +114,8 @@ def test_both_sides_of_an_object_store_get_the_same_settings(
         tmp_path, f"[lake]\nwarehouse = 's3://lake/w/'\n[lake.properties]\n's3.endpoint' = 'http://e'\n{style}"
     )
     config = configuration.load(file)
-    assert (config.warehouse, config.work_dir) == ("s3://lake/w", tmp_path / "lake")
-    spark = session.spark_settings(config)
+    assert (config.lake_access.warehouse, config.lake_access.work_dir) == ("s3://lake/w", tmp_path / "lake")
+    spark = session.spark_settings(config.lake_access)
     given = {
         k.removeprefix("spark.sql.catalog.lake."): v for k, v in spark.items() if k.startswith("spark.sql.catalog")
     }
@@ -125,35 +125,38 @@ def test_both_sides_of_an_object_store_get_the_same_settings(
     )
     assert spark["spark.sql.warehouse.dir"] == str(tmp_path / "lake")
     assert "org.apache.iceberg:iceberg-aws-bundle" in spark["spark.jars.packages"]
-    files = storage.file_properties(config)
+    files = storage.file_properties(config.lake_access)
     assert files.pop("s3.force-virtual-addressing", "false") == ("false" if path_style else "true")
     assert files == {key: value for key, value in given.items() if key.startswith(("s3.", "client."))}
-    assert lake_catalog.secrets_of(config) == {}
+    assert lake_catalog.secrets_of(config.lake_access) == {}
     keys = {"s3.access-key-id": "pl4nted1", "s3.secret-access-key": "pl4nted2"}
     monkeypatch.setenv("CDC_LAKE__PROPERTIES", json.dumps(keys))
     config = configuration.load(file)
-    assert lake_catalog.secrets_of(config) == keys and storage.file_properties(config).items() >= keys.items()
-    assert "pl4nted" not in models.profile(config) + repr(config)
+    assert (
+        lake_catalog.secrets_of(config.lake_access) == keys
+        and storage.file_properties(config.lake_access).items() >= keys.items()
+    )
+    assert "pl4nted" not in models.profile(config.lake_access, dbt=config.dbt_project) + repr(config)
 
 
 def test_the_folder_of_the_runner_is_where_it_is_said_to_be(tmp_path: Path) -> None:
-    assert configuration.load(_write(tmp_path, "[lake]\nwarehouse = 'a/b'\n")).work_dir == tmp_path / "a"
+    assert configuration.load(_write(tmp_path, "[lake]\nwarehouse = 'a/b'\n")).lake_access.work_dir == tmp_path / "a"
     named = configuration.load(_write(tmp_path, "[lake]\nwarehouse = 'a/b'\nwork_dir = 'run'\n"))
-    assert named.work_dir == tmp_path / "run"
+    assert named.lake_access.work_dir == tmp_path / "run"
 
 
 def test_secrets_of_a_catalog_are_known_by_their_names(tmp_path: Path) -> None:
     properties = {"token": "1", "credential": "2", "header.X-Key": "3", "s3.secret-access-key": "4", "scope": "catalog"}
     lake = {"type": "rest", "uri": "http://x", "properties": properties}
     config = Config.model_validate({"root": tmp_path, "lake": lake})
-    assert lake_catalog.secrets_of(config).keys() == properties.keys() - {"scope"}
-    outputs = yaml.safe_load(models.profile(config))["cdc"]["outputs"]
+    assert lake_catalog.secrets_of(config.lake_access).keys() == properties.keys() - {"scope"}
+    outputs = yaml.safe_load(models.profile(config.lake_access, dbt=config.dbt_project))["cdc"]["outputs"]
     settings = outputs["session"]["server_side_parameters"]
     named = settings["spark.sql.catalog.lake.s3.secret-access-key"]
     assert named == "{{ env_var('DBT_ENV_SECRET_CDC_S3_SECRET_ACCESS_KEY') }}"
     assert settings["spark.sql.catalog.lake.scope"] == "catalog"
-    assert {v for *_, v in models.secret_variables(config)} == {"1", "2", "3", "4"}
-    assert "credential" in session.spark_settings(config)["spark.redaction.regex"]
+    assert {v for *_, v in models.secret_variables(config.lake_access)} == {"1", "2", "3", "4"}
+    assert "credential" in session.spark_settings(config.lake_access)["spark.redaction.regex"]
 
 
 _EVENTS = "/w/raw/events"
@@ -170,4 +173,4 @@ def test_maintenance_refuses_tables_that_share_a_folder(
     folders = {"raw.events": _EVENTS, "raw.old": second}
     monkeypatch.setattr(reads, "metadata", lambda _, name: {"location": folders[name]})
     with pytest.raises(LakeError, match=r"raw\.events and raw\.old share the folder") if shared else nullcontext():
-        maintenance._require_own_folders(Config(root=tmp_path), list(folders))
+        maintenance._require_own_folders(Config(root=tmp_path).lake_access, list(folders))

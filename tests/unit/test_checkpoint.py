@@ -30,7 +30,7 @@ class Whole(MemoryReading):
 
 
 def whole(config: Config, events: Sequence[Event], head: int) -> Whole:
-    return Whole(config, 1, [asdict(event) for event in (*events, batch(head))])
+    return Whole(config.capture_rules, 1, [asdict(event) for event in (*events, batch(head))])
 
 
 def parted(config: Config, events: Sequence[Event], head: int, cut: int) -> tuple[LogReading, bool]:

@@ -24,7 +24,7 @@ def test_a_name_shows_the_proof_of_the_later_batch(monkeypatch: pytest.MonkeyPat
     ]
     for order in (rows, rows[::-1]):
         monkeypatch.setattr(scans, "scan", lambda *_, found=order: iter(found))
-        assert {name: row["relid"] for name, row in proofs.proofs_by_name(Config()).items()} == {
+        assert {name: row["relid"] for name, row in proofs.proofs_by_name(Config().lake_access).items()} == {
             "public__t": 2, "public__u": 3,
         }  # fmt: skip
 
@@ -40,4 +40,4 @@ def test_a_full_comparison_from_the_future_is_due_again(
         "full_at": datetime.now(UTC) - timedelta(hours=hours),
     }  # fmt: skip
     monkeypatch.setattr(published, "proofs", lambda *_: {1: row})
-    assert (1 in incremental.candidates(config)) == chosen
+    assert (1 in incremental.candidates(config.lake_access, config.check)) == chosen

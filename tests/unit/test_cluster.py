@@ -34,7 +34,7 @@ def _config(folder: Path, **spark: str) -> Config:
 
 
 def _files(config: Config) -> list[Path]:
-    return [path for path in Path(cluster.spool_folder(config)).rglob("*") if path.is_file()]
+    return [path for path in Path(cluster.spool_folder(config.lake_access)).rglob("*") if path.is_file()]
 
 
 @pytest.fixture
@@ -65,34 +65,40 @@ def _read(tasks: Sequence[DecodeTask], given: Delivery | None) -> pa.Table:
      (_STANDALONE, True), ("yarn", True), ("k8s://h", True)],
 )  # fmt: skip
 def test_which_masters_are_clusters(tmp_path: Path, master: str, expected: bool) -> None:
-    assert cluster.is_cluster(_config(tmp_path, master=master)) == expected
-    assert not cluster.is_cluster(Config(root=tmp_path))
+    assert cluster.is_cluster(_config(tmp_path, master=master).lake_access) == expected
+    assert not cluster.is_cluster(Config(root=tmp_path).lake_access)
 
 
 def test_a_standalone_cluster_must_say_whether_it_authenticates(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"spark\.authenticate is not set"):
-        cluster.require_secured(_config(tmp_path, master=_STANDALONE))
+        cluster.require_secured(_config(tmp_path, master=_STANDALONE).lake_access)
     with pytest.raises(ConfigError, match=r"spark\.authenticate\.secret is not set"):
-        cluster.require_secured(_config(tmp_path, master=_STANDALONE, authenticate="true"))
-    cluster.require_secured(_config(tmp_path, master=_STANDALONE, authenticate="true", authenticate_secret="s"))
-    cluster.require_secured(_config(tmp_path, master="yarn"))
+        cluster.require_secured(_config(tmp_path, master=_STANDALONE, authenticate="true").lake_access)
+    cluster.require_secured(
+        _config(tmp_path, master=_STANDALONE, authenticate="true", authenticate_secret="s").lake_access
+    )
+    cluster.require_secured(_config(tmp_path, master="yarn").lake_access)
     open_one = _config(tmp_path, master=_STANDALONE, authenticate="false")
-    cluster.require_secured(open_one)
-    assert cluster.is_open(open_one)
-    assert "spark.network.crypto.enabled" not in spark_settings(open_one)  # Spark refuses it without authentication
+    cluster.require_secured(open_one.lake_access)
+    assert cluster.is_open(open_one.lake_access)
+    assert "spark.network.crypto.enabled" not in spark_settings(
+        open_one.lake_access
+    )  # Spark refuses it without authentication
 
 
 def test_the_secret_of_a_cluster_is_in_no_profile_of_dbt(tmp_path: Path) -> None:
     config = _config(tmp_path, master=_STANDALONE, authenticate="true", authenticate_secret="hidden")
-    ((setting, variable, value),) = models.secret_variables(config)
+    ((setting, variable, value),) = models.secret_variables(config.lake_access)
     assert (setting, value) == ("spark.authenticate.secret", "hidden")
-    assert "hidden" not in models.profile(config) and variable in models.profile(config)
+    assert "hidden" not in models.profile(config.lake_access, dbt=config.dbt_project) and variable in models.profile(
+        config.lake_access, dbt=config.dbt_project
+    )
 
 
 def test_the_python_of_executors_is_named_by_the_settings(tmp_path: Path) -> None:
     def python(master: str, **spark: str) -> str:
         config = Config(root=tmp_path, spark={"spark.master": master, **spark})
-        return cluster.python_of_executors(spark_settings(config))
+        return cluster.python_of_executors(spark_settings(config.lake_access))
 
     assert python("local[2]") == python("local-cluster[1,1,1024]") == sys.executable
     assert python(_STANDALONE) == "python3"
@@ -106,7 +112,7 @@ def test_executors_decode_from_copies_what_local_tasks_decode_from_the_spool(
     local = _read(tasks, None)
     assert local.num_rows == sum(range(30))
     config = _config(tmp_path, master="yarn")
-    with delivered(config, tasks) as (moved, given):
+    with delivered(config.lake_access, tasks) as (moved, given):
         assert given is not None and {Path(task.path).parent.name for task in moved} == {".spool"}
         spans = [task.span for task in tasks]
         assert sorted(file.stat().st_size for file in _files(config)) == sorted(stop - first for first, stop in spans)
@@ -117,25 +123,25 @@ def test_executors_decode_from_copies_what_local_tasks_decode_from_the_spool(
 
 def test_local_tasks_read_the_spool_itself(tmp_path: Path, tasks: list[DecodeTask]) -> None:
     config = Config(root=tmp_path)
-    with delivered(config, tasks) as (same, given):
+    with delivered(config.lake_access, tasks) as (same, given):
         assert same is tasks and given is None and _files(config) == []
 
 
 def test_the_next_batch_deletes_what_a_killed_run_has_delivered(tmp_path: Path, tasks: list[DecodeTask]) -> None:
     config = _config(tmp_path, master="yarn")
-    killed = delivered(config, tasks)
+    killed = delivered(config.lake_access, tasks)
     killed.__enter__()
     left = _files(config)
     assert len(left) == 3
-    with delivered(config, tasks):
+    with delivered(config.lake_access, tasks):
         assert set(left) < set(_files(config))  # the first run holds its list
-    (listed,) = (config.work_dir / "delivered").glob("*.txt")
+    (listed,) = (config.lake_access.work_dir / "delivered").glob("*.txt")
     text = listed.read_text(encoding="utf-8")
     killed.__exit__(None, None, None)
     listed.write_text(text, encoding="utf-8")  # as a kill leaves it
     for path in left:
         path.write_bytes(b"x")
-    with delivered(config, []):
+    with delivered(config.lake_access, []):
         assert _files(config) == [] and not listed.exists()
 
 

@@ -109,9 +109,9 @@ def test_a_repair_that_leaves_a_table_out_is_told(tmp_path: Path, monkeypatch: p
 
 def test_a_run_that_fails_in_the_check_keeps_the_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its JSON had neither drain nor build: standard output was empty."""
-    monkeypatch.setattr(runner, "only_runner", lambda _: nullcontext())
-    monkeypatch.setattr(slot_drain, "drain", lambda _: DrainResult(1, 7, Lsn(1), Lsn(100)))
-    monkeypatch.setattr(dbt_run, "build", lambda _: _BUILT)
+    monkeypatch.setattr(runner, "only_runner", lambda *_: nullcontext())
+    monkeypatch.setattr(slot_drain, "drain", lambda *_: DrainResult(1, 7, Lsn(1), Lsn(100)))
+    monkeypatch.setattr(dbt_run, "build", lambda *_: _BUILT)
     monkeypatch.setattr(Toolkit, "_check", lambda *_: _raise(LakeError("lake: full; free space")))
     monkeypatch.setattr(libraries, "preload", lambda *_: None)  # it would go on while the next tests run
     done, notice = _cdc(tmp_path, monkeypatch, "run", "--output", "json")

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests import support_history as made
+from tests.support_ledger import ledger_of
 from tests.unit import test_history
 from toolkit.history import column_life, versions
 from toolkit.history.column_life import Seen
-from toolkit.lake.ledger import Ledger
 from toolkit.rawlog.arrow import Event
 from toolkit.values.config import Config
 from toolkit.values.errors import ConfigError
@@ -41,7 +41,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_name_with_two_lives() -> None:
-    found = column_life.explain(Ledger(CONFIG), "purchases", "note")
+    found = column_life.explain(ledger_of(CONFIG), "purchases", "note")
     lives = [(s.attnum, s.name, int(s.valid_from), s.valid_to and int(s.valid_to), s.dropped) for s in found]
     assert lives == [
         (3, "note", 0x1000, 0x2000, False),
@@ -57,16 +57,16 @@ def test_a_name_with_two_lives() -> None:
         None,
     ]
     assert [[c.kind for c in s.changes] for s in found] == [[], ["renamed"], ["dropped"], ["added"]]
-    assert {s.attnum for s in column_life.explain(Ledger(CONFIG), "purchases")} == {1, 2, 3, 4, 5}
+    assert {s.attnum for s in column_life.explain(ledger_of(CONFIG), "purchases")} == {1, 2, 3, 4, 5}
 
 
 def test_an_unknown_column_is_named_with_close_ones() -> None:
     with pytest.raises(ConfigError, match=r"never had a column 'remrk'; did you mean remark"):
-        column_life.explain(Ledger(CONFIG), "purchases", "remrk")
+        column_life.explain(ledger_of(CONFIG), "purchases", "remrk")
 
 
 def test_the_frame_has_the_documented_columns() -> None:
-    frame = column_life.explain_frame(Ledger(CONFIG), "purchases", "remark")
+    frame = column_life.explain_frame(ledger_of(CONFIG), "purchases", "remark")
     assert column_life.explain_frame.__doc__ is not None
     for column in frame.columns:
         assert column in column_life.explain_frame.__doc__

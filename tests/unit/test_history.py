@@ -7,8 +7,8 @@ import json
 import pytest
 
 from tests import support_history as made
+from tests.support_ledger import ledger_of
 from toolkit.history import versions
-from toolkit.lake.ledger import Ledger
 from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.event import SchemaChange, TableEvent
@@ -53,7 +53,7 @@ def _kinds(changes: tuple[versions.Change, ...]) -> list[tuple[str, str | None]]
 
 
 def test_each_version_says_what_its_command_changed() -> None:
-    found = versions.versions(Ledger(CONFIG), "public.purchases")
+    found = versions.versions(ledger_of(CONFIG), "public.purchases")
     assert [_kinds(v.changes) for v in found] == [
         [("created", None)],
         [("renamed", "remark")],
@@ -68,14 +68,14 @@ def test_each_version_says_what_its_command_changed() -> None:
 
 
 def test_versions_join_without_gap_or_overlap() -> None:
-    found = versions.versions(Ledger(CONFIG), "purchases")
+    found = versions.versions(ledger_of(CONFIG), "purchases")
     assert [v.valid_to for v in found[:-1]] == [v.valid_from for v in found[1:]]
     assert found[-1].valid_to is None
 
 
 @pytest.mark.parametrize("name", ["purchases", "public.purchases", "orders", "public.orders"])
 def test_every_name_that_a_table_had_means_it(name: str) -> None:
-    assert versions.resolve(Ledger(CONFIG), name).relid == made.RELID
+    assert versions.resolve(ledger_of(CONFIG), name).relid == made.RELID
 
 
 @pytest.mark.parametrize(
@@ -89,25 +89,25 @@ def test_every_name_that_a_table_had_means_it(name: str) -> None:
     ],
 )
 def test_the_shape_as_of_an_lsn(lsn: int, columns: list[str]) -> None:
-    assert [c.name for c in versions.show(Ledger(CONFIG), "orders", Lsn(lsn)).table.columns] == columns
+    assert [c.name for c in versions.show(ledger_of(CONFIG), "orders", Lsn(lsn)).table.columns] == columns
 
 
 def test_before_the_first_version_there_is_no_shape() -> None:
     with pytest.raises(UnknownTable, match="begins at 0/1000"):
-        versions.show(Ledger(CONFIG), "orders", Lsn(0xFFF))
+        versions.show(ledger_of(CONFIG), "orders", Lsn(0xFFF))
 
 
 def test_a_diff_skips_what_happened_in_between() -> None:
-    found = versions.diff(Ledger(CONFIG), "orders", Lsn(0x1000), Lsn(0x5000))
+    found = versions.diff(ledger_of(CONFIG), "orders", Lsn(0x1000), Lsn(0x5000))
     assert _kinds(found) == [("type", "amount"), ("dropped", "note"), ("added", "priority")]
-    assert versions.diff(Ledger(CONFIG), "orders", Lsn(0x2000), Lsn(0x2FFF)) == ()
+    assert versions.diff(ledger_of(CONFIG), "orders", Lsn(0x2000), Lsn(0x2FFF)) == ()
     with pytest.raises(ConfigError, match="later one"):
-        versions.diff(Ledger(CONFIG), "orders", Lsn(2), Lsn(1))
+        versions.diff(ledger_of(CONFIG), "orders", Lsn(2), Lsn(1))
 
 
 def test_an_unknown_name_gets_close_ones() -> None:
     with pytest.raises(UnknownTable, match=r"did you mean public\.customers"):
-        versions.versions(Ledger(CONFIG), "custmers")
+        versions.versions(ledger_of(CONFIG), "custmers")
 
 
 def test_dropped_and_added_again_is_not_a_rename() -> None:
@@ -136,10 +136,10 @@ def test_a_dropped_table_ends_its_history() -> None:
 
 
 def test_frames_have_their_documented_columns() -> None:
-    frame = versions.versions_frame(Ledger(CONFIG), "orders")
+    frame = versions.versions_frame(ledger_of(CONFIG), "orders")
     assert frame["changes"][1] == "renamed remark: note -> remark"
     assert (frame["role"].notna().sum(), str(frame["at"][1].tz)) == (5, "UTC")
-    shape = versions.shape_frame(Ledger(CONFIG), "orders", Lsn(0x1000))
+    shape = versions.shape_frame(ledger_of(CONFIG), "orders", Lsn(0x1000))
     told = versions.shape_frame.__doc__ or ""
     assert all(column in told for column in shape.columns)
     assert shape["lake_type"].tolist() == ["bigint", "decimal(10,2)", "string"]

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.unit
 
 
 def _packages(root: Path, **lake: object) -> list[str]:
-    settings = session.spark_settings(Config.model_validate({"root": root, "lake": lake}))
+    settings = session.spark_settings(Config.model_validate({"root": root, "lake": lake}).lake_access)
     return settings["spark.jars.packages"].split(",")
 
 
@@ -35,7 +35,7 @@ def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def _check(loaded: list[str], tmp_path: Path, **spark: str) -> None:
     given = {f"spark.{name.replace('_', '.')}": value for name, value in spark.items()}
-    jars.require_pinned(loaded, session.spark_settings(Config(root=tmp_path, spark=given)))
+    jars.require_pinned(loaded, session.spark_settings(Config(root=tmp_path, spark=given).lake_access))
 
 
 def test_the_lock_file_pins_every_package_of_the_session(tmp_path: Path) -> None:

@@ -60,7 +60,8 @@ _CATALOGS = ("any_catalog", "entries", "lake_catalog", "postgres_catalog", "sqli
 _STORE = ("values.object_store", "lake.storage")
 KNOW_THE_CATALOG = {
     "toolkit.values.catalog_uri",
-    "toolkit.values.config",
+    "toolkit.values.config",  # which keys are never printed
+    "toolkit.values.lake_access",
     *(f"toolkit.{name}" for name in _STORE),
     *(f"toolkit.lake.{name}" for name in _CATALOGS),
 }
@@ -214,7 +215,7 @@ def test_only_the_catalogs_know_the_kind_of_a_catalog() -> None:
 
 
 def test_a_module_that_knows_the_kind_of_a_catalog_is_found() -> None:
-    assert _knows_the_catalog("toolkit.lake.reads", "rows = open(config.catalog_db)")
+    assert _knows_the_catalog("toolkit.lake.reads", "rows = open(config.lake_access.catalog_db)")
     assert _knows_the_catalog("toolkit.ops.status", "if config.lake.type == 'rest':")
     assert not _knows_the_catalog("toolkit.ops.status", "open_catalog(config).where")
 

@@ -88,7 +88,7 @@ RAISED = list(_raised())
 #: Errors whose text is made elsewhere: by a function, or by the error that they wrap.
 _MADE = {
     "_message(exception, results)",
-    "_reason(config, error)",
+    "_reason(source, error)",
     "str(error)",
     "f'{error}{_begun(config)}'",
     """'; '.join((f'table {name}: {why}' for name, why in left.items()))""",

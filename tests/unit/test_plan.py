@@ -30,7 +30,7 @@ def planned(tmp_path: Path) -> Planned:
     def plan(source: Source, upto: int | None = None) -> dict[Layer, TablePlan]:
         source.batch()
         events = [asdict(event) for batch in source.all_batches for event in batch]
-        log = MemoryReading(Config(root=tmp_path), 1, events)
+        log = MemoryReading(Config(root=tmp_path).capture_rules, 1, events)
         found = plans(log, Lsn(source.lsn if upto is None else upto))
         return {one.layer: one for one in found if one.relid == RELID}
 

@@ -38,19 +38,19 @@ def write(path: Path, text: str) -> Path:
 
 
 def test_a_project_is_made_once_and_then_left_alone(config: Config, said: pytest.LogCaptureFixture) -> None:
-    project.ensure(config)
-    made = files(config.project_dir)
+    project.ensure(config.dbt_project)
+    made = files(config.dbt_project.folder)
     assert made.items() >= SHIPPED.items() and made.keys() >= {Path("dbt_project.yml"), Path(".gitignore")}
-    times = {path: path.stat().st_mtime_ns for path in config.project_dir.rglob("*")}
-    write(config.project_dir / "models" / "current" / "current__public__t.sql", "select 1")
-    project.ensure(config)
+    times = {path: path.stat().st_mtime_ns for path in config.dbt_project.folder.rglob("*")}
+    write(config.dbt_project.folder / "models" / "current" / "current__public__t.sql", "select 1")
+    project.ensure(config.dbt_project)
     assert all(path.stat().st_mtime_ns == at for path, at in times.items() if path.is_file())
     assert said.records == []
 
 
 def test_a_project_of_the_first_version_is_upgraded(config: Config, said: pytest.LogCaptureFixture) -> None:
     """It has no record of its files, several macros in a file, and what the user has added."""
-    folder = config.project_dir
+    folder = config.dbt_project.folder
     settings = (FOLDER / "dbt_project" / "dbt_project.yml").read_text(encoding="utf-8") + "\nvars: {mine: 1}\n"
     write(folder / "dbt_project.yml", settings)
     write(
@@ -64,7 +64,7 @@ def test_a_project_of_the_first_version_is_upgraded(config: Config, said: pytest
         folder / "dbt_project.yml",
     }
     before = {path: path.read_bytes() for path in mine}
-    project.ensure(config)
+    project.ensure(config.dbt_project)
     assert (
         files(folder).items() >= SHIPPED.items() | {p.relative_to(folder): text for p, text in before.items()}.items()
     )
@@ -77,28 +77,28 @@ def test_a_project_of_the_first_version_is_upgraded(config: Config, said: pytest
     assert (line.getMessage(), line.levelname) == ("dbt project upgraded", "WARNING")
     assert line.kept_in_replaced == ["macros/plan.sql", "models/ops/tables.sql"]  # type: ignore[attr-defined]
     said.clear()
-    project.ensure(config)
+    project.ensure(config.dbt_project)
     assert said.records == []
 
 
 def test_an_older_file_is_replaced_and_a_changed_one_is_kept_aside(config: Config) -> None:
-    project.ensure(config)
-    folder = config.project_dir
+    project.ensure(config.dbt_project)
+    folder = config.dbt_project.folder
     record = json.loads((folder / ".toolkit.json").read_text(encoding="utf-8"))
     for path, text in ((PLAN, "{# older #}"), (Path("macros/plan/cdc_gone.sql"), "{# gone #}")):
         write(folder / path, text)
         record[path.as_posix()] = project._digest(text.encode())
     write(folder / ".toolkit.json", json.dumps(record))
     write(folder / "models" / "sources.yml", "# changed by hand")
-    project.ensure(config)
+    project.ensure(config.dbt_project)
     found = files(folder)
     assert found.items() >= SHIPPED.items() and Path("macros/plan/cdc_gone.sql") not in found
     assert files(folder / "replaced") == {Path("models/sources.yml"): b"# changed by hand"}
 
 
 def test_a_setting_that_runs_need_is_asked_for_by_name(config: Config) -> None:
-    project.ensure(config)
-    settings = config.project_dir / "dbt_project.yml"
+    project.ensure(config.dbt_project)
+    settings = config.dbt_project.folder / "dbt_project.yml"
     text = settings.read_text(encoding="utf-8")
     for needed, name in (
         ("skip_nodes_if_on_run_start_fails: true", "flags.skip_nodes_if_on_run_start_fails"),
@@ -107,7 +107,7 @@ def test_a_setting_that_runs_need_is_asked_for_by_name(config: Config) -> None:
         assert needed in text
         settings.write_text(text.replace(needed, ""), encoding="utf-8")
         with pytest.raises(LakeError, match=r"dbt_project\.yml lacks") as refused:
-            project.ensure(config)
+            project.ensure(config.dbt_project)
         assert name in str(refused.value)
 
 
@@ -117,16 +117,16 @@ def test_a_setting_that_runs_need_is_asked_for_by_name(config: Config) -> None:
 )
 def test_settings_that_cannot_be_read_are_refused_in_one_line(config: Config, text: str, found: str) -> None:
     """Broken YAML of the user's was a traceback."""
-    project.ensure(config)
-    write(config.project_dir / "dbt_project.yml", text)
+    project.ensure(config.dbt_project)
+    write(config.dbt_project.folder / "dbt_project.yml", text)
     with pytest.raises(LakeError, match=rf"dbt_project\.yml {found}") as refused:
-        project.ensure(config)
+        project.ensure(config.dbt_project)
     assert "\n" not in str(refused.value)
 
 
 def test_what_is_the_users_is_found_wherever_dbt_reads(config: Config) -> None:
-    project.ensure(config)
-    folder = config.project_dir
+    project.ensure(config.dbt_project)
+    folder = config.dbt_project.folder
     for name in ("profiles.yml", "target/manifest.json", "logs/dbt.log", "models/current/current__public__t.sql"):
         write(folder / name, "x")
     assert project.own_files(folder) == []
@@ -137,20 +137,20 @@ def test_what_is_the_users_is_found_wherever_dbt_reads(config: Config) -> None:
 
 
 def test_another_folder_is_not_written_to(config: Config) -> None:
-    write(config.project_dir / "notes.txt", "mine")
+    write(config.dbt_project.folder / "notes.txt", "mine")
     with pytest.raises(LakeError, match=r"is not empty and holds no dbt_project\.yml"):
-        project.ensure(config)
-    assert list(files(config.project_dir)) == [Path("notes.txt")]
+        project.ensure(config.dbt_project)
+    assert list(files(config.dbt_project.folder)) == [Path("notes.txt")]
 
 
 def test_a_part_has_the_models_of_some_tables_and_nothing_of_the_users(config: Config) -> None:
-    project.ensure(config)
+    project.ensure(config.dbt_project)
     for name in ("t", "u", "public__x"):
         for layer in ("current", "history"):
             for kind in ("sql", "yml"):
-                write(config.project_dir / "models" / layer / f"{layer}__{name}.{kind}", name)
-    write(config.project_dir / "models" / "own.sql", "select 1")
-    part = project.write_part(config, {"t", "dropped"})
+                write(config.dbt_project.folder / "models" / layer / f"{layer}__{name}.{kind}", name)
+    write(config.dbt_project.folder / "models" / "own.sql", "select 1")
+    part = project.write_part(config.lake_access, {"t", "dropped"}, dbt=config.dbt_project)
     generated = {
         Path(f"models/{layer}/{layer}__t.{kind}") for layer in ("current", "history") for kind in ("sql", "yml")
     }
@@ -159,11 +159,11 @@ def test_a_part_has_the_models_of_some_tables_and_nothing_of_the_users(config: C
     write(part / "target" / "partial_parse.msgpack", "of dbt")
     write(part / "target" / "run_results.json", "{}")
     times = {path: (part / path).stat().st_mtime_ns for path in files(part)}
-    assert project.write_part(config, {"u"}) == part
+    assert project.write_part(config.lake_access, {"u"}, dbt=config.dbt_project) == part
     assert {path.name for path in files(part / "models" / "current") if path.suffix} == {
         "current__u.sql",
         "current__u.yml",
     }
     assert all((part / path).stat().st_mtime_ns == at for path, at in times.items() if (part / path).is_file())
-    project.keep_results(config, part)
-    assert (config.project_dir / "target" / "run_results.json").read_text(encoding="utf-8") == "{}"
+    project.keep_results(config.dbt_project, part)
+    assert (config.dbt_project.folder / "target" / "run_results.json").read_text(encoding="utf-8") == "{}"

@@ -37,7 +37,7 @@ def _last() -> BatchRecord:
 def _wanted(plan: TablePlan, found: Found, monkeypatch: pytest.MonkeyPatch, size: int = 1000) -> Any:
     monkeypatch.setattr(reads, "snapshot_summary", lambda *_: {"total-files-size": str(size)})
     config = Config(source=SourceConfig(conninfo="host=nowhere"))
-    return small_tables._wanted(config, _last(), "history.t", Model(plan, found))
+    return small_tables._wanted(config.lake_access, _last(), "history.t", Model(plan, found))
 
 
 @pytest.mark.parametrize(

@@ -25,11 +25,11 @@ pytestmark = pytest.mark.unit
 def config(tmp_path: Path) -> Config:
     """A catalog that names one view, whose metadata file is compressed as Spark writes it."""
     config = Config(root=tmp_path)
-    config.work_dir.mkdir()
+    config.lake_access.work_dir.mkdir()
     file = tmp_path / "00000-x.gz.metadata.json"
     file.write_bytes(gzip.compress(b'{"properties": {"cdc.tag": "t"}}'))
     columns = "catalog_name, table_namespace, table_name, metadata_location, previous_metadata_location, iceberg_type"
-    with closing(sqlite3.connect(config.catalog_db)) as catalog, catalog:
+    with closing(sqlite3.connect(config.lake_access.catalog_db)) as catalog, catalog:
         catalog.execute(f"create table iceberg_tables ({columns})")
         catalog.execute("insert into iceberg_tables values ('lake', 'raw', 'shown', ?, null, 'VIEW')", [str(file)])
     return config
@@ -37,17 +37,17 @@ def config(tmp_path: Path) -> Config:
 
 def test_half_a_compressed_metadata_file_is_named(config: Config) -> None:
     """`cdc doctor` ended with an EOFError."""
-    assert reads.properties(config, "raw.shown") == {"cdc.tag": "t"}
+    assert reads.properties(config.lake_access, "raw.shown") == {"cdc.tag": "t"}
     file = config.root / "00000-x.gz.metadata.json"
     whole = file.read_bytes()
-    with closing(sqlite3.connect(config.catalog_db)) as catalog, catalog:
+    with closing(sqlite3.connect(config.lake_access.catalog_db)) as catalog, catalog:
         catalog.execute("update iceberg_tables set iceberg_type = 'TABLE'")
     for torn in (whole[:-9], whole[:5], b"", whole[:12] + b"\xff" * 9 + whole[21:]):
         file.write_bytes(torn)
         with pytest.raises(LakeError, match=f"raw.shown: metadata file {file} cannot be read: .*; run `cdc doctor`"):
-            reads.metadata(config, "raw.shown")
+            reads.metadata(config.lake_access, "raw.shown")
         with pytest.raises(LakeError, match=f"raw.shown: metadata file {file} cannot be read: .*; run `cdc doctor`"):
-            open_catalog(config).load_table("raw.shown")
+            open_catalog(config.lake_access).load_table("raw.shown")
 
 
 #: Writes more than fits into memory, which goes into the file before the commit, and waits.
@@ -66,14 +66,14 @@ sys.stdin.read()
 
 def test_what_a_killed_process_left_in_the_catalog_is_rolled_back(config: Config) -> None:
     """After a full disk, every command said: attempt to write a readonly database."""
-    before = reads.metadata_location(config, "raw.shown")
-    command = [sys.executable, "-c", _WRITER, str(config.catalog_db)]
+    before = reads.metadata_location(config.lake_access, "raw.shown")
+    command = [sys.executable, "-c", _WRITER, str(config.lake_access.catalog_db)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None and writer.stdout.readline() == "written\n"
         writer.kill()
-    journal = Path(f"{config.catalog_db}-journal")
+    journal = Path(f"{config.lake_access.catalog_db}-journal")
     assert journal.stat().st_size
-    assert reads.metadata_location(config, "raw.shown") == before
+    assert reads.metadata_location(config.lake_access, "raw.shown") == before
     assert not journal.exists()
 
 
@@ -87,6 +87,6 @@ def test_a_process_waits_only_once_for_a_catalog_that_stays_locked(
             begun = time.monotonic()
             for _ in range(4):
                 with pytest.raises(LakeError, match="database is locked; run it again, or restore that file"):
-                    reads.metadata_location(config, "raw.shown")
+                    reads.metadata_location(config.lake_access, "raw.shown")
             assert 1 <= time.monotonic() - begun < 3  # four waits take four seconds
-        assert reads.metadata_location(config, "raw.shown")  # and the next lock is waited for again
+        assert reads.metadata_location(config.lake_access, "raw.shown")  # and the next lock is waited for again

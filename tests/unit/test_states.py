@@ -30,11 +30,12 @@ from toolkit.rawlog.states import (
 )
 from toolkit.values.config import Config
 from toolkit.values.errors import ConfigError, NotProven
+from toolkit.values.lake_access import LakeAccess
 from toolkit.values.lsn import Lsn
 
 
 def reading(config: Config, played: Played) -> MemoryReading:
-    return MemoryReading(config, 1, [asdict(event) for event in (*played.events, batch(played.head))])
+    return MemoryReading(config.capture_rules, 1, [asdict(event) for event in (*played.events, batch(played.head))])
 
 
 def check_now(log: MemoryReading, played: Played) -> None:
@@ -112,7 +113,7 @@ def is_unverified(doubts: Iterable[Doubt], since: int, until: int | None) -> boo
     )
 
 
-def check_at(log: MemoryReading, played: Played, lsn: int) -> None:
+def check_at(access: LakeAccess, log: MemoryReading, played: Played, lsn: int) -> None:
     """What was known at an LSN: the states of then, and whether `cdc rows --as-of-lsn` answers."""
     then = {version.table.relid: state for version, state in states_at(log, Lsn(lsn), {})}
     latest = log.latest_versions()
@@ -129,7 +130,7 @@ def check_at(log: MemoryReading, played: Played, lsn: int) -> None:
         if there:
             assert then[life.relid].state == ("ok" if refused is None else "stale")
         try:
-            rows_at_lsn._require_known(log, latest[life.relid].table, Lsn(lsn))  # type: ignore[arg-type]
+            rows_at_lsn._require_known(access, log, latest[life.relid].table, Lsn(lsn))  # type: ignore[arg-type]
         except (ConfigError, NotProven) as error:
             assert type(error) is refused, str(error)
         else:
@@ -150,7 +151,7 @@ def test_all_readers_agree_on_all_short_sequences(tmp_path: Path) -> None:
                 check_copied(log, played)
             # As of earlier LSNs four letters are enough: the state at an LSN and one that hides it, twice.
             for lsn in range(START + STEP, played.head + 1, STEP) if len(letters) < 5 else (played.head,):
-                check_at(log, played, lsn)
+                check_at(config.lake_access, log, played, lsn)
             life = played.lives[-1]
             if life.phases and life.phases[-1][1] != "V" and life.phase not in ("none", "broken"):
                 # A check at the head would note a baseline for exactly the tables with a copied part.

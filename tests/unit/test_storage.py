@@ -101,7 +101,7 @@ def _lists(folder: Path) -> Iterator[Path]:
 
 
 def test_a_file_stays_unless_it_was_not_committed(tmp_path: Path, table: Any) -> None:
-    with uncommitted.new_files(Config(root=tmp_path), table) as files:
+    with uncommitted.new_files(Config(root=tmp_path).lake_access, table) as files:
         committed, lost, unknown, unused = (_written(files) for _ in range(4))
         with files.committing([str(committed)]):
             pass
@@ -117,11 +117,11 @@ def test_a_file_stays_unless_it_was_not_committed(tmp_path: Path, table: Any) ->
 
 def test_the_next_run_deletes_what_the_list_of_a_killed_one_names(tmp_path: Path, table: Any) -> None:
     config = Config(root=tmp_path)
-    with uncommitted.new_files(config, table) as running:
+    with uncommitted.new_files(config.lake_access, table) as running:
         mine = _written(running)
         (tmp_path / "data" / "left").write_bytes(b"x")
         (tmp_path / "lake" / "new-files" / "killed.txt").write_text(f"{tmp_path}/data/left\n", encoding="utf-8")
-        with uncommitted.new_files(config, table):
+        with uncommitted.new_files(config.lake_access, table):
             assert list((tmp_path / "data").iterdir()) == [mine]  # its run still holds the list
 
 

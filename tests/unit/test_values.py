@@ -148,9 +148,9 @@ def test_configuration_file(tmp_path: Path) -> None:
     assert config.source.slot == "cdc"
     assert config.drain.max_changes == 500
     assert config.spark == {"spark.driver.memory": "2g"}
-    assert config.warehouse == str(tmp_path / "lake" / "warehouse")
-    assert config.catalog_db == tmp_path / "lake" / "catalog.db"
-    assert config.work_dir == tmp_path / "lake"
+    assert config.lake_access.warehouse == str(tmp_path / "lake" / "warehouse")
+    assert config.lake_access.catalog_db == tmp_path / "lake" / "catalog.db"
+    assert config.lake_access.work_dir == tmp_path / "lake"
 
 
 def test_the_environment_overrides_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +248,7 @@ def test_local_mode_runs_no_more_tasks_than_the_heap_has_room_for(
 ) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: cores)
     config = configuration.Config(spark={"spark.driver.memory": heap})
-    assert session.spark_settings(config)["spark.master"] == f"local[{tasks}]"
+    assert session.spark_settings(config.lake_access)["spark.master"] == f"local[{tasks}]"
 
 
 def test_a_variable_of_an_unknown_section_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

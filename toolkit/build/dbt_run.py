@@ -27,8 +27,10 @@ from toolkit.values.process_env import environment
 
 if TYPE_CHECKING:
     from toolkit.lake.ledger import Ledger
+    from toolkit.lake.opened import Lake
     from toolkit.lake.plans import Model
-    from toolkit.values.config import Config
+    from toolkit.values.config import DbtProject
+    from toolkit.values.lake_access import LakeAccess
 
 
 #: The status of a dbt node that did not succeed; dbt skips the nodes after it.
@@ -51,7 +53,12 @@ class BuildResult:
 
 
 def build(
-    config: Config, *, as_of: Lsn | None = None, select: Sequence[str] | None = None, dbt_args: Sequence[str] = ()
+    lake: Lake,
+    dbt: DbtProject,
+    *,
+    as_of: Lsn | None = None,
+    select: Sequence[str] | None = None,
+    dbt_args: Sequence[str] = (),
 ) -> BuildResult:
     """Bring every table to the ledger's position, or build tables as of an LSN into `asof_<hex>`.
 
@@ -68,11 +75,10 @@ def build(
     from toolkit.build import models as models_sync
     from toolkit.build import retired, schema_changes
     from toolkit.lake import plans, table_states, tables
-    from toolkit.lake.ledger import Ledger
     from toolkit.lake.session import own_session, session
 
     preload(Library.DBT)  # while Spark starts
-    ledger = Ledger(config)
+    ledger = lake.reading()
     last, snapshot = ledger.last(), ledger.snapshot_id()
     if last is None or snapshot is None:
         raise BuildFailed("raw.events has no batch yet; run `cdc init`")
@@ -80,9 +86,9 @@ def build(
     if as_of is not None and as_of > last.complete_to:
         raise BuildFailed(f"LSN {as_of} is not in the log yet: it is complete to {last.complete_to}; run `cdc drain`")
     as_of = None if as_of is None else ledger.exact_at(as_of)
-    synced = models_sync.sync(config, as_of=as_of)
-    spark = session(config)
-    tables.ensure_judged(own_session(config), config)
+    synced = models_sync.sync(lake, dbt, as_of=as_of)
+    spark = session(lake.access)
+    tables.ensure_judged(own_session(lake.access), lake.access)
     plans.write(ledger)
     table_states.write(ledger)
     schema = f"asof_{as_of.tag}" if as_of is not None else "current"
@@ -93,19 +99,21 @@ def build(
     }
     whole = as_of is None and not select and not dbt_args
     if whole:
-        _evolve(config, ledger, relations)
+        _evolve(lake.access, ledger, relations, dbt=dbt)
     show = partial(plans.show, spark, ledger, as_of, relations)
     try:
-        done, results, own_failed = _build_models(config, ledger, synced.models.values(), show, select, dbt_args, as_of)
+        done, results, own_failed = _build_models(
+            lake.access, ledger, synced.models.values(), show, select, dbt_args, as_of, dbt=dbt
+        )
     finally:
         if as_of is not None:
-            models_sync.sync(config)  # a plain `dbt run` must not find the models of that LSN
+            models_sync.sync(lake, dbt)  # a plain `dbt run` must not find the models of that LSN
     models = (*(_model(result) for result in results if result.node.resource_type == "model"), *done)
     if as_of is None:
         replaced = [model.name.partition(".")[2] for model in models if model.action == BuildAction.REBUILD]
-        schema_changes.describe(config, ledger, replaced)
-        retired.retire(config, ledger)
-    stale = _stale(config, ledger, as_of, select)
+        schema_changes.describe(lake.access, ledger, replaced)
+        retired.retire(lake.access, ledger)
+    stale = _stale(lake.access, ledger, as_of, select)
     if select and not models and not stale:
         raise UnknownTable(f"no model matches {' '.join(select)}; see dbt_project/models/current")
     return BuildResult(
@@ -121,13 +129,15 @@ def build(
 
 @can_fail(Point.MODELS)
 def _build_models(
-    config: Config,
+    access: LakeAccess,
     ledger: Ledger,
     names: Collection[str],
     show: Callable[[], Mapping[str, Model]],
     select: Sequence[str] | None,
     dbt_args: Sequence[str],
     as_of: Lsn | None,
+    *,
+    dbt: DbtProject,
 ) -> tuple[list[ModelResult], list[Any], tuple[str, ...]]:
     """Build small tables together, and the others with dbt.
 
@@ -141,50 +151,52 @@ def _build_models(
     asked = {name: model for name, model in show().items() if not select or name.partition(".")[2] in select}
     done = [ModelResult(n, BuildAction.SKIP, "nothing new", 0.0) for n, m in asked.items() if alone and m.found.quiet]
     if alone and len(done) < len(asked):
-        built, moved = small_tables.build(config, session(config), ledger, asked)
+        built, moved = small_tables.build(access, session(access), ledger, asked, dbt=dbt)
         done += built
         if moved:
             show()
-    own = project.own_files(config.project_dir)
+    own = project.own_files(dbt.folder)
     left = asked.keys() - {model.name for model in done}
-    if alone and not left and (select or not own) and project.has_shared_views(config):
+    if alone and not left and (select or not own) and project.has_shared_views(access):
         return done, [], ()
     tables = {name.partition(".")[2] for name in left}
-    part = project.write_part(config, tables) if alone and done and not own else None
+    part = project.write_part(access, tables, dbt=dbt) if alone and done and not own else None
     done_here = [model.name for model in done if part is None or model.name.partition(".")[2] in tables]
     excluded = ["--exclude", *(name.replace(".", "__", 1) for name in done_here)] if done_here else []
     arguments = ["run", *_selection(select), *dbt_args, *excluded]
-    results, own_failed = _invoke(config, arguments, show, as_of=as_of, folder=part)
+    results, own_failed = _invoke(access, arguments, show, as_of=as_of, folder=part, dbt=dbt)
     if part is not None:
-        project.keep_results(config, part)
+        project.keep_results(dbt, part)
     if as_of is None and not select and not dbt_args:
-        project.record_shared_views(config)
+        project.record_shared_views(access)
     return done, results, own_failed
 
 
-def _stale(config: Config, ledger: Ledger, as_of: Lsn | None, select: Sequence[str] | None) -> tuple[TableState, ...]:
+def _stale(
+    access: LakeAccess, ledger: Ledger, as_of: Lsn | None, select: Sequence[str] | None
+) -> tuple[TableState, ...]:
     if as_of is None:
         return ()
-    then = states_at(ledger, as_of, differing_tables(config, ledger))
+    then = states_at(ledger, as_of, differing_tables(access, ledger))
     found = ((version.table, state) for version, state in then if state.state != State.OK)
     named = set(select or ())
     return tuple(state for table, state in found if not named or lake_table(table.schema, table.name) in named)
 
 
-def _evolve(config: Config, ledger: Ledger, relations: Mapping[tuple[Layer, int], str]) -> None:
+def _evolve(access: LakeAccess, ledger: Ledger, relations: Mapping[tuple[Layer, int], str], *, dbt: DbtProject) -> None:
     """Apply schema changes without a rewrite of the table, each at its own LSN. The rows before it are merged first."""
     from toolkit.build import schema_changes
     from toolkit.lake import plans
     from toolkit.lake.session import session
 
     for number in range(_PASSES + 1):
-        pending = schema_changes.evolve(config, ledger)
+        pending = schema_changes.evolve(access, ledger)
         if not pending or number == _PASSES:
             return
         upto = min(p.upto for p in pending)
-        show = partial(plans.show, session(config), ledger, upto, relations)
+        show = partial(plans.show, session(access), ledger, upto, relations)
         show()
-        _invoke(config, ["run", "--select", *(f"current__{p.alias}" for p in pending if p.upto == upto)], show)
+        _invoke(access, ["run", "--select", *(f"current__{p.alias}" for p in pending if p.upto == upto)], show, dbt=dbt)
 
 
 def _selection(select: Sequence[str] | None) -> list[str]:
@@ -197,12 +209,13 @@ def _selection(select: Sequence[str] | None) -> list[str]:
 
 
 def _invoke(
-    config: Config,
+    access: LakeAccess,
     arguments: list[str],
     show_again: Callable[[], object],
     *,
     as_of: Lsn | None = None,
     folder: Path | None = None,
+    dbt: DbtProject,
 ) -> tuple[list[Any], tuple[str, ...]]:
     """Run dbt at the position of the plans that are shown, or into a separate schema (`as_of`).
 
@@ -214,32 +227,32 @@ def _invoke(
     """
     from toolkit.build import project
 
-    options = ["--profiles-dir", str(config.project_dir), "--log-path", str(config.work_dir / "dbt")]
+    options = ["--profiles-dir", str(dbt.folder), "--log-path", str(access.work_dir / "dbt")]
     options += ["--quiet", "--no-use-colors", "--log-level-file", "none"]
     if as_of is not None:
         options += ["--vars", json.dumps({"as_of_lsn": str(as_of)})]
-    exception, results = _dbt(config, [*arguments, "--project-dir", str(folder or config.project_dir), *options])
+    exception, results = _dbt(access, [*arguments, "--project-dir", str(folder or dbt.folder), *options])
     own = [r for r in results if r.status in _FAILED and project.of_user(r.node)]
     own_failed = [f"{result.node.name}: {_line(result.message or 'no message')}" for result in own]
-    unread = exception is not None and not results and project.own_files(config.project_dir)
+    unread = exception is not None and not results and project.own_files(dbt.folder)
     if unread or any(r.node.resource_type == "operation" for r in own):  # a failed hook, and dbt skips what follows it
         own_failed = own_failed or [f"no model of the user's was run: {_line(str(exception))}"]
         done = {r.node.unique_id: r for r in results if r.status == "success"}
         show_again()
-        with tempfile.TemporaryDirectory(prefix="dbt-", dir=config.work_dir) as shared:
-            project.copy_shared(config.project_dir, Path(shared))
-            exception, results = _dbt(config, [*arguments, "--project-dir", shared, *options])
+        with tempfile.TemporaryDirectory(prefix="dbt-", dir=access.work_dir) as shared:
+            project.copy_shared(dbt.folder, Path(shared))
+            exception, results = _dbt(access, [*arguments, "--project-dir", shared, *options])
         results = list({**{r.node.unique_id: r for r in results}, **done}.values())
     if exception is not None or any(r.status in _FAILED and r not in own for r in results):
         raise BuildFailed(_message(exception, results)) from None
     return results, tuple(own_failed)
 
 
-def _dbt(config: Config, arguments: list[str]) -> tuple[BaseException | None, list[Any]]:
+def _dbt(access: LakeAccess, arguments: list[str]) -> tuple[BaseException | None, list[Any]]:
     """Run dbt in this process. Return the error that stopped it, if any, and the results of the nodes."""
     from toolkit.build import models as models_sync
 
-    secrets = {variable: value for _, variable, value in models_sync.secret_variables(config)}
+    secrets = {variable: value for _, variable, value in models_sync.secret_variables(access)}
     with (
         progress.stage("building", "models") as stage,
         contextlib.redirect_stdout(io.StringIO()),

@@ -19,7 +19,9 @@ from toolkit.values.names import lake_columns, quote_spark, renamed
 from toolkit.values.table import Column, SchemaVersion, TableVersion
 
 if TYPE_CHECKING:
-    from toolkit.values.config import Config
+    from toolkit.lake.opened import Lake
+    from toolkit.values.config import DbtProject
+    from toolkit.values.lake_access import LakeAccess
     from toolkit.values.lsn import Lsn
 
 #: Types that have fewer values than the lake's type.
@@ -44,7 +46,7 @@ class SyncResult:
     removed: tuple[str, ...]
 
 
-def sync(config: Config, *, as_of: Lsn | None = None) -> SyncResult:
+def sync(lake: Lake, dbt: DbtProject, *, as_of: Lsn | None = None) -> SyncResult:
     """Write the models and `profiles.yml` from the ledger, and remove the models of tables that no longer exist.
 
     The history of a dropped table is built once more, up to its end. With `as_of` the models are those of the tables
@@ -57,26 +59,25 @@ def sync(config: Config, *, as_of: Lsn | None = None) -> SyncResult:
         LakeError: the project's folder is missing or not writable.
     """
     from toolkit.lake import reads
-    from toolkit.lake.ledger import Ledger
 
-    ledger = Ledger(config)
+    ledger = lake.reading()
     if as_of is not None:
-        then = states_at(ledger, as_of, differing_tables(config, ledger))
-        return write(config, [version for version, state in then if state.state == State.OK])
+        then = states_at(ledger, as_of, differing_tables(lake.access, ledger))
+        return write(lake.access, [version for version, state in then if state.state == State.OK], dbt=dbt)
     last = ledger.last()
     generation = last.generation if last else None
     done = copied(ledger)
-    finished = set(reads.tables(config, "history"))
+    finished = set(reads.tables(lake.access, "history"))
     kept = (v for v in ledger.latest_versions().values() if v.generation == generation and v.table.relid in done)
-    return write(config, [v for v in kept if not v.table.dropped or v.history_name not in finished])
+    return write(lake.access, [v for v in kept if not v.table.dropped or v.history_name not in finished], dbt=dbt)
 
 
-def write(config: Config, versions: Iterable[SchemaVersion]) -> SyncResult:
+def write(access: LakeAccess, versions: Iterable[SchemaVersion], *, dbt: DbtProject) -> SyncResult:
     """Write the models of these versions. A dropped table gets only its history, and an unpublished table gets none."""
-    project = config.project_dir
-    ensure(config)
+    project = dbt.folder
+    ensure(dbt)
     found = sorted((v for v in versions if v.table.published), key=lambda v: v.history_name)
-    files = {Path("profiles.yml"): profile(config)}
+    files = {Path("profiles.yml"): profile(access, dbt=dbt)}
     for version in found:
         table, alias = version.table, version.history_name
         for layer in ("history",) if table.dropped else ("current", "history"):
@@ -114,13 +115,13 @@ def _apply(project: Path, files: dict[Path, str], versions: Sequence[SchemaVersi
     return SyncResult(models, there, tuple(written), tuple(removed))
 
 
-def profile(config: Config) -> str:
+def profile(access: LakeAccess, *, dbt: DbtProject) -> str:
     """Give the text of `profiles.yml`: dbt's session method with the same settings as the toolkit's own session."""
     from toolkit.lake.session import spark_settings
 
     # The file names variables of the environment instead of secrets.
-    named = {name: f"{{{{ env_var('{variable}') }}}}" for name, variable, _ in secret_variables(config)}
-    settings = spark_settings(config) | named
+    named = {name: f"{{{{ env_var('{variable}') }}}}" for name, variable, _ in secret_variables(access)}
+    settings = spark_settings(access) | named
     return _dump(
         {
             "cdc": {
@@ -131,7 +132,7 @@ def profile(config: Config) -> str:
                         "method": "session",
                         "host": "session",
                         "schema": "staging",
-                        "threads": config.dbt.threads,
+                        "threads": dbt.threads,
                         "server_side_parameters": settings,
                     }
                 },
@@ -140,7 +141,7 @@ def profile(config: Config) -> str:
     )
 
 
-def secret_variables(config: Config) -> list[tuple[str, str, str]]:
+def secret_variables(access: LakeAccess) -> list[tuple[str, str, str]]:
     """Give the secrets of the lake's catalog and of a cluster: Spark's setting, the variable that dbt reads, the value.
 
     dbt shows no value of a variable whose name begins like these.
@@ -149,10 +150,10 @@ def secret_variables(config: Config) -> list[tuple[str, str, str]]:
     from toolkit.lake.lake_catalog import secrets_of
 
     found = {
-        f"spark.sql.catalog.{config.lake.catalog}.{key}": (key, value) for key, value in secrets_of(config).items()
+        f"spark.sql.catalog.{access.lake.catalog}.{key}": (key, value) for key, value in secrets_of(access).items()
     }
-    if AUTHENTICATION_SECRET in config.spark:
-        found[AUTHENTICATION_SECRET] = (AUTHENTICATION_SECRET, config.spark[AUTHENTICATION_SECRET])
+    if AUTHENTICATION_SECRET in access.spark:
+        found[AUTHENTICATION_SECRET] = (AUTHENTICATION_SECRET, access.spark[AUTHENTICATION_SECRET])
     return [
         (setting, f"{_SECRET}{re.sub('[^A-Z0-9]+', '_', key.upper())}", value)
         for setting, (key, value) in found.items()

@@ -19,7 +19,8 @@ from toolkit.values.log_setup import logger
 from toolkit.values.resources import FOLDER
 
 if TYPE_CHECKING:
-    from toolkit.values.config import Config
+    from toolkit.values.config import DbtProject
+    from toolkit.values.lake_access import LakeAccess
 
 _log = logger(__name__)
 
@@ -42,7 +43,7 @@ _RESULTS = Path("target") / "run_results.json"
 _MADE = re.compile(r"\{%-?\s*(?:macro|test|materialization)\s+(\w+)")
 
 
-def ensure(config: Config) -> None:
+def ensure(dbt: DbtProject) -> None:
     """Create the project of `[dbt] project_dir` from the toolkit's own, or upgrade it to the toolkit's version.
 
     A changed file of the toolkit, and a file that defines a macro of the toolkit again, is moved to the folder
@@ -51,7 +52,7 @@ def ensure(config: Config) -> None:
     Raises:
         LakeError: the folder is not writable or has other content, or `dbt_project.yml` lacks what a run needs.
     """
-    folder = config.project_dir
+    folder = dbt.folder
     if folder.resolve() == _TEMPLATE.resolve():
         return
     new = not (folder / _SETTINGS).is_file()
@@ -101,16 +102,16 @@ def copy_shared(folder: Path, target: Path) -> None:
     _write(target / _SETTINGS, (_TEMPLATE / _SETTINGS).read_bytes())
 
 
-def write_part(config: Config, tables: Collection[str]) -> Path:
+def write_part(access: LakeAccess, tables: Collection[str], *, dbt: DbtProject) -> Path:
     """Write a project with the toolkit's files and the generated models of some tables, and give its folder.
 
     dbt reads and parses all files of a project before it runs a single model.
     """
-    folder = config.work_dir / "dbt" / "part"
+    folder = access.work_dir / "dbt" / "part"
     files = {**_shipped(), _SETTINGS: (_TEMPLATE / _SETTINGS).read_bytes()}
     for path in (Path(*top) / f"{top[1]}__{table}{kind}" for top in _GENERATED for table in tables for kind in _KINDS):
-        if (config.project_dir / path).is_file():
-            files[path] = (config.project_dir / path).read_bytes()
+        if (dbt.folder / path).is_file():
+            files[path] = (dbt.folder / path).read_bytes()
     for found in (file for top in _TOPS for file in (folder / top).rglob("*.*") if file.is_file()):
         if found.relative_to(folder) not in files:
             found.unlink()
@@ -120,14 +121,14 @@ def write_part(config: Config, tables: Collection[str]) -> Path:
     return folder
 
 
-def keep_results(config: Config, folder: Path) -> None:
+def keep_results(dbt: DbtProject, folder: Path) -> None:
     """Put dbt's results of a run in another folder where a run in the project leaves them."""
     made = folder / _RESULTS
     if made.is_file():
-        _write(config.project_dir / _RESULTS, made.read_bytes())
+        _write(dbt.folder / _RESULTS, made.read_bytes())
 
 
-def has_shared_views(config: Config) -> bool:
+def has_shared_views(access: LakeAccess) -> bool:
     """Say whether the lake has the views of the shared models, made from the files of this version."""
     from toolkit.lake import reads
 
@@ -135,19 +136,19 @@ def has_shared_views(config: Config) -> bool:
         path.with_suffix("").parts[1:] for path in _shipped() if path.suffix == ".sql" and path.parts[0] == "models"
     )
     try:
-        made = _views_record(config).read_text(encoding="ascii")
+        made = _views_record(access).read_text(encoding="ascii")
     except FileNotFoundError:
         return False
-    return made == _shipped_digest() and all(name in reads.tables(config, schema, "VIEW") for schema, name in views)
+    return made == _shipped_digest() and all(name in reads.tables(access, schema, "VIEW") for schema, name in views)
 
 
-def record_shared_views(config: Config) -> None:
+def record_shared_views(access: LakeAccess) -> None:
     """Record that a run of dbt has made the views of the shared models from the files of this version."""
-    _write(_views_record(config), _shipped_digest().encode())
+    _write(_views_record(access), _shipped_digest().encode())
 
 
-def _views_record(config: Config) -> Path:
-    return config.work_dir / "dbt" / "shared-views"
+def _views_record(access: LakeAccess) -> Path:
+    return access.work_dir / "dbt" / "shared-views"
 
 
 def _shipped_digest() -> str:

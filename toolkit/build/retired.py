@@ -9,12 +9,12 @@ from toolkit.values.names import lake_table, quote_spark
 
 if TYPE_CHECKING:
     from toolkit.lake.ledger import Ledger
-    from toolkit.values.config import Config
+    from toolkit.values.lake_access import LakeAccess
 
 _log = logger(__name__)
 
 
-def retire(config: Config, ledger: Ledger) -> tuple[str, ...]:
+def retire(access: LakeAccess, ledger: Ledger) -> tuple[str, ...]:
     """Drop the built tables whose name no source table has any more.
 
     A renamed table is built under its new name. The `history` of a dropped table is kept under a name of its own. The
@@ -28,33 +28,33 @@ def retire(config: Config, ledger: Ledger) -> tuple[str, ...]:
     last = ledger.last()
     versions = ledger.latest_versions()
     named = {lake_table(v.table.schema, v.table.name) for v in versions.values() if not v.table.dropped}
-    made = {layer: reads.tables(config, layer) for layer in ("current", "history")}
+    made = {layer: reads.tables(access, layer) for layer in ("current", "history")}
     if named.issuperset(name for names in made.values() for name in names):
         return ()
-    views = reads.tables(config, "published", "VIEW")
-    named |= {reads.properties(config, f"published.{view}").get(READ, view) for view in views}
+    views = reads.tables(access, "published", "VIEW")
+    named |= {reads.properties(access, f"published.{view}").get(READ, view) for view in views}
     left = []
     for layer, names in made.items():
         for name in names:
             if name in named:
                 continue
-            relid, generation = _made_of(config, f"{layer}.{name}")
+            relid, generation = _made_of(access, f"{layer}.{name}")
             version = versions.get(relid)
             if version is None or last is None or generation != last.generation or name == version.history_name:
                 continue
             follows = layer == "history" or not version.table.dropped
-            if follows and _made_of(config, f"{layer}.{version.history_name}") != (relid, generation):
+            if follows and _made_of(access, f"{layer}.{version.history_name}") != (relid, generation):
                 continue
             left.append(f"{layer}.{quote_spark(name)}")
     for table in left:
-        tables.drop(own_session(config), table)
+        tables.drop(own_session(access), table)
         _log.info("table dropped", extra={"table": table})
     return tuple(table.replace("`", "") for table in left)
 
 
-def _made_of(config: Config, table: str) -> tuple[int, int]:
+def _made_of(access: LakeAccess, table: str) -> tuple[int, int]:
     """Give the relid and generation that a build has written into a table; -1 if no build did."""
     from toolkit.lake import reads
 
-    properties = reads.properties(config, table)
+    properties = reads.properties(access, table)
     return int(properties.get("cdc.relid", -1)), int(properties.get("cdc.generation", -1))

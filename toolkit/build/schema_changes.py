@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from toolkit.lake.ledger import Ledger
-    from toolkit.values.config import Config
+    from toolkit.values.lake_access import LakeAccess
 
 _log = logger(__name__)
 
@@ -55,7 +55,7 @@ class _Target:
 
 
 @can_fail(Point.EVOLVE)
-def evolve(config: Config, ledger: Ledger) -> tuple[Pending, ...]:
+def evolve(access: LakeAccess, ledger: Ledger) -> tuple[Pending, ...]:
     """Change every table of `current` that is behind its schema version, as far as its rows allow.
 
     Return the tables that can continue when their rows up to their next DDL are applied.
@@ -72,16 +72,16 @@ def evolve(config: Config, ledger: Ledger) -> tuple[Pending, ...]:
         if len(chain) == 1:
             continue  # never altered, so its built table needs no check
         alias = lake_table(chain[-1].table.schema, chain[-1].table.name)
-        target = _target(config, alias, relid, last.generation)
+        target = _target(access, alias, relid, last.generation)
         if target is None or target.schema_id == chain[-1].schema_id:
             continue
-        upto = _follow(config, ledger, alias, chain, target)
+        upto = _follow(access, ledger, alias, chain, target)
         if upto is not None:
             pending.append(Pending(alias, upto))
     return tuple(pending)
 
 
-def describe(config: Config, ledger: Ledger, aliases: Sequence[str]) -> None:
+def describe(access: LakeAccess, ledger: Ledger, aliases: Sequence[str]) -> None:
     """Set the column comments of tables that dbt has replaced, because a CREATE TABLE AS cannot name them."""
     from toolkit.lake import schema_update
     from toolkit.lake.session import own_session
@@ -89,8 +89,8 @@ def describe(config: Config, ledger: Ledger, aliases: Sequence[str]) -> None:
     for version in ledger.latest_versions().values():
         alias = lake_table(version.table.schema, version.table.name)
         if alias in aliases and not version.table.dropped and any(c.comment for c in version.table.columns):
-            table = f"{config.lake.catalog}.current.{alias}"
-            schema_update.describe(own_session(config), table, _comments(version.table))
+            table = f"{access.lake.catalog}.current.{alias}"
+            schema_update.describe(own_session(access), table, _comments(version.table))
 
 
 def step(before: TableVersion, after: TableVersion) -> Step | None:
@@ -147,11 +147,11 @@ def _comments(table: TableVersion) -> dict[str, str | None]:
     return {names[c.attnum]: c.comment for c in table.columns if c.published}
 
 
-def _target(config: Config, alias: str, relid: int, generation: int) -> _Target | None:
+def _target(access: LakeAccess, alias: str, relid: int, generation: int) -> _Target | None:
     """Read position and schema version of a built table, if its newest commit is of exactly this relation."""
     from toolkit.lake import reads
 
-    found = reads.metadata(config, f"current.{alias}")
+    found = reads.metadata(access, f"current.{alias}")
     snapshot = reads.current_snapshot(found)
     if found is None or snapshot is None:
         return None
@@ -166,7 +166,7 @@ def _target(config: Config, alias: str, relid: int, generation: int) -> _Target 
         return None
 
 
-def _follow(config: Config, ledger: Ledger, alias: str, chain: list[SchemaVersion], target: _Target) -> Lsn | None:
+def _follow(access: LakeAccess, ledger: Ledger, alias: str, chain: list[SchemaVersion], target: _Target) -> Lsn | None:
     """Apply the DDL transactions that come before any row.
 
     Return the commit LSN of the next DDL transaction if rows come before it.
@@ -176,7 +176,7 @@ def _follow(config: Config, ledger: Ledger, alias: str, chain: list[SchemaVersio
     here = next((i for i, v in enumerate(chain) if v.schema_id == target.schema_id), None)
     if here is None or any(v.commit_lsn < target.lsn for v in chain[here + 1 :]):
         return None
-    spark = own_session(config)
+    spark = own_session(access)
     rows = _rows_between(spark, ledger, chain[here + 1 :], target)
     done, upto = here, None
     for before, at, versions in rows:
@@ -188,7 +188,7 @@ def _follow(config: Config, ledger: Ledger, alias: str, chain: list[SchemaVersio
             upto = Lsn(versions[0].commit_lsn) if chain[here].table.keyed else None
             break
         done = end
-    if done > here and not _change(config, spark, ledger, alias, chain[here], chain[done]):
+    if done > here and not _change(access, spark, ledger, alias, chain[here], chain[done]):
         return None
     return upto
 
@@ -213,7 +213,7 @@ def _rows_between(
 
 
 def _change(
-    config: Config,
+    access: LakeAccess,
     spark: SparkSession,
     ledger: Ledger,
     alias: str,
@@ -231,7 +231,7 @@ def _change(
         return False  # the keys of _cdc_text are column names
     schema_update.apply(
         spark,
-        f"{config.lake.catalog}.{table}",
+        f"{access.lake.catalog}.{table}",
         wanted,
         comments=_comments(after.table),
         properties={"cdc.schema-id": str(after.schema_id), "comment": after.table.comment},

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from toolkit.lake.targets import Found
     from toolkit.rawlog.batch import BatchRecord
     from toolkit.rawlog.plan import TablePlan
-    from toolkit.values.config import Config
+    from toolkit.values.config import DbtProject
+    from toolkit.values.lake_access import LakeAccess
 
 _log = logger(__name__)
 #: The most events of a table, and the most characters of their images.
@@ -44,7 +45,7 @@ _MODES = {f"write.{operation}.mode": "merge-on-read" for operation in ("delete",
 
 
 def build(
-    config: Config, spark: SparkSession, ledger: Ledger, models: Mapping[str, Model]
+    access: LakeAccess, spark: SparkSession, ledger: Ledger, models: Mapping[str, Model], *, dbt: DbtProject
 ) -> tuple[list[ModelResult], bool]:
     """Bring every small table among the models to the ledger's position, and give the results of those that are.
 
@@ -52,7 +53,7 @@ def build(
     """
     last = ledger.last()
     assert last is not None
-    found = {name: _wanted(config, last, name, model) for name, model in models.items()}
+    found = {name: _wanted(access, last, name, model) for name, model in models.items()}
     wanted = {name: table for name, table in found.items() if table is not None}
     if not wanted:
         return [], False
@@ -64,7 +65,7 @@ def build(
         for names in _jobs(small, [sizes.get(wanted[name].plan.relid, 0) for name in small]):
             rows = shared_fold.fold(spark, ledger, last.complete_to, [wanted[name] for name in names])
             tables = zip(names, (models[name] for name in names), (wanted[name] for name in names), rows, strict=True)
-            for result in in_threads(lambda one: _built(config, java, last, *one), tables, config.dbt.threads):
+            for result in in_threads(lambda one: _built(access, java, last, *one), tables, dbt.threads):
                 moved |= result is None
                 built += [] if result is None else [result]
                 stage.add()
@@ -72,12 +73,18 @@ def build(
 
 
 def _built(
-    config: Config, java: Java, last: BatchRecord, name: str, model: Model, table: Wanted, folded: shared_fold.Folded
+    access: LakeAccess,
+    java: Java,
+    last: BatchRecord,
+    name: str,
+    model: Model,
+    table: Wanted,
+    folded: shared_fold.Folded,
 ) -> ModelResult | None:
     """Write one table; None if another process changed it meanwhile."""
     started = time.monotonic()
     try:
-        _write(config, java, last, name, model.found, table, folded)
+        _write(access, java, last, name, model.found, table, folded)
     except LakeError as error:
         _log.warning("left to its model", extra={"table": name, "reason": str(error)})
         return None
@@ -85,7 +92,7 @@ def _built(
     return ModelResult(name, action, _reason(model, table), round(time.monotonic() - started, 3))
 
 
-def _wanted(config: Config, last: BatchRecord, name: str, model: Model) -> Wanted | None:
+def _wanted(access: LakeAccess, last: BatchRecord, name: str, model: Model) -> Wanted | None:
     plan, found = model.plan, model.found
     if found.quiet or not shared_fold.is_simple(plan):
         return None
@@ -97,7 +104,7 @@ def _wanted(config: Config, last: BatchRecord, name: str, model: Model) -> Wante
         return shared_fold.Wanted(plan, plan.segments[0].low.position, merge=False)
     if found.target is None or found.news.toast or found.news.n > _EVENTS or not shared_fold.can_merge(plan):
         return None
-    size = (reads.snapshot_summary(config, name) or {}).get("total-files-size")
+    size = (reads.snapshot_summary(access, name) or {}).get("total-files-size")
     if size is None or int(size) > _MERGED_BYTES:
         return None
     return shared_fold.Wanted(plan, order.start_of(found.target.lsn), merge=True)
@@ -118,7 +125,7 @@ def _jobs(names: Sequence[str], sizes: Sequence[int]) -> Iterator[list[str]]:
 
 
 def _write(
-    config: Config,
+    access: LakeAccess,
     java: Java,
     last: BatchRecord,
     name: str,
@@ -136,15 +143,15 @@ def _write(
     if table.merge:
         assert found.target is not None
         since = int(found.target.snapshot)
-        rows = shared_fold.merged(plan, table_commit.read_table(config, name, since), folded)
-        table_commit.overwrite(java, config, name, rows, table_commit.Commit({}, summary, tag), since)
+        rows = shared_fold.merged(plan, table_commit.read_table(access, name, since), folded)
+        table_commit.overwrite(java, access, name, rows, table_commit.Commit({}, summary, tag), since)
         return
     properties = {
         "cdc.relid": str(plan.relid), "cdc.schema-id": str(plan.schema_id), "cdc.generation": str(last.generation),
         "format-version": "3", **_MODES, **({"comment": plan.comment} if plan.comment else {}),
     }  # fmt: skip
     commit = table_commit.Commit(properties, summary, tag)
-    table_commit.replace_table(java, config, name, _columns(plan), folded.rows, commit)
+    table_commit.replace_table(java, access, name, _columns(plan), folded.rows, commit)
 
 
 def _columns(plan: TablePlan) -> list[tuple[str, str]]:

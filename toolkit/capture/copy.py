@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from toolkit.capture.copy_workers import Copiers, Item, Task
 from toolkit.capture.slot_drain import drain
 from toolkit.lake.files import FileTarget
-from toolkit.lake.ledger import require_ledger
 from toolkit.lake.proofs import differing_tables, proven
 from toolkit.lake.stored_log import StoredLog
 from toolkit.rawlog import order
@@ -32,10 +31,12 @@ from toolkit.values.progress import stage
 from toolkit.values.table import SchemaVersion, TableVersion
 
 if TYPE_CHECKING:
+    from toolkit.lake.opened import Lake
     from toolkit.rawlog.store import LogReader, NewFiles, RawLog
     from toolkit.source.slot import Cut
     from toolkit.source.snapshot_rows import Images, Piece, Size
-    from toolkit.values.config import Config
+    from toolkit.values.capture_rules import SourceConfig
+    from toolkit.values.source_access import SourceAccess
 
 _log = logger(__name__)
 _GROUP_BYTES = 256 << 20  # size of table files: small tables share a commit
@@ -101,16 +102,16 @@ class _Outcome:
     labels: dict[int, str] = field(default_factory=dict)  # labels of all enums at the cut, by the OID of the value
 
 
-def missing_baselines(config: Config) -> tuple[str, ...]:
+def missing_baselines(source: SourceConfig, lake: Lake) -> tuple[str, ...]:
     """Return identifiers of published tables without a complete snapshot in this generation of the log."""
     from toolkit.source import catalog, connection
 
-    ledger = require_ledger(config)
-    with connection.connect(config) as conn:
-        return tuple(t.identifier for t in not_copied(ledger, catalog.published_tables(conn, config)))
+    ledger = lake.reading().require()
+    with connection.connect(source) as conn:
+        return tuple(t.identifier for t in not_copied(ledger, catalog.published_tables(conn)))
 
 
-def repair(config: Config, tables: Sequence[str] = (), *, scope: Scope = WHOLE) -> SnapshotResult:
+def repair(source: SourceAccess, lake: Lake, tables: Sequence[str] = (), *, scope: Scope = WHOLE) -> SnapshotResult:
     """Copy the named tables, or all stale ones, again at a new cut.
 
     The copy repairs a stale table, and gives a new table its baseline.
@@ -123,20 +124,20 @@ def repair(config: Config, tables: Sequence[str] = (), *, scope: Scope = WHOLE) 
 
     if scope.covers != Covers.ALL and len(tables) != 1:
         raise ConfigError(f"repairing a part: {len(tables)} tables are named; name exactly one table")
-    drain(config)  # most of a backlog, while no snapshot is held open
+    drain(source, lake)  # most of a backlog, while no snapshot is held open
     rows: dict[str, int] = {}
     left_out: dict[str, str] = {}
-    last = require_ledger(config).last()
+    last = lake.reading().require().last()
     assert last is not None
     lsn = last.complete_to
     # A table that is no longer published has nothing to copy. It must not prevent the copy of other tables.
-    wanted: Sequence[str] | frozenset[int] = tuple(tables) or frozenset(state.relid for state in _stale(config))
+    wanted: Sequence[str] | frozenset[int] = tuple(tables) or frozenset(state.relid for state in _stale(lake))
     for _ in range(_CUTS):
         if not wanted:
             break
-        with ticks.exact_cut(config) as cut:
-            drain(config, cut=cut)  # no later drain would find changes since the first one that were not captured
-            found = _copy(config, StoredLog(config), cut, wanted, scope)
+        with ticks.exact_cut(source.rules, cut_seconds=source.cut_seconds) as cut:
+            drain(source, lake, cut=cut)  # no later drain would find changes since the first one that were not captured
+            found = _copy(source, lake, StoredLog(lake.access, rules=lake.rules), cut, wanted, scope)
         lsn = cut.lsn
         rows |= {found.names[relid]: count for relid, count in found.rows.items()}
         left_out = {found.names[relid]: reason for relid, (reason, _) in found.refused.items()} | {
@@ -146,38 +147,41 @@ def repair(config: Config, tables: Sequence[str] = (), *, scope: Scope = WHOLE) 
     return SnapshotResult(lsn, rows, {name: reason for name, reason in left_out.items() if name not in rows})
 
 
-def repair_stale(config: Config) -> SnapshotResult | None:
+def repair_stale(source: SourceAccess, lake: Lake) -> SnapshotResult | None:
     """Repair stale tables, the small ones first, up to `[snapshot] heal_mb` together; None if nothing was done.
 
     Larger tables stay stale, and the status names them.
     """
     from toolkit.source import snapshot_rows
 
-    stale = {state.relid for state in _stale(config)}
-    ledger = require_ledger(config)
+    stale = {state.relid for state in _stale(lake)}
+    ledger = lake.reading().require()
     latest = ledger.latest_versions().items()
     tables = [version.table for relid, version in latest if relid in stale and version.table.published]
-    sizes = snapshot_rows.estimate(config, tables)
-    chosen, left = [], config.snapshot.heal_mb * (1 << 20)
+    sizes = snapshot_rows.estimate(source.config, tables, lock_seconds=source.snapshot.lock_seconds)
+    chosen, left = [], source.snapshot.heal_mb * (1 << 20)
     for table in sorted((t for t in tables if t.relid in sizes), key=lambda t: sizes[t.relid].bytes):
         left -= sizes[table.relid].bytes
         if left < 0:
             _log.warning("too large to repair unasked", extra={"table": table.identifier})
         else:
             chosen.append(table.identifier)
-    return repair(config, chosen) if chosen else None
+    return repair(source, lake, chosen) if chosen else None
 
 
-def _stale(config: Config) -> list[TableState]:
+def _stale(lake: Lake) -> list[TableState]:
     """Return tables that need a repair, without those that only wait for their check."""
-    ledger = require_ledger(config)
+    ledger = lake.reading().require()
     return [
-        s for s in table_states(ledger, proven(config, ledger)) if s.state == State.STALE and s.repaired_lsn is None
+        s
+        for s in table_states(ledger, proven(lake.access, ledger))
+        if s.state == State.STALE and s.repaired_lsn is None
     ]
 
 
 def copy_tables(
-    config: Config,
+    source: SourceAccess,
+    lake: Lake,
     cut: Cut,
     tables: Sequence[str] | None = None,
     *,
@@ -193,7 +197,7 @@ def copy_tables(
         UnknownTable, ConfigError: nothing was copied.
         SourceUnavailable, LakeError: tables that are already committed stay; run it again for the others.
     """
-    found = _copy(config, StoredLog(config) if log is None else log, cut, tables, scope)
+    found = _copy(source, lake, StoredLog(lake.access, rules=lake.rules) if log is None else log, cut, tables, scope)
     return SnapshotResult(
         cut.lsn,
         {found.names[relid]: count for relid, count in found.rows.items()},
@@ -202,7 +206,7 @@ def copy_tables(
 
 
 def _copy(
-    config: Config, log: RawLog, cut: Cut, tables: Sequence[str] | frozenset[int] | None, scope: Scope
+    source: SourceAccess, lake: Lake, log: RawLog, cut: Cut, tables: Sequence[str] | frozenset[int] | None, scope: Scope
 ) -> _Outcome:
     last = log.reading().last()
     if last is None:
@@ -210,41 +214,46 @@ def _copy(
     if last.complete_to < cut.lsn:
         raise LakeError(f"copying at {cut.lsn}: the log ends below it, at {last.complete_to}; run `cdc drain` first")
     outcome = _Outcome()
-    plans = _plans(log.reading(), cut, tables, scope, outcome)
+    plans = _plans(source, log.reading(), cut, tables, scope, outcome)
     total = sum(p.size.bytes for p in plans)
-    workers = config.snapshot.workers if total > _WORKERS_FROM else 0
+    workers = source.snapshot.workers if total > _WORKERS_FROM else 0
     with (
         log.new_files() as files,
         stage("copying", "rows", sum(p.size.rows for p in plans)) as progress,
         Copiers(
-            config, cut, FileTarget(dict(files.ids), dict(files.properties)), workers=workers, report=progress.add
+            source, cut, FileTarget(dict(files.ids), dict(files.properties)), workers=workers, report=progress.add
         ) as copiers,
     ):
         for group in _groups(plans):
-            _copy_group(config, log, cut, copiers, group, files, scope, outcome)
+            _copy_group(lake, log, cut, copiers, group, files, scope, outcome)
     return outcome
 
 
 def _plans(
-    ledger: LogReader, cut: Cut, tables: Sequence[str] | frozenset[int] | None, scope: Scope, outcome: _Outcome
+    source: SourceAccess,
+    ledger: LogReader,
+    cut: Cut,
+    tables: Sequence[str] | frozenset[int] | None,
+    scope: Scope,
+    outcome: _Outcome,
 ) -> list[_Plan]:
     """Plan what to read, ordered by relid."""
     from toolkit.source import catalog, locks, snapshot_rows
 
-    plans, config = [], ledger.config
-    with snapshot_rows.reader(config, cut) as conn:
+    plans: list[_Plan] = []
+    with snapshot_rows.reader(source.config, cut) as conn:
         outcome.labels = catalog.enum_labels(conn)
-        with locks.waiting(conn, f"reading the catalog at {cut.lsn}", seconds=config.snapshot.lock_seconds):
-            payloads = catalog.snapshot_json(conn, config)
+        with locks.waiting(conn, f"reading the catalog at {cut.lsn}", seconds=source.snapshot.lock_seconds):
+            payloads = catalog.snapshot_json(conn)
         versions = {r: TableVersion.from_json(json.loads(text)) for r, text in payloads.items()}
         chosen = _chosen(versions, tables)
         outcome.names |= {t.relid: t.identifier for t in chosen}
-        most = int(config.snapshot.piece_mb * (1 << 20))
-        cutting = snapshot_rows.Cutting(4 * max(1, config.snapshot.workers), min(_LEAST_PIECE, most), most)
+        most = int(source.snapshot.piece_mb * (1 << 20))
+        cutting = snapshot_rows.Cutting(4 * max(1, source.snapshot.workers), min(_LEAST_PIECE, most), most)
         for table in sorted(chosen, key=lambda t: t.relid):
             images = _images(ledger, table, scope)
             try:
-                found, size = snapshot_rows.pieces(conn, table, cutting, lock_seconds=config.snapshot.lock_seconds)
+                found, size = snapshot_rows.pieces(conn, table, cutting, lock_seconds=source.snapshot.lock_seconds)
             except snapshot_rows.TableRefused as error:
                 outcome.refused[table.relid] = (str(error), error.moved)
                 continue
@@ -339,7 +348,7 @@ def _groups(plans: Sequence[_Plan]) -> Iterator[list[_Plan]]:
 
 
 def _copy_group(
-    config: Config,
+    lake: Lake,
     log: RawLog,
     cut: Cut,
     copiers: Copiers,
@@ -363,7 +372,7 @@ def _copy_group(
     ]
     tasks = [Task(files.place(batch_id), last.generation, batch_id, tuple(run)) for run in _runs(items)]
     done, refused = copiers.run(tasks)
-    relabelled = _relabelled(config, [p for p in plans if p.table.relid not in refused], outcome.labels)
+    relabelled = _relabelled(lake.rules.source, [p for p in plans if p.table.relid not in refused], outcome.labels)
     if relabelled:  # other tables may share their files
         refused |= relabelled
         done, more = copiers.run([task for task in (t.without(set(refused)) for t in tasks) if task.items])
@@ -380,7 +389,7 @@ def _copy_group(
     at: dict[str, Any] = {"batch_id": batch_id, "generation": last.generation, "origin": Origin.SNAPSHOT}
     at |= order.made_at(cut.lsn)._asdict()
     events: list[Event] = []
-    wrong = differing_tables(config, ledger)
+    wrong = differing_tables(lake.access, ledger)
     for plan in whole:
         of: dict[str, Any] = {"relid": plan.table.relid, "schema_id": schema_ids[plan.table.relid]}
         if plan.table.relid in wrong:
@@ -396,7 +405,7 @@ def _copy_group(
         copied_rows, keys = rows[plan.table.relid], len(plan.images.keys)
         proof = Baseline(cut.lsn, copied_rows, scope.covers, tuple(scope.columns), scope.partition, keys)
         events.append(Event(**at, **of, ordinal=order.BASELINE, kind=Kind.BASELINE, payload=proof.to_json()))
-        if unsent := plan.table.unsent(config.source.publications):
+        if unsent := plan.table.unsent(lake.rules.source.publications):
             # The table is right at the cut, but later changes may not be sent.
             gap = Gap(*unsent)
             events.append(Event(**at, **of, ordinal=order.COPY_GAP, kind=Kind.GAP, payload=gap.to_json()))
@@ -427,7 +436,7 @@ def _old_image(table: TableVersion, key: Sequence[str]) -> dict[str, Any]:
     return {"old_kind": "K", "old": old, "unchanged": [], "absent": absent}
 
 
-def _relabelled(config: Config, plans: Sequence[_Plan], then: dict[int, str]) -> dict[int, tuple[str, bool]]:
+def _relabelled(source: SourceConfig, plans: Sequence[_Plan], then: dict[int, str]) -> dict[int, tuple[str, bool]]:
     """Return tables whose copy may show an enum label from after the snapshot: a label is printed as it is now.
 
     `then` are the labels in the snapshot. Enums may be inside arrays, domains and composites. Any table with a type of
@@ -438,7 +447,7 @@ def _relabelled(config: Config, plans: Sequence[_Plan], then: dict[int, str]) ->
     own = [p.table for p in plans if any(c.type_oid >= catalog.FIRST_USER_OID for c in p.table.columns if c.published)]
     if not own or not then:
         return {}
-    with connection.connect(config) as conn:
+    with connection.connect(source) as conn:
         now = catalog.enum_labels(conn)
     if all(now.get(oid) == label for oid, label in then.items()):
         return {}

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake.files import FileTarget
+from toolkit.values.capture_rules import SourceConfig
 from toolkit.values.errors import CdcError, LakeError, SourceUnavailable
 from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.log_setup import logger
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from toolkit.source.connection import Connection
     from toolkit.source.slot import Cut
     from toolkit.source.snapshot_rows import Images, Piece
-    from toolkit.values.config import Config
+    from toolkit.values.source_access import SourceAccess
 
 _log = logger(__name__)
 #: How often the same task may lose its worker.
@@ -113,13 +114,13 @@ def copy(conn: Connection, cut: Cut, task: Task, target: FileTarget, lock_second
 class Copiers:
     """A context manager that runs tasks on one cut: in this process, or in `workers` processes."""
 
-    def __init__(self, config: Config, cut: Cut, target: FileTarget, *, workers: int, report: Report) -> None:
-        self._config = config
+    def __init__(self, source: SourceAccess, cut: Cut, target: FileTarget, *, workers: int, report: Report) -> None:
+        self._source = source
         self._cut = cut
         self._target = target
         self._report = report
         self._stack = contextlib.ExitStack()
-        self._pool = [_Worker(config, cut, self._target, report) for _ in range(workers)]
+        self._pool = [_Worker(source, cut, self._target, report) for _ in range(workers)]
         self._conn: Connection | None = None
 
     def __enter__(self) -> Copiers:
@@ -152,7 +153,7 @@ class Copiers:
     def _pass(self, tasks: Sequence[Task]) -> list[Copied]:
         if not self._pool:
             conn = self._own()
-            seconds = self._config.snapshot.lock_seconds
+            seconds = self._source.snapshot.lock_seconds
             return [copy(conn, self._cut, task, self._target, seconds, self._report) for task in tasks]
         waiting: queue.SimpleQueue[tuple[Task, int]] = queue.SimpleQueue()
         for task in tasks:
@@ -176,7 +177,7 @@ class Copiers:
         from toolkit.source import snapshot_rows
 
         if self._conn is None:
-            self._conn = self._stack.enter_context(snapshot_rows.reader(self._config, self._cut))
+            self._conn = self._stack.enter_context(snapshot_rows.reader(self._source.rules.source, self._cut))
         return self._conn
 
 
@@ -223,9 +224,10 @@ class _WorkerDied(Exception):
 class _Worker:
     """One worker process, started with its first task and again after its death."""
 
-    def __init__(self, config: Config, cut: Cut, target: FileTarget, report: Report) -> None:
+    def __init__(self, source: SourceAccess, cut: Cut, target: FileTarget, report: Report) -> None:
         self._hello = {
-            "config": json.loads(config.model_dump_json()),
+            "source": json.loads(source.config.model_dump_json()),
+            "lock_seconds": source.snapshot.lock_seconds,
             "cut": {**asdict(cut), "lsn": int(cut.lsn)},
             "target": asdict(target),
         }
@@ -342,7 +344,6 @@ def work() -> int:
     """Run as a worker: read one greeting, then task after task until the input ends."""
     from toolkit.source import snapshot_rows
     from toolkit.source.slot import Cut
-    from toolkit.values.config import Config
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the driver decides
     out = sys.stdout
@@ -350,7 +351,7 @@ def work() -> int:
     hello = next(lines, None)
     if hello is None:
         return 0
-    config = Config(**hello["config"])
+    source = SourceConfig(**hello["source"])
     cut = Cut(**{**hello["cut"], "lsn": Lsn(hello["cut"]["lsn"])})
     target = FileTarget(**hello["target"])
 
@@ -358,10 +359,10 @@ def work() -> int:
         _send(out, {"rows": rows, "bytes": size})
 
     try:
-        with snapshot_rows.reader(config, cut) as conn:
+        with snapshot_rows.reader(source, cut) as conn:
             for data in lines:
                 try:
-                    done = copy(conn, cut, _task(data), target, config.snapshot.lock_seconds, report)
+                    done = copy(conn, cut, _task(data), target, hello["lock_seconds"], report)
                 except SourceUnavailable as error:
                     _send(out, {"lost": str(error)})  # only this session: the cut may still exist
                     return 1

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from toolkit.values.config import Config
+    from toolkit.values.capture_rules import SourceConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,19 +17,19 @@ class SwitchResult:
     changed: bool
 
 
-def pause(config: Config) -> SwitchResult:
+def pause(source: SourceConfig) -> SwitchResult:
     """Stop capturing DDL. Every table is then stale, with the interval in the log, until it is repaired."""
     from toolkit.source import connection, ddl_switch, roles
 
-    with connection.connect(config) as conn:
-        roles.require_installer(conn, config, "pausing DDL capture")
+    with connection.connect(source) as conn:
+        roles.require_installer(conn, source, "pausing DDL capture")
         return SwitchResult(True, ddl_switch.pause(conn))
 
 
-def resume(config: Config) -> SwitchResult:
+def resume(source: SourceConfig) -> SwitchResult:
     """Capture DDL again."""
     from toolkit.source import connection, ddl_switch, roles
 
-    with connection.connect(config) as conn:
-        roles.require_installer(conn, config, "resuming DDL capture")
+    with connection.connect(source) as conn:
+        roles.require_installer(conn, source, "resuming DDL capture")
         return SwitchResult(False, ddl_switch.resume(conn))

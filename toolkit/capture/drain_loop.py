@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from toolkit.rawlog.arrow import Event
     from toolkit.rawlog.batch import BatchRecord
     from toolkit.rawlog.store import LogReader, RawLog
-    from toolkit.values.config import Config
+    from toolkit.values.source_access import SourceAccess
     from toolkit.values.table import SchemaVersion
 
 _log = logger(__name__)
@@ -59,7 +59,7 @@ class LogEnd:
         return cls(last, versions, max((v.schema_id for v in versions.values()), default=0) + 1)
 
     def context(
-        self, config: Config, signed: Callable[[bytes, bytes], bool], system_id: str, **more: Any
+        self, source: SourceAccess, signed: Callable[[bytes, bytes], bool], system_id: str, **more: Any
     ) -> PlanContext:
         """Return what decoding must know of the log."""
         from toolkit.decode.planned import PlanContext
@@ -71,9 +71,9 @@ class LogEnd:
             versions=self.versions,
             signed=signed,
             system_id=system_id,
-            batch_changes=config.drain.batch_changes,
+            batch_changes=source.drain.batch_changes,
             now=datetime.now(UTC),
-            slot=config.source.slot,
+            slot=source.config.slot,
             **more,
         )
 
@@ -117,7 +117,7 @@ class Reader(Protocol):
 
 
 def run(
-    config: Config,
+    source: SourceAccess,
     log: RawLog,
     ledger: LogReader,
     end: LogEnd,
@@ -131,14 +131,16 @@ def run(
         end: the end of that state.
         seen: the catalog, which is compared with the log after the drain.
     """
-    return _Run(config, log, ledger, end, seen).through(reader)
+    return _Run(source, log, ledger, end, seen).through(reader)
 
 
 class _Run:
     """One drain in progress."""
 
-    def __init__(self, config: Config, log: RawLog, ledger: LogReader, end: LogEnd, seen: Observation | None) -> None:
-        self.config, self.log, self.end, self.seen = config, log, end, seen
+    def __init__(
+        self, source: SourceAccess, log: RawLog, ledger: LogReader, end: LogEnd, seen: Observation | None
+    ) -> None:
+        self.source, self.log, self.end, self.seen = source, log, end, seen
         self.base = ledger.snapshot_id()
         self.ddl_xids: dict[int, int] = {}  # relid -> xid of its newest DDL in this drain
         self.batches = self.changes = 0
@@ -152,7 +154,7 @@ class _Run:
     def _drain(self, reader: Reader, stage: progress.Stage) -> None:
         while reader.has_more(self.end.last):
             started = time.monotonic()
-            with spool_directory(self.config) as directory:
+            with spool_directory(self.source.spool_dir) as directory:
                 batches = reader.read(self.end, directory)
                 for batch in batches:
                     before = self.end.last.complete_to

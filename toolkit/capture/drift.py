@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from toolkit.source.connection import Connection
     from toolkit.source.guard import CaptureState
     from toolkit.source.slot import Cut
-    from toolkit.values.config import Config
+    from toolkit.values.capture_rules import CaptureRules
+    from toolkit.values.source_access import SourceAccess
 
 _log = logger(__name__)
 _LOCK_SECONDS = 2  # longest wait for DDL that has not committed
@@ -53,7 +54,7 @@ class Observation:
         return Visibility.parse(self.snapshot).sees(xid)
 
 
-def observe(conn: Connection, config: Config, known: Collection[int]) -> Observation | None:
+def observe(conn: Connection, rules: CaptureRules, known: Collection[int]) -> Observation | None:
     """Read the catalog of all published tables, and of those `known` to the log, in one REPEATABLE READ snapshot.
 
     The result is None while DDL that has not committed locks a table: the server opens the table to print a default,
@@ -68,14 +69,14 @@ def observe(conn: Connection, config: Config, known: Collection[int]) -> Observa
     lsn = slot.flush_lsn(conn)
     try:
         with locks.brief_reading(conn, seconds=_LOCK_SECONDS):
-            seen = _read(conn, config, known, lsn, fresh)
+            seen = _read(conn, rules, known, lsn, fresh)
     except locks.LockTimeout:
         _log.warning("the catalog is not compared", extra={"reason": "DDL that has not committed locks a table"})
         return None
     return replace(seen, upto=slot.wait_flush(conn))
 
 
-def observe_at(config: Config, cut: Cut, known: Collection[int]) -> Observation:
+def observe_at(source: SourceAccess, cut: Cut, known: Collection[int]) -> Observation:
     """Read the catalog as `observe` does, in the snapshot of an exact cut: it shows what ends at the cut or before.
 
     Raises:
@@ -84,13 +85,13 @@ def observe_at(config: Config, cut: Cut, known: Collection[int]) -> Observation:
     """
     from toolkit.source import locks, snapshot_rows
 
-    what, seconds = f"reading the catalog at {cut.lsn}", config.snapshot.lock_seconds
-    with snapshot_rows.reader(config, cut) as conn, locks.waiting(conn, what, seconds=seconds):
-        return _read(conn, config, known, cut.lsn)
+    what, seconds = f"reading the catalog at {cut.lsn}", source.snapshot.lock_seconds
+    with snapshot_rows.reader(source.config, cut) as conn, locks.waiting(conn, what, seconds=seconds):
+        return _read(conn, source.rules, known, cut.lsn)
 
 
 def _read(
-    conn: Connection, config: Config, known: Collection[int], lsn: Lsn, fresh: Collection[int] = ()
+    conn: Connection, rules: CaptureRules, known: Collection[int], lsn: Lsn, fresh: Collection[int] = ()
 ) -> Observation:
     """Read the catalog in the snapshot of `conn`, which shows nothing that ends after `lsn`.
 
@@ -101,8 +102,8 @@ def _read(
 
     shown = slot.shown(conn)
     moved = [p for p in guard.unguarded(conn, fresh) if p.moved]
-    tables = catalog.snapshot_json(conn, config)
-    also = {*known, *catalog.schema_only(conn, config)}
+    tables = catalog.snapshot_json(conn)
+    also = {*known, *catalog.schema_only(conn, rules)}
     tables |= catalog.snapshots_of(conn, [relid for relid in also if relid not in tables])
     asked = frozenset(known) | tables.keys()
     truncated = {root: qualified(p.schema, p.name) for p in moved for root in p.roots}

@@ -12,20 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.capture.same_history import with_read_publications
 from toolkit.capture.slot_drain import drain
-from toolkit.lake.ledger import require_ledger
 from toolkit.lake.stored_log import StoredLog
 from toolkit.values.errors import HistoryDiverged
 from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.log_setup import logger
+from toolkit.values.modes import LogDrain
 
 if TYPE_CHECKING:
+    from toolkit.lake.opened import Lake
     from toolkit.source.connection import Connection
-    from toolkit.values.config import Config
+    from toolkit.values.source_access import SourceAccess
 
 _log = logger(__name__)
 
 
-def to_slot(config: Config, conn: Connection) -> None:
+def to_slot(source: SourceAccess, lake: Lake, conn: Connection) -> None:
     """Drain the last tick at the cut of a new slot; the slot has everything from there.
 
     After a kill the handover starts again: nothing was read from the slot yet.
@@ -33,17 +34,17 @@ def to_slot(config: Config, conn: Connection) -> None:
     from toolkit.capture import tick_drain
     from toolkit.source import catalog, slot, ticks
 
-    slot.drop_slot(conn, config.source.slot)  # left by an earlier attempt
-    with slot.create_slot(config, config.source.slot, temporary=False) as cut:
-        taken = ticks.at_cut(conn, config, cut)
-    tick_drain.drain(config, conn, StoredLog(config), taken.lsn)
+    slot.drop_slot(conn, source.config.slot)  # left by an earlier attempt
+    with slot.create_slot(source.config, source.config.slot, cut_seconds=source.cut_seconds) as cut:
+        taken = ticks.at_cut(conn, source.config, cut)
+    tick_drain.drain(source, conn, StoredLog(lake.access, rules=lake.rules), taken.lsn)
     beacon, at = slot.emit_beacon(conn)
-    identity = catalog.read_identity(conn, config)
-    _row(config, slot=config.source.slot, identity=identity, tick=None, beacon=beacon, beacon_lsn=at)
+    identity = catalog.read_identity(conn, source.rules)
+    _row(lake, slot=source.config.slot, identity=identity, tick=None, beacon=beacon, beacon_lsn=at)
     _log.info("handed over to the slot", extra={"lsn": str(cut.lsn)})
 
 
-def to_ticks(config: Config, conn: Connection) -> None:
+def to_ticks(source: SourceAccess, lake: Lake, conn: Connection) -> None:
     """Drain the slot to the cut of a temporary slot, which is the first tick.
 
     Raises:
@@ -51,23 +52,23 @@ def to_ticks(config: Config, conn: Connection) -> None:
     """
     from toolkit.source import slot, ticks
 
-    if slot.read_slot(conn, config.source.slot) is None:
+    if slot.read_slot(conn, source.config.slot) is None:
         raise HistoryDiverged(
-            f"slot {config.source.slot!r} is gone, so the first position of the ticks is unknown; hand over while it is"
+            f"slot {source.config.slot!r} is gone, so the first position of the ticks is unknown; hand over while it is"
             " there (`cdc init` before wal_level is lowered), or start a new log with `cdc init --new-generation`"
         )
-    by_slot = config.model_copy(update={"source": config.source.model_copy(update={"change_log_drain": "slot"})})
-    with slot.create_slot(config, slot.temporary_name(config), temporary=True) as cut:
-        taken = ticks.at_cut(conn, config, cut)
-    last = require_ledger(config).last()
+    by_slot = source.changed(change_log_drain=LogDrain.SLOT)
+    with slot.create_slot(source.config, cut_seconds=source.cut_seconds) as cut:
+        taken = ticks.at_cut(conn, source.config, cut)
+    last = lake.reading().require().last()
     assert last is not None
-    drain(with_read_publications(by_slot, last), upto=cut.lsn)
+    drain(with_read_publications(by_slot, last), lake, upto=cut.lsn)
     identity = replace(last.identity, publications={})
-    _row(config, slot="", identity=identity, tick=taken.snapshot, beacon=None, beacon_lsn=None)
+    _row(lake, slot="", identity=identity, tick=taken.snapshot, beacon=None, beacon_lsn=None)
     _log.info("handed over to ticks", extra={"lsn": str(cut.lsn)})
 
 
-def to_publications(config: Config, conn: Connection) -> None:
+def to_publications(source: SourceAccess, lake: Lake, conn: Connection) -> None:
     """Drain the slot with the old publications to the cut of a temporary slot, then continue with the new ones.
 
     The cut waits for transactions older than a publication, because the slot could not be read with that publication
@@ -76,30 +77,30 @@ def to_publications(config: Config, conn: Connection) -> None:
     """
     from toolkit.source import catalog, slot
 
-    last = require_ledger(config).last()
+    last = lake.reading().require().last()
     assert last is not None
-    with slot.create_slot(config, slot.temporary_name(config), temporary=True) as cut:
+    with slot.create_slot(source.config, cut_seconds=source.cut_seconds) as cut:
         pass
-    drain(with_read_publications(config, last), upto=cut.lsn)
+    drain(with_read_publications(source, last), lake, upto=cut.lsn)
     # The next drain reads at least the beacon after the cut, so it compares the catalog in any case.
-    _row(config, identity=catalog.read_identity(conn, config))
-    _log.info("handed over to other publications", extra={"lsn": str(cut.lsn), "now": config.source.publication_names})
+    _row(lake, identity=catalog.read_identity(conn, source.rules))
+    _log.info("handed over to other publications", extra={"lsn": str(cut.lsn), "now": source.config.publication_names})
 
 
-def drop_left_slot(config: Config, conn: Connection) -> None:
+def drop_left_slot(lake: Lake, conn: Connection) -> None:
     """Drop the slot that was read before the switch to ticks; a slot of that name that others created stays."""
     from toolkit.source import slot
 
-    left = slot.read_slot(conn, config.source.slot)
-    if left is not None and any(b.slot == left.name and b.tick is None for b in require_ledger(config).batches()):
-        slot.require_ours(conn, config, left)
+    left = slot.read_slot(conn, lake.rules.source.slot)
+    if left is not None and any(b.slot == left.name and b.tick is None for b in lake.reading().require().batches()):
+        slot.require_ours(conn, left)
         slot.drop_slot(conn, left.name)
 
 
 @can_fail(Point.HANDOVER)
-def _row(config: Config, **changes: Any) -> None:
+def _row(lake: Lake, **changes: Any) -> None:
     """Commit a ledger row at the same position that records how draining continues."""
-    ledger = require_ledger(config)
+    ledger = lake.reading().require()
     last = ledger.last()
     assert last is not None
     ledger.append_empty(last.next(upto_lsn=last.complete_to, **changes), [])

@@ -25,8 +25,11 @@ from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
+    from toolkit.lake.opened import Lake
     from toolkit.rawlog.store import RawLog
-    from toolkit.values.config import Config
+    from toolkit.values.capture_rules import SourceConfig
+    from toolkit.values.config import DbtProject
+    from toolkit.values.source_access import SourceAccess
 
 _log = logger(__name__)
 
@@ -41,18 +44,26 @@ class InitResult:
     left_out: dict[str, str] = field(default_factory=dict)  # why a table is not captured or was not copied
 
 
-def plan_sql(config: Config) -> str:
+def plan_sql(source: SourceAccess) -> str:
     """Return the SQL that `init` would run on the source, to read it or to run it by hand."""
     from toolkit.source import catalog, change_log, connection, install, preflight
 
-    with connection.connect(config) as conn:
-        preflight.require(conn, config)
-        tables, ticks = catalog.selected_tables(conn, config), change_log.by_ticks(conn, config)
-        cost = "".join(f"-- {line}\n" for line in change_log.predicted(conn, config))
-        return cost + install.install_sql(config, tables, ticks=ticks)
+    with connection.connect(source.config) as conn:
+        preflight.require(conn, source.rules, ddl=source.ddl)
+        tables, ticks = (catalog.selected_tables(conn, source.rules), change_log.by_ticks(conn, source.rules))
+        cost = "".join(f"-- {line}\n" for line in change_log.predicted(conn, source.rules))
+        return cost + install.install_sql(source.rules, tables, ticks=ticks, ddl=source.ddl)
 
 
-def init(config: Config, *, new_generation: bool = False, strict: bool = False, new_key: bool = False) -> InitResult:
+def init(
+    source: SourceAccess,
+    lake: Lake,
+    dbt: DbtProject,
+    *,
+    new_generation: bool = False,
+    strict: bool = False,
+    new_key: bool = False,
+) -> InitResult:
     """Install capture, create the slot and copy every table without a baseline. Idempotent and resumable.
 
     Tables that publishing would break are left out and named in the result; `strict` makes them an error instead.
@@ -63,117 +74,138 @@ def init(config: Config, *, new_generation: bool = False, strict: bool = False, 
     """
     from toolkit.source import catalog, connection, preflight
 
-    with connection.connect(config) as conn:
+    with connection.connect(source.config) as conn:
         left = {
-            r.identifier: f"{why}; {preflight.keyless_remedy(r)}" for r, why in catalog.left_out(conn, config).items()
+            r.identifier: f"{why}; {preflight.keyless_remedy(r)}"
+            for r, why in catalog.left_out(conn, source.rules).items()
         }
     if strict and left:
         raise PreflightFailed("; ".join(f"table {name}: {why}" for name, why in left.items()))
-    done = _init(config, new_generation=new_generation)
+    done = _init(source, lake, dbt, new_generation=new_generation)
     return replace(done, left_out=left | done.left_out)
 
 
-def _init(config: Config, *, new_generation: bool) -> InitResult:
+def _init(source: SourceAccess, lake: Lake, dbt: DbtProject, *, new_generation: bool) -> InitResult:
     from toolkit.build import project
     from toolkit.lake import reads, session, tables
-    from toolkit.lake.ledger import Ledger
     from toolkit.source import catalog, change_log, claim, connection, install, preflight, roles, slot
     from toolkit.source.claim import Claim
 
-    tables.require_writable(config)
-    with connection.connect(config) as conn:
-        roles.require_installer(conn, config, "installing capture")
-        preflight.require(conn, config)
-        ticks = change_log.by_ticks(conn, config)
-        last = Ledger(config).last()
-        claim.require_unclaimed(conn, config, reads.table_uuid(config, tables.EVENTS))
-        existing = slot.read_slot(conn, config.source.slot)
+    tables.require_writable(lake.access)
+    with connection.connect(source.config) as conn:
+        roles.require_installer(conn, source.config, "installing capture")
+        preflight.require(conn, source.rules, ddl=source.ddl)
+        ticks = change_log.by_ticks(conn, source.rules)
+        last = lake.reading().last()
+        claim.require_unclaimed(conn, source.config, reads.table_uuid(lake.access, tables.EVENTS))
+        existing = slot.read_slot(conn, source.config.slot)
         if last is not None and not new_generation:
             last.require_format()
         if last is not None and existing is None and not new_generation and not ticks and last.tick is None:
             raise HistoryDiverged(
-                f"slot {config.source.slot!r} is gone but the ledger goes on to {last.complete_to}: changes since then"
+                f"slot {source.config.slot!r} is gone but the ledger goes on to {last.complete_to}: changes since then"
                 " are lost; start a new log with `cdc init --new-generation`"
             )
         through_slot = last is not None and last.tick is None and not (new_generation or ticks)
         if through_slot and last:
-            read = with_read_publications(config, last)
-            here = catalog.read_identity(conn, read)
-            last = followed(conn, config, last, here)
+            read = with_read_publications(source, last)
+            here = catalog.read_identity(conn, read.rules)
+            last = followed(conn, source.config, last, here)
             require_same_source(last, here)
             if existing is not None:
-                require_continued(config, last, existing.confirmed_flush_lsn, slot.flush_lsn(conn))
-                prove(conn, read, last)
-        project.ensure(config)
-        tables.ensure(session.own_session(config), config)
-        moving = change_log.moving(conn, config) if last is not None and not new_generation else ()
-        made = reads.table_uuid(config, tables.EVENTS)
+                require_continued(source.config, last, existing.confirmed_flush_lsn, slot.flush_lsn(conn))
+                prove(conn, read.config, last)
+        project.ensure(dbt)
+        tables.ensure(session.own_session(lake.access), lake.access)
+        moving = change_log.moving(conn, source.rules) if last is not None and not new_generation else ()
+        made = reads.table_uuid(lake.access, tables.EVENTS)
         assert made is not None
-        mine = Claim(made, config.warehouse, config.source.slot, claim.database_of(conn))
-        install.install(conn, config, mine)
-        identity = catalog.read_identity(conn, config)
+        mine = Claim(made, lake.access.warehouse, source.config.slot, claim.database_of(conn))
+        install.install(conn, source.rules, mine, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
+        identity = catalog.read_identity(conn, source.rules)
         generation = 1 if last is None else last.generation + int(new_generation)
         if new_generation and existing is not None:
-            slot.drop_slot(conn, config.source.slot)
+            slot.drop_slot(conn, source.config.slot)
             existing = None
         if last is not None and not new_generation and (last.tick is not None) != ticks:
             from toolkit.capture import handover
 
-            (handover.to_ticks if ticks else handover.to_slot)(config, conn)
-            last, existing = Ledger(config).last(), slot.read_slot(conn, config.source.slot)
+            (handover.to_ticks if ticks else handover.to_slot)(source, lake, conn)
+            last, existing = (lake.reading().last(), slot.read_slot(conn, source.config.slot))
         elif through_slot and last and last.identity.publications.keys() != identity.publications.keys():
             from toolkit.capture import handover
 
-            handover.to_publications(config, conn)
-            last, existing = Ledger(config).last(), slot.read_slot(conn, config.source.slot)
+            handover.to_publications(source, lake, conn)
+            last, existing = (lake.reading().last(), slot.read_slot(conn, source.config.slot))
         batch_id = 1 if last is None else last.batch_id + 1
         if last is None or new_generation if ticks else existing is None:
-            change_log.settle(conn, config)
-            change_log.begin(conn, config)
-            return _first(config, identity, generation, batch_id, ticks)
+            change_log.settle(conn, source.rules, lock_seconds=source.snapshot.lock_seconds)
+            change_log.begin(conn, source.rules, lock_seconds=source.snapshot.lock_seconds)
+            return _first(source, lake, identity, generation, batch_id, ticks)
         if last is not None and ticks:
             from toolkit.capture import handover, tick_drain
 
-            tick_drain.last_tick(config, conn, last)
-            handover.drop_left_slot(config, conn)
+            tick_drain.last_tick(source.rules, conn, last)
+            handover.drop_left_slot(lake, conn)
         if last is not None and not ticks and existing is not None:
-            require_same_history(config, last, identity, existing.confirmed_flush_lsn, slot.flush_lsn(conn))
+            require_same_history(source.config, last, identity, existing.confirmed_flush_lsn, slot.flush_lsn(conn))
         if last is None and existing is not None:
             # An earlier call was killed between slot and ledger. Nothing was read from the slot, so the log starts at
             # its position.
-            start(StoredLog(config), config, identity, generation, 1, existing.confirmed_flush_lsn)
-        change_log.settle(conn, config)
-    missing = tuple(dict.fromkeys([*missing_baselines(config), *moving]))
+            start(
+                StoredLog(lake.access, rules=lake.rules),
+                source.config,
+                identity,
+                generation,
+                1,
+                existing.confirmed_flush_lsn,
+            )
+        change_log.settle(conn, source.rules, lock_seconds=source.snapshot.lock_seconds)
+    missing = tuple(dict.fromkeys([*missing_baselines(source.config, lake), *moving]))
     if not missing:
-        done = Ledger(config).last()
+        done = lake.reading().last()
         assert done is not None
         return InitResult(done.complete_to, done.generation, {})
-    result = repair(config, missing)
+    result = repair(source, lake, missing)
     return InitResult(result.lsn, generation, result.rows, result.left_out)
 
 
-def _first(config: Config, identity: SourceIdentity, generation: int, batch_id: int, ticks: bool) -> InitResult:
+def _first(
+    source: SourceAccess, lake: Lake, identity: SourceIdentity, generation: int, batch_id: int, ticks: bool
+) -> InitResult:
     """Create the slot, or take the first tick, and copy all tables; the exported snapshot is the cut of the copy."""
     from toolkit.source import slot
     from toolkit.source import ticks as tick
 
-    opened = tick.tick_cut(config) if ticks else slot.create_slot(config, config.source.slot, temporary=False)
+    opened = (
+        tick.tick_cut(source.config)
+        if ticks
+        else slot.create_slot(source.config, source.config.slot, cut_seconds=source.cut_seconds)
+    )
     with ExitStack() as stack:
         with progress.stage("waiting for running transactions"):
             cut = stack.enter_context(opened)
-        start(StoredLog(config), config, identity, generation, batch_id, cut.lsn, tick=cut.tick)
-        copied = copy_tables(config, cut)
+        start(
+            StoredLog(lake.access, rules=lake.rules),
+            source.config,
+            identity,
+            generation,
+            batch_id,
+            cut.lsn,
+            tick=cut.tick,
+        )
+        copied = copy_tables(source, lake, cut)
     if not copied.left_out:
         return InitResult(cut.lsn, generation, copied.rows)
     # These tables changed or were locked during the copy: copy them again under a cut of their own, if they still
     # exist.
-    again = repair(config, missing_baselines(config))
+    again = repair(source, lake, missing_baselines(source.config, lake))
     return InitResult(again.lsn, generation, copied.rows | again.rows, again.left_out)
 
 
 def start(
     log: RawLog,
-    config: Config,
+    source: SourceConfig,
     identity: SourceIdentity,
     generation: int,
     batch_id: int,
@@ -185,7 +217,7 @@ def start(
     from toolkit.source import connection, guard, slot
 
     beacon = beacon_lsn = None
-    with connection.connect(config) as conn:
+    with connection.connect(source) as conn:
         capture = guard.capture_state(conn).state
         if tick is None:
             beacon, beacon_lsn = slot.emit_beacon(conn)
@@ -196,7 +228,7 @@ def start(
         upto_lsn=at,
         complete_to=at,
         origin=Origin.SNAPSHOT,
-        slot=config.source.slot,
+        slot=source.slot,
         identity=identity,
         changes=0,
         beacon=beacon,
@@ -209,7 +241,7 @@ def start(
     log.commit(record, [], base=log.reading().snapshot_id())
 
 
-def uninstall(config: Config) -> None:
+def uninstall(source: SourceAccess, lake: Lake) -> None:
     """Remove slot, publication, event triggers and schema from the source. The lake stays as it is.
 
     What other lakes of the database use too stays with them.
@@ -222,10 +254,10 @@ def uninstall(config: Config) -> None:
     from toolkit.source import claim, connection, install, roles
 
     try:
-        lake = reads.table_uuid(config, EVENTS)
+        made = reads.table_uuid(lake.access, EVENTS)
     except LakeError:  # a lake that cannot be read any more is no reason to keep its capture
-        lake = None
-    with connection.connect(config) as conn:
-        roles.require_installer(conn, config, "removing capture")
-        claim.require_unclaimed(conn, config, lake, slot_of_lost_lake=config.source.slot)
-        install.uninstall(conn, config)
+        made = None
+    with connection.connect(source.config) as conn:
+        roles.require_installer(conn, source.config, "removing capture")
+        claim.require_unclaimed(conn, source.config, made, slot_of_lost_lake=source.config.slot)
+        install.uninstall(conn, source.config, lock_seconds=source.snapshot.lock_seconds)

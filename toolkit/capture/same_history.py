@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     import psycopg
 
     from toolkit.rawlog.batch import BatchRecord, SourceIdentity
-    from toolkit.values.config import Config
+    from toolkit.values.capture_rules import SourceConfig
+    from toolkit.values.source_access import SourceAccess
 
 ADVICE = "the log cannot be continued; start a new one with `cdc init --new-generation`"
 
 
 def require_same_history(
-    config: Config, last: BatchRecord, identity: SourceIdentity, confirmed: Lsn | None, flushed: Lsn
+    source: SourceConfig, last: BatchRecord, identity: SourceIdentity, confirmed: Lsn | None, flushed: Lsn
 ) -> None:
     """Refuse a source that the ledger does not continue. `confirmed` is the slot's position, if there is a slot.
 
@@ -31,10 +32,12 @@ def require_same_history(
             f"[source] publication was {_listed(last.identity)} at batch {last.batch_id} and is {_listed(identity)}"
             " now; run `cdc init` to switch to that"
         )
-    require_continued(config, last, confirmed, flushed)
+    require_continued(source, last, confirmed, flushed)
 
 
-def followed(conn: psycopg.Connection[Any], config: Config, last: BatchRecord, identity: SourceIdentity) -> BatchRecord:
+def followed(
+    conn: psycopg.Connection[Any], source: SourceConfig, last: BatchRecord, identity: SourceIdentity
+) -> BatchRecord:
     """Return the ledger row on the timeline of a promoted standby that has all that the ledger and its beacon need.
 
     This is for a slot, which the standby has by synchronization. It is not for ticks: they name transaction ids, and
@@ -49,7 +52,7 @@ def followed(conn: psycopg.Connection[Any], config: Config, last: BatchRecord, i
     was = last.identity
     if was.timeline >= identity.timeline or was.system_id != identity.system_id:
         return last
-    left = timelines.left_at(conn, config, identity.timeline, was.timeline)
+    left = timelines.left_at(conn, source, identity.timeline, was.timeline)
     needed = Lsn(max(last.complete_to, last.beacon_lsn or 0))
     if left is None or left < needed:
         where = "does not come from it" if left is None else f"left it at {left}"
@@ -60,7 +63,7 @@ def followed(conn: psycopg.Connection[Any], config: Config, last: BatchRecord, i
     return replace(last, identity=replace(was, timeline=identity.timeline))
 
 
-def require_continued(config: Config, last: BatchRecord, confirmed: Lsn | None, flushed: Lsn) -> None:
+def require_continued(source: SourceConfig, last: BatchRecord, confirmed: Lsn | None, flushed: Lsn) -> None:
     """Refuse a slot that is ahead of the ledger, and WAL that ends before it.
 
     Raises:
@@ -68,7 +71,7 @@ def require_continued(config: Config, last: BatchRecord, confirmed: Lsn | None, 
     """
     if confirmed is not None and confirmed > last.complete_to:
         raise HistoryDiverged(
-            f"slot {config.source.slot!r} is at {confirmed}, ahead of the ledger at {last.complete_to}: changes between"
+            f"slot {source.slot!r} is at {confirmed}, ahead of the ledger at {last.complete_to}: changes between"
             f" them were consumed by another client, or the slot was re-created; {ADVICE}"
         )
     if flushed < max(last.complete_to, last.beacon_lsn or 0):
@@ -78,7 +81,9 @@ def require_continued(config: Config, last: BatchRecord, confirmed: Lsn | None, 
         )
 
 
-def prove(conn: psycopg.Connection[Any], config: Config, last: BatchRecord, unreadable: Lsn | None = None) -> bool:
+def prove(
+    conn: psycopg.Connection[Any], source: SourceConfig, last: BatchRecord, unreadable: Lsn | None = None
+) -> bool:
     """Require the beacon of the ledger in the stream, without consuming it; False if `unreadable` is before it.
 
     A log of an older version may have no beacon; its next drain writes one.
@@ -92,7 +97,7 @@ def prove(conn: psycopg.Connection[Any], config: Config, last: BatchRecord, unre
     if last.beacon is None or last.beacon_lsn is None or last.beacon_lsn <= last.complete_to:
         return True
     try:
-        if not peek.has_message(conn, config, last.beacon, upto=last.beacon_lsn):
+        if not peek.has_message(conn, source, last.beacon, upto=last.beacon_lsn):
             raise without_beacon(last)
     except UnreadableChange as error:
         if unreadable is None or error.lsn != unreadable:
@@ -128,10 +133,9 @@ def require_same_source(last: BatchRecord, identity: SourceIdentity) -> None:
             )
 
 
-def with_read_publications(config: Config, last: BatchRecord) -> Config:
-    """Return the configuration with the publications with which the log was read up to a batch."""
-    source = config.source.model_copy(update={"publication": tuple(last.identity.publications)})
-    return config.model_copy(update={"source": source})
+def with_read_publications(source: SourceAccess, last: BatchRecord) -> SourceAccess:
+    """Return the access with the publications with which the log was read up to a batch."""
+    return source.changed(publication=tuple(last.identity.publications))
 
 
 def _listed(identity: SourceIdentity) -> str:

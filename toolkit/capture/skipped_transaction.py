@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from toolkit.capture.slot_drain import DrainResult, drain
-from toolkit.lake.ledger import require_ledger
 from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.event import Gap, Kind, Origin
@@ -28,9 +27,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from toolkit.decode.planned import PlanContext
+    from toolkit.lake.opened import Lake
     from toolkit.rawlog.batch import BatchRecord
     from toolkit.source.connection import Connection
-    from toolkit.values.config import Config
+    from toolkit.values.capture_rules import SourceConfig
+    from toolkit.values.source_access import SourceAccess
     from toolkit.values.table import SchemaVersion
 
 _log = logger(__name__)
@@ -47,7 +48,7 @@ class _LeftOut:
     events: tuple[Event, ...] = ()
 
 
-def skip(config: Config, at: Lsn) -> DrainResult:
+def skip(source: SourceAccess, lake: Lake, at: Lsn) -> DrainResult:
     """Drain up to the transaction with the unreadable change at `at`, and commit gaps instead of its rows.
 
     Raises:
@@ -55,23 +56,23 @@ def skip(config: Config, at: Lsn) -> DrainResult:
     """
     from toolkit.source import connection, slot
 
-    ledger = require_ledger(config)
-    with connection.connect(config) as conn:
-        slot.require_slot(conn, config)
+    ledger = lake.reading().require()
+    with connection.connect(source.config) as conn:
+        slot.require_slot(conn, source.config)
         last = ledger.last()
         assert last is not None
-        before = _last_readable(conn, config, at, last.complete_to)
+        before = _last_readable(conn, source.config, at, last.complete_to)
         commit = slot.next_record(conn, before)
-        drained = drain(config, upto=before, unreadable=at)
-        ledger = require_ledger(config)
+        drained = drain(source, lake, upto=before, unreadable=at)
+        ledger = lake.reading().require()
         last = ledger.last()
         assert last is not None
         if last.complete_to > commit:  # an earlier skip was killed after its commit; the drain has advanced the slot
             return drained
-        context = _context(config, conn, last, ledger.latest_versions())
-        with spool_directory(config) as directory:
+        context = _context(source, conn, last, ledger.latest_versions())
+        with spool_directory(source.spool_dir) as directory:
             try:
-                left_out = _in_binary(conn, config, Lsn(commit + _ALIGNED), context, directory)
+                left_out = _in_binary(conn, source.config, Lsn(commit + _ALIGNED), context, directory)
             except UnreadableChange:
                 # Its end is not known; any position after the start of its commit record is beyond it.
                 left_out = _LeftOut(
@@ -85,14 +86,14 @@ def skip(config: Config, at: Lsn) -> DrainResult:
             complete_to=left_out.end_lsn,
         )
         ledger.append_empty(record, events)
-        slot.advance(conn, config.source.slot, left_out.end_lsn)
+        slot.advance(conn, source.config.slot, left_out.end_lsn)
     _log.warning(
         "left out a transaction", extra={"lsn": str(at), "end_lsn": str(left_out.end_lsn), "batch_id": record.batch_id}
     )
     return DrainResult(drained.batches + 1, drained.changes + record.changes, drained.from_lsn, left_out.end_lsn)
 
 
-def _last_readable(conn: Connection, config: Config, at: Lsn, low: int) -> Lsn:
+def _last_readable(conn: Connection, source: SourceConfig, at: Lsn, low: int) -> Lsn:
     """Return the greatest position to which the slot can be read; the commit of the transaction of `at` is next.
 
     The error that stops a peek names a change and not its transaction, so the position is found by bisection.
@@ -101,7 +102,7 @@ def _last_readable(conn: Connection, config: Config, at: Lsn, low: int) -> Lsn:
 
     def stopped_by(upto: int) -> Lsn | None:
         try:
-            peek.try_peek(conn, config, Lsn(upto))
+            peek.try_peek(conn, source, Lsn(upto))
         except UnreadableChange as error:
             if error.lsn != at:
                 raise
@@ -120,7 +121,9 @@ def _last_readable(conn: Connection, config: Config, at: Lsn, low: int) -> Lsn:
     return Lsn(low * _ALIGNED)
 
 
-def _context(config: Config, conn: Connection, last: BatchRecord, versions: Mapping[int, SchemaVersion]) -> PlanContext:
+def _context(
+    source: SourceAccess, conn: Connection, last: BatchRecord, versions: Mapping[int, SchemaVersion]
+) -> PlanContext:
     from toolkit.decode.planned import PlanContext
     from toolkit.source import signatures, slot
 
@@ -132,14 +135,14 @@ def _context(config: Config, conn: Connection, last: BatchRecord, versions: Mapp
         signed=signatures.verifier(conn),
         system_id=last.identity.system_id,
         near_xid=Visibility.parse(slot.shown(conn)).xmax,
-        batch_changes=config.drain.batch_changes,
+        batch_changes=source.drain.batch_changes,
         now=datetime.now(UTC),
-        publications=frozenset(config.source.publications),
-        slot=config.source.slot,
+        publications=frozenset(source.config.publications),
+        slot=source.config.slot,
     )
 
 
-def _in_binary(conn: Connection, config: Config, upto: Lsn, context: PlanContext, directory: Path) -> _LeftOut:
+def _in_binary(conn: Connection, source: SourceConfig, upto: Lsn, context: PlanContext, directory: Path) -> _LeftOut:
     """Read the first transaction of the slot; `upto` is a position inside its commit record."""
     import numpy as np
 
@@ -148,7 +151,7 @@ def _in_binary(conn: Connection, config: Config, upto: Lsn, context: PlanContext
     from toolkit.decode.stream import ROW_BYTES, open_bytes, scan
     from toolkit.source import peek
 
-    spool = peek.peek(conn, config, upto=upto, max_changes=1, directory=directory, binary=True)
+    spool = peek.peek(conn, source, upto=upto, max_changes=1, directory=directory, binary=True)
     stream = scan(open_bytes(spool.path), spool.offsets)
     planner = Planner(stream, spool, context)
     (batch,) = planner.batches()

@@ -22,19 +22,22 @@ if TYPE_CHECKING:
 
     from toolkit.capture.drift import Observation
     from toolkit.decode.planned import Plan, PlannedBatch
+    from toolkit.lake.opened import Lake
     from toolkit.rawlog.arrow import Event
     from toolkit.rawlog.batch import BatchRecord, SourceIdentity
     from toolkit.rawlog.store import LogReader, RawLog
     from toolkit.source.opened import Source
     from toolkit.source.slot import Cut, SlotState
-    from toolkit.values.config import Config
+    from toolkit.values.capture_rules import CaptureRules
+    from toolkit.values.source_access import SourceAccess
     from toolkit.values.spool import Spool
 
 _log = logger(__name__)
 
 
 def drain(
-    config: Config,
+    source: SourceAccess,
+    lake: Lake,
     upto: Lsn | None = None,
     max_changes: int | None = None,
     *,
@@ -58,38 +61,38 @@ def drain(
     from toolkit.lake.stored_log import StoredLog
     from toolkit.source import change_log, connection, signatures, slot
 
-    log = StoredLog(config) if log is None else log
-    with connection.connect(config) as conn:
+    log = StoredLog(lake.access, rules=source.rules) if log is None else log
+    with connection.connect(source.config) as conn:
         ledger = log.reading()  # one reading: the last row, and the state that the commit is based on
         last = ledger.last()
         if last is None:
-            raise LakeError(f"draining slot {config.source.slot!r}: the lake has no ledger yet; run `cdc init` first")
+            raise LakeError(f"draining slot {source.config.slot!r}: the lake has no ledger yet; run `cdc init` first")
         last.require_format()
         slot.require_primary(conn)
-        if change_log.by_ticks(conn, config):
+        if change_log.by_ticks(conn, source.rules):
             from toolkit.capture import tick_drain
 
             signatures.require_key(conn)
-            return tick_drain.drain(config, conn, log, upto, cut=cut)
+            return tick_drain.drain(source, conn, log, upto, cut=cut)
         # A database that was made again has neither slot nor key. The error about the slot has the right remedy.
-        state, identity = _require_slot_history(config, conn, last)
+        state, identity = _require_slot_history(source.rules, conn, last)
         signatures.require_key(conn)
         proven = unreadable is not None
         if state.confirmed_flush_lsn < last.complete_to:
             # Either the last drain was killed between commit and advance, or the server returned to its last saved
             # position. Both are normal. A restored copy shows the same state, and its slot still has what was written
             # after the copy was made.
-            proven = prove(conn, config, last, unreadable)
+            proven = prove(conn, source.config, last, unreadable)
             log.force(ledger.snapshot_id())  # the kill may have come before its files were on the disk
-            slot.advance(conn, config.source.slot, last.complete_to)
+            slot.advance(conn, source.config.slot, last.complete_to)
         versions = ledger.latest_versions()
         live = [relid for relid, version in versions.items() if not version.table.dropped]
         seen = None  # read before upto, so it shows nothing after it
         if cut is not None:
-            seen = drift.observe_at(config, cut, live)
+            seen = drift.observe_at(source, cut, live)
             upto = cut.lsn
         elif upto is None:
-            seen = drift.observe(conn, config, live)
+            seen = drift.observe(conn, source.rules, live)
         target = upto if upto is not None else slot.flush_lsn(conn)
         if upto is not None and upto > slot.flush_lsn(conn):
             raise ConfigError(
@@ -97,12 +100,12 @@ def drain(
             )
         if target <= last.complete_to:
             return DrainResult(0, 0, last.complete_to, last.complete_to)
-        reader = _SlotReader(config, conn, ledger, identity, seen, target, max_changes, proven=proven)
-        result = run(config, log, ledger, LogEnd.of(last, versions), reader, seen)
-        if config.uses_change_log and seen is not None and result.committed_lsn >= seen.upto:
+        reader = _SlotReader(source, conn, ledger, identity, seen, target, max_changes, proven=proven)
+        result = run(source, log, ledger, LogEnd.of(last, versions), reader, seen)
+        if source.rules.uses_change_log and seen is not None and result.committed_lsn >= seen.upto:
             if seen.log_is_read:
                 change_log.purge(conn, seen.snapshot)
-            change_log.recheck(conn, config)
+            change_log.recheck(conn, source.rules)
         return result
 
 
@@ -111,18 +114,18 @@ def refusal(source: Source, last: BatchRecord) -> CdcError | None:
     from toolkit.capture import tick_drain
     from toolkit.source import catalog, connection, signatures, slot
 
-    config, conn = source.config, source.conn
+    conn, rules = source.conn, source.access.rules
     try:
         last.require_format()
         slot.require_primary(conn)
         if catalog.installed(conn):
             signatures.require_key(conn)
         if source.by_ticks:
-            tick_drain.last_tick(config, conn, last)
+            tick_drain.last_tick(rules, conn, last)
         elif source.slot is None or not source.slot.active:  # otherwise a drain is reading it
-            state, _ = _require_slot_history(config, conn, last)
+            state, _ = _require_slot_history(rules, conn, last)
             if state.confirmed_flush_lsn < last.complete_to:
-                prove(conn, config, last)
+                prove(conn, rules.source, last)
     except CdcError as error:
         return error
     except connection.DriverError as error:
@@ -134,19 +137,19 @@ def refusal(source: Source, last: BatchRecord) -> CdcError | None:
 
 
 def _require_slot_history(
-    config: Config, conn: psycopg.Connection[Any], last: BatchRecord
+    rules: CaptureRules, conn: psycopg.Connection[Any], last: BatchRecord
 ) -> tuple[SlotState, SourceIdentity]:
     from toolkit.source import catalog, slot
 
-    state = slot.require_slot(conn, config)
+    state = slot.require_slot(conn, rules.source)
     if last.tick is not None:
         raise HistoryDiverged(
             f"the ledger was drained by ticks to {last.complete_to}, not through slot {state.name!r}; run"
             " `cdc init` to hand over"
         )
-    identity = catalog.read_identity(conn, config)
-    last = followed(conn, config, last, identity)
-    require_same_history(config, last, identity, state.confirmed_flush_lsn, slot.flush_lsn(conn))
+    identity = catalog.read_identity(conn, rules)
+    last = followed(conn, rules.source, last, identity)
+    require_same_history(rules.source, last, identity, state.confirmed_flush_lsn, slot.flush_lsn(conn))
     return state, identity
 
 
@@ -157,7 +160,7 @@ class _SlotReader:
 
     def __init__(
         self,
-        config: Config,
+        source: SourceAccess,
         conn: psycopg.Connection[Any],
         ledger: LogReader,
         identity: SourceIdentity,
@@ -169,10 +172,10 @@ class _SlotReader:
     ) -> None:
         from toolkit.source import signatures
 
-        self.config, self.conn, self.ledger, self.identity = config, conn, ledger, identity
+        self.source, self.conn, self.ledger, self.identity = source, conn, ledger, identity
         self.seen, self.target = seen, target
         self.signed = signatures.verifier(conn)
-        self.left, self.most, self.more = max_changes, config.drain.max_changes, 1
+        self.left, self.most, self.more = max_changes, source.drain.max_changes, 1
         self.streams = False  # a peek found no room: stream until the end of the drain
         self.proven = proven
         self.found_in: Lsn | None = None  # end of the batch with the beacon
@@ -193,7 +196,7 @@ class _SlotReader:
         started = time.monotonic()
         read = peek.stream if self.streams else peek.peek
         try:
-            spool = read(self.conn, self.config, upto=self.target, max_changes=size, directory=directory)
+            spool = read(self.conn, self.source.config, upto=self.target, max_changes=size, directory=directory)
         except ServerFull:
             if self.streams:
                 raise
@@ -201,7 +204,7 @@ class _SlotReader:
                 self.most, self.more = max(1, size // 8), 1
                 _log.warning("the server has no room for a peek: smaller steps", extra={"messages": self.most})
             else:  # one transaction is too large, and others may be; smaller steps would decode it again for each
-                self.most, self.streams = self.config.drain.max_changes, True
+                self.most, self.streams = self.source.drain.max_changes, True
                 _log.warning("the server has no room for one transaction: streaming it")
             return self.read(end, directory)
         self.facts = {"messages": len(spool), "peek_seconds": round(time.monotonic() - started, 3)}
@@ -220,14 +223,14 @@ class _SlotReader:
     def row(self, last: BatchRecord, batch: ReadBatch, changes: int) -> dict[str, Any]:
         beacon, beacon_lsn = self._beacon(last, batch.complete_to)
         return {
-            "upto_lsn": self.target, "origin": Origin.SLOT, "slot": self.config.source.slot, "identity": self.identity,
+            "upto_lsn": self.target, "origin": Origin.SLOT, "slot": self.source.config.slot, "identity": self.identity,
             "beacon": beacon, "beacon_lsn": beacon_lsn,
         }  # fmt: skip
 
     def forget(self, last: BatchRecord) -> dict[str, Any]:
         from toolkit.source import slot
 
-        slot.advance(self.conn, self.config.source.slot, last.complete_to)
+        slot.advance(self.conn, self.source.config.slot, last.complete_to)
         return self.facts
 
     def _plan(self, spool: Spool, end: LogEnd) -> Plan:
@@ -236,8 +239,8 @@ class _SlotReader:
         from toolkit.source import slot
 
         context = end.context(
-            self.config, self.signed, self.identity.system_id,
-            publications=frozenset(self.config.source.publications),
+            self.source, self.signed, self.identity.system_id,
+            publications=frozenset(self.source.config.publications),
             near_xid=Visibility.parse(slot.shown(self.conn)).xmax,
             known_good=lambda relid: drift.known_good(self.ledger, end.last, relid),
         )  # fmt: skip
@@ -256,7 +259,7 @@ class _SlotReader:
             return
         read_to = plan.batches[-1].complete_to
         refused = any(_refused_beacon(event) for batch in plan.batches for event in batch.events)
-        if refused and peek.has_message(self.conn, self.config, expected, upto=Lsn(read_to)):
+        if refused and peek.has_message(self.conn, self.source.config, expected, upto=Lsn(read_to)):
             raise HistoryDiverged(
                 f"beacon {expected} written at {at} by batch {last.batch_id} is not signed by the key in"
                 " cdc.signing_key: schema cdc, or its key, were dropped on the source and re-created, and earlier DDL"
@@ -264,7 +267,7 @@ class _SlotReader:
             )
         if at <= read_to:
             raise without_beacon(last)
-        self.proven = self.proven or prove(self.conn, self.config, last)
+        self.proven = self.proven or prove(self.conn, self.source.config, last)
 
     def _beacon(self, last: BatchRecord, complete_to: int) -> tuple[str | None, Lsn | None]:
         """Return the beacon of a ledger row: the one not found yet, or else a new one. One is always expected."""

@@ -14,10 +14,11 @@ from toolkit.rawlog.states import not_copied
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from toolkit.lake.opened import Lake
     from toolkit.rawlog.batch import BatchRecord
     from toolkit.rawlog.store import LogReader
     from toolkit.source.connection import Connection
-    from toolkit.values.config import Config
+    from toolkit.values.capture_rules import CaptureRules
     from toolkit.values.table import TableVersion
 
 
@@ -33,43 +34,41 @@ class Stage:
         return f"{self.name} ({self.found})"
 
 
-def stages(config: Config, conn: Connection) -> tuple[Stage, ...]:
+def stages(lake: Lake, conn: Connection) -> tuple[Stage, ...]:
     """Return all stages of `cdc init`, in order. Reads only."""
-    from toolkit.lake.ledger import Ledger
-
-    ledger = Ledger(config)
+    ledger = lake.reading()
     last = ledger.last()
-    lake = Stage("lake", ledger.snapshot_id() is not None, "raw.events" if ledger.snapshot_id() else "no raw.events")
+    stored = Stage("lake", ledger.snapshot_id() is not None, "raw.events" if ledger.snapshot_id() else "no raw.events")
     begun = Stage("ledger", last is not None, f"generation {last.generation}" if last else "no batch")
-    return (lake, _objects(config, conn), _slot(config, conn, last), begun, _snapshot(ledger, conn))
+    return (stored, _objects(lake.rules, conn), _slot(lake.rules, conn, last), begun, _snapshot(ledger, conn))
 
 
-def next_stage(config: Config, conn: Connection) -> Stage | None:
+def next_stage(lake: Lake, conn: Connection) -> Stage | None:
     """Return the first stage that is not done; None when capture is complete."""
-    return next((stage for stage in stages(config, conn) if not stage.done), None)
+    return next((stage for stage in stages(lake, conn) if not stage.done), None)
 
 
-def _objects(config: Config, conn: Connection) -> Stage:
+def _objects(rules: CaptureRules, conn: Connection) -> Stage:
     from toolkit.source import catalog, change_log, preflight
 
     missing = []
     if not catalog.installed(conn):
         missing.append("schema cdc")
-    elif not change_log.by_ticks(conn, config):
-        missing += [f"publication {name}" for name in catalog.missing_publications(conn, config)]
+    elif not change_log.by_ticks(conn, rules):
+        missing += [f"publication {name}" for name in catalog.missing_publications(conn, rules.source)]
         if not preflight.triggers_enabled(conn) and catalog.is_superuser(conn):  # other roles can work without them
             missing.append("event triggers")
     return Stage("objects", not missing, f"no {', no '.join(missing)}" if missing else "capture installed")
 
 
-def _slot(config: Config, conn: Connection, last: BatchRecord | None) -> Stage:
+def _slot(rules: CaptureRules, conn: Connection, last: BatchRecord | None) -> Stage:
     from toolkit.source import change_log, slot
 
-    if change_log.by_ticks(conn, config):
+    if change_log.by_ticks(conn, rules):
         return Stage("slot", True, "drained by ticks")
-    state = slot.read_slot(conn, config.source.slot)
+    state = slot.read_slot(conn, rules.source.slot)
     if state is None:
-        return Stage("slot", False, f"slot {config.source.slot} does not exist")
+        return Stage("slot", False, f"slot {rules.source.slot} does not exist")
     if last is not None and state.confirmed_flush_lsn > last.complete_to:
         return Stage("slot", False, f"slot {state.name} is ahead of the ledger: its generation was not begun")
     return Stage("slot", not state.lost, f"slot {state.name} is lost" if state.lost else f"slot {state.name}")
@@ -80,7 +79,7 @@ def _snapshot(ledger: LogReader, conn: Connection) -> Stage:
 
     if ledger.last() is None or not catalog.installed(conn):
         return Stage("snapshot", False, "not begun")
-    return snapshot_stage(ledger, catalog.published_tables(conn, ledger.config))
+    return snapshot_stage(ledger, catalog.published_tables(conn))
 
 
 def snapshot_stage(ledger: LogReader, published: Sequence[TableVersion]) -> Stage:

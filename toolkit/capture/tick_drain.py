@@ -35,15 +35,16 @@ if TYPE_CHECKING:
     from toolkit.rawlog.store import LogReader, RawLog
     from toolkit.source.slot import Cut
     from toolkit.source.ticks import Tick
-    from toolkit.values.config import Config
+    from toolkit.values.capture_rules import CaptureRules
     from toolkit.values.lsn import Lsn
+    from toolkit.values.source_access import SourceAccess
     from toolkit.values.table import SchemaVersion
 
 _FILE_ROWS = 500_000  # rows of one Spark partition
 
 
 def drain(
-    config: Config,
+    source: SourceAccess,
     conn: psycopg.Connection[Any],
     log: RawLog,
     upto: Lsn | None,
@@ -63,7 +64,7 @@ def drain(
     last = ledger.last()
     if last is None:
         raise LakeError("draining ticks: the lake has no ledger yet; run `cdc init` first")
-    since = last_tick(config, conn, last)
+    since = last_tick(source.rules, conn, last)
     log.force(ledger.snapshot_id())  # the drain before may have been killed before its files were on the disk
     upto = cut.lsn if cut is not None else upto
     if upto is not None and upto <= last.complete_to:
@@ -72,7 +73,7 @@ def drain(
     live = [relid for relid, version in versions.items() if not version.table.dropped]
     seen = None
     if upto is None:
-        seen = drift.observe(conn, config, live)  # catalog and tick are of one snapshot
+        seen = drift.observe(conn, source.rules, live)  # catalog and tick are of one snapshot
         if seen is None:  # without the catalog of the same snapshot the rows cannot be read
             raise CdcError("draining a tick: DDL that has not committed locks a table; run it again when it has ended")
         target = ticks.record(conn, seen.snapshot)
@@ -84,11 +85,11 @@ def drain(
             )
         target = found
         if cut is not None:
-            seen = drift.observe_at(config, cut, live)
-    return run(config, log, ledger, LogEnd.of(last, versions), _TickReader(config, conn, ledger, since, target), seen)
+            seen = drift.observe_at(source, cut, live)
+    return run(source, log, ledger, LogEnd.of(last, versions), _TickReader(source, conn, ledger, since, target), seen)
 
 
-def last_tick(config: Config, conn: psycopg.Connection[Any], last: BatchRecord) -> Tick:
+def last_tick(rules: CaptureRules, conn: psycopg.Connection[Any], last: BatchRecord) -> Tick:
     """Return the tick at which the ledger ends; require that the source still has it unchanged.
 
     Raises:
@@ -102,8 +103,8 @@ def last_tick(config: Config, conn: psycopg.Connection[Any], last: BatchRecord) 
             " hand over while that slot is there"
         )
     # Ticks need no publication. One may exist if the source is about to switch to a slot.
-    identity = replace(catalog.read_identity(conn, config), publications={})
-    require_same_history(config, last, identity, None, slot.flush_lsn(conn))
+    identity = replace(catalog.read_identity(conn, rules), publications={})
+    require_same_history(rules.source, last, identity, None, slot.flush_lsn(conn))
     found = ticks.known(conn, last.complete_to)
     if found is None or found.snapshot != last.tick:
         why = (
@@ -121,9 +122,9 @@ class _TickReader:
     logged = "drained a tick"
 
     def __init__(
-        self, config: Config, conn: psycopg.Connection[Any], ledger: LogReader, since: Tick, target: Tick
+        self, source: SourceAccess, conn: psycopg.Connection[Any], ledger: LogReader, since: Tick, target: Tick
     ) -> None:
-        self.config, self.conn, self.ledger, self.since, self.target = config, conn, ledger, since, target
+        self.source, self.conn, self.ledger, self.since, self.target = source, conn, ledger, since, target
         self.changes = 0
 
     @property
@@ -138,7 +139,7 @@ class _TickReader:
         from toolkit.source import signatures
 
         context = end.context(
-            self.config, signatures.verifier(self.conn), end.last.identity.system_id,
+            self.source, signatures.verifier(self.conn), end.last.identity.system_id,
             near_xid=Visibility.parse(self.target.snapshot).xmax,
         )  # fmt: skip
         return (_TickRead(self.conn, self.ledger, self.since, self.target, context, directory).batch(),)
@@ -158,7 +159,7 @@ class _TickReader:
 
         change_log.purge(self.conn, self.target.snapshot)
         ticks.forget_before(self.conn, self.target.lsn)
-        return {"changes": self.changes, "repaired": list(change_log.recheck(self.conn, self.config))}
+        return {"changes": self.changes, "repaired": list(change_log.recheck(self.conn, self.source.rules))}
 
 
 class _TickRead:

@@ -53,9 +53,9 @@ def ddl_resolve(ctx: Context, ident: str, note: str) -> None:
     from toolkit.capture.runner import only_runner
     from toolkit.history import unhandled_ddl
 
-    lake = ctx.toolkit.lake
-    with only_runner(lake.config, source=False):
-        ctx.show(unhandled_ddl.resolve(lake.ledger, ident, note))
+    toolkit = ctx.toolkit
+    with only_runner(toolkit.lake):
+        ctx.show(unhandled_ddl.resolve(toolkit.lake.ledger, ident, note))
 
 
 @ddl.command("pause")
@@ -64,7 +64,7 @@ def ddl_pause(ctx: Context) -> None:
     """Stop capturing DDL on the source. Every table is stale from then on, until it is repaired."""
     from toolkit.capture import ddl_switch
 
-    ctx.show(ddl_switch.pause(ctx.config))
+    ctx.show(ddl_switch.pause(ctx.config.source))
 
 
 @ddl.command("resume")
@@ -73,7 +73,7 @@ def ddl_resume(ctx: Context) -> None:
     """Capture DDL again. Run `cdc repair` afterwards for tables that may have changed meanwhile."""
     from toolkit.capture import ddl_switch
 
-    ctx.show(ddl_switch.resume(ctx.config))
+    ctx.show(ddl_switch.resume(ctx.config.source))
 
 
 @ddl.command("lint")
@@ -90,8 +90,8 @@ def ddl_lint(ctx: Context, file: TextIO, scratch: str | None) -> int:
     from toolkit.demo.scratch_server import open_scratch
     from toolkit.history import ddl_lint
 
-    with open_scratch(ctx.config, scratch) as conninfo:
-        effects = ddl_lint.lint(ctx.config, file.read(), conninfo=conninfo)
+    with open_scratch(ctx.config.capture_rules, scratch, ddl=ctx.config.ddl) as conninfo:
+        effects = ddl_lint.lint(ctx.config.capture_rules, file.read(), conninfo=conninfo)
     rows = [
         {
             "line": e.line,

@@ -237,14 +237,14 @@ def _conclude(context: Context, command: str, end: _End) -> None:
     at = datetime.now(UTC).isoformat(timespec="seconds")
     problem = "; ".join(end.problems) or None
     if not (context.aside or isinstance(end.error, LeaseHeld)):  # the one who holds it is still at work
-        last_run.remember(config, last_run.LastRun(command, end.code, at, problem))
+        last_run.remember(config.lake_access, last_run.LastRun(command, end.code, at, problem))
     if end.code == 0 and command in _SCHEDULED:
         found = [visible(str(alert)) for alert in alerts.at_the_end(config)]
         problem = "; ".join(found) or None
         for alert in found:
             log_setup.report_problem(alert)
     if problem is not None or end.code:
-        notify.tell(config, notify.Notice(command, end.code, at, problem, context.result), end.error)
+        notify.tell(config.notify, notify.Notice(command, end.code, at, problem, context.result), end.error)
 
 
 def _shown(error: CdcError) -> str:

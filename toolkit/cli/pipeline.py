@@ -78,7 +78,7 @@ def init(ctx: Context, dry_run: bool, new_generation: bool, strict: bool) -> int
     if dry_run:
         from toolkit.capture import initialise
 
-        say(initialise.plan_sql(ctx.config))
+        say(initialise.plan_sql(ctx.config.source_access))
         return 0
     done = ctx.toolkit.init(new_generation=new_generation, strict=strict)
     ctx.show(done)
@@ -170,7 +170,7 @@ def check(ctx: Context, tables: tuple[str, ...], full: bool, against: str | None
         from toolkit.quality import second_server
 
         ctx.aside = True
-        return _show(ctx, second_server.against(ctx.config, against, tables))
+        return _show(ctx, second_server.against(ctx.toolkit.source, ctx.config.check, against, tables))
     report = ctx.toolkit.check(*tables, full=full)
     return _show(ctx, report) or _own_failed(ctx, report)
 
@@ -223,7 +223,7 @@ def repair(
     scope = copy.Scope(
         tuple(c.strip() for c in columns.split(",")) if columns else (),
         partition,
-        differing_rows.keys(opened.config, tables[0]) if differing else rows,
+        differing_rows.keys(opened.config.lake_access, tables[0]) if differing else rows,
     )
     done = opened.repair(*tables, scope=scope)
     ctx.show(done)
@@ -249,7 +249,7 @@ def audit(ctx: Context, tables: tuple[str, ...]) -> int:
     """Compare both captures of tables that have capture = "both", change by change. Exit code 3 on a difference."""
     from toolkit.quality import dual_capture
 
-    report = dual_capture.audit(ctx.config, tables)
+    report = dual_capture.audit(ctx.toolkit.lake, tables)
     ctx.show(report)
     return NOT_PROVEN if report.differs else 0
 
@@ -288,4 +288,4 @@ def models_sync(ctx: Context) -> None:
     """Generate the models and the dbt profile from the raw log."""
     from toolkit.build import models as syncing
 
-    ctx.show({"models": syncing.sync(ctx.config)})
+    ctx.show({"models": syncing.sync(ctx.toolkit.lake, ctx.config.dbt_project)})

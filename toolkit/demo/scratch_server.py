@@ -8,14 +8,15 @@ from contextlib import contextmanager
 
 from toolkit.demo.server import EmbeddedServer, wheel_bindir
 from toolkit.source.scratch import make_scratch, read_origin
-from toolkit.values.config import Config
+from toolkit.values.capture_rules import CaptureRules
 from toolkit.values.errors import SourceUnavailable
+from toolkit.values.source_access import DdlConfig
 
 _ADMIN = "cdc_scratch"  # not `postgres`: a role of the source with this name must not be a superuser here
 
 
 @contextmanager
-def open_scratch(config: Config, admin: str | None = None) -> Iterator[str]:
+def open_scratch(rules: CaptureRules, admin: str | None = None, *, ddl: DdlConfig) -> Iterator[str]:
     """Give the conninfo of a role without rights in a database with the source's schema. Both are dropped at the end.
 
     Args:
@@ -26,15 +27,15 @@ def open_scratch(config: Config, admin: str | None = None) -> Iterator[str]:
         SourceUnavailable: a server cannot be reached, or the programs of PostgreSQL are not installed.
         ConfigError: the scratch server is the server of the source.
     """
-    origin = read_origin(config)
+    origin = read_origin(rules)
     major = 16 if origin.major <= 16 else 18
     if admin is not None:
-        with make_scratch(config, origin, admin, lambda name: _program(name, major), alone=False) as conninfo:
+        with make_scratch(rules, origin, admin, lambda name: _program(name, major), alone=False, ddl=ddl) as conninfo:
             yield conninfo
         return
     with (
         EmbeddedServer(major=major, user=_ADMIN) as server,
-        make_scratch(config, origin, server.conninfo(), server.program, alone=True) as conninfo,
+        make_scratch(rules, origin, server.conninfo(), server.program, alone=True, ddl=ddl) as conninfo,
     ):
         yield conninfo
 

@@ -16,14 +16,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from toolkit.demo import workload
 from toolkit.values import progress
+from toolkit.values.capture_rules import SourceConfig
 from toolkit.values.config import Config, load
 from toolkit.values.errors import CdcError, ConfigError, NotProven
+from toolkit.values.lake_access import LakeAccess
 from toolkit.values.libraries import Library, preload
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import lake_columns, lake_table, quote_spark
@@ -31,6 +34,7 @@ from toolkit.values.outcome import CheckStatus
 
 if TYPE_CHECKING:
     from toolkit.demo.server import EmbeddedServer
+    from toolkit.lake.opened import Lake
     from toolkit.quality.report import CheckReport
 
 Echo = Callable[[str], object]
@@ -122,6 +126,12 @@ class _Demo:
         self.report = DemoReport(postgres=major)
         self.config: Config
 
+    @property
+    def lake(self) -> Lake:
+        from toolkit.lake.opened import Lake
+
+        return Lake(self.config.lake_access, rules=self.config.capture_rules)
+
     def play(self) -> DemoReport:
         from toolkit.demo.server import EmbeddedServer
 
@@ -160,7 +170,7 @@ class _Demo:
         from toolkit.capture import initialise
 
         with self.story.step("cdc init: event triggers, publication, slot and first snapshot") as facts:
-            done = initialise.init(self.config)
+            done = initialise.init(self.config.source_access, self.lake, self.config.dbt_project)
             facts.append(f"{sum(done.rows.values()):,} rows of {len(done.rows)} tables at {done.lsn}")
 
     def _load(self, server: EmbeddedServer) -> _Truth:
@@ -174,7 +184,7 @@ class _Demo:
             for number, step in enumerate(workload.ddl_story()):
                 if number == _AS_OF_AFTER:
                     with self.story.step(f"what SELECT shows of {_AS_OF_TABLE} now is kept for later") as facts:
-                        truth = _read_truth(self.config)
+                        truth = _read_truth(self.config.source, cut_seconds=self.config.check.cut_seconds)
                         facts.append(f"{len(truth.rows)} rows at {truth.lsn}")
                 with self.story.step(f"under load: {step.title}, then cdc drain") as facts:
                     _wait_for(traffic, traffic.counts.committed + _BETWEEN)
@@ -189,7 +199,7 @@ class _Demo:
     def _drain(self) -> str:
         from toolkit.capture import slot_drain
 
-        done = slot_drain.drain(self.config)
+        done = slot_drain.drain(self.config.source_access, self.lake)
         return f"{done.changes:,} changes to {done.committed_lsn}"
 
     # -- lake ----------------------------------------------------------------------------------------------------------
@@ -198,7 +208,7 @@ class _Demo:
         from toolkit.build import dbt_run
 
         with self.story.step("cdc build: current state and history of every table") as facts:
-            done = dbt_run.build(self.config)
+            done = dbt_run.build(self.lake, self.config.dbt_project)
             facts.append(f"at {done.lsn}")
         with self.story.step("cdc check: both sides at one exact LSN") as facts:
             facts.append(self._summary(self._check()))
@@ -208,7 +218,14 @@ class _Demo:
         from toolkit.capture import slot_drain
         from toolkit.quality import parity
 
-        found = parity.check(self.config, drain=slot_drain.drain, build=dbt_run.build)
+        found = parity.check(
+            self.config.source_access,
+            self.lake,
+            self.config.check,
+            drain=partial(slot_drain.drain, self.config.source_access, self.lake),
+            build=partial(dbt_run.build, self.lake, self.config.dbt_project),
+            threads=self.config.dbt.threads,
+        )
         statuses = {t.status for t in found.tables}
         status = next(s for s in CheckStatus if s in statuses and (found.green or s != CheckStatus.IDENTICAL))
         rows = sum(t.rows or 0 for t in found.tables)
@@ -235,7 +252,7 @@ class _Demo:
             self.report.fault_found = _names_fault(found, key)
             facts.append(self._summary(found))
         with self.story.step("repaired: the table is built again from the raw log"):
-            dbt_run.build(self.config, select=(name,), dbt_args=("--full-refresh",))
+            dbt_run.build(self.lake, self.config.dbt_project, select=(name,), dbt_args=("--full-refresh",))
         with self.story.step("cdc check again") as facts:
             found = self._check()
             self.report.healed = found.green
@@ -244,7 +261,7 @@ class _Demo:
     def _plant(self, name: str) -> int:
         from toolkit.lake.session import own_session
 
-        spark = own_session(self.config)
+        spark = own_session(self.config.lake_access)
         key = int(spark.sql(f"SELECT max(id) FROM current.{name}").first()[0])  # type: ignore[index]
         spark.sql(f"UPDATE current.{name} SET {_FAULT_COLUMN} = '{_FAULT_TEXT}' WHERE id = {key}")
         return key
@@ -253,7 +270,9 @@ class _Demo:
         from toolkit.build import dbt_run
 
         with self.story.step(f"{_AS_OF_TABLE} is rebuilt as of {truth.lsn}") as facts:
-            dbt_run.build(self.config, as_of=truth.lsn, select=(lake_table("public", _AS_OF_TABLE),))
+            dbt_run.build(
+                self.lake, self.config.dbt_project, as_of=truth.lsn, select=(lake_table("public", _AS_OF_TABLE),)
+            )
             self.report.as_of_equal = self._lake_rows(truth) == sorted(truth.rows, key=_null_first)
             facts.append("equal to what SELECT showed then" if self.report.as_of_equal else "NOT equal")
 
@@ -264,13 +283,15 @@ class _Demo:
         from toolkit.lake.session import own_session
         from toolkit.values.lake_types import text_sql
 
-        table = versions.show(Ledger(self.config), f"public.{_AS_OF_TABLE}", truth.lsn).table
+        table = versions.show(
+            Ledger(self.config.lake_access, rules=self.config.capture_rules), f"public.{_AS_OF_TABLE}", truth.lsn
+        ).table
         if tuple(c.name for c in table.columns) != truth.columns:
             return []
         names = lake_columns([(c.attnum, c.name) for c in table.columns])
         texts = ", ".join(f"{text_sql(names[c.attnum], c)} AS {quote_spark(f'c{c.attnum}')}" for c in table.columns)
         place = f"asof_{truth.lsn.tag}.{lake_table('public', _AS_OF_TABLE)}"
-        rows = own_session(self.config).sql(f"SELECT {texts} FROM {place}").collect()
+        rows = own_session(self.config.lake_access).sql(f"SELECT {texts} FROM {place}").collect()
         return sorted((tuple(row) for row in rows), key=_null_first)
 
     def _notebook(self) -> Path:
@@ -285,15 +306,15 @@ class _Demo:
         from toolkit.history import versions
         from toolkit.lake.ledger import Ledger
 
-        ledger = Ledger(self.config)
+        ledger = Ledger(self.config.lake_access, rules=self.config.capture_rules)
         self.report.ddl_events = len(versions.events(ledger))
         self.report.changes = sum(batch.changes for batch in ledger.batches())
 
     def _places(self, notebook: Path) -> None:
         from toolkit.quality import expectations
 
-        page = expectations.directory(self.config) / "report.html"
-        script = _write_sql_prompt(self.config, self.folder)
+        page = expectations.directory(self.config.lake_access) / "report.html"
+        script = _write_sql_prompt(self.config.lake_access, self.folder)
         report = self.report
         self.story.echo(
             "\n".join(
@@ -342,15 +363,15 @@ def _configure(folder: Path, server: EmbeddedServer) -> Config:
     return load(str(file))
 
 
-def _read_truth(config: Config) -> _Truth:
+def _read_truth(source: SourceConfig, *, cut_seconds: float) -> _Truth:
     """Read one whole table in the snapshot of an exact LSN."""
     from psycopg import sql
 
     from toolkit.source import connection, row_lines, slot
 
     with contextlib.ExitStack() as stack:
-        conn = stack.enter_context(connection.connect(config))
-        cut = stack.enter_context(slot.create_slot(config, slot.temporary_name(config), temporary=True))
+        conn = stack.enter_context(connection.connect(source))
+        cut = stack.enter_context(slot.create_slot(source, cut_seconds=cut_seconds))
         stack.enter_context(row_lines.inside_snapshot(conn, cut.snapshot_name, seconds=30))
         shown = conn.execute(sql.SQL("select * from {}").format(sql.Identifier("public", _AS_OF_TABLE)))
         result, columns = shown.pgresult, tuple(column.name for column in shown.description or [])
@@ -392,7 +413,7 @@ def _names_fault(found: CheckReport, key: int) -> bool:
     return dict(sample.key) == {"id": str(key)} and [d.column for d in sample.differences] == [_FAULT_COLUMN]
 
 
-def _write_sql_prompt(config: Config, folder: Path) -> Path:
+def _write_sql_prompt(access: LakeAccess, folder: Path) -> Path:
     """Write a script that opens Spark's SQL prompt on the demo's lake."""
     import importlib.util
     import shlex
@@ -400,7 +421,7 @@ def _write_sql_prompt(config: Config, folder: Path) -> Path:
     from toolkit.lake.java import find_java
     from toolkit.lake.session import spark_settings
 
-    settings = spark_settings(config)
+    settings = spark_settings(access)
     arguments = [item for key, value in settings.items() for item in ("--conf", shlex.quote(f"{key}={value}"))]
     spec = importlib.util.find_spec("pyspark")
     assert spec is not None

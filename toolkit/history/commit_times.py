@@ -25,11 +25,10 @@ def lsn_at(lake: Lake, at: datetime) -> Lsn:
     """
     import pyarrow.compute as pc
 
-    from toolkit.lake.ledger import require_ledger
     from toolkit.lake.scans import scan_batches
     from toolkit.lake.tables import EVENTS
 
-    last = require_ledger(lake.config).last()
+    last = lake.reading().require().last()
     assert last is not None
     kinds = ", ".join(f"'{kind}'" for kind in (Kind.ROW, Kind.TRUNCATE, Kind.MESSAGE, Kind.DDL))
     origins = ", ".join(f"'{origin}'" for origin in (Origin.SLOT, Origin.CHANGE_LOG))
@@ -38,7 +37,7 @@ def lsn_at(lake: Lake, at: datetime) -> Lsn:
         f" and committed_at > '{at.astimezone(UTC).isoformat()}'"
     )
     found: int | None = None
-    for batch in scan_batches(lake.config, EVENTS, ("commit_lsn",), where=later):
+    for batch in scan_batches(lake.access, EVENTS, ("commit_lsn",), where=later):
         least = pc.min(batch.column("commit_lsn")).as_py()
         found = least if found is None or (least is not None and least < found) else found
     if found is None:

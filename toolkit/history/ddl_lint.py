@@ -25,7 +25,7 @@ from toolkit.values.table import TableVersion
 
 if TYPE_CHECKING:
     from toolkit.source.trial import Tried
-    from toolkit.values.config import Config
+    from toolkit.values.capture_rules import CaptureRules, SourceConfig
 
 
 class Unclassified(StrEnum):
@@ -60,13 +60,13 @@ class Effect:
         return self.effect in worst or self.breaks is not None
 
 
-def lint(config: Config, script: str, *, conninfo: str) -> tuple[Effect, ...]:
+def lint(rules: CaptureRules, script: str, *, conninfo: str) -> tuple[Effect, ...]:
     """List the effects of every statement of a script, in order. Only DDL is run, and none of it persists.
 
     On the source, only the catalog is read.
 
     Args:
-        config: the source and its tables.
+        rules: the source and its tables.
         script: SQL, as psql takes it.
         conninfo: a role without rights in a scratch database (`toolkit.source.scratch.make_scratch`).
 
@@ -75,21 +75,21 @@ def lint(config: Config, script: str, *, conninfo: str) -> tuple[Effect, ...]:
     """
     from toolkit.source import trial
 
-    tried = tuple(trial.attempt(config, statements(script), conninfo=conninfo))
+    tried = tuple(trial.attempt(rules.source, statements(script), conninfo=conninfo))
     if not tried:
         return ()
-    apart = differences(trial.captured(config), tried[0].before.tables.values(), config)
-    return (*apart, *_effects(config, tried))
+    apart = differences(rules.source, trial.captured(rules), tried[0].before.tables.values())
+    return (*apart, *_effects(rules, tried))
 
 
-def differences(source: Iterable[TableVersion], copy: Iterable[TableVersion], config: Config) -> Iterator[Effect]:
+def differences(source: SourceConfig, own: Iterable[TableVersion], copy: Iterable[TableVersion]) -> Iterator[Effect]:
     """List where a scratch database differs from the source in captured tables. Each has its own OIDs and attnums."""
     remedy = "check this table on the source by hand"
 
     def effect(table: TableVersion, detail: str) -> Effect:
         return Effect(0, "", "", table.identifier, Unclassified.DIFFERS, detail, remedy=remedy)
 
-    here = tuple(source)
+    here = tuple(own)
     there = {t.identifier: t for t in copy}
     relids = {there[t.identifier].relid: t.relid for t in here if t.identifier in there}
     for table in here:
@@ -101,7 +101,7 @@ def differences(source: Iterable[TableVersion], copy: Iterable[TableVersion], co
             if stated := "; ".join(str(change) for change in apart if change.kind != ChangeKind.COMMENT):
                 yield effect(table, f"from the source to the scratch database: {stated}")
     for table in there.values():
-        if table.published and config.source.asks_for(table.schema, table.name):
+        if table.published and source.asks_for(table.schema, table.name):
             yield effect(table, "the source has no such table, or does not capture it")
 
 
@@ -119,14 +119,14 @@ def _numbered(copy: TableVersion, source: TableVersion, relids: Mapping[int, int
     )
 
 
-def _effects(config: Config, script: Iterable[Tried]) -> Iterator[Effect]:
+def _effects(rules: CaptureRules, script: Iterable[Tried]) -> Iterator[Effect]:
     captured: set[str] = set()
     for tried in script:
         captured |= {t.identifier for t in tried.before.tables.values() if t.published}
-        yield from statement_effects(config, tried, captured)
+        yield from statement_effects(rules, tried, captured)
 
 
-def statement_effects(config: Config, tried: Tried, captured: Collection[str]) -> Iterator[Effect]:
+def statement_effects(rules: CaptureRules, tried: Tried, captured: Collection[str]) -> Iterator[Effect]:
     """Give the effects of one statement. `captured`: names that captured tables have or had."""
     statement = tried.statement
 
@@ -160,9 +160,11 @@ def statement_effects(config: Config, tried: Tried, captured: Collection[str]) -
         breaks = _breaks(tried, relid)
         emptied = shown.published and _emptied(tried, relid)
         kind = EffectClass.EXACT if emptied else effects.effect(old, new, silent=relid in silent)
-        if new and new.identifier in captured and effects.replaces_captured(config, old, new, after.tables):
+        if new and new.identifier in captured and effects.replaces_captured(rules, old, new, after.tables):
             stated = "; ".join(([detail] if detail else []) + [states.UNDER_ITS_NAME])
-            yield effect(new, EffectClass.SILENT, stated, breaks=breaks, remedy=states.publish_remedy(config, new))
+            yield effect(
+                new, EffectClass.SILENT, stated, breaks=breaks, remedy=states.publish_remedy(rules.source, new)
+            )
         elif kind == EffectClass.SILENT:
             stated = "; ".join((*([detail] if detail else []), *silent[relid]))
             yield effect(shown, kind, stated, breaks=breaks, remedy=command("repair", shown.identifier))

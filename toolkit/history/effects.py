@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from toolkit.rawlog import order
 from toolkit.rawlog.states import left_out
+from toolkit.values.capture_rules import CaptureRules
 from toolkit.values.lsn import Lsn
 from toolkit.values.table import Column, SchemaVersion, TableVersion
 
 if TYPE_CHECKING:
     from toolkit.lake.ledger import Ledger
-    from toolkit.values.config import Config
 
 
 class EffectClass(StrEnum):
@@ -49,10 +49,10 @@ def effect(old: TableVersion | None, new: TableVersion | None, *, silent: bool) 
 
 
 def replaces_captured(
-    config: Config, old: TableVersion | None, new: TableVersion, others: Mapping[int, TableVersion]
+    rules: CaptureRules, old: TableVersion | None, new: TableVersion, others: Mapping[int, TableVersion]
 ) -> bool:
     """Whether a new table has the name of a captured one, so that it should be captured, and nothing sends it."""
-    return (old is None or old.identifier != new.identifier) and left_out(config, new, others)
+    return (old is None or old.identifier != new.identifier) and left_out(rules, new, others)
 
 
 def worst(classes: Iterable[EffectClass]) -> EffectClass:
@@ -84,7 +84,7 @@ def by_position(ledger: Ledger) -> Mapping[tuple[int, int, int], EffectClass]:
         at = (int(version.commit_lsn), version.ordinal, relid)
         if now is not None and not now.published and (version.generation, now.identifier) in names:
             others = {r: v.table for (generation, r), v in before.items() if generation == version.generation}
-            if replaces_captured(ledger.config, was, now, others):
+            if replaces_captured(ledger.rules, was, now, others):
                 found[at] = EffectClass.SILENT
                 continue
         silent = at in found or (Lsn(version.end_lsn), relid) in late

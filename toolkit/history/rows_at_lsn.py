@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from toolkit.lake.ledger import Ledger
     from toolkit.lake.opened import Lake
+    from toolkit.values.lake_access import LakeAccess
     from toolkit.values.table import SchemaVersion, TableVersion
 
 
@@ -68,14 +69,14 @@ def read_rows(
     unknown = [name for name in key or () if name not in names]
     if unknown:
         raise ConfigError(f"{version.identifier} has no column {unknown[0]!r}; {nearest(unknown[0], names)}")
-    _require_known(lake.ledger, version, as_of)
+    _require_known(lake.access, lake.ledger, version, as_of)
     versioned = as_of is not None or key is not None
     if version.dropped and not versioned:
         raise ConfigError(f"rows of {version.identifier}: it was dropped at {last.end_lsn}; give a key or an LSN")
     relation = f"{'history' if versioned else 'current'}.{last.history_name}"
     _require_built(lake, relation, last, as_of)
     if as_of is None:
-        found = small_rows.read(lake.config, relation, plan, key, limit)
+        found = small_rows.read(lake.access, relation, plan, key, limit)
         if found is not None:
             return iter(found)
     fields = dict(zip(names, row_lines.current_fields(plan), strict=True))
@@ -94,9 +95,9 @@ def _require_built(lake: Lake, relation: str, last: SchemaVersion, as_of: Lsn | 
     doing = f"rows of {version.identifier}"
     builds = version.dropped or version.relid in {table.relid for table in live_tables(lake.ledger)}
     way = "cdc build" if builds else f"cdc build --as-of-lsn {as_of or last.commit_lsn}"
-    if reads.metadata_location(lake.config, relation) is None:
+    if reads.metadata_location(lake.access, relation) is None:
         raise ConfigError(f"{doing}: {relation} is not built; run `{way}`")
-    if reads.properties(lake.config, relation).get("cdc.relid", str(version.relid)) != str(version.relid):
+    if reads.properties(lake.access, relation).get("cdc.relid", str(version.relid)) != str(version.relid):
         raise ConfigError(f"{doing}: {relation} is of another table, which has or had its name; run `{way}`")
     if as_of is None:
         return
@@ -104,7 +105,7 @@ def _require_built(lake: Lake, relation: str, last: SchemaVersion, as_of: Lsn | 
         raise ConfigError(f"{doing} as of {as_of}: not built that far yet; run `cdc build`")
 
 
-def _require_known(ledger: Ledger, version: TableVersion, as_of: Lsn | None) -> None:
+def _require_known(access: LakeAccess, ledger: Ledger, version: TableVersion, as_of: Lsn | None) -> None:
     """Refuse an LSN at which the log does not show what the rows were."""
     if as_of is None:
         return
@@ -125,6 +126,6 @@ def _require_known(ledger: Ledger, version: TableVersion, as_of: Lsn | None) -> 
     then = ledger.latest_versions(as_of)[version.relid]
     if then.table.dropped:
         raise ConfigError(f"{doing}: it was dropped at {then.end_lsn}; give an LSN below")
-    for found, state in states_at(ledger, as_of, differing_tables(ledger.config, ledger)):
+    for found, state in states_at(ledger, as_of, differing_tables(access, ledger)):
         if found.table.relid == version.relid and state.state != State.OK:
             raise NotProven(f"{doing}: stale since {state.from_lsn}: {state.reason}; {state.remedy}")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
-    from toolkit.values.config import Config
+    from toolkit.values.lake_access import LakeAccess
 
 #: The opened catalogs of this process by their properties: each has a connection, and a REST catalog its settings.
 _opened: dict[tuple[tuple[str, str], ...], Catalog] = {}
@@ -41,9 +41,9 @@ class AnyCatalog:
         secrets: values that no message may contain.
     """
 
-    def __init__(self, config: Config, where: str, properties: Mapping[str, str], secrets: tuple[str, ...]) -> None:
-        self._config = config
-        self._properties = {**properties, "name": config.lake.catalog}
+    def __init__(self, access: LakeAccess, where: str, properties: Mapping[str, str], secrets: tuple[str, ...]) -> None:
+        self._access = access
+        self._properties = {**properties, "name": access.lake.catalog}
         self._secrets = secrets
         self.where = where
         self.folder: Path | None = None
@@ -171,11 +171,11 @@ class AnyCatalog:
         log = table.metadata.snapshot_log[-1:]
         require_clock(name, table.metadata.last_updated_ms, *(entry.timestamp_ms for entry in log))
         added = [update.snapshot for update in updates if isinstance(update, AddSnapshotUpdate)]
-        durable.sync_snapshots(self._config, name, table.io, added)
+        durable.sync_snapshots(self._access, name, table.io, added)
         with self._asked(f"committing to {name}", unknown=True):
             response = _committed(self._catalog, table, requirements, updates)
         written = Table(table.name(), response.metadata, response.metadata_location, table.io, self)  # type: ignore[arg-type]
-        durable.sync_table(self._config, written, ())
+        durable.sync_table(self._access, written, ())
         return response
 
     @staticmethod

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from toolkit.lake.ledger import Ledger
     from toolkit.rawlog.batch import BatchRecord
-    from toolkit.values.config import Config
+    from toolkit.values.lake_access import LakeAccess
     from toolkit.values.table import TableVersion
 
 #: Kinds of events that change what a table holds or how it is built.
@@ -96,9 +96,9 @@ class Applied:
         return None
 
 
-def applied(config: Config, table: TableVersion, layer: str = "current") -> Applied:
+def applied(access: LakeAccess, table: TableVersion, layer: str = "current") -> Applied:
     """Read the commits of a table, which show its position and how it was reached."""
-    found = reads.metadata(config, f"{layer}.{lake_table(table.schema, table.name)}")
+    found = reads.metadata(access, f"{layer}.{lake_table(table.schema, table.name)}")
     return Applied(found is not None, tuple(commits(found)) if found is not None else ())
 
 
@@ -199,14 +199,14 @@ def news(spark: SparkSession, ledger: Ledger, built: Mapping[int, Commit | None]
 
 
 def behind(
-    config: Config, spark: SparkSession, ledger: Ledger, tables: Sequence[TableVersion], layer: str = "current"
+    access: LakeAccess, spark: SparkSession, ledger: Ledger, tables: Sequence[TableVersion], layer: str = "current"
 ) -> tuple[str, ...]:
     """Give the lake names of the tables for which a build has anything to do.
 
     Such a table is not built yet, has newer events, or its build ended inside a batch. The last happens if a build was
     killed between two DDL commands.
     """
-    built = {table.relid: applied(config, table, layer).build for table in tables}
+    built = {table.relid: applied(access, table, layer).build for table in tables}
     since = news(spark, ledger, built)
     return tuple(sorted(lake_table(t.schema, t.name) for t in tables if since.outdates(t.relid, built[t.relid])))
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table, Transaction
     from pyspark.sql import SparkSession
 
-    from toolkit.values.config import Config
+    from toolkit.values.lake_access import LakeAccess
 
 RESULTS = "ops.parity_results"
 ROWS = "ops.parity_rows"
@@ -95,21 +95,21 @@ _PROOFS_SQL = f"""SELECT `table`, status,
 FROM {PUBLISHED}"""
 
 
-def ensure(config: Config, spark: SparkSession) -> None:
+def ensure(access: LakeAccess, spark: SparkSession) -> None:
     """Create the tables of results and proofs and the view with the ages, or upgrade those of an older version."""
     for name in (PUBLISHED, RESULTS):
-        if reads.metadata_location(config, name) is None:
+        if reads.metadata_location(access, name) is None:
             spark.sql("CREATE NAMESPACE IF NOT EXISTS published")
             create_small(spark, name, COLUMNS[name])
-        elif missing := COLUMNS[name].keys() - reads.columns(config, name):
+        elif missing := COLUMNS[name].keys() - reads.columns(access, name):
             added = ", ".join(f"{quote_spark(c)} {kind}" for c, kind in COLUMNS[name].items() if c in missing)
             spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({added})")
-    if reads.view_sql(config, _PROOFS) != _PROOFS_SQL:
+    if reads.view_sql(access, _PROOFS) != _PROOFS_SQL:
         spark.sql(f"CREATE OR REPLACE VIEW {_PROOFS} AS {_PROOFS_SQL}")
 
 
 @can_fail(Point.PUBLISH)
-def replace_read(config: Config, name: str, rows: Iterable[Mapping[str, Any]], *, base: int | None) -> None:
+def replace_read(access: LakeAccess, name: str, rows: Iterable[Mapping[str, Any]], *, base: int | None) -> None:
     """Replace all rows of one of the tables that was read at table snapshot `base`, in one commit.
 
     Raises:
@@ -117,7 +117,7 @@ def replace_read(config: Config, name: str, rows: Iterable[Mapping[str, Any]], *
     """
     from pyiceberg.exceptions import CommitFailedException
 
-    table = open_catalog(config).load_table(name)
+    table = open_catalog(access).load_table(name)
     current = table.current_snapshot()
     if (None if current is None else current.snapshot_id) != base:
         raise _overtaken(name)
@@ -149,7 +149,7 @@ def _to_arrow(name: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
 
 @can_fail(Point.RESULTS)
 def write(
-    config: Config,
+    access: LakeAccess,
     name: str,
     rows: Iterable[Mapping[str, Any]],
     *,
@@ -157,7 +157,7 @@ def write(
     summary: Mapping[str, str] | None = None,
 ) -> None:
     """Append rows to one of the tables, or replace all of its rows, in one commit with this summary."""
-    table, data = open_catalog(config).load_table(name), _to_arrow(name, rows)
+    table, data = open_catalog(access).load_table(name), _to_arrow(name, rows)
     if overwrite:
         _replace(table, data, summary)
     else:
@@ -165,30 +165,30 @@ def write(
 
 
 def replace_rows(
-    config: Config, name: str, rows: Sequence[Mapping[str, Any]], summary: Mapping[str, str] | None = None
+    access: LakeAccess, name: str, rows: Sequence[Mapping[str, Any]], summary: Mapping[str, str] | None = None
 ) -> None:
     """Replace the rows of one of the tables if any row, or the summary of the last commit, differs.
 
     Needs no JVM; does nothing if the table is missing.
     """
-    if reads.metadata_location(config, name) is None:
+    if reads.metadata_location(access, name) is None:
         return
-    known = (summary or {}).items() <= (reads.snapshot_summary(config, name) or {}).items()
-    if not known or _sorted(scans.scan(config, name)) != _sorted(rows):
-        write(config, name, rows, overwrite=True, summary=summary)
+    known = (summary or {}).items() <= (reads.snapshot_summary(access, name) or {}).items()
+    if not known or _sorted(scans.scan(access, name)) != _sorted(rows):
+        write(access, name, rows, overwrite=True, summary=summary)
 
 
 def _sorted(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return sorted(rows, key=lambda row: tuple(str(value) for value in row.values()))
 
 
-def begin_rows(config: Config) -> Transaction:
+def begin_rows(access: LakeAccess) -> Transaction:
     """Open a transaction on `ops.parity_rows`. The first difference creates the table."""
     from toolkit.lake.session import own_session
 
-    if reads.metadata_location(config, ROWS) is None:
-        create_small(own_session(config), ROWS, COLUMNS[ROWS])
-    return open_catalog(config).load_table(ROWS).transaction()
+    if reads.metadata_location(access, ROWS) is None:
+        create_small(own_session(access), ROWS, COLUMNS[ROWS])
+    return open_catalog(access).load_table(ROWS).transaction()
 
 
 def to_arrow(name: str, rows: list[dict[str, Any]]) -> pa.Table:

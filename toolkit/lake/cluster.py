@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from toolkit.values.config import Config
+    from toolkit.values.lake_access import LakeAccess
 
 MASTER = "spark.master"
 _AUTHENTICATE = "spark.authenticate"
@@ -35,33 +35,33 @@ _CAUSES = (
 )
 
 
-def is_cluster(config: Config) -> bool:
+def is_cluster(access: LakeAccess) -> bool:
     """Whether tasks run in executors, which may not see the disk of the driver."""
-    return re.fullmatch(r"local(\[.*)?", config.spark.get(MASTER, "local")) is None
+    return re.fullmatch(r"local(\[.*)?", access.spark.get(MASTER, "local")) is None
 
 
-def is_standalone(config: Config) -> bool:
+def is_standalone(access: LakeAccess) -> bool:
     """Whether Spark's own master has the executors, which authenticate only if the configuration says so."""
-    return config.spark.get(MASTER, "").startswith("spark://")
+    return access.spark.get(MASTER, "").startswith("spark://")
 
 
-def is_open(config: Config) -> bool:
+def is_open(access: LakeAccess) -> bool:
     """Whether the processes of a standalone cluster neither authenticate nor encrypt, as the configuration says."""
-    return is_standalone(config) and config.spark.get(_AUTHENTICATE, "").lower() == "false"
+    return is_standalone(access) and access.spark.get(_AUTHENTICATE, "").lower() == "false"
 
 
-def security_settings(config: Config) -> dict[str, str]:
+def security_settings(access: LakeAccess) -> dict[str, str]:
     """Give the settings by which Spark's processes trust each other, and encrypt what they send to other machines."""
-    settings = {} if is_open(config) else {_AUTHENTICATE: "true"}
-    if config.spark.get(MASTER, "local").startswith("local"):
+    settings = {} if is_open(access) else {_AUTHENTICATE: "true"}
+    if access.spark.get(MASTER, "local").startswith("local"):
         # A laptop's host name often resolves to an address that the laptop does not have.
         return settings | {"spark.driver.host": "localhost", "spark.driver.bindAddress": "127.0.0.1"}
-    return settings if is_open(config) else settings | {"spark.network.crypto.enabled": "true"}
+    return settings if is_open(access) else settings | {"spark.network.crypto.enabled": "true"}
 
 
-def executor_settings(config: Config) -> dict[str, str]:
+def executor_settings(access: LakeAccess) -> dict[str, str]:
     """Give the settings of a cluster's executors."""
-    if not is_cluster(config):
+    if not is_cluster(access):
         return {}
     return {
         "spark.executor.defaultJavaOptions": "-Duser.timezone=UTC",
@@ -69,22 +69,22 @@ def executor_settings(config: Config) -> dict[str, str]:
     }
 
 
-def require_secured(config: Config) -> None:
+def require_secured(access: LakeAccess) -> None:
     """Check that the configuration of a standalone cluster says whether its processes authenticate.
 
     Raises:
         ConfigError: it does not.
     """
-    if not is_standalone(config):
+    if not is_standalone(access):
         return
-    stated = config.spark.get(_AUTHENTICATE)
+    stated = access.spark.get(_AUTHENTICATE)
     if stated is None:
         raise ConfigError(
             f"[spark] {MASTER} is a standalone cluster, and {_AUTHENTICATE} is not set: without it, whoever reaches the"
             " cluster's ports can run programs there and read what is sent; set it to true, with"
             " spark.authenticate.secret, here and on master and workers, or to false if no one else reaches them"
         )
-    if stated.lower() == "true" and not config.spark.get(AUTHENTICATION_SECRET):
+    if stated.lower() == "true" and not access.spark.get(AUTHENTICATION_SECRET):
         raise ConfigError(
             f"[spark] {_AUTHENTICATE} is true, and spark.authenticate.secret is not set; give the cluster's secret,"
             " best in the variable CDC_SPARK"
@@ -97,17 +97,17 @@ def python_of_executors(settings: Mapping[str, str]) -> str:
     return given or (sys.executable if settings[MASTER].startswith("local") else "python3")
 
 
-def spool_folder(config: Config) -> str:
+def spool_folder(access: LakeAccess) -> str:
     """Give the place under which the bytes of tasks are."""
-    return f"{config.warehouse}/.spool"
+    return f"{access.warehouse}/.spool"
 
 
-def new_place(config: Config) -> str:
+def new_place(access: LakeAccess) -> str:
     """Give the place of a new file for executors."""
-    return f"{spool_folder(config)}/{uuid.uuid4()}"
+    return f"{spool_folder(access)}/{uuid.uuid4()}"
 
 
-def require_fit(spark: SparkSession, config: Config) -> tuple[str, ...]:
+def require_fit(spark: SparkSession, access: LakeAccess) -> tuple[str, ...]:
     """Check that executors start, have the driver's code, and read what the driver writes. Give their hosts.
 
     Each task of a drain compares the code again: an executor may come later.
@@ -115,16 +115,16 @@ def require_fit(spark: SparkSession, config: Config) -> tuple[str, ...]:
     Raises:
         LakeError: one of them does not.
     """
-    properties, content = storage.file_properties(config), os.urandom(64)
-    with listed_files(config, "probes", properties) as files, progress.stage("asking the executors"):
-        place = files.add(new_place(config))
+    properties, content = storage.file_properties(access), os.urandom(64)
+    with listed_files(access, "probes", properties) as files, progress.stage("asking the executors"):
+        place = files.add(new_place(access))
         with storage.create(place, properties) as file:
             file.write(content)
         answers = _ask(spark, Delivery(code_identity(), properties), place, content)
     problems = sorted({row["problem"] for row in answers if row["problem"]})
     if problems:
         raise LakeError(
-            f"the executors of {config.spark[MASTER]} do not fit: {problems[0]}; correct that there, and run it again"
+            f"the executors of {access.spark[MASTER]} do not fit: {problems[0]}; correct that there, and run it again"
         )
     return tuple(sorted({row["host"] for row in answers}))
 

@@ -22,7 +22,7 @@ from toolkit.values.errors import LakeError
 from toolkit.values.installed_code import code_identity
 
 if TYPE_CHECKING:
-    from toolkit.values.config import Config
+    from toolkit.values.lake_access import LakeAccess
 
 _LISTS = "delivered"  # folder of the lists, one for each batch
 _COPIED = 4 << 20  # bytes at once
@@ -30,18 +30,18 @@ _UPLOADS = 4  # at once
 
 
 @contextmanager
-def delivered(config: Config, tasks: Sequence[Any]) -> Iterator[tuple[Sequence[Any], Delivery | None]]:
+def delivered(access: LakeAccess, tasks: Sequence[Any]) -> Iterator[tuple[Sequence[Any], Delivery | None]]:
     """Give the tasks as workers of Spark can read them inside the block, with what an executor needs for that.
 
     Raises:
         LakeError: their bytes cannot be written to the store.
     """
-    if not is_cluster(config):
+    if not is_cluster(access):
         yield tasks, None
         return
-    properties = storage.file_properties(config)
-    with listed_files(config, _LISTS, properties) as files:
-        copies = [_Copy(task.path, task.span, files.add(new_place(config))) for task in tasks]
+    properties = storage.file_properties(access)
+    with listed_files(access, _LISTS, properties) as files:
+        copies = [_Copy(task.path, task.span, files.add(new_place(access))) for task in tasks]
         try:
             with ThreadPoolExecutor(_UPLOADS) as pool:
                 for _ in pool.map(partial(_write, properties), copies):
@@ -49,7 +49,7 @@ def delivered(config: Config, tasks: Sequence[Any]) -> Iterator[tuple[Sequence[A
         except OSError as error:
             reason = " ".join(str(error).split())[:300]
             raise LakeError(
-                f"writing {spool_folder(config)} for the executors: {reason}; correct the rights of this user there,"
+                f"writing {spool_folder(access)} for the executors: {reason}; correct the rights of this user there,"
                 " and run it again"
             ) from None
         moved = [task.moved(copy.place) for task, copy in zip(tasks, copies, strict=True)]

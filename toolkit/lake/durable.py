@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.snapshots import Snapshot
 
-    from toolkit.values.config import Config
+    from toolkit.values.lake_access import LakeAccess
 
 
 @can_fail(Point.FORCE)
-def sync_table(config: Config, table: Table, snapshots: Iterable[int]) -> None:
+def sync_table(access: LakeAccess, table: Table, snapshots: Iterable[int]) -> None:
     """Force the metadata of a table to the disk, and the files, manifests and folders of these snapshots.
 
     Parquet writers and Iceberg do not do this. Only the catalog itself is already safe. Objects that an object store
@@ -34,22 +34,22 @@ def sync_table(config: Config, table: Table, snapshots: Iterable[int]) -> None:
     """
     found = (snapshot for snapshot in map(table.snapshot_by_id, snapshots) if snapshot is not None)
     metadata = ((table.metadata_location, None),)
-    _force_all(config, ".".join(table.name()), table.io, chain(metadata, _written(table.io, found)))
+    _force_all(access, ".".join(table.name()), table.io, chain(metadata, _written(table.io, found)))
 
 
-def sync_snapshots(config: Config, name: str, io: FileIO, snapshots: Iterable[Snapshot]) -> None:
+def sync_snapshots(access: LakeAccess, name: str, io: FileIO, snapshots: Iterable[Snapshot]) -> None:
     """Force the files, manifests and folders of table snapshots to the disk that no metadata of a table names yet.
 
     Raises:
         LakeError: as `sync_table`.
     """
-    _force_all(config, name, io, _written(io, snapshots))
+    _force_all(access, name, io, _written(io, snapshots))
 
 
-def _force_all(config: Config, name: str, io: FileIO, files: Iterable[tuple[str, int | None]]) -> None:
+def _force_all(access: LakeAccess, name: str, io: FileIO, files: Iterable[tuple[str, int | None]]) -> None:
     advice = "the slot was not moved; correct the disk and run `cdc doctor`"
     try:
-        storage.force(files, config.warehouse, io.properties)
+        storage.force(files, access.warehouse, io.properties)
     except OSError as error:
         raise LakeError(
             f"forcing the files of {name} to the disk: {error.filename or ''} {error.strerror or error}; {advice}"

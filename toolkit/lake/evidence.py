@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from toolkit.lake.ledger import Ledger
-    from toolkit.values.config import Config
+    from toolkit.values.lake_access import LakeAccess
     from toolkit.values.table import Column
 
 Row = tuple[str | None, ...]
@@ -113,7 +113,7 @@ def touched_tables(spark: SparkSession, ledger: Ledger, *, after: int) -> dict[i
     return {row[0]: row[1] for row in rows}
 
 
-def unseen_xids(config: Config, ledger: Ledger, seen: Visibility) -> frozenset[int]:
+def unseen_xids(access: LakeAccess, ledger: Ledger, seen: Visibility) -> frozenset[int]:
     """Find transactions of the log that a snapshot does not show. Needs no JVM.
 
     No time limits the search, since the clock of the source may step back. Files whose transactions are all older are
@@ -125,7 +125,7 @@ def unseen_xids(config: Config, ledger: Ledger, seen: Visibility) -> frozenset[i
     generation = 1 if last is None else last.generation  # an earlier one may be of another server
     listed = "".join(f" or xid = {xid}" for xid in sorted(seen.running))
     where = f"generation = {generation} and (xid >= {seen.xmax}{listed})"
-    found = scans.scan_arrow(config, EVENTS, ("xid",), where=where, snapshot=ledger.snapshot_id())
+    found = scans.scan_arrow(access, EVENTS, ("xid",), where=where, snapshot=ledger.snapshot_id())
     return frozenset(found["xid"].unique().to_pylist() if found is not None else ())
 
 

@@ -14,7 +14,7 @@ from toolkit.values.errors import LakeError
 from toolkit.values.log_setup import logger
 
 if TYPE_CHECKING:
-    from toolkit.values.config import Config
+    from toolkit.values.lake_access import LakeAccess
 
 _log = logger(__name__)
 
@@ -52,13 +52,13 @@ class ListedFiles:
 
 
 @contextmanager
-def listed_files(config: Config, kind: str, properties: Mapping[str, str]) -> Iterator[ListedFiles]:
+def listed_files(access: LakeAccess, kind: str, properties: Mapping[str, str]) -> Iterator[ListedFiles]:
     """Write files inside the block. What is listed at its end is deleted. `kind` names the folder of the lists.
 
     Raises:
         LakeError: the list cannot be written, or files of a killed run cannot be deleted.
     """
-    folder = config.work_dir / kind
+    folder = access.work_dir / kind
     path = folder / f"{uuid.uuid4()}.txt"
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ from toolkit.values.modes import CatalogKind
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-    from toolkit.values.config import Config
+    from toolkit.values.lake_access import LakeAccess
 
 _CONNECT_SECONDS = 10
 _SECRET = re.compile(r"password|secret|token|credential|access-?key|^header\.", re.IGNORECASE)
@@ -82,19 +82,19 @@ class LakeCatalog(Protocol):
         """
 
 
-def open_catalog(config: Config) -> LakeCatalog:
+def open_catalog(access: LakeAccess) -> LakeCatalog:
     """Give the catalog of a lake. This reads nothing and connects to nothing."""
-    if _embedded(config):
+    if _embedded(access):
         from toolkit.lake.sqlite_catalog import SqliteCatalog
 
-        return SqliteCatalog(config)
+        return SqliteCatalog(access)
     from toolkit.lake.any_catalog import AnyCatalog
 
-    place = config.lake.uri if config.lake.type == CatalogKind.REST else read_postgres(config.lake.uri).where
-    return AnyCatalog(config, place, _pyiceberg_properties(config), tuple(secrets_of(config).values()))
+    place = access.lake.uri if access.lake.type == CatalogKind.REST else read_postgres(access.lake.uri).where
+    return AnyCatalog(access, place, _pyiceberg_properties(access), tuple(secrets_of(access).values()))
 
 
-def force(config: Config, name: str, snapshot_id: int) -> None:
+def force(access: LakeAccess, name: str, snapshot_id: int) -> None:
     """Force a commit of another writer to the disk: Spark's catalogs name files before they are there.
 
     Raises:
@@ -102,45 +102,45 @@ def force(config: Config, name: str, snapshot_id: int) -> None:
     """
     from toolkit.lake import durable
 
-    durable.sync_table(config, open_catalog(config).load_table(name), (snapshot_id,))
+    durable.sync_table(access, open_catalog(access).load_table(name), (snapshot_id,))
 
 
-def _embedded(config: Config) -> bool:
-    return config.lake.type == CatalogKind.JDBC and config.lake.uri.startswith(SQLITE)
+def _embedded(access: LakeAccess) -> bool:
+    return access.lake.type == CatalogKind.JDBC and access.lake.uri.startswith(SQLITE)
 
 
-def jars_of(config: Config) -> dict[str, str]:
+def jars_of(access: LakeAccess) -> dict[str, str]:
     """Give the settings by which Spark resolves the jars that this lake needs."""
     needed = ["org.apache.iceberg:iceberg-spark-runtime-4.1_2.13"]
-    if config.lake.type != CatalogKind.REST:
-        needed.append("org.xerial:sqlite-jdbc" if _embedded(config) else "org.postgresql:postgresql")
-    if scheme(config.warehouse) == object_store.S3:
+    if access.lake.type != CatalogKind.REST:
+        needed.append("org.xerial:sqlite-jdbc" if _embedded(access) else "org.postgresql:postgresql")
+    if scheme(access.warehouse) == object_store.S3:
         needed.append("org.apache.iceberg:iceberg-aws-bundle")
     return jars.settings_for(*needed)
 
 
-def spark_properties(config: Config) -> dict[str, str]:
+def spark_properties(access: LakeAccess) -> dict[str, str]:
     """Give the properties of Spark's catalog that say which catalog it is, and how its files are opened."""
-    lake = config.lake
-    files = object_store.spark_settings(config.warehouse, lake.properties, os.environ)
+    lake = access.lake
+    files = object_store.spark_settings(access.warehouse, lake.properties, os.environ)
     if lake.type == CatalogKind.REST:
         return {"type": "rest", "uri": lake.uri, **files, **lake.properties}
-    found = files | {"type": "jdbc", "jdbc.schema-version": "V1", "warehouse": config.warehouse}
-    if _embedded(config):
+    found = files | {"type": "jdbc", "jdbc.schema-version": "V1", "warehouse": access.warehouse}
+    if _embedded(access):
         # The time-out is in milliseconds. Another process may lock the file for a moment.
-        return {**found, "uri": f"{SQLITE}{config.catalog_db}", "jdbc.busy_timeout": "30000", **lake.properties}
+        return {**found, "uri": f"{SQLITE}{access.catalog_db}", "jdbc.busy_timeout": "30000", **lake.properties}
     # User and password are properties of their own, which Spark's redaction knows by their names.
     database = read_postgres(lake.uri)
     login = {"jdbc.user": database.user, "jdbc.password": database.password}
     return {**found, "uri": database.jdbc, **{key: value for key, value in login.items() if value}, **lake.properties}
 
 
-def _pyiceberg_properties(config: Config) -> dict[str, str]:
-    lake = config.lake
-    files = storage.file_properties(config)
+def _pyiceberg_properties(access: LakeAccess) -> dict[str, str]:
+    lake = access.lake
+    files = storage.file_properties(access)
     if lake.type == CatalogKind.REST:
         return {"type": "rest", "uri": lake.uri, **lake.properties, **files}
-    given = spark_properties(config)
+    given = spark_properties(access)
     user, password = given.get("jdbc.user", ""), given.get("jdbc.password", "")
     further = {key: value for key, value in lake.properties.items() if not key.startswith("jdbc.")}
     return {
@@ -148,15 +148,15 @@ def _pyiceberg_properties(config: Config) -> dict[str, str]:
         "uri": read_postgres(lake.uri).sqlalchemy(user, password, _CONNECT_SECONDS),
         "init_catalog_tables": "false",  # Spark makes them, with the schema that its catalog wants
         "pool_pre_ping": "true",  # the server may have ended a connection that was not used for a while
-        "warehouse": config.warehouse,
+        "warehouse": access.warehouse,
         **further,
         **files,
     }
 
 
-def secrets_of(config: Config) -> dict[str, str]:
+def secrets_of(access: LakeAccess) -> dict[str, str]:
     """Give the properties of Spark's catalog that must not be shown or stored, with their values."""
-    return {key: value for key, value in spark_properties(config).items() if _SECRET.search(key)}
+    return {key: value for key, value in spark_properties(access).items() if _SECRET.search(key)}
 
 
 __all__ = ["LakeCatalog", "force", "jars_of", "open_catalog", "secrets_of", "spark_properties"]

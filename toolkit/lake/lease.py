@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from toolkit.values.errors import LakeError, LeaseHeld
 
 if TYPE_CHECKING:
-    from toolkit.values.config import Config
+    from toolkit.values.lake_access import LakeAccess
 
 LEASE_NAME = "lease"
 
@@ -30,10 +30,10 @@ class Holder:
     pid: int
 
 
-def holder(config: Config) -> Holder | None:
+def holder(access: LakeAccess) -> Holder | None:
     """Read which process holds the lease; None if no process does. Takes no lock, so a runner may start right after."""
     try:
-        text = (config.work_dir / LEASE_NAME).read_text(encoding="utf-8").strip()
+        text = (access.work_dir / LEASE_NAME).read_text(encoding="utf-8").strip()
     except OSError:
         return None
     found = re.fullmatch(r"pid (\d+) on (.*) since (\S+)", text)
@@ -43,7 +43,7 @@ def holder(config: Config) -> Holder | None:
 
 
 @contextmanager
-def hold_lease(config: Config) -> Iterator[None]:
+def hold_lease(access: LakeAccess) -> Iterator[None]:
     """Hold the lease of this lake.
 
     The kernel frees the lease when the process ends, for whatever reason. The lease keeps runners apart that respect
@@ -53,7 +53,7 @@ def hold_lease(config: Config) -> Iterator[None]:
         LeaseHeld: another process holds it; the message says which.
         LakeError: the lease file cannot be written.
     """
-    path = config.work_dir / LEASE_NAME
+    path = access.work_dir / LEASE_NAME
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch(mode=0o600)

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from toolkit.lake.direct_scan import Terms, Where
-    from toolkit.values.config import Config
+    from toolkit.values.capture_rules import CaptureRules
+    from toolkit.values.lake_access import LakeAccess
 
 #: Kinds with a number of events that grows with the users' activity or with time. They are read only when needed.
 _RECORDED = frozenset({Kind.DDL, Kind.MESSAGE, Kind.TRUNCATE, Kind.BATCH})
@@ -49,20 +50,20 @@ def conflict(batch_id: int) -> CommitConflict:
 class Ledger(LogReading):
     """The ledger of a lake at the time of the first question. It is empty if there is no catalog or table."""
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
+    def __init__(self, access: LakeAccess, *, rules: CaptureRules) -> None:
+        self.access, self._rules = access, rules
         self._recorded: dict[str, list[dict[str, Any]]] = {}
 
     @property
-    def config(self) -> Config:
-        """Give the configuration of the lake."""
-        return self._config
+    def rules(self) -> CaptureRules:
+        """Give what decides which tables are captured, and how."""
+        return self._rules
 
     @cached_property
     def _snapshot(self) -> dict[str, Any] | None:
-        found = reads.metadata(self._config, EVENTS)
+        found = reads.metadata(self.access, EVENTS)
         if found is None:
-            reads.require_no_data(self._config, EVENTS)
+            reads.require_no_data(self.access, EVENTS)
         return reads.current_snapshot(found)
 
     def snapshot_id(self) -> int | None:
@@ -152,7 +153,7 @@ class Ledger(LogReading):
         record = last.next([event], checkpoint=number)
         self.append(record, [event])
         if last.checkpoint is not None:
-            open_catalog(self._config).load_table(EVENTS).delete(
+            open_catalog(self.access).load_table(EVENTS).delete(
                 f"kind = '{Kind.CHECKPOINT}' and batch_id < {number}",
                 snapshot_properties={SUMMARY_KEY: record.to_json()},
             )
@@ -186,7 +187,7 @@ class Ledger(LogReading):
     def _read(self, where: Where, columns: Sequence[str]) -> list[dict[str, Any]]:
         if self._snapshot is None:
             return []
-        found = scans.scan_arrow(self._config, EVENTS, columns, where=where, snapshot=self.snapshot_id())
+        found = scans.scan_arrow(self.access, EVENTS, columns, where=where, snapshot=self.snapshot_id())
         return [] if found is None else rows_of(found)
 
     def append_empty(self, record: BatchRecord, events: Sequence[Event] = ()) -> int:
@@ -216,7 +217,7 @@ class Ledger(LogReading):
         from toolkit.lake import files as data
 
         try:
-            table = open_catalog(self._config).load_table(EVENTS)
+            table = open_catalog(self.access).load_table(EVENTS)
             current = table.current_snapshot()
             if current is None or current.snapshot_id != base:
                 raise conflict(record.batch_id)
@@ -236,15 +237,6 @@ class Ledger(LogReading):
         self.refresh()
         assert committed is not None
         return committed.snapshot_id
-
-
-def require_ledger(config: Config) -> Ledger:
-    """Open the ledger of a lake that `cdc init` has set up.
-
-    Raises:
-        LakeError: the lake has no ledger yet.
-    """
-    return Ledger(config).require()
 
 
 def _write(table: Table, events: pa.Table) -> Iterable[DataFile]:

@@ -41,16 +41,16 @@ RUN_VIEW = "cdc_plans"
 _MADE_BY = "cdc.plans-made-by"
 
 
-def write(ledger: LogReader) -> None:
+def write(ledger: Ledger) -> None:
     """Write the plans of all tables at the newest batch, if any plan differs from the stored one. Needs no JVM."""
-    check_results.replace_rows(ledger.config, PLANS, rows(ledger), {_MADE_BY: _code()})
+    check_results.replace_rows(ledger.access, PLANS, rows(ledger), {_MADE_BY: _code()})
 
 
 def follow(ledger: Ledger) -> None:
     """Write the plans as `write` does. Read the log for it only if it has an event since that a plan depends on."""
-    last, config = ledger.last(), ledger.config
-    stored = list(scan(config, PLANS)) if last is not None else []
-    made_by = (reads.snapshot_summary(config, PLANS) or {}).get(_MADE_BY) if stored else None
+    last, access = ledger.last(), ledger.access
+    stored = list(scan(access, PLANS)) if last is not None else []
+    made_by = (reads.snapshot_summary(access, PLANS) or {}).get(_MADE_BY) if stored else None
     if last is None or not stored or made_by != _code() or stored[0]["generation"] != last.generation:
         write(ledger)
         return
@@ -59,7 +59,7 @@ def follow(ledger: Ledger) -> None:
         write(ledger)
     elif batch_id < last.batch_id:
         at = {"batch_id": last.batch_id, "upto": int(last.complete_to)}
-        check_results.replace_rows(config, PLANS, [row | at for row in stored], {_MADE_BY: _code()})
+        check_results.replace_rows(access, PLANS, [row | at for row in stored], {_MADE_BY: _code()})
 
 
 @cache
@@ -83,7 +83,7 @@ def _row(last: BatchRecord, made: TablePlan, upto: Lsn) -> dict[str, Any]:
 
 
 def show(
-    spark: SparkSession, ledger: LogReader, upto: Lsn | None, relations: Mapping[tuple[Layer, int], str]
+    spark: SparkSession, ledger: Ledger, upto: Lsn | None, relations: Mapping[tuple[Layer, int], str]
 ) -> dict[str, Model]:
     """Create the view of plans for a dbt run in this session, at the ledger's table snapshot of `raw.events`.
 

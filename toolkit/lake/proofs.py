@@ -15,8 +15,9 @@ from toolkit.values.outcome import CheckStatus
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from toolkit.lake.ledger import Ledger
     from toolkit.rawlog.store import LogReader
-    from toolkit.values.config import Config
+    from toolkit.values.lake_access import LakeAccess
     from toolkit.values.table import TableVersion
 
 PUBLISHED = "ops.published"
@@ -24,7 +25,7 @@ PUBLISHED = "ops.published"
 PROVEN = "proven_"
 
 
-def proven(config: Config, ledger: LogReader) -> dict[int, Lsn]:
+def proven(access: LakeAccess, ledger: LogReader) -> dict[int, Lsn]:
     """Give, by relid, the newest LSN of this generation at which every row of a table was compared and found equal."""
     from toolkit.lake.scans import scan
 
@@ -32,7 +33,7 @@ def proven(config: Config, ledger: LogReader) -> dict[int, Lsn]:
     if last is None:
         return {}
     found: dict[int, Lsn] = {}
-    for row in scan(config, PUBLISHED):
+    for row in scan(access, PUBLISHED):
         lsn = row.get("full_lsn", row.get("lsn"))
         if lsn is not None and generation_of(row.get("tag")) == last.generation:
             found[row["relid"]] = max(Lsn(lsn), found.get(row["relid"], Lsn(0)))
@@ -45,7 +46,7 @@ def generation_of(tag: str | None) -> int | None:
     return None if found is None else int(found[1])
 
 
-def proofs_by_name(config: Config) -> dict[str, dict[str, Any]]:
+def proofs_by_name(access: LakeAccess) -> dict[str, dict[str, Any]]:
     """Read the proof that each published name shows, by that name.
 
     If two proofs have one name, the older proof is of a table that no longer has this name. The batch that was compared
@@ -53,20 +54,20 @@ def proofs_by_name(config: Config) -> dict[str, dict[str, Any]]:
     """
     from toolkit.lake import scans
 
-    rows = [row for row in scans.scan(config, PUBLISHED) if row.get("relation") is not None]
+    rows = [row for row in scans.scan(access, PUBLISHED) if row.get("relation") is not None]
     return {row["relation"]: row for row in sorted(rows, key=lambda row: row.get("batch_id") or 0)}
 
 
-def differing_tables(config: Config, ledger: LogReader) -> dict[int, tuple[Lsn, Lsn]]:
+def differing_tables(access: LakeAccess, ledger: LogReader) -> dict[int, tuple[Lsn, Lsn]]:
     """List tables that the last check found to differ, and that have not been copied since, by relid.
 
     Each has the LSN at which its rows were last known to be right, and the LSN of the check.
     """
     from toolkit.lake.scans import scan
 
-    last, right, judged = ledger.last(), proven(config, ledger), verdicts(ledger)
+    last, right, judged = ledger.last(), proven(access, ledger), verdicts(ledger)
     found: dict[int, tuple[Lsn, Lsn]] = {}
-    for row in scan(config, PUBLISHED):
+    for row in scan(access, PUBLISHED):
         if last is None or row["status"] != CheckStatus.DIFFERENT or row["checked_lsn"] is None:
             continue
         relid, checked = row["relid"], Lsn(row["checked_lsn"])
@@ -77,13 +78,12 @@ def differing_tables(config: Config, ledger: LogReader) -> dict[int, tuple[Lsn, 
     return found
 
 
-def current_states(ledger: LogReader) -> tuple[TableState, ...]:
+def current_states(ledger: Ledger) -> tuple[TableState, ...]:
     """Give the states of the tables by the log and by the results of checks."""
-    config = ledger.config
-    return table_states(ledger, proven(config, ledger), differing_tables(config, ledger))
+    return table_states(ledger, proven(ledger.access, ledger), differing_tables(ledger.access, ledger))
 
 
-def at_one_lsn(ledger: LogReader, spark: SparkSession, tables: Sequence[TableVersion] = ()) -> Lsn:
+def at_one_lsn(ledger: Ledger, spark: SparkSession, tables: Sequence[TableVersion] = ()) -> Lsn:
     """Create temporary views `<schema>__<table>` of `tables` (all if empty) in a session, all at one proven LSN.
 
     The views of `published` change one after another, so a join of several of them may meet two proofs. These views use
@@ -98,7 +98,7 @@ def at_one_lsn(ledger: LogReader, spark: SparkSession, tables: Sequence[TableVer
     versions = list(tables) or list(live_tables(ledger))
     # One table snapshot comes from one check. In an upgraded lake, rows have no relation until a check writes them
     # again.
-    rows = {row["relid"]: row for row in scan(ledger.config, PUBLISHED) if row.get("relation")}
+    rows = {row["relid"]: row for row in scan(ledger.access, PUBLISHED) if row.get("relation")}
     stands = {v.identifier: (rows.get(v.relid) or {}).get("lsn") for v in versions}
     lsns = {lsn for lsn in stands.values() if lsn is not None}
     newest = max(lsns, default=None)
@@ -112,31 +112,31 @@ def at_one_lsn(ledger: LogReader, spark: SparkSession, tables: Sequence[TableVer
         )
     for version in versions:
         row = rows[version.relid]
-        query = shown_sql(ledger.config, row["relation"], row["snapshot_id"])
+        query = shown_sql(ledger.access, row["relation"], row["snapshot_id"])
         spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {lake_table(version.schema, version.name)} AS {query}")
     return Lsn(newest)
 
 
-def kept_tags(config: Config) -> frozenset[str]:
+def kept_tags(access: LakeAccess) -> frozenset[str]:
     """Give the tags that keep proven table snapshots, and those that a view shows until it is updated."""
     from toolkit.lake import reads, scans
 
-    views = (reads.properties(config, f"published.{name}") for name in reads.tables(config, "published", "VIEW"))
-    rows = scans.scan(config, PUBLISHED, ("tag",))
+    views = (reads.properties(access, f"published.{name}") for name in reads.tables(access, "published", "VIEW"))
+    rows = scans.scan(access, PUBLISHED, ("tag",))
     return frozenset(tag for tag in (*(v.get("cdc.tag") for v in views), *(r["tag"] for r in rows)) if tag)
 
 
-def shown_sql(config: Config, name: str, snapshot_id: int) -> str:
+def shown_sql(access: LakeAccess, name: str, snapshot_id: int) -> str:
     """Give the query for what readers see of a table snapshot of `current.<name>`: its columns by their names then.
 
     Raises:
         LakeError: there is no such table snapshot.
     """
-    columns = ", ".join(map(quote_spark, shown_columns(config, name, snapshot_id)))
+    columns = ", ".join(map(quote_spark, shown_columns(access, name, snapshot_id)))
     return f"SELECT {columns} FROM current.{name} VERSION AS OF {snapshot_id}"
 
 
-def shown_columns(config: Config, name: str, snapshot_id: int) -> tuple[str, ...]:
+def shown_columns(access: LakeAccess, name: str, snapshot_id: int) -> tuple[str, ...]:
     """Give the columns that readers see of a table snapshot of `current.<name>`, without a JVM.
 
     Raises:
@@ -144,7 +144,7 @@ def shown_columns(config: Config, name: str, snapshot_id: int) -> tuple[str, ...
     """
     from toolkit.lake import reads
 
-    found = reads.metadata(config, f"current.{name}") or {}
+    found = reads.metadata(access, f"current.{name}") or {}
     snapshot = next((s for s in found.get("snapshots", ()) if s["snapshot-id"] == snapshot_id), None)
     if snapshot is None:
         raise LakeError(

@@ -21,7 +21,7 @@ from toolkit.values.names import nearest, quote_postgres
 if TYPE_CHECKING:
     from pyiceberg.table import DataScan
 
-    from toolkit.values.config import Config
+    from toolkit.values.lake_access import LakeAccess
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +42,20 @@ class PublishedTable:
     columns: tuple[str, ...]
 
 
-def published_tables(config: Config) -> tuple[PublishedTable, ...]:
+def published_tables(access: LakeAccess) -> tuple[PublishedTable, ...]:
     """List the published tables by their names in the lake, all from one commit of `ops.published`.
 
     Raises:
         NotProven: no check has published a table yet.
         LakeError: a published table snapshot no longer exists.
     """
-    newest = proofs_by_name(config)
+    newest = proofs_by_name(access)
     if not newest:
-        raise NotProven(f"published tables of {config.warehouse}: there are none; run `cdc check`")
+        raise NotProven(f"published tables of {access.warehouse}: there are none; run `cdc check`")
     found = []
     for name, row in sorted(newest.items()):
-        columns = shown_columns(config, name, row["snapshot_id"])
-        metadata = reads.metadata_location(config, f"current.{name}")
+        columns = shown_columns(access, name, row["snapshot_id"])
+        metadata = reads.metadata_location(access, f"current.{name}")
         assert metadata is not None
         found.append(
             PublishedTable(
@@ -67,7 +67,7 @@ def published_tables(config: Config) -> tuple[PublishedTable, ...]:
     return tuple(found)
 
 
-def scan_published(config: Config, table: str) -> DataScan:
+def scan_published(access: LakeAccess, table: str) -> DataScan:
     """Give pyiceberg's scan of a published table, by its name at the source or in the lake.
 
     The scan has the columns of the view. Narrow it with `filter` and `select`, and read it with `to_arrow` or another
@@ -77,12 +77,12 @@ def scan_published(config: Config, table: str) -> DataScan:
         NotProven: no table of that name is published.
         LakeError: a published table snapshot no longer exists.
     """
-    tables = published_tables(config)
+    tables = published_tables(access)
     found = next((t for t in tables if table in (t.table, t.relation)), None)
     if found is None:
         hint = nearest(table, (t.table for t in tables))
         raise NotProven(f"published table {table}: there is none; {hint}; run `cdc check` if it was never proven")
-    current = open_catalog(config).load_table(f"current.{found.relation}")
+    current = open_catalog(access).load_table(f"current.{found.relation}")
     snapshot = current.snapshot_by_id(found.snapshot_id)
     # pyiceberg takes the columns of a filter from the table's current schema, even for an older table snapshot.
     at_proof = {"current_schema_id": snapshot and snapshot.schema_id, "current_snapshot_id": found.snapshot_id}
@@ -90,10 +90,10 @@ def scan_published(config: Config, table: str) -> DataScan:
     return current.scan(selected_fields=found.columns, snapshot_id=found.snapshot_id)
 
 
-def duckdb_script(config: Config) -> str:
+def duckdb_script(access: LakeAccess) -> str:
     """Write the statements that create DuckDB views with the names, columns and rows of the views of `published`."""
     lines = ["create schema if not exists published;"]
-    for table in published_tables(config):
+    for table in published_tables(access):
         columns = ", ".join(map(quote_postgres, table.columns))
         metadata = table.metadata.replace("'", "''")
         lines += [

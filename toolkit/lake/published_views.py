@@ -21,7 +21,7 @@ from toolkit.values.threads import in_threads
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from toolkit.values.config import Config
+    from toolkit.values.lake_access import LakeAccess
 
 _log = logger(__name__)
 #: Properties of a view: the table of `current` that it reads, and the time at which its own name became deprecated.
@@ -29,47 +29,47 @@ READ, _DEPRECATED = "cdc.relation", "cdc.deprecated"
 
 
 @can_fail(Point.TAG)
-def keep(config: Config, spark: SparkSession, name: str, snapshot_id: int | None, generation: int) -> str:
+def keep(access: LakeAccess, spark: SparkSession, name: str, snapshot_id: int | None, generation: int) -> str:
     """Tag a table snapshot of `current.<name>`, so that it is kept while a view shows it. Return the tag."""
     tag = f"{PROVEN}g{generation}_{snapshot_id}"
-    if reads.tags(config, f"current.{name}").get(tag) != snapshot_id:
+    if reads.tags(access, f"current.{name}").get(tag) != snapshot_id:
         made = f"CREATE OR REPLACE TAG {quote_spark(tag)} AS OF VERSION {snapshot_id}"
         spark.sql(f"ALTER TABLE current.{name} {made}")
     return tag
 
 
-def follow(config: Config, spark: SparkSession, now: datetime) -> None:
+def follow(access: LakeAccess, spark: SparkSession, now: datetime, *, threads: int, deprecated_days: float) -> None:
     """Update the views from `ops.published`, and keep deprecated views under names that it no longer has.
 
     A renamed table is also shown under its old name. A dropped table is shown as it was last proven. `now` is the time
     of the check. The view is dropped `[check] deprecated_days` after the first check that found it deprecated.
     """
-    wanted = proofs_by_name(config)
-    for _ in in_threads(lambda item: _show(config, spark, *item), wanted.items(), config.dbt.threads):
+    wanted = proofs_by_name(access)
+    for _ in in_threads(lambda item: _show(access, spark, *item), wanted.items(), threads):
         pass
     renamed = {str(row["relid"]): row for row in wanted.values()}
-    for name in set(reads.tables(config, "published", "VIEW")) - wanted.keys():
-        known = reads.properties(config, f"published.{name}")
+    for name in set(reads.tables(access, "published", "VIEW")) - wanted.keys():
+        known = reads.properties(access, f"published.{name}")
         if "cdc.relid" not in known:  # the toolkit did not create the view
             continue
         since = datetime.fromisoformat(known.get(_DEPRECATED, now.isoformat()))
         last: dict[str, Any] = {"relid": known["cdc.relid"], "tag": known["cdc.tag"], "relation": known.get(READ, name)}
-        last["snapshot_id"] = reads.tags(config, f"current.{last['relation']}").get(last["tag"])
+        last["snapshot_id"] = reads.tags(access, f"current.{last['relation']}").get(last["tag"])
         row = renamed.get(known["cdc.relid"], last)
-        if now - since >= timedelta(days=config.check.deprecated_days) or row["snapshot_id"] is None:
+        if now - since >= timedelta(days=deprecated_days) or row["snapshot_id"] is None:
             spark.sql(f"DROP VIEW published.{quote_spark(name)}")
             continue
         if _DEPRECATED not in known:
             instead = None if row is last else f"published.{row['relation']}"
             _log.warning("view deprecated", extra={"view": f"published.{name}", "instead": instead})
-        _show(config, spark, name, row, since)
+        _show(access, spark, name, row, since)
 
 
 def _show(
-    config: Config, spark: SparkSession, name: str, row: Mapping[str, Any], deprecated: datetime | None = None
+    access: LakeAccess, spark: SparkSession, name: str, row: Mapping[str, Any], deprecated: datetime | None = None
 ) -> None:
     """Make one view show a table snapshot of `current`. Do nothing if it already does or the snapshot is missing."""
-    found = reads.metadata(config, f"published.{name}") or {}
+    found = reads.metadata(access, f"published.{name}") or {}
     known = found.get("properties") or {}
     ours = known.get("cdc.query") == _digest(reads.sql_of_view(found) or "")  # not replaced since
     wanted = {"cdc.relid": str(row["relid"]), "cdc.tag": row["tag"], READ: row["relation"]}
@@ -79,18 +79,18 @@ def _show(
     if ours and wanted.items() <= known.items() and not again:
         return
     if (
-        reads.tags(config, f"current.{row['relation']}").get(row["tag"]) == row["snapshot_id"]
+        reads.tags(access, f"current.{row['relation']}").get(row["tag"]) == row["snapshot_id"]
     ):  # otherwise it cannot be shown
-        _create(config, spark, name, row["snapshot_id"], wanted)
+        _create(access, spark, name, row["snapshot_id"], wanted)
         if again:
             spark.sql(f"ALTER VIEW published.{quote_spark(name)} UNSET TBLPROPERTIES ('{_DEPRECATED}')")
 
 
 @can_fail(Point.VIEW)
-def _create(config: Config, spark: SparkSession, name: str, snapshot_id: int, known: Mapping[str, str]) -> None:
+def _create(access: LakeAccess, spark: SparkSession, name: str, snapshot_id: int, known: Mapping[str, str]) -> None:
     # A view keeps the column names that it was created with, whatever `current` becomes later. It also keeps its
     # properties if another program replaces it. The digest of the query shows whether the query is still the toolkit's.
-    query = shown_sql(config, known[READ], snapshot_id)
+    query = shown_sql(access, known[READ], snapshot_id)
     properties = ", ".join(f"'{key}' = '{value}'" for key, value in {**known, "cdc.query": _digest(query)}.items())
     spark.sql(f"CREATE OR REPLACE VIEW published.{quote_spark(name)} TBLPROPERTIES ({properties}) AS {query}")
 

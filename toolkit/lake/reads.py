@@ -10,37 +10,37 @@ from toolkit.lake.lake_catalog import open_catalog
 from toolkit.values.errors import LakeError
 
 if TYPE_CHECKING:
-    from toolkit.values.config import Config
+    from toolkit.values.lake_access import LakeAccess
 
 
-def metadata_location(config: Config, table: str) -> str | None:
+def metadata_location(access: LakeAccess, table: str) -> str | None:
     """Find the current metadata file of `namespace.table`; None if there is no such catalog or table.
 
     Raises:
         LakeError: the catalog cannot be read.
     """
-    return open_catalog(config).location(table)
+    return open_catalog(access).location(table)
 
 
-def metadata(config: Config, table: str) -> dict[str, Any] | None:
+def metadata(access: LakeAccess, table: str) -> dict[str, Any] | None:
     """Read the metadata of `namespace.table`, as the Iceberg specification lays it out; None if there is no such table.
 
     Raises:
         LakeError: the catalog names metadata that is missing or damaged.
     """
-    return open_catalog(config).metadata(table)
+    return open_catalog(access).metadata(table)
 
 
-def tables(config: Config, namespace: str, kind: str = "TABLE") -> tuple[str, ...]:
+def tables(access: LakeAccess, namespace: str, kind: str = "TABLE") -> tuple[str, ...]:
     """List the tables of a namespace (or, with kind `VIEW`, its views), in order; empty without a catalog."""
-    return open_catalog(config).tables(namespace, kind)
+    return open_catalog(access).tables(namespace, kind)
 
 
 #: The command that brings a table up to date after the catalog was pointed to an earlier metadata file.
 _BROUGHT_BACK = {"current": "cdc build", "history": "cdc build", "ops": "cdc check", "published": "cdc check"}
 
 
-def restore_remedy(config: Config, table: str) -> str:
+def restore_remedy(access: LakeAccess, table: str) -> str:
     """Say what to do about a table or view of which the newest metadata file, or a file that it names, is damaged.
 
     Of the log, a commit is forced to the disk before the slot moves: what the lost commit had is still in the slot, and
@@ -48,7 +48,7 @@ def restore_remedy(config: Config, table: str) -> str:
     made from the log, so that an earlier state, or none, is brought up to date by the command that makes them.
     """
     namespace = table.rpartition(".")[0]
-    change, usable = open_catalog(config).repair_statement(table)
+    change, usable = open_catalog(access).repair_statement(table)
     if namespace == "raw" and not usable:
         return "restore that file from a backup of the lake"
     procedure = f"stop all runs, and {change}; then run"
@@ -60,16 +60,16 @@ def restore_remedy(config: Config, table: str) -> str:
     return f"{procedure} `{_BROUGHT_BACK.get(namespace, 'cdc build')}`, which makes it from the log again"
 
 
-def require_no_data(config: Config, table: str) -> None:
+def require_no_data(access: LakeAccess, table: str) -> None:
     """Refuse a warehouse with data files of a table that the catalog does not name.
 
     Raises:
         LakeError: the catalog was lost or replaced, or is another one.
     """
     namespace, _, name = table.rpartition(".")
-    folder = f"{config.warehouse}/{namespace}"
+    folder = f"{access.warehouse}/{namespace}"
     try:
-        found = storage.find(folder, f"{name}*/data/*.parquet", storage.file_properties(config))
+        found = storage.find(folder, f"{name}*/data/*.parquet", storage.file_properties(access))
     except OSError as error:
         raise LakeError(
             f"looking for files of {table} in {folder}: {error}; correct [lake] warehouse, its properties or the rights"
@@ -77,34 +77,34 @@ def require_no_data(config: Config, table: str) -> None:
         ) from None
     if found is not None:
         raise LakeError(
-            f"the catalog {open_catalog(config).where} names no {table} in catalog {config.lake.catalog!r}, but the"
+            f"the catalog {open_catalog(access).where} names no {table} in catalog {access.lake.catalog!r}, but the"
             f" warehouse has its files, such as {found}: the catalog was lost, or [lake] uri, catalog or warehouse is"
             " wrong; correct it, restore the catalog from a backup, or set an empty warehouse and run `cdc init`"
         )
 
 
-def table_uuid(config: Config, table: str) -> str | None:
+def table_uuid(access: LakeAccess, table: str) -> str | None:
     """Read the identifier that Iceberg gave `namespace.table` at its creation; None if there is no such table."""
-    found = metadata(config, table)
+    found = metadata(access, table)
     return None if found is None else str(found["table-uuid"])
 
 
-def properties(config: Config, table: str) -> dict[str, str]:
+def properties(access: LakeAccess, table: str) -> dict[str, str]:
     """Give the properties of `namespace.table`; empty if there is no such table."""
-    found = metadata(config, table)
+    found = metadata(access, table)
     return dict(found.get("properties") or {}) if found else {}
 
 
-def columns(config: Config, table: str) -> frozenset[str]:
+def columns(access: LakeAccess, table: str) -> frozenset[str]:
     """Give the column names of `namespace.table`; empty if there is no such table."""
-    found = metadata(config, table) or {}
+    found = metadata(access, table) or {}
     fields = (s["fields"] for s in found.get("schemas", ()) if s["schema-id"] == found["current-schema-id"])
     return frozenset(field["name"] for field in next(fields, ()))
 
 
-def view_sql(config: Config, view: str) -> str | None:
+def view_sql(access: LakeAccess, view: str) -> str | None:
     """Give the query of `namespace.view`; None if there is no such view."""
-    return sql_of_view(metadata(config, view) or {})
+    return sql_of_view(metadata(access, view) or {})
 
 
 def sql_of_view(found: Mapping[str, Any]) -> str | None:
@@ -121,26 +121,26 @@ def current_snapshot(found: dict[str, Any] | None) -> dict[str, Any] | None:
     return next((s for s in found.get("snapshots", ()) if s["snapshot-id"] == current), None)
 
 
-def snapshot_id(config: Config, table: str) -> int | None:
+def snapshot_id(access: LakeAccess, table: str) -> int | None:
     """Give the id of the current table snapshot of `namespace.table`."""
-    snapshot = current_snapshot(metadata(config, table))
+    snapshot = current_snapshot(metadata(access, table))
     return None if snapshot is None else int(snapshot["snapshot-id"])
 
 
-def commit_times(config: Config, table: str) -> tuple[int, ...]:
+def commit_times(access: LakeAccess, table: str) -> tuple[int, ...]:
     """Give the times of the last commit to `namespace.table` and of its last table snapshot, in ms since 1970."""
-    found = metadata(config, table) or {}
+    found = metadata(access, table) or {}
     log = (found.get("snapshot-log") or ())[-1:]
     return (*(entry["timestamp-ms"] for entry in log), *([found["last-updated-ms"]] if found else ()))
 
 
-def snapshot_summary(config: Config, table: str) -> dict[str, str] | None:
+def snapshot_summary(access: LakeAccess, table: str) -> dict[str, str] | None:
     """Give the summary of the current table snapshot of `namespace.table`, which the commit wrote."""
-    snapshot = current_snapshot(metadata(config, table))
+    snapshot = current_snapshot(metadata(access, table))
     return None if snapshot is None else dict(snapshot.get("summary") or {})
 
 
-def tags(config: Config, table: str) -> dict[str, int]:
+def tags(access: LakeAccess, table: str) -> dict[str, int]:
     """Give the table snapshot id of each tag of `namespace.table`."""
-    refs = (metadata(config, table) or {}).get("refs") or {}
+    refs = (metadata(access, table) or {}).get("refs") or {}
     return {name: int(ref["snapshot-id"]) for name, ref in refs.items() if ref["type"] == "tag"}

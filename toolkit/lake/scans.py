@@ -14,11 +14,11 @@ from toolkit.values.errors import LakeError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from toolkit.values.config import Config
+    from toolkit.values.lake_access import LakeAccess
 
 
 def scan_arrow(
-    config: Config,
+    access: LakeAccess,
     table: str,
     columns: Sequence[str] = ("*",),
     *,
@@ -32,35 +32,35 @@ def scan_arrow(
     Raises:
         LakeError: a file of the table is missing or damaged.
     """
-    found = metadata(config, table)
+    found = metadata(access, table)
     if found is None:
         return None
     try:
         if not isinstance(where, str):
             try:
-                return direct_scan.read(found, snapshot, columns, where, storage.file_properties(config))
+                return direct_scan.read(found, snapshot, columns, where, storage.file_properties(access))
             except Unusual:
                 where = direct_scan.text(where)
         from pyiceberg.expressions import AlwaysTrue
 
-        opened = open_catalog(config).load_table(table)
+        opened = open_catalog(access).load_table(table)
         return opened.scan(where or AlwaysTrue(), selected_fields=tuple(columns), snapshot_id=snapshot).to_arrow()
     except (OSError, EOFError, ValueError) as error:  # the last two: half a file
         raise LakeError(f"table {table}: a file of it cannot be read: {error}; run `cdc doctor`") from None
 
 
-def scan_batches(config: Config, table: str, columns: Sequence[str], *, where: str) -> Iterator[pa.RecordBatch]:
+def scan_batches(access: LakeAccess, table: str, columns: Sequence[str], *, where: str) -> Iterator[pa.RecordBatch]:
     """Read rows of a `namespace.table` of any size, one batch at a time; none if there is no such table."""
-    if metadata_location(config, table) is None:
+    if metadata_location(access, table) is None:
         return
     yield from (
-        open_catalog(config).load_table(table).scan(where, selected_fields=tuple(columns)).to_arrow_batch_reader()
+        open_catalog(access).load_table(table).scan(where, selected_fields=tuple(columns)).to_arrow_batch_reader()
     )
 
 
 def scan(
-    config: Config, table: str, columns: Sequence[str] = ("*",), *, where: Where | str = ()
+    access: LakeAccess, table: str, columns: Sequence[str] = ("*",), *, where: Where | str = ()
 ) -> Iterator[dict[str, Any]]:
     """Read rows of a small `namespace.table`; none if there is no such table."""
-    found = scan_arrow(config, table, columns, where=where)
+    found = scan_arrow(access, table, columns, where=where)
     yield from direct_scan.rows_of(found) if found is not None else ()

@@ -31,7 +31,7 @@ from toolkit.values.resources import ROOT
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from toolkit.values.config import Config
+    from toolkit.values.lake_access import LakeAccess
 
 LOG_NAME = "spark.log"
 _HEAP = "2g"
@@ -44,18 +44,18 @@ _lock = threading.RLock()
 _current: dict[str, Any] = {}  # "session", the "settings" that it was made with, and "own"
 
 
-def spark_settings(config: Config) -> dict[str, str]:
+def spark_settings(access: LakeAccess) -> dict[str, str]:
     """Give every Spark setting that the lake needs, and those of `[spark]` last. Reads and starts nothing.
 
     The toolkit's session and dbt's profile use the same dictionary. It does not contain the secret by which Spark's
     processes trust each other: Spark makes a new secret for each run.
     """
-    catalog = f"spark.sql.catalog.{config.lake.catalog}"
+    catalog = f"spark.sql.catalog.{access.lake.catalog}"
     settings = {
         "spark.app.name": "cdc-toolkit",
-        "spark.master": f"local[{_tasks(config.spark.get('spark.driver.memory', _HEAP))}]",
+        "spark.master": f"local[{_tasks(access.spark.get('spark.driver.memory', _HEAP))}]",
         "spark.driver.memory": _HEAP,
-        **jars_of(config),
+        **jars_of(access),
         "spark.driver.defaultJavaOptions": (
             f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} -Dderby.stream.error.file=/dev/null -Duser.timezone=UTC"
             " -XX:+UseParallelGC"
@@ -68,11 +68,11 @@ def spark_settings(config: Config) -> dict[str, str]:
         "spark.sql.catalogImplementation": "in-memory",
         "spark.hadoop.javax.jdo.option.ConnectionURL": "jdbc:derby:memory:metastore;create=true",
         # Not the lake: Spark makes nothing there, and looks for a file system of Hadoop.
-        "spark.sql.warehouse.dir": str(local_path(config.warehouse) or config.work_dir),
+        "spark.sql.warehouse.dir": str(local_path(access.warehouse) or access.work_dir),
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-        "spark.sql.defaultCatalog": config.lake.catalog,
+        "spark.sql.defaultCatalog": access.lake.catalog,
         catalog: "org.apache.iceberg.spark.SparkCatalog",
-        **{f"{catalog}.{key}": value for key, value in spark_properties(config).items()},
+        **{f"{catalog}.{key}": value for key, value in spark_properties(access).items()},
         # Without it, a table re-created under an old name shares the location, and removing orphan files destroys data.
         f"{catalog}.unique-table-location": "true",
         # With it, a session keeps the state of a table from before another process committed.
@@ -92,9 +92,9 @@ def spark_settings(config: Config) -> dict[str, str]:
         "spark.sql.execution.pyspark.udf.faulthandler.enabled": "false",
         "spark.python.worker.faulthandler.enabled": "false",
     }
-    if secrets_of(config):
+    if secrets_of(access):
         settings["spark.redaction.regex"] = _REDACTED
-    return settings | cluster.security_settings(config) | cluster.executor_settings(config) | config.spark
+    return settings | cluster.security_settings(access) | cluster.executor_settings(access) | dict(access.spark)
 
 
 def _tasks(heap: str) -> int:
@@ -104,7 +104,7 @@ def _tasks(heap: str) -> int:
     return max(1, min(os.cpu_count() or 1, room))
 
 
-def session(config: Config) -> SparkSession:
+def session(access: LakeAccess) -> SparkSession:
     """Give the shared session of the process; start it if there is none. dbt in this process uses the same session.
 
     A configuration of another lake gets its own session in the same JVM, which becomes the shared one. Settings of the
@@ -116,18 +116,18 @@ def session(config: Config) -> SparkSession:
             cluster do not fit.
     """
     with _lock:
-        settings = spark_settings(config)
+        settings = spark_settings(access)
         shared: SparkSession | None = _current.get("session")
         if shared is not None and shared._sc._jsc is not None:
             if _current["settings"] == settings:
                 return shared
-            require_writable(config)
+            require_writable(access)
             shared = _configured(shared, settings)
             _make_default(shared)
         else:
-            cluster.require_secured(config)
-            require_writable(config)
-            shared = _start(config, settings)
+            cluster.require_secured(access)
+            require_writable(access)
+            shared = _start(access, settings)
             atexit.register(stop_session)
         _current.clear()
         _current.update(session=shared, settings=settings)
@@ -139,12 +139,12 @@ def running() -> bool:
     return "session" in _current
 
 
-def own_session(config: Config) -> SparkSession:
+def own_session(access: LakeAccess) -> SparkSession:
     """Give the toolkit's own session in the shared JVM. ANSI mode is on; dbt turns it off in the shared session."""
     with _lock:
-        shared = session(config)
+        shared = session(access)
         if "own" not in _current:
-            fresh = _configured(shared, spark_settings(config))
+            fresh = _configured(shared, spark_settings(access))
             fresh.conf.set("spark.sql.ansi.enabled", "true")
             _current["own"] = fresh
         own: SparkSession = _current["own"]
@@ -193,7 +193,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _start(config: Config, settings: dict[str, str]) -> SparkSession:
+def _start(access: LakeAccess, settings: dict[str, str]) -> SparkSession:
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
@@ -214,7 +214,7 @@ def _start(config: Config, settings: dict[str, str]) -> SparkSession:
         conf.set(key, value)
     if settings["spark.master"].startswith("local-cluster") and "spark.authenticate.secret" not in settings:
         conf.set("spark.authenticate.secret", secrets.token_hex(32))  # other local masters get one from Spark
-    log_path = config.work_dir / LOG_NAME
+    log_path = access.work_dir / LOG_NAME
     with environment(variables):
         with (
             progress.stage("starting Spark"),
@@ -236,8 +236,8 @@ def _start(config: Config, settings: dict[str, str]) -> SparkSession:
             with ThreadPoolExecutor(1) as thread:
                 context = thread.submit(SparkContext, conf=conf, gateway=gateway).result()
             started = SparkSession(context, options=dict(settings))
-            if cluster.is_cluster(config):
-                cluster.require_fit(started, config)
+            if cluster.is_cluster(access):
+                cluster.require_fit(started, access)
             return started
         except BaseException as error:
             lines = str(error).splitlines()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from toolkit.lake.row_lines import Side
-    from toolkit.values.config import Config
+    from toolkit.values.lake_access import LakeAccess
     from toolkit.values.row_line import Figures, Native
 
 _log = logger(__name__)
@@ -47,20 +47,20 @@ class _Cell:
     sql: str
 
 
-def figures(spark: SparkSession, config: Config, sides: Sequence[Side]) -> dict[int, Figures]:
+def figures(spark: SparkSession, access: LakeAccess, sides: Sequence[Side]) -> dict[int, Figures]:
     """Give the figures of the tables that can be read without a scan by Spark, by relid."""
     found: dict[int, Figures] = {}
-    for job in _jobs(config, sides):
+    for job in _jobs(access, sides):
         found |= _figures(spark, job)
     return found
 
 
-def _jobs(config: Config, sides: Sequence[Side]) -> Iterator[list[tuple[Side, pa.Table]]]:
+def _jobs(access: LakeAccess, sides: Sequence[Side]) -> Iterator[list[tuple[Side, pa.Table]]]:
     """Read small tables, as many at a time as one query takes."""
     job: list[tuple[Side, pa.Table]] = []
     size = 0
     for side in progress.each("reading small tables of the lake", "tables", sides):
-        rows = _rows(config, side)
+        rows = _rows(access, side)
         if rows is None:
             continue
         job.append((side, rows))
@@ -72,7 +72,7 @@ def _jobs(config: Config, sides: Sequence[Side]) -> Iterator[list[tuple[Side, pa
         yield job
 
 
-def _rows(config: Config, side: Side) -> pa.Table | None:
+def _rows(access: LakeAccess, side: Side) -> pa.Table | None:
     """Read the compared columns of a table, in the order of the comparison; None if it is left to Spark."""
     import pyarrow as pa
 
@@ -81,13 +81,13 @@ def _rows(config: Config, side: Side) -> pa.Table | None:
         return None
     name = f"current.{lake_table(table.schema, table.name)}"
     try:
-        return _read(config, reads.metadata(config, name), side)
+        return _read(access, reads.metadata(access, name), side)
     except (Unusual, OSError, EOFError, ValueError, KeyError, pa.ArrowException) as error:
         _log.info("left to Spark", extra={"table": name, "reason": repr(error)[:300]})
         return None
 
 
-def _read(config: Config, metadata: Mapping[str, Any] | None, side: Side) -> pa.Table | None:
+def _read(access: LakeAccess, metadata: Mapping[str, Any] | None, side: Side) -> pa.Table | None:
     import pyarrow as pa
 
     snapshots = (metadata or {}).get("snapshots") or ()
@@ -101,7 +101,7 @@ def _read(config: Config, metadata: Mapping[str, Any] | None, side: Side) -> pa.
     texts = numbers[_TEXTS]
     if any(type_ is None for _, type_ in wanted):
         return None
-    properties = storage.file_properties(config)
+    properties = storage.file_properties(access)
     parts = []
     for file in direct_scan.data_files(snapshot["manifest-list"], properties):
         part = _file(storage.read(file["file_path"], properties), wanted, texts)

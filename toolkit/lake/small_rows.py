@@ -18,7 +18,7 @@ from toolkit.values.lsn import Lsn
 from toolkit.values.names import lake_columns
 
 if TYPE_CHECKING:
-    from toolkit.values.config import Config
+    from toolkit.values.lake_access import LakeAccess
     from toolkit.values.row_line import Comparison
 
 #: Columns with the bounds of a row version, and the column with the texts that no typed value stands for.
@@ -28,13 +28,13 @@ _BYTES, _ROWS = 32 << 20, 200_000
 
 
 def read(
-    config: Config, relation: str, plan: Comparison, key: Mapping[str, str] | None, limit: int | None
+    access: LakeAccess, relation: str, plan: Comparison, key: Mapping[str, str] | None, limit: int | None
 ) -> list[dict[str, str | None]] | None:
     """Read the compared columns of the rows that have these texts; None if Spark must read them.
 
     With a key, give every version with its bounds, oldest first.
     """
-    metadata = reads.metadata(config, relation)
+    metadata = reads.metadata(access, relation)
     summary = (reads.current_snapshot(metadata) or {}).get("summary") or {}
     size, rows = (int(summary.get(name, _BYTES + _ROWS)) for name in ("total-files-size", "total-records"))
     if metadata is None or size > _BYTES or rows > _ROWS:
@@ -47,7 +47,7 @@ def read(
         if None in prints.values():
             raise Unusual
         found = direct_scan.read(
-            metadata, None, list(dict.fromkeys([*names.values(), *bounds, _TEXTS])), (), storage.file_properties(config)
+            metadata, None, list(dict.fromkeys([*names.values(), *bounds, _TEXTS])), (), storage.file_properties(access)
         )
         texts = _texts(found.column(_TEXTS).to_pylist())
         columns = {

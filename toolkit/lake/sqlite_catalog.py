@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
-    from toolkit.values.config import Config
+    from toolkit.values.lake_access import LakeAccess
 
 #: How long to wait for a process that writes to the catalog's file.
 BUSY_SECONDS = 30.0
@@ -44,10 +44,10 @@ WHERE catalog_name = :catalog AND table_namespace = :namespace AND table_name = 
 class SqliteCatalog:
     """The embedded catalog. It is also the catalog of the `pyiceberg.table.Table` objects that it gives."""
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
-        self._file_properties = storage.file_properties(config)
-        self._file = config.catalog_db
+    def __init__(self, access: LakeAccess) -> None:
+        self._access = access
+        self._file_properties = storage.file_properties(access)
+        self._file = access.catalog_db
 
     @property
     def where(self) -> str:
@@ -135,7 +135,7 @@ class SqliteCatalog:
                 rows = connection.execute(
                     "SELECT table_name FROM iceberg_tables WHERE catalog_name = ? AND table_namespace = ?"
                     " AND coalesce(iceberg_type, 'TABLE') = ? ORDER BY 1",
-                    (self._config.lake.catalog, namespace, kind),
+                    (self._access.lake.catalog, namespace, kind),
                 ).fetchall()
         except sqlite3.OperationalError as error:
             raise LakeError(f"reading the catalog {self._file}: {error}; run it again, or restore that file") from None
@@ -145,7 +145,7 @@ class SqliteCatalog:
         """Give the statement that makes the catalog name the file before, or forget the table."""
         before = self._locations(name)[1]
         usable = before is not None and self._readable(before)
-        change = change_of_entry(self._config.lake.catalog, name, before if usable else None)
+        change = change_of_entry(self._access.lake.catalog, name, before if usable else None)
         what = "name the file before it" if usable else "forget it"
         return f'let the catalog {what} by sqlite3 {self._file} "{change}"', usable
 
@@ -177,7 +177,7 @@ class SqliteCatalog:
 
     def _key(self, name: str) -> tuple[str, str, str]:
         namespace, _, table = name.rpartition(".")
-        return self._config.lake.catalog, namespace, table
+        return self._access.lake.catalog, namespace, table
 
     # -- what a `pyiceberg.table.Table` asks of its catalog --------------------------------------------------------
 
@@ -235,9 +235,9 @@ class SqliteCatalog:
         ToOutputFile.table_metadata(metadata, table.io.new_output(new))
         written = Table(table.name(), metadata, new, table.io, self)  # type: ignore[arg-type]
         added = (update.snapshot.snapshot_id for update in updates if isinstance(update, AddSnapshotUpdate))
-        durable.sync_table(self._config, written, added)
+        durable.sync_table(self._access, written, added)
         namespace, name = table.name()
-        values = {"catalog": self._config.lake.catalog, "namespace": namespace, "name": name, "old": old, "new": new}
+        values = {"catalog": self._access.lake.catalog, "namespace": namespace, "name": name, "old": old, "new": new}
         if not _swapped(self._file, values):
             raise CommitFailedException(f"{namespace}.{name} was committed to by another process")
         return CommitTableResponse.model_construct(metadata=metadata, metadata_location=new)

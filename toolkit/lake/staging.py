@@ -31,14 +31,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from toolkit.rawlog.batch import BatchRecord
-    from toolkit.values.config import Config
+    from toolkit.values.capture_rules import CaptureRules
+    from toolkit.values.lake_access import LakeAccess
 
 DECODE = "toolkit.decode.rows:decode_rows"
 _WRITTEN = pa.schema([("place", pa.string()), ("rows", pa.int64()), ("others", pa.binary())])
 
 
 def commit_batch(
-    config: Config,
+    access: LakeAccess,
     record: BatchRecord,
     *,
     tasks: Sequence[Any],
@@ -47,6 +48,7 @@ def commit_batch(
     arrow_files: Sequence[Path] = (),
     decode: str = DECODE,
     spark: SparkSession | None = None,
+    rules: CaptureRules,
 ) -> int:
     """Commit a batch against the table snapshot at which the ledger was read. Return the new table snapshot id.
 
@@ -61,16 +63,16 @@ def commit_batch(
         DecodeError: the stream is damaged; nothing was written.
         LakeError: any other failure; nothing was written, or the message says that this is unknown.
     """
-    require_clock(EVENTS, *reads.commit_times(config, EVENTS))
-    ledger = Ledger(config)
+    require_clock(EVENTS, *reads.commit_times(access, EVENTS))
+    ledger = Ledger(access, rules=rules)
     if ledger.snapshot_id() != base_snapshot:
         raise conflict(record.batch_id)
-    with new_files(config, open_catalog(config).load_table(EVENTS)) as files:
+    with new_files(access, open_catalog(access).load_table(EVENTS)) as files:
         target = FileTarget(files.ids, files.properties)
         here = Part(() if spark else tuple(tasks), tuple(arrow_files))
         written = [_write_here(record, here, files.place(record.batch_id), target, decode)]
         if spark is not None:
-            with delivered(config, tasks) as (readable, delivery):
+            with delivered(access, tasks) as (readable, delivery):
                 spread = [(Part((task,)), files.place(record.batch_id)) for task in readable]
                 writer = partial(write_part, target=target, decode=decode, delivery=delivery)
                 written += _write_by_spark(record, spark, spread, writer)

@@ -23,15 +23,15 @@ from toolkit.values.locations import local_path
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
 
-    from toolkit.values.config import Config
+    from toolkit.values.lake_access import LakeAccess
 
 #: The FileIO of each store by its properties. It keeps the connections of the store open.
 _opened: dict[tuple[tuple[str, str], ...], FileIO] = {}
 
 
-def file_properties(config: Config) -> dict[str, str]:
+def file_properties(access: LakeAccess) -> dict[str, str]:
     """Give the properties by which pyiceberg opens the lake's files. They may have secrets."""
-    return object_store.pyiceberg_settings(config.warehouse, config.lake.properties, os.environ)
+    return object_store.pyiceberg_settings(access.warehouse, access.lake.properties, os.environ)
 
 
 def file_io(location: str, properties: Mapping[str, str]) -> FileIO:

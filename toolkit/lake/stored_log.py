@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from toolkit.rawlog.arrow import Event
     from toolkit.rawlog.batch import BatchRecord
     from toolkit.rawlog.store import NewFiles
-    from toolkit.values.config import Config
+    from toolkit.values.capture_rules import CaptureRules
+    from toolkit.values.lake_access import LakeAccess
 
 #: Changes from which on several tasks of Spark are faster than one in this process. To start Spark takes as long as to
 #: decode a million changes.
@@ -27,12 +28,12 @@ TASK_CHANGES = 125_000  # a task holds about 50 bytes for each change, besides t
 class StoredLog:
     """The table `raw.events` of a lake."""
 
-    def __init__(self, config: Config) -> None:
-        self.config = config
+    def __init__(self, access: LakeAccess, *, rules: CaptureRules) -> None:
+        self.access, self.rules = access, rules
 
     def reading(self) -> Ledger:
         """Open a reading of the log as it is now."""
-        return Ledger(self.config)
+        return Ledger(self.access, rules=self.rules)
 
     @can_fail(Point.COMMIT)
     def commit(
@@ -56,8 +57,8 @@ class StoredLog:
 
             assert not parquet_files, "a batch has either Parquet files or rows that are still to be decoded"
             return staging.commit_batch(
-                self.config, record, tasks=tasks, events=events, base_snapshot=base, arrow_files=arrow_files,
-                spark=session.own_session(self.config) if len(tasks) > 1 else None,
+                self.access, record, tasks=tasks, events=events, base_snapshot=base, arrow_files=arrow_files,
+                spark=session.own_session(self.access) if len(tasks) > 1 else None, rules=self.rules,
             )  # fmt: skip
         ledger = self.reading()
         if ledger.snapshot_id() != base:
@@ -71,7 +72,7 @@ class StoredLog:
             LakeError: a file of it is missing or damaged, or cannot be forced to the disk.
         """
         if base is not None:
-            force(self.config, EVENTS, base)
+            force(self.access, EVENTS, base)
 
     def partitions(self, changes: int) -> int:
         """Give the number of tasks: one where Spark would cost more than it gives, else one a core or more.
@@ -82,7 +83,7 @@ class StoredLog:
 
         if changes < (_WORTH_SPARK if session.running() else _WORTH_STARTING_SPARK):
             return 1
-        cores = int(session.own_session(self.config).sparkContext.defaultParallelism)
+        cores = int(session.own_session(self.access).sparkContext.defaultParallelism)
         return max(cores, -(-changes // TASK_CHANGES))
 
     def new_files(self) -> AbstractContextManager[NewFiles]:
@@ -93,7 +94,7 @@ class StoredLog:
         """
         from toolkit.lake.uncommitted import new_files
 
-        return new_files(self.config, open_catalog(self.config).load_table(EVENTS))
+        return new_files(self.access, open_catalog(self.access).load_table(EVENTS))
 
 
 __all__ = ["TASK_CHANGES", "StoredLog"]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from toolkit.values.config import Config
+    from toolkit.values.lake_access import LakeAccess
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Java:
 
 
 def replace_table(
-    java: Java, config: Config, name: str, columns: Sequence[tuple[str, str]], rows: pa.Table, commit: Commit
+    java: Java, access: LakeAccess, name: str, columns: Sequence[tuple[str, str]], rows: pa.Table, commit: Commit
 ) -> None:
     """Create or replace `namespace.table`, as CREATE OR REPLACE TABLE does: earlier table snapshots and tags stay.
 
@@ -60,7 +60,7 @@ def replace_table(
         LakeError: the table cannot be written.
     """
     with _named(name):
-        catalog = java.session.sessionState().catalogManager().catalog(config.lake.catalog).icebergCatalog()
+        catalog = java.session.sessionState().catalogManager().catalog(access.lake.catalog).icebergCatalog()
         fields = ", ".join(f"{quote_spark(column)} {type_}" for column, type_ in columns)
         struct = java.struct_type.fromDDL(fields)
         namespace, _, table = name.partition(".")
@@ -72,11 +72,11 @@ def replace_table(
         transaction = builder.createOrReplaceTransaction()
         append = transaction.newFastAppend()
         if rows.num_rows:
-            append.appendFile(_written(java, config, transaction.table(), rows))
+            append.appendFile(_written(java, access, transaction.table(), rows))
         _finish(transaction, append, commit)
 
 
-def read_table(config: Config, name: str, snapshot_id: int) -> pa.Table:
+def read_table(access: LakeAccess, name: str, snapshot_id: int) -> pa.Table:
     """Read the rows of `namespace.table` at a table snapshot.
 
     Raises:
@@ -84,28 +84,28 @@ def read_table(config: Config, name: str, snapshot_id: int) -> pa.Table:
     """
     from toolkit.lake.lake_catalog import open_catalog
 
-    table = open_catalog(config).load_table(name)
+    table = open_catalog(access).load_table(name)
     current = table.current_snapshot()
     if current is None or current.snapshot_id != snapshot_id:
         raise LakeError(f"reading {name}: another process has changed it; run `cdc build` again")
     return table.scan().to_arrow()
 
 
-def overwrite(java: Java, config: Config, name: str, rows: pa.Table, commit: Commit, since: int) -> None:
+def overwrite(java: Java, access: LakeAccess, name: str, rows: pa.Table, commit: Commit, since: int) -> None:
     """Replace all rows of `namespace.table`, if it has not changed since the table snapshot `since`.
 
     Raises:
         LakeError: another process has changed the table, or it cannot be written.
     """
     with _named(name):
-        parts = (config.lake.catalog, *name.split(".", 1))
+        parts = (access.lake.catalog, *name.split(".", 1))
         table = java.spark_util.loadIcebergTable(java.session, ".".join(map(quote_spark, parts)))
         transaction = table.newTransaction()
         change = transaction.newOverwrite()
         change.overwriteByRowFilter(java.expressions.alwaysTrue())
         change.validateFromSnapshot(since).validateNoConflictingData().validateNoConflictingDeletes()
         if rows.num_rows:
-            change.addFile(_written(java, config, table, rows))
+            change.addFile(_written(java, access, table, rows))
         _finish(transaction, change, commit)
 
 
@@ -134,7 +134,7 @@ def _finish(transaction: Any, change: Any, commit: Commit) -> None:
     transaction.commitTransaction()
 
 
-def _written(java: Java, config: Config, table: Any, rows: pa.Table) -> Any:
+def _written(java: Java, access: LakeAccess, table: Any, rows: pa.Table) -> Any:
     """Write one data file and describe it."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -146,7 +146,7 @@ def _written(java: Java, config: Config, table: Any, rows: pa.Table) -> Any:
     )
     location = table.locationProvider().newDataLocation(f"{uuid.uuid4()}.parquet")
     made = pa.Table.from_arrays([rows[field.name].cast(field.type) for field in schema], schema=schema)
-    with storage.create(location, storage.file_properties(config)) as sink:
+    with storage.create(location, storage.file_properties(access)) as sink:
         pq.write_table(made, sink, compression="zstd", store_decimal_as_integer=True)
     file = table.io().newInputFile(location)
     metrics = java.parquet_util.fileMetrics(file, java.metrics_config.forTable(table))

@@ -11,12 +11,13 @@ from toolkit.lake.tables import STATE_COLUMNS, STATES
 from toolkit.rawlog.states import State, TableState, dropped_tables, verdicts
 
 if TYPE_CHECKING:
+    from toolkit.lake.ledger import Ledger
     from toolkit.rawlog.store import LogReader
 
 
-def write(ledger: LogReader) -> None:
+def write(ledger: Ledger) -> None:
     """Write the current states, if any state differs from the stored one. Needs no JVM."""
-    check_results.replace_rows(ledger.config, STATES, rows(ledger, current_states(ledger)))
+    check_results.replace_rows(ledger.access, STATES, rows(ledger, current_states(ledger)))
 
 
 def rows(ledger: LogReader, states: Iterable[TableState]) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from toolkit.values.names import quote_spark
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from toolkit.values.config import Config
+    from toolkit.values.lake_access import LakeAccess
 
 EVENTS = "raw.events"
 #: Number of batches in one partition of `raw.events`.
@@ -90,12 +90,12 @@ def spark_schema() -> str:
     )
 
 
-def ensure(spark: SparkSession, config: Config) -> None:
+def ensure(spark: SparkSession, access: LakeAccess) -> None:
     """Create the namespaces, `raw.events`, and the tables that commands keep for dbt, where they are missing.
 
     A new table gets an empty first snapshot, because a batch commits against the snapshot at which its ledger was read.
     """
-    spark_catalog = quote_spark(config.lake.catalog)
+    spark_catalog = quote_spark(access.lake.catalog)
     for namespace in NAMESPACES:
         spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {spark_catalog}.{namespace}")
     properties = ", ".join(f"'{key}' = '{value}'" for key, value in _PROPERTIES.items())
@@ -105,28 +105,28 @@ def ensure(spark: SparkSession, config: Config) -> None:
         f" PARTITIONED BY (kind, truncate({BATCH_WIDTH}, batch_id)) TBLPROPERTIES ({properties})"
     )
     if spark.table(f"{table}.snapshots").isEmpty():
-        _require_in_warehouse(config)
+        _require_in_warehouse(access)
         spark.table(table).where("false").writeTo(table).append()
-        made = reads.snapshot_id(config, EVENTS)
+        made = reads.snapshot_id(access, EVENTS)
         assert made is not None
-        lake_catalog.force(config, EVENTS, made)
-    ensure_judged(spark, config)
+        lake_catalog.force(access, EVENTS, made)
+    ensure_judged(spark, access)
 
 
-def _require_in_warehouse(config: Config) -> None:
+def _require_in_warehouse(access: LakeAccess) -> None:
     """Refuse a catalog that places tables elsewhere than `[lake] warehouse` says. A server may do so."""
-    found = str((reads.metadata(config, EVENTS) or {}).get("location", ""))
-    if not is_within(found, config.warehouse):
+    found = str((reads.metadata(access, EVENTS) or {}).get("location", ""))
+    if not is_within(found, access.warehouse):
         raise LakeError(
-            f"the catalog {open_catalog(config).where} places {EVENTS} at {found}, outside of [lake] warehouse"
-            f" {config.warehouse}; set warehouse to the folder of the catalog's server, or that folder at the server"
+            f"the catalog {open_catalog(access).where} places {EVENTS} at {found}, outside of [lake] warehouse"
+            f" {access.warehouse}; set warehouse to the folder of the catalog's server, or that folder at the server"
         )
 
 
-def ensure_judged(spark: SparkSession, config: Config) -> None:
+def ensure_judged(spark: SparkSession, access: LakeAccess) -> None:
     """Create `ops.table_states` and `ops.plans` if missing. A build adds them to lakes of earlier versions."""
     for name, columns in ((STATES, STATE_COLUMNS), (PLANS, PLAN_COLUMNS)):
-        if reads.metadata_location(config, name) is None:
+        if reads.metadata_location(access, name) is None:
             create_small(spark, name, columns)
 
 
@@ -144,12 +144,12 @@ def drop(spark: SparkSession, table: str) -> None:
     spark.sql(f"DROP TABLE {table} PURGE")
 
 
-def require_writable(config: Config) -> None:
+def require_writable(access: LakeAccess) -> None:
     """Create the folders of this machine, and check that they, warehouse and catalog are writable. Starts no JVM.
 
     Raises:
         LakeError: one of them cannot be created, reached or written.
     """
-    storage.require_writable(config.warehouse, storage.file_properties(config))
-    folders.require_writable("work", config.work_dir, "work_dir")
-    open_catalog(config).prepare()
+    storage.require_writable(access.warehouse, storage.file_properties(access))
+    folders.require_writable("work", access.work_dir, "work_dir")
+    open_catalog(access).prepare()

@@ -17,6 +17,7 @@ from toolkit.lake.tables import EVENTS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from toolkit.lake.ledger import Ledger
     from toolkit.rawlog.plan import TablePlan
     from toolkit.rawlog.store import LogReader
     from toolkit.values.lsn import Lsn
@@ -70,7 +71,7 @@ class Found:
     quiet: bool = False  # the table matches its plan: the model has nothing to do
 
 
-def find(spark: SparkSession, log: LogReader, upto: Lsn, models: Sequence[tuple[TablePlan, str]]) -> list[Found]:
+def find(spark: SparkSession, log: Ledger, upto: Lsn, models: Sequence[tuple[TablePlan, str]]) -> list[Found]:
     """Give what each model finds, in the order of `models`: plans at the position, each with its table's name."""
     last = log.last()
     assert last is not None
@@ -102,8 +103,8 @@ def find(spark: SparkSession, log: LogReader, upto: Lsn, models: Sequence[tuple[
     ]
 
 
-def _target(log: LogReader, name: str) -> Target | None:
-    metadata = reads.metadata(log.config, name)
+def _target(log: Ledger, name: str) -> Target | None:
+    metadata = reads.metadata(log.access, name)
     if metadata is None:
         return None
     properties = metadata.get("properties") or {}

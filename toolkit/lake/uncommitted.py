@@ -19,7 +19,7 @@ from toolkit.values.errors import CommitConflict
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-    from toolkit.values.config import Config
+    from toolkit.values.lake_access import LakeAccess
 
 _LISTS = "new-files"  # folder of the lists, one for each run
 
@@ -57,13 +57,13 @@ class NewFiles:
 
 
 @contextmanager
-def new_files(config: Config, table: Table) -> Iterator[NewFiles]:
+def new_files(access: LakeAccess, table: Table) -> Iterator[NewFiles]:
     """Write and commit files inside the block. What is not committed at its end is deleted.
 
     Raises:
         LakeError: the list cannot be written, or files of a killed run cannot be deleted.
     """
-    with listed_files(config, _LISTS, table.io.properties) as listed:
+    with listed_files(access, _LISTS, table.io.properties) as listed:
         yield NewFiles(table, listed)
 
 

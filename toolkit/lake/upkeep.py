@@ -15,7 +15,7 @@ from toolkit.values.locations import local_path
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from toolkit.values.config import Config
+    from toolkit.values.lake_access import LakeAccess
 
 _MIN_FILES = 5  # the fewest small data files of one partition that are merged
 _MIN_MANIFESTS = 20  # an empty batch adds one manifest, and every reader opens all of them
@@ -40,7 +40,13 @@ class Upkeep:
 
 
 def maintain_table(
-    spark: SparkSession, config: Config, table: str, *, keep_tags: Collection[str], since: datetime, orphans: datetime
+    spark: SparkSession,
+    access: LakeAccess,
+    table: str,
+    *,
+    keep_tags: Collection[str],
+    since: datetime,
+    orphans: datetime,
 ) -> Upkeep:
     """Compact `namespace.table`, then expire what is older than `since`.
 
@@ -51,10 +57,10 @@ def maintain_table(
         LakeError: what was compacted cannot be forced to the disk; nothing was removed.
     """
     jvm: Any = spark._jvm
-    name = f"{config.lake.catalog}.{table}"
+    name = f"{access.lake.catalog}.{table}"
     native = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)
     actions = jvm.org.apache.iceberg.spark.actions.SparkActions.get(spark._jsparkSession)
-    before = reads.metadata(config, table)
+    before = reads.metadata(access, table)
     present = reads.current_snapshot(before)
     if before is None or present is None:
         return Upkeep(table, skipped="it never held a row")
@@ -63,8 +69,8 @@ def maintain_table(
     if table.startswith("current.") and not position:
         return Upkeep(table, skipped="another process wrote to it after its build: run `cdc check`")
     # Files are removed below: what replaces them must be on the disk, and a killed run's newest commit too.
-    force(config, table, present["snapshot-id"])
-    merging = _compact(config, table, native, actions, position)
+    force(access, table, present["snapshot-id"])
+    merging = _compact(access, table, native, actions, position)
     oldest = int(since.timestamp() * 1000)
     tags = _old_tags(before, keep_tags, oldest)
     if tags:
@@ -74,7 +80,7 @@ def maintain_table(
         manage.commit()
     native.refresh()
     held = _count(native.snapshots())
-    _expire(config, table, native, oldest)
+    _expire(access, table, native, oldest)
     removed = _remove_orphans(native, actions, orphans)
     return Upkeep(
         table,
@@ -87,19 +93,19 @@ def maintain_table(
 
 
 @can_fail(Point.COMPACT)
-def _compact(config: Config, table: str, native: Any, actions: Any, position: Mapping[str, str]) -> Any:
+def _compact(access: LakeAccess, table: str, native: Any, actions: Any, position: Mapping[str, str]) -> Any:
     merging = _saying(actions.rewriteDataFiles(native).option("min-input-files", str(_MIN_FILES)), position).execute()
-    _forced(config, table, native)
+    _forced(access, table, native)
     if native.currentSnapshot().allManifests(native.io()).size() >= _MIN_MANIFESTS:
         _saying(actions.rewriteManifests(native), position).execute()
-        _forced(config, table, native)
+        _forced(access, table, native)
     return merging
 
 
 @can_fail(Point.EXPIRE)
-def _expire(config: Config, table: str, native: Any, oldest: int) -> None:
+def _expire(access: LakeAccess, table: str, native: Any, oldest: int) -> None:
     native.expireSnapshots().expireOlderThan(oldest).retainLast(1).commit()
-    _forced(config, table, native)
+    _forced(access, table, native)
 
 
 @can_fail(Point.ORPHANS)
@@ -109,9 +115,9 @@ def _remove_orphans(native: Any, actions: Any, orphans: datetime) -> Any:
     return finding.usePrefixListing(in_store).execute()
 
 
-def _forced(config: Config, table: str, native: Any) -> None:
+def _forced(access: LakeAccess, table: str, native: Any) -> None:
     native.refresh()
-    force(config, table, native.currentSnapshot().snapshotId())
+    force(access, table, native.currentSnapshot().snapshotId())
 
 
 def _count(java: Any) -> int:

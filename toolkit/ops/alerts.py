@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from toolkit.ops.table_results import TableStatus
     from toolkit.source.pressure import Pressure
     from toolkit.source.slot import SlotState
-    from toolkit.values.config import Config
+    from toolkit.values.capture_rules import SourceConfig
+    from toolkit.values.config import CheckConfig, Config, LimitsConfig, NotifyConfig
+    from toolkit.values.lake_access import LakeAccess
 
 
 _log = logger(__name__)
@@ -43,7 +45,7 @@ class Alert:
         return f"{self.what}: {self.found}; {self.remedy}"
 
 
-def of_tables(config: Config, tables: Iterable[TableStatus]) -> Iterator[Alert]:
+def of_tables(check: CheckConfig, tables: Iterable[TableStatus]) -> Iterator[Alert]:
     """Find tables that the last check did not prove, and proofs that are older than `[check] fresh_hours`."""
     none = True
     for table in tables:
@@ -57,10 +59,10 @@ def of_tables(config: Config, tables: Iterable[TableStatus]) -> Iterator[Alert]:
         if table.orphans:
             found = f"{table.orphans} rows reference a row that is missing, on the source too"
             yield Alert(what, found, "correct them at the source, then run `cdc check --full`")
-        if table.checked_seconds is not None and table.checked_seconds > config.check.fresh_hours * 3600:
+        if table.checked_seconds is not None and table.checked_seconds > check.fresh_hours * 3600:
             found = f"it was proven {table.checked_seconds / 3600:,.1f} h ago, and [check] fresh_hours is"
             remedy = "run `cdc run`, and see why the scheduler did not"
-            yield Alert(what, f"{found} {config.check.fresh_hours:g}", remedy)
+            yield Alert(what, f"{found} {check.fresh_hours:g}", remedy)
         if table.checked_seconds is not None and table.checked_seconds < -_AHEAD_SECONDS:
             found = f"it was proven {-table.checked_seconds / 3600:,.1f} h from now by the clock of the runner then"
             yield Alert(what, found, "correct the clock of this machine or of that one, then run `cdc check`")
@@ -78,18 +80,21 @@ def of_runs(runs: Iterable[LastRun]) -> Iterator[Alert]:
             )
 
 
-def of_lease(config: Config, holder: Holder | None) -> Iterator[Alert]:
+def of_lease(notify: NotifyConfig, holder: Holder | None) -> Iterator[Alert]:
     """Find a lease that is held for longer than `[notify] lease_minutes`."""
-    longest = timedelta(minutes=config.notify.lease_minutes)
+    longest = timedelta(minutes=notify.lease_minutes)
     if holder is not None and holder.since is not None and datetime.now(UTC) - holder.since > longest:
         remedy = f"wait for that process, or run `kill {holder.pid}` on its machine"
         yield Alert("the lease of the lake", f"held by {holder.text}", remedy)
 
 
-def free_mb(config: Config) -> dict[str, int]:
+def free_mb(access: LakeAccess, spool: Path) -> dict[str, int]:
     """Read the free space of the folders that a run writes to, in MB."""
-    spool = config.path(config.drain.spool_dir) if config.drain.spool_dir else config.work_dir / "spool"
-    folders = {"warehouse": local_path(config.warehouse), "spool": spool, "catalog": open_catalog(config).folder}
+    folders = {
+        "warehouse": local_path(access.warehouse),
+        "spool": spool,
+        "catalog": open_catalog(access).folder,
+    }
     here = {name: path for name, path in folders.items() if path is not None}
     return {name: shutil.disk_usage(_existing(path)).free // 1_000_000 for name, path in here.items()}
 
@@ -99,26 +104,28 @@ def at_the_end(config: Config) -> tuple[Alert, ...]:
     from toolkit.source import connection, pressure
     from toolkit.source.opened import open_source
 
-    wrong = list(of_disks(config, free_mb(config)))
+    wrong = list(of_disks(config.limits, free_mb(config.lake_access, config.source_access.spool_dir)))
     try:
-        with open_source(config) as source:
-            wrong += of_server(config, source.slot, pressure.read_pressure(source.conn))
+        with open_source(config.source_access) as source:
+            wrong += of_server(config.limits, config.source, source.slot, pressure.read_pressure(source.conn))
     except (CdcError, connection.DriverError) as error:
         _log.warning("the source was not examined after the command", extra={"reason": connection.one_line(error)})
     return tuple(wrong)
 
 
-def of_disks(config: Config, free: Mapping[str, int]) -> Iterator[Alert]:
+def of_disks(limits: LimitsConfig, free: Mapping[str, int]) -> Iterator[Alert]:
     """Find folders with less free space than `[limits] free_mb`."""
     for name, left in free.items():
-        if left < config.limits.free_mb:
-            found = f"{left:,} MB free, and [limits] free_mb is {config.limits.free_mb:g}"
+        if left < limits.free_mb:
+            found = f"{left:,} MB free, and [limits] free_mb is {limits.free_mb:g}"
             yield Alert(f"the disk of the {name} folder", found, "free space there, or run `cdc maintain`")
 
 
-def of_server(config: Config, slot: SlotState | None, pressure: Pressure) -> Iterator[Alert]:
+def of_server(
+    limits: LimitsConfig, source: SourceConfig, slot: SlotState | None, pressure: Pressure
+) -> Iterator[Alert]:
     """Find WAL that grows for the slot, WAL that will be lost, slots and senders in use, and an old transaction."""
-    limits, name = config.limits, f"slot {config.source.slot!r}"
+    name = f"slot {source.slot!r}"
     if slot is not None and not slot.lost:
         kept = (slot.retained or 0) / 1e6
         if kept > limits.wal_mb:

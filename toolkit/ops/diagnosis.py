@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from toolkit.lake.opened import Lake
 from toolkit.rawlog.states import State
 from toolkit.values.errors import CdcError
 from toolkit.values.outcome import Level
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from toolkit.ops.alerts import Alert
     from toolkit.rawlog.states import TableState
     from toolkit.values.config import Config
+    from toolkit.values.lake_access import LakeAccess
 
 _MANY_SNAPSHOTS = 300  # three days of drains every 15 minutes; an empty drain then takes a second longer
 
@@ -41,8 +43,9 @@ def _machine(config: Config) -> list[Diagnosis]:
     from toolkit.ops import alerts
     from toolkit.ops.last_run import last_runs
 
-    runs, held, free = last_runs(config), holder(config), alerts.free_mb(config)
-    wrong = [*alerts.of_runs(runs), *alerts.of_lease(config, held), *alerts.of_disks(config, free)]
+    runs, held = last_runs(config.lake_access), holder(config.lake_access)
+    free = alerts.free_mb(config.lake_access, config.source_access.spool_dir)
+    wrong = [*alerts.of_runs(runs), *alerts.of_lease(config.notify, held), *alerts.of_disks(config.limits, free)]
     shown = ", ".join(f"{name} {left:,} MB free" for name, left in free.items())
     return [Diagnosis(Level.OK, "disks", shown, None), *map(_error, wrong)]
 
@@ -71,9 +74,9 @@ def _source(config: Config) -> list[Diagnosis]:
 
     found: list[Diagnosis] = []
     try:
-        with open_source(config) as source:
+        with open_source(config.source_access) as source:
             conn = source.conn
-            findings = preflight.preflight(conn, config)
+            findings = preflight.preflight(conn, config.capture_rules, ddl=config.ddl)
             found += [Diagnosis(f.level, f.what, f.found, f.remedy) for f in findings]
             if not findings:
                 found.append(Diagnosis(Level.OK, "source", "nothing prevents capture", None))
@@ -92,9 +95,9 @@ def _source(config: Config) -> list[Diagnosis]:
             elif not state.lost:  # otherwise the findings contain it
                 found.append(Diagnosis(Level.OK, f"slot {config.source.slot}", f"wal_status {state.wal_status}", None))
             known = {f.what for f in findings if f.level == Level.ERROR}
-            wrong = alerts.of_server(config, state, pressure.read_pressure(conn))
+            wrong = alerts.of_server(config.limits, config.source, state, pressure.read_pressure(conn))
             found += [_error(alert) for alert in wrong if alert.what not in known]
-            last = Ledger(config).last()
+            last = Ledger(config.lake_access, rules=config.capture_rules).last()
             refused = slot_drain.refusal(source, last) if last is not None else None
             if refused is not None:
                 found.append(Diagnosis(Level.ERROR, "source", f"a drain refuses it: {refused}", refused.remedy))
@@ -122,25 +125,25 @@ def _lake(config: Config) -> list[Diagnosis]:
     from toolkit.ops.table_results import checked_tables
 
     found: list[Diagnosis] = []
-    settings = session.spark_settings(config)
+    settings = session.spark_settings(config.lake_access)
     unique = f"spark.sql.catalog.{config.lake.catalog}.unique-table-location"
     if settings.get(unique) != "true":
         what = "unique-table-location is off: a re-created table may lose data"
         found.append(Diagnosis(Level.ERROR, "lake", what, f'take "{unique}" out of [spark]'))
     found += _spark(config)
-    damaged = _damaged(config)
+    damaged = _damaged(Lake(config.lake_access, rules=config.capture_rules))
     found += damaged
     try:
-        require_writable(config)
-        ledger = Ledger(config)
+        require_writable(config.lake_access)
+        ledger = Ledger(config.lake_access, rules=config.capture_rules)
         last = ledger.last()
         if last is None:
             return [*found, Diagnosis(Level.ERROR, "lake", "there is no ledger", "run `cdc init`")]
         found.append(Diagnosis(Level.OK, "lake", f"batch {last.batch_id}, complete to {last.complete_to}", None))
-        found += [*_due_maintenance(config), *_borrowed(ledger)]
+        found += [*_due_maintenance(config.lake_access), *_borrowed(ledger)]
         tables, _ = checked_tables(ledger)
         found += stale_tables(tables)
-        found += map(_error, alerts.of_tables(config, tables))
+        found += map(_error, alerts.of_tables(config.check, tables))
     except CdcError as error:
         if not damaged:  # else it was said already, with its remedy
             found.append(Diagnosis(Level.ERROR, "lake", str(error), error.remedy))
@@ -151,17 +154,17 @@ def _spark(config: Config) -> list[Diagnosis]:
     """Say where tasks run and where they read the bytes of a peek. On a cluster, ask the executors whether they fit."""
     from toolkit.lake import cluster, session
 
-    spool = config.drain.spool_dir or str(config.work_dir / "spool")
-    if not cluster.is_cluster(config):
+    spool = str(config.source_access.spool_dir)
+    if not cluster.is_cluster(config.lake_access):
         return [Diagnosis(Level.OK, "spool", f"{spool}: on this machine, where all tasks run", None)]
-    what = f"{spool} on this machine; executors read copies in {cluster.spool_folder(config)}"
+    what = f"{spool} on this machine; executors read copies in {cluster.spool_folder(config.lake_access)}"
     found = [Diagnosis(Level.OK, "spool", what, None)]
     name = f"cluster {config.spark[cluster.MASTER]}"
-    if cluster.is_open(config):
+    if cluster.is_open(config.lake_access):
         what = "its processes neither authenticate nor encrypt: whoever reaches its ports can run programs there"
         found.append(Diagnosis(Level.WARNING, name, what, "set spark.authenticate to true, here and on its processes"))
     try:
-        hosts = cluster.require_fit(session.own_session(config), config)
+        hosts = cluster.require_fit(session.own_session(config.lake_access), config.lake_access)
         what = f"executors on {', '.join(hosts)} have the driver's code and read its spool"
         found.append(Diagnosis(Level.OK, name, what, None))
     except CdcError as error:
@@ -169,7 +172,7 @@ def _spark(config: Config) -> list[Diagnosis]:
     return found
 
 
-def _damaged(config: Config) -> list[Diagnosis]:
+def _damaged(lake: Lake) -> list[Diagnosis]:
     """List the tables and views whose metadata cannot be read, and the log if files of its newest commit are lost."""
     from toolkit.lake import reads, storage
     from toolkit.lake.stored_log import StoredLog
@@ -177,22 +180,22 @@ def _damaged(config: Config) -> list[Diagnosis]:
 
     found: list[Diagnosis] = []
     try:
-        storage.require_writable(config.warehouse, storage.file_properties(config))
+        storage.require_writable(lake.access.warehouse, storage.file_properties(lake.access))
         names = [
             f"{namespace}.{name}"
             for namespace in NAMESPACES
             for kind in ("TABLE", "VIEW")
-            for name in reads.tables(config, namespace, kind)
+            for name in reads.tables(lake.access, namespace, kind)
         ]
     except CdcError:  # of the warehouse or the catalog itself: reported by who opens the lake
         return found
     for name in names:
         try:
-            newest = reads.snapshot_id(config, name)
+            newest = reads.snapshot_id(lake.access, name)
             if name == EVENTS:
-                StoredLog(config).force(newest)
+                StoredLog(lake.access, rules=lake.rules).force(newest)
         except CdcError as error:
-            found.append(Diagnosis(Level.ERROR, f"lake {name}", str(error), reads.restore_remedy(config, name)))
+            found.append(Diagnosis(Level.ERROR, f"lake {name}", str(error), reads.restore_remedy(lake.access, name)))
     return found
 
 
@@ -205,11 +208,11 @@ def stale_tables(states: Iterable[TableState]) -> list[Diagnosis]:
     ]
 
 
-def _due_maintenance(config: Config) -> list[Diagnosis]:
+def _due_maintenance(access: LakeAccess) -> list[Diagnosis]:
     from toolkit.lake import reads
     from toolkit.lake.tables import EVENTS
 
-    snapshots = len((reads.metadata(config, EVENTS) or {}).get("snapshots") or ())
+    snapshots = len((reads.metadata(access, EVENTS) or {}).get("snapshots") or ())
     if snapshots < _MANY_SNAPSHOTS:
         return []
     what = f"{EVENTS} holds {snapshots:,} table snapshots: every command reads what they name"

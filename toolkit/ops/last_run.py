@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from toolkit.values.log_setup import logger
 
 if TYPE_CHECKING:
-    from toolkit.values.config import Config
+    from toolkit.values.lake_access import LakeAccess
 
 NAME = "last_run.json"
 _log = logger(__name__)
@@ -29,16 +29,16 @@ class LastRun:
     problem: str | None
 
 
-def remember(config: Config, run: LastRun) -> None:
+def remember(access: LakeAccess, run: LastRun) -> None:
     """Replace the entry of the same command by this run. A successful `run` replaces all entries.
 
     Nothing is written if there is no lake. If the file cannot be written, this is logged.
     """
-    if not config.work_dir.is_dir():
+    if not access.work_dir.is_dir():
         return
-    before = () if run.command == "run" and run.exit_code == 0 else last_runs(config)
+    before = () if run.command == "run" and run.exit_code == 0 else last_runs(access)
     kept = [*(one for one in before if one.command != run.command), run]
-    path = config.work_dir / NAME
+    path = access.work_dir / NAME
     part = path.with_suffix(".part")
     try:
         part.write_text(json.dumps([asdict(one) for one in kept], ensure_ascii=False) + "\n", encoding="utf-8")
@@ -47,10 +47,10 @@ def remember(config: Config, run: LastRun) -> None:
         _log.warning("the last run is not remembered", extra={"file": str(path), "reason": error.strerror})
 
 
-def last_runs(config: Config) -> tuple[LastRun, ...]:
+def last_runs(access: LakeAccess) -> tuple[LastRun, ...]:
     """Read how each command last ended; empty if nothing was remembered."""
     try:
-        return tuple(LastRun(**one) for one in json.loads((config.work_dir / NAME).read_text(encoding="utf-8")))
+        return tuple(LastRun(**one) for one in json.loads((access.work_dir / NAME).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return ()
 

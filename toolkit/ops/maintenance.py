@@ -16,8 +16,9 @@ from toolkit.values import progress
 from toolkit.values.errors import LakeError
 
 if TYPE_CHECKING:
+    from toolkit.lake.opened import Lake
     from toolkit.lake.upkeep import Upkeep
-    from toolkit.values.config import Config
+    from toolkit.values.lake_access import LakeAccess
 
 _NAMESPACES = ("raw", "current", "history", "ops")
 #: Days to keep table snapshots of the log. Only a running build reads an older one, and each one costs every commit
@@ -26,7 +27,7 @@ _LOG_DAYS = 1.0
 _ORPHAN_DAYS = 3.0  # a plain `dbt run` holds no lease and may not have committed its files yet
 
 
-def maintain(config: Config) -> tuple[Upkeep, ...]:
+def maintain(lake: Lake) -> tuple[Upkeep, ...]:
     """Compact all tables, and expire what is older than `[lake] keep_days`.
 
     Tags that a `published` view uses are kept, however old. The caller holds the lease.
@@ -39,42 +40,44 @@ def maintain(config: Config) -> tuple[Upkeep, ...]:
     from toolkit.lake.proofs import kept_tags
     from toolkit.lake.tables import EVENTS
 
-    setting = f"spark.sql.catalog.{config.lake.catalog}.unique-table-location"
-    if session.spark_settings(config).get(setting) != "true":
+    setting = f"spark.sql.catalog.{lake.access.lake.catalog}.unique-table-location"
+    if session.spark_settings(lake.access).get(setting) != "true":
         raise LakeError(
             f"[spark] {setting} is off: a table made again under an old name shares its folder, and removing orphans"
             " would destroy its data; set it to true"
         )
-    if reads.metadata_location(config, EVENTS) is None:
+    if reads.metadata_location(lake.access, EVENTS) is None:
         raise LakeError(f"the lake has no {EVENTS} yet; run `cdc init` first")
     now = datetime.now(UTC)
-    days = config.lake.keep_days
+    days = lake.access.lake.keep_days
     orphans = now - timedelta(days=max(days, _ORPHAN_DAYS))
-    Ledger(config).write_checkpoint()  # before the compaction, so that the events after it stay files of their own
-    shown = kept_tags(config)
-    spark = session.own_session(config)
+    Ledger(
+        lake.access, rules=lake.rules
+    ).write_checkpoint()  # before the compaction, so that the events after it stay files of their own
+    shown = kept_tags(lake.access)
+    spark = session.own_session(lake.access)
     done = []
-    names = [(namespace, table) for namespace in _NAMESPACES for table in reads.tables(config, namespace)]
-    _require_own_folders(config, [f"{namespace}.{table}" for namespace, table in names])
+    names = [(namespace, table) for namespace in _NAMESPACES for table in reads.tables(lake.access, namespace)]
+    _require_own_folders(lake.access, [f"{namespace}.{table}" for namespace, table in names])
     with progress.stage("maintaining", "tables", len(names)) as stage:
         for namespace, table in names:
             since = now - timedelta(days=min(days, _LOG_DAYS) if namespace == "raw" else days)
             stage.detail = f"{namespace}.{table}"
             stage.show()
             done.append(
-                upkeep.maintain_table(spark, config, stage.detail, keep_tags=shown, since=since, orphans=orphans)
+                upkeep.maintain_table(spark, lake.access, stage.detail, keep_tags=shown, since=since, orphans=orphans)
             )
             stage.add()
     return tuple(done)
 
 
-def _require_own_folders(config: Config, tables: Sequence[str]) -> None:
+def _require_own_folders(access: LakeAccess, tables: Sequence[str]) -> None:
     """Refuse tables of which one's folder is, or is in, that of another: a catalog that is a server decides on it."""
     from toolkit.lake import reads
 
     found = {}
     for table in tables:
-        place = urlparse(str((reads.metadata(config, table) or {}).get("location", table)))
+        place = urlparse(str((reads.metadata(access, table) or {}).get("location", table)))
         found[table] = f"{place.netloc}{place.path.rstrip('/')}/"
     ordered = sorted(found.items(), key=lambda item: item[1])
     for (table, folder), (other, inner) in pairwise(ordered):

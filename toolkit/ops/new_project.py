@@ -43,7 +43,7 @@ def create(folder: Path) -> tuple[Path, ...]:
             shutil.copyfile(source, folder / "notebooks" / source.name)  # with the modes of the account's own files
     except OSError as error:
         raise ConfigError(f"{folder}: {error.strerror}; change its permissions or name another folder") from None
-    project.ensure(Config(root=folder))
+    project.ensure(Config(root=folder).dbt_project)
     written = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     return tuple(sorted(path for path in written if path.parts[0] != _VENV))
 

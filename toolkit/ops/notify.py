@@ -14,7 +14,7 @@ from toolkit.values.errors import CdcError, LeaseHeld
 from toolkit.values.log_setup import logger
 
 if TYPE_CHECKING:
-    from toolkit.values.config import Config
+    from toolkit.values.config import NotifyConfig
 
 _log = logger(__name__)
 _SECONDS = 30  # timeout for each of the two ways
@@ -31,21 +31,21 @@ class Notice:
     result: dict[str, Any] | None
 
 
-def tell(config: Config, notice: Notice, error: CdcError | None = None) -> None:
+def tell(notify: NotifyConfig, notice: Notice, error: CdcError | None = None) -> None:
     """Run `[notify] command` and post to `[notify] webhook`. A failure here is logged and changes nothing else.
 
     A lease of another runner is reported only if it has been held for `[notify] lease_minutes`. Below that, it is only
     a long run.
     """
     if isinstance(error, LeaseHeld):
-        longest = timedelta(minutes=config.notify.lease_minutes)
+        longest = timedelta(minutes=notify.lease_minutes)
         if error.since is None or datetime.now(UTC) - error.since < longest:
             return
     text = json.dumps(asdict(notice), ensure_ascii=False).encode()
-    if config.notify.command:
-        _run(config.notify.command, text)
-    if config.notify.webhook:
-        _post(config.notify.webhook, text)
+    if notify.command:
+        _run(notify.command, text)
+    if notify.webhook:
+        _post(notify.webhook, text)
 
 
 def _run(command: tuple[str, ...], text: bytes) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.lake import reads
 from toolkit.lake.lease import Holder, holder
-from toolkit.lake.ledger import require_ledger
+from toolkit.lake.opened import Lake
 from toolkit.lake.tables import EVENTS, require_writable
 from toolkit.ops.table_results import LastCheck, TableStatus, checked_tables
 from toolkit.rawlog import states
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from toolkit.source.pressure import Pressure
     from toolkit.source.slot import SlotState
     from toolkit.values.config import Config
+    from toolkit.values.lake_access import LakeAccess
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,27 +90,31 @@ def status(config: Config) -> Status:
     from toolkit.ops import alerts
     from toolkit.ops.last_run import last_runs
 
-    runs, lease, free = last_runs(config), holder(config), alerts.free_mb(config)
+    runs, lease, free = (
+        last_runs(config.lake_access),
+        holder(config.lake_access),
+        alerts.free_mb(config.lake_access, config.source_access.spool_dir),
+    )
     found = Status("", None, None, None, None, None, None, None, (), last_runs=runs, lease=lease, free_mb=free)
-    wrong = [*alerts.of_runs(runs), *alerts.of_lease(config, lease), *alerts.of_disks(config, free)]
+    wrong = [*alerts.of_runs(runs), *alerts.of_lease(config.notify, lease), *alerts.of_disks(config.limits, free)]
     last = None
     try:
-        ledger = require_ledger(config)
+        ledger = Lake(config.lake_access, rules=config.capture_rules).reading().require()
         last = ledger.last()
         found = _with_lake(found, ledger)
-        wrong += alerts.of_tables(config, found.tables)
-        require_writable(config)
+        wrong += alerts.of_tables(config.check, found.tables)
+        require_writable(config.lake_access)
     except CdcError as error:
-        reason = error if last is not None else _unreadable(config)
+        reason = error if last is not None else _unreadable(config.lake_access)
         if reason is None:
             raise LakeError(f"{error}{_begun(config)}") from None
         found = replace(found, lake=str(reason))
     except OSError as error:
-        where = error.filename or config.work_dir
+        where = error.filename or config.lake_access.work_dir
         found = replace(found, lake=f"reading {where}: {error.strerror}; correct permissions or free space there")
     source = _source(config, last)
     if source.pressure is not None:
-        wrong += alerts.of_server(config, source.slot, source.pressure)
+        wrong += alerts.of_server(config.limits, config.source, source.slot, source.pressure)
     tables = found.tables
     if source.refused is not None and last is not None:
         # The lake is right up to this position. Later changes cannot be drained.
@@ -133,11 +138,11 @@ def status(config: Config) -> Status:
     return replace(found, summary=_summary(found))
 
 
-def _unreadable(config: Config) -> CdcError | None:
+def _unreadable(access: LakeAccess) -> CdcError | None:
     """Say why the log cannot be read although `cdc init` has begun it; None if it has not."""
     try:
-        reads.metadata(config, EVENTS)
-        reads.require_no_data(config, EVENTS)
+        reads.metadata(access, EVENTS)
+        reads.require_no_data(access, EVENTS)
     except CdcError as error:
         return error
     return None
@@ -167,7 +172,7 @@ def _source(config: Config, last: BatchRecord | None) -> _Source:
 
     found, why = _Source(), "the source cannot be read"
     try:
-        with open_source(config) as source:
+        with open_source(config.source_access) as source:
             found = replace(found, slot=source.slot, pressure=pressure.read_pressure(source.conn))
             if last is None:
                 return found
@@ -176,11 +181,11 @@ def _source(config: Config, last: BatchRecord | None) -> _Source:
             found = replace(found, refused=refused, why=why)
             why = "the source cannot be read"
             found = replace(found, lag=max(0, slot.flush_lsn(source.conn) - last.complete_to))
-            stage = stages.next_stage(config, source.conn)
+            stage = stages.next_stage(Lake(config.lake_access, rules=config.capture_rules), source.conn)
             return replace(
                 found,
                 stage=None if stage is None else str(stage),
-                left=catalog.not_captured(source.conn, config, ticks=source.by_ticks),
+                left=catalog.not_captured(source.conn, config.capture_rules, ticks=source.by_ticks),
                 inherited=catalog.inherited(source.conn),
             )
     except CdcError as error:
@@ -217,7 +222,7 @@ def _summary(found: Status) -> str:
 
 def dropped_tables(ledger: Ledger) -> tuple[DroppedTable, ...]:
     """List captured tables that were dropped from the source, in log order."""
-    built = set(reads.tables(ledger.config, "history"))
+    built = set(reads.tables(ledger.access, "history"))
     return tuple(
         DroppedTable(
             v.table.identifier,
@@ -235,8 +240,8 @@ def _begun(config: Config) -> str:
     from toolkit.source import connection
 
     try:
-        with connection.connect(config) as conn:
-            found = stages.stages(config, conn)
+        with connection.connect(config.source) as conn:
+            found = stages.stages(Lake(config.lake_access, rules=config.capture_rules), conn)
     except CdcError:
         return ""
     done = ", ".join(stage.name for stage in found if stage.done) or "nothing"
@@ -249,6 +254,6 @@ def _applied(ledger: Ledger) -> Lsn | None:
 
     newest = 0
     for table in live_tables(ledger):
-        summary = reads.snapshot_summary(ledger.config, f"current.{lake_table(table.schema, table.name)}")
+        summary = reads.snapshot_summary(ledger.access, f"current.{lake_table(table.schema, table.name)}")
         newest = max(newest, int((summary or {}).get("cdc.applied-lsn", 0)))
     return Lsn(newest) if newest else None

@@ -47,9 +47,9 @@ def checked_tables(ledger: Ledger) -> tuple[tuple[TableStatus, ...], LastCheck |
     from toolkit.lake.proofs import PUBLISHED, current_states, proven
     from toolkit.lake.scans import scan
 
-    now, proofs = datetime.now(UTC), proven(ledger.config, ledger)
+    now, proofs = datetime.now(UTC), proven(ledger.access, ledger)
     states = {state.relid: state for state in current_states(ledger)}
-    rows = {row["relid"]: row for row in scan(ledger.config, PUBLISHED) if row["relid"] in states}
+    rows = {row["relid"]: row for row in scan(ledger.access, PUBLISHED) if row["relid"] in states}
     checks = [row for row in rows.values() if row["checked_at"] is not None]
     newest = max((row["checked_at"] for row in checks), default=None)
     checked = None

@@ -22,7 +22,7 @@ from toolkit.values.row_line import Comparison
 if TYPE_CHECKING:
     from pyiceberg.table import Transaction
 
-    from toolkit.values.config import Config
+    from toolkit.values.lake_access import LakeAccess
 
 #: Largest number of rows that are repaired by key. With more, copying the whole table is as fast.
 FEW = 10_000
@@ -30,7 +30,7 @@ FEW = 10_000
 _HELD, _HELD_CHARACTERS = 50_000, 32 << 20
 
 
-def keys(config: Config, table: str) -> tuple[dict[str, str], ...]:
+def keys(access: LakeAccess, table: str) -> tuple[dict[str, str], ...]:
     """Give the keys of the rows that the last check of a table found to differ, as texts by column name. No JVM.
 
     Raises:
@@ -39,13 +39,13 @@ def keys(config: Config, table: str) -> tuple[dict[str, str], ...]:
     from toolkit.lake.scans import scan
     from toolkit.quality import published
 
-    row = next((row for row in published.proofs(config).values() if row["table"] == table), None)
+    row = next((row for row in published.proofs(access).values() if row["table"] == table), None)
     what = f"repairing what differs of {table}"
     if row is None or row["status"] != CheckStatus.DIFFERENT:
         found = "no check has compared it yet" if row is None else f"its last check says {row['status']}"
         raise ConfigError(f"{what}: {found}; run `{command('check', table)}`")
     at = [("relid", "=", row["relid"]), ("checked_at", "=", row["checked_at"])]
-    rows = [r["key"] for r in scan(config, check_results.ROWS, ("key",), where=[at])]
+    rows = [r["key"] for r in scan(access, check_results.ROWS, ("key",), where=[at])]
     if not rows or len(rows) > FEW or None in rows:
         reason = "its rows have no key" if None in rows else f"its last check lists {len(rows) or 'no'} rows"
         raise ConfigError(f"{what}: {reason}; run `{command('repair', table)}`")
@@ -55,8 +55,8 @@ def keys(config: Config, table: str) -> tuple[dict[str, str], ...]:
 class DifferingRows:
     """The differing rows of one check. Rows are written to files as they come in; `commit` makes all visible."""
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
+    def __init__(self, access: LakeAccess) -> None:
+        self._access = access
         self._held: list[dict[str, Any]] = []
         self._characters = 0
         self._transaction: Transaction | None = None
@@ -92,7 +92,7 @@ class DifferingRows:
 
     def _flush(self) -> None:
         if self._transaction is None:
-            self._transaction = check_results.begin_rows(self._config)
+            self._transaction = check_results.begin_rows(self._access)
         self._transaction.append(check_results.to_arrow(check_results.ROWS, self._held))
         self._held, self._characters = [], 0
 

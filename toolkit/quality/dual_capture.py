@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from toolkit.lake.ledger import require_ledger
 from toolkit.values.errors import UnknownTable
 from toolkit.values.lsn import Lsn
 from toolkit.values.modes import Capture
@@ -19,7 +18,7 @@ from toolkit.values.outcome import CheckStatus
 
 if TYPE_CHECKING:
     from toolkit.lake.ledger import Ledger
-    from toolkit.values.config import Config
+    from toolkit.lake.opened import Lake
 
 _SHOWN = 100  # differences listed
 
@@ -59,7 +58,7 @@ class AuditReport:
         return any(t.status == CheckStatus.DIFFERENT for t in self.tables)
 
 
-def audit(config: Config, tables: Sequence[str] = ()) -> AuditReport:
+def audit(lake: Lake, tables: Sequence[str] = ()) -> AuditReport:
     """Compare the two captures of `tables` over the whole log (of all tables with two captures if empty).
 
     Raises:
@@ -67,7 +66,7 @@ def audit(config: Config, tables: Sequence[str] = ()) -> AuditReport:
     """
     from toolkit.lake import captured_twice, session
 
-    ledger = require_ledger(config)
+    ledger = lake.reading().require()
     spans = list(windows(ledger))
     names = {version.table.relid: version.table.identifier for version in ledger.latest_versions().values()}
     known = {names[relid] for relid, _, _ in spans}
@@ -79,7 +78,7 @@ def audit(config: Config, tables: Sequence[str] = ()) -> AuditReport:
     if not chosen:
         return AuditReport((), ())
     generation = max(version.generation for version in ledger.schema_versions())
-    spark = session.own_session(config)
+    spark = session.own_session(lake.access)
     found = captured_twice.compare(spark, chosen, generation=generation, shown=_SHOWN)
     return AuditReport(
         tuple(

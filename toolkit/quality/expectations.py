@@ -16,6 +16,7 @@ from toolkit.quality.published_state import PublishedRows, after, columns, publi
 from toolkit.quality.report import CheckReport, as_text
 from toolkit.values.config import CheckConfig
 from toolkit.values.errors import CdcError, ConfigError
+from toolkit.values.lake_access import LakeAccess
 from toolkit.values.libraries import Library, load
 from toolkit.values.names import in_one_line
 from toolkit.values.outcome import CheckStatus, RowClass
@@ -23,24 +24,23 @@ from toolkit.values.outcome import CheckStatus, RowClass
 if TYPE_CHECKING:
     import pandas as pd
 
-    from toolkit.values.config import Config
 
 SUITE, ORPHANS = "parity", "orphans"
 _COUNTS = ("rows", "identical", "modified", "added", "removed")
 
 
-def directory(config: Config) -> Path:
+def directory(access: LakeAccess) -> Path:
     """Give the folder with the reports of the last check."""
-    return config.work_dir / "target" / "quality"
+    return access.work_dir / "target" / "quality"
 
 
-def last_report(config: Config) -> dict[str, Any]:
+def last_report(access: LakeAccess) -> dict[str, Any]:
     """Give the report of the last check.
 
     Raises:
         ConfigError: there was no check yet.
     """
-    path = directory(config) / "parity.json"
+    path = directory(access) / "parity.json"
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -48,9 +48,9 @@ def last_report(config: Config) -> dict[str, Any]:
     return found
 
 
-def write(config: Config, report: CheckReport) -> tuple[Path, ...]:
+def write(access: LakeAccess, report: CheckReport) -> tuple[Path, ...]:
     """Write `parity.txt`, `parity.json`, `junit.xml` and `report.html`, which links to the Data Docs; return them."""
-    target = directory(config)
+    target = directory(access)
     target.mkdir(parents=True, exist_ok=True)
     text, data, junit = target / "parity.txt", target / "parity.json", target / "junit.xml"
     files = (text, data, junit, target / "report.html")
@@ -63,13 +63,13 @@ def write(config: Config, report: CheckReport) -> tuple[Path, ...]:
     return files
 
 
-def validate(config: Config, report: CheckReport) -> None:
+def validate(access: LakeAccess, report: CheckReport, *, check: CheckConfig) -> None:
     """Run the suite over the result, one row a table, and build the Data Docs.
 
     Raises:
         CdcError: Great Expectations and the report disagree on whether parity is proven.
     """
-    success = run(report, directory(config) / "data_docs", published_rows(config, report), config.check)
+    success = run(report, directory(access) / "data_docs", published_rows(access, report), check)
     if success != report.green:
         found = f"Great Expectations says {success}, the comparison says {report.green}"
         raise CdcError(f"validating the parity result: {found}; nothing is published")

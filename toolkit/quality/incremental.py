@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from toolkit.lake.applied import Applied
     from toolkit.lake.ledger import Ledger
     from toolkit.lake.row_lines import Side
-    from toolkit.values.config import Config
+    from toolkit.values.config import CheckConfig
+    from toolkit.values.lake_access import LakeAccess
 
 #: With more keys than this, or a larger share of the rows, comparing the whole table is as fast.
 _SHARE, _MOST = 0.1, 200_000
@@ -54,7 +55,7 @@ class Proof:
         return cls(**at)
 
 
-def candidates(config: Config) -> dict[int, Proof]:
+def candidates(access: LakeAccess, check: CheckConfig) -> dict[int, Proof]:
     """Give, by relid, the last proof of each table that may be proven by it: of all that were fully proven lately.
 
     Of the small ones, those with the oldest full proof are left out: each check compares some of them whole.
@@ -62,16 +63,16 @@ def candidates(config: Config) -> dict[int, Proof]:
     from toolkit.quality import published
 
     now = datetime.now(UTC)
-    due = now - timedelta(hours=config.check.full_hours)
-    read = {relid: Proof.from_row(row) for relid, row in published.proofs(config).items()}
+    due = now - timedelta(hours=check.full_hours)
+    read = {relid: Proof.from_row(row) for relid, row in published.proofs(access).items()}
     fresh = {r: p for r, p in read.items() if p is not None and due < p.full_at <= now}  # not from the future
-    small = sorted((proof.full_at, relid) for relid, proof in fresh.items() if not large(config, proof))
-    return {relid: fresh[relid] for relid in fresh.keys() - {relid for _, relid in small[: config.check.full_tables]}}
+    small = sorted((proof.full_at, relid) for relid, proof in fresh.items() if not large(check, proof))
+    return {relid: fresh[relid] for relid in fresh.keys() - {relid for _, relid in small[: check.full_tables]}}
 
 
-def large(config: Config, proof: Proof) -> bool:
+def large(check: CheckConfig, proof: Proof) -> bool:
     """Say whether the keys that the log touched are compared, and not all rows."""
-    return proof.rows >= config.check.full_rows
+    return proof.rows >= check.full_rows
 
 
 def unchanged(applied: Applied, proof: Proof) -> bool:
@@ -93,7 +94,7 @@ def touched(
 
 
 def compared(
-    config: Config,
+    check: CheckConfig,
     spark: SparkSession,
     side: Side,
     source: Sequence[bytes],
@@ -118,7 +119,7 @@ def compared(
         row_lines.lines_of_keys(spark, side, keys),
         columns=[c.name for c in plan.columns],
         key=plan.key,
-        samples=config.check.samples,
+        samples=check.samples,
         natives=plan.natives,
         every=every,
     )

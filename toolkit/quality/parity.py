@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from toolkit.quality import source_rows
+from toolkit.quality.cut import Drain, open_cut
 from toolkit.quality.report import CheckReport, Classes, Reference, Sample, TableCheck, noted
 from toolkit.quality.row_classes import classify
 from toolkit.rawlog.states import State
@@ -35,27 +35,31 @@ if TYPE_CHECKING:
     from toolkit.quality.source_rows import Taken
     from toolkit.rawlog.states import TableState
     from toolkit.source.opened import Source
-    from toolkit.values.config import Config
+    from toolkit.values.config import CheckConfig
+    from toolkit.values.source_access import SourceAccess
     from toolkit.values.table import ForeignKey, TableVersion
 
 _log = logger(__name__)
 
 
-class Drain(Protocol):
-    """The type of `toolkit.capture.slot_drain.drain`, which the caller passes in."""
-
-    def __call__(self, config: Config, *, upto: Lsn) -> Any:
-        """Drain to an LSN."""
-
-
 class Build(Protocol):
     """The type of `toolkit.build.dbt_run.build`, for all tables or the lake names in `select`."""
 
-    def __call__(self, config: Config, *, select: Sequence[str] | None = None) -> Any:
+    def __call__(self, *, select: Sequence[str] | None = None) -> Any:
         """Build all tables, or those in `select`."""
 
 
-def check(config: Config, tables: Sequence[str] = (), *, drain: Drain, build: Build, full: bool = False) -> CheckReport:
+def check(
+    source: SourceAccess,
+    lake: Lake,
+    check: CheckConfig,
+    tables: Sequence[str] = (),
+    *,
+    drain: Drain,
+    build: Build,
+    full: bool = False,
+    threads: int,
+) -> CheckReport:
     """Compare `tables` (all captured ones if empty) with the source at one LSN, report, and publish what is proven.
 
     Drains and builds up to that LSN first. With `full`, every row of every table is compared.
@@ -67,17 +71,20 @@ def check(config: Config, tables: Sequence[str] = (), *, drain: Drain, build: Bu
     from toolkit.quality import expectations, published
     from toolkit.quality.differing_rows import DifferingRows
 
-    rows = DifferingRows(config)
-    report = compare(config, tables, drain=drain, build=build, full=full, rows=rows)
+    rows = DifferingRows(lake.access)
+    report = compare(source, lake, check, tables, drain=drain, build=build, full=full, rows=rows)
     with progress.stage("publishing"):
-        expectations.validate(config, report)
+        expectations.validate(lake.access, report, check=check)
         rows.commit()
-        report = replace(report, published=published.publish(config, report, complete=not tables, at=rows.checked_at))
-    return replace(report, reports=tuple(str(path) for path in expectations.write(config, report)))
+        shown = published.publish(lake, check, report, complete=not tables, at=rows.checked_at, threads=threads)
+        report = replace(report, published=shown)
+    return replace(report, reports=tuple(str(path) for path in expectations.write(lake.access, report)))
 
 
 def compare(
-    config: Config,
+    source: SourceAccess,
+    lake: Lake,
+    check: CheckConfig,
     tables: Sequence[str] = (),
     *,
     drain: Drain,
@@ -87,61 +94,29 @@ def compare(
 ) -> CheckReport:
     """Drain, build and compare, without reports and publishing. `rows` receives the differing rows."""
     from toolkit.history import versions
-    from toolkit.lake.opened import Lake
     from toolkit.quality import incremental
     from toolkit.source import catalog, connection
     from toolkit.source.opened import open_source
 
-    lake = Lake(config)
     wanted = {versions.resolve(lake.ledger, name).relid for name in tables}
     with ExitStack() as stack:
-        source = stack.enter_context(open_source(config))
+        opened = stack.enter_context(open_source(source))
         try:
-            lsn = _cut(source, lake, stack, drain)
-            taken = source_rows.take(source, wanted, {} if full else incremental.candidates(config))
+            lsn = open_cut(opened, lake, stack, drain)
+            taken = source_rows.take(opened, check, wanted, {} if full else incremental.candidates(lake.access, check))
         except (CdcError, connection.DriverError) as error:
             return _nothing_taken(lake, wanted, f"no exact cut could be made: {connection.one_line(error)}")
-        keys, notes = catalog.foreign_keys(source.conn), catalog.inherited(source.conn)
+        keys, notes = catalog.foreign_keys(opened.conn), catalog.inherited(opened.conn)
         _log.info("parity cut", extra={"lsn": str(lsn), "tables": len(taken)})
-        drain(config, upto=lsn)
+        drain(upto=lsn)
         standing, since, built = _build(lake, wanted, build)
         if standing != lsn:
             return _nothing_taken(lake, wanted, f"the lake is at {standing}, the source was read at {lsn}")
-        comparing = _Comparing(source, lake, lsn, taken, wanted, since, built, rows)
+        comparing = _Comparing(opened, lake, check, lsn, taken, wanted, since, built, rows)
         results = comparing.results()  # needs the open snapshot
         references = comparing.references(keys, results)
     results = noted(sorted(results, key=lambda t: t.table), notes)
     return CheckReport(lsn, results, references=references, batch_id=comparing.batch_id)
-
-
-def _cut(source: Source, lake: Lake, stack: ExitStack, drain: Drain) -> Lsn:
-    """Open the snapshot of an exact LSN in the session of `source`, and wait until the slot can be drained to it.
-
-    A temporary slot gives the LSN if one can be created at once; otherwise the LSN is found in the stream.
-    """
-    from toolkit.source import exact_cut, row_lines, slot, ticks
-
-    config, conn = source.config, source.conn
-    if exact_cut.slot_at_once(source):
-        try:
-            # The slot is temporary, so that a kill leaves nothing behind.
-            made = stack.enter_context(ticks.exact_cut(config))
-        except CdcError as error:
-            _log.info("no cut by a slot", extra={"reason": str(error)})
-        else:
-            stack.enter_context(row_lines.inside_snapshot(conn, made.snapshot_name, seconds=config.check.cut_seconds))
-            with source.second_connection() as other:
-                slot.wait_flush(other)
-            return Lsn(made.lsn)
-    with source.second_connection() as other:
-        drain(config, upto=slot.flush_lsn(other))  # so that only a short stretch must be searched
-    from toolkit.lake.evidence import unseen_xids
-
-    ledger = lake.reread()
-    last = ledger.last()
-    assert last is not None
-    unseen = partial(unseen_xids, config, ledger)
-    return exact_cut.without_slot(source, stack, drained=Lsn(last.complete_to), unseen=unseen)
 
 
 def _build(lake: Lake, wanted: set[int], build: Build) -> tuple[Lsn, News, dict[int, Applied]]:
@@ -158,13 +133,13 @@ def _build(lake: Lake, wanted: set[int], build: Build) -> tuple[Lsn, News, dict[
     able = {s.relid for s in table_states(ledger) if s.comparable}
     live = [t for t in live_tables(ledger) if t.relid in able]
     asked = [t for t in live if not wanted or t.relid in wanted]
-    made = {table.relid: applied(lake.config, table) for table in asked}
+    made = {table.relid: applied(lake.access, table) for table in asked}
     since = news(lake.spark, ledger, {relid: one.build for relid, one in made.items()})
     outdated = {t.relid for t in asked if since.outdates(t.relid, made[t.relid].build)}
     late = [lake_table(t.schema, t.name) for t in asked if t.relid in outdated]
     if late:
         # A build of all tables also makes the views over the log and the states, which a first build needs.
-        build(lake.config, select=late if len(late) < len(live) else None)
+        build(select=late if len(late) < len(live) else None)
     return Lsn(last.complete_to), since, {relid: made[relid] for relid in made.keys() - outdated}
 
 
@@ -175,6 +150,7 @@ class _Comparing:
         self,
         source: Source,
         lake: Lake,
+        check: CheckConfig,
         lsn: Lsn,
         taken: Mapping[int, Taken],
         wanted: set[int],
@@ -189,10 +165,8 @@ class _Comparing:
         last = ledger.last()
         assert last is not None
         self.batch_id = last.batch_id
-        self.config = lake.config
-        self.ledger = ledger
-        self.source = source
-        self.lsn = lsn
+        self.access, self.check = lake.access, check
+        self.ledger, self.source, self.lsn = ledger, source, lsn
         self.taken = dict(taken)
         self.since = since
         self.rows = rows
@@ -218,7 +192,7 @@ class _Comparing:
             if refused is not None:
                 found.append(refused)
                 continue
-            made[relid] = self.built.get(relid) or applied(self.config, self.live[relid])
+            made[relid] = self.built.get(relid) or applied(self.access, self.live[relid])
             if made[relid].exists and self.since.outdates(relid, made[relid].build):
                 reason = "it was built to an earlier LSN while the check was taken, by another run of dbt"
                 found.append(replace(self._named(self.live[relid]), reason=reason, remedy="cdc check"))
@@ -228,7 +202,7 @@ class _Comparing:
                 reason, remedy = f"its columns in the lake are not those of the log: {shape}", rebuild(self.live[relid])
                 found.append(replace(self._named(self.live[relid]), reason=reason, remedy=remedy))
                 continue
-            side = Side(comparison(self.live[relid], self.config.check.buckets), made[relid].snapshot_id)
+            side = Side(comparison(self.live[relid], self.check.buckets), made[relid].snapshot_id)
             if self.taken[relid].proof is not None:
                 done = self._incremental(side)
                 if done is not None:
@@ -279,7 +253,7 @@ class _Comparing:
             if reason is not None:
                 found.append(Reference(key, reason=reason))
                 continue
-            count, samples = lake.orphans(self.spark, key, child, parent, samples=self.config.check.samples)
+            count, samples = lake.orphans(self.spark, key, child, parent, samples=self.check.samples)
             found.append(Reference(key, count, samples))
         return tuple(found)
 
@@ -312,7 +286,7 @@ class _Comparing:
         from toolkit.quality import incremental
 
         proof = self.taken[relid].proof
-        return proof is not None and incremental.large(self.config, proof)
+        return proof is not None and incremental.large(self.check, proof)
 
     def _keys(self, side: Side, proof: Proof) -> Sequence[tuple[str, ...]] | None:
         """Give the keys that the log touched since the proof. None if the whole table is to be read."""
@@ -321,7 +295,7 @@ class _Comparing:
         relid = side.plan.table.relid
         if self.touched.get(relid, proof.batch_id) <= proof.batch_id and incremental.unchanged(self.made[relid], proof):
             return ()
-        if not incremental.large(self.config, proof):
+        if not incremental.large(self.check, proof):
             return None
         return incremental.touched(self.spark, self.ledger, side, self.made[relid], proof)
 
@@ -341,11 +315,11 @@ class _Comparing:
                 if keys:
                     with (
                         self.source.second_connection() as other,
-                        source_rows.lines(self.source.conn, other, plan, keys, config=self.config) as read,
+                        source_rows.lines(self.source.conn, other, plan, keys, others=self.source.others) as read,
                     ):
                         ours = [line for block in read for line in block]
                 done = incremental.compared(
-                    self.config, self.spark, side, ours, keys, proof, result,
+                    self.check, self.spark, side, ours, keys, proof, result,
                     every=None if self.rows is None else self.rows.of(plan, self.lsn),
                 )  # fmt: skip
                 samples = self._explained(side, done.samples)
@@ -363,7 +337,7 @@ class _Comparing:
 
         found: dict[int, Figures | Exception] = {}
         try:
-            found |= small_lines.figures(self.spark, self.config, sides)
+            found |= small_lines.figures(self.spark, self.access, sides)
             return found | row_lines.figures(self.spark, [s for s in sides if s.plan.table.relid not in found])
         except Exception as error:
             _log.warning("parity of all tables at once failed", extra={"error": repr(error)[:500]})
@@ -414,16 +388,16 @@ class _Comparing:
 
         plan = self.taken[side.plan.table.relid].plan
         with (
-            spool_directory(self.config) as directory,
+            spool_directory(self.source.access.spool_dir) as directory,
             self.source.second_connection() as other,
-            source_rows.lines(self.source.conn, other, plan, config=self.config) as blocks,
+            source_rows.lines(self.source.conn, other, plan, others=self.source.others) as blocks,
         ):
             return classify(
                 chosen(blocks, plan.buckets, buckets),
                 row_lines.lines(self.spark, side, buckets),
                 columns=[c.name for c in plan.columns],
                 key=plan.key,
-                samples=self.config.check.samples,
+                samples=self.check.samples,
                 natives=plan.natives,
                 expected=expected,
                 directory=directory,
@@ -438,7 +412,7 @@ class _Comparing:
             return ()
         try:
             relid = side.plan.table.relid
-            proven = published.proofs(self.config).get(relid, {}).get("snapshot_id")
+            proven = published.proofs(self.access).get(relid, {}).get("snapshot_id")
             made = self.made[relid]
             return cause.explain(self.spark, self.ledger, side, made, samples, upto=self.lsn, proven=proven)
         except Exception as error:

@@ -18,6 +18,7 @@ from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.event import Baseline, Covers, Kind, Origin
+from toolkit.values.lake_access import LakeAccess
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import lake_table
@@ -28,14 +29,21 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from toolkit.lake.ledger import Ledger
-    from toolkit.values.config import Config
+    from toolkit.lake.opened import Lake
+    from toolkit.values.config import CheckConfig
     from toolkit.values.table import TableVersion
 
 _log = logger(__name__)
 
 
 def publish(
-    config: Config, report: CheckReport, *, complete: bool = True, at: datetime | None = None
+    lake: Lake,
+    check: CheckConfig,
+    report: CheckReport,
+    *,
+    complete: bool = True,
+    at: datetime | None = None,
+    threads: int,
 ) -> tuple[str, ...]:
     """Move the views of tables that are proven identical to the table snapshots that were compared.
 
@@ -49,22 +57,21 @@ def publish(
     Raises:
         CommitConflict: another check published meanwhile; this one published nothing.
     """
-    from toolkit.lake.ledger import Ledger
     from toolkit.lake.session import own_session
     from toolkit.rawlog.states import live_tables
 
-    spark = own_session(config)
-    check_results.ensure(config, spark)
-    ledger = Ledger(config)
+    spark = own_session(lake.access)
+    check_results.ensure(lake.access, spark)
+    ledger = lake.reading()
     _note(ledger, report)
     tables = {t.relid: t for t in live_tables(ledger)}
     generation = _generation(ledger, report)
-    base = reads.snapshot_id(config, PUBLISHED)
-    before = proofs(config, base) if base is not None else {}
+    base = reads.snapshot_id(lake.access, PUBLISHED)
+    before = proofs(lake.access, base) if base is not None else {}
     now = at or datetime.now(UTC)
     after: dict[int, dict[str, Any]] = {}
     moved: list[str] = []
-    tags = _keep(config, spark, report, tables, before, generation)
+    tags = _keep(lake.access, spark, report, tables, before, generation, threads=threads)
     for result in report.tables:
         table, known = tables.get(result.relid), before.get(result.relid, {})
         if report.lsn is not None and _newer(known, generation, report.lsn):
@@ -87,24 +94,26 @@ def publish(
     kept = before
     if complete and report.lsn is not None:
         kept = {relid: row for relid, row in before.items() if relid in tables or relid in after}
-    check_results.replace_read(config, PUBLISHED, (kept | after).values(), base=base)
+    check_results.replace_read(lake.access, PUBLISHED, (kept | after).values(), base=base)
     followed = None
-    while (shown := reads.snapshot_id(config, PUBLISHED)) != followed:  # a newer check may overtake this one here
-        published_views.follow(config, spark, now)
+    while (shown := reads.snapshot_id(lake.access, PUBLISHED)) != followed:  # a newer check may overtake this one here
+        published_views.follow(lake.access, spark, now, threads=threads, deprecated_days=check.deprecated_days)
         followed = shown
     results = [_result(report, result, after[result.relid], result.table in moved, now) for result in report.tables]
-    check_results.write(config, check_results.RESULTS, results, overwrite=False)
-    table_states.write(Ledger(config))
+    check_results.write(lake.access, check_results.RESULTS, results, overwrite=False)
+    table_states.write(lake.reading())
     return tuple(moved)
 
 
 def _keep(
-    config: Config,
+    access: LakeAccess,
     spark: SparkSession,
     report: CheckReport,
     tables: Mapping[int, TableVersion],
     before: Mapping[int, Mapping[str, Any]],
     generation: int,
+    *,
+    threads: int,
 ) -> dict[int, str]:
     """Tag the table snapshots that are proven, and give the tags by relid. Tables with a newer check are left out."""
     if report.lsn is None:
@@ -124,9 +133,9 @@ def _keep(
             name,
         ):
             return str(known["tag"])
-        return published_views.keep(config, spark, name, result.snapshot_id, generation)
+        return published_views.keep(access, spark, name, result.snapshot_id, generation)
 
-    made = in_threads(tag, proven, config.dbt.threads)
+    made = in_threads(tag, proven, threads)
     return {result.relid: made_tag for result, made_tag in zip(proven, made, strict=True)}
 
 
@@ -176,25 +185,25 @@ def _proven(result: TableCheck) -> bool:
     return result.status == CheckStatus.IDENTICAL and result.snapshot_id is not None
 
 
-def proofs(config: Config, snapshot: int | None = None) -> dict[int, dict[str, Any]]:
+def proofs(access: LakeAccess, snapshot: int | None = None) -> dict[int, dict[str, Any]]:
     """Read `ops.published` by relid, now or as of a table snapshot, without a JVM. Empty before the first check."""
     from toolkit.lake.direct_scan import rows_of
     from toolkit.lake.scans import scan_arrow
 
-    found = scan_arrow(config, PUBLISHED, snapshot=snapshot)
+    found = scan_arrow(access, PUBLISHED, snapshot=snapshot)
     return {row["relid"]: row for row in rows_of(found)} if found is not None else {}
 
 
-def published(config: Config) -> dict[str, Lsn]:
+def published(access: LakeAccess) -> dict[str, Lsn]:
     """Read the LSN of each published table, without a JVM. Empty before the first successful check."""
-    return {row["table"]: Lsn(row["lsn"]) for row in proofs(config).values() if row["lsn"] is not None}
+    return {row["table"]: Lsn(row["lsn"]) for row in proofs(access).values() if row["lsn"] is not None}
 
 
 def published_lsn(ledger: Ledger) -> Lsn | None:
     """Give the oldest LSN of the published tables; None before the first successful check."""
     from toolkit.rawlog.states import live_tables
 
-    found = published(ledger.config)
+    found = published(ledger.access)
     live = [t.identifier for t in live_tables(ledger)]
     return min((found[name] for name in live if name in found), default=None)
 

@@ -16,7 +16,7 @@ from toolkit.values.lsn import Lsn
 from toolkit.values.outcome import CheckStatus
 
 if TYPE_CHECKING:
-    from toolkit.values.config import Config
+    from toolkit.values.lake_access import LakeAccess
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,11 @@ class PublishedRows:
     references: tuple[dict[str, Any], ...]
 
 
-def published_rows(config: Config, report: CheckReport) -> PublishedRows:
+def published_rows(access: LakeAccess, report: CheckReport) -> PublishedRows:
     """Give the state of `published.*` after this check."""
     from toolkit.quality import published
 
-    return after(published.proofs(config), report)
+    return after(published.proofs(access), report)
 
 
 def after(proofs: Mapping[int, Mapping[str, Any]], report: CheckReport) -> PublishedRows:

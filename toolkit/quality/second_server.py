@@ -25,10 +25,12 @@ from toolkit.values.table import TableVersion
 if TYPE_CHECKING:
     from toolkit.source.bare_server import Position
     from toolkit.source.connection import Connection
-    from toolkit.values.config import Config
+    from toolkit.values.capture_rules import SourceConfig
+    from toolkit.values.config import CheckConfig
+    from toolkit.values.source_access import SourceAccess
 
 
-def against(config: Config, conninfo: str, tables: Sequence[str] = ()) -> CheckReport:
+def against(source: SourceAccess, check: CheckConfig, conninfo: str, tables: Sequence[str] = ()) -> CheckReport:
     """Compare `tables` (all of `[source] tables` if empty) by name. Rows `added` are only on the second server.
 
     Raises:
@@ -37,19 +39,19 @@ def against(config: Config, conninfo: str, tables: Sequence[str] = ()) -> CheckR
     """
     from toolkit.source import bare_server, catalog, connection, row_lines
 
-    other_config = config.model_copy(update={"source": config.source.model_copy(update={"conninfo": conninfo})})
+    there = source.changed(conninfo=conninfo)
     with ExitStack() as stack:
-        asked = stack.enter_context(connection.connect(config))
-        watched = stack.enter_context(connection.connect(other_config))
+        asked = stack.enter_context(connection.connect(source.config))
+        watched = stack.enter_context(connection.connect(there.config))
         seen = [bare_server.position(asked)]
-        ours = stack.enter_context(row_lines.own_snapshot(config))
+        ours = stack.enter_context(row_lines.own_snapshot(source.config, cut_seconds=check.cut_seconds))
         seen.append(bare_server.position(asked))
         found = [bare_server.position(watched)]
-        theirs = stack.enter_context(row_lines.own_snapshot(other_config))
+        theirs = stack.enter_context(row_lines.own_snapshot(there.config, cut_seconds=there.cut_seconds))
         mine, other = bare_server.tables(ours), bare_server.tables(theirs)
         results = [
-            _compared(config, other_config, ours, theirs, mine[name], other.get(name))
-            for name in progress.each("comparing", "tables", _wanted(config, mine, tables))
+            _compared(source, there, ours, theirs, mine[name], other.get(name), check=check)
+            for name in progress.each("comparing", "tables", _wanted(source.config, mine, tables))
         ]
         notes = catalog.inherited(ours)
         found.append(bare_server.position(watched))
@@ -85,9 +87,9 @@ def _doubt(seen: Sequence[Position], found: Sequence[Position]) -> tuple[str, st
     return None
 
 
-def _wanted(config: Config, mine: dict[str, TableVersion], tables: Sequence[str]) -> list[str]:
+def _wanted(source: SourceConfig, mine: dict[str, TableVersion], tables: Sequence[str]) -> list[str]:
     if not tables:
-        chosen_ = config.source
+        chosen_ = source
         return [name for name, t in mine.items() if selects(chosen_.tables, chosen_.exclude, t.schema, t.name)]
     found = []
     for name in tables:
@@ -99,12 +101,14 @@ def _wanted(config: Config, mine: dict[str, TableVersion], tables: Sequence[str]
 
 
 def _compared(
-    config: Config,
-    other_config: Config,
+    source: SourceAccess,
+    there: SourceAccess,
     ours: Connection,
     theirs: Connection,
     mine: TableVersion,
     other: TableVersion | None,
+    *,
+    check: CheckConfig,
 ) -> TableCheck:
     from toolkit.source import connection, row_lines
     from toolkit.source.spooling import spool_directory
@@ -112,7 +116,7 @@ def _compared(
     result = TableCheck(mine.identifier, mine.relid, CheckStatus.NOT_TAKEN)
     if other is None:
         return replace(result, status=CheckStatus.DIFFERENT, reason="the other server has no such table")
-    plan, other_plan = comparison(mine, config.check.buckets), comparison(other, config.check.buckets)
+    plan, other_plan = comparison(mine, check.buckets), comparison(other, check.buckets)
     if _shape(plan) != _shape(other_plan):
         return replace(result, status=CheckStatus.DIFFERENT, reason="its columns or its key differ on the other server")
     # Attribute numbers differ after a restore, so both sides print columns in the source's order.
@@ -121,15 +125,15 @@ def _compared(
         other_plan, columns=tuple(by_name[c.name] for c in plan.columns), key=plan.key, natives=plan.natives
     )
     try:
-        plan, source = effective(plan, _figures(config, ours, plan))
-        other_figures = _figures(other_config, theirs, replace(other_plan, buckets=plan.buckets))
-        buckets = differing(source, other_figures)
-        rows = total(source)
+        plan, own_figures = effective(plan, _figures(source, ours, plan))
+        other_figures = _figures(there, theirs, replace(other_plan, buckets=plan.buckets))
+        buckets = differing(own_figures, other_figures)
+        rows = total(own_figures)
         result = replace(result, rows=rows, full_at=datetime.now(UTC))
         if not buckets:
             return replace(result, status=CheckStatus.IDENTICAL, identical=rows, modified=0, added=0, removed=0)
         with (
-            spool_directory(config) as directory,
+            spool_directory(source.spool_dir) as directory,
             row_lines.lines(ours, plan) as one,
             row_lines.lines(theirs, other_plan) as two,
         ):
@@ -138,14 +142,14 @@ def _compared(
                 chosen(two, plan.buckets, buckets),
                 columns=[c.name for c in plan.columns],
                 key=plan.key,
-                samples=config.check.samples,
+                samples=check.samples,
                 natives=plan.natives,
-                expected=sum(f[b].rows for f in (source, other_figures) for b in buckets if b in f),
+                expected=sum(f[b].rows for f in (own_figures, other_figures) for b in buckets if b in f),
                 directory=directory,
             )
     except (CdcError, connection.DriverError) as error:
         return replace(result, reason=connection.one_line(error), remedy="check again")
-    alike = sum(f.rows for bucket, f in source.items() if bucket not in buckets)
+    alike = sum(f.rows for bucket, f in own_figures.items() if bucket not in buckets)
     return replace(
         result,
         status=CheckStatus.DIFFERENT,
@@ -158,13 +162,13 @@ def _compared(
     )
 
 
-def _figures(config: Config, conn: Connection, plan: Comparison) -> Any:
+def _figures(source: SourceAccess, conn: Connection, plan: Comparison) -> Any:
     from toolkit.source import row_lines
 
     sums = Sums(plan.buckets)
     about = row_lines.estimated_rows(conn, plan.table.relid)
     with (
-        row_lines.lines(conn, plan, others=row_lines.others(config)) as blocks,
+        row_lines.lines(conn, plan, others=row_lines.others(source.config, sessions=source.sessions)) as blocks,
         progress.stage(plan.table.identifier, "rows", about) as stage,
     ):
         for lines in blocks:

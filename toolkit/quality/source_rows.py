@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from toolkit.quality.incremental import Proof
     from toolkit.source.connection import Connection
     from toolkit.source.opened import Source
-    from toolkit.values.config import Config
+    from toolkit.source.row_lines import Others
+    from toolkit.values.config import CheckConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +31,20 @@ class Taken:
     proof: Proof | None = None  # the proof to build on: the table is read when the log has given the keys
 
 
-def take(source: Source, wanted: set[int], proofs: Mapping[int, Proof]) -> dict[int, Taken]:
+def take(source: Source, check: CheckConfig, wanted: set[int], proofs: Mapping[int, Proof]) -> dict[int, Taken]:
     """Read the figures of every published table in the snapshot, by relid.
 
     Tables with a proof to build on are left out: the keys to read are known only after the drain.
     """
     from toolkit.source import catalog, locks, row_lines
 
-    config, taken = source.config, {}
+    taken: dict[int, Taken] = {}
     with source.second_connection() as other:
-        locks.limit(other, seconds=config.check.cut_seconds)
-        tables = [t for t in catalog.published_tables(other, config) if not wanted or t.relid in wanted]
-        fingerprints = row_lines.fingerprints(source.conn, config, [t.relid for t in tables])
+        locks.limit(other, seconds=source.access.cut_seconds)
+        tables = [t for t in catalog.published_tables(other) if not wanted or t.relid in wanted]
+        fingerprints = row_lines.fingerprints(source.conn, source.access.config, [t.relid for t in tables])
         for table in progress.each("reading the source", "tables", tables):
-            found = Taken(comparison(table, config.check.buckets), None, None, fingerprints.get(table.relid))
+            found = Taken(comparison(table, check.buckets), None, None, fingerprints.get(table.relid))
             proof = proofs.get(table.relid)
             if proof is not None and proof.fingerprint == found.fingerprint:
                 taken[table.relid] = replace(found, proof=proof)
@@ -60,7 +61,7 @@ def read_whole(source: Source, other: Connection, table: Taken) -> Taken:
     sums = Sums(plan.buckets)
     try:
         with (
-            lines(source.conn, other, plan, config=source.config) as blocks,
+            lines(source.conn, other, plan, others=source.others) as blocks,
             progress.stage(plan.table.identifier, "rows", row_lines.estimated_rows(other, plan.table.relid)) as stage,
         ):
             for block in blocks:
@@ -82,7 +83,7 @@ def lines(
     plan: Comparison,
     keys: Sequence[Sequence[str]] | None = None,
     *,
-    config: Config,
+    others: Others = (),
 ) -> Iterator[Iterator[Sequence[bytes]]]:
     """Read `toolkit.source.row_lines.lines` in the snapshot of `conn`; `other` then reads the current table version.
 
@@ -94,7 +95,7 @@ def lines(
     """
     from toolkit.source import catalog, row_lines
 
-    with row_lines.lines(conn, plan, keys=keys, others=row_lines.others(config)) as blocks:
+    with row_lines.lines(conn, plan, keys=keys, others=others) as blocks:
         yield blocks
     table = plan.table
     now = catalog.snapshots_of(other, [table.relid]).get(table.relid)

@@ -13,7 +13,7 @@ from toolkit.values.lsn import Lsn
 from toolkit.values.outcome import CheckStatus
 
 if TYPE_CHECKING:
-    from toolkit.values.config import Config
+    from toolkit.values.lake_access import LakeAccess
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,30 +31,30 @@ class Episode:
     healed_lsn: Lsn | None = None
 
 
-def results(config: Config) -> list[dict[str, Any]]:
+def results(access: LakeAccess) -> list[dict[str, Any]]:
     """Give every result of every check, oldest first."""
     from toolkit.lake.scans import scan
 
-    return sorted(scan(config, RESULTS), key=lambda row: (row["checked_at"], row["table"]))
+    return sorted(scan(access, RESULTS), key=lambda row: (row["checked_at"], row["table"]))
 
 
-def proven(config: Config) -> list[dict[str, Any]]:
+def proven(access: LakeAccess) -> list[dict[str, Any]]:
     """Give for each table the LSN and time of its proof and of the last full proof, and the last result."""
     found = []
-    for row in sorted(proofs(config).values(), key=lambda row: row["table"]):
+    for row in sorted(proofs(access).values(), key=lambda row: row["table"]):
         shown = {name: row[name] for name in ("table", "status", "proven_at", "full_at", "tag", "reason")}
         lsns = {name: None if row[name] is None else str(Lsn(row[name])) for name in ("lsn", "full_lsn")}
         found.append(shown | lsns)
     return found
 
 
-def differing(config: Config) -> list[dict[str, Any]]:
+def differing(access: LakeAccess) -> list[dict[str, Any]]:
     """Count the differing rows of each check, oldest first: checked_at, lsn, table, class, rows."""
     from toolkit.lake.scans import scan_batches
 
     names = ("checked_at", "lsn", "table", "class")
     found: Counter[tuple[Any, ...]] = Counter()
-    for batch in scan_batches(config, ROWS, names, where="lsn is not null"):
+    for batch in scan_batches(access, ROWS, names, where="lsn is not null"):
         found.update(zip(*(batch[name].to_pylist() for name in names), strict=True))
     return [
         dict(zip(names, (at, str(Lsn(lsn)), *rest), strict=True)) | {"rows": rows}
@@ -62,13 +62,13 @@ def differing(config: Config) -> list[dict[str, Any]]:
     ]
 
 
-def episodes(config: Config) -> list[Episode]:
+def episodes(access: LakeAccess) -> list[Episode]:
     """Give the periods in which checks of a table failed, ordered by their start."""
     from dataclasses import replace
 
     found: list[Episode] = []
     running: dict[int, Episode] = {}
-    for row in results(config):
+    for row in results(access):
         lsn = None if row["lsn"] is None else Lsn(row["lsn"])
         begun = running.pop(row["relid"], None)
         if row["status"] != CheckStatus.IDENTICAL:

@@ -19,7 +19,7 @@ from toolkit.rawlog.reading import LogReading
 if TYPE_CHECKING:
     from toolkit.rawlog.batch import BatchRecord
     from toolkit.rawlog.event import TableEvent
-    from toolkit.values.config import Config
+    from toolkit.values.capture_rules import CaptureRules
 
 _Row = Mapping[str, Any]
 #: Kinds of which a reading of the present has every event that decides a state.
@@ -114,9 +114,9 @@ class CurrentReading(LogReading):
             self._events[row["kind"]].append(row)
 
     @property
-    def config(self) -> Config:
-        """Give the configuration of the log."""
-        return self._whole.config
+    def rules(self) -> CaptureRules:
+        """Give what decides which tables are captured, and how."""
+        return self._whole.rules
 
     def snapshot_id(self) -> int | None:
         """Give the state of the log that is read."""

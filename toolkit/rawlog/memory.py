@@ -19,7 +19,7 @@ from toolkit.rawlog.batch import BatchRecord, batch_events
 from toolkit.rawlog.checkpoint import CurrentReading, from_json, kept, to_json
 from toolkit.rawlog.event import BULK
 from toolkit.rawlog.reading import LogReading
-from toolkit.values.config import Config
+from toolkit.values.capture_rules import CaptureRules
 from toolkit.values.errors import CommitConflict
 
 _NAMES = tuple(field.name for field in fields(Event))
@@ -28,14 +28,14 @@ _NAMES = tuple(field.name for field in fields(Event))
 class MemoryLog:
     """A raw log whose events are a list in the order of their commits. `decode` gives the rows of a decode task."""
 
-    def __init__(self, config: Config, decode: Callable[[Any], Iterable[pa.RecordBatch]], *, partitions: int = 1):
-        self.config, self._decode, self._partitions = config, decode, partitions
+    def __init__(self, rules: CaptureRules, decode: Callable[[Any], Iterable[pa.RecordBatch]], *, partitions: int = 1):
+        self.rules, self._decode, self._partitions = rules, decode, partitions
         self.events: list[dict[str, Any]] = []
         self.commits = 0
 
     def reading(self) -> MemoryReading:
         """Give the log as it is now."""
-        return MemoryReading(self.config, self.commits, self.events)
+        return MemoryReading(self.rules, self.commits, self.events)
 
     def commit(
         self,
@@ -105,13 +105,13 @@ class _NewFiles:
 class MemoryReading(LogReading):
     """A `MemoryLog` at one commit."""
 
-    def __init__(self, config: Config, snapshot: int, events: Sequence[Mapping[str, Any]]) -> None:
-        self._config, self._snapshot, self._events = config, snapshot, events
+    def __init__(self, rules: CaptureRules, snapshot: int, events: Sequence[Mapping[str, Any]]) -> None:
+        self._rules, self._snapshot, self._events = rules, snapshot, events
 
     @property
-    def config(self) -> Config:
-        """Give the configuration of the log."""
-        return self._config
+    def rules(self) -> CaptureRules:
+        """Give what decides which tables are captured, and how."""
+        return self._rules
 
     def snapshot_id(self) -> int:
         """Give the number of commits."""

@@ -23,7 +23,7 @@ from toolkit.rawlog.event import (
     read_message,
 )
 from toolkit.rawlog.store import LogReader
-from toolkit.values.config import Config
+from toolkit.values.capture_rules import CaptureRules
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
 from toolkit.values.table import SchemaVersion, TableVersion
@@ -37,8 +37,8 @@ class LogReading(ABC):
 
     @property
     @abstractmethod
-    def config(self) -> Config:
-        """The configuration of the log."""
+    def rules(self) -> CaptureRules:
+        """Give what decides which tables are captured, and how."""
 
     @abstractmethod
     def snapshot_id(self) -> int | None:
@@ -146,9 +146,9 @@ class WithBatch(LogReading):
         self._reading, self._events = reading, events
 
     @property
-    def config(self) -> Config:
-        """The configuration of the log."""
-        return self._reading.config
+    def rules(self) -> CaptureRules:
+        """Give what decides which tables are captured, and how."""
+        return self._reading.rules
 
     def snapshot_id(self) -> int | None:
         """Give the state of the log without the batch."""

@@ -16,7 +16,7 @@ from toolkit.values.names import command, quote_postgres
 if TYPE_CHECKING:
     from toolkit.rawlog.event import Baseline, Gap, TableEvent
     from toolkit.rawlog.store import LogReader
-    from toolkit.values.config import Config
+    from toolkit.values.capture_rules import CaptureRules, SourceConfig
     from toolkit.values.table import SchemaVersion, TableVersion
 
 _P = TypeVar("_P")
@@ -308,7 +308,7 @@ def _shown(ledger: LogReader, table: TableVersion, state: TableState, verdict: V
 
 def _whole(ledger: LogReader, version: SchemaVersion, state: TableState) -> TableState:
     """Give the state, or stale if the publications do not send everything, because a repair would not last."""
-    unsent = version.table.unsent(ledger.config.source.publications)
+    unsent = version.table.unsent(ledger.rules.source.publications)
     if unsent is None:
         return state
     reason, remedy = unsent
@@ -322,25 +322,25 @@ def _whole(ledger: LogReader, version: SchemaVersion, state: TableState) -> Tabl
     )
 
 
-def left_out(config: Config, table: TableVersion, others: Mapping[int, TableVersion]) -> bool:
+def left_out(rules: CaptureRules, table: TableVersion, others: Mapping[int, TableVersion]) -> bool:
     """Whether `[source]` asks for the rows of a table and nothing sends them. `others`: the tables then, by relid."""
-    return _unsent(config, table, others) and not _by_leaves(table, others)
+    return _unsent(rules, table, others) and not _by_leaves(table, others)
 
 
-def _unsent(config: Config, table: TableVersion, others: Mapping[int, TableVersion]) -> bool:
+def _unsent(rules: CaptureRules, table: TableVersion, others: Mapping[int, TableVersion]) -> bool:
     """Whether `[source]` asks for the rows of a table, and neither the table nor its root sends them."""
     if table.dropped or table.published or table.kind not in "rp" or table.persistence == "t":
         return False
-    if not config.source.asks_for(table.schema, table.name) or _under_root(table, others):
+    if not rules.source.asks_for(table.schema, table.name) or _under_root(table, others):
         return False
-    return config.capture_of(table.schema, table.name).capture != Capture.SCHEMA
+    return rules.capture_of(table.schema, table.name).capture != Capture.SCHEMA
 
 
-def publish_remedy(config: Config, table: TableVersion) -> str:
+def publish_remedy(source: SourceConfig, table: TableVersion) -> str:
     """Say how to put a table (back) into the publication."""
-    if config.source.names(table.schema, table.name):
+    if source.names(table.schema, table.name):
         return "cdc init"
-    others = " or ".join(quote_postgres(name) for name in config.source.others)
+    others = " or ".join(quote_postgres(name) for name in source.others)
     return f"name it in [source] exclude, or alter publication {others} add table {table.identifier}"
 
 
@@ -349,22 +349,22 @@ def _silenced(ledger: LogReader, captured: frozenset[int]) -> Iterator[TableStat
 
     None of their changes are captured.
     """
-    latest, config = ledger.latest_versions(), ledger.config
+    latest, rules = ledger.latest_versions(), ledger.rules
     tables = {relid: version.table for relid, version in latest.items()}
     names = {v.table.identifier for v in ledger.schema_versions() if v.table.relid in captured}
     for relid, table in sorted(tables.items()):
         # Rows of a root that was captured itself are in the lake, and stay unchanged when its leaves are captured.
         silent = _unsent if relid in captured else left_out
-        if (relid not in captured and table.identifier not in names) or not silent(config, table, tables):
+        if (relid not in captured and table.identifier not in names) or not silent(rules, table, tables):
             continue
-        back, repair = publish_remedy(config, table), command("repair", table.identifier)
+        back, repair = publish_remedy(rules.source, table), command("repair", table.identifier)
         if relid in captured:
             reason, remedy = "it left the publication", f"{back}, then {repair}"
             if table.persistence == "u":
                 reason = "it is unlogged: its changes are not in the WAL"
                 init = "cdc init, then " if back == "cdc init" else ""  # the table may have left the publication first
                 remedy = f"alter table {table.identifier} set logged, then {init}{repair}"
-            elif config.capture_of(table.schema, table.name).capture == Capture.CHANGE_LOG:
+            elif rules.capture_of(table.schema, table.name).capture == Capture.CHANGE_LOG:
                 reason = "its triggers are not all on it, or the change log is not whole or not published"
         else:
             reason, remedy = UNDER_ITS_NAME, back

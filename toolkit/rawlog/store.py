@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.batch import BatchRecord
 from toolkit.rawlog.event import Baseline, Gap, SchemaChange, TableEvent
-from toolkit.values.config import Config
+from toolkit.values.capture_rules import CaptureRules
 from toolkit.values.lsn import Lsn
 from toolkit.values.table import SchemaVersion
 
@@ -19,8 +19,8 @@ class LogReader(Protocol):
     """One consistent reading of a raw log."""
 
     @property
-    def config(self) -> Config:
-        """The configuration of the lake that holds the log."""
+    def rules(self) -> CaptureRules:
+        """What decides which tables are captured, and how."""
 
     def snapshot_id(self) -> int | None:
         """Give the state of the log that is read: the base of the next commit."""

@@ -18,7 +18,7 @@ from toolkit.source import drain_mode
 from toolkit.source.connection import Connection
 from toolkit.source.settings import read_setting
 from toolkit.values import resources
-from toolkit.values.config import Config
+from toolkit.values.capture_rules import CaptureRules, SourceConfig
 from toolkit.values.errors import HistoryDiverged, PreflightFailed
 from toolkit.values.modes import Capture
 from toolkit.values.names import command, qualified, quote_postgres
@@ -79,20 +79,19 @@ def relations(conn: Connection) -> tuple[Relation, ...]:
     return tuple(Relation(**(row | {"parents": tuple(row["parents"])})) for row in _rows(conn, "introspect/tables", {}))
 
 
-def matching(conn: Connection, config: Config) -> tuple[Relation, ...]:
+def matching(conn: Connection, source: SourceConfig) -> tuple[Relation, ...]:
     """Read the relations that the configuration selects: by name, or through a publication that others maintain."""
-    source = config.source
     asked = tuple(r for r in relations(conn) if source.asks_for(r.schema, r.name))
-    kept = members(conn, config, asked)
+    kept = members(conn, source, asked)
     return tuple(r for r in asked if r.relid in kept or source.names(r.schema, r.name))
 
 
-def members(conn: Connection, config: Config, asked: Sequence[Relation]) -> set[int]:
+def members(conn: Connection, source: SourceConfig, asked: Sequence[Relation]) -> set[int]:
     """Return the relids of relations in publications that others maintain, partitions together with their roots.
 
     Unlogged tables are included: FOR ALL TABLES and TABLES IN SCHEMA contain them without sending their rows.
     """
-    return _held(asked, [p for p in publications(conn, config) if p.name in config.source.others])
+    return _held(asked, [p for p in publications(conn, source) if p.name in source.others])
 
 
 def _held(asked: Sequence[Relation], held: Sequence[PublicationState]) -> set[int]:
@@ -102,12 +101,12 @@ def _held(asked: Sequence[Relation], held: Sequence[PublicationState]) -> set[in
     return found
 
 
-def schema_only(conn: Connection, config: Config) -> tuple[int, ...]:
+def schema_only(conn: Connection, rules: CaptureRules) -> tuple[int, ...]:
     """Return the relids of tables of which only schema versions are kept, published or not."""
-    if not any(chosen.capture == Capture.SCHEMA for chosen in config.table.values()):
+    if not any(chosen.capture == Capture.SCHEMA for chosen in rules.table.values()):
         return ()
     return tuple(
-        r.relid for r in relations(conn) if r.table and config.capture_of(r.schema, r.name).capture == Capture.SCHEMA
+        r.relid for r in relations(conn) if r.table and rules.capture_of(r.schema, r.name).capture == Capture.SCHEMA
     )
 
 
@@ -122,29 +121,29 @@ def without_identity(conn: Connection) -> dict[int, str]:
     return {relid: reasons[why] for relid, why in conn.execute(resources.load("introspect/identity_missing"))}
 
 
-def left_out(conn: Connection, config: Config) -> dict[Relation, str]:
+def left_out(conn: Connection, rules: CaptureRules) -> dict[Relation, str]:
     """Return tables that are left out because publishing would break them, with the reason.
 
     They match a pattern, and no publication contains them yet. A table that `[source] tables` names in full is never
     left out, nor is a table of a schema that is published whole.
     """
-    source = config.source
+    source = rules.source
     if source.whole_schemas:
         return {}
-    asked = [r for r in matching(conn, config) if r.kind == "r" and not source.names_in_full(r.schema, r.name)]
-    held, reasons = publications(conn, config), without_identity(conn)
+    asked = [r for r in matching(conn, rules.source) if r.kind == "r" and not source.names_in_full(r.schema, r.name)]
+    held, reasons = publications(conn, rules.source), without_identity(conn)
     return {
         r: reasons[r.relid]
         for r in asked
-        if r.relid in reasons and config.through_slot(r.schema, r.name) and not any(p.holds(r) for p in held)
+        if r.relid in reasons and rules.through_slot(r.schema, r.name) and not any(p.holds(r) for p in held)
     }
 
 
-def not_captured(conn: Connection, config: Config, *, ticks: bool) -> dict[str, str]:
+def not_captured(conn: Connection, rules: CaptureRules, *, ticks: bool) -> dict[str, str]:
     """Return configured tables without rows in the log, by name, with the reason and the remedy."""
-    left, held = left_out(conn, config), publications(conn, config)
+    left, held = left_out(conn, rules), publications(conn, rules.source)
     found: dict[str, str] = {}
-    asked = [r for r in matching(conn, config) if config.capture_of(r.schema, r.name).capture != Capture.SCHEMA]
+    asked = [r for r in matching(conn, rules.source) if rules.capture_of(r.schema, r.name).capture != Capture.SCHEMA]
     inside, as_roots = _held(asked, held), _held(asked, [p for p in held if p.via_root])
     for relation in asked:
         if relation.table and relation.persistence == "u":
@@ -154,7 +153,7 @@ def not_captured(conn: Connection, config: Config, *, ticks: bool) -> dict[str, 
             )
         elif relation in left:
             found[relation.identifier] = left[relation]
-        elif relation.capturable and not ticks and config.through_slot(relation.schema, relation.name):
+        elif relation.capturable and not ticks and rules.through_slot(relation.schema, relation.name):
             if relation.relid not in inside:
                 found[relation.identifier] = "is in no publication; run `cdc init`, or name it in [source] exclude"
             elif relation.kind == "p" and relation.relid not in as_roots:
@@ -167,30 +166,30 @@ def not_captured(conn: Connection, config: Config, *, ticks: bool) -> dict[str, 
     return found
 
 
-def selected_relations(conn: Connection, config: Config) -> tuple[Relation, ...]:
+def selected_relations(conn: Connection, rules: CaptureRules) -> tuple[Relation, ...]:
     """Return the matching relations that can be captured; works before anything is installed."""
-    left = left_out(conn, config)
-    return tuple(r for r in matching(conn, config) if r.capturable and r not in left)
+    left = left_out(conn, rules)
+    return tuple(r for r in matching(conn, rules.source) if r.capturable and r not in left)
 
 
-def selected_tables(conn: Connection, config: Config) -> tuple[TableVersion, ...]:
+def selected_tables(conn: Connection, rules: CaptureRules) -> tuple[TableVersion, ...]:
     """Return the versions of the selected tables, published or not.
 
     Before `cdc init` the source has no snapshot function. The versions then contain names and kinds only.
     """
-    chosen = {r.relid: r for r in selected_relations(conn, config)}
+    chosen = {r.relid: r for r in selected_relations(conn, rules)}
     if not installed(conn):
         return tuple(_outline(r) for r in chosen.values())
     found = _snapshots(conn, published=False)
     return tuple(TableVersion.from_json(json.loads(text)) for relid, text in found.items() if relid in chosen)
 
 
-def published_tables(conn: Connection, config: Config) -> tuple[TableVersion, ...]:
+def published_tables(conn: Connection) -> tuple[TableVersion, ...]:
     """Return the versions of the tables in a publication, by relid."""
-    return tuple(TableVersion.from_json(json.loads(text)) for text in snapshot_json(conn, config).values())
+    return tuple(TableVersion.from_json(json.loads(text)) for text in snapshot_json(conn).values())
 
 
-def snapshot_json(conn: Connection, config: Config) -> dict[int, str]:
+def snapshot_json(conn: Connection) -> dict[int, str]:
     """Return the JSON that `cdc.table_snapshot` makes of each published table, by relid.
 
     Raises:
@@ -251,18 +250,18 @@ def is_superuser(conn: Connection) -> bool:
     return bool(row and row[0])
 
 
-def publications(conn: Connection, config: Config) -> tuple[PublicationState, ...]:
+def publications(conn: Connection, source: SourceConfig) -> tuple[PublicationState, ...]:
     """Read the configured publications that exist."""
     found = []
-    for row in _rows(conn, "introspect/publication", {"publications": list(config.source.publications)}):
+    for row in _rows(conn, "introspect/publication", {"publications": list(source.publications)}):
         sets = {key: frozenset(row[key]) for key in ("publishes", "relids", "schemas")}
         found.append(PublicationState(**(row | sets)))
     return tuple(found)
 
 
-def own_publication(conn: Connection, config: Config) -> PublicationState | None:
+def own_publication(conn: Connection, source: SourceConfig) -> PublicationState | None:
     """Return the publication that the toolkit maintains; None if it does not exist, or others maintain all."""
-    return next((p for p in publications(conn, config) if p.name == config.source.own), None)
+    return next((p for p in publications(conn, source) if p.name == source.own), None)
 
 
 def made_publication(conn: Connection) -> int | None:
@@ -271,21 +270,21 @@ def made_publication(conn: Connection) -> int | None:
     return int(oid) if oid else None
 
 
-def missing_publications(conn: Connection, config: Config) -> tuple[str, ...]:
+def missing_publications(conn: Connection, source: SourceConfig) -> tuple[str, ...]:
     """Return the configured publications that do not exist."""
-    there = {p.name for p in publications(conn, config)}
-    return tuple(name for name in config.source.publications if name not in there)
+    there = {p.name for p in publications(conn, source)}
+    return tuple(name for name in source.publications if name not in there)
 
 
-def read_identity(conn: Connection, config: Config) -> SourceIdentity:
+def read_identity(conn: Connection, rules: CaptureRules) -> SourceIdentity:
     """Read which incarnation of the source this is. Ticks need no publication.
 
     Raises:
         HistoryDiverged: a publication is gone, and what it would have published since is lost.
     """
-    (row,) = _rows(conn, "introspect/identity", {"publications": list(config.source.publications)})
-    for name in config.source.publications:
-        if name not in row["publications"] and not drain_mode.by_ticks(conn, config):
+    (row,) = _rows(conn, "introspect/identity", {"publications": list(rules.source.publications)})
+    for name in rules.source.publications:
+        if name not in row["publications"] and not drain_mode.by_ticks(conn, rules):
             raise HistoryDiverged(
                 f"publication {name!r} does not exist on the source; run `cdc init`, or `cdc init --new-generation` if"
                 " it was dropped after the log was started"

@@ -13,7 +13,7 @@ from toolkit.source import catalog, locks
 from toolkit.source.connection import Connection, one_line
 from toolkit.source.drain_mode import by_ticks
 from toolkit.values import resources
-from toolkit.values.config import Config
+from toolkit.values.capture_rules import CaptureRules
 from toolkit.values.errors import PreflightFailed
 from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.log_setup import logger
@@ -31,22 +31,22 @@ _MICROSECONDS = {Triggers.ROW: (12, 60), Triggers.STATEMENT: (5, 75)}
 _log = logger(__name__)
 
 
-def logged(config: Config, table: TableVersion | catalog.Relation) -> bool:
+def logged(rules: CaptureRules, table: TableVersion | catalog.Relation) -> bool:
     """Return whether triggers capture the table."""
-    return config.capture_of(table.schema, table.name).capture in (Capture.CHANGE_LOG, Capture.BOTH)
+    return rules.capture_of(table.schema, table.name).capture in (Capture.CHANGE_LOG, Capture.BOTH)
 
 
-def published(config: Config, table: TableVersion | catalog.Relation) -> bool:
+def published(rules: CaptureRules, table: TableVersion | catalog.Relation) -> bool:
     """Return whether the slot captures the table itself; rows of other tables come through the change log."""
-    return config.through_slot(table.schema, table.name)
+    return rules.through_slot(table.schema, table.name)
 
 
-def install_sql(config: Config, *, ticks: bool) -> list[str]:
+def install_sql(rules: CaptureRules, *, ticks: bool) -> list[str]:
     """Return the statements that create the log, without the triggers of any table.
 
     DDL messages also go into the log if no process can read them from the WAL.
     """
-    if not config.uses_change_log:
+    if not rules.uses_change_log:
         return []
     # Never switched off here: a log that is still drained by ticks needs the messages until the handover.
     uses = ["logs", "ddl_to_log"] if ticks else ["logs"]
@@ -58,19 +58,19 @@ def install_sql(config: Config, *, ticks: bool) -> list[str]:
     return [resources.load("changelog/10_log"), *flags]
 
 
-def trigger_sql(config: Config, tables: Sequence[TableVersion]) -> dict[str, str]:
+def trigger_sql(rules: CaptureRules, tables: Sequence[TableVersion]) -> dict[str, str]:
     """Give, for each table in the order to run, the SQL that adds its triggers; roots first.
 
     Run each in its own transaction: a session that holds one table while it waits for another could deadlock with
     writers. A table whose triggers are complete is not locked at all.
     """
-    chosen = sorted((t for t in tables if logged(config, t)), key=lambda t: (t.kind != "p", t.schema, t.name))
-    return {t.identifier: f"{_log_table(config, t)};\n" for t in chosen}
+    chosen = sorted((t for t in tables if logged(rules, t)), key=lambda t: (t.kind != "p", t.schema, t.name))
+    return {t.identifier: f"{_log_table(rules, t)};\n" for t in chosen}
 
 
-def _log_table(config: Config, table: TableVersion | catalog.Relation) -> str:
+def _log_table(rules: CaptureRules, table: TableVersion | catalog.Relation) -> str:
     name = f"{_quoted(table.schema)}.{_quoted(table.name)}".replace("'", "''")
-    by_statement = config.capture_of(table.schema, table.name).triggers == Triggers.STATEMENT
+    by_statement = rules.capture_of(table.schema, table.name).triggers == Triggers.STATEMENT
     return f"select cdc.log_table('{name}'::pg_catalog.regclass, {str(by_statement).lower()})"
 
 
@@ -78,40 +78,40 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def moving(conn: Connection, config: Config) -> tuple[str, ...]:
+def moving(conn: Connection, rules: CaptureRules) -> tuple[str, ...]:
     """Return published tables whose way of capture `init` will change; they then need a baseline."""
-    if not catalog.installed(conn) or by_ticks(conn, config):
+    if not catalog.installed(conn) or by_ticks(conn, rules):
         return ()
-    tables = catalog.published_tables(conn, config)
+    tables = catalog.published_tables(conn)
     return tuple(
         t.identifier
         for t in tables
-        if (t.capture == Capture.CHANGE_LOG) == published(config, t) and (published(config, t) or logged(config, t))
+        if (t.capture == Capture.CHANGE_LOG) == published(rules, t) and (published(rules, t) or logged(rules, t))
     )
 
 
 @can_fail(Point.SETTLE)
-def settle(conn: Connection, config: Config) -> None:
+def settle(conn: Connection, rules: CaptureRules, *, lock_seconds: float) -> None:
     """Remove capture and draining that is no longer configured; what is configured already exists."""
-    if not by_ticks(conn, config):  # the slot reads DDL messages from the WAL
+    if not by_ticks(conn, rules):  # the slot reads DDL messages from the WAL
         conn.execute(
             "delete from cdc.settings where slot = pg_catalog.current_setting('cdc.slot') and name = 'ddl_to_log'"
         )
-    state = catalog.own_publication(conn, config)
-    named = state.relids if state is not None and not by_ticks(conn, config) else frozenset()
+    state = catalog.own_publication(conn, rules.source)
+    named = state.relids if state is not None and not by_ticks(conn, rules) else frozenset()
     others = conn.execute(
         "select exists (select from cdc.settings as s"
         " where s.name = 'logs' and s.slot <> pg_catalog.current_setting('cdc.slot'))"
     ).fetchone()
     triggers = set() if others == (True,) else triggered(conn)
-    for relation in catalog.selected_relations(conn, config):
+    for relation in catalog.selected_relations(conn, rules):
         name = f"{_quoted(relation.schema)}.{_quoted(relation.name)}"
-        if relation.relid in named and not published(config, relation):
+        if relation.relid in named and not published(rules, relation):
             assert state is not None
             conn.execute(f"alter publication {_quoted(state.name)} drop table {name}")
-        if relation.relid in triggers and not logged(config, relation):
-            release(conn, config, relation.relid)
-    if not config.uses_change_log:
+        if relation.relid in triggers and not logged(rules, relation):
+            release(conn, relation.relid, lock_seconds=lock_seconds)
+    if not rules.uses_change_log:
         conn.execute("delete from cdc.settings where slot = pg_catalog.current_setting('cdc.slot') and name = 'logs'")
 
 
@@ -121,7 +121,7 @@ def triggered(conn: Connection) -> set[int]:
     return {row[0] for row in found.fetchall()}
 
 
-def release(conn: Connection, config: Config, relid: int) -> None:
+def release(conn: Connection, relid: int, *, lock_seconds: float) -> None:
     """Drop the triggers of the change log from a table.
 
     Raises:
@@ -129,29 +129,29 @@ def release(conn: Connection, config: Config, relid: int) -> None:
     """
     row = conn.execute("select %s::pg_catalog.regclass::text", [relid]).fetchone()
     change = partial(conn.execute, "select cdc.unlog_table(%s::oid)", [relid])
-    what, seconds = f"releasing {row[0] if row else relid}", config.snapshot.lock_seconds
+    what, seconds = f"releasing {row[0] if row else relid}", lock_seconds
     locks.insist(conn, what, change, seconds=seconds)
 
 
-def recheck(conn: Connection, config: Config) -> tuple[str, ...]:
+def recheck(conn: Connection, rules: CaptureRules) -> tuple[str, ...]:
     """Restore triggers that a DETACH, a new partition or a user left missing, and return the repaired tables.
 
     The catalog comparison saw them missing before, or sees the table added afterwards: changes in between become a gap.
     No wait for a lock lasts longer than a second; a table that is busy is left to the next drain.
     """
-    if not config.uses_change_log:
+    if not rules.uses_change_log:
         return ()
     whole = {row[0] for row in conn.execute("select relid::int8 from cdc.logged_tables").fetchall()}
     repaired = []
-    for relation in catalog.selected_relations(conn, config):
-        if relation.relid in whole or not logged(config, relation):
+    for relation in catalog.selected_relations(conn, rules):
+        if relation.relid in whole or not logged(rules, relation):
             continue
         try:
             with (
                 locks.waiting(conn, f"repairing the triggers of {relation.identifier}", seconds=_LOCK_SECONDS),
                 conn.transaction(),
             ):
-                row = conn.execute(_log_table(config, relation)).fetchone()
+                row = conn.execute(_log_table(rules, relation)).fetchone()
         except (locks.LockTimeout, psycopg.Error) as error:
             _log.warning("triggers not repaired", extra={"table": relation.identifier, "reason": one_line(error)})
             continue
@@ -160,18 +160,18 @@ def recheck(conn: Connection, config: Config) -> tuple[str, ...]:
     return tuple(repaired)
 
 
-def faults(conn: Connection, config: Config) -> Iterator[tuple[str | None, str]]:
+def faults(conn: Connection, rules: CaptureRules) -> Iterator[tuple[str | None, str]]:
     """Find triggers that differ from the configured ones, as `(table, what was found)`; None: the log itself."""
-    if not config.uses_change_log:
+    if not rules.uses_change_log:
         return
     if conn.execute("select pg_catalog.to_regclass('cdc.change_log')").fetchone() == (None,):
         yield None, "is configured and not on the source"
         return
     whole = {row[0] for row in conn.execute("select relid::int8 from cdc.logged_tables").fetchall()}
-    for relation in catalog.selected_relations(conn, config):
-        if not logged(config, relation):
+    for relation in catalog.selected_relations(conn, rules):
+        if not logged(rules, relation):
             continue
-        by_statement = config.capture_of(relation.schema, relation.name).triggers == Triggers.STATEMENT
+        by_statement = rules.capture_of(relation.schema, relation.name).triggers == Triggers.STATEMENT
         lacks = conn.execute(
             "select name, enabled::text, keep from cdc.log_lacks(%s::oid, %s)", [relation.relid, by_statement]
         ).fetchall()
@@ -187,21 +187,21 @@ def faults(conn: Connection, config: Config) -> Iterator[tuple[str | None, str]]
             yield relation.identifier, "; ".join(stated)
 
 
-def refusals(conn: Connection, config: Config) -> Iterator[tuple[str, str, str]]:
+def refusals(conn: Connection, rules: CaptureRules) -> Iterator[tuple[str, str, str]]:
     """Find tables that triggers cannot capture, as `(table, what was found, what to do)`."""
-    if not config.uses_change_log:
+    if not rules.uses_change_log:
         return
     with conn.cursor(row_factory=dict_row) as cursor:
         facts: dict[int, dict[str, Any]] = {
             row["relid"]: row for row in cursor.execute(resources.load("changelog/tables"), {}).fetchall()
         }
     role = conn.info.user
-    for relation in catalog.selected_relations(conn, config):
+    for relation in catalog.selected_relations(conn, rules):
         name = relation.identifier
-        if not logged(config, relation):
+        if not logged(rules, relation):
             continue
         about = facts[relation.relid]
-        chosen = config.capture_of(relation.schema, relation.name)
+        chosen = rules.capture_of(relation.schema, relation.name)
         if not about["owned"]:
             yield (
                 name,
@@ -264,14 +264,14 @@ def health(conn: Connection) -> Iterator[tuple[str, str, str]]:
         )
 
 
-def predicted(conn: Connection, config: Config) -> list[str]:
+def predicted(conn: Connection, rules: CaptureRules) -> list[str]:
     """Predict what capture costs the writers, one line per logged table, from the counts of the server."""
     load = {row[0]: (row[1], row[2]) for row in conn.execute(resources.load("changelog/load")).fetchall()}
     lines = []
-    for relation in catalog.selected_relations(conn, config):
-        if not logged(config, relation) or relation.relid not in load:
+    for relation in catalog.selected_relations(conn, rules):
+        if not logged(rules, relation) or relation.relid not in load:
             continue
-        triggers = config.capture_of(relation.schema, relation.name).triggers
+        triggers = rules.capture_of(relation.schema, relation.name).triggers
         changes, seconds = load[relation.relid]
         if seconds is None:
             said = (f"{changes:,} changes counted, since when is not known", "")
@@ -284,13 +284,13 @@ def predicted(conn: Connection, config: Config) -> list[str]:
     return lines
 
 
-def begin(conn: Connection, config: Config) -> None:
+def begin(conn: Connection, rules: CaptureRules, *, lock_seconds: float) -> None:
     """Prepare the log of a new history: delete ticks, and rows of another cluster that came with a dump.
 
     Every session sees those rows, although no snapshot shows their transactions yet. They would be drained once the
     server reaches their xids. All other rows are drained or purged as usual.
     """
-    if not config.uses_change_log:  # it may be that of another lake
+    if not rules.uses_change_log:  # it may be that of another lake
         return
     found = conn.execute("select relid::pg_catalog.regclass::text from cdc.log_parts where relkind = 'r'").fetchall()
     alien = "select exists (select from {} where not pg_visible_in_snapshot(xid, pg_current_snapshot()))"
@@ -299,7 +299,7 @@ def begin(conn: Connection, config: Config) -> None:
         conn.execute("delete from cdc.tick")  # first: after a tick, removed rows are recorded as lost
     if parts:
         clear = partial(conn.execute, f"truncate table {', '.join(parts)}")
-        what, seconds = "emptying the change log of another server", config.snapshot.lock_seconds
+        what, seconds = "emptying the change log of another server", lock_seconds
         locks.insist(conn, what, clear, seconds=seconds)
 
 

@@ -13,7 +13,7 @@ from toolkit.source import slot
 from toolkit.source.connection import Connection
 from toolkit.source.settings import read_setting
 from toolkit.values import resources
-from toolkit.values.config import Config
+from toolkit.values.capture_rules import SourceConfig
 from toolkit.values.errors import PreflightFailed
 
 
@@ -68,13 +68,13 @@ def write_claim(conn: Connection, claim: Claim) -> None:
             conn.execute("delete from cdc.settings where slot = %s", [left.slot])
 
 
-def other_lakes(conn: Connection, config: Config) -> tuple[Claim, ...]:
+def other_lakes(conn: Connection, source: SourceConfig) -> tuple[Claim, ...]:
     """Return the lakes that capture this database through other slots than the configured one."""
-    return tuple(c for c in _claims(conn) if c.slot != config.source.slot and _in_use(conn, c))
+    return tuple(c for c in _claims(conn) if c.slot != source.slot and _in_use(conn, c))
 
 
 def require_unclaimed(
-    conn: Connection, config: Config, lake: str | None, *, slot_of_lost_lake: str | None = None
+    conn: Connection, source: SourceConfig, lake: str | None, *, slot_of_lost_lake: str | None = None
 ) -> None:
     """Refuse to change a capture that another lake reads through the configured slot.
 
@@ -83,7 +83,7 @@ def require_unclaimed(
 
     Args:
         conn: a session of the role that installs.
-        config: has the slot.
+        source: has the slot.
         lake: the identifier of the raw log; None if there is no log yet.
         slot_of_lost_lake: if there is no log: a lake that used this slot is taken to be lost, and not refused for.
 
@@ -91,7 +91,7 @@ def require_unclaimed(
         PreflightFailed: the other lake, by its place and slot.
     """
     for claim in _claims(conn):
-        if claim.slot != config.source.slot or claim.lake == lake or not _in_use(conn, claim):
+        if claim.slot != source.slot or claim.lake == lake or not _in_use(conn, claim):
             continue
         if lake is None and claim.slot == slot_of_lost_lake:
             continue
@@ -103,13 +103,13 @@ def require_unclaimed(
         )
 
 
-def require_apart(conn: Connection, config: Config) -> None:
+def require_apart(conn: Connection, source: SourceConfig) -> None:
     """Refuse a lake that shares with another one what only one of them can have.
 
     Raises:
         PreflightFailed: the publication or the change log, and the slot of the other lake.
     """
-    found = conn.execute(resources.load("introspect/shared"), {"own": config.source.own}).fetchone()
+    found = conn.execute(resources.load("introspect/shared"), {"own": source.own}).fetchone()
     if found is None:
         return
     what, other = found

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from toolkit.values.config import Config
+from toolkit.values.capture_rules import SourceConfig
 from toolkit.values.errors import ConfigError, PreflightFailed, SourceUnavailable
 from toolkit.values.resources import load
 
@@ -50,11 +50,11 @@ _CONNECT_SECONDS = "10"
 _HAS_TRANSACTION_TIMEOUT = 170000  # older servers do not know it and refuse the connection
 
 
-def connect(config: Config, *, replication: bool = False) -> Connection:
+def connect(source: SourceConfig, *, replication: bool = False) -> Connection:
     """Open an autocommit session with all settings pinned.
 
     Args:
-        config: where to connect; libpq resolves it (conninfo, services, PG* variables, pgpass).
+        source: where to connect; libpq resolves it (conninfo, services, PG* variables, pgpass).
         replication: open a session that accepts replication commands too (`replication=database`).
 
     Raises:
@@ -62,11 +62,11 @@ def connect(config: Config, *, replication: bool = False) -> Connection:
         SourceUnavailable: no connection; the message names server, cause and remedy, never the password.
         PreflightFailed: schema `cdc` has an object of another role that is not a superuser.
     """
-    conninfo = pinned_conninfo(config, replication=replication)
+    conninfo = pinned_conninfo(source, replication=replication)
     try:
         connection: Connection = psycopg.connect(conninfo, autocommit=True)
     except psycopg.OperationalError as error:
-        raise SourceUnavailable(_reason(config, error)) from None
+        raise SourceUnavailable(_reason(source, error)) from None
     connection.prepare_threshold = None  # a prepared statement becomes invalid after DDL of the user
     if connection.info.server_version >= _HAS_TRANSACTION_TIMEOUT:
         connection.execute("set transaction_timeout = 0")
@@ -86,20 +86,20 @@ def _require_own_schema(connection: Connection) -> None:
         )
 
 
-def pinned_conninfo(config: Config, *, replication: bool = False) -> str:
+def pinned_conninfo(source: SourceConfig, *, replication: bool = False) -> str:
     """Return the configured conninfo with the pinned settings added to its `options`.
 
     Raises:
         ConfigError: malformed conninfo.
     """
-    given = _parse(config)
+    given = _parse(source)
     options = " ".join(
         part
         for part in (
             *(f"-c tcp_{name}={value}" for name, value in _PROBES.items()),  # first: configured values override them
             str(given.get("options") or os.environ.get("PGOPTIONS", "")),
             # Last: later values win. The slot decides whose settings of several lakes the functions of capture read.
-            *(f"-c {name}={_escape(value)}" for name, value in (*PINNED, ("cdc.slot", config.source.slot))),
+            *(f"-c {name}={_escape(value)}" for name, value in (*PINNED, ("cdc.slot", source.slot))),
         )
         if part
     )
@@ -113,7 +113,7 @@ def pinned_conninfo(config: Config, *, replication: bool = False) -> str:
     extra |= {name: value for name, value in (_PROBES | _UNACKNOWLEDGED).items() if name not in given}
     if replication:
         extra["replication"] = "database"
-    return make_conninfo(config.source.conninfo, **extra)
+    return make_conninfo(source.conninfo, **extra)
 
 
 def one_line(error: BaseException) -> str:
@@ -151,9 +151,9 @@ def unread(error: BaseException) -> str:
     return one_line(error).removesuffix(f"; {getattr(error, 'advice', '')}") + remedy
 
 
-def _parse(config: Config) -> dict[str, Any]:
+def _parse(source: SourceConfig) -> dict[str, Any]:
     try:
-        return dict(conninfo_to_dict(config.source.conninfo))
+        return dict(conninfo_to_dict(source.conninfo))
     except psycopg.ProgrammingError:
         # The message of libpq may quote the part that it could not read, and that may be a password.
         raise ConfigError(
@@ -166,17 +166,17 @@ def _escape(value: str) -> str:
     return re.sub(r"([\\ ])", r"\\\1", value)
 
 
-def _reason(config: Config, error: psycopg.OperationalError) -> str:
-    given = _parse(config)
+def _reason(source: SourceConfig, error: psycopg.OperationalError) -> str:
+    given = _parse(source)
     text = one_line(error)
     password = given.get("password")
     if password:
         text = text.replace(str(password), "***")
     server = " ".join(f"{key}={given[key]}" for key in ("service", "host", "port", "user", "dbname") if given.get(key))
-    return f"cannot connect to the source ({server or 'libpq defaults'}): {text}; {_remedy(config, error)}"
+    return f"cannot connect to the source ({server or 'libpq defaults'}): {text}; {_remedy(source, error)}"
 
 
-def _remedy(config: Config, error: psycopg.OperationalError) -> str:
+def _remedy(source: SourceConfig, error: psycopg.OperationalError) -> str:
     """Choose a remedy by what libpq reports besides its message, which is in the language of server and client.
 
     An error before the session exists has no SQLSTATE. libpq says whether the server asked for a password, and a
@@ -188,7 +188,7 @@ def _remedy(config: Config, error: psycopg.OperationalError) -> str:
     missing = "check that PostgreSQL runs there and [source] conninfo names it"
     if isinstance(error, psycopg.errors.ConnectionTimeout):
         return missing
-    match psycopg.pq.PGconn.ping(pinned_conninfo(config).encode()):
+    match psycopg.pq.PGconn.ping(pinned_conninfo(source).encode()):
         case psycopg.pq.Ping.OK:
             return "check dbname and user in [source] conninfo, and pg_hba.conf and max_connections of the server"
         case psycopg.pq.Ping.REJECT:

@@ -17,7 +17,7 @@ from toolkit.source import row_lines, slot
 from toolkit.source.connection import Connection
 from toolkit.source.opened import Source
 from toolkit.values import resources
-from toolkit.values.config import Config
+from toolkit.values.capture_rules import SourceConfig
 from toolkit.values.errors import SlotError
 from toolkit.values.lsn import Lsn
 from toolkit.values.visibility import Visibility, full_xid
@@ -63,18 +63,18 @@ def without_slot(
     Raises:
         SlotError: no such snapshot in `[check] cut_seconds`; the message says what prevented it.
     """
-    config, conn = source.config, source.conn
-    deadline = time.monotonic() + config.check.cut_seconds
+    conn = source.conn
+    deadline = time.monotonic() + source.access.cut_seconds
     why = ""
     with source.second_connection() as other:
         while True:
             attempt = ExitStack()
-            attempt.enter_context(row_lines.inside_snapshot(conn, None, seconds=config.check.cut_seconds))
+            attempt.enter_context(row_lines.inside_snapshot(conn, None, seconds=source.access.cut_seconds))
             try:
                 seen = Visibility.parse(slot.shown(conn))
                 upto = slot.wait_flush(other)  # everything visible is in the stream now
                 ahead = unseen(seen)
-                found = position(seen, commits(other, config, upto, seen.xmax), drained)
+                found = position(seen, commits(other, source.access.config, upto, seen.xmax), drained)
                 if found is not None and not ahead:
                     stack.push(attempt.pop_all())
                     return found
@@ -85,7 +85,7 @@ def without_slot(
                 attempt.close()
             if time.monotonic() > deadline:
                 raise SlotError(
-                    f"no exact snapshot in {config.check.cut_seconds:g} s: {why}; raise [check] cut_seconds"
+                    f"no exact snapshot in {source.access.cut_seconds:g} s: {why}; raise [check] cut_seconds"
                 )
             time.sleep(_BETWEEN)
 
@@ -98,14 +98,14 @@ def position(seen: Visibility, stream: Collection[Commit], drained: Lsn) -> Lsn 
     return Lsn(max(last, drained))
 
 
-def commits(conn: Connection, config: Config, upto: Lsn, near_xid: int) -> tuple[Commit, ...]:
+def commits(conn: Connection, source: SourceConfig, upto: Lsn, near_xid: int) -> tuple[Commit, ...]:
     """Read the transactions that the slot holds, up to an LSN, in commit order. `near_xid`: for `full_xid`."""
     rows = conn.execute(
         resources.load("parity/commits"),
         {
-            "slot": config.source.slot,
+            "slot": source.slot,
             "upto": str(upto),
-            "publications": config.source.publication_names,
+            "publications": source.publication_names,
         },
     ).fetchall()
     found = []

@@ -13,7 +13,8 @@ from toolkit.source.claim import Claim, other_lakes, require_apart, require_uncl
 from toolkit.source.connection import Connection, one_line
 from toolkit.source.settings import read_setting
 from toolkit.values import progress, resources
-from toolkit.values.config import Config
+from toolkit.values.capture_rules import CaptureRules, SourceConfig
+from toolkit.values.config import DdlConfig
 from toolkit.values.errors import CdcError, ConfigError, PreflightFailed
 from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.log_setup import logger
@@ -29,60 +30,64 @@ _FILES = (
 
 
 def install_sql(
-    config: Config,
+    rules: CaptureRules,
     tables: Sequence[TableVersion],
     publication: catalog.PublicationState | None = None,
     *,
     ticks: bool = False,
     event_triggers: bool = True,
+    ddl: DdlConfig,
 ) -> str:
     """Return everything that `cdc init` runs on the source, as one script: objects, then triggers by table.
 
     Args:
-        config: has the names of publications and tables.
+        rules: have the names of publications and tables.
         tables: the selected ones (`catalog.selected_tables`).
         publication: the toolkit's own, if it exists already; tables are only ever added to it.
         ticks: there is no slot, so there is no publication either; the change log contains the DDL messages too.
         event_triggers: whether the role may create them; without them only the catalog comparison finds DDL.
     """
-    triggers = change_log.trigger_sql(config, tables).values()
-    objects = objects_sql(config, tables, publication, ticks=ticks, event_triggers=event_triggers)
+    triggers = change_log.trigger_sql(rules, tables).values()
+    objects = objects_sql(rules, tables, publication, ticks=ticks, event_triggers=event_triggers, ddl=ddl)
     return "\n".join([objects, *triggers])
 
 
 def objects_sql(
-    config: Config,
+    rules: CaptureRules,
     tables: Sequence[TableVersion],
     publication: catalog.PublicationState | None,
     *,
     ticks: bool,
     event_triggers: bool,
+    ddl: DdlConfig,
 ) -> str:
     """Return what `install_sql` runs first, in one transaction: schema `cdc`, event triggers, publication."""
-    names = "'" + json.dumps(config.source.publications).replace("'", "''") + "'"
+    names = "'" + json.dumps(rules.source.publications).replace("'", "''") + "'"
     files = [file for file in _FILES if event_triggers or file != _EVENT_TRIGGERS]
     values = {
-        "slot": f"'{config.source.slot}'",
+        "slot": f"'{rules.source.slot}'",
         "publications": names,
-        "ignored": "'" + ",".join(config.ddl.ignore) + "'",
-        "sql": f"'{config.ddl.sql}'",
+        "ignored": "'" + ",".join(ddl.ignore) + "'",
+        "sql": f"'{ddl.sql}'",
     }
     parts = [resources.load(f"install/{file}") for file in files]
     parts[0] = parts[0].replace(":foreign_objects", resources.load("introspect/foreign_objects"))
     for key, value in values.items():
         parts = [part.replace(f":'{key}'", value) for part in parts]
-    parts += change_log.install_sql(config, ticks=ticks)
+    parts += change_log.install_sql(rules, ticks=ticks)
     if not ticks:
-        parts += [f"{statement};\n" for statement in _publication_sql(config, tables, publication)]
-    parts.append(_new_tables_sql(config, ticks=ticks))
+        parts += [f"{statement};\n" for statement in _publication_sql(rules, tables, publication)]
+    parts.append(_new_tables_sql(rules, ticks=ticks))
     parts.append(_version_sql())
-    parts += [roles.grants_sql(config, tables), resources.load("install/43_owner")]
+    parts += [roles.grants_sql(rules, tables), resources.load("install/43_owner")]
     parts.append(resources.load("install/45_seal"))  # covers all functions, including those of the change log
     return "\n".join(parts)
 
 
 @can_fail(Point.INSTALL)
-def install(conn: Connection, config: Config, claim: Claim | None = None) -> None:
+def install(
+    conn: Connection, rules: CaptureRules, claim: Claim | None = None, *, ddl: DdlConfig, lock_seconds: float
+) -> None:
     """Create or update all objects. Idempotent: the key and the tables of the user stay.
 
     The objects are created in one transaction. Triggers of the change log follow table by table, so no session waits
@@ -94,35 +99,35 @@ def install(conn: Connection, config: Config, claim: Claim | None = None) -> Non
             captures the source.
         LockTimeout: another session held a table for too long.
     """
-    tables = catalog.selected_tables(conn, config)
-    ticks = change_log.by_ticks(conn, config)
-    publication = catalog.own_publication(conn, config)
+    tables = catalog.selected_tables(conn, rules)
+    ticks = change_log.by_ticks(conn, rules)
+    publication = catalog.own_publication(conn, rules.source)
 
     fresh = not catalog.read_by(conn)  # this lake captures nothing yet
     before = change_log.triggered(conn)
 
     def script(event_triggers: bool) -> str:
-        return objects_sql(config, tables, publication, ticks=ticks, event_triggers=event_triggers)
+        return objects_sql(rules, tables, publication, ticks=ticks, event_triggers=event_triggers, ddl=ddl)
 
     def whole() -> None:
         # In the same transaction: of two first inits the second waits here for the settings of the first.
         if claim is not None:
-            require_unclaimed(conn, config, claim.lake)
+            require_unclaimed(conn, rules.source, claim.lake)
             write_claim(conn, claim)
-        require_apart(conn, config)
-        for table in () if ticks else catalog.published_tables(conn, config):
-            if unsent := table.unsent(config.source.publications):
+        require_apart(conn, rules.source)
+        for table in () if ticks else catalog.published_tables(conn):
+            if unsent := table.unsent(rules.source.publications):
                 found, remedy = unsent
                 raise PreflightFailed(f"table {table.identifier}: {found}; {remedy}; nothing was changed on the source")
 
     try:
         try:
-            _locked(conn, config, "installing capture", script(True), whole)
+            _locked(conn, "installing capture", script(True), whole, lock_seconds=lock_seconds)
         except psycopg.errors.InsufficientPrivilege:
             if catalog.is_superuser(conn):
                 raise
             # Some services let roles without superuser rights create event triggers, so they are tried first.
-            _locked(conn, config, "installing capture", script(False), whole)
+            _locked(conn, "installing capture", script(False), whole, lock_seconds=lock_seconds)
         guard.guard(conn)
     except psycopg.errors.InsufficientPrivilege as error:
         raise PreflightFailed(
@@ -132,10 +137,16 @@ def install(conn: Connection, config: Config, claim: Claim | None = None) -> Non
     except psycopg.Error as error:
         raise PreflightFailed(f"installing capture: {one_line(error)}; nothing was changed on the source") from None
     try:
-        for table, statement in change_log.trigger_sql(config, tables).items():
-            _locked(conn, config, f"putting triggers on {table}", statement)
+        for table, statement in change_log.trigger_sql(rules, tables).items():
+            _locked(conn, f"putting triggers on {table}", statement, lock_seconds=lock_seconds)
     except (CdcError, psycopg.Error) as error:
-        _take_back(conn, config, (t.relid for t in tables if t.relid not in before), whole=fresh)
+        _take_back(
+            conn,
+            rules.source,
+            (t.relid for t in tables if t.relid not in before),
+            whole=fresh,
+            lock_seconds=lock_seconds,
+        )
         if isinstance(error, CdcError):
             raise
         raise PreflightFailed(
@@ -144,7 +155,7 @@ def install(conn: Connection, config: Config, claim: Claim | None = None) -> Non
 
 
 @can_fail(Point.UNINSTALL)
-def uninstall(conn: Connection, config: Config) -> None:
+def uninstall(conn: Connection, source: SourceConfig, *, lock_seconds: float) -> None:
     """Remove slot, publication, event triggers and schema. A missing object is no error.
 
     What serves other lakes of the database too stays: event triggers, schema, and the triggers of a change log that one
@@ -155,15 +166,15 @@ def uninstall(conn: Connection, config: Config) -> None:
     """
     from toolkit.source import slot
 
-    state = slot.read_slot(conn, config.source.slot)
+    state = slot.read_slot(conn, source.slot)
     if state is not None:
-        slot.require_ours(conn, config, state)
-        slot.drop_slot(conn, config.source.slot)
-    _remove(conn, config)
+        slot.require_ours(conn, state)
+        slot.drop_slot(conn, source.slot)
+    _remove(conn, source, lock_seconds=lock_seconds)
 
 
-def _remove(conn: Connection, config: Config) -> None:
-    others = other_lakes(conn, config)
+def _remove(conn: Connection, source: SourceConfig, *, lock_seconds: float) -> None:
+    others = other_lakes(conn, source)
     if others and guard.of_another_version(conn):
         raise PreflightFailed(
             f"removing capture: the lake in {others[0].warehouse} uses it too, and another version of the toolkit has"
@@ -173,26 +184,30 @@ def _remove(conn: Connection, config: Config) -> None:
     names = "%" if not others else "!cdc\\_%" if logs else ""
     found = conn.execute(resources.load("uninstall/05_triggers").replace(":'names'", f"'{names}'").encode()).fetchall()
     for table, statement in progress.each("taking the triggers off", "tables", found):
-        _locked(conn, config, f"taking the triggers off {table}", statement)
+        _locked(conn, f"taking the triggers off {table}", statement, lock_seconds=lock_seconds)
     script = resources.load("uninstall/20_one_lake" if others else "uninstall/10_objects")
-    own = catalog.own_publication(conn, config)
+    own = catalog.own_publication(conn, source)
     if own is not None and own.oid == catalog.made_publication(conn):
         script += f";\ndrop publication {quote_postgres(own.name)}"
-    _locked(conn, config, "removing capture", script)
+    _locked(conn, "removing capture", script, lock_seconds=lock_seconds)
 
 
-def _take_back(conn: Connection, config: Config, relids: Iterable[int], *, whole: bool) -> None:
+def _take_back(
+    conn: Connection, source: SourceConfig, relids: Iterable[int], *, whole: bool, lock_seconds: float
+) -> None:
     """Drop the triggers of these tables again, and everything else if it did not exist before."""
     try:
         if whole:
-            _remove(conn, config)
+            _remove(conn, source, lock_seconds=lock_seconds)
         for relid in () if whole else change_log.triggered(conn).intersection(relids):
-            change_log.release(conn, config, relid)
+            change_log.release(conn, relid, lock_seconds=lock_seconds)
     except (CdcError, psycopg.Error) as error:
         _log.warning("not all was taken back; `cdc uninstall` does it", extra={"reason": one_line(error)})
 
 
-def _locked(conn: Connection, config: Config, what: str, script: str, then: Callable[[], None] | None = None) -> None:
+def _locked(
+    conn: Connection, what: str, script: str, then: Callable[[], None] | None = None, *, lock_seconds: float
+) -> None:
     """Run DDL, and a check of its result, in one transaction that locks at most one table.
 
     Raises:
@@ -205,39 +220,39 @@ def _locked(conn: Connection, config: Config, what: str, script: str, then: Call
         if then is not None:
             then()
 
-    locks.insist(conn, what, change, seconds=config.snapshot.lock_seconds)
+    locks.insist(conn, what, change, seconds=lock_seconds)
 
 
 def _publication_sql(
-    config: Config, tables: Sequence[TableVersion], state: catalog.PublicationState | None
+    rules: CaptureRules, tables: Sequence[TableVersion], state: catalog.PublicationState | None
 ) -> list[str]:
     """Return statements that add the named tables to the toolkit's own publication. A root brings its partitions."""
-    source = config.source
+    source = rules.source
     if source.own is None:
         return []
     tables = [t for t in tables if source.names(t.schema, t.name)]
-    schemas = _whole_schemas(config, tables)
+    schemas = _whole_schemas(rules.source, tables)
     for table in tables:
-        capture = config.capture_of(table.schema, table.name).capture
-        if not change_log.published(config, table) and table.schema in schemas:
+        capture = rules.capture_of(table.schema, table.name).capture
+        if not change_log.published(rules, table) and table.schema in schemas:
             raise ConfigError(
                 f'[table] {table.identifier} has capture = "{capture}", which cannot be kept with'
                 ' new_tables = "publish": a schema is published whole; use new_tables = "propose"'
             )
-    tables = [t for t in tables if change_log.published(config, t)]
+    tables = [t for t in tables if change_log.published(rules, t)]
     relids = {t.relid for t in tables}
     alone = [t for t in tables if t.schema not in schemas and not relids.intersection(t.parents)]
     if state is not None:
         if state.all_tables:
             return []
-        _require_kept_out(config, state)
+        _require_kept_out(rules.source, state)
         schemas = [s for s in schemas if s not in state.schemas]
         alone = [t for t in alone if t.relid not in state.relids and t.schema not in state.schemas]
         verb, clause = "alter", "add "
     else:
         verb, clause = "create", "for "
     named = [qualified_sql(t.schema, t.name) for t in sorted(alone, key=lambda t: (t.schema, t.name))]
-    if config.uses_change_log and not (state and state.publishes_log):
+    if rules.uses_change_log and not (state and state.publishes_log):
         named.append(qualified_sql("cdc", change_log.LOG))
     entries = [f"table {', '.join(named)}"] if named else []
     entries += [f"tables in schema {', '.join(quote_postgres(s) for s in schemas)}"] if schemas else []
@@ -246,9 +261,8 @@ def _publication_sql(
     return changed if state is not None else [*(changed or [head]), _made(source.own, source.slot)]
 
 
-def _require_kept_out(config: Config, state: catalog.PublicationState) -> None:
+def _require_kept_out(source: SourceConfig, state: catalog.PublicationState) -> None:
     """Refuse to exclude tables of a schema that the publication contains whole: it would publish them anyway."""
-    source = config.source
     for pattern in source.exclude if source.new_tables == NewTables.PUBLISH else ():
         for schema in sorted(state.schemas):
             if fnmatch.fnmatchcase(schema, pattern.rpartition(".")[0]):
@@ -259,12 +273,12 @@ def _require_kept_out(config: Config, state: catalog.PublicationState) -> None:
                 )
 
 
-def _new_tables_sql(config: Config, *, ticks: bool) -> str:
+def _new_tables_sql(rules: CaptureRules, *, ticks: bool) -> str:
     """Return the statement that records which new tables `cdc.publish_new` publishes at their CREATE."""
-    source = config.source
+    source = rules.source
     if source.new_tables != NewTables.PUBLISH or source.own is None or source.capture != Capture.SLOT or ticks:
         return f"delete from cdc.settings where slot = '{source.slot}' and name = 'new_tables';\n"
-    others = (name for name, table in config.table.items() if table.capture in (Capture.CHANGE_LOG, Capture.SCHEMA))
+    others = (name for name, table in rules.table.items() if table.capture in (Capture.CHANGE_LOG, Capture.SCHEMA))
     chosen = {"publication": source.own, "tables": [*map(postgres_regex, source.tables)]}
     chosen |= {"exclude": [*map(postgres_regex, (*source.exclude, *others))]}
     return (
@@ -294,11 +308,11 @@ def _made(publication: str, slot: str) -> str:
     )
 
 
-def _whole_schemas(config: Config, tables: Sequence[TableVersion]) -> list[str]:
+def _whole_schemas(source: SourceConfig, tables: Sequence[TableVersion]) -> list[str]:
     """Return schemas to publish whole, with future tables; for a pattern like `*.*`, those that have a table."""
-    if not config.source.whole_schemas:
+    if not source.whole_schemas:
         return []
-    whole = [pattern.removesuffix(".*") for pattern in config.source.tables if pattern.endswith(".*")]
+    whole = [pattern.removesuffix(".*") for pattern in source.tables if pattern.endswith(".*")]
     named = {name for name in whole if not set(name) & set("*?[.")}
     return sorted(named | {t.schema for t in tables if any(fnmatch.fnmatchcase(t.schema, name) for name in whole)})
 

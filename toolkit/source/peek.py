@@ -14,7 +14,7 @@ from toolkit.source import slot, streaming
 from toolkit.source.connection import Connection, one_line
 from toolkit.source.copyout import copy_blocks
 from toolkit.values import progress, resources
-from toolkit.values.config import Config
+from toolkit.values.capture_rules import SourceConfig
 from toolkit.values.errors import (
     DecodeError,
     LakeError,
@@ -37,7 +37,7 @@ _WORDS = re.compile(r"[a-z0-9_]+")  # characters in the names of slots and of th
 
 @can_fail(Point.PEEK)
 def peek(
-    conn: Connection, config: Config, *, upto: Lsn, max_changes: int | None, directory: Path, binary: bool = False
+    conn: Connection, source: SourceConfig, *, upto: Lsn, max_changes: int | None, directory: Path, binary: bool = False
 ) -> Spool:
     """Read every transaction with `end_lsn <= upto` that the slot holds into a file in `directory`.
 
@@ -56,13 +56,13 @@ def peek(
         SourceUnavailable: the connection broke.
         UnreadableChange: the server cannot send one of the changes.
     """
-    query = resources.load("introspect/stream").format(peek=_query(config, Lsn(upto), max_changes, binary))
+    query = resources.load("introspect/stream").format(peek=_query(source, Lsn(upto), max_changes, binary))
     # Closed at once where writing fails: until the COPY has ended, the session can do nothing else.
-    with _refusals(conn, config), closing(_rows(conn, f"copy ({query}) to stdout (format binary)")) as rows:
+    with _refusals(conn, source), closing(_rows(conn, f"copy ({query}) to stdout (format binary)")) as rows:
         return _spool(rows, upto, max_changes, directory)
 
 
-def stream(conn: Connection, config: Config, *, upto: Lsn, max_changes: int | None, directory: Path) -> Spool:
+def stream(conn: Connection, source: SourceConfig, *, upto: Lsn, max_changes: int | None, directory: Path) -> Spool:
     """Read what `peek` reads, byte for byte, without temporary files on the server.
 
     A logical message of another program crosses the network whole, and the largest one is held in memory once.
@@ -71,36 +71,36 @@ def stream(conn: Connection, config: Config, *, upto: Lsn, max_changes: int | No
         CdcError: as `peek`.
     """
     with (
-        _refusals(conn, config),
-        closing(streaming.blocks(conn, config, upto=upto, max_changes=max_changes)) as rows,
+        _refusals(conn, source),
+        closing(streaming.blocks(conn, source, upto=upto, max_changes=max_changes)) as rows,
     ):
         return _spool(rows, upto, max_changes, directory)
 
 
-def try_peek(conn: Connection, config: Config, upto: Lsn) -> None:
+def try_peek(conn: Connection, source: SourceConfig, upto: Lsn) -> None:
     """Let the server decode what `peek` would read, and discard the result.
 
     Raises:
         CdcError: as `peek`.
     """
     try:
-        with _refusals(conn, config):
-            conn.execute(f"select count(*) from ({_query(config, Lsn(upto), None, False)}) as p".encode())
+        with _refusals(conn, source):
+            conn.execute(f"select count(*) from ({_query(source, Lsn(upto), None, False)}) as p".encode())
     except ServerFull:
-        with _refusals(conn, config), closing(streaming.messages(conn, config, upto=upto)) as found:
+        with _refusals(conn, source), closing(streaming.messages(conn, source, upto=upto)) as found:
             for _ in found:
                 pass
 
 
-def has_message(conn: Connection, config: Config, text: str, *, upto: Lsn) -> bool:
+def has_message(conn: Connection, source: SourceConfig, text: str, *, upto: Lsn) -> bool:
     """Return whether the slot holds a logical message with `text`, of a transaction with `end_lsn <= upto`.
 
     Raises:
         CdcError: as `peek`.
     """
-    query = _query(config, Lsn(upto), None, False)
+    query = _query(source, Lsn(upto), None, False)
     try:
-        with _refusals(conn, config):
+        with _refusals(conn, source):
             row = conn.execute(
                 f"select exists (select from ({query}) as p where pg_catalog.substr(data, 1, 1) = 'M'::bytea".encode()
                 + b" and pg_catalog.position(data, %s) > 0)",
@@ -109,66 +109,66 @@ def has_message(conn: Connection, config: Config, text: str, *, upto: Lsn) -> bo
             assert row is not None
             return bool(row[0])
     except ServerFull:
-        with _refusals(conn, config), closing(streaming.messages(conn, config, upto=upto)) as found:
+        with _refusals(conn, source), closing(streaming.messages(conn, source, upto=upto)) as found:
             return any(data[:1] == b"M" and text.encode() in data for _, _, data in found)
 
 
 @contextmanager
-def _refusals(conn: Connection, config: Config) -> Iterator[None]:
+def _refusals(conn: Connection, source: SourceConfig) -> Iterator[None]:
     try:
         yield
     except psycopg.errors.InsufficientPrivilege as error:
         raise PreflightFailed(
-            f"reading slot {config.source.slot!r}: role {conn.info.user!r}: {one_line(error)}; connect as the role in"
+            f"reading slot {source.slot!r}: role {conn.info.user!r}: {one_line(error)}; connect as the role in"
             " [source] drainer, or as the one that ran `cdc init`"
         ) from None
     except psycopg.errors.ObjectInUse as error:
-        raise SlotError(f"reading slot {config.source.slot!r}: {one_line(error)}; wait for it or end it") from None
+        raise SlotError(f"reading slot {source.slot!r}: {one_line(error)}; wait for it or end it") from None
     except psycopg.errors.ObjectNotInPrerequisiteState as error:
         raise SlotError(
-            f"reading slot {config.source.slot!r}: {one_line(error)}; start a new log with `cdc init --new-generation`"
+            f"reading slot {source.slot!r}: {one_line(error)}; start a new log with `cdc init --new-generation`"
         ) from None
     except psycopg.errors.UndefinedObject as error:
-        if slot.read_slot(conn, config.source.slot) is not None:  # then a publication is missing
+        if slot.read_slot(conn, source.slot) is not None:  # then a publication is missing
             raise PreflightFailed(
-                f"reading slot {config.source.slot!r}: {one_line(error)} at a position of the log that is still to be"
+                f"reading slot {source.slot!r}: {one_line(error)} at a position of the log that is still to be"
                 " read; start a new log with `cdc init --new-generation`"
             ) from None
-        raise SlotError(f"reading slot {config.source.slot!r}: {one_line(error)}; run `cdc init`") from None
+        raise SlotError(f"reading slot {source.slot!r}: {one_line(error)}; run `cdc init`") from None
     except psycopg.errors.FeatureNotSupported as error:
         what = "the publications did not agree there"
-        raise _unreadable(config, error, what, "The next row needs them to agree again first") from None
+        raise _unreadable(source, error, what, "The next row needs them to agree again first") from None
     except (psycopg.errors.CharacterNotInRepertoire, psycopg.errors.UntranslatableCharacter) as error:
-        raise _unreadable(config, error, "a value there is no text of the encoding", _copy("corrected")) from None
+        raise _unreadable(source, error, "a value there is no text of the encoding", _copy("corrected")) from None
     except (psycopg.errors.InternalError_, psycopg.errors.ProgramLimitExceeded) as error:
         what = "a value there is too large for the server to print"
-        raise _unreadable(config, error, what, _copy("removed")) from None
+        raise _unreadable(source, error, what, _copy("removed")) from None
     except OSError as error:
         raise LakeError(
-            f"spooling what slot {config.source.slot!r} holds: {error.strerror or error}; the slot was not moved: free"
+            f"spooling what slot {source.slot!r} holds: {error.strerror or error}; the slot was not moved: free"
             " space or set another [drain] spool_dir, and run it again"
         ) from None
     except (psycopg.errors.ConfigurationLimitExceeded, psycopg.errors.DiskFull) as error:
         raise ServerFull(
-            f"reading slot {config.source.slot!r}: {one_line(error)}: the server has no room for what it decodes; free"
+            f"reading slot {source.slot!r}: {one_line(error)}: the server has no room for what it decodes; free"
             " space on its disk or raise temp_file_limit of this role, and run it again"
         ) from None
     except psycopg.OperationalError as error:
-        raise SourceUnavailable(f"reading slot {config.source.slot!r}: {one_line(error)}; run it again") from None
+        raise SourceUnavailable(f"reading slot {source.slot!r}: {one_line(error)}; run it again") from None
 
 
 def _copy(remedy: str) -> str:
     return f"A copy needs the value {remedy} at the source first"
 
 
-def _unreadable(config: Config, error: psycopg.Error, what: str, first: str) -> UnreadableChange:
+def _unreadable(source: SourceConfig, error: psycopg.Error, what: str, first: str) -> UnreadableChange:
     """Make the error for a change that the server cannot decode, with the position that the server reports."""
-    lsn = position_said(error.diag.context, config.source.slot)
+    lsn = position_said(error.diag.context, source.slot)
     way = "start a new log with `cdc init --new-generation`"
     if lsn is not None:
         way = f"run `cdc drain --skip {lsn}`, which leaves its transaction out and makes its tables stale, or {way}"
     return UnreadableChange(
-        f"reading slot {config.source.slot!r}: {one_line(error)} at {'an unknown LSN' if lsn is None else lsn}: {what},"
+        f"reading slot {source.slot!r}: {one_line(error)} at {'an unknown LSN' if lsn is None else lsn}: {what},"
         f" and the slot stays before it; {way}. {first}",
         lsn,
     )
@@ -187,15 +187,15 @@ def position_said(context: str | None, name: str) -> Lsn | None:
     return None
 
 
-def _query(config: Config, upto: Lsn, max_changes: int | None, binary: bool) -> str:
+def _query(source: SourceConfig, upto: Lsn, max_changes: int | None, binary: bool) -> str:
     def literal(text: str) -> str:
         return "'" + text.replace("'", "''") + "'"
 
     count = "null" if max_changes is None else str(int(max_changes))
     return (
         "select lsn, xid, data from pg_catalog.pg_logical_slot_peek_binary_changes("
-        f"{literal(config.source.slot)}, '{upto}', {count}, 'proto_version', '1', 'publication_names',"
-        f" {literal(config.source.publication_names)}, 'messages', 'true', 'binary', '{str(binary).lower()}')"
+        f"{literal(source.slot)}, '{upto}', {count}, 'proto_version', '1', 'publication_names',"
+        f" {literal(source.publication_names)}, 'messages', 'true', 'binary', '{str(binary).lower()}')"
     )
 
 

@@ -12,7 +12,8 @@ from toolkit.source import catalog, change_log, guard, roles, slot
 from toolkit.source.connection import Connection
 from toolkit.source.settings import read_setting
 from toolkit.values import resources
-from toolkit.values.config import Config
+from toolkit.values.capture_rules import CaptureRules, SourceConfig
+from toolkit.values.config import DdlConfig
 from toolkit.values.errors import CdcError, PreflightFailed, SlotError, SlotRefused, UnknownTable
 from toolkit.values.modes import Capture, Selection
 from toolkit.values.names import nearest, qualified, quote_postgres, selects
@@ -37,24 +38,24 @@ class Finding:
         return f"{self.what}: {self.found}; {self.remedy}"
 
 
-def preflight(conn: Connection, config: Config) -> tuple[Finding, ...]:
+def preflight(conn: Connection, rules: CaptureRules, *, ddl: DdlConfig) -> tuple[Finding, ...]:
     """Check server, role, slot, publication and every selected table. Errors come first."""
-    ticks = change_log.by_ticks(conn, config)
-    found = [*_server(conn, config, ticks), *_tables(conn, config, ticks), *_capture(conn, config)]
-    long = change_log.health(conn) if config.uses_change_log else ()
+    ticks = change_log.by_ticks(conn, rules)
+    found = [*_server(conn, rules.source, ticks), *_tables(conn, rules, ticks), *_capture(conn, rules, ddl=ddl)]
+    long = change_log.health(conn) if rules.uses_change_log else ()
     found += [Finding(Level.WARNING, what, seen, remedy) for what, seen, remedy in long]
     if not ticks:
-        found += [*_slot(conn, config), *_publications(conn, config)]
+        found += [*_slot(conn, rules.source), *_publications(conn, rules)]
     return tuple(sorted(found, key=lambda f: f.level))
 
 
-def require(conn: Connection, config: Config) -> None:
+def require(conn: Connection, rules: CaptureRules, *, ddl: DdlConfig) -> None:
     """Refuse a source that cannot be captured.
 
     Raises:
         PreflightFailed, SlotError, UnknownTable: the first error.
     """
-    for finding in preflight(conn, config):
+    for finding in preflight(conn, rules, ddl=ddl):
         if finding.level == Level.ERROR:
             raise finding.refusal(str(finding))
 
@@ -80,7 +81,7 @@ def _one(conn: Connection, name: str) -> dict[str, Any]:
     return row
 
 
-def _server(conn: Connection, config: Config, ticks: bool) -> Iterator[Finding]:
+def _server(conn: Connection, source: SourceConfig, ticks: bool) -> Iterator[Finding]:
     server = _one(conn, "introspect/server")
     if server["version"] < OLDEST:
         yield Finding(Level.ERROR, "server version", str(server["version"]), "PostgreSQL 15 or later is needed")
@@ -102,14 +103,14 @@ def _server(conn: Connection, config: Config, ticks: bool) -> Iterator[Finding]:
             ' "change_log"',
         )
     role = server["role"]
-    if not (server["superuser"] or server["replication"] or ticks or role == config.source.reader):
+    if not (server["superuser"] or server["replication"] or ticks or role == source.reader):
         yield Finding(
             Level.ERROR,
             f"role {role!r}",
             "has no REPLICATION right",
             f"run: alter role {quote_postgres(role)} replication",
         )
-    for what, found, remedy in roles.faults(conn, config, ticks=ticks):
+    for what, found, remedy in roles.faults(conn, source, ticks=ticks):
         yield Finding(Level.ERROR, what, found, remedy)
     if not server["creates"]:
         yield Finding(
@@ -159,8 +160,8 @@ def triggers_enabled(conn: Connection) -> bool:
     return bool(row and row[0])
 
 
-def _slot(conn: Connection, config: Config) -> Iterator[Finding]:
-    state = slot.read_slot(conn, config.source.slot)
+def _slot(conn: Connection, source: SourceConfig) -> Iterator[Finding]:
+    state = slot.read_slot(conn, source.slot)
     if state is None:
         server = _one(conn, "introspect/server")
         if server["slots_used"] >= server["slots"]:
@@ -174,7 +175,7 @@ def _slot(conn: Connection, config: Config) -> Iterator[Finding]:
             )
         return
     try:
-        slot.require_ours(conn, config, state)
+        slot.require_ours(conn, state)
         slot.require_usable(state)
     except SlotRefused as refused:
         yield Finding(Level.ERROR, f"slot {state.name!r}", refused.found, refused.remedy, SlotError)
@@ -191,9 +192,9 @@ def _slot(conn: Connection, config: Config) -> Iterator[Finding]:
         )
 
 
-def _publications(conn: Connection, config: Config) -> Iterator[Finding]:
-    source = config.source
-    for name in catalog.missing_publications(conn, config):
+def _publications(conn: Connection, rules: CaptureRules) -> Iterator[Finding]:
+    source = rules.source
+    for name in catalog.missing_publications(conn, rules.source):
         if name != source.own:
             yield Finding(
                 Level.ERROR,
@@ -209,7 +210,7 @@ def _publications(conn: Connection, config: Config) -> Iterator[Finding]:
                 f"does not exist, but slot {source.slot!r} does",
                 "run `cdc init`, then `cdc init --new-generation` if the log was started before",
             )
-    there = catalog.publications(conn, config)
+    there = catalog.publications(conn, rules.source)
     missing = OPERATIONS - frozenset().union(*(p.publishes for p in there))
     if there and missing:
         yield Finding(
@@ -229,7 +230,7 @@ def _publications(conn: Connection, config: Config) -> Iterator[Finding]:
             "run `cdc init`, which switches to that",
         )
         return
-    published = catalog.published_tables(conn, config)
+    published = catalog.published_tables(conn)
     parts = {r.relid for r in catalog.relations(conn) if r.partition or r.kind == "p"}
     if len({p.via_root for p in there}) > 1 and any(t.relid in parts for t in published):
         leaf = next(p.name for p in there if not p.via_root)
@@ -242,9 +243,9 @@ def _publications(conn: Connection, config: Config) -> Iterator[Finding]:
     for table in published:
         if unsent := table.unsent(source.publications):
             yield Finding(Level.ERROR, f"table {table.identifier}", *unsent)
-    yield from _own(conn, config, published)
-    chosen = {r.relid: r for r in catalog.selected_relations(conn, config)}
-    tables = catalog.selected_tables(conn, config)
+    yield from _own(conn, rules.source, published)
+    chosen = {r.relid: r for r in catalog.selected_relations(conn, rules)}
+    tables = catalog.selected_tables(conn, rules)
     below = {child for table in tables if table.published for child in table.children}
     for table in tables:
         out = [column.name for column in table.columns if not column.published and not column.generated]
@@ -255,7 +256,7 @@ def _publications(conn: Connection, config: Config) -> Iterator[Finding]:
                 f"is published without {', '.join(out)}: the lake does not have them",
                 f"take them into the column lists of publication {source.publication_names}, or leave it so",
             )
-        elif config.capture_of(table.schema, table.name).capture == Capture.SCHEMA:
+        elif rules.capture_of(table.schema, table.name).capture == Capture.SCHEMA:
             if table.published:
                 yield Finding(
                     Level.WARNING,
@@ -268,7 +269,7 @@ def _publications(conn: Connection, config: Config) -> Iterator[Finding]:
             and table.kind == "r"
             and table.relid not in below
             and table.relid in chosen
-            and change_log.published(config, table)
+            and change_log.published(rules, table)
         ):
             yield Finding(
                 Level.WARNING,
@@ -278,12 +279,12 @@ def _publications(conn: Connection, config: Config) -> Iterator[Finding]:
             )
 
 
-def _own(conn: Connection, config: Config, published: tuple[TableVersion, ...]) -> Iterator[Finding]:
+def _own(conn: Connection, source: SourceConfig, published: tuple[TableVersion, ...]) -> Iterator[Finding]:
     """Find tables that others added to the toolkit's own publication and `cdc init` would not."""
-    own = catalog.own_publication(conn, config)
+    own = catalog.own_publication(conn, source)
     for table in published if own is not None else ():
         assert own is not None
-        if table.relid in own.relids and not config.source.asks_for(table.schema, table.name):
+        if table.relid in own.relids and not source.asks_for(table.schema, table.name):
             yield Finding(
                 Level.WARNING,
                 f"table {table.identifier}",
@@ -291,7 +292,7 @@ def _own(conn: Connection, config: Config, published: tuple[TableVersion, ...]) 
                 f"run: alter publication {quote_postgres(own.name)} drop table {table.identifier}, or name it in"
                 " [source] tables",
             )
-        if table.row_filter is not None and not config.source.others:
+        if table.row_filter is not None and not source.others:
             yield Finding(
                 Level.WARNING,
                 f"table {table.identifier}",
@@ -311,7 +312,7 @@ def _readable(conn: Connection) -> bool:
     return bool(row and row[0]) and catalog.installed(conn)
 
 
-def _capture(conn: Connection, config: Config) -> Iterator[Finding]:
+def _capture(conn: Connection, rules: CaptureRules, *, ddl: DdlConfig) -> Iterator[Finding]:
     """Check the state of DDL capture."""
     if not _readable(conn):
         return
@@ -331,7 +332,7 @@ def _capture(conn: Connection, config: Config) -> Iterator[Finding]:
                 f"{found}: it is not the one that `cdc init` has put there, and its messages cannot be relied on",
                 "run `cdc init`, then `cdc repair`",
             )
-    moving = change_log.moving(conn, config)
+    moving = change_log.moving(conn, rules)
     for table in moving:
         yield Finding(
             Level.WARNING,
@@ -339,7 +340,7 @@ def _capture(conn: Connection, config: Config) -> Iterator[Finding]:
             "is captured in another way than [source] capture or [table] says: that one counts",
             "run `cdc init`, which moves it, or take the change out of cdc.toml",
         )
-    for logged, found in change_log.faults(conn, config):
+    for logged, found in change_log.faults(conn, rules):
         if logged not in moving:
             yield Finding(
                 Level.WARNING,
@@ -347,7 +348,7 @@ def _capture(conn: Connection, config: Config) -> Iterator[Finding]:
                 f"{found}: changes may be missed",
                 "run `cdc init`, then `cdc repair`",
             )
-    for key, wanted in (("ignored", ",".join(config.ddl.ignore)), ("sql", config.ddl.sql)):
+    for key, wanted in (("ignored", ",".join(ddl.ignore)), ("sql", ddl.sql)):
         deployed = read_setting(conn, key)
         if deployed != wanted:
             yield Finding(
@@ -373,13 +374,13 @@ def _capture(conn: Connection, config: Config) -> Iterator[Finding]:
         )
 
 
-def _patterns(conn: Connection, config: Config) -> Iterator[Finding]:
+def _patterns(conn: Connection, rules: CaptureRules) -> Iterator[Finding]:
     """Find patterns of the configuration that select nothing. A name in `exclude` with a typing error hides nothing."""
     there = catalog.relations(conn)
-    for pattern in config.source.tables if config.source.own is not None else ():
-        if fault := _selects_nothing(config, pattern, there):
+    for pattern in rules.source.tables if rules.source.own is not None else ():
+        if fault := _selects_nothing(rules.source, pattern, there):
             yield Finding(Level.ERROR, f"[source] tables {pattern!r}", *fault, UnknownTable)
-    for where, patterns in (("exclude", config.source.exclude), ("table", tuple(config.table))):
+    for where, patterns in (("exclude", rules.source.exclude), ("table", tuple(rules.table))):
         for pattern in patterns:
             plain = not set("*?[") & set(pattern)  # what others match may be still to come
             if plain and not any(selects((pattern,), (), r.schema, r.name) for r in there):
@@ -387,17 +388,17 @@ def _patterns(conn: Connection, config: Config) -> Iterator[Finding]:
                 yield Finding(Level.WARNING, what, "names no table of the source", _named_otherwise(pattern, there))
 
 
-def _selects_nothing(config: Config, pattern: str, there: Sequence[catalog.Relation]) -> tuple[str, str] | None:
+def _selects_nothing(source: SourceConfig, pattern: str, there: Sequence[catalog.Relation]) -> tuple[str, str] | None:
     """Explain why a pattern selects no table, with the remedy: it would publish nothing, without an error."""
     matched = [r for r in there if selects((pattern,), (), r.schema, r.name)]
     if not matched:
         return "matches no table", _named_otherwise(pattern, there)
     tables = [r for r in matched if r.kind in "rp"]
     if not tables:
-        if any(config.source.names_in_full(r.schema, r.name) for r in matched):
+        if any(source.names_in_full(r.schema, r.name) for r in matched):
             return None  # refused by its own name
         return "matches views and foreign tables only", "take it out, or name tables"
-    if not any(config.source.names(r.schema, r.name) for r in tables):
+    if not any(source.names(r.schema, r.name) for r in tables):
         return "matches only tables that [source] exclude takes out", "change one of the two"
     return None
 
@@ -407,31 +408,31 @@ def _named_otherwise(pattern: str, there: Sequence[catalog.Relation]) -> str:
     return f"correct it there, as schema.table with * and ?: {nearest(pattern, names)}"
 
 
-def _tables(conn: Connection, config: Config, ticks: bool) -> Iterator[Finding]:
-    relations = catalog.matching(conn, config)
-    if config.source.scope == Selection.PUBLISHED and config.uses_change_log:
+def _tables(conn: Connection, rules: CaptureRules, ticks: bool) -> Iterator[Finding]:
+    relations = catalog.matching(conn, rules.source)
+    if rules.source.scope == Selection.PUBLISHED and rules.uses_change_log:
         yield Finding(
             Level.ERROR,
             "[source] scope",
             'is "published", and the change log would have to be added to that publication',
             'set scope = "tables", or capture = "slot"',
         )
-    yield from _patterns(conn, config)
-    kept = set() if ticks else catalog.members(conn, config, relations)
+    yield from _patterns(conn, rules)
+    kept = set() if ticks else catalog.members(conn, rules.source, relations)
     for relation in relations:
-        if relation.relid in kept and config.capture_of(relation.schema, relation.name).capture == Capture.CHANGE_LOG:
+        if relation.relid in kept and rules.capture_of(relation.schema, relation.name).capture == Capture.CHANGE_LOG:
             yield Finding(
                 Level.ERROR,
                 f"table {relation.identifier}",
                 'has capture = "change_log" and is in a publication of others: its rows come through the slot',
                 f'set capture = "slot" for it in [table."{relation.schema}.{relation.name}"], or "both"',
             )
-    for name, found, remedy in change_log.refusals(conn, config):
+    for name, found, remedy in change_log.refusals(conn, rules):
         yield Finding(Level.ERROR, f"table {name}", found, remedy)
-    identities, left = catalog.without_identity(conn), catalog.left_out(conn, config)
+    identities, left = catalog.without_identity(conn), catalog.left_out(conn, rules)
     inherited = catalog.inherited(conn)
     for relation in relations:
-        named = config.source.names_in_full(relation.schema, relation.name)
+        named = rules.source.names_in_full(relation.schema, relation.name)
         if relation.kind in _KINDS:
             if named or relation.kind == "f":
                 yield Finding(
@@ -440,7 +441,7 @@ def _tables(conn: Connection, config: Config, ticks: bool) -> Iterator[Finding]:
                     f"is {_KINDS[relation.kind]}, which logical decoding does not carry",
                     "add it to [source] exclude" if not named else "take it out of [source] tables",
                 )
-        elif relation.kind in "rp" and config.capture_of(relation.schema, relation.name).capture == Capture.SCHEMA:
+        elif relation.kind in "rp" and rules.capture_of(relation.schema, relation.name).capture == Capture.SCHEMA:
             continue
         elif relation.persistence != "p":
             yield Finding(
@@ -449,14 +450,14 @@ def _tables(conn: Connection, config: Config, ticks: bool) -> Iterator[Finding]:
                 "is unlogged: its changes are not in the WAL",
                 f"run: alter table {relation.identifier} set logged, or exclude it",
             )
-        elif ticks and change_log.published(config, relation):
+        elif ticks and change_log.published(rules, relation):
             yield Finding(
                 Level.ERROR,
                 f"table {relation.identifier}",
                 "is to be captured by the slot, and this source is drained by ticks",
                 f'set capture = "change_log" for it in [table."{relation.schema}.{relation.name}"], or exclude it',
             )
-        elif relation.kind == "r" and relation.relid in identities and change_log.published(config, relation):
+        elif relation.kind == "r" and relation.relid in identities and change_log.published(rules, relation):
             yield Finding(
                 Level.WARNING if relation in left else Level.ERROR,
                 f"table {relation.identifier}",

@@ -11,23 +11,23 @@ from collections.abc import Iterator, Sequence
 
 from toolkit.source.connection import Connection
 from toolkit.values import resources
-from toolkit.values.config import Config
+from toolkit.values.capture_rules import CaptureRules, SourceConfig
 from toolkit.values.errors import PreflightFailed
 from toolkit.values.modes import Capture
 from toolkit.values.names import quote_postgres
 from toolkit.values.table import TableVersion
 
 
-def grants_sql(config: Config, tables: Sequence[TableVersion]) -> str:
+def grants_sql(rules: CaptureRules, tables: Sequence[TableVersion]) -> str:
     """Return the script that gives the two roles their rights, and takes every other right in schema `cdc` back."""
-    read = [t for t in tables if config.capture_of(t.schema, t.name).capture != Capture.SCHEMA]
+    read = [t for t in tables if rules.capture_of(t.schema, t.name).capture != Capture.SCHEMA]
     names = sorted(f"{quote_postgres(t.schema)}.{quote_postgres(t.name)}" for t in read)
-    wanted = {"drainer": config.source.drainer, "reader": config.source.reader, "tables": names}
+    wanted = {"drainer": rules.source.drainer, "reader": rules.source.reader, "tables": names}
     literal = "'" + json.dumps(wanted, ensure_ascii=False).replace("'", "''") + "'"
     return resources.load("install/42_roles").replace(":'roles'", literal)
 
 
-def require_installer(conn: Connection, config: Config, doing: str) -> None:
+def require_installer(conn: Connection, source: SourceConfig, doing: str) -> None:
     """Refuse to change capture as a role that is neither a superuser nor the owner of schema `cdc`.
 
     Raises:
@@ -36,7 +36,7 @@ def require_installer(conn: Connection, config: Config, doing: str) -> None:
     row = conn.execute(resources.load("introspect/installer")).fetchone()
     assert row is not None
     role, superuser, owner = row
-    if superuser or owner == role or (owner is None and role not in (config.source.drainer, config.source.reader)):
+    if superuser or owner == role or (owner is None and role not in (source.drainer, source.reader)):
         return
     needed = f"schema cdc belongs to role {owner!r}, and" if owner else "it is [source] drainer or reader, and"
     raise PreflightFailed(
@@ -55,9 +55,9 @@ def installed_by_superuser(conn: Connection) -> bool:
     return bool(row and row[0])
 
 
-def faults(conn: Connection, config: Config, *, ticks: bool) -> Iterator[tuple[str, str, str]]:
+def faults(conn: Connection, source: SourceConfig, *, ticks: bool) -> Iterator[tuple[str, str, str]]:
     """Find what is wrong with the two roles, as `(what, what was found, what to do)`."""
-    for key, name in (("drainer", config.source.drainer), ("reader", config.source.reader)):
+    for key, name in (("drainer", source.drainer), ("reader", source.reader)):
         if not name:
             continue
         what, quoted = f"[source] {key} {name!r}", quote_postgres(name)

@@ -22,7 +22,7 @@ from psycopg.rows import dict_row
 from toolkit.source import owners_code, slot
 from toolkit.source.connection import connect, one_line
 from toolkit.source.copyout import copy_blocks
-from toolkit.values.config import Config
+from toolkit.values.capture_rules import SourceConfig
 from toolkit.values.errors import CdcError
 from toolkit.values.log_setup import logger
 from toolkit.values.names import quote_postgres
@@ -76,16 +76,16 @@ def inside_snapshot(conn: Session, name: str | None, *, seconds: float) -> Itera
 
 
 @contextmanager
-def own_snapshot(config: Config) -> Iterator[Session]:
+def own_snapshot(source: SourceConfig, *, cut_seconds: float) -> Iterator[Session]:
     """Open a session that reads in one snapshot of its own, taken here."""
-    with connect(config) as conn, inside_snapshot(conn, None, seconds=config.check.cut_seconds):
+    with connect(source) as conn, inside_snapshot(conn, None, seconds=cut_seconds):
         conn.execute("select 1")  # takes the snapshot
         yield conn
 
 
-def fingerprints(conn: Session, config: Config, relids: Sequence[int]) -> dict[int, str]:
+def fingerprints(conn: Session, source: SourceConfig, relids: Sequence[int]) -> dict[int, str]:
     """Read a digest of each table by relid; it is equal in two snapshots unless changes may have bypassed the log."""
-    parameters = {"relids": list(relids), "publications": list(config.source.publications)}
+    parameters = {"relids": list(relids), "publications": list(source.publications)}
     return dict(conn.execute(load("parity/fingerprints"), parameters).fetchall())
 
 
@@ -160,9 +160,9 @@ def lines(
             raise TableMoved(f"{table.identifier} was altered meanwhile: {error.diag.message_primary}") from None
 
 
-def others(config: Config) -> Others:
+def others(source: SourceConfig, *, sessions: int) -> Others:
     """Return openers of the sessions that may read beside the first one."""
-    return (partial(connect, config),) * (config.check.sessions - 1)
+    return (partial(connect, source),) * (sessions - 1)
 
 
 def _exported(conn: Session) -> str:

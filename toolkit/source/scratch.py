@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psycopg
@@ -18,7 +18,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from toolkit.source import catalog, change_log, install
 from toolkit.source.connection import Connection, connect, one_line
 from toolkit.values import progress
-from toolkit.values.config import Config
+from toolkit.values.capture_rules import CaptureRules, SourceConfig
+from toolkit.values.config import DdlConfig
 from toolkit.values.errors import ConfigError, SourceUnavailable
 from toolkit.values.log_setup import logger
 
@@ -41,30 +42,30 @@ class Origin:
     by_ticks: bool  # there is no slot, and so no publication
 
 
-def read_origin(config: Config) -> Origin:
+def read_origin(rules: CaptureRules) -> Origin:
     """Read these facts from the source.
 
     Raises:
         SourceUnavailable: no connection.
     """
-    with _connect(config.source.conninfo, "cannot connect to the source") as own:  # with the user's own search_path
+    with _connect(rules.source.conninfo, "cannot connect to the source") as own:  # with the user's own search_path
         own.read_only = True
         path = own.execute("select pg_catalog.current_schemas(false)::pg_catalog.text[]").fetchall()[0][0]
-    with connect(config) as conn:
+    with connect(rules.source) as conn:
         roles = conn.execute("select rolname::text from pg_catalog.pg_roles where rolname !~ '^pg_' order by 1")
         names = tuple(name for (name,) in roles.fetchall())
-        ticks = change_log.by_ticks(conn, config)
+        ticks = change_log.by_ticks(conn, rules)
         return Origin(conn.info.server_version // 10000, _server(conn), tuple(path), names, ticks)
 
 
 @contextmanager
 def make_scratch(
-    config: Config, origin: Origin, admin: str, program: Callable[[str], str], *, alone: bool
+    rules: CaptureRules, origin: Origin, admin: str, program: Callable[[str], str], *, alone: bool, ddl: DdlConfig
 ) -> Iterator[str]:
     """Create a database and a role without rights on another server, copy the schema, and drop both at the end.
 
     Args:
-        config: the source and its tables.
+        rules: the source and its tables.
         origin: what `read_origin` returned.
         admin: conninfo of a superuser of the other server.
         program: returns the path of `pg_dump` and `pg_restore`.
@@ -96,22 +97,22 @@ def make_scratch(
             conninfo = make_conninfo(admin, user=name, password=password, dbname=name)
             inside = make_conninfo(admin, dbname=name)
             with progress.stage("copying the schema of the source"):
-                _copy_schema(config, conninfo, inside, program)
-                _install(config, inside, name, by_ticks=origin.by_ticks)
+                _copy_schema(rules.source, conninfo, inside, program)
+                _install(rules, inside, name, by_ticks=origin.by_ticks, ddl=ddl)
             yield conninfo
         finally:
             conn.execute(sql.SQL("drop database if exists {} with (force)").format(role))
             conn.execute(sql.SQL("drop role if exists {}").format(role))
 
 
-def require_scratch(config: Config, conn: psycopg.Connection) -> None:
+def require_scratch(source: SourceConfig, conn: psycopg.Connection) -> None:
     """Refuse a session in which a script could access more than its own database.
 
     Raises:
         ConfigError: the session is on the source's server, or its role could read files or run programs.
     """
-    with connect(config) as source:
-        if _server(source) == _server(conn):
+    with connect(source) as own:
+        if _server(own) == _server(conn):
             raise ConfigError("a script is never run on the server of the source; name a scratch server")
     found = conn.execute(
         "select r.rolsuper or r.rolcreaterole or r.rolreplication or exists ("
@@ -160,11 +161,11 @@ def _copy_roles(conn: Connection, roles: Iterable[str], owner: str) -> None:
             conn.execute(sql.SQL("grant {} to {}").format(role, sql.Identifier(owner)))
 
 
-def _copy_schema(config: Config, conninfo: str, admin: str, program: Callable[[str], str]) -> None:
+def _copy_schema(source: SourceConfig, conninfo: str, admin: str, program: Callable[[str], str]) -> None:
     """Dump the schema and restore it as the role without rights; only publications need the administrator."""
     with tempfile.TemporaryDirectory(prefix="cdc-lint-") as folder:
         dump, contents = Path(folder) / "schema.dump", Path(folder) / "publications"
-        done = _run(program("pg_dump"), config.source.conninfo, *_DUMP, f"--file={dump}")
+        done = _run(program("pg_dump"), source.conninfo, *_DUMP, f"--file={dump}")
         if done.returncode != 0:
             raise SourceUnavailable(
                 f"reading the schema of the source: {_last(done.stderr)}; correct that and run it again"
@@ -202,15 +203,15 @@ def _last(text: str) -> str:
     return lines[-1].removeprefix("pg_dump: error: ")
 
 
-def _install(config: Config, conninfo: str, role: str, *, by_ticks: bool) -> None:
+def _install(rules: CaptureRules, conninfo: str, role: str, *, by_ticks: bool, ddl: DdlConfig) -> None:
     """Install capture without its event triggers: only the functions that describe tables are needed."""
-    there = config.model_copy(update={"source": config.source.model_copy(update={"conninfo": conninfo})})
-    with connect(there) as conn:
+    there = replace(rules, source=rules.source.model_copy(update={"conninfo": conninfo}))
+    with connect(there.source) as conn:
         tables = catalog.selected_tables(conn, there)
-        own = catalog.own_publication(conn, there)
+        own = catalog.own_publication(conn, there.source)
         with conn.transaction():
             conn.execute("set local client_min_messages = warning")
-            conn.execute(install.install_sql(there, tables, own, ticks=by_ticks, event_triggers=False))
+            conn.execute(install.install_sql(there, tables, own, ticks=by_ticks, event_triggers=False, ddl=ddl))
             for what in ("usage on schema", "execute on all functions in schema", "select on all tables in schema"):
                 conn.execute(sql.SQL(f"grant {what} cdc to {{}}").format(sql.Identifier(role)))
 

@@ -19,7 +19,7 @@ from psycopg.rows import dict_row
 
 from toolkit.source.connection import Connection, connect, one_line
 from toolkit.values import resources
-from toolkit.values.config import Config
+from toolkit.values.capture_rules import SourceConfig
 from toolkit.values.errors import SlotError, SlotRefused, SourceUnavailable
 from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.lsn import Lsn
@@ -47,7 +47,6 @@ class SlotState:
     type: str  # logical | physical
     plugin: str | None
     database: str | None
-    temporary: bool
     active: bool
     active_pid: int | None
     restart_lsn: Lsn
@@ -126,25 +125,25 @@ def require_primary(conn: Connection) -> None:
         raise SlotError("the source is a standby; connect to the primary, alone or by target_session_attrs=read-write")
 
 
-def require_slot(conn: Connection, config: Config) -> SlotState:
+def require_slot(conn: Connection, source: SourceConfig) -> SlotState:
     """Return the configured slot if a drain can use it.
 
     Raises:
         SlotError: it is missing, lost, in use, or of another kind, plugin or database.
     """
-    name = config.source.slot
+    name = source.slot
     state = read_slot(conn, name)
     if state is None:
         raise SlotError(
             f"slot {name!r} does not exist on the source; run `cdc init`, or `cdc init --new-generation` if it was"
             " dropped after the log was started"
         )
-    require_ours(conn, config, state)
+    require_ours(conn, state)
     require_usable(state)
     return state
 
 
-def require_ours(conn: Connection, config: Config, state: SlotState) -> None:
+def require_ours(conn: Connection, state: SlotState) -> None:
     """Refuse a slot that this toolkit did not create for this database.
 
     Raises:
@@ -185,23 +184,21 @@ def require_usable(state: SlotState) -> None:
         )
 
 
-def temporary_name(config: Config) -> str:
-    """Make a name for a temporary slot that no other process uses."""
-    return f"{config.source.slot[:40]}_{os.getpid()}_{secrets.token_hex(4)}"
-
-
 @contextmanager
-def create_slot(config: Config, name: str, temporary: bool) -> Iterator[Cut]:
-    """Create a logical slot and hold its exported snapshot until the `with` ends; a temporary slot ends with it.
+def create_slot(source: SourceConfig, name: str | None = None, *, cut_seconds: float) -> Iterator[Cut]:
+    """Create a logical slot and hold its exported snapshot until the `with` ends.
+
+    Without a name, the slot is a temporary one, which ends with it, and has a name that no other process uses.
 
     Raises:
         SlotError: the name is taken, no slot is free, or open transactions did not end in `[check] cut_seconds`; the
             message names their pids.
     """
-    kind = "TEMPORARY " if temporary else ""
+    kind = "" if name else "TEMPORARY "
+    name = name or f"{source.slot[:40]}_{os.getpid()}_{secrets.token_hex(4)}"
     statement = f"CREATE_REPLICATION_SLOT {quote_postgres(name)} {kind}LOGICAL {PLUGIN} (SNAPSHOT 'export')"
-    with connect(config, replication=True) as session:
-        milliseconds = int(config.check.cut_seconds * 1000)
+    with connect(source, replication=True) as session:
+        milliseconds = int(cut_seconds * 1000)
         session.execute(f"set statement_timeout = {milliseconds}")
         session.execute(f"set lock_timeout = {milliseconds}")
         server = server_identity(session)
@@ -209,8 +206,8 @@ def create_slot(config: Config, name: str, temporary: bool) -> Iterator[Cut]:
             row = _created(session, statement)
         except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable):
             raise SlotError(
-                f"creating slot {name!r}: it must wait for every running transaction, and {_blockers(config)} did not"
-                f" end in {config.check.cut_seconds:g} s; end it, or raise [check] cut_seconds"
+                f"creating slot {name!r}: it must wait for every running transaction, and {_blockers(source)} did not"
+                f" end in {cut_seconds:g} s; end it, or raise [check] cut_seconds"
             ) from None
         except psycopg.errors.DuplicateObject:
             raise SlotError(
@@ -338,8 +335,8 @@ def _position(conn: Connection, which: str) -> Lsn:
     return Lsn.parse(row[0])
 
 
-def _blockers(config: Config) -> str:
-    with connect(config) as conn:
+def _blockers(source: SourceConfig) -> str:
+    with connect(source) as conn:
         rows = conn.execute(resources.load("introspect/blockers")).fetchall()
     shown = ", ".join(
         f"pid {pid} ({role}{' ' + application if application else ''}, {state}, {seconds} s)"

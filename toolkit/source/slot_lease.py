@@ -9,7 +9,7 @@ from datetime import datetime
 
 from toolkit.source.connection import Connection, DriverError, connect
 from toolkit.values import resources
-from toolkit.values.config import Config
+from toolkit.values.capture_rules import SourceConfig
 from toolkit.values.errors import LeaseHeld
 
 _CLASS = 0x636463  # "cdc"
@@ -22,7 +22,7 @@ where pg_catalog.current_setting('tcp_user_timeout') = '0'
 
 
 @contextmanager
-def hold_slot_lease(config: Config) -> Iterator[None]:
+def hold_slot_lease(source: SourceConfig) -> Iterator[None]:
     """Hold the lease of the configured slot. The server releases it when this session ends, however it ends.
 
     If the session is lost in between, another runner can begin. A later commit of the first runner then fails, because
@@ -33,16 +33,15 @@ def hold_slot_lease(config: Config) -> Iterator[None]:
         LeaseHeld: another session holds it; the message says which.
         SourceUnavailable: the server cannot be reached.
     """
-    key = zlib.crc32(config.source.slot.encode()) & 0x7FFFFFFF
-    with connect(config) as conn:
+    key = zlib.crc32(source.slot.encode()) & 0x7FFFFFFF
+    with connect(source) as conn:
         conn.execute(_GIVE_UP)
         row = conn.execute("select pg_catalog.pg_try_advisory_lock(%s::int4, %s::int4)", [_CLASS, key]).fetchone()
         if not (row and row[0]):
             pid, holder, since = _holder(conn, key)
             ended = f", or run: select pg_terminate_backend({pid}, 5000)" if pid else ""
             raise LeaseHeld(
-                f"the lease of slot {config.source.slot!r} on the source is held by {holder}; wait for it to finish"
-                f"{ended}",
+                f"the lease of slot {source.slot!r} on the source is held by {holder}; wait for it to finish{ended}",
                 since,
             )
         try:

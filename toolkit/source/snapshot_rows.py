@@ -31,7 +31,7 @@ from toolkit.source.copyout import copy_blocks
 from toolkit.source.copytext import cells, constant, numbers
 from toolkit.source.slot import Cut, require_server
 from toolkit.values import resources
-from toolkit.values.config import Config
+from toolkit.values.capture_rules import SourceConfig
 from toolkit.values.errors import CdcError, SourceUnavailable
 from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
@@ -80,13 +80,13 @@ class Images:
 
 
 @contextmanager
-def reader(config: Config, cut: Cut) -> Iterator[Connection]:
+def reader(source: SourceConfig, cut: Cut) -> Iterator[Connection]:
     """Open a read-only session that sees exactly what the cut's snapshot shows.
 
     Raises:
         SourceUnavailable: the snapshot is gone (its slot session has ended), or another server answered.
     """
-    with connect(config) as conn:
+    with connect(source) as conn:
         require_server(conn, cut.server, f"importing the snapshot at {cut.lsn}")
         conn.execute("begin isolation level repeatable read, read only")
         try:
@@ -328,13 +328,13 @@ def _named(table: TableVersion, shown: dict[int, str], keys: Sequence[Sequence[s
     return f"({', '.join(texts)}) in (select * from rows from ({', '.join(wanted)}) as k)"
 
 
-def estimate(config: Config, tables: Sequence[TableVersion]) -> dict[int, Size]:
+def estimate(source: SourceConfig, tables: Sequence[TableVersion], *, lock_seconds: float) -> dict[int, Size]:
     """Estimate the current size of tables, by relid; tables that DDL of another session holds are left out."""
     found: dict[int, Size] = {}
-    with connect(config) as conn:
+    with connect(source) as conn:
         for table in tables:
             try:
-                files = _files(conn, table, f"sizing {table.identifier}", config.snapshot.lock_seconds)
+                files = _files(conn, table, f"sizing {table.identifier}", lock_seconds)
             except locks.LockTimeout as error:
                 _log.warning("not sized", extra={"table": table.identifier, "reason": str(error)})
                 continue

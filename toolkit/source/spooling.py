@@ -8,23 +8,18 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from toolkit.values.errors import LakeError
-
-if TYPE_CHECKING:
-    from toolkit.values.config import Config
 
 _LOCK = ".held"
 
 
 @contextmanager
-def spool_directory(config: Config) -> Iterator[Path]:
-    """Make a folder for this run, in `[drain] spool_dir` or beside the lake, and remove it afterwards.
+def spool_directory(base: Path) -> Iterator[Path]:
+    """Make a folder for this run in the folder of the spool, and remove it afterwards.
 
     Folders of killed runs are removed first. A run holds a lock on its folder, and a lock ends with its process.
     """
-    base = config.path(config.drain.spool_dir) if config.drain.spool_dir else config.work_dir / "spool"
     try:
         base.mkdir(parents=True, exist_ok=True)
         _sweep(base)

@@ -18,7 +18,7 @@ from psycopg import pq
 from toolkit.source import signatures, slot
 from toolkit.source.connection import Connection, connect
 from toolkit.source.copyout import arrives, next_result
-from toolkit.values.config import Config
+from toolkit.values.capture_rules import SourceConfig
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import quote_postgres
 
@@ -37,7 +37,7 @@ _EMPTY_APART = b"cdc.apart\0\0\0\0\0"
 
 
 def messages(
-    conn: Connection, config: Config, *, upto: Lsn, max_changes: int | None = None, binary: bool = False
+    conn: Connection, source: SourceConfig, *, upto: Lsn, max_changes: int | None = None, binary: bool = False
 ) -> Generator[Message, None, None]:
     """Yield what a peek returns up to the end of a record, in the same order. Closing it ends the session.
 
@@ -48,24 +48,24 @@ def messages(
     """
     options = {
         "proto_version": "1",
-        "publication_names": config.source.publication_names,
+        "publication_names": source.publication_names,
         "messages": "true",
         "binary": str(binary).lower(),
     }
     given = ", ".join(f"{quote_postgres(name)} {_literal(value)}" for name, value in options.items())
-    statement = f"START_REPLICATION SLOT {quote_postgres(config.source.slot)} LOGICAL 0/0 ({given})"
-    with connect(config, replication=True) as session:
-        slot.require_server(session, slot.server_identity(conn), f"streaming slot {config.source.slot!r}")
+    statement = f"START_REPLICATION SLOT {quote_postgres(source.slot)} LOGICAL 0/0 ({given})"
+    with connect(source, replication=True) as session:
+        slot.require_server(session, slot.server_identity(conn), f"streaming slot {source.slot!r}")
         pid = session.pgconn.backend_pid
         try:
             yield from _messages(session.pgconn, statement.encode(), Lsn(upto), max_changes)
         finally:
             session.close()
-            _end(conn, config.source.slot, pid)
+            _end(conn, source.slot, pid)
 
 
 def blocks(
-    conn: Connection, config: Config, *, upto: Lsn, max_changes: int | None, binary: bool = False
+    conn: Connection, source: SourceConfig, *, upto: Lsn, max_changes: int | None, binary: bool = False
 ) -> Generator[list[bytes], None, None]:
     """Yield rows of a spool as a peek writes them: an unsigned message is replaced by its prefix and a hash.
 
@@ -75,7 +75,7 @@ def blocks(
     signed = signatures.verifier(conn)
     rows: list[bytes] = []
     size = 0
-    with closing(messages(conn, config, upto=upto, max_changes=max_changes, binary=binary)) as found:
+    with closing(messages(conn, source, upto=upto, max_changes=max_changes, binary=binary)) as found:
         for lsn, xid, message in found:
             data = _own(message, signed) if message[:1] == b"M" else message
             rows.append(_ROW.pack(3, 8, lsn, 4, xid, len(data)) + data)

@@ -20,7 +20,7 @@ from toolkit.source.connection import Connection, connect, one_line
 from toolkit.source.copyout import copy_blocks
 from toolkit.source.slot import Cut
 from toolkit.values import resources
-from toolkit.values.config import Config
+from toolkit.values.capture_rules import CaptureRules, SourceConfig
 from toolkit.values.errors import SourceUnavailable
 from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.lsn import Lsn
@@ -38,27 +38,27 @@ class Tick:
 
 
 @contextmanager
-def exact_cut(config: Config) -> Iterator[Cut]:
+def exact_cut(rules: CaptureRules, *, cut_seconds: float) -> Iterator[Cut]:
     """Open an exact cut to copy or compare at: of a temporary slot, or a tick if there is no logical decoding."""
-    with connect(config) as conn:
-        ticks = change_log.by_ticks(conn, config)
+    with connect(rules.source) as conn:
+        ticks = change_log.by_ticks(conn, rules)
     if ticks:
-        with tick_cut(config) as cut:
+        with tick_cut(rules.source) as cut:
             yield cut
     else:
-        with slot.create_slot(config, slot.temporary_name(config), temporary=True) as cut:
+        with slot.create_slot(rules.source, cut_seconds=cut_seconds) as cut:
             yield cut
 
 
 @contextmanager
-def tick_cut(config: Config) -> Iterator[Cut]:
+def tick_cut(source: SourceConfig) -> Iterator[Cut]:
     """Take a tick and hold its snapshot, exported, until the `with` ends.
 
     Raises:
         SlotError: a standby answered, whose snapshot lists no running transaction.
         SourceUnavailable: two servers answered, and the transactions of one are not those of the other.
     """
-    with connect(config) as holder, connect(config) as other:
+    with connect(source) as holder, connect(source) as other:
         server = slot.server_identity(holder)
         slot.require_server(other, server, "taking a tick")
         slot.require_primary(holder)
@@ -82,10 +82,10 @@ def record(conn: Connection, shown: str) -> Tick:
 
 
 @can_fail(Point.CUT)
-def at_cut(conn: Connection, config: Config, cut: Cut) -> Tick:
+def at_cut(conn: Connection, source: SourceConfig, cut: Cut) -> Tick:
     """Store a slot's cut as a tick: its snapshot shows exactly the commits below the cut's LSN."""
     slot.require_server(conn, cut.server, f"making a tick of the cut at {cut.lsn}")
-    with snapshot_rows.reader(config, cut) as holder:
+    with snapshot_rows.reader(source, cut) as holder:
         seen = slot.shown(holder)
     conn.execute(
         "insert into cdc.tick (lsn, snapshot) values (%s::pg_catalog.pg_lsn, %s::pg_catalog.pg_snapshot)"

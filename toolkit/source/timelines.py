@@ -6,18 +6,18 @@ import psycopg
 
 from toolkit.source.connection import Connection, connect
 from toolkit.source.slot import require_server, server_identity
-from toolkit.values.config import Config
+from toolkit.values.capture_rules import SourceConfig
 from toolkit.values.errors import SourceUnavailable
 from toolkit.values.lsn import Lsn
 
 
-def left_at(conn: Connection, config: Config, timeline: int, earlier: int) -> Lsn | None:
+def left_at(conn: Connection, source: SourceConfig, timeline: int, earlier: int) -> Lsn | None:
     """Return the LSN to which a timeline of this server has the WAL of an earlier one; None if it is no ancestor.
 
     Raises:
         SourceUnavailable: the server does not have the history, or another server answers.
     """
-    with connect(config, replication=True) as session:
+    with connect(source, replication=True) as session:
         require_server(session, server_identity(conn), f"reading the history of timeline {timeline}")
         try:
             row = session.execute(f"TIMELINE_HISTORY {timeline:d}".encode()).fetchone()

@@ -14,7 +14,7 @@ from toolkit.source import catalog, install
 from toolkit.source.connection import connect, one_line
 from toolkit.source.scratch import require_scratch
 from toolkit.values import progress, resources
-from toolkit.values.config import Config
+from toolkit.values.capture_rules import CaptureRules, SourceConfig
 from toolkit.values.errors import ConfigError, SourceUnavailable
 from toolkit.values.sql_script import Kind, Statement
 from toolkit.values.table import TableVersion
@@ -53,11 +53,11 @@ class Tried:
         return relid not in self.known
 
 
-def attempt(config: Config, statements: Iterable[Statement], *, conninfo: str) -> Iterator[Tried]:
+def attempt(source: SourceConfig, statements: Iterable[Statement], *, conninfo: str) -> Iterator[Tried]:
     """Run the DDL among statements one after the other, and always roll back everything at the end.
 
     Args:
-        config: the source and its tables.
+        source: its server is not the one of `conninfo`.
         conninfo: a role without rights in a scratch database, as `scratch.make_scratch` returns it.
 
     Raises:
@@ -72,11 +72,11 @@ def attempt(config: Config, statements: Iterable[Statement], *, conninfo: str) -
     with conn:
         conn.prepare_threshold = None
         try:
-            require_scratch(config, conn)
+            require_scratch(source, conn)
             conn.execute("begin")
             conn.execute(f"set local lock_timeout = '{_LOCK_TIMEOUT}'")
             conn.execute(f"set local statement_timeout = '{_STATEMENT_TIMEOUT}'")
-            yield from _each(config, conn, statements)
+            yield from _each(source, conn, statements)
         except psycopg.OperationalError as error:
             raise SourceUnavailable(f"trying the script: {one_line(error)}; run it again") from None
         finally:
@@ -84,14 +84,14 @@ def attempt(config: Config, statements: Iterable[Statement], *, conninfo: str) -
                 conn.execute("rollback")
 
 
-def captured(config: Config) -> tuple[TableVersion, ...]:
+def captured(rules: CaptureRules) -> tuple[TableVersion, ...]:
     """Return the tables of the source that are captured or configured; only its catalog is read."""
-    with connect(config) as conn:
-        return catalog.selected_tables(conn, config)
+    with connect(rules.source) as conn:
+        return catalog.selected_tables(conn, rules)
 
 
-def _each(config: Config, conn: psycopg.Connection, statements: Iterable[Statement]) -> Iterator[Tried]:
-    before = _state(config, conn)
+def _each(source: SourceConfig, conn: psycopg.Connection, statements: Iterable[Statement]) -> Iterator[Tried]:
+    before = _state(source, conn)
     known = frozenset(before.tables)
     written = frozenset[int]()  # created tables to which a statement that is not run may have written
     emptied = frozenset[int]()
@@ -103,7 +103,7 @@ def _each(config: Config, conn: psycopg.Connection, statements: Iterable[Stateme
             yield Tried(statement, before, before, statement.words[0].upper(), None, known=known, filled=written)
             continue
         tag, failure = _run(conn, statement)
-        after = _state(config, conn) if failure is None else before
+        after = _state(source, conn) if failure is None else before
         born = [t for relid, t in after.tables.items() if relid not in known and t.kind == "r"]
         filled = written | {t.relid for t in born if _filled(conn, t)}
         yield Tried(statement, before, after, tag, failure, known=known, filled=filled, emptied=emptied)
@@ -132,14 +132,14 @@ def _run(conn: psycopg.Connection, statement: Statement) -> tuple[str, str | Non
     return tag, one_line(error)
 
 
-def _state(config: Config, conn: psycopg.Connection) -> State:
+def _state(source: SourceConfig, conn: psycopg.Connection) -> State:
     found = conn.execute(resources.load("introspect/snapshots"), {"published": False}).fetchall()
     tables = {relid: TableVersion.from_json(json.loads(text)) for relid, text in found}
     files = conn.execute(
         "select c.oid::pg_catalog.int8, c.relfilenode::pg_catalog.int8 from pg_catalog.pg_class as c"
         " where c.relkind = 'r' and c.oid >= 16384"
     ).fetchall()
-    sent = (p.publishes for p in catalog.publications(conn, config))
+    sent = (p.publishes for p in catalog.publications(conn, source))
     return State(tables, dict(files), frozenset().union(*sent))
 
 

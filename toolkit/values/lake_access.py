@@ -1,0 +1,107 @@
+"""Say where the lake is and how it is opened: the sections `[lake]` and `[spark]`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from toolkit.values.capture_rules import Section
+from toolkit.values.catalog_uri import SQLITE, require_catalog
+from toolkit.values.locations import local_path, scheme
+from toolkit.values.modes import CatalogKind
+from toolkit.values.object_store import require_settings, require_warehouse
+
+
+class LakeConfig(Section):
+    """The Iceberg side."""
+
+    warehouse: str = "lake/warehouse"
+    """Folder of the Iceberg tables on this machine, or `s3://bucket/prefix`."""
+    work_dir: str | None = None
+    """Folder of this machine for lease, spool, logs and reports; default: the folder that `warehouse` is in, or
+    `lake` if that is in an object store."""
+    catalog: str = "lake"
+    """Name of the Spark catalog."""
+    type: CatalogKind = CatalogKind.JDBC
+    """Kind of the Iceberg catalog."""
+    uri: str = Field(default="jdbc:sqlite:lake/catalog.db", validate_default=True, repr=False)
+    """Where the catalog is: `jdbc:sqlite:<path>` (a file that the toolkit makes), `jdbc:postgresql://host:port/database`,
+    or with type `rest` the URL of the server."""
+    properties: dict[str, str] = Field(default_factory=dict, repr=False)
+    """Further properties of catalog and store by their names in Iceberg, such as `token`, `jdbc.password` or
+    `s3.endpoint`. Spark and the commands without Spark get the same ones. Their values are never printed."""
+    keep_days: float = Field(default=7.0, ge=0)
+    """Days that `cdc maintain` keeps table snapshots and tags. Tags of published tables stay."""
+
+    @field_validator("warehouse")
+    @classmethod
+    def _supported_place(cls, value: str) -> str:
+        require_warehouse(value)
+        return value
+
+    @field_validator("type", mode="before")
+    @classmethod
+    def _with_views(cls, value: object) -> object:
+        if value in ("hive", "glue"):
+            why = "pyiceberg lists none in a Hive metastore" if value == "hive" else "Iceberg's Glue catalog has none"
+            raise ValueError(f"`published` needs views, and {why}; use its REST endpoint with type = 'rest'")
+        return value
+
+    @field_validator("uri")
+    @classmethod
+    def _supported(cls, value: str, info: ValidationInfo) -> str:
+        if "type" in info.data:
+            require_catalog(info.data["type"], value)
+        return value
+
+    @field_validator("properties")
+    @classmethod
+    def _not_its_place(cls, value: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+        own = {"type", "uri", "catalog-impl", "jdbc.schema-version", "warehouse", "io-impl", "py-io-impl"}
+        if info.data.get("type") == CatalogKind.REST:
+            own.remove("warehouse")  # the server's own name for one of its warehouses
+        for key in value:
+            if key in own:
+                raise ValueError(f"{key!r} is not a further property; [lake] type, uri and warehouse name the catalog")
+        return value
+
+    @model_validator(mode="after")
+    def _reachable(self) -> LakeConfig:
+        require_settings(self.warehouse, self.properties, os.environ)
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class LakeAccess:
+    """Both sections as one value, which is handed down to everything that opens the lake."""
+
+    root: Path  # the folder that relative paths start from
+    lake: LakeConfig
+    spark: Mapping[str, str]
+
+    def path(self, text: str) -> Path:
+        """Make a configured path absolute."""
+        return (self.root / text).resolve()
+
+    @property
+    def warehouse(self) -> str:
+        """Give the location of the lake's tables: an absolute path, or an address without a slash at its end."""
+        given = self.lake.warehouse
+        return given.rstrip("/") if scheme(given) else str(self.path(given))
+
+    @property
+    def catalog_db(self) -> Path:
+        """Give the file of the embedded catalog, which `[lake] uri` names with `jdbc:sqlite:`."""
+        return self.path(self.lake.uri.removeprefix(SQLITE))
+
+    @property
+    def work_dir(self) -> Path:
+        """Give the folder of this machine for lease, spool, logs and reports."""
+        if self.lake.work_dir:
+            return self.path(self.lake.work_dir)
+        folder = local_path(self.warehouse)
+        return self.path("lake") if folder is None else folder.parent
