@@ -400,7 +400,7 @@ begin
     order by s.slot
   loop
     begin
-      perform cdc.unheard(format('alter publication %I add table %s', p.pubname, c.oid::regclass))
+      perform cdc.run_uncaptured(format('alter publication %I add table %s', p.pubname, c.oid::regclass))
       from pg_class as c
       join pg_namespace as n on n.oid = c.relnamespace
       join pg_publication as p on p.pubname = chosen ->> 'publication'
@@ -436,7 +436,7 @@ set search_path = pg_catalog, pg_temp
 as $function$
 begin
   begin
-    perform cdc.unheard(format('grant usage on schema %I to %I', f.nspname, f.rolname))
+    perform cdc.run_uncaptured(format('grant usage on schema %I to %I', f.nspname, f.rolname))
     from (
       select distinct n.nspname, r.rolname
       from pg_trigger as t
@@ -449,7 +449,7 @@ begin
   exception
     when others then null; -- rows that are logged out of order then make the table stale
   end;
-  perform cdc.unheard(
+  perform cdc.run_uncaptured(
     format('grant select on table %s to %I', c.oid::regclass, d.rolname)
     || case
       when has_schema_privilege(d.oid, n.oid, 'usage') then ''

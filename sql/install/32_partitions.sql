@@ -62,7 +62,8 @@ $function$;
 -- Run DDL of the toolkit without capturing it. From PostgreSQL 17 on, no event trigger fires for it. In earlier
 -- versions, event triggers that are enabled always or for replicas still fire. Those of the toolkit recognize its own
 -- DDL by a signature, which only the holder of the key can make.
-create or replace function cdc.unheard(command text)
+drop function if exists cdc.unheard(text); -- its name in earlier versions
+create or replace function cdc.run_uncaptured(command text)
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -92,7 +93,7 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $function$
 begin
-  perform cdc.unheard(format(
+  perform cdc.run_uncaptured(format(
     'create or replace trigger %1$I before truncate on %2$s for each statement execute function cdc.capture_truncate();'
     ' alter table only %2$s enable always trigger %1$I',
     '_cdc_truncate_' || relid, relid::regclass
@@ -140,7 +141,7 @@ begin
     return '{}';
   end if;
   begin
-    perform cdc.unheard(format('select cdc.log_table(%s, false)', c.oid))
+    perform cdc.run_uncaptured(format('select cdc.log_table(%s, false)', c.oid))
     from pg_class as c
     where c.oid = any (own)
       and c.relkind = 'r'
@@ -166,7 +167,7 @@ end
 $function$;
 
 revoke all on function cdc.capture_truncate() from public;
-revoke all on function cdc.unheard(text) from public;
+revoke all on function cdc.run_uncaptured(text) from public;
 revoke all on function cdc.guard(oid) from public;
 revoke all on function cdc.guarding() from public;
 revoke all on function cdc.guard_new(oid[]) from public;

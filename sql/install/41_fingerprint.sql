@@ -24,7 +24,7 @@ begin
         'guard', 'guard_new', 'guarding', 'is_gone', 'is_signed', 'key_index', 'let_read', 'log_doubted',
         'log_emptied', 'log_failed', 'log_is_read', 'log_lacks', 'log_part', 'log_present', 'log_row', 'log_rows',
         'log_table', 'log_truncate', 'naming_types', 'own', 'own_reader', 'own_xids', 'paused', 'pin', 'present',
-        'publish_new', 'publishable', 'published_by', 'reader', 'sign', 'table_snapshots', 'touched', 'unheard',
+        'publish_new', 'publishable', 'published_by', 'reader', 'run_uncaptured', 'sign', 'table_snapshots', 'touched',
         'write_message'
       )
   );

@@ -9,8 +9,8 @@
 do $install$
 declare
   others text[] := array[
-    'guard', 'guard_new', 'let_read', 'log_table', 'own_reader', 'present', 'publish_new', 'unheard', 'unlog_table',
-    'withdraw'
+    'guard', 'guard_new', 'let_read', 'log_table', 'own_reader', 'present', 'publish_new', 'run_uncaptured',
+    'unlog_table', 'withdraw'
   ];
   step record;
 begin

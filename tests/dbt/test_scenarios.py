@@ -299,7 +299,7 @@ def test_a_stale_bag_that_does_not_add_up_stops_no_other_table(built: Lake) -> N
 
 
 @pytest.mark.wide
-def test_as_of_knows_the_tables_and_names_of_then(built: Lake) -> None:
+def test_as_of_knows_the_tables_and_names_at_that_lsn(built: Lake) -> None:
     """It knew only the tables of now: a dropped one was left out, and one of a pair that swapped was the other one."""
     source = Source()
     old, new, gone, doubtful, lost = (two_keys(n) for n in range(300, 305))

@@ -123,7 +123,7 @@ def test_an_unwritable_lake_is_refused_before_anything_else(tmp_path: Path) -> N
     _refused(_cdc(_configure(tmp_path, ""), "init"), 1, "lake")
 
 
-def test_a_second_runner_is_told_who_holds_the_lease(tmp_path: Path) -> None:
+def test_a_second_runner_learns_who_holds_the_lease(tmp_path: Path) -> None:
     from toolkit.lake.lease import hold_lease
     from toolkit.values import config
 

@@ -129,7 +129,7 @@ def test_interrupted_it_takes_everything_along(started: Demo, number: signal.Sig
     started.left_nothing()
 
 
-def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_of_another_account_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo" / "thesis.txt").write_text("years of work", encoding="utf-8")
     demo = Demo(tmp_path)

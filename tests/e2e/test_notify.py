@@ -45,7 +45,7 @@ def _told(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
 
 
-def test_a_failed_run_is_told(tmp_path: Path) -> None:
+def test_a_failed_run_is_reported(tmp_path: Path) -> None:
     done = _cdc(tmp_path, _AWAY + _program(tmp_path), "run")
     assert done.returncode == 1
     (notice,) = _told(tmp_path)
@@ -57,7 +57,7 @@ def test_a_failed_run_is_told(tmp_path: Path) -> None:
     assert len(_told(tmp_path)) == 1
 
 
-def test_what_cannot_be_told_changes_nothing_else(tmp_path: Path) -> None:
+def test_a_report_that_fails_changes_nothing_else(tmp_path: Path) -> None:
     done = _cdc(tmp_path, _AWAY + _program(tmp_path, code=7), "drain")
     assert done.returncode == 1 and "[notify] command failed" in done.stderr
     gone = _cdc(tmp_path, _AWAY + '[notify]\ncommand = ["/nowhere/mail"]\n', "drain")
@@ -98,7 +98,7 @@ def test_a_webhook_gets_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("since", "count"), [(datetime.now(UTC), 0), (datetime(2026, 1, 1, tzinfo=UTC), 1)])
-def test_a_lease_is_told_when_it_is_held_for_long(tmp_path: Path, since: datetime, count: int) -> None:
+def test_a_lease_that_is_held_for_long_is_reported(tmp_path: Path, since: datetime, count: int) -> None:
     text = _AWAY + _program(tmp_path)
     (tmp_path / "cdc.toml").write_text(text, encoding="utf-8")
     made = config.load(str(tmp_path / "cdc.toml"))

@@ -231,7 +231,7 @@ def test_faults_in_a_table_of_many_buckets_are_classed(source: Config, monkeypat
     assert many().status == "identical"
 
 
-def test_what_changed_unheard_is_never_carried(source: Config) -> None:
+def test_what_changed_uncaptured_is_never_carried(source: Config) -> None:
     """No key is touched by it, no drain of a check compares the catalog: only the table itself can tell."""
     _sql(source, "delete from public.item where id > 50")  # of the tests above
     assert _check(source, "item").green

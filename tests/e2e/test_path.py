@@ -228,7 +228,7 @@ def test_an_error_names_the_thing_and_leaves_the_lake_alone(tmp_path: Path, lake
 
 
 @pytest.mark.parametrize("pg", ["pg18"], indirect=True)
-def test_as_of_an_earlier_lsn_equals_what_select_showed_then(source: Config) -> None:
+def test_as_of_an_earlier_lsn_equals_what_select_showed_at_it(source: Config) -> None:
     with (
         slot.create_slot(source.source, cut_seconds=source.check.cut_seconds) as cut,
         psycopg.connect(source.source.conninfo) as conn,

@@ -267,7 +267,7 @@ GUARDS = (
         "toolkit/cli/frame.py",
         "(known or _unexpected(error),)",
         "()",
-        f"{_ENDS}test_an_error_that_nobody_foresaw_is_one_line_and_told",
+        f"{_ENDS}test_an_unforeseen_error_is_one_line_and_reported",
     ),
     never("rows without what they reference in status", _ALERTS, "table.orphans", _SAYS),
     Guard(
@@ -337,7 +337,7 @@ GUARDS = (
         "toolkit/lake/published_views.py",
         "    if ours and wanted.items() <= known.items() and not again:",
         "    if wanted.items() <= known.items() and not again:",
-        "tests/spark/test_publish.py::test_a_view_that_somebody_replaced_is_put_right",
+        "tests/spark/test_publish.py::test_a_view_that_another_session_replaced_is_put_right",
     ),
     Guard(
         "files are on the disk before the catalog names them",

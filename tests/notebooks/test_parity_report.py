@@ -57,7 +57,7 @@ def checked(lake: Config, spark: object) -> Config:
     return lake
 
 
-def test_it_tells_what_was_red_since_when_and_how_many_rows(checked: Config, tmp_path: Path) -> None:
+def test_it_shows_what_was_stale_since_when_and_how_many_rows(checked: Config, tmp_path: Path) -> None:
     text = _run(checked, tmp_path)
     assert "public.orders: not_taken, never proven" in text
     assert f"{LONG}: stale, never proven" in text
@@ -72,7 +72,7 @@ def test_it_tells_what_was_red_since_when_and_how_many_rows(checked: Config, tmp
     assert "checked at (UTC)" in chart and f">{LONG}<" in chart
 
 
-def test_what_healed_it_is_told(checked: Config, tmp_path: Path) -> None:
+def test_what_repaired_it_is_shown(checked: Config, tmp_path: Path) -> None:
     """The same lake after a green check of that table."""
     current = "current.public__orders"
     from toolkit.lake.session import own_session

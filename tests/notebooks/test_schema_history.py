@@ -41,7 +41,7 @@ def lake_with_history(lake: Config, spark: object) -> Config:
     return lake
 
 
-def test_it_tells_versions_commands_roles_and_shape(lake_with_history: Config, tmp_path: Path) -> None:
+def test_it_shows_versions_commands_roles_and_shape(lake_with_history: Config, tmp_path: Path) -> None:
     parameters = {"table": "orders", "as_of_lsn": "0/2000"}
     out = notebooks.run(lake_with_history, "schema_history", parameters, tmp_path / "out" / "history.html")
     text = _printed(out)

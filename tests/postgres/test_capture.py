@@ -107,7 +107,7 @@ def test_a_text_that_may_hold_a_password_is_not_captured(captured: Captured) -> 
         assert message["sql"] == (text if more in kept else ""), text
 
 
-def test_trap_068_to_071_rewrites_are_told_from_metadata_changes(captured: Captured) -> None:
+def test_trap_068_to_071_rewrites_are_distinguished_from_metadata_changes(captured: Captured) -> None:
     relid = captured.relid("public.t")
     constant = captured.ddl("alter table public.t add column c timestamptz default now()")
     assert [m["event"] for m in constant] == ["ddl_command_end"]

@@ -55,7 +55,7 @@ def test_trap_033_a_tick_shows_a_later_commit_without_an_earlier_writer(log: Log
     assert log.ops(taken, log.tick()) == [("I", None, "(1)")], "what the copy lacks comes in the next tick"
 
 
-def test_trap_034_a_tick_waits_for_nobody(log: Log, database: str) -> None:
+def test_trap_034_a_tick_waits_for_no_session(log: Log, database: str) -> None:
     log.conn.execute("create table public.t (id int primary key)")
     log.install()
     with psycopg.connect(database) as blocker:
@@ -141,7 +141,7 @@ def test_trap_123_no_sequence_to_cache_and_lastval_stays(log: Log, database: str
         assert app.execute("select lastval() = (select max(id) from t)").fetchone() == (True,)
 
 
-def test_trap_124_a_long_transaction_holds_up_nobody_else(log: Log, database: str) -> None:
+def test_trap_124_a_long_transaction_holds_up_no_other_session(log: Log, database: str) -> None:
     log.conn.execute("create table public.t (id int primary key)")
     log.install()
     since = log.tick()
@@ -280,7 +280,7 @@ def test_trap_131_purge_takes_only_what_is_drained(log: Log, database: str, seed
     assert log.conn.execute("select count(*) from cdc.change_log").fetchone() == (0,)
 
 
-def test_trap_131_purge_waits_for_nobody_and_nobody_for_it(log: Log, database: str) -> None:
+def test_trap_131_purge_waits_for_no_session_and_none_for_it(log: Log, database: str) -> None:
     log.conn.execute("create table public.t (id int primary key)")
     log.install()
 

@@ -61,7 +61,7 @@ def test_an_access_method_that_is_heap_in_all_but_name_is_captured(log: Log) -> 
 
 
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
-def test_a_role_that_does_not_own_the_table_is_told_which_grant_it_needs(log: Log, database: str) -> None:
+def test_a_role_that_does_not_own_the_table_learns_which_grant_it_needs(log: Log, database: str) -> None:
     log.conn.execute("create table public.t (id int primary key)")
     log.conn.execute("create role keeper login; create role owning; grant create on database {} to keeper".format(
         re.search(r"dbname=(\w+)", database)[1]  # type: ignore[index]

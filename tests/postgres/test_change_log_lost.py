@@ -136,7 +136,7 @@ _ON = "alter table cdc.change_log_{} enable always trigger kept"
 
 @pytest.mark.parametrize("by", ["ticks from the start", "a handover to ticks"])
 @pytest.mark.parametrize("remade", [False, True])
-def test_a_log_that_is_emptied_unheard_is_red(source: Config, plain_lake: Config, remade: bool, by: str) -> None:
+def test_a_log_that_is_emptied_uncaptured_is_stale(source: Config, plain_lake: Config, remade: bool, by: str) -> None:
     """Nothing tells of rows that are removed while the trigger of that is off: it was green, with changes lost."""
     config = _logged(source, plain_lake, ticks=by == "ticks from the start")
     if by == "a handover to ticks":
@@ -153,7 +153,7 @@ def test_a_log_that_is_emptied_unheard_is_red(source: Config, plain_lake: Config
     _require_right(config)
 
 
-def test_a_part_that_is_emptied_while_another_is_unheard_is_red(source: Config, plain_lake: Config) -> None:
+def test_a_part_that_is_emptied_while_another_is_uncaptured_is_stale(source: Config, plain_lake: Config) -> None:
     """Whoever still hears of it tells it of every table that logs."""
     config = _logged(source, plain_lake, ticks=True)
     sql(config, *_rows(70, "lost"))
@@ -182,7 +182,7 @@ def test_a_log_that_a_slot_drains_is_emptied_without_loss(source: Config, plain_
         (False, "truncate cdc.change_log"),
     ],
 )
-def test_a_log_that_somebody_empties_is_red_where_it_was_not_drained(
+def test_a_log_that_a_session_empties_is_stale_where_it_was_not_drained(
     source: Config, plain_lake: Config, ticks: bool, emptied: str
 ) -> None:
     """A DBA does, for its size, when nobody has drained for long: it was green, with changes lost."""

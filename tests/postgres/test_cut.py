@@ -166,7 +166,7 @@ def _waiting_for_a_standby(source: Config, conn: Connection) -> Iterator[tuple[i
         writer.join(30)
 
 
-def test_trap_029_a_commit_that_nobody_sees_yet_is_in_no_cut(source: Config, conn: Connection) -> None:
+def test_trap_029_a_commit_that_no_session_sees_yet_is_in_no_cut(source: Config, conn: Connection) -> None:
     with _waiting_for_a_standby(source, conn) as (pid, xid):
         committed = {c.xid for c in exact_cut.commits(conn, source.source, slot.flush_lsn(conn), 0)}
         assert xid in committed

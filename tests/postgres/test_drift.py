@@ -81,7 +81,7 @@ def _tells(config: Config, what: str, found: str, remedy: str) -> None:
     assert [t for t in told if t[0] == what and found in t[1] and remedy in str(t[2])], (what, found, told)
 
 
-def test_what_somebody_changed_since_init_is_told_by_name(source: Config, conn: Connection) -> None:
+def test_what_a_session_changed_since_init_is_named(source: Config, conn: Connection) -> None:
     install.install(conn, source.capture_rules, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
     with slot.create_slot(source.source, source.source.slot, cut_seconds=source.check.cut_seconds):
         pass
@@ -96,7 +96,7 @@ def test_what_somebody_changed_since_init_is_told_by_name(source: Config, conn: 
         assert _told(source) == set(), statement
 
 
-def test_what_cdc_toml_says_otherwise_since_init_is_told_by_name(source: Config, conn: Connection) -> None:
+def test_what_cdc_toml_says_otherwise_since_init_is_named(source: Config, conn: Connection) -> None:
     install.install(conn, source.capture_rules, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
     with slot.create_slot(source.source, source.source.slot, cut_seconds=source.check.cut_seconds):
         pass
@@ -118,7 +118,7 @@ def test_what_cdc_toml_says_otherwise_since_init_is_told_by_name(source: Config,
 
 
 @pytest.mark.parametrize("drain", ["tick", "slot"])
-def test_a_trigger_of_the_change_log_that_is_not_as_asked_for_is_told_by_name(
+def test_a_trigger_of_the_change_log_that_is_not_as_configured_is_named(
     source: Config, conn: Connection, drain: str
 ) -> None:
     chosen = source.source.model_copy(update={"capture": "change_log", "change_log_drain": drain})

@@ -167,7 +167,7 @@ def test_what_is_red_really_is_what_the_server_refuses(source: Config, conn: Con
 
 
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
-def test_the_command_line_exits_with_3_where_somebody_should_look(
+def test_the_command_line_exits_with_3_where_a_person_should_look(
     source: Config, conn: Connection, tmp_path: Path
 ) -> None:
     _install(conn, source)

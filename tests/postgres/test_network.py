@@ -136,7 +136,7 @@ def test_the_network_fails_after_some_bytes_of_the_server(
 
 @_BOTH
 @pytest.mark.parametrize(("command", "code"), [("status", 3), ("doctor", 1)])
-def test_the_network_fails_while_somebody_looks(
+def test_the_network_fails_while_a_session_reads(
     night: Night, proxy: Proxy, command: str, code: int, half_open: bool
 ) -> None:
     proxy.plant(lambda sent, _: sent >= 2_000, half_open=half_open)

@@ -393,7 +393,7 @@ def test_what_is_altered_while_the_list_changes_is_red(world: World) -> None:
     world.exact("t", "u", "w")
 
 
-def test_ddl_of_any_of_the_publications_is_heard(world: World) -> None:
+def test_ddl_of_any_of_the_publications_is_captured(world: World) -> None:
     log = theirs(
         world, *PAIR, "create schema s", "create table s.u (id int primary key)",
         "create publication a for table t", "create publication b for tables in schema s",

@@ -174,7 +174,7 @@ _FORBIDDEN = {
         "select cdc.log_table(oid, false) from pg_class where relname = 'secret'", "function log_table",
     ),
     "releases a table": ("select cdc.unlog_table(oid) from pg_class where relname = 'orders'", "function unlog_table"),
-    "runs DDL that is not captured": ("select cdc.unheard('drop table shop.orders')", "function unheard"),
+    "runs DDL that is not captured": ("select cdc.run_uncaptured('drop table shop.orders')", "function run_uncaptured"),
     "adds to the publication": ("alter publication cdc add table shop.secret", "publication cdc"),
     "drops the publication": ("drop publication cdc", "publication cdc"),
     "switches an event trigger off": ("alter event trigger _cdc_0_command disable", "event trigger _cdc_0_command"),

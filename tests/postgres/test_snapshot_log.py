@@ -158,7 +158,7 @@ def test_a_table_that_moves_during_its_copy_starts_again_under_a_new_cut(
     assert current(config, "a") == on_source(config, "a") == {"7": ["7", "after", None]}
 
 
-def test_a_table_dropped_during_its_copy_is_told_and_the_others_are_copied(
+def test_a_table_dropped_during_its_copy_is_named_and_the_others_are_copied(
     config: Config, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole = copy_workers.Copiers.run

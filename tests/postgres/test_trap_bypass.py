@@ -110,7 +110,7 @@ def test_trap_076_a_silent_rewrite_behind_a_disabled_trigger(world: World) -> No
     world.exact("t", "other")
 
 
-def test_trap_076_a_capture_function_of_somebody_else(world: World) -> None:
+def test_trap_076_a_capture_function_of_another_role(world: World) -> None:
     """Nothing else tells of it: the event triggers stand, and are served by a function that keeps silent."""
     log = world.start(*PAIR)
     log.drain()
@@ -180,7 +180,7 @@ def _put_right(world: World) -> None:
 
 
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
-def test_trap_076_a_function_of_the_change_log_of_somebody_else(world: World) -> None:
+def test_trap_076_a_function_of_the_change_log_of_another_role(world: World) -> None:
     log = world.start(*PAIR, capture="change_log")
     log.drain()
     world.sql("insert into t values (3, 'heard')")

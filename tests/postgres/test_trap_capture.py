@@ -221,7 +221,7 @@ def test_messages_of_no_transaction_cannot_hold_up_a_drain(world: World, plain_l
 # -- what people are told
 
 
-def test_doctor_tells_how_capture_stands(world: World) -> None:
+def test_doctor_shows_the_state_of_capture(world: World) -> None:
     log = world.start("create table t (id int primary key, v text)", "create publication cdc for table t (id)")
     assert "is published without v" in world.findings()
     world.sql("create table later (id int primary key)")
@@ -261,7 +261,7 @@ def test_unhandled_events_are_listed_and_resolved_with_a_note(world: World, plai
     )  # fmt: skip
     commands.drain(config)
     found = unhandled_ddl.unhandled(ledger_of(config))
-    assert sorted({one.kind for one in found}) == ["not captured", "past capture", "refused message"]
+    assert sorted({one.kind for one in found}) == ["not captured", "refused message", "without an event"]
     assert {s.state for s in table_states(ledger_of(config))} == {"stale"}
     with pytest.raises(ConfigError, match="no unhandled event"):
         unhandled_ddl.resolve(ledger_of(config), "1-2-3", "what?")

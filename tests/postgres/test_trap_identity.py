@@ -119,7 +119,7 @@ def test_trap_057_a_root_whose_partition_does_not_come_like_it_is_refused(world:
         )
 
 
-def test_trap_057_a_partition_that_tells_more_than_its_root_is_exact(world: World) -> None:
+def test_trap_057_a_partition_that_sends_more_than_its_root_is_exact(world: World) -> None:
     log = world.start(*KEYS)
     world.sql(*_LEAF, "update r set alt = 9 where id = 1", "update r set id = 3 where id = 2")
     log.drain()
@@ -191,7 +191,7 @@ _AFTER_A_CANCEL = {
 
 
 @pytest.mark.parametrize("how", ["waited", "commented", *_AFTER_A_CANCEL])
-def test_trap_096_detached_concurrently_is_doubtful_from_where_it_began(world: World, how: str) -> None:
+def test_trap_096_detached_concurrently_is_unverified_from_where_it_began(world: World, how: str) -> None:
     """SELECT loses the rows when its first transaction commits; the event trigger fires in the second."""
     log = world.start(*ROOT)
     relid = world.relid("r")
@@ -232,7 +232,7 @@ def _ends(session: psycopg.Connection[Any], statement: str) -> None:
         session.execute(statement)
 
 
-def test_trap_096_a_plain_detach_is_doubtful_from_there(world: World) -> None:
+def test_trap_096_a_plain_detach_is_unverified_from_there(world: World) -> None:
     log = world.start(*ROOT)
     world.sql("insert into r values (3, 'b')")
     at = slot.wait_flush(log.conn)

@@ -238,7 +238,7 @@ def test_trap_096_partitions_that_come_or_go_take_their_rows_along(world: World,
     world.exact("r")
 
 
-def test_trap_097_truncate_of_a_partition_is_heard(world: World) -> None:
+def test_trap_097_truncate_of_a_partition_is_captured(world: World) -> None:
     log = world.start(*ROOT)
     world.sql("begin", "truncate r", "insert into r values (5, 'after'), (15, 'after')", "commit")
     log.drain()
@@ -281,7 +281,7 @@ def test_trap_097_truncate_in_the_transaction_that_made_the_partition(world: Wor
     assert len([e for e in log.of("ddl") if e["payload"]["tag"] == "ALTER TABLE"]) == (how == "attached")
 
 
-def test_trap_097_a_root_made_later_is_heard_of_from_birth(world: World) -> None:
+def test_trap_097_a_root_made_later_is_captured_from_birth(world: World) -> None:
     log = world.start(*ROOT)
     world.sql(
         "begin", "create table q (id int primary key) partition by range (id)",
@@ -313,7 +313,7 @@ def test_trap_097_what_could_not_be_guarded_is_red_if_it_may_matter(world: World
     assert "public.r4 may have been truncated before its trigger stood" in world.stale()["public.r"]
 
 
-def test_trap_097_the_guard_is_in_nobodys_way(world: World, pg: EmbeddedServer) -> None:
+def test_trap_097_the_guard_blocks_no_session(world: World, pg: EmbeddedServer) -> None:
     """Owners without rights, others' event triggers and locks, a dump restored beside: none of them meets it."""
     owner = f"owner_{world.user.info.dbname}"
     log = world.start(

@@ -259,7 +259,7 @@ def test_trap_028_another_cluster_is_another_history(
         assert current(upgraded, "a") == on_source(upgraded, "a")
 
 
-def test_trap_032_spilling_on_the_source_is_told(config: Config) -> None:
+def test_trap_032_spilling_on_the_source_is_reported(config: Config) -> None:
     sql(config, "insert into public.a select i, repeat('x', 100) from generate_series(2, 2000) i")
     with connection.connect(config.source) as conn:
         conn.execute("set logical_decoding_work_mem = '64kB'")

@@ -31,6 +31,7 @@ def test_an_older_installation_is_named_until_init_replaces_it(
         if noted
         else "delete from cdc.settings where name = 'version'"
     )
+    log.conn.execute("create function cdc.unheard(command text) returns void language sql as ''")  # its name until 0.1
     log.conn.execute(resources.load("install/45_seal").encode())
     world.sql("alter table t add column before_init int")
     assert guard.of_another_version(log.conn)
@@ -46,6 +47,7 @@ def test_an_older_installation_is_named_until_init_replaces_it(
     install.install(
         log.conn, world.config.capture_rules, ddl=world.config.ddl, lock_seconds=world.config.snapshot.lock_seconds
     )
+    assert log.conn.execute("select to_regprocedure('cdc.unheard(text)')").fetchall() == [(None,)]
     world.sql("alter table t add column after_init int", "insert into t values (77)")
     said.clear()
     log.drain()

@@ -93,7 +93,7 @@ def test_no_two_cells_have_one_line(spark: SparkSession, zone: str) -> None:
     assert [sorted(same) for same in by_line.values() if len(same) > 1] == [nulls]
 
 
-def test_columns_that_are_not_the_source_s_are_told(spark: SparkSession, lake: Config) -> None:
+def test_columns_that_are_not_the_source_s_are_named(spark: SparkSession, lake: Config) -> None:
     """Rows compare equal in them: a comparison asks for the columns that it knows, and rounds to the scale it knows."""
     plan = _plan()
     side, table = Side(plan, None), plan.table

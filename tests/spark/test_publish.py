@@ -342,7 +342,7 @@ def test_a_red_table_stays_and_one_lsn_is_refused_by_its_name(shop: Shop) -> Non
     assert stored == {"public.a": "identical", "public.b": "different"}
 
 
-def test_a_view_that_somebody_replaced_is_put_right(shop: Shop) -> None:
+def test_a_view_that_another_session_replaced_is_put_right(shop: Shop) -> None:
     """It keeps the properties by which the check knows it, and shows what nobody has proven."""
     shop.build(0x1000)
     shop.publish()

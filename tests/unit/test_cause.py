@@ -128,7 +128,7 @@ def test_a_bag_counts_copies() -> None:
     assert _kind(BAG, twice, source=OLD, copies=(2, 0), built=[OLD, OLD]) == "tampered"
 
 
-def test_commits_are_told_apart_by_who_made_them() -> None:
+def test_commits_are_identified_by_who_made_them() -> None:
     def made(number: int, parent: int | None, operation: str = "overwrite", **summary: str) -> dict[str, Any]:
         summary = {key.replace("_", "-"): value for key, value in summary.items()}
         summary = {f"cdc.{key}": value for key, value in summary.items()}
@@ -153,7 +153,7 @@ def test_commits_are_told_apart_by_who_made_them() -> None:
     assert Applied(True, tuple(commits({"current-snapshot-id": None}))).snapshot_id is None
 
 
-def test_whatever_somebody_else_wrote_since_the_proof_is_known() -> None:
+def test_whatever_another_session_wrote_since_the_proof_is_known() -> None:
     def made(number: int, batch: int | None = None, columns: tuple[tuple[int, str, str], ...] = ()) -> Commit:
         return Commit(number, batch, None, (), rewrite=False, columns=columns)
 

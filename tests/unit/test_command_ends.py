@@ -55,7 +55,7 @@ def _raise(error: Exception) -> Any:
     raise error
 
 
-def test_an_error_that_nobody_foresaw_is_one_line_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unforeseen_error_is_one_line_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was a traceback in the middle of a JSON log, and nobody was told."""
     monkeypatch.setattr(Toolkit, "drain", lambda *_, **__: _raise(KeyError("two\nlines")))
     done, notice = _cdc(tmp_path, monkeypatch, "drain")
@@ -80,7 +80,7 @@ def test_the_traceback_of_a_known_error_is_a_field_of_the_log(tmp_path: Path, mo
     assert "traceback" not in json.loads(done.stderr)
 
 
-def test_a_red_check_is_told_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_check_is_reported_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Toolkit, "check", lambda *_, **__: _RED)
     done, notice = _cdc(tmp_path, monkeypatch, "check")
     assert (done.exit_code, notice["exit_code"]) == (3, 3)
@@ -89,7 +89,7 @@ def test_a_red_check_is_told_with_its_remedy(tmp_path: Path, monkeypatch: pytest
     assert [table["remedy"] for table in notice["result"]["tables"]] == [None, "cdc build"]
 
 
-def test_a_build_with_a_failing_own_model_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_with_a_failing_own_model_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The notice had neither problem nor result."""
     monkeypatch.setattr(Toolkit, "build", lambda *_, **__: _BUILT)
     done, notice = _cdc(tmp_path, monkeypatch, "build")
@@ -98,7 +98,7 @@ def test_a_build_with_a_failing_own_model_is_told(tmp_path: Path, monkeypatch: p
     assert (notice["result"]["lsn"], notice["result"]["own_failed"]) == ("0/64", ["mine: no column x"])
 
 
-def test_a_repair_that_leaves_a_table_out_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repair_that_leaves_a_table_out_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     left = SnapshotResult(Lsn(100), {"public.a": 1}, {"public.b": "it is locked; run it again"})
     monkeypatch.setattr(Toolkit, "repair", lambda *_, **__: left)
     done, notice = _cdc(tmp_path, monkeypatch, "repair")

@@ -28,7 +28,7 @@ def test_quotes_backslashes_newlines_null_and_empty() -> None:
     ]
 
 
-def test_one_column_and_none_are_told_apart() -> None:
+def test_one_column_and_none_differ() -> None:
     assert _images(["()", "(1)", '("")', None], [2], 2) == [[None, None], [None, "1"], [None, ""], None]
     assert _images(["()", None], [], 0) == [[], None]
 

@@ -391,7 +391,7 @@ def test_silent_changes(
     ("read_with", "told_by", "stale"),
     [({"a"}, ["a"], False), ({"a", "b"}, ["b", "a"], False), ({"a"}, ["a", "b"], True), ({"a"}, None, False)],
 )
-def test_what_is_told_by_other_publications_than_the_slot_is_read_with_is_stale(
+def test_what_other_publications_than_the_slot_s_send_is_stale(
     read_with: set[str], told_by: list[str] | None, stale: bool, tmp_path: Path
 ) -> None:
     born = wire.table(51, [wire.column(1, "id")])

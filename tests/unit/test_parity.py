@@ -99,7 +99,7 @@ def test_samples_are_bounded() -> None:
     assert (found.removed, len(found.samples)) == (50, 3)
 
 
-def test_the_copies_of_a_doubled_row_are_told() -> None:
+def test_the_copies_of_a_doubled_row_are_reported() -> None:
     row: Row = ("1", "a", None)
     (sample,) = _classes([row], [row, row], key=()).samples
     assert sample.to_dict()["copies"] == {"source": 1, "lake": 2}

@@ -443,7 +443,7 @@ def test_a_log_of_another_format_is_refused() -> None:
         ("x", [], "there are none"),
     ],
 )
-def test_the_nearest_name_is_told_or_which_there_are(typed: str, known: list[str], said: str) -> None:
+def test_the_nearest_name_is_given_or_which_there_are(typed: str, known: list[str], said: str) -> None:
     """Names of one schema are not alike because of it."""
     assert nearest(typed, known) == said
 
@@ -457,6 +457,6 @@ def test_the_nearest_name_is_told_or_which_there_are(typed: str, known: list[str
         (["init", "--new-generatoin"], "--new-generation"),
     ],
 )
-def test_a_misspelt_command_or_option_is_told_the_nearest(words: list[str], said: str) -> None:
+def test_a_misspelt_command_or_option_gets_the_nearest(words: list[str], said: str) -> None:
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 2 and "Did you mean" in done.output and said in done.output.splitlines()[-1]

@@ -244,7 +244,7 @@ def _conclude(context: Context, command: str, end: _End) -> None:
         for alert in found:
             log_setup.report_problem(alert)
     if problem is not None or end.code:
-        notify.tell(config.notify, notify.Notice(command, end.code, at, problem, context.result), end.error)
+        notify.send(config.notify, notify.Notice(command, end.code, at, problem, context.result), end.error)
 
 
 def _shown(error: CdcError) -> str:

@@ -30,7 +30,7 @@ class UnhandledKind(StrEnum):
     CAPTURE_FAILED = "capture failed"
     NOT_CAPTURED = "not captured"
     CAPTURE_PAUSED = "capture paused"
-    WITHOUT_EVENT = "past capture"  # a change that only the comparison of the catalog found
+    WITHOUT_EVENT = "without an event"  # a change that only the comparison of the catalog found
 
 
 _CAPTURE: dict[str, UnhandledKind] = {

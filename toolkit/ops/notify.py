@@ -31,7 +31,7 @@ class Notice:
     result: dict[str, Any] | None
 
 
-def tell(notify: NotifyConfig, notice: Notice, error: CdcError | None = None) -> None:
+def send(notify: NotifyConfig, notice: Notice, error: CdcError | None = None) -> None:
     """Run `[notify] command` and post to `[notify] webhook`. A failure here is logged and changes nothing else.
 
     A lease of another runner is reported only if it has been held for `[notify] lease_minutes`. Below that, it is only
@@ -74,4 +74,4 @@ def _post(url: str, text: bytes) -> None:
         _log.warning("[notify] webhook failed", extra={"reason": type(error).__name__})
 
 
-__all__ = ["Notice", "tell"]
+__all__ = ["Notice", "send"]
