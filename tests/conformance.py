@@ -34,9 +34,9 @@ _HEAD = """# What becomes of it
 Each trap of `tests/postgres/traps.sql`, played on real servers; written by `python -m tests.conformance`. A row has the
 servers that did the same.
 
-The class is what `cdc ddl list` tells of the DDL, the worst for each table: *exact*, *applied by rule* (older rows are
-shown by what its event tells: a default, a renamed label, a wider type), *silent* (the log cannot tell: to be copied
-again), *history only* (the declaration alone, or rows that are not captured), *no effect*. *rows*: no DDL was heard.
+The class is what `cdc ddl list` shows of the DDL, the worst for each table: *exact*, *applied by rule* (older rows are
+shown by what its event has: a default, a renamed label, a wider type), *silent* (not known from the log: to be copied
+again), *history only* (the declaration alone, or rows that are not captured), *no effect*. *rows*: no DDL was captured.
 
 The log: *exact*: at every drain, and as of every earlier drain, the rows equal what SELECT showed. *stale*: red by name
 from the LSN of the change on, and exact again (*healed*) by the remedy that `cdc status` printed, for a table `T`.
@@ -102,7 +102,7 @@ def found(played: Played | None, trap: Trap) -> Found:
             continue
         if state is None:
             observed.add("not captured")
-        elif log.doubtful(relid, at) or not state.comparable:
+        elif log.unverified(relid, at) or not state.comparable:
             mended = "healed" if table.identifier not in played.healed else "not healed"
             observed.add(f"stale, {mended}")
             steps = ", then ".join(played.remedies.get(table.identifier, ["nothing"]))
@@ -172,7 +172,7 @@ def render(all_found: Mapping[tuple[str, int], Found]) -> str:
 
 
 def written() -> dict[tuple[str, int], Found]:
-    """What the file tells, by trap and major."""
+    """What the file says, by trap and major."""
     results = {}
     for line in FILE.read_text(encoding="utf-8").splitlines():
         if re.match(r"\| \d", line):

@@ -1,6 +1,6 @@
 """Faults of every kind that parity must find, planted in a table of `current`, each with what the check must say.
 
-All tables have the columns of `COLUMNS`. `id` tells rows apart for the tests; only some tables have it as their key.
+All tables have the columns of `COLUMNS`. `id` distinguishes rows for the tests; only some tables have it as their key.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ FAULTS: tuple[Callable[[SparkSession, str, Iterator[int]], Fault], ...] = (
 
 def missed(found: TableCheck, faults: list[Fault], *, keyed: bool) -> list[str]:
     """What the check says otherwise than it must; empty when every fault is found and nothing else is."""
-    wanted = {i: told for fault in faults for i, told in fault.rows.items()}
+    wanted = {i: reported for fault in faults for i, reported in fault.rows.items()}
     if keyed:
         samples = {int(dict(s.key)["id"] or 0): (s.kind, {d.column for d in s.differences}) for s in found.samples}
         wrong = [
@@ -184,7 +184,7 @@ def missed(found: TableCheck, faults: list[Fault], *, keyed: bool) -> list[str]:
     if not keyed:
         n = counts.pop("modified", 0)
         counts.update({"added": n, "removed": n})
-    told = {"modified": found.modified, "added": found.added, "removed": found.removed}
-    if told != {kind: counts[kind] for kind in told}:
-        wrong.append(f"wanted {dict(counts)}, counted {told}")
+    reported = {"modified": found.modified, "added": found.added, "removed": found.removed}
+    if reported != {kind: counts[kind] for kind in reported}:
+        wrong.append(f"wanted {dict(counts)}, counted {reported}")
     return wrong

@@ -3,7 +3,7 @@
 One thread drives all sessions, so that a seed replays; what would wait for a lock gives up instead. Between any two
 steps nothing commits, so a SELECT there shows exactly what is committed below the WAL's end.
 
-What a life did is told in `said`, a line each: `a: STATEMENT;` of session a, `doubtful: TABLE, ...` (tables that may be
+`said` has what a life did, a line each: `a: STATEMENT;` of session a, `doubtful: TABLE, ...` (tables that may be
 stale from there on), and whatever its keeper adds. `Life.follow` does such a line again.
 
 Tables move between `life`, `near` and `far`, of which the last is not captured; their names are their own in all of
@@ -235,9 +235,9 @@ class Life:
                 return [dice.choice((f"truncate {table.name}", f"truncate {table.name}, {dice.choice(tables).name}"))]
             case _:
                 source = f"(values {rows}) as s ({names}) on t.{column} = s.{column}"
-                told = f"when matched then update set {one} = s.{one} when not matched then insert ({names})"
+                reported = f"when matched then update set {one} = s.{one} when not matched then insert ({names})"
                 merged = ", ".join(f"s.{name}" for name, _ in table.columns)
-                merge = f"merge into {table.name} as t using {source} {told} values ({merged})"
+                merge = f"merge into {table.name} as t using {source} {reported} values ({merged})"
                 moved = (
                     f"with gone as (delete from {table.name} where {self._where(table)} returning {names})"
                     f" insert into {table.name} ({names}) select {names} from gone"
@@ -248,8 +248,8 @@ class Life:
 
     def _ddl(self, tables: list[Table]) -> list[str]:
         dice = self.dice
-        if told := self._operations(tables):
-            return [told]
+        if reported := self._operations(tables):
+            return [reported]
         if not tables or dice.random() < 0.12:
             name = self._new("t")
             return dice.choice(
@@ -304,8 +304,8 @@ class Life:
             f" alter column {column} type {'oid' if kind == 'integer' else 'integer'}",
         ]
         chance = dice.random()
-        if self.kind.parts and chance < 0.15 and (told := self._published(table, column)):
-            return [told]
+        if self.kind.parts and chance < 0.15 and (reported := self._published(table, column)):
+            return [reported]
         if self.kind.moves and (chance < 0.1 or (table.schema == "far" and chance < 0.5)):
             return [self._moved(table)]
         chance = dice.random()
@@ -385,7 +385,7 @@ class Life:
         return f"alter publication {found[0]} set (publish = '{', '.join(some)}')"
 
     def _published(self, table: Table, column: str) -> str | None:
-        """What the publication holds, told again: one table in or out, or another part of it, or the same.
+        """What the publication holds, reported again: one table in or out, or another part of it, or the same.
 
         None while DDL of a session is open: to print a filter the server opens the table.
         """
@@ -398,11 +398,11 @@ class Life:
             self._doubt([table])
             gone = named.pop(table.name, None)
             if gone is None or dice.random() < 0.8:
-                told = dice.choice((column, *table.key))
-                value = self._value(dict(table.columns)[told])
-                where = f"{told} {dice.choice(('=', '<>', '<', 'is distinct from'))} {value}"
+                reported = dice.choice((column, *table.key))
+                value = self._value(dict(table.columns)[reported])
+                where = f"{reported} {dice.choice(('=', '<>', '<', 'is distinct from'))} {value}"
                 listed = [c for c, _ in table.columns if c in table.key or dice.random() < 0.7]
-                named[table.name] = (dice.choice(([], listed)), dice.choice((None, where, f"{told} is not null")))
+                named[table.name] = (dice.choice(([], listed)), dice.choice((None, where, f"{reported} is not null")))
         items = (
             name + (f" ({', '.join(columns)})" if columns else "") + (f" where ({where})" if where else "")
             for name, (columns, where) in named.items()

@@ -191,7 +191,7 @@ class Log:
         """Table states by name."""
         return {s.table: s for s in states.table_states(self.reading())}
 
-    def doubtful(self, relid: int, at: Lsn) -> str | None:
+    def unverified(self, relid: int, at: Lsn) -> str | None:
         """Why the rows of a table are not known at an LSN, as the shipped rule says; SELECT proves the others."""
         verdict = states.verdicts(self.reading(), at).get(relid)
         if verdict is None or verdict.known is None:

@@ -80,7 +80,7 @@ def row_event(batch_id: int, number: int, relid: int = 7) -> Event:
 
 
 def batch_record(batch_id: int, *, changes: int = 0, mark: str = "") -> BatchRecord:
-    """A ledger row that covers `1000 * (batch_id - 1) + 8` to `1000 * batch_id + 8`. `mark` tells two runs apart."""
+    """A ledger row that covers `1000 * (batch_id - 1) + 8` to `1000 * batch_id + 8`. `mark` distinguishes two runs."""
     return BatchRecord(
         batch_id=batch_id,
         generation=1,

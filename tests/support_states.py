@@ -65,7 +65,7 @@ class Life:
         self.phases.append((lsn, letter, self.phase))
         return noted
 
-    def doubtful(self, start: int) -> bool:
+    def unverified(self, start: int) -> bool:
         """Whether a row version that began at a step and still exists may be wrong somewhere in its life."""
         letters = "".join(letter for _, letter, _ in self.phases)
         at = start

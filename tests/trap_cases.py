@@ -102,7 +102,7 @@ class Players:
         self.look: Callable[[Trap], None] = lambda trap: None  # what SELECT shows between two drains is wanted
 
     def play(self, trap: Trap, steps: tuple[str, ...]) -> None:
-        """Run steps; the first that does not go as said ends the trap, and its test tells."""
+        """Run steps; the first that does not go as said ends the trap, and its test says so."""
         for step in steps:
             if trap.schema in self.failed:
                 return

@@ -47,7 +47,7 @@ class World:
         open_ = {name: s for name, s in self.log.states().items() if not s.comparable}
         live = {t.relid for t in live_tables(self.log.reading())}
         return {
-            name: (self.log.doubtful(s.relid, at) if s.relid in live else None) or s.reason or ""
+            name: (self.log.unverified(s.relid, at) if s.relid in live else None) or s.reason or ""
             for name, s in open_.items()
         }
 

@@ -29,7 +29,7 @@ def column(attnum: int, name: str, type_: str = "text", **more: Any) -> dict[str
 
 @dataclass
 class Table:
-    """State of one table of the source: rows are dicts by attnum, told apart by object identity."""
+    """State of one table of the source: rows are dicts by attnum, identified by object identity."""
 
     relid: int
     name: str

@@ -1,4 +1,4 @@
-"""What the source renames or drops: its tables leave `current` and `history` when nobody stands on them any more."""
+"""What the source renames or drops: its tables leave `current` and `history` when no view shows them any more."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def rename(source: Source, *pairs: tuple[Table, str]) -> None:
 
 @pytest.mark.wide
 def test_a_renamed_table_leaves_when_no_view_reads_it(built: Lake) -> None:
-    """`current` and `history` kept the old name for ever, as a table that nobody builds and nobody calls red."""
+    """`current` and `history` kept the old name for ever, as a table that no one builds and no one calls red."""
     source = Source()
     renamed, other = table(300, "t"), table(301, "u")
     for one in (renamed, other):

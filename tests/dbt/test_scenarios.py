@@ -118,8 +118,10 @@ def test_cases(built: Lake) -> None:
     # Its rows are known since the copy; that the copy was enough only a check can say.
     assert (states[healed.relid][0], states[healed.relid][2]) == ("stale", "cdc check public.t202")
     assert states[partly.relid][0] == "stale"
-    doubtful = built.spark.sql("select a, _cdc_doubtful, _cdc_to_lsn from history.public__t202 order by 1, 2").collect()
-    assert [row[1] for row in doubtful] == [False, True, False, True]
+    unverified = built.spark.sql(
+        "select a, _cdc_doubtful, _cdc_to_lsn from history.public__t202 order by 1, 2"
+    ).collect()
+    assert [row[1] for row in unverified] == [False, True, False, True]
     assert doubtful_from
 
     def doubts() -> list[tuple[int, bool]]:
@@ -155,7 +157,7 @@ def test_cases(built: Lake) -> None:
     source.checked(partly)
     built.append(source)
     built.build(select=["public__t205", "public__t209"])
-    # What was there at the check is exact since the part was read; what had ended by then nobody knows.
+    # What was there at the check is exact since the part was read; what had ended by then no one knows.
     assert doubts() == [(1, True), (1, False), (2, True), (2, True), (2, False)]
     assert built.rows("current.public__t205", again.snapshot()) == Counter({("new",): 1})
 
@@ -302,12 +304,12 @@ def test_a_stale_bag_that_does_not_add_up_stops_no_other_table(built: Lake) -> N
 def test_as_of_knows_the_tables_and_names_at_that_lsn(built: Lake) -> None:
     """It knew only the tables of now: a dropped one was left out, and one of a pair that swapped was the other one."""
     source = Source()
-    old, new, gone, doubtful, lost = (two_keys(n) for n in range(300, 305))
+    old, new, gone, unverified, lost = (two_keys(n) for n in range(300, 305))
     old.name, new.name = "t", "shadow"
     new.rows = [{1: "7", 2: "70", 3: "of the shadow"}]
-    for table in (old, new, gone, doubtful, lost):
+    for table in (old, new, gone, unverified, lost):
         source.baseline(table, first=True)
-    then, shapes = Lsn(source.lsn), {t.relid: t.snapshot() for t in (old, new, gone, doubtful)}
+    then, shapes = Lsn(source.lsn), {t.relid: t.snapshot() for t in (old, new, gone, unverified)}
     source.begin()
     old.name, new.name = "old", "t"
     source.schema(old)
@@ -319,10 +321,10 @@ def test_as_of_knows_the_tables_and_names_at_that_lsn(built: Lake) -> None:
     source.insert(source.tables[900], {1: "new"})
     source.commit()
     source.begin()
-    source.gap(doubtful)
+    source.gap(unverified)
     source.commit()
     red = Lsn(source.end_lsn)
-    source.baseline(doubtful)
+    source.baseline(unverified)
     built.append(source)
     built.build()
     assert built.build(as_of=then).stale == ()

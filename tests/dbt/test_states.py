@@ -109,7 +109,7 @@ def test_ops_tables_and_history_say_what_the_log_says(built: Lake) -> None:
         life = lives[row["relid"]]
         number = next(n for n, (lsn, _, _) in enumerate(life.phases) if lsn == row["from_lsn"])
         open_ended = row["to_lsn"] is None
-        expected = life.doubtful(number) if open_ended else life.phases[number][2] in ("broken", "part")
+        expected = life.unverified(number) if open_ended else life.phases[number][2] in ("broken", "part")
         assert row["doubtful"] == expected, (life, row)
     assert len(doubts) > 400 and {row["doubtful"] for row in doubts} == {True, False}
     ledger = ledger_of(built.config)

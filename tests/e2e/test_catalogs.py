@@ -46,7 +46,7 @@ def shop(
 
 
 def test_what_was_made_is_proven_shown_and_maintained(shop: Shop) -> None:
-    """Changes, DDL, a check, the rows of then and now, maintenance, and doctor."""
+    """Changes, DDL, a check, the rows at that time and now, maintenance, and doctor."""
     lsn = json.loads(shop.cdc("status", "--output", "json"))["published_lsn"]
     shop.sql(
         "update public.item set name = 'new' where id <= 10",

@@ -347,7 +347,7 @@ def test_a_server_without_logical_decoding(lake: Config) -> None:
         assert [d for d in diagnosis.doctor(config) if d.level == "error"] == []
         assert folded_rows(config)["public.t"] == source_rows(server.conninfo(), "public.t")
         assert commands.drain(config).changes == 0
-        # A restore to before the last tick is told from the same history.
+        # A restore to before the last tick is reported from the same history.
         _sql(config, "delete from cdc.tick")
         with pytest.raises(HistoryDiverged, match="does not know the tick"):
             commands.drain(config)

@@ -29,7 +29,7 @@ def _shape(output: str) -> list[str]:
 
 
 class Demo:
-    """A demo whose processes can all be told by the TMPDIR that they inherit."""
+    """A demo whose processes can all be identified by the TMPDIR that they inherit."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self.directory = folder / "demo"
@@ -60,7 +60,7 @@ class Demo:
             try:
                 if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
                     found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-            except OSError:  # gone meanwhile, or somebody else's
+            except OSError:  # gone meanwhile, or someone else's
                 continue
         return found
 

@@ -1,4 +1,4 @@
-"""Random life through the whole path: what dbt built, now and as of then, is what SELECT showed at each LSN."""
+"""Random life through the whole path: what dbt built, now and as at that time, is what SELECT showed at each LSN."""
 
 from __future__ import annotations
 

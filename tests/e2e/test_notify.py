@@ -1,4 +1,4 @@
-"""A red or failed command is told to whoever `[notify]` names, and the log is one JSON object a line if it is to be."""
+"""`[notify]` receives a failed command. The log can be one JSON object a line."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _program(folder: Path, code: int = 0) -> str:
     return f"[notify]\ncommand = {json.dumps([sys.executable, '-c', script])}\n"
 
 
-def _told(folder: Path) -> list[dict[str, Any]]:
+def _reported(folder: Path) -> list[dict[str, Any]]:
     file = folder / "told"
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
 
@@ -48,13 +48,13 @@ def _told(folder: Path) -> list[dict[str, Any]]:
 def test_a_failed_run_is_reported(tmp_path: Path) -> None:
     done = _cdc(tmp_path, _AWAY + _program(tmp_path), "run")
     assert done.returncode == 1
-    (notice,) = _told(tmp_path)
+    (notice,) = _reported(tmp_path)
     assert (notice["command"], notice["exit_code"], notice["result"]) == ("run", 1, None)
     assert "127.0.0.1" in notice["problem"] and f"cdc: {notice['problem']}" in done.stderr
-    # The planted fault of this file: who only looks is not told, and nobody is where nobody is named.
+    # The planted fault of this file: who only looks is not notified, and no one is where no one is named.
     assert _cdc(tmp_path, _AWAY + _program(tmp_path), "doctor").returncode == 1
     assert _cdc(tmp_path, _AWAY, "run").returncode == 1
-    assert len(_told(tmp_path)) == 1
+    assert len(_reported(tmp_path)) == 1
 
 
 def test_a_report_that_fails_changes_nothing_else(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_a_report_that_fails_changes_nothing_else(tmp_path: Path) -> None:
     assert done.returncode == 1 and "[notify] command failed" in done.stderr
     gone = _cdc(tmp_path, _AWAY + '[notify]\ncommand = ["/nowhere/mail"]\n', "drain")
     assert gone.returncode == 1 and "/nowhere/mail" in gone.stderr
-    secret = "http://127.0.0.1:1/t0ken"  # nobody listens there
+    secret = "http://127.0.0.1:1/t0ken"  # no one listens there
     hidden = _cdc(tmp_path, f'{_AWAY}[notify]\nwebhook = "{secret}"\n', "drain")
     assert hidden.returncode == 1 and "webhook failed" in hidden.stderr and "t0ken" not in hidden.stderr
 
@@ -106,7 +106,7 @@ def test_a_lease_that_is_held_for_long_is_reported(tmp_path: Path, since: dateti
         lease = made.lake_access.work_dir / LEASE_NAME
         lease.write_text(f"pid 1 on elsewhere since {since:%Y-%m-%dT%H:%M:%SZ}\n", encoding="utf-8")
         assert _cdc(tmp_path, text, "run").returncode == 4
-    assert [notice["exit_code"] for notice in _told(tmp_path)] == [4] * count
+    assert [notice["exit_code"] for notice in _reported(tmp_path)] == [4] * count
 
 
 def test_the_log_is_one_json_object_a_line(tmp_path: Path) -> None:

@@ -89,8 +89,8 @@ def _by_name(report: CheckReport) -> dict[str, TableCheck]:
 
 
 @contextmanager
-def _unheard(config: Config) -> Iterator[None]:
-    """As on a server where nobody tells of DDL."""
+def _uncaptured(config: Config) -> Iterator[None]:
+    """As on a server where no one records DDL."""
     triggers = "select evtname from pg_event_trigger where evtname like '\\_cdc\\_%'"
     with psycopg.connect(config.source.conninfo, autocommit=True) as conn:
         names = [name for (name,) in conn.execute(triggers).fetchall()]
@@ -223,8 +223,8 @@ def test_faults_in_a_table_of_many_buckets_are_classed(source: Config, monkeypat
         assert (found.status, found.rows) == ("different", 120_000), fault
         assert (found.modified, found.added, found.removed) == counts, fault
     assert found.identical == 120_000 - 241
-    told = {(s.kind, d.column) for s in found.samples for d in s.differences}
-    assert told <= {("modified", "v"), ("modified", "price")}
+    reported = {(s.kind, d.column) for s in found.samples for d in s.differences}
+    assert reported <= {("modified", "v"), ("modified", "price")}
     assert {s.cause.kind for s in found.samples if s.cause} == {"tampered"}
     catalog = source.lake.catalog
     spark.sql(f"CALL {catalog}.system.set_current_snapshot('current.public__many', {snapshot_id}L)")
@@ -235,8 +235,8 @@ def test_what_changed_uncaptured_is_never_carried(source: Config) -> None:
     """No key is touched by it, no drain of a check compares the catalog: only the table itself can tell."""
     _sql(source, "delete from public.item where id > 50")  # of the tests above
     assert _check(source, "item").green
-    told = {name: t.proof for name, t in _by_name(_check(source)).items()}
-    assert set(told.values()) == {"carried"}
+    reported = {name: t.proof for name, t in _by_name(_check(source)).items()}
+    assert set(reported.values()) == {"carried"}
     # Due: a full pass, whatever the log says.
     due = source.model_copy(update={"check": source.check.model_copy(update={"full_hours": 1e-6})})
     assert {t.proof for t in _check(due).tables} == {"full"}
@@ -264,14 +264,14 @@ def test_what_changed_uncaptured_is_never_carried(source: Config) -> None:
             (49, 1, 0),
         ),
     ):
-        with _unheard(source):
+        with _uncaptured(source):
             _sql(source, *ddl.split("; "))
         red = _by_name(_check(source))
         found = red[table]
         assert (found.proof, found.status) == ("full", "different"), ddl
         assert (found.modified, found.added, found.removed) == counts, ddl
         if undo:
-            with _unheard(source):
+            with _uncaptured(source):
                 _sql(source, undo)
     # VACUUM FULL makes another file too, and then all is read and found equal.
     _sql(source, "vacuum full public.quiet")

@@ -111,8 +111,8 @@ def test_published_tables_that_reference_each_other_stand_at_one_lsn(tmp_path: P
     }
     assert set(pages) == {"parity", "published", "references", "orphans"}
     status = re.compile(r"Status:\s+(\w+)")
-    told = {(n, said) for n, text in pages.items() for said in status.findall(re.sub(r"<[^>]+>", " ", text))}
-    assert told == {(n, "Succeeded" if n == "orphans" else "Failed") for n in pages}
+    reported = {(n, said) for n, text in pages.items() for said in status.findall(re.sub(r"<[^>]+>", " ", text))}
+    assert reported == {(n, "Succeeded" if n == "orphans" else "Failed") for n in pages}
     whole = replace(report, tables=(OK, replace(OK, table="public.b", relid=2)))
     expectations.run(whole, tmp_path, published_state.after(proofs, whole))
     pages = {
@@ -136,7 +136,7 @@ def test_a_proof_that_has_grown_old_fails_its_suite(tmp_path: Path) -> None:
 
 
 def test_rows_without_what_they_reference_are_red_with_a_sample(tmp_path: Path) -> None:
-    """Both tables are proven: the source has such rows too, and still nobody may rely on the key."""
+    """Both tables are proven: the source has such rows too, and still no one may rely on the key."""
     key = ForeignKey("b_a_fkey", 2, 1, (1,), (1,))
     tables = (OK, replace(OK, table="public.b", relid=2))
     loose = Reference(replace(key, name="loose"), reason="it is NOT VALID")

@@ -119,6 +119,6 @@ def test_a_part_heals_what_it_covers_and_only_a_check_says_so(
     monkeypatch.setattr(frame, "_stop_spark", lambda **_: None)
     done = CliRunner().invoke(main, ["run", "--heal", "--config", str(file), "--output", "json"])
     assert done.exit_code == 0, done.output
-    told = {t["table"]: t["status"] for t in json.loads(done.stdout)["tables"]}
-    assert told == {"public.enough": "identical", "public.short": "identical", "public.root": "identical"}
+    reported = {t["table"]: t["status"] for t in json.loads(done.stdout)["tables"]}
+    assert reported == {"public.enough": "identical", "public.short": "identical", "public.root": "identical"}
     assert set(_states(config).values()) == {"ok"}

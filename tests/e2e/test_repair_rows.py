@@ -147,7 +147,7 @@ def test_the_printed_commands_heal_the_named_rows_and_no_others(config: Config) 
     healed = _check(config)
     assert healed.green, healed.to_dict()
     assert {t.state for t in status_report.status(config).tables} == {"ok"}
-    # When the log went wrong nobody knows: behind the last proof, and until the rows were copied again.
+    # When the log went wrong no one knows: behind the last proof, and until the rows were copied again.
     assert first.lsn and red.lsn and healed.lsn and first.lsn < red.lsn
     lsns = (first.lsn, red.lsn, healed.lsn)
     known = [{s.state for _, s in states_at(ledger_of(config), lsn, {})} for lsn in lsns]

@@ -48,7 +48,7 @@ def test_names_that_the_source_gave_up_leave_with_their_last_reader(database: st
         assert {n: found[n] for n in ("fine_2", "stale_2", "kept")} == {
             "fine_2": "identical", "stale_2": "stale", "kept": "identical",
         }  # fmt: skip
-        # The one that nobody could prove is still shown under the name that it was proven by.
+        # The one that no one could prove is still shown under the name that it was proven by.
         assert {"fine_2", "stale", "kept"} <= _names(config, "published")
         assert "stale_2" not in _names(config, "published")
         # The view of the old name goes with the new one.

@@ -43,7 +43,7 @@ main()
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A new folder whose source is not there and whose notifications go to the file `told`."""
+    """A new folder whose source is not there and whose notifications go to the file `reported`."""
     made = tmp_path / "shop-lake"
     new_project.create(made)
     page_us = made / "page-us"
@@ -127,8 +127,8 @@ def test_systemd_takes_the_units(folder: Path) -> None:
     (units / "page-us@.service").rename(units / "page-us@cdc.service.service")
     names = [str(path) for path in sorted(units.iterdir())]
     done = subprocess.run(["systemd-analyze", "verify", *names], capture_output=True, text=True, check=False)
-    told = [line for line in done.stderr.splitlines() if str(units) in line or "cdc" in line]
-    assert told == [] and "page-us@%n.service" in (units / "cdc.service").read_text(encoding="utf-8")
+    reported = [line for line in done.stderr.splitlines() if str(units) in line or "cdc" in line]
+    assert reported == [] and "page-us@%n.service" in (units / "cdc.service").read_text(encoding="utf-8")
 
 
 @pytest.mark.wide

@@ -186,7 +186,7 @@ def test_every_fault_is_found_and_classed(scene: Scene) -> None:
     assert "was changed after its build (tag g1_lsn_" in sample.cause.text
     assert (sample.cause.batch_id or scene.last_batch) < scene.last_batch  # that of the first copy
     assert sample.cause.lsn is not None
-    # Readers still see what was proven, and are told how old that is.
+    # Readers still see what was proven, and see how old that is.
     assert spark.table("published.public__keyed_whole").count() == COUNT
     proofs = {r["table"]: r for r in spark.table("ops.proofs").collect()}
     assert proofs["public.keyed"]["status"] == "different"
@@ -242,11 +242,11 @@ def test_large_tables_are_proved_by_what_the_log_touched(scene: Scene) -> None:
     )
     found = large.check()
     assert {t.status for t in found.values()} == {"identical"}
-    told = {name: (t.proof, t.rows, t.full_lsn == before) for name, t in found.items()}
-    assert told["keyed"] == ("incremental", 2, True)
-    assert told["keyed_whole"] == ("carried", 0, True)
-    assert told["bag"] == ("full", COUNT + 1, False)
-    assert told["bag_whole"] == ("full", COUNT, False)
+    reported = {name: (t.proof, t.rows, t.full_lsn == before) for name, t in found.items()}
+    assert reported["keyed"] == ("incremental", 2, True)
+    assert reported["keyed_whole"] == ("carried", 0, True)
+    assert reported["bag"] == ("full", COUNT + 1, False)
+    assert reported["bag_whole"] == ("full", COUNT, False)
     # Among the touched keys a fault is found without reading the others.
     _sql(scene, "update public.keyed set name = 'newer' where id = 1001")
     commands.drain(config)
@@ -255,7 +255,7 @@ def test_large_tables_are_proved_by_what_the_log_touched(scene: Scene) -> None:
         spark.sql("UPDATE current.public__keyed SET name = 'stale' WHERE id = 1001")
     keyed = large.check()["keyed"]
     assert (keyed.proof, keyed.status, keyed.rows, keyed.modified) == ("incremental", "different", 1, 1)
-    # A table that was red, or that somebody else wrote to, is compared whole.
+    # A table that was red, or that someone else wrote to, is compared whole.
     spark.sql("UPDATE current.public__keyed SET name = 'newer' WHERE id = 1001")
     keyed = large.check()["keyed"]
     assert (keyed.proof, keyed.status, keyed.rows) == ("full", "identical", COUNT - 1)

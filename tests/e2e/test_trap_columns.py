@@ -41,7 +41,7 @@ def fill(conn: psycopg.Connection[tuple[object, ...]], columns: int, first: int,
     conn.execute(f"insert into public.wide select g, {listed} from generate_series({first}, {last}) as g".encode())
 
 
-def told(report: CheckReport) -> tuple[str, list[tuple[object, tuple[Difference, ...]]]]:
+def reported(report: CheckReport) -> tuple[str, list[tuple[object, tuple[Difference, ...]]]]:
     """The table's verdict, and the key and cells of its rows that differ."""
     (table,) = report.tables
     return table.status, [(s.key, s.differences) for s in table.samples]
@@ -61,11 +61,11 @@ def test_trap_119_1000_columns_in_parity(database: str, lake: Config) -> None:
         conn.execute("update public.wide set c1000 = null, c6 = 'more' where c1 <= 5")
         conn.execute("delete from public.wide where c1 = 6")
         green = commands.compare(config)
-        assert told(green) == ("identical", [])
+        assert reported(green) == ("identical", [])
         assert green.tables[0].rows == ROWS - 1
         alter(config, "c771", 500)
         red = commands.compare(config)
-    assert told(red) == ("different", [((("c1", "500"),), (Difference("c771", "t500", "altered"),))])
+    assert reported(red) == ("different", [((("c1", "500"),), (Difference("c771", "t500", "altered"),))])
 
 
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
@@ -88,13 +88,13 @@ def test_trap_119_1600_columns(database: str, lake: Config) -> None:
         with pytest.raises(psycopg.errors.TooManyColumns):
             conn.execute("alter table public.wide add column c1601 text")
         report = commands.check(config)
-        assert told(report) == ("identical", [])
+        assert reported(report) == ("identical", [])
         assert report.green
         assert (
             len(session.own_session(config.lake_access).table("published.public__wide").columns) == 1600
         )  # and _cdc_text
         alter(config, "c1600", 500)
         red = commands.check(config)
-    assert told(red) == ("different", [((("c1", "500"),), (Difference("c1600", None, "altered"),))])
+    assert reported(red) == ("different", [((("c1", "500"),), (Difference("c1600", None, "altered"),))])
     (sample,) = red.tables[0].samples
     assert sample.cause is not None and sample.cause.kind == "tampered"

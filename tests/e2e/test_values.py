@@ -260,24 +260,24 @@ def _typed(world: World, *traps: int) -> None:
 
     Typed where Spark holds the value, the text in `_cdc_text` where it does not.
     """
-    told, version = _corpus(world), world.version("corpus")
+    reported, version = _corpus(world), world.version("corpus")
     found = [c for c in world.corpus if c.kind.trap in traps]
     assert {c.kind.trap for c in found} == set(traps)
     for cell in found:
-        text = told["source"][str(cell.row)][cell.column]
+        text = reported["source"][str(cell.row)][cell.column]
         column = version.column(cell.column)
         assert column is not None and text is not None
-        assert told["types"][cell.column] == spark_type(column) == cell.kind.spark, cell
+        assert reported["types"][cell.column] == spark_type(column) == cell.kind.spark, cell
         for offset in (0, STREAM, UPDATE):
             for layer in ("current", "history"):
-                assert told[layer][str(offset + cell.row)][cell.column] == text, (cell, offset, layer)
-            assert (cell.column in told["kept"][offset + cell.row]) == (not cell.carried), (cell, offset)
+                assert reported[layer][str(offset + cell.row)][cell.column] == text, (cell, offset, layer)
+            assert (cell.column in reported["kept"][offset + cell.row]) == (not cell.carried), (cell, offset)
 
 
 def test_a_planted_fault_is_seen(world: World) -> None:
-    told = _corpus(world)
+    reported = _corpus(world)
     row = next(c for c in world.corpus if c.kind.type == "numeric" and c.value == "1.000")
-    shown = told["current"][str(STREAM + row.row)]
+    shown = reported["current"][str(STREAM + row.row)]
     right, shown[row.column] = shown[row.column], "1"
     try:
         with pytest.raises(AssertionError):
@@ -300,11 +300,13 @@ def test_trap_102_and_103_times_and_intervals(world: World) -> None:
 
 def test_trap_105_reg_types(world: World) -> None:
     _typed(world, 105)
-    told = " ".join(d.found for d in diagnosis.doctor(world.config) if "changes with the objects it names" in d.found)
+    reported = " ".join(
+        d.found for d in diagnosis.doctor(world.config) if "changes with the objects it names" in d.found
+    )
     kinds = {c.column: c.kind.type for c in world.corpus if c.kind.type.startswith("reg") or c.kind.type == "aclitem"}
     assert kinds
-    assert all(f"{column} ({kind})" in told for column, kind in kinds.items())
-    assert "c0 " not in told
+    assert all(f"{column} ({kind})" in reported for column, kind in kinds.items())
+    assert "c0 " not in reported
 
 
 def test_trap_106_floats(world: World) -> None:

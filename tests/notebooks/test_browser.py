@@ -79,6 +79,6 @@ def test_what_is_wrong_with_a_page_is_seen(tmp_path: Path) -> None:
         "<script>console.error('said')</script><img src=x onerror=alert(1)><script src=https://a.example/b.js></script>"
     )
     found = browser.look(_write(tmp_path / "bad.html", f"<html><head></head><body>{bad}</body></html>"), tmp_path)
-    told = "\n".join(found.errors)
-    assert all(word in told for word in ("said", "alert: 1", "not loaded", "b.js"))
+    reported = "\n".join(found.errors)
+    assert all(word in reported for word in ("said", "alert: 1", "not loaded", "b.js"))
     assert found.images == ((0, 0, found.images[0][2]),)

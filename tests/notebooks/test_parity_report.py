@@ -1,4 +1,4 @@
-"""The notebook tells from the remembered results alone what is proven, what was red, and what healed it."""
+"""The notebook shows from the stored results alone what is proven, what was stale, and what repaired it."""
 
 from __future__ import annotations
 

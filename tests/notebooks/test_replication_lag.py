@@ -1,4 +1,4 @@
-"""The notebook tells waits and volumes from the ledger alone, and says so when the source does not answer."""
+"""The notebook shows waits and volumes from the ledger alone, and says so when the source does not answer."""
 
 from __future__ import annotations
 

@@ -337,7 +337,7 @@ def test_trap_089_even_without_key_or_functions_ddl_works(captured: Captured) ->
     consume(captured.conn, captured.config)
     captured.user.execute("alter table public.t add column c int")
     messages = logical_messages(stream(captured.conn, captured.config))
-    assert [verifies(content, captured.key) for _, content in messages] == [False]  # heard of, but not believed
+    assert [verifies(content, captured.key) for _, content in messages] == [False]  # recorded, but not believed
     captured.conn.execute(
         "drop function cdc.emit(text, jsonb), cdc.capture_failed(text, text, jsonb, oid[]), cdc.sign(bytea);"
         " drop table cdc.settings, cdc.signing_key cascade"
@@ -347,7 +347,7 @@ def test_trap_089_even_without_key_or_functions_ddl_works(captured: Captured) ->
 
 
 def test_lock_held_by_another_session_does_not_stop_ddl(captured: Captured) -> None:
-    """A published table that somebody else has locked is not waited for."""
+    """A published table that someone else has locked is not waited for."""
     captured.user.execute("create table public.locked (id int primary key, m public.mood default 'ok')")
     install.install(
         captured.conn,
@@ -363,7 +363,7 @@ def test_lock_held_by_another_session_does_not_stop_ddl(captured: Captured) -> N
 
 
 def test_a_failed_capture_names_the_tables_it_is_about(captured: Captured) -> None:
-    """A lock that somebody held on one table of a type made every table stale."""
+    """A lock that someone held on one table of a type made every table stale."""
     captured.user.execute("create table public.moody (id int primary key, m public.mood default 'ok')")
     captured.user.execute("create table public.calm (id int primary key)")
     relid = captured.user.execute("select 'public.moody'::regclass::oid::int8").fetchone()

@@ -1,4 +1,4 @@
-"""Somebody drops what the triggers write into: no write of the application fails, and the loss is told and heals."""
+"""Someone drops what the triggers write into: no write of the application fails, and the loss is reported and heals."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ _ON = "alter table cdc.change_log_{} enable always trigger kept"
 @pytest.mark.parametrize("by", ["ticks from the start", "a handover to ticks"])
 @pytest.mark.parametrize("remade", [False, True])
 def test_a_log_that_is_emptied_uncaptured_is_stale(source: Config, plain_lake: Config, remade: bool, by: str) -> None:
-    """Nothing tells of rows that are removed while the trigger of that is off: it was green, with changes lost."""
+    """Nothing records rows that are removed while the trigger of that is off: it was green, with changes lost."""
     config = _logged(source, plain_lake, ticks=by == "ticks from the start")
     if by == "a handover to ticks":
         config = _handed_over(config, ticks=True)
@@ -154,7 +154,7 @@ def test_a_log_that_is_emptied_uncaptured_is_stale(source: Config, plain_lake: C
 
 
 def test_a_part_that_is_emptied_while_another_is_uncaptured_is_stale(source: Config, plain_lake: Config) -> None:
-    """Whoever still hears of it tells it of every table that logs."""
+    """What still captures it records it for every table that logs."""
     config = _logged(source, plain_lake, ticks=True)
     sql(config, *_rows(70, "lost"))
     sql(config, *map(_OFF.format, range(2)), "truncate cdc.change_log", *map(_ON.format, range(2)))
@@ -185,7 +185,7 @@ def test_a_log_that_a_slot_drains_is_emptied_without_loss(source: Config, plain_
 def test_a_log_that_a_session_empties_is_stale_where_it_was_not_drained(
     source: Config, plain_lake: Config, ticks: bool, emptied: str
 ) -> None:
-    """A DBA does, for its size, when nobody has drained for long: it was green, with changes lost."""
+    """A DBA does, for its size, when no one has drained for long: it was green, with changes lost."""
     config = _logged(source, plain_lake, ticks=ticks)
     with psycopg.connect(config.source.conninfo, autocommit=True) as conn:
         _write(conn, 10)
@@ -223,16 +223,16 @@ _SHOWN = (("by hand", False, False), ("dropped", True, False), ("by init", True,
 
 
 @pytest.mark.parametrize(
-    ("remade", "told", "ticks"),
+    ("remade", "reported", "ticks"),
     [
         pytest.param(*case, marks=[] if case in _SHOWN else pytest.mark.wide)
         for case in product(_REMADE, (False, True), (False, True))
     ],
 )
 def test_a_log_that_was_not_whole_between_two_drains_is_red_from_the_first_on(
-    source: Config, plain_lake: Config, remade: str, told: bool, ticks: bool
+    source: Config, plain_lake: Config, remade: str, reported: bool, ticks: bool
 ) -> None:
-    """Nobody hears of its DDL, so what tells of it later says nothing of when it was."""
+    """No one records its DDL, so what records it later says nothing of when it was."""
     config = _logged(source, plain_lake, ticks=ticks)
     lose, bring = _REMADE[remade]
     sql(config, lose, *_rows(70, "lost"))
@@ -242,7 +242,7 @@ def test_a_log_that_was_not_whole_between_two_drains_is_red_from_the_first_on(
         sql(config, bring)
     else:
         commands.init(config)
-    if told:
+    if reported:
         sql(config, "alter table r add n int", "alter table s add n int")
     sql(config, *_rows(71, "logged"))
     commands.drain(config)
@@ -261,7 +261,7 @@ def test_a_log_that_was_not_whole_between_two_drains_is_red_from_the_first_on(
 def test_init_attaches_a_part_again_with_its_rows(
     source: Config, plain_lake: Config, ticks: bool, drained: bool
 ) -> None:
-    """Nobody purges a part that is not attached: what is in it was perhaps never read."""
+    """No one purges a part that is not attached: what is in it was perhaps never read."""
     config = _logged(source, plain_lake, ticks=ticks)
     sql(config, "insert into r values (70, 'logged')", _DETACH)
     if drained:
@@ -294,7 +294,7 @@ def test_a_part_that_cannot_be_attached_is_named_with_what_to_run(source: Config
 
 
 @pytest.mark.parametrize(
-    ("lost", "by", "told"),
+    ("lost", "by", "reported"),
     [
         ("drop schema cdc cascade", "triggers, slot", "key, were dropped"),
         ("drop schema cdc cascade", "triggers, ticks", "ticks, were dropped"),
@@ -305,7 +305,7 @@ def test_a_part_that_cannot_be_attached_is_named_with_what_to_run(source: Config
     ],
 )
 def test_what_the_toolkit_has_on_the_source_is_dropped(
-    source: Config, plain_lake: Config, monkeypatch: pytest.MonkeyPatch, lost: str, by: str, told: str | None
+    source: Config, plain_lake: Config, monkeypatch: pytest.MonkeyPatch, lost: str, by: str, reported: str | None
 ) -> None:
     """No refusal takes it for a restored copy, and what it says to run, one after the other, makes the tables right."""
     config = source.model_copy(update={"root": plain_lake.root})
@@ -315,7 +315,7 @@ def test_what_the_toolkit_has_on_the_source_is_dropped(
         for name in "rs":
             sql(config, f"create table public.{name} (id int primary key, x text)")
         commands.init(config)
-    sql(config, *_rows(2, "told"))
+    sql(config, *_rows(2, "reported"))
     commands.drain(config)
     sql(config, lost, "insert into r values (3, 'unexplained')", "alter table s add column n int default 5")
     assert "schema" not in lost or "schema cdc" in [d.what for d in diagnosis.doctor(config) if d.level == "error"]
@@ -341,12 +341,12 @@ def test_what_the_toolkit_has_on_the_source_is_dropped(
         run(remedy)
     else:
         pytest.fail(said)
-    assert "restored" not in said and (told or "") in said, said
-    assert told or {of(config, name).state for name in "rs"} == {"stale"}
+    assert "restored" not in said and (reported or "") in said, said
+    assert reported or {of(config, name).state for name in "rs"} == {"stale"}
     for name in "rs":
         if not of(config, name).comparable:
             assert run(f"{of(config, name).remedy}") is None
-    sql(config, *_rows(60, "told"))
+    sql(config, *_rows(60, "reported"))
     commands.drain(config)
     _require_right(config)
 

@@ -201,7 +201,7 @@ def _all_cases(log: Log, triggers: str, before: str = "", after: str = "", *, gi
     log = with_table(log, "public.*", triggers=triggers)
     log.conn.execute("create table public.first (id int primary key)")
     log.install()
-    log.conn.execute("select cdc.pause()")  # DDL is not what is told here, and there is much of it
+    log.conn.execute("select cdc.pause()")  # DDL is not what is reported here, and there is much of it
     for name, (setup, statement) in CASES.items():
         _begin(log, _TABLE + setup, triggers, given=given)
         ended, there = _ends(log, *(text for text in (before, statement, after) if text))
@@ -213,7 +213,7 @@ def test_rows_without_a_key_are_counted_in_any_order(log: Log, triggers: str) ->
     log = with_table(log, "public.*", triggers=triggers)
     log.conn.execute("create table public.first (id int primary key)")
     log.install()
-    log.conn.execute("select cdc.pause()")  # DDL is not what is told here, and there is much of it
+    log.conn.execute("select cdc.pause()")  # DDL is not what is reported here, and there is much of it
     for name in ("merge that deletes a key and inserts it", "a trigger that changes the same row"):
         setup, statement = CASES[name]
         _begin(log, _TABLE + setup + "alter table t replica identity full;", triggers, given=True)

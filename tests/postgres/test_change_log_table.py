@@ -109,7 +109,7 @@ _UPPER = "alter table public.b alter x type text using upper(x)"
 
 @pytest.mark.parametrize("pg", ["pg18"], indirect=True)
 def test_a_ddl_message_waits_for_the_log(lake: Config) -> None:
-    """A rewrite that leaves the catalog as it was is told by its message alone, and without a slot only by the log."""
+    """A rewrite that leaves the catalog as it was is in its message alone, and without a slot only in the log."""
     config = _by_ticks(lake)
     commands.init(config)
     conninfo = config.source.conninfo
@@ -183,7 +183,7 @@ _RETOLD = {
 @pytest.mark.parametrize("prints_differently", _RETOLD)
 @pytest.mark.parametrize("pg", ["pg18"], indirect=True)
 def test_a_writer_older_than_a_change_of_a_type_is_red_behind_a_repair(lake: Config, prints_differently: str) -> None:
-    """A tick waits for nobody: the text that such a one has logged is not how the table shows it now."""
+    """A tick waits for no one: the text that such a one has logged is not how the table shows it now."""
     config = _by_ticks(lake)
     kind, value, change = _RETOLD[prints_differently]
     sql(config, "create type mood as enum ('a', 'b'); create type pair as (n int)")

@@ -90,7 +90,7 @@ def test_trap_125_a_logged_row_that_no_server_can_send(log: Log, database: str) 
 
 @pytest.mark.parametrize("triggers", ["row", "statement"])
 def test_trap_131_a_write_with_a_lock_timeout_outlives_a_purge(log: Log, database: str, triggers: str) -> None:
-    """The purge holds the part for the moment of its TRUNCATE; nobody's write may fail of that."""
+    """The purge holds the part for the moment of its TRUNCATE; no session's write may fail of that."""
     log.conn.execute("create table public.t (id int primary key)")
     with_table(log, "public.t", triggers=triggers).install()
     since = log.tick()
@@ -127,7 +127,7 @@ def test_a_part_is_not_detached_under_its_writers(log: Log, database: str, trigg
             log.conn.execute(detach)
         app.execute("insert into t values (2)")
     assert [row.new for row in log.rows(since, log.tick())] == ["(1)", "(2)"]
-    log.conn.execute("drop table cdc.change_log_none")  # by somebody who insists
+    log.conn.execute("drop table cdc.change_log_none")  # by someone who insists
     assert not change_log.is_read(log.conn), "its tables turn red"
     with psycopg.connect(database) as reader:
         reader.execute("select from t")

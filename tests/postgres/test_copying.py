@@ -283,7 +283,7 @@ def test_partitions_are_those_of_the_cut(config: Config, conn: Connection, tmp_p
 def test_a_table_of_another_access_method_is_copied_to_its_end(
     config: Config, conn: Connection, tmp_path: Path
 ) -> None:
-    """Only heap tables are cut by pages; of others nobody knows what their row addresses mean."""
+    """Only heap tables are cut by pages; of others no one knows what their row addresses mean."""
     prepare(
         conn,
         config,

@@ -178,7 +178,7 @@ def test_trap_029_a_commit_that_no_session_sees_yet_is_in_no_cut(source: Config,
             _cut(_hasty(source), {xid}),
         ):
             pass
-        # A later commit that is visible, behind one that is not: no L tells them apart.
+        # A later commit that is visible, behind one that is not: no L distinguishes them.
         conn.execute("insert into public.t (who) values ('local')")
         with pytest.raises(SlotError, match="in another order than they committed"), _cut(_hasty(source)):
             pass

@@ -17,7 +17,7 @@ from toolkit.values.modes import Capture, CommandText, Triggers
 pytestmark = [pytest.mark.postgres, mostly_one_server]
 
 _INIT = "run `cdc init`, then `cdc repair`"
-#: Statements, and of what is told: its name, what was found, the remedy. `cdc init` heals all that names it.
+#: Statements, and of what is reported: its name, what was found, the remedy. `cdc init` heals all that names it.
 _DRIFTS = [
     ("drop event trigger _cdc_0_drop", "event trigger _cdc_0_drop", "is missing", _INIT),
     ("alter event trigger _cdc_0_rewrite disable", "event trigger _cdc_0_rewrite", "is disabled", _INIT),
@@ -72,28 +72,28 @@ def conn(source: Config) -> Iterator[Connection]:
         yield connection
 
 
-def _told(config: Config) -> set[tuple[str, str, str | None]]:
+def _reported(config: Config) -> set[tuple[str, str, str | None]]:
     return {(d.what, d.found, d.remedy) for d in diagnosis._source(config) if d.level != "ok"}
 
 
-def _tells(config: Config, what: str, found: str, remedy: str) -> None:
-    told = _told(config)
-    assert [t for t in told if t[0] == what and found in t[1] and remedy in str(t[2])], (what, found, told)
+def _reports(config: Config, what: str, found: str, remedy: str) -> None:
+    reported = _reported(config)
+    assert [t for t in reported if t[0] == what and found in t[1] and remedy in str(t[2])], (what, found, reported)
 
 
 def test_what_a_session_changed_since_init_is_named(source: Config, conn: Connection) -> None:
     install.install(conn, source.capture_rules, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
     with slot.create_slot(source.source, source.source.slot, cut_seconds=source.check.cut_seconds):
         pass
-    assert _told(source) == set()
+    assert _reported(source) == set()
     for statement, what, found, remedy in _DRIFTS:
         with psycopg.connect(source.source.conninfo, autocommit=True) as other:
             other.execute(statement)
-        _tells(source, what, found, remedy)
+        _reports(source, what, found, remedy)
         if "publication" in statement and "`cdc init`" not in remedy:
             conn.execute(_WHOLE)
         install.install(conn, source.capture_rules, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
-        assert _told(source) == set(), statement
+        assert _reported(source) == set(), statement
 
 
 def test_what_cdc_toml_says_otherwise_since_init_is_named(source: Config, conn: Connection) -> None:
@@ -114,7 +114,7 @@ def test_what_cdc_toml_says_otherwise_since_init_is_named(source: Config, conn: 
         (other(tables=("public.*", "elsewhere.*")), "table elsewhere.x", "not in the publication"),
         (other(slot="other_slot"), "slot other_slot", "does not exist"),
     ):
-        _tells(config, what, found, "")
+        _reports(config, what, found, "")
 
 
 @pytest.mark.parametrize("drain", ["tick", "slot"])
@@ -127,19 +127,19 @@ def test_a_trigger_of_the_change_log_that_is_not_as_configured_is_named(
     if drain == "slot":
         with slot.create_slot(config.source, config.source.slot, cut_seconds=config.check.cut_seconds):
             pass
-    assert _told(config) == set()
+    assert _reported(config) == set()
     for statement, found in (
         ('drop trigger "!cdc_row" on public.a', "trigger !cdc_row is missing"),
         ('alter table public.a disable trigger "!cdc_truncate"', "trigger !cdc_truncate is disabled"),
         ("alter table public.a disable trigger all", "trigger !cdc_row is disabled; trigger !cdc_truncate is disabled"),
     ):
         conn.execute(statement)
-        _tells(config, "table public.a", found, "run `cdc init`, then `cdc repair`")
+        _reports(config, "table public.a", found, "run `cdc init`, then `cdc repair`")
         assert change_log.recheck(conn, config.capture_rules) == ("public.a",)  # so does a drain
-        assert _told(config) == set()
+        assert _reported(config) == set()
     by_statement = config.model_copy(update={"table": {"public.a": TableConfig(triggers=Triggers.STATEMENT)}})
-    _tells(by_statement, "table public.a", "trigger !cdc_row is not asked for", "run `cdc init`")
+    _reports(by_statement, "table public.a", "trigger !cdc_row is not asked for", "run `cdc init`")
     install.install(
         conn, by_statement.capture_rules, ddl=by_statement.ddl, lock_seconds=by_statement.snapshot.lock_seconds
     )
-    assert _told(by_statement) == set()
+    assert _reported(by_statement) == set()

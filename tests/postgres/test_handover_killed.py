@@ -37,7 +37,7 @@ def config(source: Config, plain_lake: Config) -> Config:
 
 
 class _Changes:
-    """Each call changes the table in every way; the key of a row tells when."""
+    """Each call changes the table in every way; the key of a row says when."""
 
     def __init__(self, config: Config) -> None:
         self.config, self.number = config, 0

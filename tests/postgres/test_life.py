@@ -155,7 +155,7 @@ class Round:
         for _ in range(dice.randrange(4)):
             self.life.step()
         live = [v.table for v in self.log.versions.values() if v.table.published and not v.table.dropped]
-        stale = [t for t in live if self.log.doubtful(t.relid, self.log.complete_to)]
+        stale = [t for t in live if self.log.unverified(t.relid, self.log.complete_to)]
         if not live:
             self.give_up()
             return
@@ -240,16 +240,16 @@ class Round:
         known = {
             t.relid: [[c.name for c in t.columns if c.published], t.row_filter, t.publishes == OPERATIONS]
             for t in tables
-            if t.capture != "change_log" and "capture failed" not in (self.log.doubtful(t.relid, at) or "")
+            if t.capture != "change_log" and "capture failed" not in (self.log.unverified(t.relid, at) or "")
         }
-        server = {relid: told for relid, told in server.items() if relid in known or not self.log.doubtful(relid, at)}
+        server = {relid: told for relid, told in server.items() if relid in known or not self.log.unverified(relid, at)}
         assert known == server, f"published at {at}: {known}, and the server says {server}"
 
     def check(self, at: Lsn, shown: dict[int, Shown]) -> None:
         """As `cdc check`: a stale table of which a part was copied is known from here on, if every row is right."""
         repaired = {s.relid for s in self.log.states().values() if s.repaired_lsn is not None}
         for relid, seen in shown.items():
-            if relid not in repaired or self.log.doubtful(relid, at) is None:
+            if relid not in repaired or self.log.unverified(relid, at) is None:
                 continue
             try:
                 right = self.log.rows(relid, at) == seen
@@ -261,7 +261,7 @@ class Round:
 
     def compare(self, at: Lsn, shown: dict[int, Shown]) -> None:
         for relid, (attnums, rows) in shown.items():
-            table, doubt = self.log.version(relid, at), self.log.doubtful(relid, at)
+            table, doubt = self.log.version(relid, at), self.log.unverified(relid, at)
             assert table is not None
             if doubt is not None:
                 # A root's partitions come and go without row events; a table is born before it has triggers, or unsent.
@@ -306,7 +306,7 @@ class Round:
         for commit, pairs in sides.items():
             for one, two in itertools.zip_longest(*pairs):
                 told = f"{relid} at {Lsn(commit)}: captured as {one} and as {two}"
-                assert _alike(one, two) or self.log.doubtful(relid, Lsn(commit + 1)), told
+                assert _alike(one, two) or self.log.unverified(relid, Lsn(commit + 1)), told
                 self.counts["audited"] += 1
 
 
@@ -434,7 +434,7 @@ def test_a_planted_loss_is_found(pg16: EmbeddedServer, tmp_path: Path) -> None:
         round_.live(_STEPS // 2)
         log, (at, shown) = round_.log, round_.points[-1]
         events = log.events
-        known = [relid for relid in shown if log.doubtful(relid, at) is None]
+        known = [relid for relid in shown if log.unverified(relid, at) is None]
         truncated = {relid: max((_place(e) for e in log.of("truncate", relid)), default=(0, 0)) for relid in known}
         rows = [e for e in events if e["op"] == "I" and e["relid"] in known and _place(e) > truncated[e["relid"]]]
         shapes = []

@@ -166,7 +166,7 @@ def test_several_sessions_read_partitions_through_a_row_filter(database: str, mo
 
 
 def test_a_session_that_has_to_wait_behind_the_users_ddl_is_left_out(source: Config, large: Comparison) -> None:
-    """The DDL waits for the first session, and who comes behind it for the DDL: nobody would ever go on."""
+    """The DDL waits for the first session, and who comes behind it for the DDL: no one would ever go on."""
     ddl = psycopg.connect(source.source.conninfo, autocommit=True)
     waiting = threading.Thread(target=ddl.execute, args=["alter table public.large add n int"])
 

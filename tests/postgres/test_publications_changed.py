@@ -95,7 +95,7 @@ def test_a_publication_that_leaves_turns_its_tables_red(config: Config) -> None:
     excluded = one.source.model_copy(update={"exclude": ("public.w",)})
     with pytest.raises(KeyError):
         of(one.model_copy(update={"source": excluded}), "w")
-    # Back again, with what was written meanwhile. The next drain has something to read, though nobody writes.
+    # Back again, with what was written meanwhile. The next drain has something to read, though no one writes.
     commands.init(two)
     last = ledger_of(two).last()
     assert last and last.beacon_lsn and last.beacon_lsn > last.complete_to
@@ -161,14 +161,14 @@ def test_a_change_killed_anywhere_goes_on(
     commands.init(two)
     _write(config, 3)
     commands.drain(two)
-    doubtful = tuple(f"public.{t}" for t in ("t", "u", "w", "born") if not of(two, t).comparable)
+    unverified = tuple(f"public.{t}" for t in ("t", "u", "w", "born") if not of(two, t).comparable)
     switched = name == "_row" and after
-    assert (doubtful == ()) if switched else ("public.t" in doubtful and "public.u" not in doubtful)
+    assert (unverified == ()) if switched else ("public.t" in unverified and "public.u" not in unverified)
     for table in ("t", "u", "w", "born"):
-        if f"public.{table}" not in doubtful:
+        if f"public.{table}" not in unverified:
             assert current(two, table) == on_source(two, table), table
-    if doubtful:
-        commands.repair(two, doubtful)
+    if unverified:
+        commands.repair(two, unverified)
     for table in ("t", "u", "w", "born"):
         assert current(two, table) == on_source(two, table), table
 
@@ -196,7 +196,7 @@ def test_a_publication_that_was_dropped_needs_a_new_generation(config: Config, a
 
 @mostly_one_server
 def test_a_publication_that_was_renamed_needs_a_new_generation(config: Config) -> None:
-    """18 skips what was written under the name of before, and says so to nobody."""
+    """18 skips what was written under the name of before, and says so to no one."""
     commands.init(_through(config, "a", "b"))
     _write(config, 1)
     sql(config, "alter publication b rename to c")

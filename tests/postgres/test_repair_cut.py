@@ -39,7 +39,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("pg", ["pg18"], indi
 def test_what_passes_capture_between_the_drain_of_a_repair_and_its_cut_leaves_a_gap(
     config: Config, monkeypatch: pytest.MonkeyPatch, unexplained: str
 ) -> None:
-    """The copy is right, and the next comparison starts there: nobody else would tell of the time before."""
+    """The copy is right, and the next comparison starts there: no one else would record the time before."""
     commands.init(config)
     before = commands.drain(config).committed_lsn
     taken = ticks.exact_cut
@@ -108,7 +108,7 @@ def test_ddl_that_holds_a_table_when_it_is_sized_is_waited_for_with_a_bound(
                     holder.execute("alter table public.a add w int")
                 yield cut
 
-        def told(*args: Any, **options: Any) -> Any:
+        def reported(*args: Any, **options: Any) -> Any:
             try:
                 return pieces(*args, **options)
             except snapshot_rows.TableRefused as error:
@@ -116,7 +116,7 @@ def test_ddl_that_holds_a_table_when_it_is_sized_is_waited_for_with_a_bound(
                 raise
 
         monkeypatch.setattr(ticks, "exact_cut", exact_cut)
-        monkeypatch.setattr(snapshot_rows, "pieces", told)
+        monkeypatch.setattr(snapshot_rows, "pieces", reported)
         assert commands.repair(config, ["public.a", "public.b"]).rows == {"public.a": 20, "public.b": 5}
         assert len(refusals) == 1 and re.search(r"copying public\.a: waited 0\.5 s .* migration", refusals[0])
         holder.execute("alter table public.a add w int")

@@ -49,8 +49,8 @@ def test_rows_are_found_by_keys_of_every_built_in_type(source: Config) -> None:
         table = next(t for t in catalog.published_tables(reader) if t.name == "corpus")
 
         def read(images: snapshot_rows.Images, key: tuple[int, ...]) -> list[list[str | None]]:
-            told = replace(table, key_attnums=key)
-            batches = snapshot_rows.snapshot_batches(reader, told, cut.lsn, generation=1, images=images)
+            reported = replace(table, key_attnums=key)
+            batches = snapshot_rows.snapshot_batches(reader, reported, cut.lsn, generation=1, images=images)
             return [row["new"] for batch in batches for row in batch.to_pylist()]
 
         rows = read(snapshot_rows.Images(), (1,))
@@ -90,7 +90,7 @@ def test_named_rows_are_as_at_the_cut_and_what_came_later_stands_behind(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands.init(config)
-    sql(config, "alter table public.a alter x type varchar using x || '!'")  # tells nothing of its rows
+    sql(config, "alter table public.a alter x type varchar using x || '!'")  # says nothing of its rows
     sql(config, "delete from public.a where id = 3", "update public.a set y = 'before' where id = 4")
     commands.drain(config)
     others = {key: row for key, row in current(config, "a").items() if key not in ("2", "4", "5", "6")}
@@ -150,14 +150,14 @@ def test_rows_of_partitions_filters_and_column_lists(config: Config) -> None:
     commands.init(config)
     for table, keys, wanted in (
         ("r", ("1", "11", "15"), [["1", "one"], ["11", "eleven"]]),
-        ("f", ("1", "30"), [["1", "in"]]),  # the other one is not there, as far as the filter tells
+        ("f", ("1", "30"), [["1", "in"]]),  # the other one is not there, as far as the filter says
         ("l", ("2",), [[None, "2", "two"]]),
     ):
         rows = tuple({"id": key} for key in keys)
         commands.repair(config, [f"public.{table}"], scope=copy.Scope(rows=rows))
-        told = _put(config, table)
-        assert [image for op, image in told if op == "U"] == wanted
-        assert [image[table == "l"] for op, image in told if op == "D"] == list(keys)
+        reported = _put(config, table)
+        assert [image for op, image in reported if op == "U"] == wanted
+        assert [image[table == "l"] for op, image in reported if op == "D"] == list(keys)
     assert current(config, "r") == on_source(config, "r")
     assert set(current(config, "f")) == {"1", "2"}
 

@@ -355,8 +355,8 @@ def test_reading_by_keys_runs_no_code_of_the_owner(
     with connection.connect(source.source) as conn, _nothing_planted(conn):
         table = bare_server.tables(conn)["mine.t"]
         columns = tuple(replace(c, base_type="integer") if c.name == "even" else c for c in table.columns)
-        for told in (table, replace(table, columns=columns)):  # a domain's base is known where capture is installed
-            plan = comparison(told, 1)
+        for reported in (table, replace(table, columns=columns)):  # a domain's base is known where capture is installed
+            plan = comparison(reported, 1)
             with row_lines.inside_snapshot(conn, None, seconds=5), row_lines.lines(conn, plan, [texts]) as blocks:
                 found = [fields(line, plan.natives) for block in blocks for line in block]
             assert [row[-1] for row in found] == ["a"]

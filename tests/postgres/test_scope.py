@@ -1,4 +1,4 @@
-"""What is captured at all: publications of somebody else, tables of which only the shape is kept, ignored commands."""
+"""What is captured at all: publications of someone else, tables of which only the shape is kept, ignored commands."""
 
 from __future__ import annotations
 
@@ -221,13 +221,13 @@ def test_the_text_of_commands_is_kept_hashed_or_left_out(world: World, kept: Com
         other.execute("set cdc.capture = off")
         other.execute("alter table t alter v set not null /* s3cret */")
     log.drain()
-    told = {e["payload"]["sql"] for e in log.of("ddl")}
+    reported = {e["payload"]["sql"] for e in log.of("ddl")}
     if kept == "keep":
-        assert secret in told
+        assert secret in reported
     else:
         assert "s3cret" not in str(log.of("ddl"))
         digest = f"sha256:{hashlib.sha256(secret.encode()).hexdigest()}"
-        assert (digest in told, told == {""}) == (kept == "hash", kept == "none")
+        assert (digest in reported, reported == {""}) == (kept == "hash", kept == "none")
         assert "rewritten by ALTER TABLE" in world.stale()["public.t"]
     log.repair("public.t")
     log.drain()

@@ -120,7 +120,7 @@ def _snapshot_beside_rollbacks(source: Config, conn: Connection) -> tuple[str, s
         waited_for = _write(third)
         first.rollback()
         _wait_until_waiting(conn, waited_for)
-        _write(last)  # where nobody is running, both are taken from the next id
+        _write(last)  # where no one is running, both are taken from the next id
         third.rollback()
         thread.join(30)
     printed, shown = texts

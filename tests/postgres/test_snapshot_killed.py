@@ -67,7 +67,7 @@ def _until(what: str, happened: Any) -> None:
         time.sleep(0.01)
 
 
-def _nobody_left(config: Config, family: set[int]) -> None:
+def _no_process_left(config: Config, family: set[int]) -> None:
     """The workers and their sessions go away by themselves."""
     _until("the end of all workers", lambda: all((stat(pid) or ["Z"])[0] == "Z" for pid in family))
     with psycopg.connect(config.source.conninfo, autocommit=True) as conn:
@@ -115,7 +115,7 @@ def test_killed_in_the_middle_of_a_table_the_next_init_copies_that_one_again(con
     finally:
         family = _kill(process)
     assert len(family) >= 3  # the command and its two workers
-    _nobody_left(config, family)
+    _no_process_left(config, family)
     assert of(config, "a").state == "ok"
     before = [b.batch_id for b in ledger_of(config).batches()]
     assert before == [1, 2]
@@ -143,7 +143,7 @@ def test_killed_at_twenty_random_moments(config: Config, seed: int) -> None:
             process.communicate(timeout=draw.uniform(0.5, 12.0))
         except subprocess.TimeoutExpired:
             kills += 1
-            _nobody_left(config, _kill(process))
+            _no_process_left(config, _kill(process))
     assert kills or os.environ.get("CDC_TEST_SEED")
     _finish(config)
     _whole(config)

@@ -37,7 +37,7 @@ def by(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def config(source: Config, plain_lake: Config, by: str) -> Iterator[Config]:
-    """Two tables with a key, captured by nobody yet."""
+    """Two tables with a key, captured by no one yet."""
     config = source.model_copy(update={"root": plain_lake.root})
     if by == "tick":
         chosen = config.source.model_copy(update={"capture": "change_log", "change_log_drain": "tick"})
@@ -201,7 +201,7 @@ def test_a_dead_slot_session_ends_the_copy_and_the_next_one_is_whole(
 @either_way
 def test_a_repair_under_load_meets_the_stream_without_a_seam(config: Config) -> None:
     commands.init(config)
-    sql(config, "alter table public.a alter x type varchar using x || '!'")  # tells nothing of its rows
+    sql(config, "alter table public.a alter x type varchar using x || '!'")  # says nothing of its rows
     commands.drain(config)
     assert of(config, "a").state == "stale"
     stop, wrote = threading.Event(), threading.Event()
@@ -284,7 +284,7 @@ def test_a_repair_of_columns_puts_these_and_leaves_the_others(config: Config) ->
     (proof,) = [e for e in ledger_of(config).baselines() if e.payload.scope == Covers.COLUMNS]
     assert proof.payload == Baseline(done.lsn, 20, Covers.COLUMNS, ("x",))
     assert of(config, "a").repaired_lsn == done.lsn
-    assert at(config, "a", done.lsn) == "stale"  # nobody knows whether the other columns were left alone
+    assert at(config, "a", done.lsn) == "stale"  # no one knows whether the other columns were left alone
     sql(config, "update public.a set y = 'later' where id = 4")
     commands.drain(config)
     assert current(config, "a") == on_source(config, "a")

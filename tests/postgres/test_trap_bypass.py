@@ -31,7 +31,7 @@ def _rewritten(world: World) -> None:
     world.sql("set event_triggers = off", "alter table t alter v type text using upper(v)", "set event_triggers = on")
 
 
-def _heard_later(world: World) -> None:
+def _captured_later(world: World) -> None:
     _rewritten(world)
     world.sql("insert into t values (4, 'w')", "alter table t add column c int default 5")
 
@@ -53,7 +53,7 @@ def _published_less_for_a_while(world: World) -> None:
 @pytest.mark.parametrize(
     "bypass",
     [
-        _catalog_edit, World.bypass, _switched_off, _rewritten, _heard_later, _unpublished_for_a_while,
+        _catalog_edit, World.bypass, _switched_off, _rewritten, _captured_later, _unpublished_for_a_while,
         _published_less_for_a_while,
     ],
 )  # fmt: skip
@@ -111,7 +111,7 @@ def test_trap_076_a_silent_rewrite_behind_a_disabled_trigger(world: World) -> No
 
 
 def test_trap_076_a_capture_function_of_another_role(world: World) -> None:
-    """Nothing else tells of it: the event triggers stand, and are served by a function that keeps silent."""
+    """Nothing else records it: the event triggers stand, and are served by a function that keeps silent."""
     log = world.start(*PAIR)
     log.drain()
     assert "DDL" not in world.findings()
@@ -145,7 +145,7 @@ def test_trap_076_a_capture_function_of_another_role(world: World) -> None:
     ],
 )
 def test_trap_076_an_event_trigger_of_our_name_that_is_another(world: World, made: str) -> None:
-    """It stands and is enabled, and nobody hears: it was told once, and green from the next repair on."""
+    """It exists, is enabled and captures nothing: it was reported once, and green from the next repair on."""
     log = world.start(*PAIR)
     world.sql(
         "create function silent() returns event_trigger language plpgsql as $$ begin end $$",
@@ -249,7 +249,7 @@ def test_without_event_triggers_the_comparison_finds_ddl(world: World) -> None:
         before = log.complete_to
         world.sql("insert into t values (3, 'z')", "truncate other", "insert into other values (2, 'p')")
         log.drain()
-        world.exact("t", "other")  # the TRUNCATE told of the new file
+        world.exact("t", "other")  # the TRUNCATE recorded the new file
         since = log.compared_to
         world.sql(
             "alter table t add column c int default 7",
@@ -293,7 +293,7 @@ def test_without_event_triggers_the_comparison_finds_ddl(world: World) -> None:
         log.repair("public.t", "public.other")
         log.drain()
         world.exact("t", "other")
-        # Nobody hears that a trigger was off for a while, or is another one.
+        # No one records that a trigger was off for a while, or is another one.
         world.sql(
             'alter table t disable trigger "!cdc_row"', "insert into t values (7, 's', 1)",
             'alter table t enable always trigger "!cdc_row"', 'drop trigger "!cdc_truncate" on other',

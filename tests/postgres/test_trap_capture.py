@@ -1,4 +1,4 @@
-"""Traps of capture itself: bypassed, switched off, forged, and in the way of nobody."""
+"""Traps of capture itself: bypassed, switched off, forged, and in the way of no one."""
 
 from __future__ import annotations
 
@@ -101,10 +101,10 @@ def test_pause_is_a_gap_with_its_interval(world: World) -> None:
     log.drain()
     assert "DDL capture was paused" in world.stale()["public.t"]
     events = [e["payload"] for e in log.of("ddl")]
-    told = [(e["event"], e["tag"]) for e in events if e["event"].startswith("capture")]
-    assert told[0][0] == "capture_paused"
-    assert told[-1][0] == "capture_resumed"
-    assert {tag for _, tag in told[1:-1]} == {"ALTER TABLE"}
+    reported = [(e["event"], e["tag"]) for e in events if e["event"].startswith("capture")]
+    assert reported[0][0] == "capture_paused"
+    assert reported[-1][0] == "capture_resumed"
+    assert {tag for _, tag in reported[1:-1]} == {"ALTER TABLE"}
     log.repair("public.t")
     log.drain()
     world.exact("t")
@@ -218,7 +218,7 @@ def test_messages_of_no_transaction_cannot_hold_up_a_drain(world: World, plain_l
     assert ledger_of(config).latest_versions()[world.relid("t")].table.column("c") is not None
 
 
-# -- what people are told
+# -- what people see
 
 
 def test_doctor_shows_the_state_of_capture(world: World) -> None:
@@ -295,7 +295,7 @@ def test_a_comparison_goes_into_the_batch_that_completes_the_drain(world: World,
     assert after.compared_to > before.compared_to
     (state,) = table_states(ledger_of(config))
     assert (state.state, state.from_lsn) == ("stale", before.compared_to)
-    # When it happened nobody knows: schema history has the interval.
+    # When it happened no one knows: schema history has the interval.
     found = versions.versions(ledger_of(config), "t")[-1]
     assert (found.since, found.valid_from, found.ddl) == (before.compared_to, result.committed_lsn, None)
     assert [v.since for v in versions.versions(ledger_of(config), "t")[:-1]] == [None]

@@ -51,9 +51,9 @@ def test_trap_148_who_hears_of_the_trigger_on_a_partition(world: World) -> None:
     world.sql("insert into r values (21, 'c')", "truncate r3")
     assert log.conn.info.server_version < 170000 or world.user.execute("show event_triggers").fetchone() == ("on",)
     log.drain()
-    heard = world.user.execute("select who, tag from heard order by 1, 2").fetchall()
+    captured = world.user.execute("select who, tag from heard order by 1, 2").fetchall()
     ours = [("always", "ALTER TABLE"), ("always", "CREATE TRIGGER")] if log.conn.info.server_version < 170000 else []
-    assert heard == sorted([*ours, ("always", "CREATE TABLE"), ("plain", "CREATE TABLE")])
+    assert captured == sorted([*ours, ("always", "CREATE TABLE"), ("plain", "CREATE TABLE")])
     assert "truncated" in world.stale()["public.r"]
 
 

@@ -86,7 +86,7 @@ def test_trap_057_a_partition_with_another_identity_than_its_root(
     world.sql("update r set alt = 8 where id = 1")
     log.drain()
     assert "partition public.r1" in world.stale()["public.r"]  # as long as it is so
-    assert "partition public.r1" in (log.doubtful(world.relid("r"), log.complete_to) or "")
+    assert "partition public.r1" in (log.unverified(world.relid("r"), log.complete_to) or "")
     world.sql(mended)
     log.drain()
     log.repair("public.r")
@@ -102,10 +102,10 @@ def test_trap_057_a_root_whose_partition_does_not_come_like_it_is_refused(world:
             conn, world.config.capture_rules, ddl=world.config.ddl, lock_seconds=world.config.snapshot.lock_seconds
         )
         with open_scratch(world.config.capture_rules, ddl=world.config.ddl) as conninfo:
-            (told,) = ddl_lint.lint(
+            (reported,) = ddl_lint.lint(
                 world.config.capture_rules, "alter table r replica identity full", conninfo=conninfo
             )
-        assert told.effect == "silent" and "partition public.r1 has REPLICA IDENTITY by id" in told.detail
+        assert reported.effect == "silent" and "partition public.r1 has REPLICA IDENTITY by id" in reported.detail
         world.sql("alter table r replica identity full")
         with pytest.raises(
             PreflightFailed, match=r"r1 has REPLICA IDENTITY by id.*alter table public\.r1 replica identity"
@@ -148,7 +148,7 @@ def test_trap_040_a_partition_whose_rows_are_not_in_the_wal(world: World) -> Non
     world.sql("insert into r values (26, 'd')")
     log.drain()
     assert "partition public.r3 is unlogged" in world.stale()["public.r"]
-    assert log.doubtful(world.relid("r"), log.complete_to)  # and so to whoever asks for this LSN later
+    assert log.unverified(world.relid("r"), log.complete_to)  # and so to whoever asks for this LSN later
     world.sql("drop table r3")
     log.drain()
     log.repair("public.r")
@@ -217,11 +217,11 @@ def test_trap_096_detached_concurrently_is_unverified_from_where_it_began(world:
         world.sql(_AFTER_A_CANCEL[how])
     if how == "dropped with its root":
         log.drain()
-        assert log.doubtful(relid, at) is not None
+        assert log.unverified(relid, at) is not None
         return
     world.sql("insert into r values (4, 'after')")
     log.drain()
-    assert log.doubtful(relid, at) is not None
+    assert log.unverified(relid, at) is not None
     assert re.search("detached|dropped", world.stale()["public.r"])
     log.repair("public.r")
     world.exact("r")
@@ -238,12 +238,12 @@ def test_trap_096_a_plain_detach_is_unverified_from_there(world: World) -> None:
     at = slot.wait_flush(log.conn)
     world.sql("alter table r detach partition r2")
     log.drain()
-    assert log.doubtful(world.relid("r"), at) is None
+    assert log.unverified(world.relid("r"), at) is None
     assert "detached" in world.stale()["public.r"]
 
 
 def test_trap_078_a_key_that_names_other_objects(world: World) -> None:
-    """A row is logged under the name of then: after a rename its UPDATE and DELETE find nothing."""
+    """A row is logged under the name at that time: after a rename its UPDATE and DELETE find nothing."""
     log = world.start("create table other (id int primary key)", "create publication cdc for tables in schema public")
     world.sql(
         "create table t (r regclass primary key, v int)", "insert into t values ('other', 0)",
@@ -251,7 +251,7 @@ def test_trap_078_a_key_that_names_other_objects(world: World) -> None:
     )  # fmt: skip
     log.drain()
     assert "names of other objects" in (log.states()["public.t"].reason or "")
-    assert log.doubtful(world.relid("t"), log.complete_to)
+    assert log.unverified(world.relid("t"), log.complete_to)
     log.repair("public.t")
     assert "names of other objects" in world.stale()["public.t"]
     world.sql(

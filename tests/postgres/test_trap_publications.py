@@ -242,7 +242,7 @@ def test_trap_097_truncate_of_a_partition_is_captured(world: World) -> None:
     log = world.start(*ROOT)
     world.sql("begin", "truncate r", "insert into r values (5, 'after'), (15, 'after')", "commit")
     log.drain()
-    world.exact("r")  # the root's own TRUNCATE tells all
+    world.exact("r")  # the root's own TRUNCATE empties all
     world.sql("truncate r2")
     log.drain()
     assert "partition public.r2 was truncated" in world.stale()["public.r"]
@@ -276,7 +276,7 @@ def test_trap_097_truncate_in_the_transaction_that_made_the_partition(world: Wor
     world.exact("r")
     world.sql("begin", "truncate r", "insert into r values (5, 'after'), (25, 'after')", "commit")
     log.drain()
-    world.exact("r")  # the root's own TRUNCATE tells all, of the new partition too
+    world.exact("r")  # the root's own TRUNCATE empties all, of the new partition too
     assert {e["payload"]["tag"] for e in log.of("ddl")}.isdisjoint({"CREATE TRIGGER"})
     assert len([e for e in log.of("ddl") if e["payload"]["tag"] == "ALTER TABLE"]) == (how == "attached")
 

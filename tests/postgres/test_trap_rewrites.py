@@ -1,4 +1,4 @@
-"""Rewrites of tables without rows are exact; of all others the log cannot tell."""
+"""Rewrites of tables without rows are exact; of all others the log cannot say."""
 
 from __future__ import annotations
 

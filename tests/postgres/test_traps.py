@@ -44,7 +44,7 @@ class Played:
 
     @cached_property
     def classes(self) -> Mapping[tuple[int, int, int], effects.EffectClass]:
-        """Of every change, as `cdc ddl list` tells them."""
+        """Of every change, as `cdc ddl list` shows them."""
         return effects.by_position(self.log.reading())  # type: ignore[arg-type]
 
     def look(self, trap: Trap) -> None:
@@ -152,7 +152,7 @@ def verdict(played: Played, trap: Trap) -> None:
             table = log.version(relid, at)
             if table is None or not trap.owns(table.schema):
                 continue
-            doubt = log.doubtful(relid, at)
+            doubt = log.unverified(relid, at)
             if doubt is None:
                 found = log.rows(relid, at)
                 assert found[0] == attnums
@@ -170,7 +170,7 @@ def verdict(played: Played, trap: Trap) -> None:
         identifier = f"{trap.schema}.{name}"
         state = played.states.get(identifier)
         assert state is not None and not state.comparable, f"{name} should be stale"
-        doubt = f"{state.reason}; {log.doubtful(state.relid, last)}"
+        doubt = f"{state.reason}; {log.unverified(state.relid, last)}"
         assert re.search(pattern, doubt), doubt
         assert identifier not in played.healed, played.healed[identifier]
     outcome = conformance.found(played, trap)

@@ -582,7 +582,7 @@ alter type mood rename value 'a' to 'c';
 alter type mood add value 'a';
 insert into t values (3, 'a');
 
--- trap test_trap_077_rows_told_apart_by_a_renamed_label
+-- trap test_trap_077_rows_distinguished_by_a_renamed_label
 -- stale k: rows are identified by it
 -- stale f: rows are identified by it
 create type mood as enum ('a', 'b');

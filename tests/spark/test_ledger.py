@@ -84,7 +84,7 @@ def test_partition_boundaries_are_the_same_in_both_writers(spark: SparkSession, 
 
 
 def test_an_append_from_a_stale_reading_fails(spark: SparkSession, lake: Config) -> None:
-    """pyiceberg repeats a lost commit on top of the winner unless it is told not to."""
+    """pyiceberg repeats a lost commit on top of the winner unless it is configured not to."""
     late = ledger_of(lake)
     assert late.last() is None
     ledger_of(lake).append_empty(batch_record(1, mark="first"))

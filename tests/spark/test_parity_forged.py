@@ -84,7 +84,7 @@ def test_no_two_cells_have_one_line(spark: SparkSession, zone: str) -> None:
         found = list(lines(spark, side, range(1)))
     finally:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
-    # Behind the number of columns and the key, which tells the rows apart.
+    # Behind the number of columns and the key, which distinguishes the rows.
     bare = {fields(line, plan.natives)[0]: line[:2] + line[10:] for line in found}
     assert len(bare) == len(found) == number
     by_line: dict[bytes, list[int]] = {}
@@ -102,11 +102,11 @@ def test_columns_that_are_not_the_source_s_are_named(spark: SparkSession, lake: 
     spark.sql(
         f"CREATE TABLE {side.relation} ({shape}, _cdc_from_lsn bigint, _cdc_text map<string,string>) USING iceberg"
     )
-    assert misshapen(table, applied(lake.lake_access, table)) is None  # nobody has written it yet
+    assert misshapen(table, applied(lake.lake_access, table)) is None  # no one has written it yet
     row = f"INSERT INTO {side.relation} (id) VALUES (1)"
     spark.sql(row)
     assert misshapen(table, applied(lake.lake_access, table)) is None
-    for ddl, told in {
+    for ddl, reported in {
         "ADD COLUMN margin int": "margin is of no column of the source",
         "DROP COLUMN margin": None,
         "RENAME COLUMN c4 TO C4": "C4 is of no column of the source; c4 is missing",
@@ -116,4 +116,4 @@ def test_columns_that_are_not_the_source_s_are_named(spark: SparkSession, lake: 
     }.items():
         spark.sql(f"ALTER TABLE {side.relation} {ddl}")
         spark.sql(row)
-        assert misshapen(table, applied(lake.lake_access, table)) == told
+        assert misshapen(table, applied(lake.lake_access, table)) == reported

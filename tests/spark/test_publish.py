@@ -102,7 +102,7 @@ class Shop:
         ledger.append_empty(replace(last, batch_id=number, from_lsn=at, complete_to=Lsn(at + 1)), [event])
 
     def maintain(self) -> None:
-        """Let go of everything that nobody needs."""
+        """Let go of everything that no one needs."""
         commands.maintain(
             self.config.model_copy(update={"lake": self.config.lake.model_copy(update={"keep_days": 0.0})})
         )
@@ -205,7 +205,7 @@ def test_readers_meet_proofs_only_while_checks_swap(shop: Shop) -> None:
     reader = threading.Thread(target=read)
     reader.start()
     for lsn in range(2, 7):
-        shop.build(lsn, n=1000 + lsn)  # what nobody may see
+        shop.build(lsn, n=1000 + lsn)  # what no one may see
         shop.publish(a="different", b="different")
         shop.build(lsn)
         shop.publish()
@@ -343,7 +343,7 @@ def test_a_red_table_stays_and_one_lsn_is_refused_by_its_name(shop: Shop) -> Non
 
 
 def test_a_view_that_another_session_replaced_is_put_right(shop: Shop) -> None:
-    """It keeps the properties by which the check knows it, and shows what nobody has proven."""
+    """It keeps the properties by which the check knows it, and shows what no one has proven."""
     shop.build(0x1000)
     shop.publish()
     shop.spark.sql("CREATE OR REPLACE VIEW published.public__a AS SELECT n FROM current.public__a")

@@ -52,7 +52,7 @@ def _kind(
     now = [] if lake is None else [lake]
     if copies is not None:
         now = [row] * copies[1]
-    # Somebody else found what the build had left, and left what is there now.
+    # Someone else found what the build had left, and left what is there now.
     written = [] if built is None else [(FOREIGN, Counter(built), Counter(now))]
     return _cause(plan, name, sample, Account(plan, events), written).kind
 

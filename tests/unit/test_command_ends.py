@@ -1,4 +1,4 @@
-"""However a command ends, standard error says it in one line, and `[notify]` is told with what was done so far."""
+"""However a command ends, standard error says it in one line, and `[notify]` receives what was done so far."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _raise(error: Exception) -> Any:
 
 
 def test_an_unforeseen_error_is_one_line_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was a traceback in the middle of a JSON log, and nobody was told."""
+    """It was a traceback in the middle of a JSON log, and no one was notified."""
     monkeypatch.setattr(Toolkit, "drain", lambda *_, **__: _raise(KeyError("two\nlines")))
     done, notice = _cdc(tmp_path, monkeypatch, "drain")
     (line,) = done.stderr.splitlines()

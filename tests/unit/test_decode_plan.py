@@ -444,9 +444,9 @@ def test_a_rewrite_of_a_table_without_rows_is_exact(
     empty: bool | None, written: bool, stale: bool, tmp_path: Path
 ) -> None:
     """It made tables stale that had never held a row. A row after the look at the table makes it unknown."""
-    told = {} if empty is None else {"empty": empty}
+    reported = {} if empty is None else {"empty": empty}
     body = [
-        wire.signed(701, event="table_rewrite", rewrites=[{"relid": 50, "reason": 4, **told}]),
+        wire.signed(701, event="table_rewrite", rewrites=[{"relid": 50, "reason": 4, **reported}]),
         *([TWO_RELATION, wire.insert(50, ("1", "x"))] if written else []),
         wire.signed(701, tables=[added(column_type(25, "text"), default="random()")], sql="select rewrite()"),
     ]

@@ -140,6 +140,6 @@ def test_frames_have_their_documented_columns() -> None:
     assert frame["changes"][1] == "renamed remark: note -> remark"
     assert (frame["role"].notna().sum(), str(frame["at"][1].tz)) == (5, "UTC")
     shape = versions.shape_frame(ledger_of(CONFIG), "orders", Lsn(0x1000))
-    told = versions.shape_frame.__doc__ or ""
-    assert all(column in told for column in shape.columns)
+    reported = versions.shape_frame.__doc__ or ""
+    assert all(column in reported for column in shape.columns)
     assert shape["lake_type"].tolist() == ["bigint", "decimal(10,2)", "string"]

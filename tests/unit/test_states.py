@@ -94,7 +94,7 @@ def check_plan(log: MemoryReading, played: Played) -> None:
         assert bool(verdict.unknown) == any(d.copied is None and d.confirmed is None for d in plan.doubts)
         for number, (lsn, letter, phase) in enumerate(life.phases):
             if phase != "none" and letter != "D":
-                assert is_unverified(plan.doubts, lsn, None) == life.doubtful(number)
+                assert is_unverified(plan.doubts, lsn, None) == life.unverified(number)
                 assert is_unverified(plan.doubts, lsn, lsn + STEP) == (phase in ("broken", "part"))
 
 
@@ -114,7 +114,7 @@ def is_unverified(doubts: Iterable[Doubt], since: int, until: int | None) -> boo
 
 
 def check_at(access: LakeAccess, log: MemoryReading, played: Played, lsn: int) -> None:
-    """What was known at an LSN: the states of then, and whether `cdc rows --as-of-lsn` answers."""
+    """What was known at an LSN: the states at that time, and whether `cdc rows --as-of-lsn` answers."""
     then = {version.table.relid: state for version, state in states_at(log, Lsn(lsn), {})}
     latest = log.latest_versions()
     for life in played.lives:

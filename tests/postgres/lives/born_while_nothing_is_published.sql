@@ -1,4 +1,4 @@
--- A table that is made while the publication sends nothing stays red, also behind its first copy: nobody would tell of
+-- A table that is made while the publication sends nothing stays stale, also after its first copy: nothing would record
 -- its rows. From a life of 335 lines.
 kind: plain
 setup: create schema life;

@@ -1,4 +1,4 @@
--- DETACH CONCURRENTLY that is broken off has half detached a partition, of which no event trigger hears. From a life of
+-- DETACH CONCURRENTLY that is broken off has half detached a partition, which no event trigger captures. From a life of
 -- 217 lines.
 kind: roots
 setup: create schema life;
