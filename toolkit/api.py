@@ -248,9 +248,9 @@ class Toolkit:
 
     def batches_frame(self) -> pd.DataFrame:
         """Give the committed batches as a frame, with their WAL, changes and waits."""
-        from toolkit.history import lag
+        from toolkit.history import commit_times
 
-        return lag.batches_frame(self.lake.ledger)
+        return commit_times.batches_frame(self.lake.ledger)
 
     def rows(
         self,

@@ -10,7 +10,7 @@ import pytest
 from tests.notebooks.pages import charts_without_a_network
 from tests.support_ledger import ledger_of
 from toolkit.demo import notebooks
-from toolkit.history import lag
+from toolkit.history import commit_times
 from toolkit.rawlog.batch import BatchRecord, SourceIdentity
 from toolkit.values.config import Config
 from toolkit.values.errors import LakeError
@@ -40,7 +40,7 @@ def drained(lake: Config, spark: object) -> Config:
 
 
 def test_a_batch_is_as_the_ledger_has_it(drained: Config) -> None:
-    frame = lag.batches_frame(ledger_of(drained))
+    frame = commit_times.batches_frame(ledger_of(drained))
     assert frame["batch_id"].tolist() == [2, 3]  # not the generation before
     assert frame["wal_bytes"].tolist() == [0x1000, 0x4000]
     assert frame["complete_to"].tolist() == ["0/2000", "0/6000"]
@@ -62,4 +62,4 @@ def test_the_notebook_says_how_far(drained: Config, tmp_path: Path) -> None:
 
 def test_no_ledger_is_one_line(lake: Config) -> None:
     with pytest.raises(LakeError, match="cdc init"):
-        lag.batches_frame(ledger_of(lake))
+        commit_times.batches_frame(ledger_of(lake))

@@ -12,10 +12,9 @@ import pytest
 from tests.support_remedies import pasted
 from tests.trap_cases import steps
 from tests.trap_world import PAIR, World
-from toolkit.capture import ddl_switch
 from toolkit.ops import alerts
 from toolkit.ops.alerts import Alert
-from toolkit.source import install, preflight, pressure, slot
+from toolkit.source import ddl_switch, install, preflight, pressure, slot
 from toolkit.source.connection import connect
 from toolkit.values.config import Config, LimitsConfig, TableConfig
 from toolkit.values.modes import Capture

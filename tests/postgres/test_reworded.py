@@ -13,7 +13,7 @@ import pytest
 
 from tests.reworded import reword
 from tests.trap_world import PAIR, World
-from toolkit.capture import ddl_switch as switch
+from toolkit.source import ddl_switch as switch
 from toolkit.source import preflight, slot
 from toolkit.source.peek import peek, position_said
 from toolkit.values.errors import CdcError, PreflightFailed, SlotError, SlotRefused

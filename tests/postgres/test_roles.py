@@ -16,10 +16,9 @@ from tests import commands
 from tests.support_lake import plain_lake, rows_in_log
 from tests.support_ledger import ledger_of
 from tests.support_postgres import mostly_one_server
-from toolkit.capture import ddl_switch
 from toolkit.ops import diagnosis, status_report
 from toolkit.rawlog.states import State
-from toolkit.source import catalog, connection, exact_cut, owners_code, preflight, row_lines, slot
+from toolkit.source import catalog, connection, ddl_switch, exact_cut, owners_code, preflight, row_lines, slot
 from toolkit.source.opened import open_source
 from toolkit.values.config import Config
 from toolkit.values.errors import CdcError, PreflightFailed

@@ -13,10 +13,10 @@ from tests.support_lake import plain_lake
 from tests.support_ledger import ledger_of
 from tests.support_postgres import logical_messages, stream
 from tests.trap_world import PAIR, World
-from toolkit.capture import ddl_switch as switch
 from toolkit.history import column_life, unhandled_ddl, versions
 from toolkit.rawlog.states import table_states
-from toolkit.source import ddl_switch, install
+from toolkit.source import ddl_switch as switch
+from toolkit.source import install
 from toolkit.values.config import Config, DdlConfig
 from toolkit.values.errors import ConfigError
 from toolkit.values.modes import CommandText
@@ -108,17 +108,17 @@ def test_pause_is_a_gap_with_its_interval(world: World) -> None:
     log.repair("public.t")
     log.drain()
     world.exact("t")
-    assert not ddl_switch.paused(log.conn)
+    assert log.conn.execute("select from cdc.known_settings where name = 'paused'").fetchall() == []
 
 
 def test_a_drain_while_paused_stays_red(world: World) -> None:
     log = world.start(*PAIR)
-    ddl_switch.pause(log.conn)
+    log.conn.execute("select cdc.pause()")
     log.drain()
     log.repair("public.t")
     log.drain()
     assert world.stale() == {"public.t": "DDL capture is paused"}
-    ddl_switch.resume(log.conn)
+    log.conn.execute("select cdc.resume()")
     log.drain()
     log.repair("public.t")
     log.drain()
@@ -226,9 +226,9 @@ def test_doctor_shows_the_state_of_capture(world: World) -> None:
     assert "is published without v" in world.findings()
     world.sql("create table later (id int primary key)")
     assert "later: is named by [source] tables and not in the publication" in world.findings()
-    ddl_switch.pause(log.conn)
+    log.conn.execute("select cdc.pause()")
     assert "run `cdc ddl resume`" in world.findings()
-    ddl_switch.resume(log.conn)
+    log.conn.execute("select cdc.resume()")
     world.sql("alter event trigger _cdc_0_drop disable")
     assert "DDL is not captured" in world.findings()
     install.install(

@@ -20,7 +20,7 @@ from tests.trap_cases import GROUPS, TRAPS, Players, Trap, configured, steps
 from toolkit.demo.server import EmbeddedServer
 from toolkit.history import effects
 from toolkit.rawlog.states import TableState
-from toolkit.source import ddl_switch, install, slot
+from toolkit.source import install, slot
 from toolkit.values.config import Config
 from toolkit.values.lsn import Lsn
 from toolkit.values.table import TableVersion
@@ -98,7 +98,7 @@ class Played:
                     lock_seconds=self.log.config.snapshot.lock_seconds,
                 )
             elif step == "cdc ddl resume":
-                ddl_switch.resume(self.log.conn)
+                self.log.conn.execute("select cdc.resume()")
             else:
                 self.log.conn.execute(step.encode())
         return repairs

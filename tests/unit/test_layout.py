@@ -41,7 +41,6 @@ OWN_SPARK = {"toolkit/demo/story.py"}
 #: File names in two rooms, for two halves of one thing.
 SAME_THING = {
     "opened.py": {"lake", "source"},  # what a command opens once and hands down
-    "ddl_switch.py": {"capture", "source"},  # `cdc ddl pause`: the command's steps, and what they do on the source
     "row_lines.py": {"lake", "source"},  # the line of a row, as each of the two sides of a comparison prints it
 }
 #: Calls that run SQL on PostgreSQL, or on SQLite in `lake`, which cannot import psycopg.
@@ -279,7 +278,7 @@ def test_sql_runs_in_source_and_spark_sql_in_lake(path: Path) -> None:
             "toolkit/quality/parity.py",
             "from toolkit.values.resources import load\nload('parity/lines')",
         ),
-        ("toolkit/history/lag.py", "_ALL = 'select relid from raw.events'"),
+        ("toolkit/history/effects.py", "_ALL = 'select relid from raw.events'"),
         ("toolkit/ops/status_report.py", "def f(name):\n    return f'drop table {name} purge'"),
         ("toolkit/source/peek.py", "spark.sql(text)"),
         ("toolkit/build/retired.py", "own_session(config).sql(text)"),

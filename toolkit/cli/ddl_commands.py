@@ -62,7 +62,7 @@ def ddl_resolve(ctx: Context, ident: str, note: str) -> None:
 @command
 def ddl_pause(ctx: Context) -> None:
     """Stop capturing DDL on the source. Every table is stale from then on, until it is repaired."""
-    from toolkit.capture import ddl_switch
+    from toolkit.source import ddl_switch
 
     ctx.show(ddl_switch.pause(ctx.config.source))
 
@@ -71,7 +71,7 @@ def ddl_pause(ctx: Context) -> None:
 @command
 def ddl_resume(ctx: Context) -> None:
     """Capture DDL again. Run `cdc repair` afterwards for tables that may have changed meanwhile."""
-    from toolkit.capture import ddl_switch
+    from toolkit.source import ddl_switch
 
     ctx.show(ddl_switch.resume(ctx.config.source))
 

@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import LiteralString
 
-from toolkit.source.connection import Connection
+from toolkit.source import roles
+from toolkit.source.connection import connect
+from toolkit.values.capture_rules import SourceConfig
 
 
-def pause(conn: Connection) -> bool:
-    """Stop reading catalogs in the user's DDL, and return whether this call paused it.
+@dataclass(frozen=True, slots=True)
+class SwitchResult:
+    """The current state of DDL capture, and whether this call changed it."""
 
-    Each command still leaves a signed mark. The result is False if capture was paused already.
+    paused: bool
+    changed: bool
+
+
+def pause(source: SourceConfig) -> SwitchResult:
+    """Stop reading catalogs in the user's DDL. Each command still leaves a signed mark.
+
+    Every table is then stale, with the interval in the log, until it is repaired.
     """
-    return _switch(conn, "select cdc.pause()")
+    return SwitchResult(True, _switch(source, "pausing DDL capture", "select cdc.pause()"))
 
 
-def resume(conn: Connection) -> bool:
-    """Capture again, and return whether this call resumed it.
-
-    The current schema of the tables is written into the log. The result is False if capture was not paused.
-    """
-    return _switch(conn, "select cdc.resume()")
+def resume(source: SourceConfig) -> SwitchResult:
+    """Capture DDL again, and write the current schema of the tables into the log."""
+    return SwitchResult(False, _switch(source, "resuming DDL capture", "select cdc.resume()"))
 
 
-def paused(conn: Connection) -> bool:
-    """Return whether capture is paused for all sessions."""
-    row = conn.execute("select exists (select from cdc.known_settings as s where s.name = 'paused')").fetchone()
-    return bool(row and row[0])
-
-
-def _switch(conn: Connection, statement: LiteralString) -> bool:
-    row = conn.execute(statement).fetchone()
-    return bool(row and row[0])
+def _switch(source: SourceConfig, doing: str, statement: LiteralString) -> bool:
+    with connect(source) as conn:
+        roles.require_installer(conn, source, doing)
+        row = conn.execute(statement).fetchone()
+        return bool(row and row[0])
