@@ -232,10 +232,10 @@ def test_each_call_of_the_python_interface_exists() -> None:
 
 @unit
 def test_each_question_of_contributing_names_a_definition() -> None:
-    """A table of answers that nobody compares with the tree named a file that had lost the rule."""
+    """A table of answers that is not compared with the tree named a file that had lost the rule."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+)\. [^|]+ \| ([^|]+) \| ([^|]+) \|$", text, re.MULTILINE)
-    assert [int(number) for number, _, _ in rows] == list(range(1, 26))
+    assert [int(number) for number, _, _ in rows] == list(range(1, len(rows) + 1)) and len(rows) >= 25
     for number, files, symbols in rows:
         named = zip(re.findall("`(.+?)`", files), re.findall("`(.+?)`", symbols), strict=True)
         for file, symbol in named:
