@@ -40,6 +40,13 @@ _TASK_BYTES = 256 << 20  # heap that one task may need
 _REDACTED = r"(?i)secret|password|token|access[.-]?key|credential|\.header\."
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 
+#: Commands end within seconds or minutes, and most of the code that they run is not worth the optimizing compiler: with
+#: the JVM's own limits it takes a quarter of the time of a start. These limits are ten times as high.
+_COMPILED_LATE = (
+    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000"
+    " -XX:Tier4BackEdgeThreshold=400000"
+)
+
 _lock = threading.RLock()
 _current: dict[str, Any] = {}  # "session", the "settings" that it was made with, and "own"
 
@@ -58,7 +65,7 @@ def spark_settings(access: LakeAccess) -> dict[str, str]:
         **jars_of(access),
         "spark.driver.defaultJavaOptions": (
             f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} -Dderby.stream.error.file=/dev/null -Duser.timezone=UTC"
-            " -XX:+UseParallelGC"
+            f" -XX:+UseParallelGC {_COMPILED_LATE}"
         ),
         "spark.hadoop.fs.permissions.umask-mode": "077",  # Hadoop sets modes itself, whatever the umask of the process
         "spark.ui.enabled": "false",
