@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from tests.mutants.guards_of_source import Guard
+from tests.mutants.guards_of_source import Guard, never
 
 _SAME = "toolkit/capture/same_history.py"
 _PROMOTION = "tests/postgres/test_promotion.py::test_trap_027_a_synchronized_slot_goes_on_where_the_timeline_proves_it"
 _CLOCK = "tests/unit/test_clock.py::"
+_JVM = "tests/unit/test_jvm_end.py::test_each_command_names_a_jvm_that_was_killed"
 
 GUARDS_OF_FAULTS = (
     Guard(
@@ -57,5 +58,18 @@ GUARDS_OF_FAULTS = (
         "generation = {generation} and ",
         "",
         "tests/postgres/test_cut.py::test_a_commit_that_waits_over_many_drains_is_not_forgotten",
+    ),
+    never(
+        "a build names a JVM that was ended",
+        "toolkit/build/dbt_run.py",
+        "(ended := jvm_end(0.2)) is not None",
+        _JVM,
+    ),
+    Guard(
+        "a command names a JVM that was ended",
+        "toolkit/cli/frame.py",
+        "    ended = jvm_end()\n",
+        "    ended = None\n",
+        _JVM,
     ),
 )

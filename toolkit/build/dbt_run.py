@@ -278,7 +278,11 @@ def _model(result: Any) -> ModelResult:
 
 
 def _message(exception: BaseException | None, results: list[Any]) -> str:
-    """Give one line: the first failed node and the engine's message, without its stack."""
+    """Give one line: the end of the JVM, or the first failed node and the engine's message, without its stack."""
+    from toolkit.lake.session import jvm_end
+
+    if (ended := jvm_end(0.2)) is not None:
+        return f"building: {ended}; run `cdc build` again"
     for result in results:
         if result.status in _FAILED:
             found = _line(result.message or "no message")

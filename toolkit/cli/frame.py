@@ -181,7 +181,7 @@ def _end(context: Context, function: Callable[..., int | None], arguments: dict[
         shown = traceback.format_exc() if context.verbose else None
         return _End(error.exit_code, (_shown(error),), error, shown)
     except Exception as error:
-        known = _missing(error) or _lost(error) or _storage(error) or _java(error)
+        known = _missing(error) or _lost(error) or _jvm(error) or _storage(error) or _java(error)
         shown = traceback.format_exc() if context.verbose or known is None else None
         return _End(1, (known or _unexpected(error),), None, shown)
 
@@ -289,6 +289,17 @@ def _storage(error: Exception) -> str | None:
     if isinstance(error, sqlite3.Error):
         return f"the lake's catalog: {error}; end the program that holds it or free space, and run it again"
     return None
+
+
+def _jvm(error: Exception) -> str | None:
+    """Say in one line that Spark's JVM has ended by itself; None for errors of other kinds."""
+    broken = isinstance(error, ConnectionError) or type(error).__module__.startswith(("py4j.", "pyspark."))
+    if not broken or "toolkit.lake.session" not in sys.modules:
+        return None
+    from toolkit.lake.session import jvm_end
+
+    ended = jvm_end()
+    return ended and f"{ended}; run it again"
 
 
 def _java(error: Exception) -> str | None:

@@ -190,6 +190,26 @@ def stop_session(*, at_once: bool = False) -> None:
                 _end(process)
 
 
+def jvm_end(seconds: float = 5.0) -> str | None:
+    """Say in one line that the JVM of this process has ended by itself; None if it runs, or was never started.
+
+    `seconds` is the time to wait for its end, since its connections break a moment before.
+    """
+    gateway = getattr(sys.modules.get("pyspark"), "SparkContext", None)
+    process: subprocess.Popen[bytes] | None = getattr(getattr(gateway, "_gateway", None), "proc", None)
+    if process is None:
+        return None
+    try:
+        code = process.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return None
+    how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
+    return (
+        f"Spark's Java process {how}, as a system without free memory does it; nothing was lost; give the machine more"
+        ' memory, or lower "spark.driver.memory" in [spark]'
+    )
+
+
 def _end(process: subprocess.Popen[bytes]) -> None:
     if process.stdin is not None:
         process.stdin.close()  # the gateway ends when its standard input is closed

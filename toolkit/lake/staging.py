@@ -141,6 +141,10 @@ def _events(stream: bytes) -> Iterator[Event]:
 
 def _refusal(record: BatchRecord, error: Exception) -> CdcError:
     """Give one line for the failure in the JVM or in a worker."""
+    from toolkit.lake import session
+
+    if not hasattr(error, "java_exception") and (ended := session.jvm_end()) is not None:
+        return LakeError(f"committing batch {record.batch_id}: {ended}; run it again")
     text = f"{error}\n{getattr(error, 'java_exception', None) or ''}"
     # A worker's own error arrives as the last line of its traceback.
     own = re.search(r"^toolkit\.values\.errors\.(\w+): (.+)$", text, re.MULTILINE)

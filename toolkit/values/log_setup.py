@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 
 _FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -52,3 +53,9 @@ def configure(*, verbose: bool, as_json: bool) -> None:
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO if verbose else logging.WARNING)
     root.propagate = False
+    logging.getLogger().addFilter(_not_of_py4j)  # the same function again is no second filter
+
+
+def _not_of_py4j(record: logging.LogRecord) -> bool:
+    """Leave out the tracebacks of py4j about a JVM that has ended. The command that needed it says so in one line."""
+    return Path(record.pathname).parent.name != "py4j"
