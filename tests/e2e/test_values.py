@@ -294,7 +294,7 @@ def test_trap_101_dates(world: World) -> None:
     _typed(world, 101)
 
 
-def test_trap_102_and_103_times_and_intervals(world: World) -> None:
+def test_trap_102_103_times_and_intervals(world: World) -> None:
     _typed(world, 102, 103)
 
 
@@ -330,7 +330,7 @@ def test_trap_109_composites_ranges_domains(world: World) -> None:
     _typed(world, 109)
 
 
-def test_trap_110_to_112_texts_and_bytes(world: World) -> None:
+def test_trap_110_111_112_texts_and_bytes(world: World) -> None:
     _typed(world, 110, 111, 112)
 
 
@@ -370,7 +370,7 @@ def test_a_column_name_is_never_read_as_sql(world: World) -> None:
         assert sum(map(len, blocks))
 
 
-def test_trap_117_and_118_lake_names(world: World) -> None:
+def test_trap_117_118_lake_names(world: World) -> None:
     spark = session.own_session(world.config.lake_access)
     columns = spark.table("current.public__odd").columns
     assert len({c.lower() for c in columns}) == len(columns) == len(ODD) + 2

@@ -80,7 +80,7 @@ def test_a_parent_by_inheritance_is_noted_by_name(source: Config, conn: Connecti
         ('create table public."X y" (a int)', 'public."X y": has no replica identity'),
     ],
 )
-def test_51_52_replica_identity(source: Config, conn: Connection, ddl: str, message: str) -> None:
+def test_trap_051_052_replica_identity(source: Config, conn: Connection, ddl: str, message: str) -> None:
     conn.execute(ddl)
     name = 'public."X y"' if '"X y"' in ddl else "public.x"
     with pytest.raises(PreflightFailed, match=message) as refusal:

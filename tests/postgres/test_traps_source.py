@@ -20,7 +20,6 @@ from tests.postgres.test_snapshot_log import Killed, current, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
 from tests.support_ledger import ledger_of
 from tests.support_postgres import fresh_database, programs
-from toolkit.decode.rows import decode_rows
 from toolkit.demo.server import EmbeddedServer
 from toolkit.lake import staging
 from toolkit.ops import diagnosis, status_report
@@ -75,83 +74,6 @@ def slot_at(config: Config) -> Lsn:
         state = slot.read_slot(conn, config.source.slot)
     assert state is not None
     return state.confirmed_flush_lsn
-
-
-def test_trap_001_004_rows_of_one_lsn_keep_their_ids_when_read_again(
-    config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """COPY gives its rows one LSN; RELATION is sent again on every connection."""
-    with (
-        psycopg.connect(config.source.conninfo, autocommit=True) as conn,
-        conn.cursor() as cursor,
-        cursor.copy("copy public.a (id, x) from stdin") as copy,
-    ):
-        for n in range(10, 13):
-            copy.write_row((n, "copied"))
-    seen: list[list[tuple[Any, ...]]] = []
-
-    def staged(access: LakeAccess, record: Any, **more: Any) -> int:
-        for task in more["tasks"]:
-            rows = [row for batch in decode_rows(task.path, task) for row in batch.to_pylist()]
-            seen.append([(r["commit_lsn"], r["ordinal"], r["lsn"], r["new"][0]) for r in rows])
-        if len(seen) == 1:
-            raise Killed
-        return commit_batch(access, record, **more)
-
-    monkeypatch.setattr(staging, "commit_batch", staged)
-    with pytest.raises(Killed):
-        commands.drain(config)
-    commands.drain(config)
-    assert seen[0] == seen[1]
-    assert [row[3] for row in seen[0]] == ["10", "11", "12"]
-    assert len({row[2] for row in seen[0]}) == 1  # the trap: their own LSNs are equal
-    assert len(set(changes(config))) == 3
-
-
-def test_trap_002_017_order_is_that_of_commits(config: Config) -> None:
-    """A transaction that began earlier and commits later has lower LSNs of its own, and a lower xid."""
-    with psycopg.connect(config.source.conninfo) as early:
-        early.execute("update public.a set x = 'early begun' where id = 1")
-        sql(config, "insert into public.a values (2, 'meanwhile')")
-        commands.drain(config)
-        early.execute("insert into public.a values (3, 'late')")
-    commands.drain(config)
-    rows = rows_in_log(config, "kind = 'row' and op in ('I', 'U')")
-    assert [r["new"][0] for r in rows] == ["2", "1", "3"]
-    assert rows[0]["lsn"] > rows[1]["lsn"]  # the traps: by the change's own LSN, or by xid, the order is another one
-    assert rows[0]["xid"] > rows[1]["xid"]
-    assert current(config, "a") == on_source(config, "a")
-
-
-def test_trap_003_005_between_two_adjacent_commits(config: Config) -> None:
-    """The end LSN of a commit is where the next transaction begins: neither comes twice nor is left out."""
-    sql(config, "insert into public.a values (2, 'first')")
-    with connection.connect(config.source) as conn:
-        between = slot.flush_lsn(conn)
-    sql(config, "insert into public.a values (3, 'second')")
-    assert commands.drain(config, upto=between).changes == 1
-    assert slot_at(config) == between == ledger_of(config).last().complete_to  # type: ignore[union-attr]
-    (first,) = changes(config)
-    assert first[2] < between
-    assert commands.drain(config).changes == 1
-    assert [c[1] for c in changes(config)] == ["2", "3"]
-
-
-def test_trap_007_a_peek_consumes_nothing(config: Config) -> None:
-    sql(config, "insert into public.a values (2, 'x')")
-    with connection.connect(config.source) as conn:
-        upto = slot.flush_lsn(conn)
-        found = []
-        for _ in range(2):
-            with (
-                spool_directory(config.source_access.spool_dir) as folder,
-                connection.connect(config.source) as session,
-            ):
-                found.append(
-                    peek.peek(session, config.source, upto=upto, max_changes=None, directory=folder).path.read_bytes()
-                )
-    assert found[0] == found[1]
-    assert commands.drain(config).changes == 1
 
 
 def test_trap_012_killed_at_each_edge_every_change_is_there_once(
