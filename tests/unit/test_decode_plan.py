@@ -168,8 +168,15 @@ def test_a_non_transactional_ddl_message_is_no_ddl(tmp_path: Path) -> None:
     assert wire.events(tmp_path / "s", [outside, *wire.transaction(1)], wire.context(TWO)) == []
 
 
-def test_an_unreadable_genuine_message_turns_everything_stale(tmp_path: Path) -> None:
-    messages = wire.transaction(1, wire.signed(701, tables=[{"relid": 50}]))
+@pytest.mark.parametrize(
+    "fields",
+    [  # the last three were found by `make soak`
+        {"tables": [{"relid": 50}]}, {"sql": 7}, {"tables": [TWO | {"relid": 1 << 70}]},
+        {"tables": [TWO | {"columns": [wire.column(1 << 30, "a")]}]},
+    ],
+)  # fmt: skip
+def test_an_unreadable_genuine_message_turns_everything_stale(tmp_path: Path, fields: dict[str, Any]) -> None:
+    messages = wire.transaction(1, wire.signed(701, **fields))
     events = wire.events(tmp_path / "s", messages, wire.context(TWO))
     assert kinds(events) == ["gap", "message"]
     assert reasons(events) == {50: "DDL message cannot be read"}

@@ -18,9 +18,10 @@ from toolkit.decode.task import Binding
 from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.event import Baseline, Captured, Gap, GapReasons, Kind, Origin, StreamMessage, Truncated
+from toolkit.values.forms import fits
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import command
-from toolkit.values.table import SchemaVersion, TableVersion
+from toolkit.values.table import ATTNUMS, SchemaVersion, TableVersion
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +85,11 @@ class Transaction:
             return
         try:
             read = ddl.read(data, message.content[64:].decode())
-            for table in read.tables.values():
-                TableVersion.from_json(table)
+            for table in (TableVersion.from_json(table) for table in read.tables.values()):
+                if not (fits(table, TableVersion) and all(c.attnum in ATTNUMS for c in table.columns)):
+                    raise TypeError(f"the snapshot of table {table.relid} is not one")
+            if not fits(read, ddl.DdlMessage):
+                raise TypeError("a field is of another type")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             self.refused[index] = f"genuine but unreadable: {error!r}"
             self.unreadable.add(index)

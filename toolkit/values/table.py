@@ -17,7 +17,8 @@ from toolkit.values.names import command, lake_table, qualified, quote_postgres
 
 #: The operations that a table's publications must send.
 OPERATIONS = frozenset({"insert", "update", "delete", "truncate"})
-
+#: Dropped columns keep their attnum, and PostgreSQL gives out no more than 1,600 of them.
+ATTNUMS = range(1, 1601)
 
 #: A label that is never quoted inside arrays and ranges, and is no word or bound of them.
 _PLAIN_LABEL = re.compile(r"(?!(?:null|empty)$)[^\W\d][\w-]*", re.IGNORECASE)
