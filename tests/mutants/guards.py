@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants.guards_of_faults import GUARDS_OF_FAULTS
+from tests.mutants.guards_of_reading import GUARDS_OF_READING
 from tests.mutants.guards_of_source import GUARDS_OF_SOURCE, Guard, never
 
 _PLAN = "tests/unit/test_decode_plan.py::"
@@ -22,6 +23,7 @@ _EVENT_OF_BATCH = "event.batch_id != record.batch_id or event.kind == Kind.BATCH
 
 GUARDS = (
     *GUARDS_OF_SOURCE,
+    *GUARDS_OF_READING,
     *GUARDS_OF_FAULTS,
     never(
         "executors have the driver's code",

@@ -1,0 +1,37 @@
+"""Guards of what the toolkit reads of messages, checkpoints and small tables."""
+
+from __future__ import annotations
+
+from tests.mutants.guards_of_source import Guard, never
+
+_PLAN = "tests/unit/test_decode_plan.py::"
+_FORM = f"{_PLAN}test_an_unreadable_genuine_message_turns_everything_stale"
+
+GUARDS_OF_READING = (
+    never(
+        "a DDL message whose fields are of another type",
+        "toolkit/decode/transaction.py",
+        "not fits(read, ddl.DdlMessage)",
+        _FORM,
+    ),
+    Guard(
+        "attnums that no table has",
+        "toolkit/decode/transaction.py",
+        "fits(table, TableVersion) and all(c.attnum in ATTNUMS for c in table.columns)",
+        "fits(table, TableVersion)",
+        _FORM,
+    ),
+    Guard(
+        "the newest pause of capture in a checkpoint",
+        "toolkit/rawlog/checkpoint.py",
+        ", *list(switched)[-1:]]",
+        "]",
+        "tests/unit/test_checkpoint.py::test_a_pause_of_capture_is_known",
+    ),
+    never(
+        "a column that was written as another type is left to a scan by Spark",
+        "toolkit/lake/small_lines.py",
+        "any(column.type != type_ for column, (_, type_) in zip(columns, wanted, strict=True))",
+        "tests/spark/test_small_lines.py::test_a_table_that_shows_more_than_its_files_is_left_to_spark",
+    ),
+)
