@@ -43,6 +43,12 @@ def test_what_is_no_record_is_refused(text: str) -> None:
         _images([text], [1, 2], 2)
 
 
+def test_an_open_quote_takes_no_other_record_along() -> None:
+    """Found by `make soak`: two records were read as one, and the second row did not exist."""
+    with pytest.raises(DecodeError, match="not the text of a record"):
+        _images(['(1,"a)', '(b")'], [1, 2], 2)
+
+
 def _log(ops: str, old: list[str | None], new: list[str | None]) -> logged_rows.LogRows:
     count = np.arange(len(ops), dtype=np.int64)
     same = np.full(len(ops), 7, np.int64)

@@ -23,6 +23,7 @@ from toolkit.rawlog.event import Gap, Kind, Origin, Truncated
 from toolkit.values.errors import DecodeError
 
 _NO_TEXT, _NUMBERS = pa.NULL, pa.list_(pa.int32())
+_NO_RECORD = "the change log holds an image that is not the text of a record; report this"
 _OPEN, _CLOSE, _COMMA, _NEWLINE = b"(),\n"
 
 
@@ -224,7 +225,7 @@ def _cells(records: pa.StringArray, expected: int | None) -> list[pa.StringArray
     text = np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]].copy()
     first, last = bounds[:-1] - bounds[0], bounds[1:] - bounds[0] - 1
     if (last <= first).any() or (text[first] != _OPEN).any() or (text[last] != _CLOSE).any():
-        raise DecodeError("the change log holds an image that is not the text of a record; report this")
+        raise DecodeError(_NO_RECORD)
     if expected == 0:
         if (last - first > 1).any():
             raise _OtherShape(_count(records))
@@ -250,6 +251,8 @@ def _cells(records: pa.StringArray, expected: int | None) -> list[pa.StringArray
                 if (found := _count(records.slice(number, 1))) != expected:
                     raise _OtherShape(found) from None
         raise DecodeError(f"the change log holds an image that cannot be read: {error}") from None
+    if len(table) != len(records):  # a quote is open at the end of one, and the next one seemed to go on
+        raise DecodeError(_NO_RECORD)
     columns = []
     for column in table.columns[1:]:
         cells = column.combine_chunks()
