@@ -29,35 +29,49 @@ if TYPE_CHECKING:
 FILE = Path(__file__).parent / "CONFORMANCE.md"
 MAJORS = (15, 16, 18)
 LAYERS = ("log", "path")
-_HEAD = """# What becomes of it
+_HEAD = """# DDL conformance
 
-Each trap of `tests/postgres/traps.sql`, played on real servers; written by `python -m tests.conformance`. A row has the
-servers that did the same.
+Each row is a trap of `tests/postgres/traps.sql`, played on real servers. Servers with the same result share a row.
+`python -m tests.conformance` writes this file.
 
-The class is what `cdc ddl list` shows of the DDL, the worst for each table: *exact*, *applied by rule* (older rows are
-shown by what its event has: a default, a renamed label, a wider type), *silent* (not known from the log: to be copied
-again), *history only* (the declaration alone, or rows that are not captured), *no effect*. *rows*: no DDL was captured.
+**class** is the class of the DDL in `cdc ddl list`, the worst one for each table:
 
-The log: *exact*: at every drain, and as of every earlier drain, the rows equal what SELECT showed. *stale*: red by name
-from the LSN of the change on, and exact again (*healed*) by the remedy that `cdc status` printed, for a table `T`.
-*gone*: dropped, and nothing else. *not captured*: in no publication, and red all the same if `[source]` asks for it.
+- *exact*: the shape, name or key changed, or the table came or went. Rows stay as they were captured.
+- *applied by rule*: the DDL event says how to show older rows: a default, a renamed label or a wider type.
+- *silent*: values changed without a row event. The table must be copied again.
+- *history only*: only the declaration changed, or rows that are not captured.
+- *no effect*: nothing changed.
+- *rows*: there was no DDL event.
 
-The whole path (init, drains, build, check): *identical*: the check proved every cell of `current`. *stale*: the check
-refused by name, and after the remedy proved every cell (*healed*).
+**log** compares the rows of the log with SELECT:
 
-| trap | what is done | PostgreSQL | class | log | whole path | healed by |
+- *exact*: equal at every drain, and as of every earlier drain.
+- *stale*: the table is stale from the LSN of the change. It is *repaired* if the command that `cdc status` printed
+  made it exact again.
+- *gone*: the table was dropped.
+- *not captured*: no publication has the table. It is stale if `[source]` selects it.
+
+**whole path** runs init, drains, build and check:
+
+- *identical*: the check proved every cell of `current`.
+- *stale*: the check refused the table. It is *repaired* if the check proved every cell after the command.
+
+**remedy** has that command, for a table `T`.
+
+| trap | what is done | PostgreSQL | class | log | whole path | remedy |
 |---|---|---|---|---|---|---|
 """
 _TAIL = """
-## Kinds without a row
+## DDL without a row
 
-- DROP, RENAME or another CREATE of a publication: another history. `cdc drain` refuses (`cdc init --new-generation`);
-  `tests/postgres/test_trap_publications.py`.
-- Databases, roles, tablespaces, ALTER SYSTEM, event triggers of others, LISTEN, COPY, subscriptions, functions, foreign
-  servers: nothing that is captured changes. What they do to rows comes as row events.
-- CREATE SCHEMA with elements: as CREATE TABLE for each of them; `tests/postgres/test_capture.py`.
-- pg_repack swaps files past DDL: red by name, without need. Tools that swap two tables by name: the rows of 083.
-- DDL of an extension's script: its tables are found by the next drain's comparison.
+- DROP, RENAME and CREATE of a publication under a used name start another history. `cdc drain` refuses and names
+  `cdc init --new-generation`. Test: `tests/postgres/test_trap_publications.py`.
+- Databases, roles, tablespaces, ALTER SYSTEM, event triggers of others, LISTEN, COPY, subscriptions, functions and
+  foreign servers change nothing that is captured. What they do to rows arrives as row events.
+- CREATE SCHEMA with elements is captured as CREATE TABLE for each of them. Test: `tests/postgres/test_capture.py`.
+- pg_repack swaps files without DDL. Its tables turn stale, although no row changes. Tools that swap two tables by name
+  have the rows of trap 083.
+- Tables that the script of an extension makes are found by the comparison of the next drain.
 """
 
 
@@ -103,11 +117,11 @@ def found(played: Played | None, trap: Trap) -> Found:
         if state is None:
             observed.add("not captured")
         elif log.unverified(relid, at) or not state.comparable:
-            mended = "healed" if table.identifier not in played.healed else "not healed"
+            mended = "repaired" if table.identifier not in played.healed else "not repaired"
             observed.add(f"stale, {mended}")
             steps = ", then ".join(played.remedies.get(table.identifier, ["nothing"]))
             remedies.add("`" + steps.replace(table.identifier, "T") + "`")
-            if kind != EffectClass.SILENT or mended != "healed":
+            if kind != EffectClass.SILENT or mended != "repaired":
                 wrong.append(f"{table.identifier}: {kind}, and stale, {mended}")
         else:
             right = log.rows(relid, at) == shown[relid]
@@ -131,7 +145,9 @@ def path_found(checked: Checked, trap: Trap) -> str:
     for table, first in checked.first.items():
         if trap.owns(table.partition(".")[0]):
             healed = table in checked.healed and checked.healed[table].status == "identical"
-            results.add(f"stale, {'healed' if healed else 'not healed'}" if first.status == "stale" else first.status)
+            results.add(
+                f"stale, {'repaired' if healed else 'not repaired'}" if first.status == "stale" else first.status
+            )
     return _joined(results) or "gone"
 
 
