@@ -63,7 +63,8 @@ def test_the_installed_wheel_makes_a_project_without_the_repository(installed: P
     code = (
         "import toolkit; from pathlib import Path; from toolkit.build import project;"
         "from toolkit.values import config, resources; from toolkit.values.lake_types import *;"
-        "project.ensure(config.Config(root=Path.cwd())); resources.load('introspect/slot'); print(toolkit.__file__)"
+        "project.ensure(config.Config(root=Path.cwd()).dbt_project); resources.load('introspect/slot');"
+        "print(toolkit.__file__)"
     )
     found = Path(_run(installed / "python", "-c", code, cwd=tmp_path).strip())
     assert found.is_relative_to(_packages(installed.parent))

@@ -141,7 +141,7 @@ _HOLDER = """
 import sys
 from toolkit.lake.lease import hold_lease
 from toolkit.values import config
-with hold_lease(config.Config(root=sys.argv[1])):
+with hold_lease(config.Config(root=sys.argv[1]).lake_access):
     print("held", flush=True)
     sys.stdin.read()
 """

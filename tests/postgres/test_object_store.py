@@ -124,8 +124,8 @@ def test_trap_135_killed_between_its_files_and_its_commit_a_copy_is_made_again(
 ) -> None:
     sql(lake, "update public.a set x = x || '+'")
     program = (
-        "import sys; from tests.support_lake import without_jvm; from toolkit.capture import copy;"
-        " from toolkit.values import config; without_jvm(); copy.repair(config.load(sys.argv[1]), ['public.a'])"
+        "import sys; from tests.support_lake import without_jvm; from tests import commands;"
+        " from toolkit.values import config; without_jvm(); commands.repair(config.load(sys.argv[1]), ['public.a'])"
     )
     commands.drain(lake)
     before = _unnamed(store, lake)

@@ -177,8 +177,8 @@ def test_the_newest_batch_is_read_without_pyiceberg(spark: SparkSession, lake: C
     ledger_of(lake).append_empty(batch_record(1))
     program = (
         "import sys; from pathlib import Path; from toolkit.values.config import Config\n"
-        "from toolkit.lake.ledger import Ledger\n"
-        "print(Ledger(Config(root=Path(sys.argv[1]))).last().batch_id, 'pyiceberg' in sys.modules,"
+        "from tests.support_ledger import ledger_of\n"
+        "print(ledger_of(Config(root=Path(sys.argv[1]))).last().batch_id, 'pyiceberg' in sys.modules,"
         " 'pyspark' in sys.modules)"
     )
     answer = subprocess.run(

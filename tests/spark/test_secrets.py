@@ -29,7 +29,7 @@ from toolkit.lake import session
 from toolkit.values.config import Config
 settings = {{"spark.sql.catalog.x.password": {_PLANTED!r}, "spark.master": "local[1]"}}
 config = Config(root=Path(sys.argv[1]), spark=settings)
-spark = session.own_session(config)
+spark = session.own_session(config.lake_access)
 assert spark.conf.get("spark.sql.catalog.x.password") == {_PLANTED!r}
 assert spark._sc._jsc.sc().conf().get("spark.sql.catalog.x.password") == {_PLANTED!r}
 shown = [p.read_bytes() for p in Path("/proc").glob("[0-9]*/cmdline") if p.parent.name in

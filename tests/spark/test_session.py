@@ -25,7 +25,7 @@ import os, sys
 from pathlib import Path
 from toolkit.values.config import Config
 from toolkit.lake import session, tables
-config = Config(root=Path(sys.argv[1]))
+config = Config(root=Path(sys.argv[1])).lake_access
 spark = session.own_session(config)
 tables.ensure(spark, config)
 jvm, process = spark._jvm, spark._sc._gateway.proc
@@ -201,7 +201,7 @@ def test_one_lease_at_a_time(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from toolkit.values.config import Config\n"
         "from toolkit.lake.lease import hold_lease\n"
-        "with hold_lease(Config(root=Path(sys.argv[1]))): print('held', flush=True); sys.stdin.read()"
+        "with hold_lease(Config(root=Path(sys.argv[1])).lake_access): print('held', flush=True); sys.stdin.read()"
     )
     holder = subprocess.Popen(
         [sys.executable, "-c", program, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
