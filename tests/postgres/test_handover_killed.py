@@ -82,8 +82,8 @@ def test_a_tick_killed_anywhere_is_there_once(config: Config, monkeypatch: pytes
 
 
 def _kills() -> list[Any]:
-    def permanent(*_: Any, temporary: bool = True, **__: Any) -> bool:
-        return not temporary
+    def permanent(_: Any, *name: str, **__: Any) -> bool:
+        return bool(name)
 
     steps: list[tuple[str, object, str, bool, Callable[..., bool]]] = [
         ("slot", slot, "drop_slot", True, always),
