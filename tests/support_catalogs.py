@@ -19,7 +19,7 @@ import pytest
 
 from tests import support_java
 from tests.support_postgres import fresh_database
-from tests.support_s3 import Store, s3_classpath, s3_store
+from tests.support_stores import Store, running_store, store_servers
 from toolkit.demo.server import EmbeddedServer
 
 _PROGRAM = Path(__file__).with_name("rest_catalog")
@@ -53,10 +53,9 @@ def rest_catalog(
     if store is not None:
         files = {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO", **store.properties, **store.keys}
         environment |= store.environment | {"REST_FILES": "\n".join(f"{key}={value}" for key, value in files.items())}
-    arguments = [f"jdbc:sqlite:{folder / 'rest.db'}", warehouse]
-    with support_java.served(
-        classpath, _PROGRAM / "RestCatalog.java", arguments, environment, folder / "rest.log"
-    ) as address:
+    program = ["-cp", classpath, str(_PROGRAM / "RestCatalog.java"), f"jdbc:sqlite:{folder / 'rest.db'}", warehouse]
+    command = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", *program]
+    with support_java.served(command, environment, folder / "rest.log") as address:
         yield {"type": "rest", "uri": address, "properties": {"token": token}}
 
 
@@ -66,13 +65,13 @@ def lake_section(
 ) -> Iterator[dict[str, Any]]:
     """The `[lake]` section of a new catalog of a kind, whose warehouse is `folder / lake / warehouse`.
 
-    Of a kind with `+s3` at its end the warehouse is in an object store. Its keys are properties of the section, or with
-    the catalog in a file, variables in `environment`.
+    Of a kind with a store at its end (`sqlite+s3`), the warehouse is in an object store. Its keys are properties of
+    the section, or with the catalog in a file, variables in `environment` if the store's clients know any.
     """
-    if kind.endswith("+s3"):
-        with s3_store(request.getfixturevalue("s3_classpath"), folder) as made:
-            kind = kind.removesuffix("+s3")
-            keys, variables = ({}, made.variables) if kind == "sqlite" else (made.keys, {})
+    kind, _, stored = kind.partition("+")
+    if stored:
+        with running_store(stored, request.getfixturevalue("store_servers")(stored), folder) as made:
+            keys, variables = ({}, made.variables) if kind == "sqlite" and made.variables else (made.keys, {})
             with lake_section(request, kind, folder, made) as section:
                 properties = {**made.properties, **keys, **section.get("properties", {})}
                 environment = made.environment | variables
@@ -88,4 +87,4 @@ def lake_section(
             yield section
 
 
-__all__ = ["KINDS", "lake_section", "postgresql_catalog", "rest_catalog", "rest_classpath", "s3_classpath"]
+__all__ = ["KINDS", "lake_section", "postgresql_catalog", "rest_catalog", "rest_classpath", "store_servers"]

@@ -26,11 +26,8 @@ def classpath(program: Path, folder: Path, what: str) -> str:
 
 
 @contextlib.contextmanager
-def served(
-    jars: str, source: Path, arguments: Sequence[str], environment: Mapping[str, str], log: Path
-) -> Iterator[str]:
-    """Run a Java file as a server, which ends with the block; gives its address."""
-    command = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", jars, str(source), *arguments]
+def served(command: Sequence[str], environment: Mapping[str, str], log: Path) -> Iterator[str]:
+    """Run a server that prints its port and ends with its input, for the length of the block; gives its address."""
     with (
         log.open("wb") as errors,
         subprocess.Popen(

@@ -12,7 +12,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.support_catalogs import lake_section, rest_classpath, s3_classpath
+from tests.support_catalogs import lake_section, rest_classpath, store_servers
 from tests.support_outside import duck
 from tests.support_postgres import fresh_database
 from tests.support_shop import Shop
@@ -22,11 +22,11 @@ from toolkit.lake.published_tables import duckdb_script, scan_published
 from toolkit.values.locations import local_path
 from toolkit.values.process_env import environment
 
-__all__ = ["rest_classpath", "s3_classpath"]
+__all__ = ["rest_classpath", "store_servers"]
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.dbt, pytest.mark.wide]
 
 
-@pytest.fixture(scope="module", params=["postgresql", "rest", "sqlite+s3", "postgresql+s3"])
+@pytest.fixture(scope="module", params=["postgresql", "rest", "sqlite+s3", "postgresql+s3", "sqlite+gs"])
 def shop(
     request: pytest.FixtureRequest, pg16: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Shop]:

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support_catalogs import lake_section, rest_classpath, s3_classpath
+from tests.support_catalogs import lake_section, rest_classpath, store_servers
 from tests.support_cluster import Cluster, as_other, cluster
 from tests.support_postgres import fresh_database
 from tests.support_shop import Shop
 from toolkit.demo.server import EmbeddedServer
 
-__all__ = ["rest_classpath", "s3_classpath"]
+__all__ = ["rest_classpath", "store_servers"]
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.dbt, pytest.mark.wide]
 _ROWS = 60_000
 #: Updates of all these rows before a drain: so many changes that executors decode them.

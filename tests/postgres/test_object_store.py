@@ -1,4 +1,4 @@
-"""A lake whose warehouse is in an S3 store: boundary, copies, commits and kills, without Spark."""
+"""A lake whose warehouse is in an object store of each kind: boundary, copies, commits and kills, without Spark."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
@@ -18,7 +18,7 @@ from tests.postgres.test_trap_commits import require_each_once
 from tests.support_lake import without_jvm
 from tests.support_ledger import ledger_of
 from tests.support_postgres import fresh_database
-from tests.support_s3 import Store, s3_classpath, s3_store
+from tests.support_stores import KINDS, Store, running_store, store_servers
 from toolkit.demo.server import EmbeddedServer
 from toolkit.lake import storage
 from toolkit.lake.lake_catalog import open_catalog
@@ -28,18 +28,26 @@ from toolkit.values import config as configuration
 from toolkit.values.config import Config, LakeConfig
 from toolkit.values.errors import LakeError
 from toolkit.values.failpoints import VARIABLE
+from toolkit.values.process_env import environment
 
-__all__ = ["s3_classpath"]
+__all__ = ["store_servers"]
 pytestmark = pytest.mark.postgres
 _ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(scope="module")
-def store(s3_classpath: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """A server, and the variables of this process by which AWS's clients find the keys."""
+@pytest.fixture(
+    scope="module",
+    params=[kind if kind == "s3" else pytest.param(kind, marks=pytest.mark.wide) for kind in KINDS],
+)
+def store(
+    request: pytest.FixtureRequest, store_servers: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Store]:
+    """A server, and the variables of this process by which its clients find the keys."""
     patch = pytest.MonkeyPatch()
-    with s3_store(s3_classpath, tmp_path_factory.mktemp("s3")) as made, patch.context():
-        for name, value in (made.variables | made.environment).items():
+    kind = request.param
+    with running_store(kind, store_servers(kind), tmp_path_factory.mktemp(kind)) as made, patch.context():
+        variables = made.variables or {"CDC_LAKE__PROPERTIES": json.dumps(made.keys)}
+        for name, value in (variables | made.environment).items():
             patch.setenv(name, value)
         yield made
         patch.undo()
@@ -62,6 +70,11 @@ def lake(store: Store, pg16: EmbeddedServer, tmp_path_factory: pytest.TempPathFa
         patch.undo()
 
 
+def _given(config: Config) -> dict[str, str]:
+    """Give the properties, with keys, as a variable. None of these is left in the environment of a test."""
+    return {"CDC_LAKE__PROPERTIES": json.dumps(config.lake.properties)}
+
+
 def _whole(config: Config) -> None:
     commands.drain(config)
     assert current(config, "a") == on_source(config, "a")
@@ -71,12 +84,12 @@ def _whole(config: Config) -> None:
 def _unnamed(store: Store, config: Config) -> set[str]:
     """Give the data files of the log that the table does not name."""
     named = open_catalog(config.lake_access).load_table("raw.events").inspect.all_files()["file_path"].to_pylist()
-    return store.objects("raw/events*/data/**/*.parquet") - set(named)
+    return store.objects("raw/events*/data/*.parquet") - set(named)
 
 
 def test_objects_are_written_found_sized_and_deleted(store: Store) -> None:
     properties = storage.file_properties(
-        Config(lake=LakeConfig(warehouse=store.warehouse, properties=store.properties)).lake_access
+        Config(lake=LakeConfig(warehouse=store.warehouse, properties=store.properties | store.keys)).lake_access
     )
     folder = f"{store.warehouse}/some"
     place = f"{folder}/events-1/data/kind=row/a%20b.parquet"
@@ -87,6 +100,7 @@ def test_objects_are_written_found_sized_and_deleted(store: Store) -> None:
     assert storage.find(folder, "others*/data/*.parquet", properties) is None
     assert storage.find(f"{store.warehouse}/none", "*", properties) is None
     storage.force([(place, 4), (place, None)], store.warehouse, properties)
+    assert storage.objects_in(folder, properties) == [place]
     with pytest.raises(OSError, match="has 4 bytes and not 5"):
         storage.force([(place, 5)], store.warehouse, properties)
     storage.delete(place, properties)
@@ -94,13 +108,9 @@ def test_objects_are_written_found_sized_and_deleted(store: Store) -> None:
     with pytest.raises(FileNotFoundError):
         storage.force([(place, None)], store.warehouse, properties)
     storage.require_writable(store.warehouse, properties)
-    assert store.objects("some/**/*.parquet") | store.objects(".cdc-probe*") == set()
-    with pytest.raises(
-        LakeError, match=r"warehouse s3://lake/ware/house is not writable: .*SIGNATURE_DOES_NOT"
-    ) as refused:
-        storage.require_writable(
-            store.warehouse, {**properties, "s3.access-key-id": store.key, "s3.secret-access-key": "wr0ng"}
-        )
+    assert store.objects("some/*.parquet") | store.objects(".cdc-probe*") == set()
+    with pytest.raises(LakeError, match=rf"warehouse {store.warehouse} is not writable: .*{store.wrong[1]}") as refused:
+        storage.require_writable(store.warehouse, properties | store.wrong[0])
     assert "wr0ng" not in str(refused.value)
 
 
@@ -114,7 +124,8 @@ def test_copies_and_drains_reach_the_store_and_nothing_else_does(store: Store, l
     assert list(lake.root.rglob("*.parquet")) == list(lake.root.rglob("*.avro")) == []
     assert {path.name for path in (lake.root / "lake").iterdir()} <= {"catalog.db", "lease", "new-files", "spool"}
     written = [path for path in (*lake.root.rglob("*"), *store.folder.rglob("*")) if path.is_file()]
-    assert [path for path in written if store.secret.encode() in path.read_bytes()] == []
+    assert store.secrets
+    assert [path for path in written for secret in store.secrets if secret.encode() in path.read_bytes()] == []
 
 
 @pytest.mark.wide
@@ -131,8 +142,8 @@ def test_trap_135_killed_between_its_files_and_its_commit_a_copy_is_made_again(
     before = _unnamed(store, lake)
     killed = subprocess.run(
         [sys.executable, "-c", program, str(lake.root / "cdc.toml")],
-        cwd=_ROOT, env=os.environ | {VARIABLE: f"{point}=sigkill"}, capture_output=True, text=True, timeout=120,
-        check=False,
+        cwd=_ROOT, env=os.environ | _given(lake) | {VARIABLE: f"{point}=sigkill"}, capture_output=True, text=True,
+        timeout=120, check=False,
     )  # fmt: skip
     assert killed.returncode == -9, killed.stderr
     left = _unnamed(store, lake) - before
@@ -147,9 +158,9 @@ def test_trap_135_killed_between_its_files_and_its_commit_a_copy_is_made_again(
 
 def test_a_store_that_does_not_answer_is_no_damage(store: Store, lake: Config) -> None:
     """Doctor must not advise to let the catalog give up metadata that only cannot be reached."""
-    gone = lake.lake.model_copy(update={"properties": {**store.properties, "s3.endpoint": "http://127.0.0.1:9"}})
+    gone = lake.lake.model_copy(update={"properties": lake.lake.properties | store.away})
     away = lake.model_copy(update={"lake": gone})
-    with pytest.raises(LakeError, match=r"metadata file s3://.* cannot be read"):
+    with pytest.raises(LakeError, match=rf"metadata file {store.kind}://.* cannot be read"):
         ledger_of(away).last()
     found = [d for d in diagnosis._lake(away) if d.level == "error"]
     assert ["is not writable" in d.found for d in found] == [True]
@@ -158,8 +169,7 @@ def test_a_store_that_does_not_answer_is_no_damage(store: Store, lake: Config) -
 def test_a_lost_catalog_beside_a_full_bucket_is_refused(store: Store, lake: Config, tmp_path: Path) -> None:
     text = (lake.root / "cdc.toml").read_text(encoding="utf-8")
     (tmp_path / "cdc.toml").write_text(text, encoding="utf-8")
-    with pytest.raises(LakeError, match=r"the warehouse has its files, such as s3://lake/ware/house/raw/events"):
-        Ledger(
-            configuration.load(str(tmp_path / "cdc.toml")).lake_access,
-            rules=configuration.load(str(tmp_path / "cdc.toml")).capture_rules,
-        ).last()
+    with environment(_given(lake)):
+        other = configuration.load(str(tmp_path / "cdc.toml"))
+    with pytest.raises(LakeError, match=rf"the warehouse has its files, such as {store.warehouse}/raw/events"):
+        Ledger(other.lake_access, rules=other.capture_rules).last()

@@ -26,6 +26,7 @@ def _write(folder: Path, text: str) -> str:
 
 
 _S3 = "warehouse = 's3://lake/w'\n[lake.properties]\n'client.region' = 'x'\n"
+_GS = "warehouse = 'gs://lake/w'\n[lake.properties]\n"
 
 
 @pytest.mark.parametrize(
@@ -43,10 +44,19 @@ _S3 = "warehouse = 's3://lake/w'\n[lake.properties]\n'client.region' = 'x'\n"
         ("type = 'hive'\nuri = 'thrift://x:9083'", "pyiceberg lists none in a Hive metastore; use its REST endpoint"),
         ("type = 'glue'", "Iceberg's Glue catalog has none; use its REST endpoint"),
         ("warehouse = 's3a://bucket/lake'", r"a warehouse in s3a: is not supported \(write s3:// for it\); expected a"),
+        ("warehouse = 'gcs://bucket/lake'", r"a warehouse in gcs: is not supported \(write gs:// for it\)"),
+        ("warehouse = 'gs://bucket/lake?pl4nted'", "expected gs://bucket/prefix"),
         (
-            "warehouse = 'gs://bucket/lake'",
-            "in gs: is not supported; expected a folder of this machine or s3://bucket",
+            "warehouse = 'hdfs://host/lake'",
+            r"a warehouse in hdfs: is not supported \(the commands without Spark would need Hadoop's own library",
         ),
+        (f"{_GS}'gcs.service.host' = 'pl4nted:1'", r"gcs\.service\.host is not the URL of a store"),
+        (f"{_S3}'s3.endpoint' = 'pl4nted:1'", r"s3\.endpoint is not the URL of a store; expected https://host"),
+        (
+            f"{_GS}'gcs.no-auth' = 'pl4nted'",
+            r"property 'gcs\.no-auth' does not mean the same to Spark and to pyiceberg",
+        ),
+        (f"{_GS}'gcs.oauth2.token' = 'pl4nted'", "token and gcs.oauth2.token-expires-at belong together; set both, or"),
         ("warehouse = 'file:/lake'", "a warehouse in file: is not supported"),
         ("warehouse = 's3://k:pl4nted@bucket'", "not the address of a folder in a bucket"),
         ("warehouse = 's3://b//lake'", "expected s3://bucket/prefix"),
@@ -126,6 +136,7 @@ def test_both_sides_of_an_object_store_get_the_same_settings(
     assert spark["spark.sql.warehouse.dir"] == str(tmp_path / "lake")
     assert "org.apache.iceberg:iceberg-aws-bundle" in spark["spark.jars.packages"]
     files = storage.file_properties(config.lake_access)
+    assert files.pop("py-io-impl") == "toolkit.lake.store_io.StoreFileIO"
     assert files.pop("s3.force-virtual-addressing", "false") == ("false" if path_style else "true")
     assert files == {key: value for key, value in given.items() if key.startswith(("s3.", "client."))}
     assert lake_catalog.secrets_of(config.lake_access) == {}
@@ -136,6 +147,26 @@ def test_both_sides_of_an_object_store_get_the_same_settings(
         lake_catalog.secrets_of(config.lake_access) == keys
         and storage.file_properties(config.lake_access).items() >= keys.items()
     )
+    assert "pl4nted" not in models.profile(config.lake_access, dbt=config.dbt_project) + repr(config)
+
+
+def test_both_sides_of_google_s_store_get_the_same_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = _write(tmp_path, "[lake]\nwarehouse = 'gs://lake/w'\n")
+    config = configuration.load(file)  # with the credentials that Google's clients find
+    assert (
+        storage.file_properties(config.lake_access).keys() == {"py-io-impl"}
+        and lake_catalog.secrets_of(config.lake_access) == {}
+    )
+    files = {"gcs.oauth2.token": "pl4nted", "gcs.oauth2.token-expires-at": "1", "gcs.service.host": "http://e"}
+    monkeypatch.setenv("CDC_LAKE__PROPERTIES", json.dumps(files))
+    config = configuration.load(file)
+    spark = session.spark_settings(config.lake_access)
+    given = {f"spark.sql.catalog.lake.{key}": value for key, value in files.items()}
+    assert spark.items() >= given.items()
+    assert spark["spark.sql.catalog.lake.io-impl"] == "org.apache.iceberg.gcp.gcs.GCSFileIO"
+    assert "org.apache.iceberg:iceberg-gcp-bundle" in spark["spark.jars.packages"]
+    assert storage.file_properties(config.lake_access) == files | {"py-io-impl": "toolkit.lake.store_io.StoreFileIO"}
+    assert lake_catalog.secrets_of(config.lake_access)["gcs.oauth2.token"] == "pl4nted"
     assert "pl4nted" not in models.profile(config.lake_access, dbt=config.dbt_project) + repr(config)
 
 

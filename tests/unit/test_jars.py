@@ -41,8 +41,11 @@ def _check(loaded: list[str], tmp_path: Path, **spark: str) -> None:
 def test_the_lock_file_pins_every_package_of_the_session(tmp_path: Path) -> None:
     file, database = _packages(tmp_path), _packages(tmp_path, uri="jdbc:postgresql://h/d")
     server = _packages(tmp_path, type="rest", uri="http://h")
-    store = _packages(tmp_path, warehouse="s3://lake", properties={"client.region": "x"})
-    assert {*file, *database, *store} == jars.PINNED.keys() and server == [name for name in file if name in database]
+    amazon = _packages(tmp_path, warehouse="s3://lake", properties={"client.region": "x"})
+    google = _packages(tmp_path, warehouse="gs://lake")
+    assert {*file, *database, *amazon, *google} == jars.PINNED.keys() and server == [
+        name for name in file if name in database
+    ]
     assert all(re.fullmatch(r"[^:\s]+:[^:\s]+:[\d.]+", name) for name in jars.PINNED)
     assert all(re.fullmatch(r"[0-9a-f]{64}", sha256) for sha256 in jars.PINNED.values())
 

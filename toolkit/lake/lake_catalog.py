@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from toolkit.lake import jars, storage
 from toolkit.values import object_store
 from toolkit.values.catalog_uri import SQLITE, read_postgres
-from toolkit.values.locations import scheme
 from toolkit.values.modes import CatalogKind
 
 if TYPE_CHECKING:
@@ -114,9 +113,7 @@ def jars_of(access: LakeAccess) -> dict[str, str]:
     needed = ["org.apache.iceberg:iceberg-spark-runtime-4.1_2.13"]
     if access.lake.type != CatalogKind.REST:
         needed.append("org.xerial:sqlite-jdbc" if _embedded(access) else "org.postgresql:postgresql")
-    if scheme(access.warehouse) == object_store.S3:
-        needed.append("org.apache.iceberg:iceberg-aws-bundle")
-    return jars.settings_for(*needed)
+    return jars.settings_for(*needed, *object_store.jars(access.warehouse))
 
 
 def spark_properties(access: LakeAccess) -> dict[str, str]:
@@ -124,15 +121,15 @@ def spark_properties(access: LakeAccess) -> dict[str, str]:
     lake = access.lake
     files = object_store.spark_settings(access.warehouse, lake.properties, os.environ)
     if lake.type == CatalogKind.REST:
-        return {"type": "rest", "uri": lake.uri, **files, **lake.properties}
-    found = files | {"type": "jdbc", "jdbc.schema-version": "V1", "warehouse": access.warehouse}
+        return {"type": "rest", "uri": lake.uri, **files}
+    found = {"type": "jdbc", "jdbc.schema-version": "V1", "warehouse": access.warehouse}
     if _embedded(access):
         # The time-out is in milliseconds. Another process may lock the file for a moment.
-        return {**found, "uri": f"{SQLITE}{access.catalog_db}", "jdbc.busy_timeout": "30000", **lake.properties}
+        return {**found, "uri": f"{SQLITE}{access.catalog_db}", "jdbc.busy_timeout": "30000", **files}
     # User and password are properties of their own, which Spark's redaction knows by their names.
     database = read_postgres(lake.uri)
     login = {"jdbc.user": database.user, "jdbc.password": database.password}
-    return {**found, "uri": database.jdbc, **{key: value for key, value in login.items() if value}, **lake.properties}
+    return {**found, "uri": database.jdbc, **{key: value for key, value in login.items() if value}, **files}
 
 
 def _pyiceberg_properties(access: LakeAccess) -> dict[str, str]:

@@ -31,7 +31,10 @@ _opened: dict[tuple[tuple[str, str], ...], FileIO] = {}
 
 def file_properties(access: LakeAccess) -> dict[str, str]:
     """Give the properties by which pyiceberg opens the lake's files. They may have secrets."""
-    return object_store.pyiceberg_settings(access.warehouse, access.lake.properties, os.environ)
+    found = object_store.pyiceberg_settings(access.warehouse, access.lake.properties, os.environ)
+    if local_path(access.warehouse) is not None:
+        return found
+    return {"py-io-impl": "toolkit.lake.store_io.StoreFileIO", **found}
 
 
 def file_io(location: str, properties: Mapping[str, str]) -> FileIO:
@@ -144,22 +147,24 @@ def find(folder: str, pattern: str, properties: Mapping[str, str]) -> str | None
     if path is not None:
         found = (p for p in path.rglob("*") if fnmatch(p.relative_to(path).as_posix(), pattern))
         return next((str(p) for p in found), None)
+    objects = objects_in(folder, properties)
+    return next((place for place in objects if fnmatch(place.removeprefix(f"{folder}/"), pattern)), None)
+
+
+def objects_in(folder: str, properties: Mapping[str, str]) -> list[str]:
+    """List the objects of a folder of a store.
+
+    Raises:
+        OSError: the folder cannot be listed.
+    """
     from pyarrow.fs import FileSelector, FileType
-
-    store, base = _store(folder, properties)
-    listed = store.get_file_info(FileSelector(base, allow_not_found=True, recursive=True))
-    names = (info.path.removeprefix(f"{base}/") for info in listed if info.type == FileType.File)
-    return next((f"{folder}/{name}" for name in names if fnmatch(name, pattern)), None)
-
-
-def _store(folder: str, properties: Mapping[str, str]) -> tuple[Any, str]:
-    """Give pyarrow's file system of an object store, and the path by which it names the folder."""
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
     io = file_io(folder, properties)
     assert isinstance(io, PyArrowFileIO)
-    scheme, netloc, path = PyArrowFileIO.parse_location(folder, io.properties)
-    return io.fs_by_scheme(scheme, netloc), path
+    scheme, netloc, base = io.parse_location(folder, io.properties)
+    listed = io.fs_by_scheme(scheme, netloc).get_file_info(FileSelector(base, allow_not_found=True, recursive=True))
+    return [f"{folder}{info.path.removeprefix(base)}" for info in listed if info.type == FileType.File]
 
 
 def require_writable(warehouse: str, properties: Mapping[str, str]) -> None:
@@ -185,4 +190,7 @@ def require_writable(warehouse: str, properties: Mapping[str, str]) -> None:
         ) from None
 
 
-__all__ = ["create", "delete", "file_io", "file_properties", "find", "force", "open_file", "read", "require_writable"]
+__all__ = [
+    "create", "delete", "file_io", "file_properties", "find", "force", "objects_in", "open_file", "read",
+    "require_writable",
+]  # fmt: skip

@@ -1,23 +1,79 @@
 """Read where a warehouse is, and the settings of its object store, without I/O. No message repeats a setting's value.
 
-Only settings that Spark's FileIO and pyiceberg's both know are allowed: with any other, the files of one of them would
-be written in another way.
+Only settings that Spark's FileIO and pyiceberg's both follow are allowed: with any other, the files of one of them
+would be written in another way.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from toolkit.values.locations import scheme
 
-S3 = "s3"
+_FOLDER = r"(/[^/?#]+)*/?"
+
+
+@dataclass(frozen=True)
+class _Store:
+    """One kind of store."""
+
+    address: str
+    """The pattern of the address of a warehouse."""
+    example: str
+    file_io: str
+    """Iceberg's FileIO in Spark."""
+    jars: tuple[str, ...]
+    """What it needs in Spark, each as `group:artifact`."""
+    owns: tuple[str, ...]
+    """The beginnings of names of settings that concern the store."""
+    endpoint: str
+    """The setting that has the URL of a store."""
+    further: tuple[str, ...]
+    """The other settings that are allowed."""
+    together: tuple[str, ...]
+    """Settings of which all are given, or none."""
+
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        """Give the settings that both sides follow."""
+        return (self.endpoint, *self.further)
+
+
 _REGION = "client.region"
 _ENDPOINT = "s3.endpoint"
 _PATH_STYLE = "s3.path-style-access"
 _KEYS = ("s3.access-key-id", "s3.secret-access-key")
-_SHARED = (_REGION, _ENDPOINT, _PATH_STYLE, *_KEYS, "s3.session-token")
 _VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
+_TOKEN = ("gcs.oauth2.token", "gcs.oauth2.token-expires-at")
+
+_STORES = {
+    "s3": _Store(
+        address=r"s3://[a-z0-9][a-z0-9.-]+",
+        example="s3://bucket/prefix",
+        file_io="org.apache.iceberg.aws.s3.S3FileIO",
+        jars=("org.apache.iceberg:iceberg-aws-bundle",),
+        owns=("s3.", "client."),
+        endpoint=_ENDPOINT,
+        further=(_REGION, _PATH_STYLE, *_KEYS, "s3.session-token"),
+        together=_KEYS,
+    ),
+    "gs": _Store(
+        address=r"gs://[a-z0-9][a-z0-9._-]+",
+        example="gs://bucket/prefix",
+        file_io="org.apache.iceberg.gcp.gcs.GCSFileIO",
+        jars=("org.apache.iceberg:iceberg-gcp-bundle",),
+        owns=("gcs.",),
+        endpoint="gcs.service.host",
+        further=_TOKEN,
+        together=_TOKEN,
+    ),
+}
+#: Other names of the same places, which would be written into every table.
+_OTHER_NAMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
+_HINTS = {other: f" (write {name}:// for it)" for other, name in _OTHER_NAMES.items()}
+_HINTS["hdfs"] = " (the commands without Spark would need Hadoop's own library on the runner)"
 
 
 def require_warehouse(warehouse: str) -> None:
@@ -29,13 +85,15 @@ def require_warehouse(warehouse: str) -> None:
     kind = scheme(warehouse)
     if kind is None:
         return
-    if kind != S3:
-        hint = " (write s3:// for it)" if kind in ("s3a", "s3n") else ""
+    if kind not in _STORES:
+        expected = " or ".join(store.example for store in _STORES.values())
         raise ValueError(
-            f"a warehouse in {kind}: is not supported{hint}; expected a folder of this machine or s3://bucket/prefix"
+            f"a warehouse in {kind}: is not supported{_HINTS.get(kind, '')}; expected a folder of this machine,"
+            f" {expected}"
         )
-    if not re.fullmatch(r"s3://[a-z0-9][a-z0-9.-]+(/[^/?#]+)*/?", warehouse):
-        raise ValueError("not the address of a folder in a bucket; expected s3://bucket/prefix")
+    store = _STORES[kind]
+    if not re.fullmatch(store.address + _FOLDER, warehouse):
+        raise ValueError(f"not the address of a folder in a bucket; expected {store.example}")
 
 
 def require_settings(warehouse: str, properties: Mapping[str, str], environment: Mapping[str, str]) -> None:
@@ -44,43 +102,62 @@ def require_settings(warehouse: str, properties: Mapping[str, str], environment:
     Raises:
         ValueError: one is missing, or means something to one side only.
     """
-    if scheme(warehouse) != S3:
+    store = _store(warehouse)
+    if store is None:
         return
-    unknown = sorted(key for key in properties if key.startswith(("s3.", "client.")) and key not in _SHARED)
+    unknown = sorted(key for key in properties if key.startswith(store.owns) and key not in store.allowed)
     if unknown:
         raise ValueError(
             f"property {unknown[0]!r} does not mean the same to Spark and to pyiceberg; allowed are"
-            f" {', '.join(_SHARED)}"
+            f" {', '.join(store.allowed)}"
         )
-    if len([key for key in _KEYS if key in properties]) == 1:
-        raise ValueError(f"{' and '.join(_KEYS)} belong together; set both, or neither")
-    if not _region(properties, environment):
+    if not re.match(r"https?://[^/]", properties.get(store.endpoint, "https://x")):
+        raise ValueError(f"{store.endpoint} is not the URL of a store; expected https://host")
+    if 0 < len([key for key in store.together if key in properties]) < len(store.together):
+        raise ValueError(f"{' and '.join(store.together)} belong together; set both, or neither")
+    if _REGION in store.allowed and not _region(properties, environment):
         raise ValueError(
             f"the region of the warehouse's bucket is not known; set {_REGION} in [lake.properties], or the variable"
             f" {_VARIABLES[0]}"
         )
 
 
+def jars(warehouse: str) -> tuple[str, ...]:
+    """Give the jars that Spark needs for the store, each as `group:artifact`."""
+    store = _store(warehouse)
+    return () if store is None else store.jars
+
+
 def spark_settings(warehouse: str, properties: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Give the properties of Spark's catalog for the store, beside those that are configured."""
-    if scheme(warehouse) != S3:
-        return {}
-    return {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO", _REGION: _region(properties, environment)}
+    """Give the properties for Spark's catalog: those that are configured, and what the store needs."""
+    store = _store(warehouse)
+    if store is None:
+        return dict(properties)
+    found = {"io-impl": store.file_io, **properties}
+    if _REGION in store.allowed:
+        found[_REGION] = _region(properties, environment)
+    return found
 
 
 def pyiceberg_settings(warehouse: str, properties: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
     """Give the properties of pyiceberg's FileIO for the store. Without keys it asks the usual places for them."""
-    if scheme(warehouse) != S3:
+    store = _store(warehouse)
+    if store is None:
         return {}
-    found = {key: value for key, value in properties.items() if key in _SHARED}
-    found[_REGION] = _region(properties, environment)
+    found = {key: value for key, value in properties.items() if key in store.allowed}
+    if _REGION in store.allowed:
+        found[_REGION] = _region(properties, environment)
     if _ENDPOINT in found and found.get(_PATH_STYLE, "false").lower() != "true":
         found["s3.force-virtual-addressing"] = "true"
     return found
+
+
+def _store(warehouse: str) -> _Store | None:
+    return _STORES.get(scheme(warehouse) or "")
 
 
 def _region(properties: Mapping[str, str], environment: Mapping[str, str]) -> str:
     return properties.get(_REGION) or next(filter(None, map(environment.get, _VARIABLES)), "")
 
 
-__all__ = ["S3", "pyiceberg_settings", "require_settings", "require_warehouse", "spark_settings"]
+__all__ = ["jars", "pyiceberg_settings", "require_settings", "require_warehouse", "spark_settings"]

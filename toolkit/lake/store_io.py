@@ -1,0 +1,32 @@
+"""Open objects by pyiceberg's FileIO, with what it leaves out for some stores. `storage.file_properties` names it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from pyarrow.fs import FileSystem, GcsFileSystem
+from pyiceberg.io import GCS_SERVICE_HOST, GCS_TOKEN, GCS_TOKEN_EXPIRES_AT_MS
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.utils.datetime import millis_to_datetime
+
+_PATIENCE = timedelta(
+    seconds=30
+)  # with a store that does not answer; without a limit Google's client tries for 15 minutes
+
+
+class StoreFileIO(PyArrowFileIO):
+    """pyiceberg's own FileIO, which gives up on a store that does not answer."""
+
+    def _initialize_gcs_fs(self) -> FileSystem:
+        protocol, _, host = self.properties.get(GCS_SERVICE_HOST, "https://").partition("://")
+        expires = self.properties.get(GCS_TOKEN_EXPIRES_AT_MS)
+        return GcsFileSystem(
+            access_token=self.properties.get(GCS_TOKEN),
+            credential_token_expiration=millis_to_datetime(int(expires)) if expires else None,
+            scheme=protocol,
+            endpoint_override=host or None,
+            retry_time_limit=_PATIENCE,
+        )
+
+
+__all__ = ["StoreFileIO"]
