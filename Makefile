@@ -13,6 +13,7 @@ IN_PARALLEL := -n $(PYTEST_WORKERS) --dist loadfile
 PROSE := README.md CONTRIBUTING.md SECURITY.md CHANGELOG.md mkdocs.yml docs
 DEMO_ARGS ?=
 BENCH_ARGS ?=
+SOAK_SECONDS ?= 3600
 PEERS := .venv-peers
 
 .DEFAULT_GOAL := help
@@ -85,7 +86,7 @@ test-unit: $(STAMP) ## The tests that need neither PostgreSQL nor Spark
 	$(BIN)/python -m pytest -m unit $(PYTEST_ARGS)
 
 .PHONY: test-wide
-test-wide: $(STAMP) ## More types, traps and faults (forty minutes; CDC_TEST_BUDGET_SECONDS=1200 takes some by chance)
+test-wide: $(STAMP) ## More types, traps and faults (an hour; CDC_TEST_BUDGET_SECONDS=1200 takes some by chance)
 	$(BIN)/python -m pytest -m "wide and not long" $(IN_PARALLEL) $(PYTEST_ARGS)
 
 .PHONY: test-long
@@ -93,8 +94,10 @@ test-long: $(STAMP) ## The proofs that take minutes or millions of rows
 	$(BIN)/python -m pytest -m long $(PYTEST_ARGS)
 
 .PHONY: soak
-soak: $(STAMP) ## Ten minutes of random input for every parser of foreign bytes
+soak: $(STAMP) ## Random input for the parsers, then random lives for an hour (SOAK_SECONDS=36000); failures are in build/lives
 	$(BIN)/python -m tests.fuzz.parsers --seconds 600
+	CDC_TEST_LIFE_SECONDS=$(SOAK_SECONDS) CDC_TEST_LIFE_KEPT=build/lives \
+	  $(BIN)/python -m pytest -m "not long" -k "select_showed and not one_kind" tests/postgres/test_life.py tests/e2e/test_life_in_the_lake.py
 
 .PHONY: mutants
 mutants: $(STAMP) ## Remove one guard at a time: the test named for it must fail

@@ -60,6 +60,11 @@ class Kind:
         return "capture" in self.source
 
     @property
+    def by_ticks(self) -> bool:
+        """Whether no slot is drained."""
+        return self.source.get("change_log_drain") == "tick"
+
+    @property
     def twice(self) -> bool:
         """Whether tables are captured by the slot and by triggers."""
         return any(table.capture == "both" for table in self.tables.values())

@@ -75,19 +75,28 @@ class Life:
         self.dice = dice
         self.kind = kind
         self.conninfo = conninfo
-        self.admin = psycopg.connect(conninfo, autocommit=True)
-        self.sessions = [psycopg.connect(conninfo, autocommit=True) for _ in range(sessions)]
+        self.connect(sessions)
+        self.said: list[str] = []
+        self.doubtful: set[int] = set()
+        self.partial = False  # the publication sent less than everything for a while
+        self.done = 0
+        self.number = 0
+
+    def connect(self, sessions: int) -> None:
+        """Open all sessions, also after a crash of the server, which ended the transactions of the former ones."""
+        self.admin = psycopg.connect(self.conninfo, autocommit=True)
+        self.sessions = [psycopg.connect(self.conninfo, autocommit=True) for _ in range(sessions)]
         for session in (self.admin, *self.sessions):
             session.execute("set lock_timeout = '40ms'")
         for session in self.sessions:
             session.execute("set search_path = life, near, near2, far")
             # Who waits for it without a bound, which is a fault, finds a table that nobody holds any more.
             session.execute("set idle_in_transaction_session_timeout = '2min'")
-        self.said: list[str] = []
-        self.doubtful: set[int] = set()
-        self.partial = False  # the publication sent less than everything for a while
-        self.done = 0
-        self.number = 0
+
+    def close(self) -> None:
+        """Close all sessions."""
+        for session in (self.admin, *self.sessions):
+            session.close()
 
     @classmethod
     @contextmanager
@@ -105,7 +114,7 @@ class Life:
                 session.close()
             for name in life.prepared():
                 life.admin.execute(f"rollback prepared '{name}'".encode())
-            life.admin.close()
+            life.close()
 
     def step(self) -> None:
         """One statement of one session, begin, commit and rollback included."""

@@ -102,7 +102,10 @@ class Log:
                 log.begin(cut.lsn, cut.tick)
                 if left_out := log.copy(cut).left_out:
                     raise CdcError("; ".join(left_out.values()))
-            yield log
+            try:
+                yield log
+            finally:
+                log.conn.close()  # it may be another one
 
     def begin(self, at: Lsn, tick: str | None = None) -> None:
         """Commit the first ledger row."""
@@ -131,6 +134,11 @@ class Log:
     ) -> copy.SnapshotResult:
         """Copy tables as the cut shows them."""
         return commands.copy_tables(self.config, cut, tables, scope=scope, log=self.store)
+
+    def reconnect(self) -> None:
+        """Open the session again, after the server crashed."""
+        self.conn.close()
+        self.conn = connection.connect(self.config.source)
 
     def prove(self, relid: int, at: Lsn) -> None:
         """What a check puts into the log that has found every row right, of a table of which a part was copied."""

@@ -1,7 +1,8 @@
 """Random life with the server as oracle: at each drain, and as of every earlier one, the log's rows equal SELECT.
 
 `CDC_TEST_LIFE_SECONDS` is the time budget of all rounds of a test; the seed is in the header of the run. A life that
-failed leaves a file that says it line by line; `lives/` holds those that found something, and they are lived again.
+failed leaves a file that says it line by line, in the folder `CDC_TEST_LIFE_KEPT` if that is set; `lives/` holds those
+that found something, and they are lived again. `make soak` lives for an hour, or as long as it is told.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from tests.support_kinds import KINDS, SCHEMA
 from tests.support_life import Life
 from tests.support_log import Log, Shown
 from tests.support_postgres import fresh_database, has_postgres_15
+from tests.support_struck import POINTS, Faults
 from toolkit.capture import drift
 from toolkit.capture.copy import Scope
 from toolkit.demo.server import EmbeddedServer
@@ -39,6 +41,7 @@ from toolkit.values.table import OPERATIONS
 pytestmark = pytest.mark.postgres
 
 _BUDGET = os.environ.get("CDC_TEST_LIFE_SECONDS")
+_KEPT = os.environ.get("CDC_TEST_LIFE_KEPT")
 _STEPS = 240  # of one round, on a database of its own
 LIVES = Path(__file__).with_name("lives")
 _KIND, _SETUP = "kind: ", "setup: "
@@ -72,13 +75,14 @@ class Round:
     """One life and its log. `points` are what SELECT showed at each drain.
 
     To what the life says it adds `drain: CHANGES A BATCH`, `repair: TABLE, ...`, and of a repair that other sessions
-    go on beside: `cut: awaited`, and later `copy: TABLE, ...` or `copy: TABLE (COLUMN, ...)`.
+    go on beside: `cut: awaited`, and later `copy: TABLE, ...` or `copy: TABLE (COLUMN, ...)`. `Faults` add theirs.
     """
 
-    def __init__(self, life: Life, log: Log) -> None:
+    def __init__(self, life: Life, log: Log, server: EmbeddedServer) -> None:
         self.life, self.log = life, log
         self.points: list[tuple[Lsn, dict[int, Shown]]] = []
         self.counts: Counter[str] = Counter()
+        self.faults = Faults(life, log, server, self.counts)
         self.awaited: Awaited | None = None
         self.beside = False  # whether a copy was made that others went on beside
 
@@ -93,11 +97,12 @@ class Round:
             Life.lived(conninfo, dice, of, setup) as life,
             Log.started(of.config(conninfo), directory) as log,
         ):
-            round_ = cls(life, log)
+            round_ = cls(life, log, server)
             try:
                 yield round_
             finally:
                 round_.give_up()
+                round_.faults.close()
 
     def live(self, steps: int) -> None:
         for number in range(steps):
@@ -106,6 +111,11 @@ class Round:
                 self.repair_beside()
             if self.life.dice.random() < 0.06:
                 self.look(self.life.dice.choice(_BATCHES))
+            if self.life.dice.random() < 0.03:
+                self.faults.strike(self.life.dice.choice(POINTS), self.life.dice.choice(_BATCHES))
+            if self.life.dice.random() < 0.002:
+                self.give_up()
+                self.faults.crash()
             if number % 80 == 79:
                 self.life.settle()
                 self.look(_BATCHES[-1])  # what is stale may have another name by now
@@ -114,6 +124,7 @@ class Round:
                 stale = [name for name, state in self.log.states().items() if not state.comparable]
                 if kept := [name for name in stale if name in published]:
                     self.repair(*kept)
+                self.restore()
         self.life.settle()
         self.look(_BATCHES[-1])
 
@@ -134,8 +145,20 @@ class Round:
             elif word == "copy":
                 table, _, columns = rest.removesuffix(")").partition(" (")
                 self.copy(*rest.split(", ")) if not columns else self.copy(table, columns=tuple(columns.split(", ")))
-            else:
+            elif word == "crash":
+                self.give_up()
+                self.faults.crash()
+            elif not self.faults.follow(word, rest):
                 self.life.follow(word, rest)
+
+    def restore(self) -> None:
+        """Now and then: a copy of the server is left behind, and drained."""
+        if self.life.dice.random() < 0.1 and not self.life.kind.by_ticks:
+            self.faults.take_copy()
+            for _ in range(10):
+                self.life.step()
+            self.look(_BATCHES[-1])
+            self.faults.drain_copy()
 
     def repair(self, *tables: str) -> None:
         self.life.said.append(f"repair: {', '.join(tables)}")
@@ -329,10 +352,11 @@ def _play(server: EmbeddedServer, directory: Path, seed: str, kind: str = "plain
             round_.live(steps)
             round_.again()
         except Exception as error:
-            kept = directory / f"life-{server.major}-{kind}-{seed}.sql"
+            kept = Path(_KEPT or directory) / f"life-{server.major}-{kind}-{seed}.sql"
             setup = (SCHEMA + KINDS[kind].more).strip().splitlines()
             lines = [_KIND + kind, *(_SETUP + line for line in setup), *round_.life.said]
             lines += (f"-- {line}" for line in str(error).splitlines())
+            kept.parent.mkdir(parents=True, exist_ok=True)
             kept.write_text("\n".join(lines) + "\n", encoding="utf-8")
             raise AssertionError(
                 f"life {seed} ({kind}) on {server.major}: {str(error)[:2000]}; {kept} tells it line by line: put it"
@@ -378,6 +402,8 @@ def _lives(
         counts["rounds"] += 1
     with capsys.disabled():
         print(f"\nlife of {', '.join(kinds)}: {json.dumps(counts)}")
+    if counts["rounds"] >= 3:
+        assert counts["faults"]
     # Else nothing was proven: most looks find a table that can be known, through DDL and changes.
     assert counts["exact"] > counts["stale"]
     # A round of parts has about 50 changes, so that few rounds on a busy machine may have fewer.
