@@ -14,6 +14,7 @@ PROSE := README.md CONTRIBUTING.md SECURITY.md CHANGELOG.md mkdocs.yml docs
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 SOAK_SECONDS ?= 3600
+LARGE_ARGS ?= --rows 1000000 10000000 --log 50000000
 PEERS := .venv-peers
 
 .DEFAULT_GOAL := help
@@ -141,8 +142,9 @@ bench: $(STAMP) ## Speeds against the limit of the same run, one JSON line a fig
 	@$(BIN)/python -m tests.benchmarks.many --tables 50
 
 .PHONY: bench-full
-bench-full: $(STAMP) ## The workloads W1 to W7, each with its content validated (BENCH_ARGS="w1 w5 --repeat 1")
+bench-full: $(STAMP) ## W1 to W7 and large tables, content validated (BENCH_ARGS="w1 --repeat 1" LARGE_ARGS="--rows 1000000")
 	@$(BIN)/python -m tests.benchmarks.full $(BENCH_ARGS)
+	@$(BIN)/python -m tests.benchmarks.large $(LARGE_ARGS)
 
 .PHONY: bench-peers
 bench-peers: $(STAMP) ## Debezium beside `cdc drain`, on the same WAL, in an environment of its own

@@ -33,7 +33,7 @@ from toolkit.values.lsn import Lsn
 _CHANGES_PER_TRANSACTION = 100
 _LIMIT_SLOT = "bench_limit"
 _WARM = 30_000  # rows: enough for every partition to be used
-_ROWS_SQL = """
+ROWS_SQL = """
 insert into public.compared
 select i, i * 7457 %% 999983, i * 13 %% 1009, 'sku-' || to_char(i, 'FM0000000000'), md5((i * 3)::text),
        (i * 7919 %% 9999991) / 100.0, '2026-01-01 00:00:00+00'::timestamptz + make_interval(secs => i * 0.001237),
@@ -132,7 +132,7 @@ def _ddl_cost(server: EmbeddedServer, commands: int) -> None:
 
 def _parity(server: EmbeddedServer, conn: psycopg.Connection[Any], config: configuration.Config, rows: int) -> None:
     """A whole check without drain and build, beside what the source needs to count the rows and to hash them itself."""
-    conn.execute(_ROWS_SQL, [rows])
+    conn.execute(ROWS_SQL, [rows])
     conn.execute("vacuum analyze public.compared")
     commands.drain(config)
     commands.build(config, select=("public__compared",))

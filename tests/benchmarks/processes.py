@@ -20,12 +20,16 @@ _SAMPLE_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What was used: `cpu_seconds` without the server's; `rss_mb` is the peak, with shared pages counted once."""
+    """What was used: `cpu_seconds` without the server's; `rss_mb` is the peak, with shared pages counted once.
+
+    `read_mb` is what this process and its children read from files, cached or not, and from pipes and sockets.
+    """
 
     seconds: float
     cpu_seconds: float
     server_cpu_seconds: float
     rss_mb: float
+    read_mb: float = 0.0
 
 
 class Meter:
@@ -43,6 +47,7 @@ class Meter:
 
     def __enter__(self) -> Self:
         self._own, self._theirs = self._cpu()
+        self._read = self._bytes_read()
         self._sampler.start()
         self._started = time.monotonic()
         return self
@@ -54,7 +59,9 @@ class Meter:
         self._stop.set()
         self._sampler.join()
         own, theirs = self._cpu()
-        self.usage = Usage(seconds, own - self._own, theirs - self._theirs, self._peak)
+        self.usage = Usage(
+            seconds, own - self._own, theirs - self._theirs, self._peak, (self._bytes_read() - self._read) / 1e6
+        )
 
     def _sample(self) -> None:
         while True:
@@ -65,6 +72,11 @@ class Meter:
             self._peak = max(self._peak, total)
             if self._stop.wait(_SAMPLE_SECONDS):
                 return
+
+    def _bytes_read(self) -> int:
+        children = children_by_parent()
+        server = tree(children, self._server)
+        return sum(map(_read, tree(children, os.getpid()) - server))
 
     def _cpu(self) -> tuple[float, float]:
         children = children_by_parent()
@@ -102,6 +114,13 @@ def _cpu(pid: int) -> float:
     """CPU seconds of a process and of its children that have ended."""
     fields = stat(pid)
     return sum(map(int, fields[11:15])) / _TICK if fields else 0.0
+
+
+def _read(pid: int) -> int:
+    """Bytes that a process and its children that have ended read."""
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{pid}/io").read_text(encoding="ascii").split()[1])
+    return 0
 
 
 def _memory(pid: int) -> float:

@@ -71,9 +71,13 @@ def _change(source: Source, typed: Table, keyed: Table) -> None:
     free = keyed.rows[0][2]
     source.update(keyed, keyed.rows[0], {2: next(fresh)}, [])
     source.update(keyed, keyed.rows[0], {2: next(fresh), 1: "twice in one transaction"}, [])
+    source.update(keyed, keyed.rows[1], {}, [1])
     source.insert(keyed, {1: "under a key that is free again", 2: free, 3: "k"})
     source.commit()
     source.begin()
+    source.update(typed, typed.rows[0], {15: "sent, and left out below"}, [9, 12, 14])
+    source.update(typed, typed.rows[0], {3: "1.25"}, [12, 15])
+    source.update(typed, typed.rows[2], {15: "of a row whose values only the table has"}, [3, 4, 5, 12, 13, 14])
     source.delete(keyed, keyed.rows[1])
     source.insert(keyed, {1: None, 2: next(fresh), 3: "k"})
     source.commit()

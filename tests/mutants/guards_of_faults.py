@@ -1,4 +1,4 @@
-"""Guards against other histories and faults of servers and machines."""
+"""Guards against other histories, faults of servers and machines, and builds that see only a part."""
 
 from __future__ import annotations
 
@@ -10,6 +10,20 @@ _CLOCK = "tests/unit/test_clock.py::"
 _JVM = "tests/unit/test_jvm_end.py::test_each_command_names_a_jvm_that_was_killed"
 
 GUARDS_OF_FAULTS = (
+    Guard(
+        "values that no event has are those of the built table",
+        "toolkit/lake/shared_fold.py",
+        "if not folded.held:",
+        "if True:",
+        "tests/dbt/test_small_tables.py::test_tables_built_together_are_what_their_models_make",
+    ),
+    Guard(
+        "each build merges on a branch of its own",
+        "dbt_project/macros/decide/cdc_apply.sql",
+        "'cdc_build_' ~ invocation_id.replace('-', '')",
+        "'cdc_build_0'",
+        "tests/dbt/test_merge.py::test_a_merge_that_does_not_reach_main_changes_nothing",
+    ),
     Guard(
         "a timeline that left before the ledger's end",
         _SAME,

@@ -65,14 +65,17 @@ def test_a_simple_table_is_built_together(monkeypatch: pytest.MonkeyPatch) -> No
     assert (first.low, first.merge) == (_LOW.position, False)
     merge = _wanted(_PLAN, Found(_TARGET, Facts(n=10, low=800)), monkeypatch)
     assert merge.merge and merge.low < (800, 0), "the events of the transaction at the target's LSN are new"
+    left_out = Facts(n=10, low=800, toast="2,3")
+    assert _wanted(_PLAN, Found(None, whole=left_out), monkeypatch).toast == (2, 3)
+    assert _wanted(_PLAN, Found(_TARGET, left_out), monkeypatch).toast == (2, 3)
 
 
 @pytest.mark.parametrize(
     ("name", "found"),
     [
         ("nothing new", Found(_TARGET, quiet=True)),
-        ("a value that was left out", Found(None, whole=Facts(n=10, toast="2"))),
-        ("a new value that was left out", Found(_TARGET, Facts(n=10, toast="2"))),
+        ("a moved key, and a value left out", Found(None, whole=Facts(n=10, moved=1, chained=1, toast="2"))),
+        ("the same among new events", Found(_TARGET, Facts(n=10, moved=1, chained=1, toast="2"))),
         ("many events", Found(None, whole=Facts(n=20_001))),
         ("many new events", Found(_TARGET, Facts(n=20_001))),
         ("a later batch than the log", Found(replace(_TARGET, batch=6), whole=Facts(n=10))),

@@ -41,7 +41,8 @@ _CHARACTERS = 8 << 20
 _JOB = 4 << 20
 #: A merge writes the whole table, so a larger file is left to a merge of its model, which writes the changes only.
 _MERGED_BYTES = 1 << 20
-_MODES = {f"write.{operation}.mode": "merge-on-read" for operation in ("delete", "update", "merge")}
+_WRITTEN = {f"write.{operation}.mode": "merge-on-read" for operation in ("delete", "update", "merge")}
+_WRITTEN["write.parquet.row-group-size-bytes"] = str(16 << 20)  # by its bounds, a reader of few keys skips a row group
 
 
 def build(
@@ -99,15 +100,15 @@ def _wanted(access: LakeAccess, last: BatchRecord, name: str, model: Model) -> W
     if found.whole is not None:
         target = found.target
         ahead = target is not None and (target.batch > last.batch_id or target.lsn > last.complete_to)
-        if ahead or found.whole.toast or found.whole.n > _EVENTS:
+        if ahead or found.whole.chained or found.whole.n > _EVENTS:
             return None
-        return shared_fold.Wanted(plan, plan.segments[0].low.position, merge=False)
-    if found.target is None or found.news.toast or found.news.n > _EVENTS or not shared_fold.can_merge(plan):
+        return shared_fold.Wanted(plan, plan.segments[0].low.position, merge=False, toast=found.whole.left_out)
+    if found.target is None or found.news.chained or found.news.n > _EVENTS or not shared_fold.can_merge(plan):
         return None
     size = (reads.snapshot_summary(access, name) or {}).get("total-files-size")
     if size is None or int(size) > _MERGED_BYTES:
         return None
-    return shared_fold.Wanted(plan, order.start_of(found.target.lsn), merge=True)
+    return shared_fold.Wanted(plan, order.start_of(found.target.lsn), merge=True, toast=found.news.left_out)
 
 
 def _jobs(names: Sequence[str], sizes: Sequence[int]) -> Iterator[list[str]]:
@@ -148,7 +149,7 @@ def _write(
         return
     properties = {
         "cdc.relid": str(plan.relid), "cdc.schema-id": str(plan.schema_id), "cdc.generation": str(last.generation),
-        "format-version": "3", **_MODES, **({"comment": plan.comment} if plan.comment else {}),
+        "format-version": "3", **_WRITTEN, **({"comment": plan.comment} if plan.comment else {}),
     }  # fmt: skip
     commit = table_commit.Commit(properties, summary, tag)
     table_commit.replace_table(java, access, name, _columns(plan), folded.rows, commit)

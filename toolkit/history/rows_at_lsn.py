@@ -101,7 +101,7 @@ def _require_built(lake: Lake, relation: str, last: SchemaVersion, as_of: Lsn | 
         raise ConfigError(f"{doing}: {relation} is of another table, which has or had its name; run `{way}`")
     if as_of is None:
         return
-    if row_versions.lacks_changes(lake.spark, relation, version.relid, below=as_of):
+    if row_versions.lacks_changes(lake.spark, lake.access, relation, version.relid, below=as_of):
         raise ConfigError(f"{doing} as of {as_of}: not built that far yet; run `cdc build`")
 
 

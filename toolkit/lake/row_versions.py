@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from toolkit.lake import reads
+from toolkit.lake.applied import commits
 from toolkit.lake.tables import EVENTS
 from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from toolkit.values.lake_access import LakeAccess
 
 #: Columns with the bounds of a row version, in addition to the table's own columns.
 FROM, TO = "_cdc_from_lsn", "_cdc_to_lsn"
@@ -46,13 +50,13 @@ def read(
         yield record | {end: None if row[end] is None else str(Lsn(row[end])) for end in bounds}
 
 
-def lacks_changes(spark: SparkSession, relation: str, relid: int, *, below: Lsn) -> bool:
+def lacks_changes(spark: SparkSession, lake: LakeAccess, relation: str, relid: int, *, below: Lsn) -> bool:
     """Say whether the log has changes of a table below an LSN that no build has applied to `relation`."""
     from pyspark.sql import functions as F
 
-    stamp = F.col("summary")["cdc.applied-batch"].cast("bigint")
-    found = spark.table(f"{relation}.snapshots").agg(F.max(stamp).alias("batch")).first()
-    batch = -1 if found is None or found["batch"] is None else int(found["batch"])
+    # A killed build leaves a branch, whose table snapshots name a position that the table has not reached.
+    made = commits(reads.metadata(lake, relation) or {})
+    batch = next((commit.batch_id for commit in made if commit.batch_id is not None), -1)
     later = spark.table(EVENTS).where(
         (F.col("relid") == relid)
         & F.col("kind").isin("row", "truncate")

@@ -1,8 +1,9 @@
 """Fold the log of many small tables in one Spark job, into typed rows of each table.
 
 A model of dbt folds one table, and its plan, generated code and commit cost more than a small table's rows. This fold
-handles the simple case of the same rules: one segment with a key, and no value that was left out as unchanged TOAST.
-Cells stay arrays of text by attnum in the whole job. Columns of one type are converted together, for all tables, by the
+handles the simple case of the same rules: one segment with a key, and no moved key whose change left a value out. A
+value that was left out as unchanged TOAST is carried from the event before it, or taken from the built table. Cells
+stay arrays of text by attnum in the whole job. Columns of one type are converted together, for all tables, by the
 macros that the models use.
 """
 
@@ -33,11 +34,15 @@ _ROW = "kind = 'row'"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A table to fold, from the events after a position. `merge` if they follow the rows of a built table."""
+    """A table to fold, from the events after a position. `merge` if they follow the rows of a built table.
+
+    `toast` are the attnums of the values that the events leave out.
+    """
 
     plan: TablePlan
     low: Position
     merge: bool
+    toast: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +54,12 @@ class Folded:
             `_cdc_doubtful`.
         keys: one row for each key that the events name, if they are to be merged: the columns of the key, and the end
             LSN of its first change as `_cdc_first`.
+        held: the rows with values that no event has, only the built table: number, key and the values' attnums.
     """
 
     rows: pa.Table
     keys: pa.Table
+    held: tuple[tuple[int, tuple[str, ...], Sequence[int]], ...] = ()
 
 
 def is_simple(plan: TablePlan) -> bool:
@@ -129,7 +136,40 @@ def merged(plan: TablePlan, before: pa.Table, folded: Folded) -> pa.Table:
         for name, value in (("_cdc_to_lsn", ends), ("_cdc_doubtful", pa.scalar(False))):
             position = kept.column_names.index(name)
             kept = kept.set_column(position, kept.field(name), pc.if_else(ended, value, kept[name]))
-    return pa.concat_tables([kept, folded.rows.select(kept.column_names).cast(kept.schema)])
+    return pa.concat_tables([kept, _filled(plan, before, folded).select(kept.column_names).cast(kept.schema)])
+
+
+def _filled(plan: TablePlan, before: pa.Table, folded: Folded) -> pa.Table:
+    """Take the values that the events left out from the rows `before`."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    rows = folded.rows
+    if not folded.held:
+        return rows
+    if plan.layer == Layer.HISTORY:
+        before = before.filter(pc.is_null(before["_cdc_to_lsn"]))
+    names = {column.attnum: column.lake for column in plan.columns}
+    wanted = {key for _, key, _ in folded.held}
+    keys = zip(*(before[names[a]].cast(pa.string()).to_pylist() for a in plan.segments[0].key), strict=True)
+    places = {key: place for place, key in enumerate(keys) if key in wanted}
+    sources: dict[str, dict[int, int]] = {}  # by column: the place in `before` for each row
+    texts = rows["_cdc_text"].to_pylist()
+    for row, key, attnums in folded.held:
+        place = places.get(key)
+        for name in (names[a] for a in attnums if a in names and place is not None):
+            assert place is not None
+            sources.setdefault(name, {})[row] = place
+            kept = dict(before["_cdc_text"][place].as_py() or ()).get(name)
+            if kept is not None:
+                texts[row] = [*(texts[row] or ()), (name, kept)]
+    for name, found in sources.items():
+        field, own = rows.schema.field(name), rows[name]
+        both = pa.chunked_array([*own.chunks, *before[name].cast(field.type).chunks], field.type)
+        taken = [rows.num_rows + found[row] if row in found else row for row in range(rows.num_rows)]
+        rows = rows.set_column(rows.schema.get_field_index(name), field, both.take(pa.array(taken, pa.int64())))
+    made = pa.array(texts, rows.schema.field("_cdc_text").type)
+    return rows.set_column(rows.schema.get_field_index("_cdc_text"), "_cdc_text", made)
 
 
 def _events(log: LogReader, upto: Lsn, relids: Sequence[int]) -> str:
@@ -166,13 +206,13 @@ def _plans(wanted: Sequence[Wanted], groups: Mapping[str, str]) -> pa.Table:
         entry: dict[str, Any] = {
             "n": n, "s_relid": plan.relid, "history": plan.layer == Layer.HISTORY, "merges": table.merge,
             "low": table.low._asdict(), "key": list(plan.segments[-1].key),
-            "attnums": [column.attnum for column in plan.columns],
+            "attnums": [column.attnum for column in plan.columns], "toast": list(table.toast),
         }  # fmt: skip
         for conversion, name in groups.items():
             entry[name] = [column.attnum for column in _columns(plan, conversion)]
         rows.append(entry)
     numbers = pa.list_(pa.int32())
-    names = ["key", "attnums", *groups.values()]
+    names = ["key", "attnums", "toast", *groups.values()]
     fields = [("n", pa.int32()), ("s_relid", pa.int64()), ("history", pa.bool_()), ("merges", pa.bool_())]
     low = ("low", pa.struct([("commit_lsn", pa.int64()), ("ordinal", pa.int64())]))
     return pa.Table.from_pylist(rows, schema=pa.schema([*fields, low, *((name, numbers) for name in names)]))
@@ -184,14 +224,22 @@ def _columns(plan: TablePlan, conversion: str) -> list[PlannedColumn]:
 
 def _sql(log: LogReader, upto: Lsn, wanted: Sequence[Wanted], groups: Mapping[str, str]) -> str:
     relids = sorted({table.plan.relid for table in wanted})
-    arrays = ", ".join(["key", "attnums", *groups.values()])
+    arrays = ", ".join(["key", "attnums", "toast", *groups.values()])
     typed = "".join(
-        f", transform(transform({name}, a -> get(new, a - 1)), _cdc_cell -> {conversion}) as {name}"
+        f", transform(transform({name}, a -> get(image, a - 1)), _cdc_cell -> {conversion}) as {name}"
         for conversion, name in groups.items()
     )
+    by_key = f"partition by n, k order by {order.COLUMNS}, sub"
+    carried = ", ".join(_carried(n, by_key) for n in range(max(len(table.toast) for table in wanted)))
+    image, held = "new", "cast(null as array<int>)"
+    if carried:
+        place = "cast(array_position(toast, {}) as int) - 1"
+        cell = f"if(array_contains(unchanged, i + 1), get(carried, {place.format('i + 1')}).v, cell)"
+        image = f"if(size(unchanged) > 0, transform(new, (cell, i) -> {cell}), new)"
+        held = f"if(put, filter(unchanged, a -> get(carried, {place.format('a')}) is null), null)"
     return f"""
 with e as (
-  select s.n, s.history, s.merges, s.low, {arrays}, commit_lsn, ordinal, end_lsn, op, new, old
+  select s.n, s.history, s.merges, s.low, {arrays}, commit_lsn, ordinal, end_lsn, op, old_kind, new, old, unchanged
   from {_events(log, upto, relids)} join {_PLANS} s on relid = s_relid
   where {order.after_column_sql("s.low")}
 ),
@@ -205,18 +253,31 @@ f as (
     array(named_struct('sub', 1, 'put', op <> 'D', 'k', if(op = 'D', old_key, new_key))))) x
 ),
 v as (
-  select *, row_number() over w as number, lead(commit_lsn) over w as next_commit, lead(end_lsn) over w as next_end
-  from f window w as (partition by n, k order by {order.COLUMNS}, sub)
+  select *, row_number() over w as number, lead(commit_lsn) over w as next_commit, lead(end_lsn) over w as next_end,
+    array({carried}) as carried
+  from f window w as ({by_key})
 ),
 r as (
   select *, merges and number = 1 as is_key,
+    {image} as image, {held} as held,
     put and (next_commit is null or history and next_commit <> commit_lsn and end_lsn < next_end) as is_row
   from v
 )
 select n, is_key, is_row, k, end_lsn, if(history, next_end, null) as next_end,
-  transform(attnums, a -> get(new, a - 1)) as texts{typed}
+  transform(attnums, a -> get(image, a - 1)) as texts, held{typed}
 from r where is_key or is_row
 """
+
+
+def _carried(n: int, by_key: str) -> str:
+    """Write the last value, up to an event, of the column that is number `n` of those that were left out."""
+    cell = f"named_struct('v', get({{}}, get(toast, {n}) - 1))"
+    return (
+        f"last_value(case when not put or get(toast, {n}) is null then null"
+        f" when not coalesce(array_contains(unchanged, get(toast, {n})), false) then {cell.format('new')}"
+        f" when old_kind = 'O' then {cell.format('old')} end, true)"
+        f" over ({by_key} rows between unbounded preceding and current row)"
+    )
 
 
 def _assemble(table: Wanted, found: pa.Table, groups: Mapping[str, str]) -> Folded:
@@ -240,8 +301,10 @@ def _assemble(table: Wanted, found: pa.Table, groups: Mapping[str, str]) -> Fold
     made["_cdc_text"] = _inexact(cells, texts, rows.num_rows)
     named = found.filter(found["is_key"])
     key = plan.segments[-1].key
+    of_rows = zip(rows["k"].to_pylist(), rows["held"].to_pylist(), strict=True) if table.toast else ()
+    held = tuple((row, tuple(k), attnums) for row, (k, attnums) in enumerate(of_rows) if attnums)
     keys = {f"k{n}": _cells(named["k"], n, len(key)) for n in range(len(key))}
-    return Folded(pa.table(made), pa.table({**keys, "_cdc_first": named["end_lsn"]}))
+    return Folded(pa.table(made), pa.table({**keys, "_cdc_first": named["end_lsn"]}), held)
 
 
 def _inexact(cells: Mapping[str, Any], texts: Mapping[str, Any], rows: int) -> pa.Array:

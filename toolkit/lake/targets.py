@@ -28,7 +28,8 @@ _FACTS = """count(relid), coalesce(min(commit_lsn), 0), coalesce(max(commit_lsn)
   count_if(kind not in ('row', 'schema')),
   count_if(op = 'U' and old_kind is not null),
   count_if(op = 'U' and old_kind is not null and size(unchanged) > 0),
-  array_join(array_sort(array_distinct(flatten(collect_set(unchanged)))), ',')"""
+  array_join(array_sort(array_distinct(flatten(collect_set(unchanged)))), ','),
+  count_if(op in ('I', 'U', 'D')), count_if(op = 'R')"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,13 @@ class Facts:
     moved: int = 0  # updates that may change a key
     chained: int = 0  # such updates that leave values out
     toast: str = ""  # attnums of the values that are left out
+    changed: int = 0  # rows that are no rows of a copy
+    copied: int = 0
+
+    @property
+    def left_out(self) -> tuple[int, ...]:
+        """Give the attnums of the values that are left out."""
+        return tuple(map(int, self.toast.split(","))) if self.toast else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +97,17 @@ def find(spark: SparkSession, log: Ledger, upto: Lsn, models: Sequence[tuple[Tab
     here = (last.batch_id, int(upto))
     built = {t.place for t in fitting if t is not None and (t.batch, t.lsn) != here}
     news = _facts(spark, log, upto, _with_news(spark, log, built))
-    found, folded = [], set()
+    found, rebuilt = [], []
     for target, fit, (plan, _) in zip(targets, fitting, models, strict=True):
         new = news.get(fit.place, Facts()) if fit is not None else Facts()
         found.append(Found(target, new, quiet=fit is not None and not new.n))
         merges = fit is not None and not new.control and new.low >= fit.lsn
-        if plan.segments and not found[-1].quiet and not (merges and plan.segments[-1].key):
-            folded.add((plan.relid, _FIRST, _FIRST))
-    whole = _facts(spark, log, upto, folded)
+        rebuilt.append(bool(plan.segments) and not found[-1].quiet and not (merges and plan.segments[-1].key))
+    places = [(plan.relid, _FIRST, _FIRST) for plan, _ in models]
+    whole = _facts(spark, log, upto, {place for place, folded in zip(places, rebuilt, strict=True) if folded})
     return [
-        f if f.quiet else replace(f, whole=whole.get((plan.relid, _FIRST, _FIRST)))
-        for f, (plan, _) in zip(found, models, strict=True)
+        replace(f, whole=whole.get(place)) if folded else f
+        for f, place, folded in zip(found, places, rebuilt, strict=True)
     ]
 
 
@@ -139,15 +147,22 @@ def _facts(
     last = log.last()
     if not wanted or last is None:
         return {}
+    # Rows of a copy leave no value out, so that their arrays need not be read.
+    columns = "relid, batch_id, commit_lsn, kind, op"
+    events = (
+        f"from {EVENTS} version as of {log.snapshot_id()} where kind in {BUILT_FROM} and generation = {last.generation}"
+        f" and batch_id <= {last.batch_id} and commit_lsn < {int(upto)}"
+    )
     places = ", ".join(str(place) for place in wanted)
     relids = ", ".join(str(relid) for relid in sorted({relid for relid, _, _ in wanted}))
     batch, lsn = min(place[1] for place in wanted), min(place[2] for place in wanted)
+    events += f" and (batch_id > {batch} or commit_lsn >= {lsn}) and relid in ({relids})"
     rows = spark.sql(
-        f"select t_relid, t_batch, t_lsn, {_FACTS} from {EVENTS} version as of {log.snapshot_id()} e"
-        f" join (values {places}) as t (t_relid, t_batch, t_lsn)"
+        f"select t_relid, t_batch, t_lsn, {_FACTS} from ("
+        f"select {columns}, old_kind, unchanged {events} and (op is null or op in ('I', 'U', 'D', 'T'))"
+        f" union all select {columns}, null, null {events} and op = 'R'"
+        f") e join (values {places}) as t (t_relid, t_batch, t_lsn)"
         " on e.relid = t.t_relid and (e.batch_id > t.t_batch or e.commit_lsn >= t.t_lsn)"
-        f" where e.kind in {BUILT_FROM} and e.generation = {last.generation} and e.batch_id <= {last.batch_id}"
-        f" and e.commit_lsn < {int(upto)} and (e.batch_id > {batch} or e.commit_lsn >= {lsn}) and e.relid in ({relids})"
         " group by t_relid, t_batch, t_lsn"
     ).collect()
     return {(row[0], row[1], row[2]): Facts(*row[3:]) for row in rows}

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _MIN_FILES = 5  # the fewest small data files of one partition that are merged
 _MIN_MANIFESTS = 20  # an empty batch adds one manifest, and every reader opens all of them
+_BUILD = "cdc_build_"  # prefix of the branches on which builds merge; a killed build leaves its own
 _POSITION = "cdc."  # prefix of the keys of a commit's summary that name its position in the log
 
 
@@ -72,11 +73,14 @@ def maintain_table(
     force(access, table, present["snapshot-id"])
     merging = _compact(access, table, native, actions, position)
     oldest = int(since.timestamp() * 1000)
-    tags = _old_tags(before, keep_tags, oldest)
-    if tags:
+    tags = _old(before, "tag", oldest, keep_tags)
+    branches = [name for name in _old(before, "branch", oldest) if name.startswith(_BUILD)]
+    if tags or branches:
         manage = native.manageSnapshots()
         for tag in tags:
             manage = manage.removeTag(tag)
+        for branch in branches:
+            manage = manage.removeBranch(branch)
         manage.commit()
     native.refresh()
     held = _count(native.snapshots())
@@ -135,11 +139,11 @@ def _saying(action: Any, summary: Mapping[str, str]) -> Any:
     return action
 
 
-def _old_tags(metadata: Mapping[str, Any], keep: Collection[str], oldest: int) -> list[str]:
+def _old(metadata: Mapping[str, Any], kind: str, oldest: int, keep: Collection[str] = ()) -> list[str]:
     made = {s["snapshot-id"]: s["timestamp-ms"] for s in metadata["snapshots"]}
     refs = (metadata.get("refs") or {}).items()
     return [
-        name for name, ref in refs if ref["type"] == "tag" and name not in keep and made[ref["snapshot-id"]] < oldest
+        name for name, ref in refs if ref["type"] == kind and name not in keep and made[ref["snapshot-id"]] < oldest
     ]
 
 

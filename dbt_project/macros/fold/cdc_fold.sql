@@ -6,11 +6,12 @@
     {% set columns = cdc_or_none(plan.columns if loop.last else segment.cells) %}
     {% if segment.key %}
       {% set facts = cdc_segment_facts(plan, segment) %}
-      {% do ctes.append(cdc_keyed(plan, i, segment, columns, facts, state.initial)) %}
+      {% set split = cdc_is_split(segment, facts, state.initial) %}
+      {% do ctes.append(cdc_keyed(plan, i, segment, columns, facts, state.initial, split, whole)) %}
       {% if facts.chained %}
         {% do ctes.append(cdc_resolved(plan, i, cdc_links(plan, i, ctes | join(',\n'), columns, facts), columns, facts)) %}
       {% endif %}
-      {% do ctes.append(cdc_keyed_versions(plan, i, segment, columns, facts, whole)) %}
+      {% do ctes.append(cdc_keyed_versions(plan, i, segment, columns, facts, whole, split)) %}
     {% else %}
       {% do ctes.append(cdc_bag_versions(plan, i, segment, columns, state.initial, whole)) %}
     {% endif %}

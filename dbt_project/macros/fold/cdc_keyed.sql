@@ -1,11 +1,20 @@
-{% macro cdc_keyed(plan, i, segment, columns, facts, initial) -%}
+{% macro cdc_keyed(plan, i, segment, columns, facts, initial, split=false, whole=false) -%}
 {%- set key = segment.key -%}
 {%- set toast = [] -%}
 {%- for column in columns if column.attnum in facts.toast -%}{%- do toast.append(column) -%}{%- endfor -%}
-e{{ i }} as (
-  select commit_lsn, ordinal, end_lsn, op, old_kind, new, old, unchanged
-  from {{ cdc_events_at(plan.position) }}
+{%- set events -%}
+select commit_lsn, ordinal, end_lsn, op, old_kind, new, old, unchanged from {{ cdc_events_at(plan.position) }}
   where {{ cdc_segment_filter(plan, segment) }}
+{%- endset -%}
+{%- if split and facts.changed %}
+x{{ i }} as ({{ cdc_window_keys(plan, segment) }}),
+{% endif -%}
+e{{ i }} as (
+  {{ events }}{% if split %} and {{ cdc_is_change() }}{% endif %}
+  {%- if split and facts.changed and (whole or toast) %}
+  union all
+  select /*+ broadcast(x) */ e.* from ({{ events }} and op = 'R') e left semi join x{{ i }} x on {% for k in key %}{{ cdc_part('e.new', k) }} = x.k{{ loop.index }}{{ ' and ' if not loop.last }}{% endfor %}
+  {%- endif %}
 ),
 f{{ i }} as (
   select e.commit_lsn, e.ordinal, e.end_lsn, x.*, e.new, e.old, e.unchanged, e.old_kind

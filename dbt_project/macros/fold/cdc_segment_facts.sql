@@ -1,11 +1,13 @@
 {% macro cdc_segment_facts(plan, segment) %}
   {% if plan.found and plan.found.whole %}
     {% set whole = plan.found.whole %}
-    {% do return(cdc_facts(whole.toast, whole.moved, whole.chained)) %}
+    {% do return(cdc_facts(whole.toast, whole.moved, whole.chained, whole.changed, whole.copied)) %}
   {% endif %}
+  {% set events = cdc_events_at(plan.position) ~ " where " ~ cdc_segment_filter(plan, segment) %}
   {% set row = cdc_rows("select array_join(array_sort(array_distinct(flatten(collect_set(unchanged)))), ','),"
       ~ " count_if(op = 'U' and old_kind is not null),"
-      ~ " count_if(op = 'U' and old_kind is not null and size(unchanged) > 0)"
-      ~ " from " ~ cdc_events_at(plan.position) ~ " where " ~ cdc_segment_filter(plan, segment))[0] %}
-  {% do return(cdc_facts(row[0], row[1], row[2])) %}
+      ~ " count_if(op = 'U' and old_kind is not null and size(unchanged) > 0), count(*),"
+      ~ " (select count(*) from " ~ events ~ " and op = 'R')"
+      ~ " from " ~ events ~ " and " ~ cdc_is_change())[0] %}
+  {% do return(cdc_facts(row[0], row[1], row[2], row[3], row[4])) %}
 {% endmacro %}

@@ -2,28 +2,26 @@
   {% set segment, target, facts = plan.segments[-1], decision.target, decision.news.facts %}
   {% set window = {'inside': 'commit_lsn >= ' ~ target.lsn, 'key': segment.key} %}
   {% set by_attnum = {} %}{% for column in plan.columns %}{% do by_attnum.update({column.attnum: column}) %}{% endfor %}
-  {% set ctes = [] %}
+  {% set ranges, ctes = cdc_key_ranges(plan, window, by_attnum), [] %}
   {% if held is not none %}
     {# Only the target's rows whose keys occur in the new events. #}
-    {% set cells, texts = [], [] %}
+    {% set cells, same = [], [] %}
     {% for attnum in range(1, (plan.columns | map(attribute='attnum') | max) + 1) %}
       {% do cells.append((cdc_text_of(by_attnum[attnum].lake, by_attnum[attnum], 't.') | trim)
           if attnum in by_attnum and (attnum in facts.toast or attnum in segment.key) else 'cast(null as string)') %}
     {% endfor %}
-    {% for k in segment.key %}
-      {% do texts.append((cdc_text_of(by_attnum[k].lake, by_attnum[k], 't.') | trim) ~ ' = x.k' ~ loop.index) %}
-    {% endfor %}
+    {% for k in segment.key %}{% do same.append(cdc_same_key(by_attnum[k], 'x.k' ~ loop.index)) %}{% endfor %}
     {% do ctes.append('i0 as (select array(' ~ cells | join(', ') ~ ') as new, t._cdc_from_lsn as end_lsn from (select * from ' ~ this
-        ~ ' version as of ' ~ target.snapshot ~ ' where ' ~ held ~ ') t left semi join (' ~ cdc_window_keys(plan, window, facts) ~ ') x on '
-        ~ texts | join(' and ') ~ ')') %}
+        ~ ' version as of ' ~ target.snapshot ~ ' t where (' ~ held ~ ') and ' ~ ranges ~ ') t left semi join ('
+        ~ cdc_window_keys(plan, window) ~ ') x on ' ~ same | join(' and ') ~ ')') %}
   {% endif %}
   {% do ctes.append(cdc_keyed(plan, 0, window, plan.columns, facts, 'i0' if held is not none else none)) %}
   {% if facts.chained %}
     {% do ctes.append(cdc_resolved(plan, 0, cdc_links(plan, 0, ctes | join(',\n'), plan.columns, facts), plan.columns, facts)) %}
   {% endif %}
-  {% set match, keys, meta = [], [], {} %}
+  {% set match, keys, meta = [ranges], [], {} %}
   {% for k in segment.key %}
-    {% do match.append((cdc_text_of(by_attnum[k].lake, by_attnum[k], 't.') | trim) ~ ' = s._cdc_k' ~ loop.index) %}
+    {% do match.append(cdc_same_key(by_attnum[k], 's._cdc_k' ~ loop.index)) %}
     {% do keys.append('k' ~ loop.index ~ ' as _cdc_k' ~ loop.index) %}
     {% do meta.update({'_cdc_k' ~ loop.index: '_cdc_k' ~ loop.index}) %}
   {% endfor %}

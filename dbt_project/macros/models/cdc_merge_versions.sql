@@ -6,11 +6,10 @@ select {{ changes.cells }}, commit_lsn < 0 as _cdc_held, end_lsn as from_lsn, ne
 from w0 where put and (next_commit is null or next_commit <> commit_lsn) and (next_end is null or end_lsn < next_end)
   and (commit_lsn >= 0 or next_end is not null) and {{ changes.unmoved }}
 {%- endset -%}
-{%- set names = plan.columns | map(attribute='lake') | list + ['_cdc_from_lsn', '_cdc_to_lsn', '_cdc_doubtful', '_cdc_text'] -%}
-merge into {{ this }} t using (
+{%- do decision.update({
+    'match': changes.match ~ ' and s._cdc_held and t._cdc_to_lsn is null and t._cdc_from_lsn = s._cdc_from_lsn',
+    'matched': 'update set t._cdc_to_lsn = s._cdc_to_lsn, t._cdc_doubtful = s._cdc_doubtful', 'added': 'not _cdc_held',
+    'columns': plan.columns | map(attribute='lake') | list + ['_cdc_from_lsn', '_cdc_to_lsn', '_cdc_doubtful', '_cdc_text']}) -%}
 {{ cdc_project(plan, rows, dict({'_cdc_from_lsn': 'from_lsn', '_cdc_to_lsn': 'to_lsn', '_cdc_doubtful': cdc_doubtful(plan), '_cdc_held': '_cdc_held'},
                                 **changes.meta)) }}
-) s on {{ changes.match }} and s._cdc_held and t._cdc_to_lsn is null and t._cdc_from_lsn = s._cdc_from_lsn
-when matched then update set t._cdc_to_lsn = s._cdc_to_lsn, t._cdc_doubtful = s._cdc_doubtful
-when not matched and not s._cdc_held then {{ cdc_insert(names) }}
 {%- endmacro %}

@@ -6,9 +6,11 @@
   {% if decision.action == 'skip' %}
     {% do cdc_skipped(decision) %}
   {% else %}
-    {% call statement('main') %}
-      {{ body if decision.action == 'merge' else cdc_replace(relation, decision, body) }}
-    {% endcall %}
+    {% if decision.action == 'merge' %}
+      {% do cdc_apply(relation, decision, body) %}
+    {% else %}
+      {% call statement('main') %}{{ cdc_replace(relation, decision, body) }}{% endcall %}
+    {% endif %}
     {% if decision.layer == 'current' %}{% do cdc_tag(relation, decision) %}{% endif %}
   {% endif %}
   {{ return({'relations': [relation]}) }}

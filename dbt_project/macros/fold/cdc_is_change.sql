@@ -1,0 +1,1 @@
+{%- macro cdc_is_change() -%}op in ('I', 'U', 'D'){%- endmacro -%}
