@@ -28,12 +28,6 @@ GUARDS_OF_READING = (
         "]",
         "tests/unit/test_checkpoint.py::test_a_pause_of_capture_is_known",
     ),
-    never(
-        "a column that was written as another type is left to a scan by Spark",
-        "toolkit/lake/small_lines.py",
-        "any(column.type != type_ for column, (_, type_) in zip(columns, wanted, strict=True))",
-        "tests/spark/test_small_lines.py::test_a_table_that_shows_more_than_its_files_is_left_to_spark",
-    ),
     Guard(
         "a record that is not closed",
         "toolkit/decode/logged_rows.py",
