@@ -55,8 +55,8 @@ GUARDS_OF_FAULTS = (
     Guard(
         "a name shows the table that was proven last, by the log",
         "toolkit/lake/proofs.py",
-        'key=lambda row: row.get("batch_id") or 0',
-        'key=lambda row: row["proven_at"]',
+        'key=lambda row: (row.get("batch_id") or 0,',
+        'key=lambda row: (row["proven_at"],',
         f"{_CLOCK}test_a_name_shows_the_proof_of_the_later_batch",
     ),
     Guard(

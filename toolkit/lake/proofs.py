@@ -55,7 +55,7 @@ def proofs_by_name(access: LakeAccess) -> dict[str, dict[str, Any]]:
     from toolkit.lake import scans
 
     rows = [row for row in scans.scan(access, PUBLISHED) if row.get("relation") is not None]
-    return {row["relation"]: row for row in sorted(rows, key=lambda row: row.get("batch_id") or 0)}
+    return {row["relation"]: row for row in sorted(rows, key=lambda row: (row.get("batch_id") or 0, row["relation"]))}
 
 
 def differing_tables(access: LakeAccess, ledger: LogReader) -> dict[int, tuple[Lsn, Lsn]]:
