@@ -94,14 +94,19 @@ class Toolkit:
 
     # What moves data and proves it.
 
-    def init(self, *, new_generation: bool = False, strict: bool = False) -> InitResult:
+    def init(self, *, new_generation: bool = False, strict: bool = False, new_key: bool = False) -> InitResult:
         """Install capture on the source, create the slot and copy the tables; `strict` refuses to leave any out."""
         from toolkit.capture import initialise
         from toolkit.capture.runner import only_runner
 
         with only_runner(self.lake, self.config.source):
             return initialise.init(
-                self.source, self.lake, self.config.dbt_project, new_generation=new_generation, strict=strict
+                self.source,
+                self.lake,
+                self.config.dbt_project,
+                new_generation=new_generation,
+                strict=strict,
+                new_key=new_key,
             )
 
     def uninstall(self) -> None:

@@ -8,6 +8,7 @@ _SAME = "toolkit/capture/same_history.py"
 _PROMOTION = "tests/postgres/test_promotion.py::test_trap_027_a_synchronized_slot_goes_on_where_the_timeline_proves_it"
 _CLOCK = "tests/unit/test_clock.py::"
 _JVM = "tests/unit/test_jvm_end.py::test_each_command_names_a_jvm_that_was_killed"
+_NEW_KEY = "tests/postgres/test_new_key.py::test_a_new_key_loses_no_ddl"
 
 GUARDS_OF_FAULTS = (
     Guard(
@@ -85,5 +86,26 @@ GUARDS_OF_FAULTS = (
         "    ended = jvm_end()\n",
         "    ended = None\n",
         _JVM,
+    ),
+    Guard(
+        "a replaced key signs for no later transaction",
+        "sql/install/30_capture.sql",
+        "(convert_from(content, 'UTF8')::jsonb ->> 'xid')::xid8 < replace(o.name, 'outer before ', '')::xid8",
+        "true",
+        _NEW_KEY,
+    ),
+    Guard(
+        "a replaced key verifies what it has signed",
+        "sql/install/30_capture.sql",
+        "where k.name like 'outer before %'",
+        "where false",
+        _NEW_KEY,
+    ),
+    Guard(
+        "no key is replaced under an open transaction",
+        "sql/install/retire_key.sql",
+        "lock table cdc.signing_key in access exclusive mode nowait;",
+        "",
+        _NEW_KEY,
     ),
 )

@@ -67,12 +67,13 @@ def init(
     """Install capture, create the slot and copy every table without a baseline. Idempotent and resumable.
 
     Tables that publishing would break are left out and named in the result; `strict` makes them an error instead.
-    `new_generation` starts a new incarnation of the log after the history of the source was lost.
+    `new_generation` starts a new incarnation of the log after the history of the source was lost. `new_key` replaces
+    the signing key.
 
     Raises:
         PreflightFailed, SlotError, HistoryDiverged: nothing was changed on the source.
     """
-    from toolkit.source import catalog, connection, preflight
+    from toolkit.source import catalog, connection, preflight, signatures
 
     with connection.connect(source.config) as conn:
         left = {
@@ -82,6 +83,9 @@ def init(
     if strict and left:
         raise PreflightFailed("; ".join(f"table {name}: {why}" for name, why in left.items()))
     done = _init(source, lake, dbt, new_generation=new_generation)
+    if new_key:
+        with connection.connect(source.config) as conn:
+            signatures.replace_key(conn)
     return replace(done, left_out=left | done.left_out)
 
 

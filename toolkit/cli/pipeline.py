@@ -69,8 +69,9 @@ def new(ctx: Context, directory: str) -> None:
 @click.option("--dry-run", is_flag=True, help="Print the SQL; change nothing.")
 @click.option("--new-generation", is_flag=True, help="Start a new log because the source's history was lost.")
 @click.option("--strict", is_flag=True, help="Refuse to begin if a table that a pattern selects cannot be captured.")
+@click.option("--new-key", is_flag=True, help="Also replace the key that signs DDL messages; no message is lost.")
 @command
-def init(ctx: Context, dry_run: bool, new_generation: bool, strict: bool) -> int:
+def init(ctx: Context, dry_run: bool, new_generation: bool, strict: bool, new_key: bool) -> int:
     """Install capture on the source, create the slot and copy the tables. Can be run again at any time.
 
     Tables without a key that only a pattern selects are left out and listed with every remedy: exit code 3.
@@ -80,7 +81,7 @@ def init(ctx: Context, dry_run: bool, new_generation: bool, strict: bool) -> int
 
         say(initialise.plan_sql(ctx.config.source_access))
         return 0
-    done = ctx.toolkit.init(new_generation=new_generation, strict=strict)
+    done = ctx.toolkit.init(new_generation=new_generation, strict=strict, new_key=new_key)
     ctx.show(done)
     return NOT_PROVEN if done.left_out else 0
 

@@ -22,7 +22,7 @@ _log = logger(__name__)
 
 #: The statements that `cdc init` runs on the source.
 _STATEMENTS = (
-    "install/10_schema", "install/20_table_snapshot", "install/30_capture", "install/32_partitions",
+    "install/10_schema", "install/12_key", "install/20_table_snapshot", "install/30_capture", "install/32_partitions",
     "install/35_switch", "install/40_event_triggers", "install/41_fingerprint", "install/42_roles", "install/43_owner",
     "install/45_seal", "changelog/10_log",
 )  # fmt: skip

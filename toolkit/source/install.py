@@ -25,7 +25,8 @@ from toolkit.values.table import TableVersion
 _log = logger(__name__)
 _EVENT_TRIGGERS = "40_event_triggers"
 _FILES = (
-    "10_schema", "20_table_snapshot", "30_capture", "32_partitions", "35_switch", _EVENT_TRIGGERS, "41_fingerprint",
+    "10_schema", "12_key", "20_table_snapshot", "30_capture", "32_partitions", "35_switch", _EVENT_TRIGGERS,
+    "41_fingerprint",
 )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ import psycopg
 
 from toolkit.source.connection import Connection
 from toolkit.values.errors import PreflightFailed
+from toolkit.values.resources import load
 
 #: Takes a signature and a content, and returns whether the source has signed that.
 Signed = Callable[[bytes, bytes], bool]
@@ -35,6 +36,23 @@ def require_key(conn: Connection) -> None:
         raise PreflightFailed("reading the signing key: cdc.signing_key holds none on the source; run `cdc init`")
 
 
+def replace_key(conn: Connection) -> None:
+    """Give the source another signing key. The key before verifies what transactions of before signed, and no more.
+
+    Raises:
+        PreflightFailed: a transaction with DDL is open.
+    """
+    try:
+        with conn.transaction():
+            conn.execute(load("install/retire_key"))
+            conn.execute(load("install/12_key"))
+    except psycopg.errors.LockNotAvailable:
+        raise PreflightFailed(
+            "replacing the signing key: a transaction with DDL, or a drain, is open; nothing was changed; wait for its"
+            " end and run it again"
+        ) from None
+
+
 def verifier(conn: Connection) -> Signed:
     """Return a function that asks the source, in this session, whether it has signed a content.
 
@@ -50,4 +68,4 @@ def verifier(conn: Connection) -> Signed:
     return signed
 
 
-__all__ = ["Signed", "require_key", "verifier"]
+__all__ = ["Signed", "replace_key", "require_key", "verifier"]
