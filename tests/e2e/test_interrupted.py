@@ -17,7 +17,7 @@ import pytest
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.dbt, pytest.mark.wide]
 
 _MOMENTS = 3
-_ENVIRONMENT = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"]}
+ENVIRONMENT = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"]}
 
 
 def _start(folder: Path, *words: str) -> subprocess.Popen[str]:
@@ -25,7 +25,7 @@ def _start(folder: Path, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "toolkit.cli", *words],
         cwd=folder,
-        env=_ENVIRONMENT,
+        env=ENVIRONMENT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -47,13 +47,13 @@ def _group(pgid: int) -> list[str]:
     return found
 
 
-def _succeeds(folder: Path, *words: str) -> None:
+def succeeds(folder: Path, *words: str) -> None:
     process = _start(folder, *words)
     out, err = process.communicate(timeout=600)
     assert process.returncode == 0, out + err
 
 
-def _ends(process: subprocess.Popen[str], context: str) -> None:
+def ends(process: subprocess.Popen[str], context: str) -> None:
     """Nothing of the process is left, its JVM and its workers neither."""
     deadline = time.monotonic() + 20
     while _group(process.pid) and time.monotonic() < deadline:
@@ -78,7 +78,7 @@ def test_ctrl_c_at_any_moment(database: str, tmp_path: Path, seed: int) -> None:
         for name in ("one", "two"):
             conn.execute(f"create table public.{name} (id int primary key, n int)".encode())
             conn.execute(f"insert into public.{name} select i, 0 from generate_series(1, 1000) i".encode())
-    _succeeds(tmp_path, "init")
+    succeeds(tmp_path, "init")
     interrupted = 0
     for number in range(_MOMENTS):
         with psycopg.connect(database, autocommit=True) as conn:
@@ -88,18 +88,18 @@ def test_ctrl_c_at_any_moment(database: str, tmp_path: Path, seed: int) -> None:
         after = moments.uniform(1, longest)
         out, err = _interrupted(process, after)
         context = f"round {number}, {command}, {after:.2f} s: exit {process.returncode}\n{out}\n{err}"
-        _ends(process, context)
+        ends(process, context)
         if process.returncode == 0:
             continue
         interrupted += 1
         assert process.returncode == 130, context
         assert [line[:16] for line in err.splitlines()] == ["cdc: interrupted"], context
     assert interrupted, "no run was interrupted"
-    _succeeds(tmp_path, "run")
+    succeeds(tmp_path, "run")
 
 
 #: A command that writes which of its stages begins.
-_ANNOUNCING = """
+ANNOUNCING = """
 import contextlib, os, sys
 from toolkit.values import progress
 
@@ -145,7 +145,7 @@ _STAGES = (
 )
 
 
-def _begun(process: subprocess.Popen[str], stages: int, wanted: str) -> list[str]:
+def begun(process: subprocess.Popen[str], stages: int, wanted: str) -> list[str]:
     """Wait until a stage begins, or until the process has closed its end."""
     seen = []
     with os.fdopen(stages, encoding="utf-8") as lines:
@@ -171,15 +171,15 @@ def test_ctrl_c_in_each_stage_of_each_command(database: str, tmp_path: Path, see
     missed, before = 0, {"drain": "init", "uninstall --yes": "run"}
     for command, stage in _STAGES:
         if command in before:
-            _succeeds(tmp_path, before.pop(command))
+            succeeds(tmp_path, before.pop(command))
         with psycopg.connect(database, autocommit=True) as conn:
             conn.execute(b"update public.one set n = n + 1; update public.both set n = n + 1")
         words = [word.format(database=database, folder=tmp_path) for word in command.split()]
         reading, writing = os.pipe()
         process = subprocess.Popen(
-            [sys.executable, "-c", _ANNOUNCING, *words],
+            [sys.executable, "-c", ANNOUNCING, *words],
             cwd=tmp_path,
-            env=_ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(sys.path), "STAGES": str(writing)},
+            env=ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(sys.path), "STAGES": str(writing)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -187,17 +187,17 @@ def test_ctrl_c_in_each_stage_of_each_command(database: str, tmp_path: Path, see
             pass_fds=[writing],
         )
         os.close(writing)
-        seen = _begun(process, reading, stage)
+        seen = begun(process, reading, stage)
         after = moments.uniform(0, 0.3)
         out, err = _interrupted(process, after)
         context = f"{command}, {stage}, {after:.2f} s: exit {process.returncode}, stages {seen}\n{out}\n{err}"
         assert seen[-1:] == [stage], context
-        _ends(process, context)
+        ends(process, context)
         if process.returncode == 130:
             assert [line[:16] for line in err.splitlines()] == ["cdc: interrupted"], context
         else:  # it was done before the signal came
             missed += 1
             assert process.returncode == 0, context
     assert missed < len(_STAGES) / 3
-    _succeeds(tmp_path, "init", "--new-generation")
-    _succeeds(tmp_path, "run")
+    succeeds(tmp_path, "init", "--new-generation")
+    succeeds(tmp_path, "run")
