@@ -17,14 +17,14 @@ from pydantic import BaseModel
 
 from toolkit.cli import main
 from toolkit.history import effects
-from toolkit.lake import check_results, proofs
-from toolkit.lake.tables import PLANS, STATES
+from toolkit.lake import check_results
 from toolkit.rawlog.arrow import EVENT_SCHEMA
 from toolkit.rawlog.event import Kind
 from toolkit.rawlog.states import State
 from toolkit.values import errors, outcome
 from toolkit.values.config import Config
 from toolkit.values.lake_types import spark_type
+from toolkit.values.namespaces import Namespaces
 from toolkit.values.table import Column
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -106,12 +106,13 @@ META_COLUMNS = {
     "_cdc_doubtful": "`history` only: whether the row version is unverified, because it overlaps a gap.",
     "_cdc_to_lsn": "`history` only: LSN from which it is no longer valid; NULL for a current one.",
 }
+NAMES = Namespaces()
 OPS_TABLES = {
-    proofs.PUBLISHED: "What each view of `published` shows. One commit for each check.",
-    check_results.RESULTS: "Every result of every check.",
-    check_results.ROWS: "Every row that a check found to differ, with the cells of both sides as PostgreSQL text.",
-    STATES: "What `ops.tables` shows, and the newest batch that was judged.",
-    PLANS: "How each table is built from the log; macros render it. One row for each table and layer.",
+    NAMES.proofs: "What each view of `published` shows. One commit for each check.",
+    NAMES.results: "Every result of every check.",
+    NAMES.differing_rows: "Every row that a check found to differ, with the cells of both sides as PostgreSQL text.",
+    NAMES.states: "What `ops.tables` shows, and the newest batch that was judged.",
+    NAMES.plans: "How each table is built from the log; macros render it. One row for each table and layer.",
 }
 OPS_COLUMNS = {
     "relid": "OID of the table.",
@@ -389,7 +390,7 @@ def tables() -> str:
                     parts.append(_table(("column", "meaning"), *named))
     for name, text in OPS_TABLES.items():
         parts.append(f"## {name}\n\n{text}\n")
-        kept = [(f"`{key}`", f"`{kind}`", OPS_COLUMNS[key]) for key, kind in check_results.COLUMNS[name].items()]
+        kept = [(f"`{key}`", f"`{kind}`", OPS_COLUMNS[key]) for key, kind in check_results.columns(name).items()]
         parts.append(_table(("column", "type", "meaning"), *kept))
     parts.append("## ops.proofs\n\nA view of `ops.published` with LSNs as text and the age of each proof.\n")
     return "\n".join(parts)

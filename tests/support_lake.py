@@ -62,14 +62,14 @@ def make_events(access: LakeAccess) -> None:
         PartitionField(names.index("kind") + 1, 1000, IdentityTransform(), "kind"),
         PartitionField(names.index("batch_id") + 1, 1001, TruncateTransform(tables.BATCH_WIDTH), "batch_id_trunc"),
     )
-    if reads.metadata_location(access, tables.EVENTS) is not None:
+    if reads.metadata_location(access, access.names.events) is not None:
         return
     tables.require_writable(access)
     catalog = _writer(access)
     try:
-        catalog.create_namespace_if_not_exists("raw")
+        catalog.create_namespace_if_not_exists(access.names.raw)
         table = catalog.create_table(
-            tables.EVENTS, Schema(*fields), partition_spec=spec, properties=dict(tables._PROPERTIES)
+            access.names.events, Schema(*fields), partition_spec=spec, properties=dict(tables._PROPERTIES)
         )
         with table.transaction() as transaction, transaction.update_snapshot().fast_append():
             pass
@@ -142,7 +142,7 @@ def catalog_locked(config: Config, *, against: str = "writers") -> Iterator[None
 
 def rows_in_log(config: Config, where: str = "kind = 'row'") -> list[dict[str, Any]]:
     """Events of the log, in the order of effects."""
-    found = list(scans.scan(config.lake_access, tables.EVENTS, where=where))
+    found = list(scans.scan(config.lake_access, config.lake.names.events, where=where))
     return sorted(found, key=lambda e: (e["generation"], e["commit_lsn"], e["ordinal"], e["relid"] or 0))
 
 

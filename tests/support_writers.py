@@ -18,7 +18,6 @@ import psycopg
 
 from tests.support_ledger import ledger_of
 from toolkit.lake import scans
-from toolkit.lake.tables import EVENTS
 from toolkit.values.config import Config
 
 TABLES = """
@@ -134,7 +133,7 @@ def folded_rows(config: Config) -> dict[str, Counter[tuple[Any, ...]]]:
     """What the log says each table holds now: baselines and changes, applied one by one in the order of effects."""
     versions = ledger_of(config).latest_versions()
     columns = ("commit_lsn", "ordinal", "relid", "kind", "op", "new", "old")
-    found = scans.scan_arrow(config.lake_access, EVENTS, columns, where="kind in ('row', 'truncate', 'baseline')")
+    found = scans.scan_arrow(config.lake_access, "raw.events", columns, where="kind in ('row', 'truncate', 'baseline')")
     assert found is not None
     events = sorted(found.to_pylist(), key=lambda e: (e["commit_lsn"], e["ordinal"]))
     positions = Counter((e["commit_lsn"], e["ordinal"], e["relid"]) for e in events)
@@ -166,5 +165,7 @@ def folded_rows(config: Config) -> dict[str, Counter[tuple[Any, ...]]]:
 def journal_inserts(config: Config) -> Counter[int]:
     """How often each row of the journal is in the log."""
     relid = next(r for r, v in ledger_of(config).latest_versions().items() if v.table.name == "journal")
-    found = scans.scan_arrow(config.lake_access, EVENTS, ("relid", "op", "new"), where=f"relid = {relid} and op = 'I'")
+    found = scans.scan_arrow(
+        config.lake_access, "raw.events", ("relid", "op", "new"), where=f"relid = {relid} and op = 'I'"
+    )
     return Counter(int(row["new"][0]) for row in (found.to_pylist() if found is not None else ()))

@@ -19,6 +19,7 @@ from toolkit.lake.applied import applied
 from toolkit.rawlog.states import live_tables
 from toolkit.values.errors import LakeError
 from toolkit.values.names import lake_table
+from toolkit.values.namespaces import Namespaces
 from toolkit.values.row_line import comparison
 
 pytestmark = [pytest.mark.dbt, pytest.mark.spark]
@@ -111,7 +112,7 @@ def _shown(built: Lake) -> Iterator[tuple[str, Any]]:
 def _check_lines(built: Lake) -> None:
     """A check reads the files of such a table itself, unless the table keeps texts."""
     sides = [
-        row_lines.Side(comparison(table, 1), applied(built.config.lake_access, table).snapshot_id)
+        row_lines.Side(comparison(table, 1), applied(built.config.lake_access, table).snapshot_id, Namespaces())
         for table in live_tables(ledger_of(built.config))
     ]
     small, scanned = (

@@ -13,7 +13,7 @@ from tests.support_ledger import ledger_of
 from tests.support_states import START, STEP, Played, batch, sequences
 from toolkit.build import models
 from toolkit.lake import check_results, plans, session, table_states
-from toolkit.lake.proofs import PUBLISHED, proven
+from toolkit.lake.proofs import proven
 from toolkit.ops.table_results import checked_tables
 from toolkit.rawlog import states
 from toolkit.rawlog.arrow import Event, to_arrow
@@ -64,13 +64,13 @@ def test_ops_tables_and_history_say_what_the_log_says(built: Lake) -> None:
     head = max(one.head for one in played.values())
     append(built, [*(event for one in played.values() for event in one.events), batch(head)])
     check_results.ensure(built.config.lake_access, session.own_session(built.config.lake_access))
-    empty = dict.fromkeys(check_results.COLUMNS[PUBLISHED])
+    empty = dict.fromkeys(check_results.columns("ops.published"))
     proofs = {relid: lsn for one in played.values() for relid, lsn in one.proofs.items()}
     rows = [
         empty | {"relid": relid, "full_lsn": int(lsn), "tag": "proven_g1_x", "proven_at": datetime.now(UTC)}
         for relid, lsn in proofs.items()
     ]
-    check_results.write(built.config.lake_access, PUBLISHED, rows, overwrite=True)
+    check_results.write(built.config.lake_access, "ops.published", rows, overwrite=True)
     assert proven(built.config.lake_access, ledger_of(built.config)) == proofs
     table_states.write(ledger_of(built.config))
     plans.write(ledger_of(built.config))

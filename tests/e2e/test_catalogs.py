@@ -88,7 +88,7 @@ def test_of_two_runners_one_is_refused(shop: Shop) -> None:
         ledger.append_empty(replace(last, batch_id=last.batch_id + 1, changes=0, counts={}))
         first.send_signal(signal.SIGCONT)
         out, err = first.communicate()
-    assert first.returncode == 1 and "another runner committed to raw.events first" in err, (out, err)
+    assert first.returncode == 1 and "another runner committed to the log first" in err, (out, err)
     shop.cdc("run")  # green: every row of the lake was compared with the source
 
 

@@ -18,7 +18,7 @@ from tests import commands
 from tests.e2e.check_process import ended_at
 from tests.support_ledger import lake_of
 from toolkit.history import rows_at_lsn
-from toolkit.lake import check_results, proofs, published_views, row_lines, session
+from toolkit.lake import check_results, published_views, row_lines, session
 from toolkit.lake.scans import scan
 from toolkit.quality import expectations
 from toolkit.values.config import Config
@@ -34,7 +34,7 @@ KILLS = {
     (expectations.validate, 1): (1, 1),
     (published_views.keep, 2): (1, 1),
     (published_views._create, 2): (4, 1),
-    (check_results.write, check_results.RESULTS): (5, 5),
+    (check_results.write, "ops.parity_results"): (5, 5),
 }
 
 
@@ -98,7 +98,7 @@ def test_a_check_killed_anywhere(database: str, lake: Config, end: Any) -> None:
     assert commands.check(config).green
     assert seen() == (6, 6)
     assert seen_at_one_lsn() == {6}
-    assert {row["status"] for row in scan(config.lake_access, proofs.PUBLISHED)} == {"identical"}
+    assert {row["status"] for row in scan(config.lake_access, "ops.published")} == {"identical"}
     assert not list((config.lake_access.work_dir / "spool").glob("run-*"))
     with psycopg.connect(database, autocommit=True) as conn:
         slots = conn.execute("select slot_name, active from pg_replication_slots").fetchall()

@@ -17,6 +17,7 @@ from toolkit.source import connection, row_lines
 from toolkit.values.config import Config, SourceConfig
 from toolkit.values.lake_types import typed_sql
 from toolkit.values.names import quote_spark
+from toolkit.values.namespaces import Namespaces
 from toolkit.values.row_line import Comparison, Sums, chosen, comparison, differing, fields
 from toolkit.values.table import TableVersion
 
@@ -125,7 +126,7 @@ def test_the_engines_agree_and_every_fault_shows(
 ) -> None:
     plan = comparison(_version(conn, keyed=keyed), 16)
     _current(spark, conn, plan).writeTo("current.public__corpus").createOrReplace()
-    side = lake_side.Side(plan, None)
+    side = lake_side.Side(plan, None, Namespaces())
     source = _source(conn, plan)
     assert Counter(fields(line, plan.natives) for line in source) == Counter(_texts(conn, plan))
     assert sorted(lake_side.lines(spark, side, range(16))) == sorted(source)

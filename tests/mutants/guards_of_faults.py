@@ -108,4 +108,16 @@ GUARDS_OF_FAULTS = (
         "",
         _NEW_KEY,
     ),
+    never(
+        "a log of another database",
+        _SAME,
+        "was != database",
+        "tests/postgres/test_many_sources.py::test_a_prefix_that_another_source_has_is_refused_before_anything_is_made",
+    ),
+    never(
+        "a project of another source",
+        "toolkit/build/project.py",
+        "schema != access.names.staging",
+        "tests/unit/test_project.py::test_a_project_of_another_source_is_refused",
+    ),
 )

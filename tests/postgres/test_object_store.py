@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from tests import commands
 from tests.postgres.test_snapshot_log import current, of, on_source, sql
@@ -20,10 +21,12 @@ from tests.support_ledger import ledger_of
 from tests.support_postgres import fresh_database
 from tests.support_stores import KINDS, Store, running_store, store_servers
 from toolkit.demo.server import EmbeddedServer
-from toolkit.lake import storage
+from toolkit.lake import report_copies, storage
 from toolkit.lake.lake_catalog import open_catalog
 from toolkit.lake.ledger import Ledger
 from toolkit.ops import diagnosis
+from toolkit.quality import expectations
+from toolkit.quality.report import CheckReport
 from toolkit.values import config as configuration
 from toolkit.values.config import Config, LakeConfig
 from toolkit.values.errors import LakeError
@@ -173,3 +176,30 @@ def test_a_lost_catalog_beside_a_full_bucket_is_refused(store: Store, lake: Conf
         other = configuration.load(str(tmp_path / "cdc.toml"))
     with pytest.raises(LakeError, match=rf"the warehouse has its files, such as {store.warehouse}/raw/events"):
         Ledger(other.lake_access, rules=other.capture_rules).last()
+
+
+def test_reports_are_copied_to_the_store_and_a_browser_is_told_what_they_are(
+    store: Store, lake: Config, tmp_path: Path
+) -> None:
+    """The lake itself is on this machine. What the last copy left in the store goes."""
+    reports = f"{store.warehouse}/reports"
+    place = LakeConfig(reports=reports, properties=lake.lake.properties, prefix="shop")
+    config = Config(root=tmp_path, lake=place)
+    properties = storage.file_properties(config.lake_access, reports)
+    docs = expectations.directory(config.lake_access) / "data_docs"
+    docs.mkdir(parents=True)
+    for page in ("one.html", "two.html"):
+        (docs / page).write_text(page)
+        expectations.write(config.lake_access, CheckReport(None, ()))
+        folder = report_copies.place(config.lake_access, "quality")
+        assert set(storage.names(folder, properties)) == {
+            f"data_docs/{page}", "report.html", "parity.json", "parity.txt", "junit.xml",
+        }  # fmt: skip
+        assert storage.read(f"{folder}/data_docs/{page}", properties) == page.encode()
+        (docs / page).unlink()
+    if store.kind == "s3":
+        io = storage.file_io(folder, properties)
+        assert isinstance(io, PyArrowFileIO)
+        scheme, netloc, path = io.parse_location(f"{folder}/report.html", io.properties)
+        with io.fs_by_scheme(scheme, netloc).open_input_stream(path) as stream:
+            assert dict(stream.metadata())["Content-Type"] == b"text/html"

@@ -17,7 +17,6 @@ from tests.support_postgres import reading_beside
 from toolkit.api import Toolkit
 from toolkit.cli import frame, main
 from toolkit.lake import check_results, scans
-from toolkit.lake.proofs import PUBLISHED
 from toolkit.ops import diagnosis, last_run, status_report
 from toolkit.rawlog.states import UNDER_ITS_NAME, State
 from toolkit.source import connection, slot
@@ -121,13 +120,15 @@ def _checked(config: Config, monkeypatch: pytest.MonkeyPatch, age_hours: float =
     """Let `ops.published` say what a check has found."""
     (table,) = status_report.status(config).tables
     now = datetime.now(UTC)
-    known = dict.fromkeys(check_results.COLUMNS[PUBLISHED]) | {
+    known = dict.fromkeys(check_results.columns("ops.published")) | {
         "relid": table.relid, "table": table.table, "status": "identical", "checked_at": now, "checked_lsn": 1,
         "lsn": 1, "full_lsn": 1, "tag": "proven_g1_1", "proven_at": now - timedelta(hours=age_hours),
     }  # fmt: skip
     whole = scans.scan
     monkeypatch.setattr(
-        scans, "scan", lambda c, name, *a, **k: iter([known | row]) if name == PUBLISHED else whole(c, name, *a, **k)
+        scans,
+        "scan",
+        lambda c, name, *a, **k: iter([known | row]) if name == "ops.published" else whole(c, name, *a, **k),
     )
 
 

@@ -22,7 +22,6 @@ from toolkit.lake import reads
 from toolkit.lake.lease import LEASE_NAME, hold_lease
 from toolkit.lake.ledger import Ledger
 from toolkit.lake.sqlite_catalog import SqliteCatalog
-from toolkit.lake.tables import EVENTS
 from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.batch import BatchRecord
 from toolkit.source import connection, slot
@@ -114,19 +113,19 @@ def test_trap_136_a_commit_that_is_replayed_adds_no_file(config: Config, monkeyp
             with pytest.raises(CommitConflict, match="run it again"):
                 reading.append(record, events, files)
     assert rows_in_log(config, "kind <> ''") == once
-    named = SqliteCatalog(config.lake_access).load_table(EVENTS).inspect.files()["file_path"].to_pylist()
+    named = SqliteCatalog(config.lake_access).load_table("raw.events").inspect.files()["file_path"].to_pylist()
     assert len(named) == len(set(named))
     require_each_once(config)
 
 
 def test_trap_137_the_log_is_only_added_to(config: Config) -> None:
     """Two updates of a row, and a delete with an insert of its key, in one batch: four events more, no delete file."""
-    table = SqliteCatalog(config.lake_access).load_table(EVENTS)
+    table = SqliteCatalog(config.lake_access).load_table("raw.events")
     before = set(table.inspect.files()["file_path"].to_pylist())
     transaction(config, "update public.a set x = 'u1' where id = 1", "update public.a set x = 'u2' where id = 1")
     transaction(config, "delete from public.a where id = 2", "insert into public.a values (2, 'again')")
     commands.drain(config)
-    files = SqliteCatalog(config.lake_access).load_table(EVENTS).inspect.files()
+    files = SqliteCatalog(config.lake_access).load_table("raw.events").inspect.files()
     assert before < set(files["file_path"].to_pylist())
     assert set(files["content"].to_pylist()) == {0}  # data: there is no delete file
     last = rows_in_log(config, "kind = 'row' and op <> 'R'")
@@ -190,23 +189,23 @@ def test_trap_140_after_a_failed_batch_none_is_skipped(config: Config, monkeypat
 @either_way
 def test_trap_142_a_log_that_was_rolled_back_is_refused(config: Config) -> None:
     """The source has forgotten what the rolled back batch held; nothing may go on as if it never was."""
-    before = reads.snapshot_id(config.lake_access, EVENTS)
+    before = reads.snapshot_id(config.lake_access, "raw.events")
     assert before is not None
     sql(config, "insert into public.a values (3, 'three')")
     commands.drain(config)
-    newest = reads.snapshot_id(config.lake_access, EVENTS)
+    newest = reads.snapshot_id(config.lake_access, "raw.events")
     assert newest is not None
     for snapshot in (before, newest):
         catalog = SqliteCatalog(config.lake_access)
         update = SetSnapshotRefUpdate.model_validate(
             {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": snapshot}
         )
-        catalog.commit_table(catalog.load_table(EVENTS), (), (update,))
+        catalog.commit_table(catalog.load_table("raw.events"), (), (update,))
         sql(config, f"insert into public.a values ({snapshot % 1_000_000 + 10}, 'later')")
         if snapshot == before:
             with pytest.raises(HistoryDiverged, match="cdc init --new-generation"):
                 commands.drain(config)
-            assert reads.snapshot_id(config.lake_access, EVENTS) == before
+            assert reads.snapshot_id(config.lake_access, "raw.events") == before
     commands.drain(config)  # put back, it goes on
     assert current(config, "a") == on_source(config, "a")
 
@@ -237,5 +236,5 @@ def test_trap_146_a_clock_that_steps_back_commits_nothing(config: Config) -> Non
     commands.drain(config)
     assert current(config, "a") == on_source(config, "a")
     require_each_once(config)
-    times = [s.timestamp_ms for s in SqliteCatalog(config.lake_access).load_table(EVENTS).snapshots()]
+    times = [s.timestamp_ms for s in SqliteCatalog(config.lake_access).load_table("raw.events").snapshots()]
     assert all(after - one > -60_000 for one, after in pairwise(times))

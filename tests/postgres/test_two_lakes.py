@@ -13,7 +13,6 @@ from tests.postgres.test_snapshot_log import sql
 from tests.support_lake import plain_lake, rows_in_log
 from tests.support_ledger import ledger_of
 from toolkit.lake import reads
-from toolkit.lake.tables import EVENTS
 from toolkit.ops import status_report
 from toolkit.rawlog.states import State
 from toolkit.source import claim, connection, install, slot
@@ -98,7 +97,7 @@ def test_a_lake_that_is_gone_gives_up_its_capture(first: Config, tmp_path: Path)
     with connection.connect(third.source) as conn:
         found = claim.read_claim(conn)
     assert found is not None
-    assert found.lake == reads.table_uuid(third.lake_access, EVENTS)
+    assert found.lake == reads.table_uuid(third.lake_access, "raw.events")
     assert (found.warehouse, found.slot) == (third.lake_access.warehouse, "cdc_third")
     assert ledger_of(third).last() is not None
     assert {slot_name for slot_name, _, _ in _settings(third)} == {"", "cdc_third"}

@@ -18,7 +18,7 @@ from toolkit.lake import ledger as module
 from toolkit.lake import plans, scans, table_states
 from toolkit.lake.lake_catalog import open_catalog
 from toolkit.lake.proofs import current_states
-from toolkit.lake.tables import BATCH_WIDTH, EVENTS
+from toolkit.lake.tables import BATCH_WIDTH
 from toolkit.rawlog.arrow import Event, to_arrow
 from toolkit.rawlog.batch import batch_event
 from toolkit.rawlog.event import Kind
@@ -53,7 +53,7 @@ def _old_log(lake: Config, ddl: int, batches: int, messages: int) -> None:
     ]
     ledger_of(lake).append(batch_record(1), events)
     # One commit a batch would take minutes: the rows of the ledger that lie between come in one.
-    table = open_catalog(lake.lake_access).load_table(EVENTS)
+    table = open_catalog(lake.lake_access).load_table("raw.events")
     step = BATCH_WIDTH
     with table.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
         for low in range(step, batches, step):
@@ -71,7 +71,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
 
     def counted(access: LakeAccess, table: str, *args: Any, **named: Any) -> Any:
         arrow = scan(access, table, *args, **named)
-        if arrow is not None and table == EVENTS:
+        if arrow is not None and table == "raw.events":
             found["rows"] += arrow.num_rows
             found["bytes"] += arrow.nbytes
         return arrow
@@ -148,8 +148,8 @@ def test_only_the_newest_checkpoint_is_kept_and_later_events_follow_it(
     assert (state.table, state.state) == ("public.t1r", State.STALE)
     ledger.write_checkpoint()
     assert ledger.last() == ledger_of(lake).last()
-    assert spark.table(EVENTS).where("kind = 'checkpoint'").count() == 1
-    assert spark.table(EVENTS).where("kind = 'batch'").count() == len(ledger.batches())
+    assert spark.table("raw.events").where("kind = 'checkpoint'").count() == 1
+    assert spark.table("raw.events").where("kind = 'batch'").count() == len(ledger.batches())
     (again,) = current_states(ledger_of(lake))
     assert again == state
 

@@ -49,7 +49,7 @@ def test_ensure_twice_keeps_one_empty_snapshot(spark: SparkSession, lake: Config
     assert first is not None
     assert ledger_of(lake).snapshot_id() == first
     assert ledger_of(lake).last() is None
-    assert reads.properties(lake.lake_access, tables.EVENTS)["write.distribution-mode"] == "none"
+    assert reads.properties(lake.lake_access, "raw.events")["write.distribution-mode"] == "none"
 
 
 def test_both_writers_see_each_other(spark: SparkSession, lake: Config) -> None:

@@ -15,7 +15,6 @@ from tests import commands
 from tests.support_ledger import ledger_of
 from tests.support_spark import STUB_DECODE, StubTask, batch_record
 from toolkit.lake import reads, staging
-from toolkit.lake.proofs import PUBLISHED
 from toolkit.lake.upkeep import Upkeep
 from toolkit.ops import diagnosis, maintenance
 from toolkit.values.config import Config
@@ -146,8 +145,8 @@ def test_what_is_published_stays_and_what_others_wrote_is_left_alone(spark: Spar
         spark.conf.unset("spark.sql.iceberg.snapshot-property.cdc.applied-batch")
     spark.sql("INSERT INTO current.touched VALUES (99)")
     spark.sql("CREATE VIEW published.kept AS SELECT a FROM current.kept VERSION AS OF 'lsn_2'")
-    spark.sql(f"CREATE TABLE {PUBLISHED} (tag STRING) USING iceberg")
-    spark.sql(f"INSERT INTO {PUBLISHED} VALUES ('lsn_2'), (NULL)")
+    spark.sql("CREATE TABLE ops.published (tag STRING) USING iceberg")
+    spark.sql("INSERT INTO ops.published VALUES ('lsn_2'), (NULL)")
 
     done = {one.table: one for one in commands.maintain(_at_once(lake))}
 

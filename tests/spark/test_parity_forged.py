@@ -11,6 +11,7 @@ from toolkit.lake.applied import applied, misshapen
 from toolkit.lake.row_lines import Side, lines
 from toolkit.values.config import Config
 from toolkit.values.lake_types import spark_type
+from toolkit.values.namespaces import Namespaces
 from toolkit.values.row_line import Comparison, comparison, fields
 from toolkit.values.table import TableVersion
 
@@ -59,7 +60,7 @@ def _plan() -> Comparison:
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
 def test_no_two_cells_have_one_line(spark: SparkSession, zone: str) -> None:
     plan = _plan()
-    side = Side(plan, None)
+    side = Side(plan, None, Namespaces())
     rows: list[str] = []
     for n, (typed, kept) in enumerate(CELLS.values(), 2):
         name = f"c{n}"
@@ -96,7 +97,7 @@ def test_no_two_cells_have_one_line(spark: SparkSession, zone: str) -> None:
 def test_columns_that_are_not_the_source_s_are_named(spark: SparkSession, lake: Config) -> None:
     """Rows compare equal in them: a comparison asks for the columns that it knows, and rounds to the scale it knows."""
     plan = _plan()
-    side, table = Side(plan, None), plan.table
+    side, table = Side(plan, None, Namespaces()), plan.table
     shape = ", ".join(f"{c.name} {spark_type(c)}" for c in plan.columns)
     spark.sql("CREATE NAMESPACE IF NOT EXISTS current")
     spark.sql(

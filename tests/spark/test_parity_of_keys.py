@@ -8,6 +8,7 @@ import pytest
 
 from tests.support_history import column, snapshot
 from toolkit.lake.row_lines import Side, lines, lines_of_keys
+from toolkit.values.namespaces import Namespaces
 from toolkit.values.row_line import comparison, fields
 from toolkit.values.table import TableVersion
 
@@ -19,7 +20,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.wide]
 
 def _side(name: str) -> Side:
     columns = [column(1, "Id", "bigint"), column(2, "body", "text")]
-    return Side(comparison(TableVersion.from_json(snapshot(name, columns)), 1), None)
+    return Side(comparison(TableVersion.from_json(snapshot(name, columns)), 1), None, Namespaces())
 
 
 def _rows_read(spark: SparkSession) -> int:
@@ -60,7 +61,7 @@ def test_the_lake_reads_the_files_of_the_touched_keys_alone(spark: SparkSession)
 
 def test_what_no_server_sends_is_not_taken_for_its_bytes(spark: SparkSession) -> None:
     columns = [column(1, "n", "integer"), column(2, "s", "smallint"), column(3, "at", "timestamp without time zone")]
-    side = Side(comparison(TableVersion.from_json(snapshot("forged", columns)), 1), None)
+    side = Side(comparison(TableVersion.from_json(snapshot("forged", columns)), 1), None, Namespaces())
     micros = int.from_bytes(b"\1" * 8, "big") + 946_684_800_000_000
     stamp = f"cast(timestamp_micros({micros}) as timestamp_ntz)"
     rows = {

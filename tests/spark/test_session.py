@@ -14,6 +14,7 @@ from toolkit.lake import jars, java, session, tables
 from toolkit.lake.lease import hold_lease
 from toolkit.values.config import Config
 from toolkit.values.errors import JavaMissing, LakeError, LeaseHeld
+from toolkit.values.namespaces import Namespaces
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -151,7 +152,7 @@ def test_dbt_gets_the_shared_session(spark: SparkSession, lake: Config) -> None:
     assert theirs is session.session(lake.lake_access)
     theirs.sql("SET spark.sql.ansi.enabled=false")
     assert spark.conf.get("spark.sql.ansi.enabled") == "true"
-    assert theirs.sql("SHOW NAMESPACES").count() == len(tables.NAMESPACES)
+    assert theirs.sql("SHOW NAMESPACES").count() == len(Namespaces().all)
 
 
 def _refusal(folder: Path, program: str) -> str:

@@ -13,6 +13,7 @@ from toolkit.lake.applied import applied
 from toolkit.lake.row_lines import Side
 from toolkit.values.config import Config
 from toolkit.values.lake_types import spark_type
+from toolkit.values.namespaces import Namespaces
 from toolkit.values.row_line import Comparison, comparison
 from toolkit.values.table import TableVersion
 
@@ -45,7 +46,7 @@ def _plan(name: str, types: Sequence[str], relid: int, buckets: int = 1) -> Comp
 
 def _make(spark: SparkSession, plan: Comparison, rows: int = 3) -> str:
     """Create the table with each value of each type, and NULLs."""
-    name = Side(plan, None).relation
+    name = Side(plan, None, Namespaces()).relation
     cells = [VALUES[c.type] for c in plan.columns]
     values = (
         ", ".join(
@@ -65,7 +66,7 @@ def _make(spark: SparkSession, plan: Comparison, rows: int = 3) -> str:
 
 
 def _side(lake: Config, plan: Comparison) -> Side:
-    return Side(plan, applied(lake.lake_access, plan.table).snapshot_id)
+    return Side(plan, applied(lake.lake_access, plan.table).snapshot_id, Namespaces())
 
 
 def _both(spark: SparkSession, lake: Config, *plans: Comparison) -> tuple[Any, Any]:
@@ -106,7 +107,7 @@ def test_every_difference_of_a_row_shows(spark: SparkSession, lake: Config) -> N
     after, scanned = _both(spark, lake, *plans)
     assert after == scanned and after[1] == before[1]
     assert len({str(after[n]) for n in (1, 2, 3, 4)}) == 4
-    swapped = [Side(plan, _side(lake, plan).snapshot_id) for plan in plans]
+    swapped = [Side(plan, _side(lake, plan).snapshot_id, Namespaces()) for plan in plans]
     assert small_lines.figures(spark, lake.lake_access, swapped[::-1]) == after
 
 

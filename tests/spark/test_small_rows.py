@@ -10,6 +10,7 @@ from tests.spark.test_small_lines import VALUES, _make, _plan
 from toolkit.lake import row_lines, row_versions, small_rows
 from toolkit.lake.row_lines import Side
 from toolkit.values.config import Config
+from toolkit.values.namespaces import Namespaces
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,7 +26,7 @@ _PRINTED = [
 
 def _both(spark: SparkSession, lake: Config, plan: Comparison) -> tuple[object, object]:
     fields = dict(zip([c.name for c in plan.columns], row_lines.current_fields(plan), strict=True))
-    relation = Side(plan, None).relation
+    relation = Side(plan, None, Namespaces()).relation
     mine = small_rows.read(lake.lake_access, relation, plan, None, None)
     theirs = list(row_versions.read(spark, relation, fields, None, None, None))
     return mine and sorted(mine, key=str), sorted(theirs, key=str)

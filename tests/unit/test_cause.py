@@ -13,10 +13,12 @@ import pytest
 from tests.support_history import column, snapshot
 from toolkit.lake.applied import Applied, Commit, Foreign, commits
 from toolkit.lake.evidence import Row, RowEvent
+from toolkit.lake.row_lines import Side
 from toolkit.quality.cause import Account, _cause, remedy
 from toolkit.quality.differing_rows import FEW
 from toolkit.quality.report import Cause, Sample, TableCheck
 from toolkit.values.lsn import Lsn
+from toolkit.values.namespaces import Namespaces
 from toolkit.values.outcome import CauseKind, CheckStatus, RowClass
 from toolkit.values.row_line import Comparison, comparison
 from toolkit.values.table import TableVersion
@@ -54,7 +56,7 @@ def _kind(
         now = [row] * copies[1]
     # Someone else found what the build had left, and left what is there now.
     written = [] if built is None else [(FOREIGN, Counter(built), Counter(now))]
-    return _cause(plan, name, sample, Account(plan, events), written).kind
+    return _cause(Side(plan, None, Namespaces()), name, sample, Account(plan, events), written).kind
 
 
 OLD: Row = ("1", "old", "b")
@@ -113,7 +115,7 @@ def test_what_heals_a_table_is_the_rows_that_differ_or_all_of_it() -> None:
     assert advised(KEYED, built, built) == "this one"
     assert advised(KEYED, Sample(RowClass.REMOVED, ())) is None
     sample = Sample(RowClass.REMOVED, (("id", "it's \n"), ("k", "2")), source=("it's \n", "2", "b"))
-    one = _cause(KEYED, ("it's \n",), sample, Account(KEYED, []), [])
+    one = _cause(Side(KEYED, None, Namespaces()), ("it's \n",), sample, Account(KEYED, []), [])
     assert shlex.split(one.remedy)[3:] == ["--rows", json.dumps({"id": "it's \n", "k": "2"})]
 
 

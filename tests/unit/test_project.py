@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.build import project
+from toolkit.build import models, project
 from toolkit.values.config import Config
 from toolkit.values.errors import LakeError
 from toolkit.values.resources import FOLDER
@@ -165,5 +165,19 @@ def test_a_part_has_the_models_of_some_tables_and_nothing_of_the_users(config: C
         "current__u.yml",
     }
     assert all((part / path).stat().st_mtime_ns == at for path, at in times.items() if (part / path).is_file())
-    project.keep_results(config.dbt_project, part)
+    project.keep_results(config.lake_access, part, dbt=config.dbt_project)
     assert (config.dbt_project.folder / "target" / "run_results.json").read_text(encoding="utf-8") == "{}"
+
+
+def test_a_project_of_another_source_is_refused(config: Config) -> None:
+    """Models name tables by OID, and an OID of one database is another table in another one."""
+    shop = config.model_copy(update={"lake": config.lake.model_copy(update={"prefix": "shop"})})
+    models.write(shop.lake_access, [], dbt=shop.dbt_project)
+    made = files(config.dbt_project.folder)
+    for other in (config, config.model_copy(update={"lake": config.lake.model_copy(update={"prefix": "crm"})})):
+        with pytest.raises(LakeError, match=r"its profiles\.yml is of the source with schema 'shop_staging'"):
+            models.write(other.lake_access, [], dbt=other.dbt_project)
+    assert files(config.dbt_project.folder) == made
+    models.write(shop.lake_access, [], dbt=shop.dbt_project)
+    (config.dbt_project.folder / "profiles.yml").unlink()
+    models.write(config.lake_access, [], dbt=config.dbt_project)

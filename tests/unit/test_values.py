@@ -30,6 +30,7 @@ from toolkit.rawlog.event import (
     read_message,
 )
 from toolkit.values import config as configuration
+from toolkit.values import spark_keys
 from toolkit.values.errors import ConfigError, LakeError
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import (
@@ -236,7 +237,7 @@ def test_no_setting_that_spark_knows_is_refused() -> None:
             names |= {m[2].decode() for m in found if int.from_bytes(m[1]) == len(m[2])}
     assert len(names) > 1000
     names = {name for name in names if not name.startswith("spark.test")}
-    assert {name: near for name in names if (near := configuration._misspelled(name))} == {}
+    assert {name: near for name in names if (near := spark_keys.misspelled(name))} == {}
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ class BuildResult:
     lsn: Lsn
     batch_id: int
     events_snapshot_id: int
-    schema: str  # schema of the current tables: `current`, or `asof_<hex>`
+    schema: str  # namespace of the current tables, or of those as of an LSN
     models: tuple[ModelResult, ...]
     stale: tuple[TableState, ...] = ()  # as of an LSN: tables that are not built because their rows are unknown there
     own_failed: tuple[str, ...] = ()  # the user's failed models, with the reason; the toolkit's are built
@@ -81,7 +81,7 @@ def build(
     ledger = lake.reading()
     last, snapshot = ledger.last(), ledger.snapshot_id()
     if last is None or snapshot is None:
-        raise BuildFailed("raw.events has no batch yet; run `cdc init`")
+        raise BuildFailed(f"{lake.access.names.events} has no batch yet; run `cdc init`")
     last.require_format()
     if as_of is not None and as_of > last.complete_to:
         raise BuildFailed(f"LSN {as_of} is not in the log yet: it is complete to {last.complete_to}; run `cdc drain`")
@@ -91,9 +91,10 @@ def build(
     tables.ensure_judged(own_session(lake.access), lake.access)
     plans.write(ledger)
     table_states.write(ledger)
-    schema = f"asof_{as_of.tag}" if as_of is not None else "current"
+    names = lake.access.names
+    schema = names.as_of(as_of.tag) if as_of is not None else names.current
     relations = {
-        (layer, relid): f"{schema if layer == Layer.CURRENT else layer}.{name}"
+        (layer, relid): f"{schema if layer == Layer.CURRENT else names.of(layer)}.{name}"
         for relid, name in synced.models.items()
         for layer in Layer
     }
@@ -162,11 +163,11 @@ def _build_models(
     tables = {name.partition(".")[2] for name in left}
     part = project.write_part(access, tables, dbt=dbt) if alone and done and not own else None
     done_here = [model.name for model in done if part is None or model.name.partition(".")[2] in tables]
-    excluded = ["--exclude", *(name.replace(".", "__", 1) for name in done_here)] if done_here else []
+    nodes = [f"{asked[name].plan.layer}__{name.partition('.')[2]}" for name in done_here]
+    excluded = ["--exclude", *nodes] if nodes else []
     arguments = ["run", *_selection(select), *dbt_args, *excluded]
     results, own_failed = _invoke(access, arguments, show, as_of=as_of, folder=part, dbt=dbt)
-    if part is not None:
-        project.keep_results(dbt, part)
+    project.keep_results(access, part or dbt.folder, dbt=dbt)
     if as_of is None and not select and not dbt_args:
         project.record_shared_views(access)
     return done, results, own_failed

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.build.project import ensure
+from toolkit.build.project import ensure, require_own
 from toolkit.lake.proofs import differing_tables
+from toolkit.rawlog.plan import Layer
 from toolkit.rawlog.states import State, copied, states_at
 from toolkit.values.errors import LakeError
 from toolkit.values.lake_types import literal, spark_type
 from toolkit.values.names import lake_columns, quote_spark, renamed
+from toolkit.values.namespaces import Namespaces
 from toolkit.values.table import Column, SchemaVersion, TableVersion
 
 if TYPE_CHECKING:
@@ -67,7 +69,7 @@ def sync(lake: Lake, dbt: DbtProject, *, as_of: Lsn | None = None) -> SyncResult
     last = ledger.last()
     generation = last.generation if last else None
     done = copied(ledger)
-    finished = set(reads.tables(lake.access, "history"))
+    finished = set(reads.tables(lake.access, lake.access.names.history))
     kept = (v for v in ledger.latest_versions().values() if v.generation == generation and v.table.relid in done)
     return write(lake.access, [v for v in kept if not v.table.dropped or v.history_name not in finished], dbt=dbt)
 
@@ -75,17 +77,18 @@ def sync(lake: Lake, dbt: DbtProject, *, as_of: Lsn | None = None) -> SyncResult
 def write(access: LakeAccess, versions: Iterable[SchemaVersion], *, dbt: DbtProject) -> SyncResult:
     """Write the models of these versions. A dropped table gets only its history, and an unpublished table gets none."""
     project = dbt.folder
+    require_own(access, project)
     ensure(dbt)
     found = sorted((v for v in versions if v.table.published), key=lambda v: v.history_name)
     files = {Path("profiles.yml"): profile(access, dbt=dbt)}
     for version in found:
         table, alias = version.table, version.history_name
-        for layer in ("history",) if table.dropped else ("current", "history"):
+        for layer in (Layer.HISTORY,) if table.dropped else Layer:
             folder = Path("models") / layer
             files[folder / f"{layer}__{alias}.sql"] = (
                 f"{{# {_HEADER} #}}\n{{{{ config(alias='{alias}') }}}}\n{{{{ cdc_{layer}(relid={table.relid}) }}}}\n"
             )
-            files[folder / f"{layer}__{alias}.yml"] = _dump(_properties(table, layer, alias))
+            files[folder / f"{layer}__{alias}.yml"] = _dump(_properties(access.names, table, layer, alias))
     try:
         return _apply(project, files, found)
     except OSError as error:
@@ -104,7 +107,7 @@ def _apply(project: Path, files: dict[Path, str], versions: Sequence[SchemaVersi
             partial.write_text(text, encoding="utf-8")
             partial.replace(target)
             written.append(str(path))
-    for layer in ("current", "history"):
+    for layer in Layer:
         for found in sorted((project / "models" / layer).glob(f"{layer}__*")):
             path = found.relative_to(project)
             if path not in files:
@@ -131,7 +134,7 @@ def profile(access: LakeAccess, *, dbt: DbtProject) -> str:
                         "type": "spark",
                         "method": "session",
                         "host": "session",
-                        "schema": "staging",
+                        "schema": access.names.staging,
                         "threads": dbt.threads,
                         "server_side_parameters": settings,
                     }
@@ -160,7 +163,7 @@ def secret_variables(access: LakeAccess) -> list[tuple[str, str, str]]:
     ]
 
 
-def _properties(table: TableVersion, layer: str, alias: str) -> dict[str, Any]:
+def _properties(kept: Namespaces, table: TableVersion, layer: Layer, alias: str) -> dict[str, Any]:
     shown = [column for column in table.columns if column.published]
     names = lake_columns([(c.attnum, c.name) for c in table.columns])
     others = renamed([(c.attnum, c.name) for c in table.columns])
@@ -178,14 +181,14 @@ def _properties(table: TableVersion, layer: str, alias: str) -> dict[str, Any]:
         if key == (column.attnum,):
             tests.append({"unique": {"config": {"where": _plain(exact)}}})
         tests += _limits(column)
-        if tests and layer == "current":
+        if tests and layer == Layer.CURRENT:
             entry["data_tests"] = tests
         columns.append(entry)
     columns += [
         {"name": "_cdc_from_lsn", "description": "End LSN of the change that made the row what it is."},
         {"name": "_cdc_text", "description": "Source text of values that their typed column cannot carry, by column."},
     ]
-    if layer == "history":
+    if layer == Layer.HISTORY:
         columns += [
             {
                 "name": "_cdc_to_lsn",
@@ -196,7 +199,7 @@ def _properties(table: TableVersion, layer: str, alias: str) -> dict[str, Any]:
                 "description": "Whether the version overlaps a gap that no baseline has repaired yet.",
             },
         ]
-    kind = "Rows" if layer == "current" else "Row versions by LSN"
+    kind = "Rows" if layer == Layer.CURRENT else "Row versions by LSN"
     comment = f" {table.comment}" if table.comment else ""
     name = f"{table.identifier}, which was dropped" if table.dropped else table.identifier
     model = {
@@ -204,20 +207,20 @@ def _properties(table: TableVersion, layer: str, alias: str) -> dict[str, Any]:
         "description": _plain(f"{kind} of {name}.{comment}"),
         "columns": columns,
     }
-    if layer == "current" and len(key) > 1 and set(key) <= {c.attnum for c in shown}:
+    if layer == Layer.CURRENT and len(key) > 1 and set(key) <= {c.attnum for c in shown}:
         named = [_plain(quote_spark(names[attnum])) for attnum in key]
         model["data_tests"] = [{"cdc_unique": {"arguments": {"columns": named}}}]
-    if layer == "history" and not table.dropped:
+    if layer == Layer.HISTORY and not table.dropped:
         model["data_tests"] = [
-            {"cdc_as_proven": {"arguments": {"relid": table.relid, "current": f"ref('current__{alias}')"}}}
+            {"cdc_as_proven": {"arguments": {"relid": table.relid, "current": f"ref('{Layer.CURRENT}__{alias}')"}}}
         ]
     described: dict[str, Any] = {"version": 2, "models": [model]}
-    if layer == "current":
+    if layer == Layer.CURRENT:
         described["exposures"] = [
             {
                 "name": f"published__{alias}",
                 "type": "application",
-                "label": f"published.{alias}",
+                "label": f"{kept.published}.{alias}",
                 "description": "View of the rows that the last green check of the table has proven.",
                 "depends_on": [f"ref('{layer}__{alias}')"],
                 "owner": {"name": "cdc check"},

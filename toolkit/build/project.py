@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from toolkit.lake import report_copies
+from toolkit.rawlog.plan import Layer
 from toolkit.values.errors import LakeError
 from toolkit.values.log_setup import logger
 from toolkit.values.resources import FOLDER
@@ -26,6 +28,7 @@ _log = logger(__name__)
 
 _TEMPLATE = FOLDER / "dbt_project"
 _SETTINGS = Path("dbt_project.yml")
+_PROFILE = Path("profiles.yml")
 #: Files that a new project gets, and that belong to the user afterwards.
 _ONCE = (_SETTINGS, Path(".gitignore"))
 #: The file that lists what the toolkit wrote, with the digest of each file. It belongs to the project.
@@ -36,10 +39,11 @@ _ASIDE = Path("replaced")
 _UNREAD = {".gitignore", ".toolkit.json", ".user.yml", "profiles.yml", "replaced", "target", "logs", "dbt_packages"}
 #: Folders of the toolkit's files, and their subfolders that `cdc models sync` fills.
 _TOPS = ("macros", "models")
-_GENERATED = {("models", "current"), ("models", "history")}
+_GENERATED = {("models", str(layer)) for layer in Layer}
 _KINDS = (".sql", ".yml")
 #: What the last run of dbt did.
 _RESULTS = Path("target") / "run_results.json"
+_ARTIFACTS = ("manifest.json", "run_results.json")
 _MADE = re.compile(r"\{%-?\s*(?:macro|test|materialization)\s+(\w+)")
 
 
@@ -72,6 +76,27 @@ def ensure(dbt: DbtProject) -> None:
     if written and not new:
         kept = {"kept_in_replaced": [path.as_posix() for path in aside]} if aside else {}
         _log.warning("dbt project upgraded", extra={"project": str(folder), "files": written, **kept})
+
+
+def require_own(access: LakeAccess, folder: Path) -> None:
+    """Refuse the project of another source of the lake: each would build its tables from the plans of the other.
+
+    Raises:
+        LakeError: the profile, which `cdc models sync` writes, is of another prefix.
+    """
+    import yaml
+
+    try:
+        found = yaml.safe_load((folder / _PROFILE).read_bytes())
+        schema = str(found["cdc"]["outputs"]["session"]["schema"])
+    except (OSError, yaml.YAMLError, KeyError, TypeError):  # there is none yet, or the next sync replaces it
+        return
+    if schema != access.names.staging:
+        raise LakeError(
+            f"[dbt] project_dir {folder}: its {_PROFILE} is of the source with schema {schema!r}, and this one has"
+            f" {access.names.staging!r} by [lake] prefix; name another folder, one for each source, or remove"
+            f" {folder / _PROFILE} if the prefix was changed"
+        )
 
 
 def owned(path: Path) -> bool:
@@ -121,11 +146,13 @@ def write_part(access: LakeAccess, tables: Collection[str], *, dbt: DbtProject) 
     return folder
 
 
-def keep_results(dbt: DbtProject, folder: Path) -> None:
-    """Put dbt's results of a run in another folder where a run in the project leaves them."""
+def keep_results(access: LakeAccess, folder: Path, *, dbt: DbtProject) -> None:
+    """Put dbt's results of a run where a run in the project leaves them, and copy them to `[lake] reports`."""
     made = folder / _RESULTS
-    if made.is_file():
+    if folder != dbt.folder and made.is_file():
         _write(dbt.folder / _RESULTS, made.read_bytes())
+    artifacts = [name for name in _ARTIFACTS if (made.parent / name).is_file()]
+    report_copies.copy(access, "dbt", made.parent, artifacts)
 
 
 def has_shared_views(access: LakeAccess) -> bool:
@@ -248,5 +275,5 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 __all__ = [
     "copy_shared", "ensure", "has_shared_views", "keep_results", "of_user", "own_files", "owned", "record_shared_views",
-    "write_part",
+    "require_own", "write_part",
 ]  # fmt: skip

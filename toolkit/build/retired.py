@@ -28,11 +28,12 @@ def retire(access: LakeAccess, ledger: Ledger) -> tuple[str, ...]:
     last = ledger.last()
     versions = ledger.latest_versions()
     named = {lake_table(v.table.schema, v.table.name) for v in versions.values() if not v.table.dropped}
-    made = {layer: reads.tables(access, layer) for layer in ("current", "history")}
+    own = access.names
+    made = {layer: reads.tables(access, layer) for layer in (own.current, own.history)}
     if named.issuperset(name for names in made.values() for name in names):
         return ()
-    views = reads.tables(access, "published", "VIEW")
-    named |= {reads.properties(access, f"published.{view}").get(READ, view) for view in views}
+    views = reads.tables(access, access.names.published, "VIEW")
+    named |= {reads.properties(access, f"{access.names.published}.{view}").get(READ, view) for view in views}
     left = []
     for layer, names in made.items():
         for name in names:
@@ -42,7 +43,7 @@ def retire(access: LakeAccess, ledger: Ledger) -> tuple[str, ...]:
             version = versions.get(relid)
             if version is None or last is None or generation != last.generation or name == version.history_name:
                 continue
-            follows = layer == "history" or not version.table.dropped
+            follows = layer == own.history or not version.table.dropped
             if follows and _made_of(access, f"{layer}.{version.history_name}") != (relid, generation):
                 continue
             left.append(f"{layer}.{quote_spark(name)}")

@@ -151,7 +151,7 @@ def _target(access: LakeAccess, alias: str, relid: int, generation: int) -> _Tar
     """Read position and schema version of a built table, if its newest commit is of exactly this relation."""
     from toolkit.lake import reads
 
-    found = reads.metadata(access, f"current.{alias}")
+    found = reads.metadata(access, f"{access.names.current}.{alias}")
     snapshot = reads.current_snapshot(found)
     if found is None or snapshot is None:
         return None
@@ -201,13 +201,11 @@ def _rows_between(
     Before the first DDL transaction, rows count from the target's position. Nothing is yielded after a truncate, a
     baseline or a late row, because the table must then be rebuilt.
     """
-    relid, last = versions[0].table.relid, ledger.last()
-    assert last is not None
+    relid = versions[0].table.relid
     groups = [(commit, list(found)) for commit, found in groupby(versions, key=lambda v: int(v.commit_lsn))]
     counts = rows_between(
-        spark, ledger.snapshot_id(), relid, last, commits=[commit for commit, _ in groups], batch=target.batch,
-        lsn=target.lsn,
-    )  # fmt: skip
+        spark, ledger, relid, commits=[commit for commit, _ in groups], batch=target.batch, lsn=target.lsn
+    )
     for (before, inside), (_, found) in zip(counts, groups, strict=bool(counts)):
         yield before, inside, found
 
@@ -225,7 +223,7 @@ def _change(
 
     wanted = step(before.table, after.table)
     assert wanted is not None
-    table, last = f"current.{alias}", ledger.last()
+    table, last = f"{access.names.current}.{alias}", ledger.last()
     assert last is not None
     if wanted.moves_names and schema_update.holds_text(spark, table):
         return False  # the keys of _cdc_text are column names

@@ -12,6 +12,7 @@ from toolkit.capture.same_history import (
     followed,
     prove,
     require_continued,
+    require_same_database,
     require_same_history,
     require_same_source,
     with_read_publications,
@@ -101,10 +102,11 @@ def _init(source: SourceAccess, lake: Lake, dbt: DbtProject, *, new_generation: 
         preflight.require(conn, source.rules, ddl=source.ddl)
         ticks = change_log.by_ticks(conn, source.rules)
         last = lake.reading().last()
-        claim.require_unclaimed(conn, source.config, reads.table_uuid(lake.access, tables.EVENTS))
+        claim.require_unclaimed(conn, source.config, reads.table_uuid(lake.access, lake.access.names.events))
         existing = slot.read_slot(conn, source.config.slot)
         if last is not None and not new_generation:
             last.require_format()
+            require_same_database(lake.access, last, claim.database_of(conn))
         if last is not None and existing is None and not new_generation and not ticks and last.tick is None:
             raise HistoryDiverged(
                 f"slot {source.config.slot!r} is gone but the ledger goes on to {last.complete_to}: changes since then"
@@ -119,10 +121,11 @@ def _init(source: SourceAccess, lake: Lake, dbt: DbtProject, *, new_generation: 
             if existing is not None:
                 require_continued(source.config, last, existing.confirmed_flush_lsn, slot.flush_lsn(conn))
                 prove(conn, read.config, last)
+        project.require_own(lake.access, dbt.folder)
         project.ensure(dbt)
         tables.ensure(session.own_session(lake.access), lake.access)
         moving = change_log.moving(conn, source.rules) if last is not None and not new_generation else ()
-        made = reads.table_uuid(lake.access, tables.EVENTS)
+        made = reads.table_uuid(lake.access, lake.access.names.events)
         assert made is not None
         mine = Claim(made, lake.access.warehouse, source.config.slot, claim.database_of(conn))
         install.install(conn, source.rules, mine, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
@@ -254,11 +257,10 @@ def uninstall(source: SourceAccess, lake: Lake) -> None:
         PreflightFailed: another lake uses the slot.
     """
     from toolkit.lake import reads
-    from toolkit.lake.tables import EVENTS
     from toolkit.source import claim, connection, install, roles
 
     try:
-        made = reads.table_uuid(lake.access, EVENTS)
+        made = reads.table_uuid(lake.access, lake.access.names.events)
     except LakeError:  # a lake that cannot be read any more is no reason to keep its capture
         made = None
     with connection.connect(source.config) as conn:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from toolkit.rawlog.batch import BatchRecord, SourceIdentity
     from toolkit.values.capture_rules import SourceConfig
+    from toolkit.values.lake_access import LakeAccess
     from toolkit.values.source_access import SourceAccess
 
 ADVICE = "the log cannot be continued; start a new one with `cdc init --new-generation`"
@@ -104,6 +105,21 @@ def prove(
             raise
         return False
     return True
+
+
+def require_same_database(access: LakeAccess, last: BatchRecord, database: str) -> None:
+    """Refuse the log of another database, by the namespaces of the lake that are taken.
+
+    Raises:
+        HistoryDiverged: says which database the log is of.
+    """
+    was = f"{last.identity.system_id} {last.identity.database_oid}"
+    if was != database:
+        raise HistoryDiverged(
+            f"{access.names.events} in the catalog {access.lake.catalog!r} is the log of another database (system"
+            f" identifier and OID {was}, and this one has {database}); set another [lake] prefix to have this source"
+            f" beside it. If the source itself was moved or restored, {ADVICE}"
+        )
 
 
 def without_beacon(last: BatchRecord) -> HistoryDiverged:

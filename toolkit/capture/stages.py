@@ -38,7 +38,8 @@ def stages(lake: Lake, conn: Connection) -> tuple[Stage, ...]:
     """Return all stages of `cdc init`, in order. Reads only."""
     ledger = lake.reading()
     last = ledger.last()
-    stored = Stage("lake", ledger.snapshot_id() is not None, "raw.events" if ledger.snapshot_id() else "no raw.events")
+    events = lake.access.names.events
+    stored = Stage("lake", ledger.snapshot_id() is not None, events if ledger.snapshot_id() else f"no {events}")
     begun = Stage("ledger", last is not None, f"generation {last.generation}" if last else "no batch")
     return (stored, _objects(lake.rules, conn), _slot(lake.rules, conn, last), begun, _snapshot(ledger, conn))
 

@@ -246,7 +246,7 @@ class _Demo:
         name = lake_table("public", _FAULT_TABLE)
         with self.story.step("a fault is planted by hand in the lake") as facts:
             key = self._plant(name)
-            facts.append(f"current.{name}, {_FAULT_COLUMN} of id {key}")
+            facts.append(f"{self.config.lake.names.current}.{name}, {_FAULT_COLUMN} of id {key}")
         with self.story.step("cdc check finds it") as facts:
             found = self._check()
             self.report.fault_found = _names_fault(found, key)
@@ -262,8 +262,10 @@ class _Demo:
         from toolkit.lake.session import own_session
 
         spark = own_session(self.config.lake_access)
-        key = int(spark.sql(f"SELECT max(id) FROM current.{name}").first()[0])  # type: ignore[index]
-        spark.sql(f"UPDATE current.{name} SET {_FAULT_COLUMN} = '{_FAULT_TEXT}' WHERE id = {key}")
+        key = int(spark.sql(f"SELECT max(id) FROM {self.config.lake.names.current}.{name}").first()[0])  # type: ignore[index]
+        spark.sql(
+            f"UPDATE {self.config.lake.names.current}.{name} SET {_FAULT_COLUMN} = '{_FAULT_TEXT}' WHERE id = {key}"
+        )
         return key
 
     def _as_of(self, truth: _Truth) -> None:
@@ -290,7 +292,7 @@ class _Demo:
             return []
         names = lake_columns([(c.attnum, c.name) for c in table.columns])
         texts = ", ".join(f"{text_sql(names[c.attnum], c)} AS {quote_spark(f'c{c.attnum}')}" for c in table.columns)
-        place = f"asof_{truth.lsn.tag}.{lake_table('public', _AS_OF_TABLE)}"
+        place = f"{self.config.lake.names.as_of(truth.lsn.tag)}.{lake_table('public', _AS_OF_TABLE)}"
         rows = own_session(self.config.lake_access).sql(f"SELECT {texts} FROM {place}").collect()
         return sorted((tuple(row) for row in rows), key=_null_first)
 
@@ -315,7 +317,7 @@ class _Demo:
 
         page = expectations.directory(self.config.lake_access) / "report.html"
         script = _write_sql_prompt(self.config.lake_access, self.folder)
-        report = self.report
+        report, names = self.report, self.config.lake.names
         self.story.echo(
             "\n".join(
                 [
@@ -325,8 +327,9 @@ class _Demo:
                     "",
                     f"  Parity      {page}",
                     f"  Notebook    {notebook}",
-                    f"  SQL prompt  {script} -e 'SELECT * FROM published.public__customers LIMIT 5'",
-                    "  History     SELECT * FROM history.public__customers WHERE id = 7 ORDER BY _cdc_from_lsn",
+                    f"  SQL prompt  {script} -e 'SELECT * FROM {names.published}.public__customers LIMIT 5'",
+                    f"  History     SELECT * FROM {names.history}.public__customers WHERE id = 7"
+                    " ORDER BY _cdc_from_lsn",
                     f"  Report      {self.folder / 'report.json'}",
                 ]
             )

@@ -135,11 +135,10 @@ def _images(ledger: Ledger, relid: int) -> dict[int, Seen]:
     import pyarrow.compute as pc
 
     from toolkit.lake import scans
-    from toolkit.lake.tables import EVENTS
 
     found: dict[int, Seen] = {}
     where = f"kind = 'row' and relid = {relid} and op != 'D'"
-    for batch in scans.scan_batches(ledger.access, EVENTS, ("schema_id", "end_lsn"), where=where):
+    for batch in scans.scan_batches(ledger.access, ledger.access.names.events, ("schema_id", "end_lsn"), where=where):
         table = pa.Table.from_batches([batch]).filter(pc.is_valid(batch["schema_id"]))
         figures = table.group_by("schema_id").aggregate([("end_lsn", "count"), ("end_lsn", "min"), ("end_lsn", "max")])
         for row in figures.to_pylist():

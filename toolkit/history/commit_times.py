@@ -29,7 +29,6 @@ def lsn_at(lake: Lake, at: datetime) -> Lsn:
     import pyarrow.compute as pc
 
     from toolkit.lake.scans import scan_batches
-    from toolkit.lake.tables import EVENTS
 
     last = lake.reading().require().last()
     assert last is not None
@@ -40,7 +39,7 @@ def lsn_at(lake: Lake, at: datetime) -> Lsn:
         f" and committed_at > '{at.astimezone(UTC).isoformat()}'"
     )
     found: int | None = None
-    for batch in scan_batches(lake.access, EVENTS, ("commit_lsn",), where=later):
+    for batch in scan_batches(lake.access, lake.access.names.events, ("commit_lsn",), where=later):
         least = pc.min(batch.column("commit_lsn")).as_py()
         found = least if found is None or (least is not None and least < found) else found
     if found is None:

@@ -73,7 +73,8 @@ def read_rows(
     versioned = as_of is not None or key is not None
     if version.dropped and not versioned:
         raise ConfigError(f"rows of {version.identifier}: it was dropped at {last.end_lsn}; give a key or an LSN")
-    relation = f"{'history' if versioned else 'current'}.{last.history_name}"
+    kept = lake.access.names
+    relation = f"{kept.history if versioned else kept.current}.{last.history_name}"
     _require_built(lake, relation, last, as_of)
     if as_of is None:
         found = small_rows.read(lake.access, relation, plan, key, limit)

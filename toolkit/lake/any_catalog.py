@@ -62,7 +62,7 @@ class AnyCatalog:
             LakeError: it cannot be reached, refuses this user, or has no views.
         """
         try:
-            self.tables("raw", "VIEW")
+            self.tables(self._access.names.raw, "VIEW")
         except NotImplementedError:
             raise LakeError(
                 f"the catalog {self.where} does not offer views, and `published` needs them; use another catalog, or"

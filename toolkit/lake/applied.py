@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import reads
-from toolkit.lake.tables import EVENTS
 from toolkit.values.lake_types import spark_type
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import META_PREFIX, lake_columns, lake_table
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from toolkit.lake.ledger import Ledger
-    from toolkit.rawlog.batch import BatchRecord
     from toolkit.values.lake_access import LakeAccess
     from toolkit.values.table import TableVersion
 
@@ -96,9 +94,9 @@ class Applied:
         return None
 
 
-def applied(access: LakeAccess, table: TableVersion, layer: str = "current") -> Applied:
+def applied(access: LakeAccess, table: TableVersion) -> Applied:
     """Read the commits of a table, which show its position and how it was reached."""
-    found = reads.metadata(access, f"{layer}.{lake_table(table.schema, table.name)}")
+    found = reads.metadata(access, f"{access.names.current}.{lake_table(table.schema, table.name)}")
     return Applied(found is not None, tuple(commits(found)) if found is not None else ())
 
 
@@ -190,7 +188,8 @@ def news(spark: SparkSession, ledger: Ledger, built: Mapping[int, Commit | None]
     if last is not None and stands and (inside or last.batch_id > floor):
         relids, low = ", ".join(map(str, inside)) or "NULL", int(min(inside.values(), default=Lsn(0)))
         rows = spark.sql(
-            f"SELECT relid, max(batch_id), max(commit_lsn) FROM {EVENTS} VERSION AS OF {ledger.snapshot_id()}"
+            f"SELECT relid, max(batch_id), max(commit_lsn) FROM {ledger.access.names.events}"
+            f" VERSION AS OF {ledger.snapshot_id()}"
             f" WHERE (batch_id > {floor} OR relid IN ({relids}) AND commit_lsn >= {low})"
             f" AND kind IN {BUILT_FROM} GROUP BY relid"
         ).collect()
@@ -198,24 +197,21 @@ def news(spark: SparkSession, ledger: Ledger, built: Mapping[int, Commit | None]
     return News(floor, ends, frozenset(inside), newest)
 
 
-def behind(
-    access: LakeAccess, spark: SparkSession, ledger: Ledger, tables: Sequence[TableVersion], layer: str = "current"
-) -> tuple[str, ...]:
+def behind(access: LakeAccess, spark: SparkSession, ledger: Ledger, tables: Sequence[TableVersion]) -> tuple[str, ...]:
     """Give the lake names of the tables for which a build has anything to do.
 
     Such a table is not built yet, has newer events, or its build ended inside a batch. The last happens if a build was
     killed between two DDL commands.
     """
-    built = {table.relid: applied(access, table, layer).build for table in tables}
+    built = {table.relid: applied(access, table).build for table in tables}
     since = news(spark, ledger, built)
     return tuple(sorted(lake_table(t.schema, t.name) for t in tables if since.outdates(t.relid, built[t.relid])))
 
 
 def rows_between(
     spark: SparkSession,
-    log_snapshot: int | None,
+    ledger: Ledger,
     relid: int,
-    last: BatchRecord,
     *,
     commits: Sequence[int],
     batch: int,
@@ -230,10 +226,13 @@ def rows_between(
     for commit in commits:
         figures += [f"count_if(commit_lsn >= {low} and commit_lsn < {commit})", f"count_if(commit_lsn = {commit})"]
         low = commit + 1
+    last = ledger.last()
+    assert last is not None
     late = f"count_if(commit_lsn < {lsn} or kind <> 'row')"
     row = spark.sql(
-        f"select {late}, {', '.join(figures)} from {EVENTS} version as of {log_snapshot}"
-        f" where relid = {relid} and kind in ('row', 'truncate', 'baseline') and generation = {last.generation}"
+        f"select {late}, {', '.join(figures)} from {ledger.access.names.events}"
+        f" version as of {ledger.snapshot_id()} where relid = {relid}"
+        f" and kind in ('row', 'truncate', 'baseline') and generation = {last.generation}"
         f" and batch_id <= {last.batch_id} and (batch_id > {batch} or commit_lsn >= {lsn})"
     ).first()
     assert row is not None

@@ -17,11 +17,11 @@ _STRETCH = 1 << 24  # bytes of WAL, which no job divides
 _COMPARE = """
 with s as (
   select *, row_number() over (partition by relid, commit_lsn order by ordinal) as n
-  from raw.events
+  from {events}
   where kind in ('row', 'truncate') and origin = 'slot' and ({where})
 ), l as (
   select *, row_number() over (partition by relid, commit_lsn order by ordinal) as n
-  from raw.events
+  from {events}
   where kind = 'logged' and ({where})
 )
 select coalesce(s.relid, l.relid) as relid, coalesce(s.commit_lsn, l.commit_lsn) as commit_lsn,
@@ -34,7 +34,7 @@ from s full join l on s.relid = l.relid and s.commit_lsn = l.commit_lsn and s.n 
 """
 _COUNT = """
 select cast(commit_lsn div {stretch} as bigint) as stretch, count(*) as events
-from raw.events
+from {events}
 where (kind in ('row', 'truncate') and origin = 'slot' or kind = 'logged') and ({where})
 group by 1 order by 1
 """
@@ -50,11 +50,17 @@ class Comparison:
 
 
 def compare(
-    spark: SparkSession, windows: Sequence[tuple[int, int, int | None]], *, generation: int, shown: int
+    spark: SparkSession,
+    events: str,
+    windows: Sequence[tuple[int, int, int | None]],
+    *,
+    generation: int,
+    shown: int,
 ) -> Comparison:
     """Compare within `windows`, each `(relid, low, high)` of commit LSNs, bounds excluded; list `shown` differences.
 
-    Each job compares a range of commit LSNs. All changes of a transaction have the same, so no job divides one.
+    `events` is the table of the log. Each job compares a range of commit LSNs. All changes of a transaction have the
+    same, so no job divides one.
     """
     from pyspark.sql.functions import expr
 
@@ -66,18 +72,18 @@ def compare(
     changes, different = Counter[int](), Counter[int]()
     first: list[Row] = []
     with progress.stage(f"comparing both captures of {len({w[0] for w in windows})} tables", "events") as stage:
-        found = spark.sql(_COUNT.format(stretch=_STRETCH, where=where)).collect()
-        stage.total = sum(events for _, events in found)
+        found = spark.sql(_COUNT.format(events=events, stretch=_STRETCH, where=where)).collect()
+        stage.total = sum(held for _, held in found)
         stage.show()
-        for start, end, events in _jobs([(row[0], row[1]) for row in found]):
+        for start, end, held in _jobs([(row[0], row[1]) for row in found]):
             limits = f"commit_lsn >= {start * _STRETCH} and commit_lsn < {end * _STRETCH}"
-            compared = spark.sql(_COMPARE.format(where=f"{limits} and {where}"))
+            compared = spark.sql(_COMPARE.format(events=events, where=f"{limits} and {where}"))
             counted = compared.groupBy("relid").agg(expr("count(*)"), expr("count_if(not same)")).collect()
             changes.update({relid: total for relid, total, _ in counted})
             different.update({relid: wrong for relid, _, wrong in counted if wrong})
             if len(first) < shown and any(wrong for *_, wrong in counted):
                 first += compared.where("not same").orderBy("commit_lsn").limit(shown - len(first)).collect()
-            stage.add(events)
+            stage.add(held)
     return Comparison(changes, different, first)
 
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import reads, scans
 from toolkit.lake.lake_catalog import open_catalog
-from toolkit.lake.proofs import PUBLISHED
-from toolkit.lake.tables import PLAN_COLUMNS, PLANS, STATE_COLUMNS, STATES, create_small
+from toolkit.lake.tables import PLAN_COLUMNS, STATE_COLUMNS, create_small
 from toolkit.values.errors import CommitConflict
 from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import quote_spark
+from toolkit.values.namespaces import Namespaces
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,12 +27,10 @@ if TYPE_CHECKING:
 
     from toolkit.values.lake_access import LakeAccess
 
-RESULTS = "ops.parity_results"
-ROWS = "ops.parity_rows"
-_PROOFS = "ops.proofs"
-
-COLUMNS: Mapping[str, Mapping[str, str]] = {
-    PUBLISHED: {
+_NAMES = Namespaces()
+#: The columns of each table by its name in a lake without a prefix.
+_COLUMNS: Mapping[str, Mapping[str, str]] = {
+    _NAMES.proofs: {
         "relid": "bigint",
         "table": "string",
         "lsn": "bigint",  # LSN of the proof that the view shows; NULL before the first proof
@@ -51,7 +49,7 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "checked_at": "timestamp",
         "orphans": "bigint",  # rows whose referenced row is missing, when a check last counted them
     },
-    RESULTS: {
+    _NAMES.results: {
         "checked_at": "timestamp",
         "lsn": "bigint",
         "table": "string",
@@ -72,7 +70,7 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
     },
     # Cells hold the whole PostgreSQL text. A modified row has only the cells that differ; other rows have all cells.
     # `key` is NULL for a table without a key.
-    ROWS: {
+    _NAMES.differing_rows: {
         "checked_at": "timestamp",
         "lsn": "bigint",
         "table": "string",
@@ -83,29 +81,36 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "source": "map<string,string>",
         "lake": "map<string,string>",
     },
-    STATES: STATE_COLUMNS,
-    PLANS: PLAN_COLUMNS,
+    _NAMES.states: STATE_COLUMNS,
+    _NAMES.plans: PLAN_COLUMNS,
 }
-_PROOFS_SQL = f"""SELECT `table`, status,
+_PROOFS_SQL = """SELECT `table`, status,
        upper(concat(hex(shiftrightunsigned(lsn, 32)), '/', hex(lsn & 4294967295))) AS proven_lsn, proven_at,
        round((unix_micros(current_timestamp()) - unix_micros(proven_at)) / 1e6) AS age_seconds,
        upper(concat(hex(shiftrightunsigned(full_lsn, 32)), '/', hex(full_lsn & 4294967295))) AS full_lsn, full_at,
        round((unix_micros(current_timestamp()) - unix_micros(full_at)) / 1e6) AS full_age_seconds,
        relation, snapshot_id, tag, reason, checked_at
-FROM {PUBLISHED}"""
+FROM {table}"""
+
+
+def columns(name: str) -> Mapping[str, str]:
+    """Give the columns of one of the tables and their Spark types."""
+    return _COLUMNS[f"{_NAMES.ops}.{name.rpartition('.')[2]}"]
 
 
 def ensure(access: LakeAccess, spark: SparkSession) -> None:
     """Create the tables of results and proofs and the view with the ages, or upgrade those of an older version."""
-    for name in (PUBLISHED, RESULTS):
+    names = access.names
+    for name in (names.proofs, names.results):
         if reads.metadata_location(access, name) is None:
-            spark.sql("CREATE NAMESPACE IF NOT EXISTS published")
-            create_small(spark, name, COLUMNS[name])
-        elif missing := COLUMNS[name].keys() - reads.columns(access, name):
-            added = ", ".join(f"{quote_spark(c)} {kind}" for c, kind in COLUMNS[name].items() if c in missing)
+            spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {names.published}")
+            create_small(spark, name, columns(name))
+        elif missing := columns(name).keys() - reads.columns(access, name):
+            added = ", ".join(f"{quote_spark(c)} {kind}" for c, kind in columns(name).items() if c in missing)
             spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({added})")
-    if reads.view_sql(access, _PROOFS) != _PROOFS_SQL:
-        spark.sql(f"CREATE OR REPLACE VIEW {_PROOFS} AS {_PROOFS_SQL}")
+    ages = _PROOFS_SQL.format(table=names.proofs)
+    if reads.view_sql(access, names.proof_ages) != ages:
+        spark.sql(f"CREATE OR REPLACE VIEW {names.proof_ages} AS {ages}")
 
 
 @can_fail(Point.PUBLISH)
@@ -143,7 +148,7 @@ def _replace(table: Table, data: pa.Table, summary: Mapping[str, str] | None = N
 
 def _to_arrow(name: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
     return to_arrow(
-        name, [{c: int(row[c]) if isinstance(row[c], Lsn) else row[c] for c in COLUMNS[name]} for row in rows]
+        name, [{c: int(row[c]) if isinstance(row[c], Lsn) else row[c] for c in columns(name)} for row in rows]
     )
 
 
@@ -186,9 +191,10 @@ def begin_rows(access: LakeAccess) -> Transaction:
     """Open a transaction on `ops.parity_rows`. The first difference creates the table."""
     from toolkit.lake.session import own_session
 
-    if reads.metadata_location(access, ROWS) is None:
-        create_small(own_session(access), ROWS, COLUMNS[ROWS])
-    return open_catalog(access).load_table(ROWS).transaction()
+    name = access.names.differing_rows
+    if reads.metadata_location(access, name) is None:
+        create_small(own_session(access), name, columns(name))
+    return open_catalog(access).load_table(name).transaction()
 
 
 def to_arrow(name: str, rows: list[dict[str, Any]]) -> pa.Table:
@@ -203,4 +209,4 @@ def to_arrow(name: str, rows: list[dict[str, Any]]) -> pa.Table:
         "array<string>": pa.list_(pa.string()),
         "map<string,string>": pa.map_(pa.string(), pa.string()),
     }
-    return pa.Table.from_pylist(rows, schema=pa.schema([(c, kinds[kind]) for c, kind in COLUMNS[name].items()]))
+    return pa.Table.from_pylist(rows, schema=pa.schema([(c, kinds[kind]) for c, kind in columns(name).items()]))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from toolkit.lake.applied import CHANGING
 from toolkit.lake.row_lines import Side, current_fields, lines_sql, query
-from toolkit.lake.tables import EVENTS
 from toolkit.rawlog import order
 from toolkit.rawlog.states import verdicts
 from toolkit.values.lsn import Lsn
@@ -61,7 +60,7 @@ def events(
     found = spark.sql(
         f"SELECT coalesce(op, 'T'), end_lsn, batch_id, xid, new, old,"
         f" coalesce(old_kind, '') = 'O', coalesce(unchanged, array())"
-        f" FROM {EVENTS} VERSION AS OF {ledger.snapshot_id()}"
+        f" FROM {ledger.access.names.events} VERSION AS OF {ledger.snapshot_id()}"
         f" WHERE generation = {last.generation} AND relid = {relid} AND commit_lsn < {int(upto)}"
         f" AND {order.after_sql(order.position(last))} AND (kind = 'truncate' OR kind = 'row' AND ({match}))"
         f" ORDER BY {order.COLUMNS}, batch_id"
@@ -95,7 +94,7 @@ def touched_keys(
         f"if({image} IS NULL, NULL, array({', '.join(_cell(image, c) for c in names)}))" for image in ("new", "old")
     )
     rows = spark.sql(
-        f"SELECT DISTINCT kind = 'row', key FROM {EVENTS} VERSION AS OF {ledger.snapshot_id()}"
+        f"SELECT DISTINCT kind = 'row', key FROM {ledger.access.names.events} VERSION AS OF {ledger.snapshot_id()}"
         f" LATERAL VIEW outer explode(filter(array({images}), k -> k IS NOT NULL)) AS key"
         f" WHERE relid = {plan.table.relid} AND batch_id > {after} AND kind IN {CHANGING} LIMIT {most + 1}"
     ).collect()
@@ -107,7 +106,7 @@ def touched_keys(
 def touched_tables(spark: SparkSession, ledger: Ledger, *, after: int) -> dict[int, int]:
     """Give the newest batch with an event of each table (by relid) that has one in batches after `after`."""
     rows = spark.sql(
-        f"SELECT relid, max(batch_id) FROM {EVENTS} VERSION AS OF {ledger.snapshot_id()}"
+        f"SELECT relid, max(batch_id) FROM {ledger.access.names.events} VERSION AS OF {ledger.snapshot_id()}"
         f" WHERE batch_id > {after} AND kind IN {CHANGING} GROUP BY relid"
     ).collect()
     return {row[0]: row[1] for row in rows}
@@ -125,7 +124,7 @@ def unseen_xids(access: LakeAccess, ledger: Ledger, seen: Visibility) -> frozens
     generation = 1 if last is None else last.generation  # an earlier one may be of another server
     listed = "".join(f" or xid = {xid}" for xid in sorted(seen.running))
     where = f"generation = {generation} and (xid >= {seen.xmax}{listed})"
-    found = scans.scan_arrow(access, EVENTS, ("xid",), where=where, snapshot=ledger.snapshot_id())
+    found = scans.scan_arrow(access, access.names.events, ("xid",), where=where, snapshot=ledger.snapshot_id())
     return frozenset(found["xid"].unique().to_pylist() if found is not None else ())
 
 

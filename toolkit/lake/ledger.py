@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from toolkit.lake import reads, scans
 from toolkit.lake.direct_scan import rows_of
 from toolkit.lake.lake_catalog import open_catalog
-from toolkit.lake.tables import BATCH_WIDTH, EVENTS
+from toolkit.lake.tables import BATCH_WIDTH
 from toolkit.rawlog import checkpoint, order
 from toolkit.rawlog.arrow import Event, to_arrow
 from toolkit.rawlog.batch import BatchRecord, batch_events
@@ -43,7 +43,7 @@ SUMMARY_KEY = "cdc.batch"
 def conflict(batch_id: int) -> CommitConflict:
     """Make the error for a batch when another runner has committed first."""
     return CommitConflict(
-        f"committing batch {batch_id}: another runner committed to {EVENTS} first; nothing was written, run it again"
+        f"committing batch {batch_id}: another runner committed to the log first; nothing was written, run it again"
     )
 
 
@@ -61,9 +61,9 @@ class Ledger(LogReading):
 
     @cached_property
     def _snapshot(self) -> dict[str, Any] | None:
-        found = reads.metadata(self.access, EVENTS)
+        found = reads.metadata(self.access, self.access.names.events)
         if found is None:
-            reads.require_no_data(self.access, EVENTS)
+            reads.require_no_data(self.access, self.access.names.events)
         return reads.current_snapshot(found)
 
     def snapshot_id(self) -> int | None:
@@ -153,7 +153,7 @@ class Ledger(LogReading):
         record = last.next([event], checkpoint=number)
         self.append(record, [event])
         if last.checkpoint is not None:
-            open_catalog(self.access).load_table(EVENTS).delete(
+            open_catalog(self.access).load_table(self.access.names.events).delete(
                 f"kind = '{Kind.CHECKPOINT}' and batch_id < {number}",
                 snapshot_properties={SUMMARY_KEY: record.to_json()},
             )
@@ -187,7 +187,9 @@ class Ledger(LogReading):
     def _read(self, where: Where, columns: Sequence[str]) -> list[dict[str, Any]]:
         if self._snapshot is None:
             return []
-        found = scans.scan_arrow(self.access, EVENTS, columns, where=where, snapshot=self.snapshot_id())
+        found = scans.scan_arrow(
+            self.access, self.access.names.events, columns, where=where, snapshot=self.snapshot_id()
+        )
         return [] if found is None else rows_of(found)
 
     def append_empty(self, record: BatchRecord, events: Sequence[Event] = ()) -> int:
@@ -206,7 +208,9 @@ class Ledger(LogReading):
         all_events = batch_events(record, events)
         base = self.snapshot_id()
         if base is None:
-            raise LakeError(f"committing batch {record.batch_id}: the lake has no {EVENTS} yet; run `cdc init` first")
+            raise LakeError(
+                f"committing batch {record.batch_id}: no {self.access.names.events} in the lake yet; run `cdc init`"
+            )
         last = self.last()
         if last is not None and record.batch_id <= last.batch_id:
             raise CommitConflict(
@@ -217,7 +221,7 @@ class Ledger(LogReading):
         from toolkit.lake import files as data
 
         try:
-            table = open_catalog(self.access).load_table(EVENTS)
+            table = open_catalog(self.access).load_table(self.access.names.events)
             current = table.current_snapshot()
             if current is None or current.snapshot_id != base:
                 raise conflict(record.batch_id)

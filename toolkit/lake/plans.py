@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import check_results, reads, targets
 from toolkit.lake.scans import scan
-from toolkit.lake.tables import PLANS
 from toolkit.rawlog import order, plan, states
 from toolkit.rawlog.plan import plans
 from toolkit.values.lsn import Lsn
@@ -43,14 +42,14 @@ _MADE_BY = "cdc.plans-made-by"
 
 def write(ledger: Ledger) -> None:
     """Write the plans of all tables at the newest batch, if any plan differs from the stored one. Needs no JVM."""
-    check_results.replace_rows(ledger.access, PLANS, rows(ledger), {_MADE_BY: _code()})
+    check_results.replace_rows(ledger.access, ledger.access.names.plans, rows(ledger), {_MADE_BY: _code()})
 
 
 def follow(ledger: Ledger) -> None:
     """Write the plans as `write` does. Read the log for it only if it has an event since that a plan depends on."""
     last, access = ledger.last(), ledger.access
-    stored = list(scan(access, PLANS)) if last is not None else []
-    made_by = (reads.snapshot_summary(access, PLANS) or {}).get(_MADE_BY) if stored else None
+    stored = list(scan(access, access.names.plans)) if last is not None else []
+    made_by = (reads.snapshot_summary(access, access.names.plans) or {}).get(_MADE_BY) if stored else None
     if last is None or not stored or made_by != _code() or stored[0]["generation"] != last.generation:
         write(ledger)
         return
@@ -59,7 +58,7 @@ def follow(ledger: Ledger) -> None:
         write(ledger)
     elif batch_id < last.batch_id:
         at = {"batch_id": last.batch_id, "upto": int(last.complete_to)}
-        check_results.replace_rows(access, PLANS, [row | at for row in stored], {_MADE_BY: _code()})
+        check_results.replace_rows(access, access.names.plans, [row | at for row in stored], {_MADE_BY: _code()})
 
 
 @cache
@@ -100,7 +99,7 @@ def show(
     models = [(one, name) for one, name in named if name is not None]
     found = dict(zip((name for _, name in models), targets.find(spark, ledger, end, models), strict=True))
     texts = {(p.layer, p.relid): json.dumps(asdict(found[name])) for p, name in models}
-    table = check_results.to_arrow(PLANS, [_row(last, one, end) for one in planned])
+    table = check_results.to_arrow(ledger.access.names.plans, [_row(last, one, end) for one in planned])
     # dbt converts the text of a snapshot id to a number, and the id is too large for that. The letter prevents it.
     table = table.append_column("snapshot", pa.array([f"s{ledger.snapshot_id()}"] * table.num_rows, pa.string()))
     table = table.append_column("found", pa.array([texts.get((p.layer, p.relid)) for p in planned], pa.string()))

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from toolkit.values.lake_access import LakeAccess
     from toolkit.values.table import TableVersion
 
-PUBLISHED = "ops.published"
 #: Prefix of the tags that keep published table snapshots. The generation follows it.
 PROVEN = "proven_"
 
@@ -33,7 +32,7 @@ def proven(access: LakeAccess, ledger: LogReader) -> dict[int, Lsn]:
     if last is None:
         return {}
     found: dict[int, Lsn] = {}
-    for row in scan(access, PUBLISHED):
+    for row in scan(access, access.names.proofs):
         lsn = row.get("full_lsn", row.get("lsn"))
         if lsn is not None and generation_of(row.get("tag")) == last.generation:
             found[row["relid"]] = max(Lsn(lsn), found.get(row["relid"], Lsn(0)))
@@ -54,7 +53,7 @@ def proofs_by_name(access: LakeAccess) -> dict[str, dict[str, Any]]:
     """
     from toolkit.lake import scans
 
-    rows = [row for row in scans.scan(access, PUBLISHED) if row.get("relation") is not None]
+    rows = [row for row in scans.scan(access, access.names.proofs) if row.get("relation") is not None]
     return {row["relation"]: row for row in sorted(rows, key=lambda row: (row.get("batch_id") or 0, row["relation"]))}
 
 
@@ -67,7 +66,7 @@ def differing_tables(access: LakeAccess, ledger: LogReader) -> dict[int, tuple[L
 
     last, right, judged = ledger.last(), proven(access, ledger), verdicts(ledger)
     found: dict[int, tuple[Lsn, Lsn]] = {}
-    for row in scan(access, PUBLISHED):
+    for row in scan(access, access.names.proofs):
         if last is None or row["status"] != CheckStatus.DIFFERENT or row["checked_lsn"] is None:
             continue
         relid, checked = row["relid"], Lsn(row["checked_lsn"])
@@ -98,7 +97,7 @@ def at_one_lsn(ledger: Ledger, spark: SparkSession, tables: Sequence[TableVersio
     versions = list(tables) or list(live_tables(ledger))
     # One table snapshot comes from one check. In an upgraded lake, rows have no relation until a check writes them
     # again.
-    rows = {row["relid"]: row for row in scan(ledger.access, PUBLISHED) if row.get("relation")}
+    rows = {row["relid"]: row for row in scan(ledger.access, ledger.access.names.proofs) if row.get("relation")}
     stands = {v.identifier: (rows.get(v.relid) or {}).get("lsn") for v in versions}
     lsns = {lsn for lsn in stands.values() if lsn is not None}
     newest = max(lsns, default=None)
@@ -121,8 +120,11 @@ def kept_tags(access: LakeAccess) -> frozenset[str]:
     """Give the tags that keep proven table snapshots, and those that a view shows until it is updated."""
     from toolkit.lake import reads, scans
 
-    views = (reads.properties(access, f"published.{name}") for name in reads.tables(access, "published", "VIEW"))
-    rows = scans.scan(access, PUBLISHED, ("tag",))
+    views = (
+        reads.properties(access, f"{access.names.published}.{name}")
+        for name in reads.tables(access, access.names.published, "VIEW")
+    )
+    rows = scans.scan(access, access.names.proofs, ("tag",))
     return frozenset(tag for tag in (*(v.get("cdc.tag") for v in views), *(r["tag"] for r in rows)) if tag)
 
 
@@ -133,7 +135,7 @@ def shown_sql(access: LakeAccess, name: str, snapshot_id: int) -> str:
         LakeError: there is no such table snapshot.
     """
     columns = ", ".join(map(quote_spark, shown_columns(access, name, snapshot_id)))
-    return f"SELECT {columns} FROM current.{name} VERSION AS OF {snapshot_id}"
+    return f"SELECT {columns} FROM {access.names.current}.{name} VERSION AS OF {snapshot_id}"
 
 
 def shown_columns(access: LakeAccess, name: str, snapshot_id: int) -> tuple[str, ...]:
@@ -144,11 +146,13 @@ def shown_columns(access: LakeAccess, name: str, snapshot_id: int) -> tuple[str,
     """
     from toolkit.lake import reads
 
-    found = reads.metadata(access, f"current.{name}") or {}
+    table = f"{access.names.current}.{name}"
+    found = reads.metadata(access, table) or {}
     snapshot = next((s for s in found.get("snapshots", ()) if s["snapshot-id"] == snapshot_id), None)
     if snapshot is None:
         raise LakeError(
-            f"published.{name}: table snapshot {snapshot_id} of current.{name} is gone from the lake; run `cdc check`"
+            f"{access.names.published}.{name}: table snapshot {snapshot_id} of {table} is gone from the lake;"
+            " run `cdc check`"
         )
     fields = next(s["fields"] for s in found["schemas"] if s["schema-id"] == snapshot["schema-id"])
     return shown(field["name"] for field in fields)

@@ -55,7 +55,7 @@ def published_tables(access: LakeAccess) -> tuple[PublishedTable, ...]:
     found = []
     for name, row in sorted(newest.items()):
         columns = shown_columns(access, name, row["snapshot_id"])
-        metadata = reads.metadata_location(access, f"current.{name}")
+        metadata = reads.metadata_location(access, f"{access.names.current}.{name}")
         assert metadata is not None
         found.append(
             PublishedTable(
@@ -82,7 +82,7 @@ def scan_published(access: LakeAccess, table: str) -> DataScan:
     if found is None:
         hint = nearest(table, (t.table for t in tables))
         raise NotProven(f"published table {table}: there is none; {hint}; run `cdc check` if it was never proven")
-    current = open_catalog(access).load_table(f"current.{found.relation}")
+    current = open_catalog(access).load_table(f"{access.names.current}.{found.relation}")
     snapshot = current.snapshot_by_id(found.snapshot_id)
     # pyiceberg takes the columns of a filter from the table's current schema, even for an older table snapshot.
     at_proof = {"current_schema_id": snapshot and snapshot.schema_id, "current_snapshot_id": found.snapshot_id}
@@ -92,13 +92,14 @@ def scan_published(access: LakeAccess, table: str) -> DataScan:
 
 def duckdb_script(access: LakeAccess) -> str:
     """Write the statements that create DuckDB views with the names, columns and rows of the views of `published`."""
-    lines = ["create schema if not exists published;"]
+    schema = access.names.published
+    lines = [f"create schema if not exists {schema};"]
     for table in published_tables(access):
         columns = ", ".join(map(quote_postgres, table.columns))
         metadata = table.metadata.replace("'", "''")
         lines += [
             f"-- {table.table} at {table.lsn}".replace("\n", " "),
-            f"create or replace view published.{quote_postgres(table.relation)} as select {columns}"
+            f"create or replace view {schema}.{quote_postgres(table.relation)} as select {columns}"
             f" from iceberg_scan('{metadata}', snapshot_from_id = {table.snapshot_id});",
         ]
     return "\n".join(lines)

@@ -32,9 +32,10 @@ READ, _DEPRECATED = "cdc.relation", "cdc.deprecated"
 def keep(access: LakeAccess, spark: SparkSession, name: str, snapshot_id: int | None, generation: int) -> str:
     """Tag a table snapshot of `current.<name>`, so that it is kept while a view shows it. Return the tag."""
     tag = f"{PROVEN}g{generation}_{snapshot_id}"
-    if reads.tags(access, f"current.{name}").get(tag) != snapshot_id:
+    table = f"{access.names.current}.{name}"
+    if reads.tags(access, table).get(tag) != snapshot_id:
         made = f"CREATE OR REPLACE TAG {quote_spark(tag)} AS OF VERSION {snapshot_id}"
-        spark.sql(f"ALTER TABLE current.{name} {made}")
+        spark.sql(f"ALTER TABLE {table} {made}")
     return tag
 
 
@@ -48,20 +49,20 @@ def follow(access: LakeAccess, spark: SparkSession, now: datetime, *, threads: i
     for _ in in_threads(lambda item: _show(access, spark, *item), wanted.items(), threads):
         pass
     renamed = {str(row["relid"]): row for row in wanted.values()}
-    for name in set(reads.tables(access, "published", "VIEW")) - wanted.keys():
-        known = reads.properties(access, f"published.{name}")
+    for name in set(reads.tables(access, access.names.published, "VIEW")) - wanted.keys():
+        known = reads.properties(access, f"{access.names.published}.{name}")
         if "cdc.relid" not in known:  # the toolkit did not create the view
             continue
         since = datetime.fromisoformat(known.get(_DEPRECATED, now.isoformat()))
         last: dict[str, Any] = {"relid": known["cdc.relid"], "tag": known["cdc.tag"], "relation": known.get(READ, name)}
-        last["snapshot_id"] = reads.tags(access, f"current.{last['relation']}").get(last["tag"])
+        last["snapshot_id"] = reads.tags(access, f"{access.names.current}.{last['relation']}").get(last["tag"])
         row = renamed.get(known["cdc.relid"], last)
         if now - since >= timedelta(days=deprecated_days) or row["snapshot_id"] is None:
-            spark.sql(f"DROP VIEW published.{quote_spark(name)}")
+            spark.sql(f"DROP VIEW {access.names.published}.{quote_spark(name)}")
             continue
         if _DEPRECATED not in known:
-            instead = None if row is last else f"published.{row['relation']}"
-            _log.warning("view deprecated", extra={"view": f"published.{name}", "instead": instead})
+            instead = None if row is last else f"{access.names.published}.{row['relation']}"
+            _log.warning("view deprecated", extra={"view": f"{access.names.published}.{name}", "instead": instead})
         _show(access, spark, name, row, since)
 
 
@@ -69,7 +70,7 @@ def _show(
     access: LakeAccess, spark: SparkSession, name: str, row: Mapping[str, Any], deprecated: datetime | None = None
 ) -> None:
     """Make one view show a table snapshot of `current`. Do nothing if it already does or the snapshot is missing."""
-    found = reads.metadata(access, f"published.{name}") or {}
+    found = reads.metadata(access, f"{access.names.published}.{name}") or {}
     known = found.get("properties") or {}
     ours = known.get("cdc.query") == _digest(reads.sql_of_view(found) or "")  # not replaced since
     wanted = {"cdc.relid": str(row["relid"]), "cdc.tag": row["tag"], READ: row["relation"]}
@@ -79,11 +80,11 @@ def _show(
     if ours and wanted.items() <= known.items() and not again:
         return
     if (
-        reads.tags(access, f"current.{row['relation']}").get(row["tag"]) == row["snapshot_id"]
+        reads.tags(access, f"{access.names.current}.{row['relation']}").get(row["tag"]) == row["snapshot_id"]
     ):  # otherwise it cannot be shown
         _create(access, spark, name, row["snapshot_id"], wanted)
         if again:
-            spark.sql(f"ALTER VIEW published.{quote_spark(name)} UNSET TBLPROPERTIES ('{_DEPRECATED}')")
+            spark.sql(f"ALTER VIEW {access.names.published}.{quote_spark(name)} UNSET TBLPROPERTIES ('{_DEPRECATED}')")
 
 
 @can_fail(Point.VIEW)
@@ -92,7 +93,8 @@ def _create(access: LakeAccess, spark: SparkSession, name: str, snapshot_id: int
     # properties if another program replaces it. The digest of the query shows whether the query is still the toolkit's.
     query = shown_sql(access, known[READ], snapshot_id)
     properties = ", ".join(f"'{key}' = '{value}'" for key, value in {**known, "cdc.query": _digest(query)}.items())
-    spark.sql(f"CREATE OR REPLACE VIEW published.{quote_spark(name)} TBLPROPERTIES ({properties}) AS {query}")
+    view = f"{access.names.published}.{quote_spark(name)}"
+    spark.sql(f"CREATE OR REPLACE VIEW {view} TBLPROPERTIES ({properties}) AS {query}")
 
 
 def _digest(query: str) -> str:

@@ -36,10 +36,6 @@ def tables(access: LakeAccess, namespace: str, kind: str = "TABLE") -> tuple[str
     return open_catalog(access).tables(namespace, kind)
 
 
-#: The command that brings a table up to date after the catalog was pointed to an earlier metadata file.
-_BROUGHT_BACK = {"current": "cdc build", "history": "cdc build", "ops": "cdc check", "published": "cdc check"}
-
-
 def restore_remedy(access: LakeAccess, table: str) -> str:
     """Say what to do about a table or view of which the newest metadata file, or a file that it names, is damaged.
 
@@ -47,17 +43,18 @@ def restore_remedy(access: LakeAccess, table: str) -> str:
     the metadata file before it is a complete state; where that does not hold, the next drain refuses. All others are
     made from the log, so that an earlier state, or none, is brought up to date by the command that makes them.
     """
-    namespace = table.rpartition(".")[0]
+    names, namespace = access.names, table.rpartition(".")[0]
     change, usable = open_catalog(access).repair_statement(table)
-    if namespace == "raw" and not usable:
+    if namespace == names.raw and not usable:
         return "restore that file from a backup of the lake"
     procedure = f"stop all runs, and {change}; then run"
-    if namespace == "raw":
+    if namespace == names.raw:
         return (
             f"restore that file from a backup of the lake; or {procedure} `cdc drain`, which reads what was lost from"
             " the slot once more, or refuses"
         )
-    return f"{procedure} `{_BROUGHT_BACK.get(namespace, 'cdc build')}`, which makes it from the log again"
+    made_by = "cdc check" if namespace in (names.ops, names.published) else "cdc build"
+    return f"{procedure} `{made_by}`, which makes it from the log again"
 
 
 def require_no_data(access: LakeAccess, table: str) -> None:

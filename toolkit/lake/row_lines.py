@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from toolkit.decode.messages import POSTGRES_EPOCH_US
 from toolkit.values import progress
 from toolkit.values.names import lake_columns, lake_table, quote_spark
+from toolkit.values.namespaces import Namespaces
 from toolkit.values.row_line import KEYS, BucketFigures, Comparison, Figures, Native, from_halves
 
 if TYPE_CHECKING:
@@ -35,12 +36,17 @@ class Side:
 
     plan: Comparison
     snapshot_id: int | None
+    names: Namespaces
 
     @property
     def relation(self) -> str:
         """Give the relation to select from."""
-        name = f"current.{lake_table(self.plan.table.schema, self.plan.table.name)}"
-        return name if self.snapshot_id is None else f"{name} VERSION AS OF {self.snapshot_id}"
+        return self.table if self.snapshot_id is None else f"{self.table} VERSION AS OF {self.snapshot_id}"
+
+    @property
+    def table(self) -> str:
+        """Give the name of the table."""
+        return f"{self.names.current}.{lake_table(self.plan.table.schema, self.plan.table.name)}"
 
 
 def current_fields(plan: Comparison) -> list[str]:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from toolkit.lake import reads
 from toolkit.lake.applied import commits
-from toolkit.lake.tables import EVENTS
 from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ def lacks_changes(spark: SparkSession, lake: LakeAccess, relation: str, relid: i
     # A killed build leaves a branch, whose table snapshots name a position that the table has not reached.
     made = commits(reads.metadata(lake, relation) or {})
     batch = next((commit.batch_id for commit in made if commit.batch_id is not None), -1)
-    later = spark.table(EVENTS).where(
+    later = spark.table(lake.names.events).where(
         (F.col("relid") == relid)
         & F.col("kind").isin("row", "truncate")
         & (F.col("batch_id") > batch)

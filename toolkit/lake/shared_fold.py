@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from toolkit.lake.tables import EVENTS
 from toolkit.rawlog import order
 from toolkit.rawlog.plan import Layer
 from toolkit.values.lake_types import BareType, kind, typed_sql
@@ -23,9 +22,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    from toolkit.lake.ledger import Ledger
     from toolkit.rawlog.order import Position
     from toolkit.rawlog.plan import PlannedColumn, TablePlan
-    from toolkit.rawlog.store import LogReader
     from toolkit.values.lsn import Lsn
 
 _PLANS = "cdc_shared_plans"
@@ -82,7 +81,7 @@ def can_merge(plan: TablePlan) -> bool:
     }
 
 
-def characters(spark: SparkSession, log: LogReader, upto: Lsn, relids: Sequence[int]) -> Mapping[int, int]:
+def characters(spark: SparkSession, log: Ledger, upto: Lsn, relids: Sequence[int]) -> Mapping[int, int]:
     """Give the characters of all images of tables in the log, by relid."""
     rows = spark.sql(
         "select relid, sum(coalesce(length(array_join(new, '')), 0) + coalesce(length(array_join(old, '')), 0))"
@@ -91,7 +90,7 @@ def characters(spark: SparkSession, log: LogReader, upto: Lsn, relids: Sequence[
     return {row[0]: row[1] for row in rows}
 
 
-def fold(spark: SparkSession, log: LogReader, upto: Lsn, wanted: Sequence[Wanted]) -> Iterator[Folded]:
+def fold(spark: SparkSession, log: Ledger, upto: Lsn, wanted: Sequence[Wanted]) -> Iterator[Folded]:
     """Fold the events below `upto` of each table, in one job, and give the rows in the order of `wanted`.
 
     The rows of all tables are held in memory.
@@ -172,11 +171,12 @@ def _filled(plan: TablePlan, before: pa.Table, folded: Folded) -> pa.Table:
     return rows.set_column(rows.schema.get_field_index("_cdc_text"), "_cdc_text", made)
 
 
-def _events(log: LogReader, upto: Lsn, relids: Sequence[int]) -> str:
+def _events(log: Ledger, upto: Lsn, relids: Sequence[int]) -> str:
     last = log.last()
     assert last is not None
     return (
-        f"(select * from {EVENTS} version as of {log.snapshot_id()} where {_ROW} and generation = {last.generation}"
+        f"(select * from {log.access.names.events} version as of {log.snapshot_id()}"
+        f" where {_ROW} and generation = {last.generation}"
         f" and batch_id <= {last.batch_id} and commit_lsn < {int(upto)} and relid in ({', '.join(map(str, relids))}))"
     )
 
@@ -222,7 +222,7 @@ def _columns(plan: TablePlan, conversion: str) -> list[PlannedColumn]:
     return [column for column in plan.columns if _conversion(column) == conversion]
 
 
-def _sql(log: LogReader, upto: Lsn, wanted: Sequence[Wanted], groups: Mapping[str, str]) -> str:
+def _sql(log: Ledger, upto: Lsn, wanted: Sequence[Wanted], groups: Mapping[str, str]) -> str:
     relids = sorted({table.plan.relid for table in wanted})
     arrays = ", ".join(["key", "attnums", "toast", *groups.values()])
     typed = "".join(

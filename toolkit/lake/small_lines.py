@@ -19,7 +19,7 @@ from toolkit.values import progress
 from toolkit.values.errors import LakeError
 from toolkit.values.lake_types import BareType, spark_type
 from toolkit.values.log_setup import logger
-from toolkit.values.names import lake_columns, lake_table
+from toolkit.values.names import lake_columns
 from toolkit.values.row_line import total
 
 if TYPE_CHECKING:
@@ -76,10 +76,9 @@ def _rows(access: LakeAccess, side: Side) -> pa.Table | None:
     """Read the compared columns of a table, in the order of the comparison; None if it is left to Spark."""
     import pyarrow as pa
 
-    table = side.plan.table
     if side.snapshot_id is None or len(side.plan.columns) > _COLUMNS:
         return None
-    name = f"current.{lake_table(table.schema, table.name)}"
+    name = side.table
     try:
         return _read(access, reads.metadata(access, name), side)
     except (Unusual, OSError, EOFError, ValueError, KeyError, pa.ArrowException) as error:

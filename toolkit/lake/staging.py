@@ -21,7 +21,6 @@ from toolkit.lake.files import FileTarget
 from toolkit.lake.lake_catalog import open_catalog
 from toolkit.lake.ledger import Ledger, conflict
 from toolkit.lake.parts import Part, Written, write_part
-from toolkit.lake.tables import EVENTS
 from toolkit.lake.uncommitted import new_files
 from toolkit.rawlog.arrow import Event
 from toolkit.values import errors
@@ -63,11 +62,11 @@ def commit_batch(
         DecodeError: the stream is damaged; nothing was written.
         LakeError: any other failure; nothing was written, or the message says that this is unknown.
     """
-    require_clock(EVENTS, *reads.commit_times(access, EVENTS))
+    require_clock(access.names.events, *reads.commit_times(access, access.names.events))
     ledger = Ledger(access, rules=rules)
     if ledger.snapshot_id() != base_snapshot:
         raise conflict(record.batch_id)
-    with new_files(access, open_catalog(access).load_table(EVENTS)) as files:
+    with new_files(access, open_catalog(access).load_table(access.names.events)) as files:
         target = FileTarget(files.ids, files.properties)
         here = Part(() if spark else tuple(tasks), tuple(arrow_files))
         written = [_write_here(record, here, files.place(record.batch_id), target, decode)]

@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 _opened: dict[tuple[tuple[str, str], ...], FileIO] = {}
 
 
-def file_properties(access: LakeAccess) -> dict[str, str]:
-    """Give the properties by which pyiceberg opens the lake's files. They may have secrets."""
-    found = object_store.pyiceberg_settings(access.warehouse, access.lake.properties, os.environ)
-    if local_path(access.warehouse) is not None:
+def file_properties(access: LakeAccess, place: str | None = None) -> dict[str, str]:
+    """Give the properties by which pyiceberg opens files of the lake, or of another place. They may have secrets."""
+    place = place or access.warehouse
+    found = object_store.pyiceberg_settings(place, access.lake.properties, os.environ)
+    if local_path(place) is not None:
         return found
     return {"py-io-impl": "toolkit.lake.store_io.StoreFileIO", **found}
 
@@ -167,6 +168,37 @@ def objects_in(folder: str, properties: Mapping[str, str]) -> list[str]:
     return [f"{folder}{info.path.removeprefix(base)}" for info in listed if info.type == FileType.File]
 
 
+def names(folder: str, properties: Mapping[str, str]) -> list[str]:
+    """List the files under `folder` by their paths below it; none if there is no such folder.
+
+    Raises:
+        OSError: the folder cannot be listed.
+    """
+    path = local_path(folder)
+    if path is not None:
+        return [p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file()]
+    return [place.removeprefix(f"{folder}/") for place in objects_in(folder, properties)]
+
+
+def publish(location: str, data: bytes, content_type: str, properties: Mapping[str, str]) -> None:
+    """Write a file that people open by its address: a store gives the browser the kind of the file.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if local_path(location) is not None:
+        with create(location, properties) as file:
+            file.write(data)
+        return
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    io = file_io(location, properties)
+    assert isinstance(io, PyArrowFileIO)
+    scheme, netloc, path = io.parse_location(location, io.properties)
+    with io.fs_by_scheme(scheme, netloc).open_output_stream(path, metadata={"Content-Type": content_type}) as stream:
+        stream.write(data)
+
+
 def require_writable(warehouse: str, properties: Mapping[str, str]) -> None:
     """Check that the warehouse is writable; create its folder on this machine.
 
@@ -191,6 +223,6 @@ def require_writable(warehouse: str, properties: Mapping[str, str]) -> None:
 
 
 __all__ = [
-    "create", "delete", "file_io", "file_properties", "find", "force", "objects_in", "open_file", "read",
-    "require_writable",
+    "create", "delete", "file_io", "file_properties", "find", "force", "names", "objects_in", "open_file", "publish",
+    "read", "require_writable",
 ]  # fmt: skip

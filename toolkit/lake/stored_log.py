@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.lake.lake_catalog import force, open_catalog
 from toolkit.lake.ledger import Ledger, conflict
-from toolkit.lake.tables import EVENTS
 from toolkit.values.failpoints import Point, can_fail
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ TASK_CHANGES = 125_000  # a task holds about 50 bytes for each change, besides t
 
 
 class StoredLog:
-    """The table `raw.events` of a lake."""
+    """The table of the log in a lake."""
 
     def __init__(self, access: LakeAccess, *, rules: CaptureRules) -> None:
         self.access, self.rules = access, rules
@@ -72,7 +71,7 @@ class StoredLog:
             LakeError: a file of it is missing or damaged, or cannot be forced to the disk.
         """
         if base is not None:
-            force(self.access, EVENTS, base)
+            force(self.access, self.access.names.events, base)
 
     def partitions(self, changes: int) -> int:
         """Give the number of tasks: one where Spark would cost more than it gives, else one a core or more.
@@ -94,7 +93,7 @@ class StoredLog:
         """
         from toolkit.lake.uncommitted import new_files
 
-        return new_files(self.access, open_catalog(self.access).load_table(EVENTS))
+        return new_files(self.access, open_catalog(self.access).load_table(self.access.names.events))
 
 
 __all__ = ["TASK_CHANGES", "StoredLog"]

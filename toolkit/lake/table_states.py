@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import check_results
 from toolkit.lake.proofs import current_states
-from toolkit.lake.tables import STATE_COLUMNS, STATES
+from toolkit.lake.tables import STATE_COLUMNS
 from toolkit.rawlog.states import State, TableState, dropped_tables, verdicts
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def write(ledger: Ledger) -> None:
     """Write the current states, if any state differs from the stored one. Needs no JVM."""
-    check_results.replace_rows(ledger.access, STATES, rows(ledger, current_states(ledger)))
+    check_results.replace_rows(ledger.access, ledger.access.names.states, rows(ledger, current_states(ledger)))
 
 
 def rows(ledger: LogReader, states: Iterable[TableState]) -> list[dict[str, Any]]:

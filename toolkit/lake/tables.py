@@ -20,11 +20,8 @@ if TYPE_CHECKING:
 
     from toolkit.values.lake_access import LakeAccess
 
-EVENTS = "raw.events"
-#: Number of batches in one partition of `raw.events`.
+#: Number of batches in one partition of the log.
 BATCH_WIDTH = 1000
-#: Name of the table that `ops.tables` shows: the state of each table at the newest batch that was evaluated.
-STATES = "ops.table_states"
 STATE_COLUMNS: Mapping[str, str] = {
     "relid": "bigint",
     "generation": "bigint",
@@ -37,9 +34,6 @@ STATE_COLUMNS: Mapping[str, str] = {
     "schema_id": "bigint",
     "batch_id": "bigint",
 }
-#: Name of the table with the plans, by which tables are built from the log up to the newest batch. A plain `dbt run`
-#: builds these.
-PLANS = "ops.plans"
 PLAN_COLUMNS: Mapping[str, str] = {
     "layer": "string",
     "relid": "bigint",
@@ -48,7 +42,6 @@ PLAN_COLUMNS: Mapping[str, str] = {
     "batch_id": "bigint",
     "upto": "bigint",
 }
-NAMESPACES = ("raw", "staging", "current", "history", "ops", "published")
 
 #: Columns whose bounds select files. No reader filters by other columns, and bounds of images would only add cost.
 _BOUNDED = ("batch_id", "generation", "commit_lsn", "end_lsn", "ordinal", "kind", "relid", "schema_id", "xid")
@@ -96,10 +89,11 @@ def ensure(spark: SparkSession, access: LakeAccess) -> None:
     A new table gets an empty first snapshot, because a batch commits against the snapshot at which its ledger was read.
     """
     spark_catalog = quote_spark(access.lake.catalog)
-    for namespace in NAMESPACES:
+    names = access.names
+    for namespace in names.all:
         spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {spark_catalog}.{namespace}")
     properties = ", ".join(f"'{key}' = '{value}'" for key, value in _PROPERTIES.items())
-    table = f"{spark_catalog}.{EVENTS}"
+    table = f"{spark_catalog}.{names.events}"
     spark.sql(
         f"CREATE TABLE IF NOT EXISTS {table} ({spark_schema()}) USING iceberg"
         f" PARTITIONED BY (kind, truncate({BATCH_WIDTH}, batch_id)) TBLPROPERTIES ({properties})"
@@ -107,25 +101,26 @@ def ensure(spark: SparkSession, access: LakeAccess) -> None:
     if spark.table(f"{table}.snapshots").isEmpty():
         _require_in_warehouse(access)
         spark.table(table).where("false").writeTo(table).append()
-        made = reads.snapshot_id(access, EVENTS)
+        made = reads.snapshot_id(access, access.names.events)
         assert made is not None
-        lake_catalog.force(access, EVENTS, made)
+        lake_catalog.force(access, access.names.events, made)
     ensure_judged(spark, access)
 
 
 def _require_in_warehouse(access: LakeAccess) -> None:
     """Refuse a catalog that places tables elsewhere than `[lake] warehouse` says. A server may do so."""
-    found = str((reads.metadata(access, EVENTS) or {}).get("location", ""))
+    found = str((reads.metadata(access, access.names.events) or {}).get("location", ""))
     if not is_within(found, access.warehouse):
         raise LakeError(
-            f"the catalog {open_catalog(access).where} places {EVENTS} at {found}, outside of [lake] warehouse"
-            f" {access.warehouse}; set warehouse to the folder of the catalog's server, or that folder at the server"
+            f"the catalog {open_catalog(access).where} places {access.names.events} at {found}, outside of"
+            f" [lake] warehouse {access.warehouse}; set warehouse to the folder of the catalog's server, or that"
+            " folder at the server"
         )
 
 
 def ensure_judged(spark: SparkSession, access: LakeAccess) -> None:
     """Create `ops.table_states` and `ops.plans` if missing. A build adds them to lakes of earlier versions."""
-    for name, columns in ((STATES, STATE_COLUMNS), (PLANS, PLAN_COLUMNS)):
+    for name, columns in ((access.names.states, STATE_COLUMNS), (access.names.plans, PLAN_COLUMNS)):
         if reads.metadata_location(access, name) is None:
             create_small(spark, name, columns)
 

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING
 
 from toolkit.lake import reads
 from toolkit.lake.applied import BUILT_FROM, commits
-from toolkit.lake.tables import EVENTS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from toolkit.lake.ledger import Ledger
     from toolkit.rawlog.plan import TablePlan
-    from toolkit.rawlog.store import LogReader
     from toolkit.values.lsn import Lsn
 
 _FIRST = -1  # less than every batch and LSN
@@ -124,15 +122,14 @@ def _target(log: Ledger, name: str) -> Target | None:
     return Target(relid, generation, schema_id, str(made[0].snapshot_id), build.batch_id, int(build.lsn))
 
 
-def _with_news(
-    spark: SparkSession, log: LogReader, built: Collection[tuple[int, int, int]]
-) -> set[tuple[int, int, int]]:
+def _with_news(spark: SparkSession, log: Ledger, built: Collection[tuple[int, int, int]]) -> set[tuple[int, int, int]]:
     """Give those of the places, each of a table, after which the log may have events of the table."""
     if not built:
         return set()
     batch, lsn = (min(place[n] for place in built) for n in (1, 2))
     rows = spark.sql(
-        f"select relid, max(batch_id), max(commit_lsn) from {EVENTS} version as of {log.snapshot_id()}"
+        f"select relid, max(batch_id), max(commit_lsn) from {log.access.names.events}"
+        f" version as of {log.snapshot_id()}"
         f" where kind in {BUILT_FROM} and (batch_id > {batch} or commit_lsn >= {lsn}) group by relid"
     ).collect()
     newest = {row[0]: (row[1], row[2]) for row in rows}
@@ -140,7 +137,7 @@ def _with_news(
 
 
 def _facts(
-    spark: SparkSession, log: LogReader, upto: Lsn, since: Iterable[tuple[int, int, int]]
+    spark: SparkSession, log: Ledger, upto: Lsn, since: Iterable[tuple[int, int, int]]
 ) -> Mapping[tuple[int, int, int], Facts]:
     """Give the facts of events after a batch, or at or above an LSN, by (relid, batch, LSN)."""
     wanted = sorted(since)
@@ -150,8 +147,8 @@ def _facts(
     # Rows of a copy leave no value out, so that their arrays need not be read.
     columns = "relid, batch_id, commit_lsn, kind, op"
     events = (
-        f"from {EVENTS} version as of {log.snapshot_id()} where kind in {BUILT_FROM} and generation = {last.generation}"
-        f" and batch_id <= {last.batch_id} and commit_lsn < {int(upto)}"
+        f"from {log.access.names.events} version as of {log.snapshot_id()} where kind in {BUILT_FROM}"
+        f" and generation = {last.generation} and batch_id <= {last.batch_id} and commit_lsn < {int(upto)}"
     )
     places = ", ".join(str(place) for place in wanted)
     relids = ", ".join(str(relid) for relid in sorted({relid for relid, _, _ in wanted}))

@@ -67,7 +67,7 @@ def maintain_table(
         return Upkeep(table, skipped="it never held a row")
     # The commit of a compaction becomes the newest one, so it must repeat the position of the commit before it.
     position = {k: v for k, v in (present.get("summary") or {}).items() if k.startswith(_POSITION)}
-    if table.startswith("current.") and not position:
+    if table.startswith(f"{access.names.current}.") and not position:
         return Upkeep(table, skipped="another process wrote to it after its build: run `cdc check`")
     # Files are removed below: what replaces them must be on the disk, and a killed run's newest commit too.
     force(access, table, present["snapshot-id"])

@@ -176,14 +176,13 @@ def _damaged(lake: Lake) -> list[Diagnosis]:
     """List the tables and views whose metadata cannot be read, and the log if files of its newest commit are lost."""
     from toolkit.lake import reads, storage
     from toolkit.lake.stored_log import StoredLog
-    from toolkit.lake.tables import EVENTS, NAMESPACES
 
     found: list[Diagnosis] = []
     try:
         storage.require_writable(lake.access.warehouse, storage.file_properties(lake.access))
         names = [
             f"{namespace}.{name}"
-            for namespace in NAMESPACES
+            for namespace in lake.access.names.all
             for kind in ("TABLE", "VIEW")
             for name in reads.tables(lake.access, namespace, kind)
         ]
@@ -192,7 +191,7 @@ def _damaged(lake: Lake) -> list[Diagnosis]:
     for name in names:
         try:
             newest = reads.snapshot_id(lake.access, name)
-            if name == EVENTS:
+            if name == lake.access.names.events:
                 StoredLog(lake.access, rules=lake.rules).force(newest)
         except CdcError as error:
             found.append(Diagnosis(Level.ERROR, f"lake {name}", str(error), reads.restore_remedy(lake.access, name)))
@@ -210,12 +209,11 @@ def stale_tables(states: Iterable[TableState]) -> list[Diagnosis]:
 
 def _due_maintenance(access: LakeAccess) -> list[Diagnosis]:
     from toolkit.lake import reads
-    from toolkit.lake.tables import EVENTS
 
-    snapshots = len((reads.metadata(access, EVENTS) or {}).get("snapshots") or ())
+    snapshots = len((reads.metadata(access, access.names.events) or {}).get("snapshots") or ())
     if snapshots < _MANY_SNAPSHOTS:
         return []
-    what = f"{EVENTS} holds {snapshots:,} table snapshots: every command reads what they name"
+    what = f"{access.names.events} holds {snapshots:,} table snapshots: every command reads what they name"
     return [Diagnosis(Level.WARNING, "lake", what, "run `cdc maintain`, once a day")]
 
 

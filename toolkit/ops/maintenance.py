@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from toolkit.lake.upkeep import Upkeep
     from toolkit.values.lake_access import LakeAccess
 
-_NAMESPACES = ("raw", "current", "history", "ops")
 #: Days to keep table snapshots of the log. Only a running build reads an older one, and each one costs every commit
 #: three milliseconds, because pyiceberg copies the list of them.
 _LOG_DAYS = 1.0
@@ -38,7 +37,6 @@ def maintain(lake: Lake) -> tuple[Upkeep, ...]:
     from toolkit.lake import reads, session, upkeep
     from toolkit.lake.ledger import Ledger
     from toolkit.lake.proofs import kept_tags
-    from toolkit.lake.tables import EVENTS
 
     setting = f"spark.sql.catalog.{lake.access.lake.catalog}.unique-table-location"
     if session.spark_settings(lake.access).get(setting) != "true":
@@ -46,8 +44,8 @@ def maintain(lake: Lake) -> tuple[Upkeep, ...]:
             f"[spark] {setting} is off: a table made again under an old name shares its folder, and removing orphans"
             " would destroy its data; set it to true"
         )
-    if reads.metadata_location(lake.access, EVENTS) is None:
-        raise LakeError(f"the lake has no {EVENTS} yet; run `cdc init` first")
+    if reads.metadata_location(lake.access, lake.access.names.events) is None:
+        raise LakeError(f"the lake has no {lake.access.names.events} yet; run `cdc init` first")
     now = datetime.now(UTC)
     days = lake.access.lake.keep_days
     orphans = now - timedelta(days=max(days, _ORPHAN_DAYS))
@@ -57,11 +55,13 @@ def maintain(lake: Lake) -> tuple[Upkeep, ...]:
     shown = kept_tags(lake.access)
     spark = session.own_session(lake.access)
     done = []
-    names = [(namespace, table) for namespace in _NAMESPACES for table in reads.tables(lake.access, namespace)]
+    own = lake.access.names
+    kept = (own.raw, own.current, own.history, own.ops)
+    names = [(namespace, table) for namespace in kept for table in reads.tables(lake.access, namespace)]
     _require_own_folders(lake.access, [f"{namespace}.{table}" for namespace, table in names])
     with progress.stage("maintaining", "tables", len(names)) as stage:
         for namespace, table in names:
-            since = now - timedelta(days=min(days, _LOG_DAYS) if namespace == "raw" else days)
+            since = now - timedelta(days=min(days, _LOG_DAYS) if namespace == own.raw else days)
             stage.detail = f"{namespace}.{table}"
             stage.show()
             done.append(

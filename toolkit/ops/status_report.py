@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from toolkit.lake import reads
 from toolkit.lake.lease import Holder, holder
 from toolkit.lake.opened import Lake
-from toolkit.lake.tables import EVENTS, require_writable
+from toolkit.lake.tables import require_writable
 from toolkit.ops.table_results import LastCheck, TableStatus, checked_tables
 from toolkit.rawlog import states
 from toolkit.rawlog.states import State, live_tables
@@ -141,8 +141,8 @@ def status(config: Config) -> Status:
 def _unreadable(access: LakeAccess) -> CdcError | None:
     """Say why the log cannot be read although `cdc init` has begun it; None if it has not."""
     try:
-        reads.metadata(access, EVENTS)
-        reads.require_no_data(access, EVENTS)
+        reads.metadata(access, access.names.events)
+        reads.require_no_data(access, access.names.events)
     except CdcError as error:
         return error
     return None
@@ -222,13 +222,13 @@ def _summary(found: Status) -> str:
 
 def dropped_tables(ledger: Ledger) -> tuple[DroppedTable, ...]:
     """List captured tables that were dropped from the source, in log order."""
-    built = set(reads.tables(ledger.access, "history"))
+    built = set(reads.tables(ledger.access, ledger.access.names.history))
     return tuple(
         DroppedTable(
             v.table.identifier,
             v.table.relid,
             Lsn(v.end_lsn),
-            f"history.{v.history_name}" if v.history_name in built else None,
+            f"{ledger.access.names.history}.{v.history_name}" if v.history_name in built else None,
         )
         for v in states.dropped_tables(ledger)
     )
@@ -254,6 +254,8 @@ def _applied(ledger: Ledger) -> Lsn | None:
 
     newest = 0
     for table in live_tables(ledger):
-        summary = reads.snapshot_summary(ledger.access, f"current.{lake_table(table.schema, table.name)}")
+        summary = reads.snapshot_summary(
+            ledger.access, f"{ledger.access.names.current}.{lake_table(table.schema, table.name)}"
+        )
         newest = max(newest, int((summary or {}).get("cdc.applied-lsn", 0)))
     return Lsn(newest) if newest else None

@@ -44,12 +44,12 @@ class LastCheck:
 
 def checked_tables(ledger: Ledger) -> tuple[tuple[TableStatus, ...], LastCheck | None]:
     """Give each captured table with its newest proof, and the newest check."""
-    from toolkit.lake.proofs import PUBLISHED, current_states, proven
+    from toolkit.lake.proofs import current_states, proven
     from toolkit.lake.scans import scan
 
     now, proofs = datetime.now(UTC), proven(ledger.access, ledger)
     states = {state.relid: state for state in current_states(ledger)}
-    rows = {row["relid"]: row for row in scan(ledger.access, PUBLISHED) if row["relid"] in states}
+    rows = {row["relid"]: row for row in scan(ledger.access, ledger.access.names.proofs) if row["relid"] in states}
     checks = [row for row in rows.values() if row["checked_at"] is not None]
     newest = max((row["checked_at"] for row in checks), default=None)
     checked = None

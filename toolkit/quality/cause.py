@@ -60,7 +60,7 @@ def explain(
 
     written = [(one, rows_at(one.before), rows_at(one.commits[-1])) for one in applied.foreign(proven)[:_TIMES]]
     return tuple(
-        replace(sample, cause=_cause(plan, name, sample, account, written))
+        replace(sample, cause=_cause(side, name, sample, account, written))
         for name, sample in zip(named, samples, strict=True)
     )
 
@@ -141,9 +141,9 @@ class Account:
         return tuple(row[i] for i in self._key)
 
 
-def _cause(plan: Comparison, name: Row, sample: Sample, account: Account, written: Written) -> Cause:
+def _cause(side: Side, name: Row, sample: Sample, account: Account, written: Written) -> Cause:
+    plan = side.plan
     table = plan.table
-    lake = lake_table(table.schema, table.name)
     event = account.newest.get(name)
     at = f"at {event.end_lsn} (batch {event.batch_id}, xid {event.xid})" if event is not None else ""
     where = (None, None, None) if event is None else (event.end_lsn, event.batch_id, event.xid)
@@ -157,7 +157,7 @@ def _cause(plan: Comparison, name: Row, sample: Sample, account: Account, writte
             known = foreign.before
             tag = next((f"tag {t}" for t in known.tags if _BUILT.match(t)), f"table snapshot {known.snapshot_id}")
             by = ", ".join(str(c.snapshot_id) for c in foreign.commits)
-            text = f"current.{lake} was changed after its build ({tag}) by table snapshot {by}"
+            text = f"{side.table} was changed after its build ({tag}) by table snapshot {by}"
             return Cause(CauseKind.TAMPERED, text, rebuild(table), *where)
     text = "the log holds what the source shows" + (f", {at}" if at else "") + "; the table does not"
     return Cause(CauseKind.BUILD, text, rebuild(table), *where)

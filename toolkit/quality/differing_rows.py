@@ -45,7 +45,7 @@ def keys(access: LakeAccess, table: str) -> tuple[dict[str, str], ...]:
         found = "no check has compared it yet" if row is None else f"its last check says {row['status']}"
         raise ConfigError(f"{what}: {found}; run `{command('check', table)}`")
     at = [("relid", "=", row["relid"]), ("checked_at", "=", row["checked_at"])]
-    rows = [r["key"] for r in scan(access, check_results.ROWS, ("key",), where=[at])]
+    rows = [r["key"] for r in scan(access, access.names.differing_rows, ("key",), where=[at])]
     if not rows or len(rows) > FEW or None in rows:
         reason = "its rows have no key" if None in rows else f"its last check lists {len(rows) or 'no'} rows"
         raise ConfigError(f"{what}: {reason}; run `{command('repair', table)}`")
@@ -93,7 +93,7 @@ class DifferingRows:
     def _flush(self) -> None:
         if self._transaction is None:
             self._transaction = check_results.begin_rows(self._access)
-        self._transaction.append(check_results.to_arrow(check_results.ROWS, self._held))
+        self._transaction.append(check_results.to_arrow(self._access.names.differing_rows, self._held))
         self._held, self._characters = [], 0
 
     def commit(self) -> None:

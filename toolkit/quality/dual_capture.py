@@ -79,7 +79,7 @@ def audit(lake: Lake, tables: Sequence[str] = ()) -> AuditReport:
         return AuditReport((), ())
     generation = max(version.generation for version in ledger.schema_versions())
     spark = session.own_session(lake.access)
-    found = captured_twice.compare(spark, chosen, generation=generation, shown=_SHOWN)
+    found = captured_twice.compare(spark, lake.access.names.events, chosen, generation=generation, shown=_SHOWN)
     return AuditReport(
         tuple(
             AuditTable(

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from toolkit.lake import report_copies
 from toolkit.quality import report_page
 from toolkit.quality.published_state import PublishedRows, after, columns, published_rows
 from toolkit.quality.report import CheckReport, as_text
@@ -60,6 +61,8 @@ def write(access: LakeAccess, report: CheckReport) -> tuple[Path, ...]:
     data.write_text(json.dumps(report.to_dict(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     junit.write_bytes(_junit(report))
     files[-1].write_text(report_page.render(report, pages), encoding="utf-8")
+    docs = (page.relative_to(target).as_posix() for page in (target / "data_docs").rglob("*") if page.is_file())
+    report_copies.copy(access, "quality", target, [*sorted(docs), *(file.name for file in files)])
     return files
 
 

@@ -202,7 +202,8 @@ class _Comparing:
                 reason, remedy = f"its columns in the lake are not those of the log: {shape}", rebuild(self.live[relid])
                 found.append(replace(self._named(self.live[relid]), reason=reason, remedy=remedy))
                 continue
-            side = Side(comparison(self.live[relid], self.check.buckets), made[relid].snapshot_id)
+            plan = comparison(self.live[relid], self.check.buckets)
+            side = Side(plan, made[relid].snapshot_id, self.access.names)
             if self.taken[relid].proof is not None:
                 done = self._incremental(side)
                 if done is not None:
@@ -245,10 +246,8 @@ class _Comparing:
             if not both & whole or not both <= whole | small:
                 found.append(Reference(key))
                 continue
-            child, parent = (
-                Side(comparison(self.live[relid], 1), self.made[relid].snapshot_id)
-                for relid in (key.relid, key.references)
-            )
+            order, names = (key.relid, key.references), self.access.names
+            child, parent = (Side(comparison(self.live[r], 1), self.made[r].snapshot_id, names) for r in order)
             reason = lake.uncounted_reason(key, child, parent)
             if reason is not None:
                 found.append(Reference(key, reason=reason))

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import check_results, published_views, reads, table_states
-from toolkit.lake.proofs import PUBLISHED, generation_of
+from toolkit.lake.proofs import generation_of
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event
@@ -66,7 +66,8 @@ def publish(
     _note(ledger, report)
     tables = {t.relid: t for t in live_tables(ledger)}
     generation = _generation(ledger, report)
-    base = reads.snapshot_id(lake.access, PUBLISHED)
+    names = lake.access.names
+    base = reads.snapshot_id(lake.access, names.proofs)
     before = proofs(lake.access, base) if base is not None else {}
     now = at or datetime.now(UTC)
     after: dict[int, dict[str, Any]] = {}
@@ -78,7 +79,9 @@ def publish(
             _log.warning("a newer check has judged the table", extra={"table": result.table, "lsn": str(report.lsn)})
             after[result.relid] = known
             continue
-        row = dict.fromkeys(check_results.COLUMNS[PUBLISHED]) | known | {"relid": result.relid, "table": result.table}
+        row = (
+            dict.fromkeys(check_results.columns(names.proofs)) | known | {"relid": result.relid, "table": result.table}
+        )
         row |= {"status": result.status, "reason": result.reason, "checked_at": now}
         row["orphans"] = _orphans(report, result, known.get("orphans") or 0)
         row["checked_lsn"] = None if report.lsn is None else int(report.lsn)
@@ -94,13 +97,13 @@ def publish(
     kept = before
     if complete and report.lsn is not None:
         kept = {relid: row for relid, row in before.items() if relid in tables or relid in after}
-    check_results.replace_read(lake.access, PUBLISHED, (kept | after).values(), base=base)
+    check_results.replace_read(lake.access, names.proofs, (kept | after).values(), base=base)
     followed = None
-    while (shown := reads.snapshot_id(lake.access, PUBLISHED)) != followed:  # a newer check may overtake this one here
+    while (shown := reads.snapshot_id(lake.access, names.proofs)) != followed:  # a newer check may overtake this one
         published_views.follow(lake.access, spark, now, threads=threads, deprecated_days=check.deprecated_days)
         followed = shown
     results = [_result(report, result, after[result.relid], result.table in moved, now) for result in report.tables]
-    check_results.write(lake.access, check_results.RESULTS, results, overwrite=False)
+    check_results.write(lake.access, lake.access.names.results, results, overwrite=False)
     table_states.write(lake.reading())
     return tuple(moved)
 
@@ -190,7 +193,7 @@ def proofs(access: LakeAccess, snapshot: int | None = None) -> dict[int, dict[st
     from toolkit.lake.direct_scan import rows_of
     from toolkit.lake.scans import scan_arrow
 
-    found = scan_arrow(access, PUBLISHED, snapshot=snapshot)
+    found = scan_arrow(access, access.names.proofs, snapshot=snapshot)
     return {row["relid"]: row for row in rows_of(found)} if found is not None else {}
 
 

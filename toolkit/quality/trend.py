@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from toolkit.lake.check_results import RESULTS, ROWS
 from toolkit.quality.published import proofs
 from toolkit.values.lsn import Lsn
 from toolkit.values.outcome import CheckStatus
@@ -35,7 +34,7 @@ def results(access: LakeAccess) -> list[dict[str, Any]]:
     """Give every result of every check, oldest first."""
     from toolkit.lake.scans import scan
 
-    return sorted(scan(access, RESULTS), key=lambda row: (row["checked_at"], row["table"]))
+    return sorted(scan(access, access.names.results), key=lambda row: (row["checked_at"], row["table"]))
 
 
 def proven(access: LakeAccess) -> list[dict[str, Any]]:
@@ -54,7 +53,7 @@ def differing(access: LakeAccess) -> list[dict[str, Any]]:
 
     names = ("checked_at", "lsn", "table", "class")
     found: Counter[tuple[Any, ...]] = Counter()
-    for batch in scan_batches(access, ROWS, names, where="lsn is not null"):
+    for batch in scan_batches(access, access.names.differing_rows, names, where="lsn is not null"):
         found.update(zip(*(batch[name].to_pylist() for name in names), strict=True))
     return [
         dict(zip(names, (at, str(Lsn(lsn)), *rest), strict=True)) | {"rows": rows}

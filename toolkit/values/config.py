@@ -6,7 +6,6 @@ libpq does all of the connecting, so passwords are never parsed, logged or store
 
 from __future__ import annotations
 
-import difflib
 import os
 import tomllib
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from toolkit.values.modes import (
 )
 from toolkit.values.names import nearest
 from toolkit.values.source_access import WITHOUT_EFFECT, DdlConfig, DrainConfig, SnapshotConfig, SourceAccess
+from toolkit.values.spark_keys import flatten, misspelled
 
 DEFAULT_NAME = "cdc.toml"
 
@@ -129,7 +129,7 @@ class Config(BaseSettings):
         for key in value:
             if not key.startswith("spark."):
                 raise ValueError(f"{key!r} is no setting of Spark; did you mean 'spark.{key}'?")
-            if near := _misspelled(key):
+            if near := misspelled(key):
                 raise ValueError(f"{key!r} is no setting of Spark; did you mean {near!r}?")
         if "lake" in info.data:
             require_one_catalog(info.data["lake"].catalog, value)
@@ -175,7 +175,7 @@ class Config(BaseSettings):
 
 
 #: Keys whose value is never printed.
-_SECRET = frozenset({"source.conninfo", "lake.uri", "lake.warehouse", "notify.webhook"})
+_SECRET = frozenset({"source.conninfo", "lake.uri", "lake.warehouse", "lake.reports", "notify.webhook"})
 
 
 def load(path: str | None = None) -> Config:
@@ -197,10 +197,10 @@ def load(path: str | None = None) -> Config:
     _known_variables()
     data.setdefault("root", file.resolve().parent)
     if isinstance(spark := data.get("spark"), dict):
-        data["spark"] = _flatten(spark)
+        data["spark"] = flatten(spark)
     lake = data.get("lake")
     if isinstance(lake, dict) and isinstance(properties := lake.get("properties"), dict):
-        lake["properties"] = _flatten(properties)
+        lake["properties"] = flatten(properties)
     try:
         return Config(**data)
     except SettingsError:
@@ -224,18 +224,6 @@ def _known_variables() -> None:
         section, parts, _ = name.lower().removeprefix("cdc_").partition("__")
         if name.lower().startswith("cdc_") and parts and section not in Config.model_fields:
             raise ConfigError(f"variable {name}: no section {section!r}: {_unknown((section,))}; rename or unset it")
-
-
-#: Prefixes of settings whose names users choose.
-_FREE = ("spark.hadoop.", "spark.sql.catalog.", "spark.executorEnv.", "spark.kubernetes.", "spark.yarn.appMasterEnv.")
-
-
-def _misspelled(key: str) -> str | None:
-    """Give the Spark setting that a key is probably meant to be. Other keys are left to Spark and its extensions."""
-    known = Path(__file__).with_name("spark_settings.txt").read_text(encoding="ascii").split()
-    if key in known or key.startswith(_FREE):
-        return None
-    return next(iter(difflib.get_close_matches(key, known, n=1, cutoff=0.93)), None)
 
 
 def _unknown(place: tuple[int | str, ...]) -> str:

@@ -6,13 +6,15 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from toolkit.values.capture_rules import Section
 from toolkit.values.catalog_uri import SQLITE, require_catalog
 from toolkit.values.locations import local_path, scheme
 from toolkit.values.modes import CatalogKind
+from toolkit.values.namespaces import Namespaces, checked_prefix
 from toolkit.values.object_store import require_settings, require_warehouse
 
 
@@ -34,10 +36,21 @@ class LakeConfig(Section):
     properties: dict[str, str] = Field(default_factory=dict, repr=False)
     """Further properties of catalog and store by their names in Iceberg, such as `token`, `jdbc.password` or
     `s3.endpoint`. Spark and the commands without Spark get the same ones. Their values are never printed."""
+    reports: str = ""
+    """Folder of this machine, or `s3://bucket/prefix`, to which each check copies its reports and Data Docs, and each
+    build dbt's results. If empty, they are only in `work_dir` and in the dbt project."""
+    prefix: Annotated[str, AfterValidator(checked_prefix)] = ""
+    """Prefix of the source's namespaces, for several sources in one lake: with `shop` they are `shop_raw`,
+    `shop_current`, `shop_published` and so on. Lease, logs and reports are then in `sources/shop` of `work_dir`."""
     keep_days: float = Field(default=7.0, ge=0)
     """Days that `cdc maintain` keeps table snapshots and tags. Tags of published tables stay."""
 
-    @field_validator("warehouse")
+    @property
+    def names(self) -> Namespaces:
+        """Give the names of this source's namespaces and tables."""
+        return Namespaces(self.prefix)
+
+    @field_validator("warehouse", "reports")
     @classmethod
     def _supported_place(cls, value: str) -> str:
         require_warehouse(value)
@@ -71,7 +84,8 @@ class LakeConfig(Section):
 
     @model_validator(mode="after")
     def _reachable(self) -> LakeConfig:
-        require_settings(self.warehouse, self.properties, os.environ)
+        for place in (self.warehouse, self.reports):
+            require_settings(place, self.properties, os.environ)
         return self
 
 
@@ -82,6 +96,11 @@ class LakeAccess:
     root: Path  # the folder that relative paths start from
     lake: LakeConfig
     spark: Mapping[str, str]
+
+    @property
+    def names(self) -> Namespaces:
+        """Give the names of this source's namespaces and tables."""
+        return self.lake.names
 
     def path(self, text: str) -> Path:
         """Make a configured path absolute."""
@@ -100,8 +119,8 @@ class LakeAccess:
 
     @property
     def work_dir(self) -> Path:
-        """Give the folder of this machine for lease, spool, logs and reports."""
-        if self.lake.work_dir:
-            return self.path(self.lake.work_dir)
-        folder = local_path(self.warehouse)
-        return self.path("lake") if folder is None else folder.parent
+        """Give the folder of this machine for lease, spool, logs and reports. Each prefix has its own one in it."""
+        warehouse = local_path(self.warehouse)
+        beside = self.path("lake") if warehouse is None else warehouse.parent
+        folder = self.path(self.lake.work_dir) if self.lake.work_dir else beside
+        return folder / "sources" / self.lake.prefix if self.lake.prefix else folder

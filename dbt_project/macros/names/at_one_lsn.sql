@@ -10,7 +10,7 @@
     {% for row in cdc_rows("select relation, lsn, 's' || snapshot_id from " ~ proofs ~ " where relation is not null order by batch_id")
         if row[0] in given %}
       {% do stands.update({row[0]: row[1] | int}) %}
-      {% do relations.update({row[0]: given[row[0]].incorporate(path={'schema': 'current'}) ~ " version as of " ~ row[2][1:]}) %}
+      {% do relations.update({row[0]: given[row[0]].incorporate(path={'schema': cdc_namespace('current')}) ~ " version as of " ~ row[2][1:]}) %}
     {% endfor %}
     {% set newest = stands.values() | max %}
     {% set behind = [] %}

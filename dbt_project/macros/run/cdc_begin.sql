@@ -5,7 +5,7 @@
       {% if var('as_of_lsn', none) is not none %}
         {% do exceptions.raise_compiler_error("as_of_lsn: a plain dbt run builds at the newest LSN; run cdc build --as-of-lsn") %}
       {% elif load_relation(source('ops', 'plans')) is none %}
-        {% do exceptions.raise_compiler_error("ops.plans: no table has been planned yet; run cdc init, then cdc build") %}
+        {% do exceptions.raise_compiler_error(source('ops', 'plans').render() ~ ": no table has been planned yet; run cdc init, then cdc build") %}
       {% endif %}
       {% do cdc_keep('cdc_plans', cdc_plans_sql()) %}
     {% endif %}
