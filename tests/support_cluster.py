@@ -10,22 +10,19 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
-import re
-import secrets
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyspark
 import pytest
 
 import toolkit
+from toolkit.demo.loopback import Loopback, standalone
 
 _OTHER = "nobody"
 _SPARK = Path(pyspark.__file__).parent
@@ -38,9 +35,9 @@ class Cluster:
 
     folder: Path
     python: Path
-    master: str = ""
-    secret: str = field(default_factory=lambda: secrets.token_hex(16))
-    workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    master: str
+    secret: str
+    workers: list[Loopback]
 
     @property
     def settings(self) -> dict[str, str]:
@@ -64,11 +61,19 @@ class Cluster:
 
     def executors(self) -> list[int]:
         """The process ids of the executors that run now."""
-        return [child for worker in self.workers for child in _children(worker.pid) if _is_executor(child)]
+        return [pid for worker in self.workers for pid in _executors(worker)]
 
     def tasks(self, executor: int) -> list[int]:
         """The process ids of the Python workers of an executor."""
         return [worker for daemon in _children(executor) for worker in _children(daemon)]
+
+    def private(self, name: str, text: str) -> Path:
+        """Write a file that only the user of the cluster can read."""
+        path = self.folder / name
+        path.touch(mode=0o600)
+        path.write_text(text, encoding="utf-8")
+        shutil.chown(path, _OTHER, pwd.getpwnam(_OTHER).pw_gid)
+        return path
 
     def texts(self) -> Iterator[tuple[Path, bytes]]:
         """Every file that the cluster has written."""
@@ -87,9 +92,18 @@ def _children(pid: int) -> list[int]:
         return []
 
 
-def _is_executor(pid: int) -> bool:
+def _of_server(server: Loopback) -> list[int]:
+    """The process of a server, which runs under a shell."""
+    return [pid for pid in _children(server.process.pid) if _has(pid, b"org.apache.spark")] if server.process else []
+
+
+def _executors(worker: Loopback) -> list[int]:
+    return [pid for server in _of_server(worker) for pid in _children(server) if _has(pid, b"CoarseGrainedExecutor")]
+
+
+def _has(pid: int, word: bytes) -> bool:
     try:
-        return b"CoarseGrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return word in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
 
@@ -119,16 +133,14 @@ def _python() -> Path:
 def cluster(cores: Sequence[int] = (1, 1), memory: str = "1g") -> Iterator[Cluster]:
     """A master, and a worker for each number of cores. All of them end with the block."""
     base = _python()
-    java = shutil.which("java")
-    if java is None:
+    if shutil.which("java") is None:
         pytest.skip("no java on PATH: the other user cannot run the one of this user")
     folder = Path(tempfile.mkdtemp(prefix="cdc-cluster-"))
     try:
         folder.chmod(0o755)
-        made = Cluster(folder, _installation(base, folder))
-        with contextlib.ExitStack() as running:
-            _start(made, running, java, cores, memory)
-            yield made
+        python = _installation(base, folder)
+        with standalone(folder, cores, memory, owner=_OTHER, wrap=as_other) as running:
+            yield Cluster(folder, python, running.master, running.secret, running.workers)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -136,7 +148,7 @@ def cluster(cores: Sequence[int] = (1, 1), memory: str = "1g") -> Iterator[Clust
 def _installation(base: Path, folder: Path) -> Path:
     """An environment of Python with the packages of the tests and a copy of the toolkit."""
     subprocess.run([base, "-m", "venv", "--without-pip", folder / "python"], check=True)
-    ignored = shutil.ignore_patterns("__pycache__", "resources")
+    ignored = shutil.ignore_patterns("__pycache__", "dbt_project", "notebooks")
     shutil.copytree(Path(toolkit.__file__).parent, folder / "code" / "toolkit", ignore=ignored)
     (site,) = (folder / "python" / "lib").glob("python3.*/site-packages")
     (site / "tests.pth").write_text(f"{folder / 'code'}\n{_SITE}\n", encoding="utf-8")
@@ -144,72 +156,6 @@ def _installation(base: Path, folder: Path) -> Path:
         if not path.is_symlink():
             path.chmod(0o755)
     return folder / "python" / "bin" / "python"
-
-
-def _start(made: Cluster, running: contextlib.ExitStack, java: str, cores: Sequence[int], memory: str) -> None:
-    conf = made.folder / "spark.properties"
-    conf.write_text(
-        f"spark.authenticate true\nspark.authenticate.secret {made.secret}\nspark.network.crypto.enabled true\n"
-        "spark.master.rest.enabled false\n",
-        encoding="utf-8",
-    )
-    conf.chmod(0o400)
-    shutil.chown(conf, _OTHER)
-    start = [str(_SPARK / "bin" / "spark-class")]
-    own = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0", "--properties-file", str(conf)]
-    environment = {
-        "PATH": os.environ["PATH"],
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_HOME": str(_SPARK),
-        "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1",
-        "JAVA_HOME": str(Path(os.path.realpath(java)).parents[1]),
-    }
-
-    def run(name: str, command: list[str], marker: str) -> tuple[subprocess.Popen[bytes], str]:
-        home = made.folder / f"work-{name}"
-        home.mkdir(mode=0o700)
-        shutil.chown(home, _OTHER)
-        log = home / "log"
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                as_other(command),
-                cwd=home,
-                env=environment | {"SPARK_LOCAL_DIRS": str(home)},
-                stdout=output,
-                stderr=output,
-            )
-        running.callback(_end, process)
-        return process, _wait(log, marker, process)
-
-    _, master = run(
-        "master", [*start, "org.apache.spark.deploy.master.Master", *own], r"Starting Spark master at (spark://\S+)"
-    )
-    made.master = master
-    for number, count in enumerate(cores):
-        work = ["--cores", str(count), "--memory", memory, "--work-dir", str(made.folder / f"work-{number}")]
-        command = [*start, "org.apache.spark.deploy.worker.Worker", *own, *work, master]
-        made.workers.append(run(str(number), command, r"(Successfully registered with master)")[0])
-
-
-def _wait(log: Path, marker: str, process: subprocess.Popen[bytes]) -> str:
-    end = time.monotonic() + 120
-    while time.monotonic() < end and process.poll() is None:
-        found = re.search(marker, log.read_text(encoding="utf-8", errors="replace"))
-        if found:
-            return found[1]
-        time.sleep(0.1)
-    raise AssertionError(log.read_text(encoding="utf-8", errors="replace"))
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process and its executors."""
-    executors = _children(process.pid)
-    process.terminate()
-    process.wait(60)
-    for executor in executors:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(executor, signal.SIGKILL)
 
 
 __all__ = ["Cluster", "as_other", "cluster"]

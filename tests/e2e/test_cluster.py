@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tests.support_catalogs import lake_section, rest_classpath, store_servers
@@ -42,9 +44,18 @@ def shop(
     """A lake that `cdc init` has made on the cluster, with a table of many rows."""
     folder = tmp_path_factory.mktemp(request.param)
     secret = {"spark.authenticate.secret": workers.secret}
-    more = '[table."public.twice"]\ncapture = "both"\n'
-    with fresh_database(pg16) as conninfo, lake_section(request, request.param, folder) as section:
-        made = Shop(folder, conninfo, section, spark=workers.settings, spark_secrets=secret, more=more)
+    more = '[snapshot]\non = "executors"\n[table."public.twice"]\ncapture = "both"\n'
+    host = f"127.0.0.1:{pg16.port}:*:{pg16.user}:{pg16.password}\n"
+    own = tmp_path_factory.mktemp("own") / "pgpass"
+    own.touch(mode=0o600)
+    own.write_text(host, encoding="utf-8")
+    settings = workers.settings | {"spark.executorEnv.PGPASSFILE": str(workers.private("pgpass", host))}
+    with fresh_database(pg16) as local, lake_section(request, request.param, folder) as section:
+        conninfo = psycopg.conninfo.make_conninfo(local, host="127.0.0.1")  # of the socket, executors have no right
+        made = Shop(folder, conninfo, section, spark=settings, spark_secrets=secret, more=more)
+        made.environment = {**made.environment, "PGPASSFILE": str(own)}
+        made.secrets.append(pg16.password)
+        made.conninfo = local  # for what the test itself does
         made.sql(
             "create table public.item (id int primary key, name text)",
             "insert into public.item select i, 'n' || i from generate_series(1, 500) i",
@@ -53,6 +64,9 @@ def shop(
             "create table public.twice (id int primary key, name text)",
             "create table public.bag (name text)",
             "alter table public.bag replica identity full",
+            # more than the driver copies by itself
+            "create table public.large (id int primary key, note text)",
+            "insert into public.large select i, repeat(chr(97 + i % 26), 1000) from generate_series(1, 70000) i",
         )
         made.cdc("init")
         yield made
@@ -96,6 +110,35 @@ def test_what_a_killed_driver_left_for_the_executors_is_deleted(shop: Shop, work
     assert _spooled(shop) == []
 
 
+def test_executors_have_read_the_large_table(shop: Shop) -> None:
+    """An attempt of Spark at a task has its number in the name of its file."""
+    names = [path.name for path in (shop.folder / "store").glob("**/raw/events*/data/**/*.parquet")]
+    assert len([name for name in names if re.search(r"-copy-\d+-\d+\.parquet$", name)]) > 1, names
+
+
+def test_executors_that_do_not_reach_the_source_are_refused_by_name(shop: Shop) -> None:
+    """No password on their machine: nothing is copied. A password in the configuration is not sent to them."""
+    before = shop.cdc("status", "--output", "json")
+    spark = json.loads(shop.environment["CDC_SPARK"])
+    lost = json.dumps(spark | {"spark.executorEnv.PGPASSFILE": "/no/file"})
+    found = _refusal(shop, "repair", "public.large", CDC_SPARK=lost)
+    assert "do not fit: executor " in found and "cannot connect to the source (host=127.0.0.1" in found
+    told = json.dumps(spark | {"spark.executorEnv.PGPASSWORD": "known"})
+    found = _refusal(shop, "repair", "public.large", CDC_SPARK=told)
+    assert "would send spark.executorEnv.PGPASSWORD of [spark] to executors" in found and "known" not in found
+    assert _tables(shop.cdc("status", "--output", "json", expect=3)) == _tables(before)  # the last repair has failed
+    shop.cdc("repair", "public.item")  # a small one, which the driver reads
+
+
+def test_an_executor_killed_in_a_copy_leaves_each_row_once(shop: Shop, workers: Cluster) -> None:
+    shop.sql("update public.large set note = note || '!' where id % 100 = 0")
+    with shop.start("repair", "public.large") as running:
+        killed = _kill(running, workers, lambda executor: _copying(shop) and workers.tasks(executor) != [])
+        out, err = running.communicate()
+    assert running.returncode == 0 and killed, (out, err)
+    shop.cdc("run")
+
+
 def test_executors_that_do_not_fit_are_refused_by_name(shop: Shop, workers: Cluster) -> None:
     """Other code, a missing module, a missing Python, an unreadable spool: nothing on source and lake moves."""
     shop.sql("insert into public.bag values ('d')")
@@ -137,7 +180,8 @@ def test_the_whole_story(shop: Shop, workers: Cluster) -> None:
     shop.cdc("run")
     status = json.loads(shop.cdc("status", "--output", "json"))
     assert [(t["table"], t["state"]) for t in status["tables"]] == [
-        ("public.bag", "ok"), ("public.bulk", "ok"), ("public.item", "ok"), ("public.twice", "ok"),
+        ("public.bag", "ok"), ("public.bulk", "ok"), ("public.item", "ok"), ("public.large", "ok"),
+        ("public.twice", "ok"),
     ]  # fmt: skip
     found = json.loads(shop.cdc("rows", "public.item", "--key", "id=3", "--output", "json"))
     assert [row["label"] for row in found] == ["n3", "new"]
@@ -145,7 +189,7 @@ def test_the_whole_story(shop: Shop, workers: Cluster) -> None:
     shop.cdc("repair", "public.item")
     shop.cdc("run")
     shop.cdc("audit")
-    assert "have the driver's code and read its spool" in shop.cdc("doctor")
+    assert "have the driver's code and read its spool, and they reach the source" in shop.cdc("doctor")
 
 
 def test_an_executor_killed_in_a_build_leaves_tables_as_the_source_is(shop: Shop, workers: Cluster) -> None:
@@ -178,14 +222,28 @@ def test_no_file_of_the_cluster_and_no_command_line_has_a_secret(shop: Shop, wor
         assert [secret for secret in shop.secrets if secret.encode() in text] == [], path
 
 
-def _refusal(shop: Shop, **environment: str) -> str:
+def _tables(status: str) -> list[tuple[str, str]]:
+    return [(table["table"], table["state"]) for table in json.loads(status)["tables"]]
+
+
+def _copying(shop: Shop) -> bool:
+    """Whether a session reads a piece of the large table."""
+    with psycopg.connect(shop.conninfo, autocommit=True) as conn:
+        found = conn.execute(
+            "select 1 from pg_stat_activity where state = 'active' and query like 'copy (select%large%'"
+            " and datname = current_database()"
+        )
+        return found.fetchone() is not None
+
+
+def _refusal(shop: Shop, *words: str, **environment: str) -> str:
     kept, shop.environment = shop.environment, {**shop.environment, **environment}
     try:
-        with shop.start("drain") as running:
+        with shop.start(*(words or ("drain",))) as running:
             out, err = running.communicate()
     finally:
         shop.environment = kept
-    assert running.returncode == 1, (out, err)
+    assert running.returncode in (1, 2), (out, err)
     return err
 
 

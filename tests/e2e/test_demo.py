@@ -119,6 +119,18 @@ def test_the_whole_story(started: Demo) -> None:
 
 
 @pytest.mark.wide
+@pytest.mark.parametrize("started", [("--cluster",)], indirect=True)
+def test_the_whole_story_on_a_cluster(started: Demo) -> None:
+    """The lake is in a bucket, and every server has ended with the demo."""
+    assert started.process.wait(timeout=1200) == 0, started.said
+    assert "Spark's master with two workers started" in started.said and "Proven in" in started.said
+    assert any((started.directory / "store" / "lake" / "ware" / "house").glob("**/current/**/*.parquet"))
+    assert not (started.directory / "lake" / "warehouse").exists()
+    assert len(list(started.directory.glob("work-[01]/app-*/*"))) > 1  # executors have run
+    started.left_nothing()
+
+
+@pytest.mark.wide
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_it_takes_everything_along(started: Demo, number: signal.Signals) -> None:
     started.wait_for("under load")

@@ -53,6 +53,12 @@ def _pinned(name: str, value: str) -> Guard:
 
 GUARDS_OF_SOURCE = (
     never(
+        "a password sent to executors",
+        "toolkit/capture/executor_copies.py",
+        "found or _VARIABLE in access.spark",
+        "tests/unit/test_cluster.py::test_a_password_is_not_sent_to_executors",
+    ),
+    never(
         "another version's capture",
         "toolkit/source/preflight.py",
         "guard.of_another_version(conn)",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pytest
 
 from tests.unit import wire
 from toolkit.build import models
+from toolkit.capture import executor_copies
 from toolkit.decode.planner import plan
 from toolkit.decode.task import DecodeTask
 from toolkit.lake import cluster
@@ -22,7 +24,9 @@ from toolkit.lake.staging import DECODE
 from toolkit.rawlog.arrow import EVENT_SCHEMA
 from toolkit.values.config import Config
 from toolkit.values.errors import ConfigError, LakeError
-from toolkit.values.installed_code import code_identity
+from toolkit.values.installed_code import code_identity, hash_of
+from toolkit.values.modes import CopyOn
+from toolkit.values.source_access import SnapshotConfig
 
 pytestmark = pytest.mark.unit
 _STANDALONE = "spark://h:7077"
@@ -156,11 +160,41 @@ def test_an_executor_says_what_does_not_fit(tmp_path: Path) -> None:
     place.write_bytes(b"abc")
 
     def problem(code: str, path: Path, content: bytes) -> str | None:
-        (row,) = examine(Delivery(code, {}), str(path), content).to_pylist()
-        found: str | None = row["problem"]
-        return found
+        return examine(Delivery(code, {}), str(path), content)
 
     assert problem(code_identity(), place, b"abc") is None
     assert "reads other bytes" in (problem(code_identity(), place, b"abd") or "")
     assert "cannot read" in (problem(code_identity(), tmp_path / "missing", b"") or "")
     assert "install the same version" in (problem("0.0.9 (0)", place, b"abc") or "")
+
+
+@pytest.mark.parametrize("conninfo", ["host=h password=known", "postgresql://u:known@h/d", "host=h sslpassword=known"])
+def test_a_password_is_not_sent_to_executors(tmp_path: Path, conninfo: str) -> None:
+    config = _config(tmp_path, master="yarn")
+    named = config.source_access.changed(conninfo=conninfo)
+    with pytest.raises(ConfigError, match=r"would send (ssl)?password of \[source\] conninfo to executors") as refused:
+        executor_copies.require_connected(named, config.lake_access)
+    assert "known" not in str(refused.value)
+    told = _config(tmp_path, master="yarn", executorEnv_PGPASSWORD="known")
+    with pytest.raises(ConfigError, match=r"would send spark\.executorEnv\.PGPASSWORD of \[spark\]"):
+        executor_copies.require_connected(told.source_access, told.lake_access)
+
+
+def test_executors_copy_only_where_it_is_said_and_a_cluster_runs(tmp_path: Path) -> None:
+    on = SnapshotConfig(on=CopyOn.EXECUTORS)
+    found = []
+    for config in (_config(tmp_path, master="yarn"), Config(root=tmp_path)):
+        for source in (config.source_access, replace(config.source_access, snapshot=on)):
+            found.append(executor_copies.on_executors(source, config.lake_access))
+    assert found == [False, True, False, False]
+
+
+def test_other_statements_are_other_code(tmp_path: Path) -> None:
+    """Executors that read the source run statements, some of which guard it."""
+    (tmp_path / "resources" / "sql").mkdir(parents=True)
+    (tmp_path / "module.py").write_text("a = 1\n", encoding="utf-8")
+    guard = tmp_path / "resources" / "sql" / "guard.sql"
+    guard.write_text("select 1", encoding="utf-8")
+    before = hash_of(tmp_path)
+    guard.write_text("select 2", encoding="utf-8")
+    assert hash_of(tmp_path) != before

@@ -13,7 +13,7 @@ from pyspark import SparkContext
 
 from toolkit.build import dbt_run
 from toolkit.cli import frame
-from toolkit.lake import session, staging
+from toolkit.lake import session, spread
 from toolkit.values import log_setup
 
 pytestmark = pytest.mark.unit
@@ -37,11 +37,10 @@ def test_a_jvm_that_runs_is_not_named(process: subprocess.Popen[bytes]) -> None:
 def test_each_command_names_a_jvm_that_was_killed(process: subprocess.Popen[bytes]) -> None:
     """A build said "Connection refused; correct it", other commands "free space or correct permissions there"."""
     process.kill()
-    record = SimpleNamespace(batch_id=7)
     found = [
         frame._jvm(ConnectionRefusedError(111, "Connection refused")),
         dbt_run._message(ConnectionResetError(104, "reset"), []),
-        str(staging._refusal(record, Py4JNetworkError("no answer"))),  # type: ignore[arg-type]
+        str(spread._refusal("committing batch 7", Py4JNetworkError("no answer"))),
     ]
     for text in found:
         assert text is not None

@@ -61,6 +61,7 @@ KNOW_THE_CATALOG = {
     "toolkit.values.catalog_uri",
     "toolkit.values.config",  # which keys are never printed
     "toolkit.values.lake_access",
+    "toolkit.demo.lake_sections",  # writes a configuration
     *(f"toolkit.{name}" for name in _STORE),
     *(f"toolkit.lake.{name}" for name in _CATALOGS),
 }

@@ -12,6 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from toolkit.capture.copy_workers import Copiers, Item, Task
@@ -208,6 +209,8 @@ def copy_tables(
 def _copy(
     source: SourceAccess, lake: Lake, log: RawLog, cut: Cut, tables: Sequence[str] | frozenset[int] | None, scope: Scope
 ) -> _Outcome:
+    from toolkit.capture import executor_copies
+
     last = log.reading().last()
     if last is None:
         raise LakeError("the lake has no ledger yet; run `cdc init` first")
@@ -217,15 +220,18 @@ def _copy(
     plans = _plans(source, log.reading(), cut, tables, scope, outcome)
     total = sum(p.size.bytes for p in plans)
     workers = source.snapshot.workers if total > _WORKERS_FROM else 0
+    spread = bool(workers) and executor_copies.on_executors(source, lake.access)
+    if spread:
+        executor_copies.require_connected(source, lake.access)
     with (
         log.new_files() as files,
         stage("copying", "rows", sum(p.size.rows for p in plans)) as progress,
-        Copiers(
-            source, cut, FileTarget(dict(files.ids), dict(files.properties)), workers=workers, report=progress.add
-        ) as copiers,
     ):
-        for group in _groups(plans):
-            _copy_group(lake, log, cut, copiers, group, files, scope, outcome)
+        target = FileTarget(dict(files.ids), dict(files.properties))
+        start = partial(executor_copies.ExecutorCopier, source, lake, cut, target, progress.add) if spread else None
+        with Copiers(source, cut, target, workers=workers, report=progress.add, start=start) as copiers:
+            for group in _groups(plans):
+                _copy_group(lake, log, cut, copiers, group, files, scope, outcome)
     return outcome
 
 

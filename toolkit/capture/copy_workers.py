@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake.files import FileTarget
@@ -58,6 +59,10 @@ class Task:
     generation: int
     batch_id: int
     items: tuple[Item, ...]
+
+    def at(self, place: str) -> Task:
+        """Return the task for another file."""
+        return replace(self, place=place)
 
     def without(self, relids: set[int]) -> Task:
         """Return the task for the same file without some tables."""
@@ -112,15 +117,28 @@ def copy(conn: Connection, cut: Cut, task: Task, target: FileTarget, lock_second
 
 
 class Copiers:
-    """A context manager that runs tasks on one cut: in this process, or in `workers` processes."""
+    """A context manager that runs tasks on one cut: in this process, or by `workers` copiers.
 
-    def __init__(self, source: SourceAccess, cut: Cut, target: FileTarget, *, workers: int, report: Report) -> None:
+    `start` makes a copier, which has `run` and `stop`; by default it is a process of this machine.
+    """
+
+    def __init__(
+        self,
+        source: SourceAccess,
+        cut: Cut,
+        target: FileTarget,
+        *,
+        workers: int,
+        report: Report,
+        start: Callable[[], Any] | None = None,
+    ) -> None:
         self._source = source
         self._cut = cut
         self._target = target
         self._report = report
         self._stack = contextlib.ExitStack()
-        self._pool = [_Worker(source, cut, self._target, report) for _ in range(workers)]
+        start = start or partial(_Worker, source, cut, target, report)
+        self._pool = [start() for _ in range(workers)]
         self._conn: Connection | None = None
 
     def __enter__(self) -> Copiers:
@@ -182,7 +200,7 @@ class Copiers:
 
 
 def _serve(
-    worker: _Worker,
+    worker: Any,
     waiting: queue.SimpleQueue[tuple[Task, int]],
     results: list[Copied],
     failures: list[CdcError],
@@ -286,6 +304,7 @@ class _Worker:
         return self.process
 
     def stop(self) -> None:
+        """End the process, if there is one."""
         process, self.process = self.process, None
         if process is not None:
             process.kill()
@@ -379,4 +398,4 @@ if __name__ == "__main__":
     sys.exit(work())
 
 
-__all__ = ["Copied", "Copiers", "Item", "Task", "copy"]
+__all__ = ["Copied", "Copiers", "Item", "Report", "Task", "copy"]

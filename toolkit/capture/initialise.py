@@ -92,6 +92,7 @@ def init(
 
 def _init(source: SourceAccess, lake: Lake, dbt: DbtProject, *, new_generation: bool) -> InitResult:
     from toolkit.build import project
+    from toolkit.capture import executor_copies
     from toolkit.lake import reads, session, tables
     from toolkit.source import catalog, change_log, claim, connection, install, preflight, roles, slot
     from toolkit.source.claim import Claim
@@ -123,7 +124,10 @@ def _init(source: SourceAccess, lake: Lake, dbt: DbtProject, *, new_generation: 
                 prove(conn, read.config, last)
         project.require_own(lake.access, dbt.folder)
         project.ensure(dbt)
-        tables.ensure(session.own_session(lake.access), lake.access)
+        spark = session.own_session(lake.access)
+        if executor_copies.on_executors(source, lake.access):
+            executor_copies.require_connected(source, lake.access)
+        tables.ensure(spark, lake.access)
         moving = change_log.moving(conn, source.rules) if last is not None and not new_generation else ()
         made = reads.table_uuid(lake.access, lake.access.names.events)
         assert made is not None

@@ -40,15 +40,16 @@ class _KeysType(click.ParamType[Keys]):
 @main.command()
 @click.option("--directory", metavar="DIR", help="Where to keep everything; default ./cdc-demo.")
 @click.option("--postgres", type=click.Choice(["16", "18"]), default="16", show_default=True)
+@click.option("--cluster", is_flag=True, help="The lake in an S3 server, its work on a Spark cluster of two workers.")
 @command
-def demo(ctx: Context, directory: str | None, postgres: str) -> int:
+def demo(ctx: Context, directory: str | None, postgres: str, cluster: bool) -> int:
     """Run the whole pipeline on an embedded PostgreSQL. Needs no configuration."""
     from pathlib import Path
 
     from toolkit.demo import story
 
     del ctx
-    return story.run(Path(directory or "cdc-demo"), major=int(postgres), echo=say)
+    return story.run(Path(directory or "cdc-demo"), major=int(postgres), echo=say, cluster=cluster)
 
 
 @main.command()

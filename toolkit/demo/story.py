@@ -21,16 +21,16 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from toolkit.demo import workload
+from toolkit.demo import lake_sections, sql_prompt, workload
 from toolkit.values import progress
 from toolkit.values.capture_rules import SourceConfig
 from toolkit.values.config import Config, load
 from toolkit.values.errors import CdcError, ConfigError, NotProven
-from toolkit.values.lake_access import LakeAccess
 from toolkit.values.libraries import Library, preload
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import lake_columns, lake_table, quote_spark
 from toolkit.values.outcome import CheckStatus
+from toolkit.values.process_env import environment
 
 if TYPE_CHECKING:
     from toolkit.demo.server import EmbeddedServer
@@ -41,6 +41,7 @@ Echo = Callable[[str], object]
 
 _MARKER = ".cdc-demo"  # a file in folders that the demo made and may empty
 _DATABASE = "shop"
+_CATALOG = "catalog"  # the database of the catalog, with `--cluster`
 _FAULT_TABLE, _FAULT_COLUMN = "customers", "name"
 _FAULT_TEXT = "no one ever wrote this"
 _AS_OF_TABLE = "customers"
@@ -70,8 +71,10 @@ class DemoReport:
         return self.fault_found and self.healed and self.as_of_equal and found == expected
 
 
-def run(directory: Path | None = None, major: int = 16, echo: Echo = print) -> int:
+def run(directory: Path | None = None, major: int = 16, echo: Echo = print, *, cluster: bool = False) -> int:
     """Run the demo in `directory` (default `cdc-demo`), which is created, or emptied if an earlier demo made it.
+
+    With `cluster` the lake is in an object store with a catalog in PostgreSQL, and two executors do its work.
 
     Returns:
         0 if everything was proven, or else 3.
@@ -83,7 +86,7 @@ def run(directory: Path | None = None, major: int = 16, echo: Echo = print) -> i
     folder = _prepare(directory or Path("cdc-demo"))
     with _only_own_environment(), _sigterm_is_ctrl_c():
         try:
-            report = _Demo(folder, major, _Story(echo)).play()
+            report = _Demo(folder, major, _Story(echo), cluster=cluster).play()
         finally:
             _stop_spark()
     return 0 if report.proven else NotProven.exit_code
@@ -119,8 +122,9 @@ class _Story:
 
 
 class _Demo:
-    def __init__(self, folder: Path, major: int, story: _Story) -> None:
+    def __init__(self, folder: Path, major: int, story: _Story, *, cluster: bool) -> None:
         self.folder = folder
+        self.cluster = cluster
         self.major = major
         self.story = story
         self.report = DemoReport(postgres=major)
@@ -140,7 +144,7 @@ class _Demo:
             with self.story.step(f"PostgreSQL {self.major} started, with pgbench's tables and a small shop"):
                 server = stack.enter_context(EmbeddedServer(None, self.major))
                 self._create(server)
-            self.config = _configure(self.folder, server)
+            self.config = _configure(self.folder, server, self._lake(server, stack))
             preload(Library.DBT, Library.GREAT_EXPECTATIONS)  # while Spark starts
             self._init()
             truth = self._load(server)
@@ -155,13 +159,27 @@ class _Demo:
         self._places(notebook)
         return self.report
 
+    def _lake(self, server: EmbeddedServer, stack: contextlib.ExitStack) -> str:
+        """Give the sections of lake and Spark: on this machine's disk, or on servers that end with the stack."""
+        if not self.cluster:
+            return lake_sections.LOCAL
+        from toolkit.demo import loopback
+
+        with self.story.step("an S3 server, a catalog in PostgreSQL, and Spark's master with two workers started"):
+            store = stack.enter_context(loopback.object_store(self.folder))
+            spark = stack.enter_context(loopback.standalone(self.folder))
+            stack.enter_context(environment(store.environment))
+            stack.callback(_stop_spark)  # before the servers end
+            return lake_sections.on_servers(server, _CATALOG, store, spark)
+
     # -- source --------------------------------------------------------------------------------------------------------
 
     def _create(self, server: EmbeddedServer) -> None:
         import psycopg
 
         with psycopg.connect(server.conninfo(), autocommit=True) as conn:
-            conn.execute(f"create database {_DATABASE}")
+            for name in (_DATABASE, _CATALOG)[: 1 + self.cluster]:
+                conn.execute(f"create database {name}")
         workload.create_pgbench(server, _DATABASE)
         with psycopg.connect(server.conninfo(_DATABASE), autocommit=True) as conn:
             workload.create_shop(conn)
@@ -316,8 +334,9 @@ class _Demo:
         from toolkit.quality import expectations
 
         page = expectations.directory(self.config.lake_access) / "report.html"
-        script = _write_sql_prompt(self.config.lake_access, self.folder)
-        report, names = self.report, self.config.lake.names
+        store = [f"  Objects     {self.folder / 'store'}"]
+        lake = store if self.cluster else sql_prompt.hints(self.config.lake_access, self.folder)
+        report = self.report
         self.story.echo(
             "\n".join(
                 [
@@ -327,9 +346,7 @@ class _Demo:
                     "",
                     f"  Parity      {page}",
                     f"  Notebook    {notebook}",
-                    f"  SQL prompt  {script} -e 'SELECT * FROM {names.published}.public__customers LIMIT 5'",
-                    f"  History     SELECT * FROM {names.history}.public__customers WHERE id = 7"
-                    " ORDER BY _cdc_from_lsn",
+                    *lake,
                     f"  Report      {self.folder / 'report.json'}",
                 ]
             )
@@ -350,17 +367,15 @@ def _prepare(folder: Path) -> Path:
     return folder
 
 
-def _configure(folder: Path, server: EmbeddedServer) -> Config:
+def _configure(folder: Path, server: EmbeddedServer, lake: str) -> Config:
     file = folder / "cdc.toml"
+    file.touch(mode=0o600)
     conninfo = json.dumps(server.conninfo(_DATABASE))  # a JSON string is a TOML basic string
     file.write_text(
-        "# Made by `cdc demo`. Its PostgreSQL is gone; the lake stays, and every command that only reads it works.\n"
+        "# Made by `cdc demo`. Its servers are gone; a lake on this disk stays, and commands that only read it work.\n"
         f'[source]\nconninfo = {conninfo}\ntables = ["public.*"]\n'
         'exclude = ["public.pgbench_branches", "public.pgbench_tellers"]\nnew_tables = "publish"\n\n'
-        '[lake]\nwarehouse = "lake/warehouse"\nuri = "jdbc:sqlite:lake/catalog.db"\n\n'
-        '[dbt]\nproject_dir = "dbt_project"\n\n'
-        "# For tables this small the JVM's second compiler costs more than it saves. Leave it on for a real lake.\n"
-        '[spark]\n"spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1"\n',
+        f'[dbt]\nproject_dir = "dbt_project"\n\n{lake}',
         encoding="utf-8",
     )
     return load(str(file))
@@ -414,32 +429,6 @@ def _names_fault(found: CheckReport, key: int) -> bool:
         return False
     sample = wrong[0].samples[0]
     return dict(sample.key) == {"id": str(key)} and [d.column for d in sample.differences] == [_FAULT_COLUMN]
-
-
-def _write_sql_prompt(access: LakeAccess, folder: Path) -> Path:
-    """Write a script that opens Spark's SQL prompt on the demo's lake."""
-    import importlib.util
-    import shlex
-
-    from toolkit.lake.java import find_java
-    from toolkit.lake.session import spark_settings
-
-    settings = spark_settings(access)
-    arguments = [item for key, value in settings.items() for item in ("--conf", shlex.quote(f"{key}={value}"))]
-    spec = importlib.util.find_spec("pyspark")
-    assert spec is not None
-    assert spec.origin is not None
-    home = Path(spec.origin).parent  # otherwise its scripts use the first python on PATH
-    script = folder / "sql"
-    script.write_text(
-        "#!/bin/sh\n# Spark's SQL prompt on this lake: ./sql, or ./sql -e 'SELECT ...'\n"
-        f"export JAVA_HOME={shlex.quote(str(find_java().parent.parent))}\n"
-        f"export SPARK_HOME={shlex.quote(str(home))}\n"
-        f'exec "$SPARK_HOME/bin/spark-sql" {" ".join(arguments)} "$@"\n',
-        encoding="utf-8",
-    )
-    script.chmod(0o755)
-    return script
 
 
 @contextlib.contextmanager

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import sys
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from toolkit.lake import storage
-from toolkit.lake.executors import ANSWER, Delivery, examine
+from toolkit.lake.executors import Delivery, examine
 from toolkit.lake.file_lists import listed_files
 from toolkit.values import progress
 from toolkit.values.errors import ConfigError, LakeError
@@ -120,30 +122,33 @@ def require_fit(spark: SparkSession, access: LakeAccess) -> tuple[str, ...]:
         place = files.add(new_place(access))
         with storage.create(place, properties) as file:
             file.write(content)
-        answers = _ask(spark, Delivery(code_identity(), properties), place, content)
-    problems = sorted({row["problem"] for row in answers if row["problem"]})
-    if problems:
-        raise LakeError(
-            f"the executors of {access.spark[MASTER]} do not fit: {problems[0]}; correct that there, and run it again"
-        )
-    return tuple(sorted({row["host"] for row in answers}))
+        return ask_executors(spark, partial(examine, Delivery(code_identity(), properties), place, content))
 
 
-def _ask(spark: SparkSession, delivery: Delivery, place: str, content: bytes) -> list[Any]:
+def ask_executors(spark: SparkSession, question: Callable[[], str | None]) -> tuple[str, ...]:
+    """Ask each executor that answers what is wrong with it. Give their hosts.
+
+    Raises:
+        LakeError: something is, or none of them answers.
+    """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     def answer(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
         for _ in numbers:
-            yield examine(delivery, place, content)
+            yield pa.RecordBatch.from_pydict(
+                {"host": [socket.gethostname()], "problem": pa.array([question()], pa.string())}
+            )
 
     context = spark.sparkContext
     tasks = max(2, 2 * context.defaultParallelism)
-    frame = spark.range(0, tasks, 1, tasks).mapInArrow(answer, ANSWER)
+    frame = spark.range(0, tasks, 1, tasks).mapInArrow(answer, "host string, problem string")
     with ThreadPoolExecutor(1) as thread:
         asked = thread.submit(frame.collect)
         try:
-            return asked.result(_WAIT_SECONDS)
+            answers = asked.result(_WAIT_SECONDS)
         except TimeoutError:
             context.cancelAllJobs()
             raise LakeError(
@@ -154,6 +159,12 @@ def _ask(spark: SparkSession, delivery: Delivery, place: str, content: bytes) ->
             raise LakeError(
                 f"the executors of {context.master} do not fit: {_cause(str(error))}; correct that, and run it again"
             ) from None
+    problems = sorted({row["problem"] for row in answers if row["problem"]})
+    if problems:
+        raise LakeError(
+            f"the executors of {context.master} do not fit: {problems[0]}; correct that there, and run it again"
+        )
+    return tuple(sorted({row["host"] for row in answers}))
 
 
 def _cause(text: str) -> str:
@@ -165,6 +176,6 @@ def _cause(text: str) -> str:
 
 
 __all__ = [
-    "AUTHENTICATION_SECRET", "MASTER", "executor_settings", "is_cluster", "is_open", "is_standalone", "new_place",
-    "python_of_executors", "require_fit", "require_secured", "security_settings", "spool_folder",
+    "AUTHENTICATION_SECRET", "MASTER", "ask_executors", "executor_settings", "is_cluster", "is_open", "is_standalone",
+    "new_place", "python_of_executors", "require_fit", "require_secured", "security_settings", "spool_folder",
 ]  # fmt: skip

@@ -14,15 +14,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pyarrow as pa
-
 from toolkit.lake import storage
 from toolkit.values.errors import LakeError
 from toolkit.values.installed_code import code_identity
 
 _COPIED = 4 << 20  # bytes at once
-#: Columns of what `examine` answers.
-ANSWER = "host string, problem string"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,20 +58,19 @@ class Delivery:
             yield f"/dev/fd/{copy.fileno()}"
 
 
-def examine(delivery: Delivery, place: str, content: bytes) -> pa.RecordBatch:
-    """Say whether this executor has the driver's code and reads what the driver wrote to `place`."""
-    problem = None
+def examine(delivery: Delivery, place: str, content: bytes) -> str | None:
+    """Say what prevents this executor from reading what the driver wrote to `place`, or that its code differs."""
     try:
         delivery.require_same_code()
         with delivery.fetched(place) as path, Path(path).open("rb") as file:
             if file.read() != content:
-                problem = f"executor {socket.gethostname()} reads other bytes at {place} than the driver wrote"
+                return f"executor {socket.gethostname()} reads other bytes at {place} than the driver wrote"
     except LakeError as error:
-        problem = str(error)
+        return str(error)
     except OSError as error:
         reason = " ".join(str(error).split())[:300]
-        problem = f"executor {socket.gethostname()} cannot read {place}: {reason}"
-    return pa.RecordBatch.from_pydict({"host": [socket.gethostname()], "problem": pa.array([problem], pa.string())})
+        return f"executor {socket.gethostname()} cannot read {place}: {reason}"
+    return None
 
 
-__all__ = ["ANSWER", "Delivery", "examine"]
+__all__ = ["Delivery", "examine"]

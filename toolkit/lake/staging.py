@@ -6,8 +6,7 @@ commit names the files, so what a task wrote and no commit took is no part of th
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,9 +20,9 @@ from toolkit.lake.files import FileTarget
 from toolkit.lake.lake_catalog import open_catalog
 from toolkit.lake.ledger import Ledger, conflict
 from toolkit.lake.parts import Part, Written, write_part
+from toolkit.lake.spread import attempt_place, runs_once, spread
 from toolkit.lake.uncommitted import new_files
 from toolkit.rawlog.arrow import Event
-from toolkit.values import errors
 from toolkit.values.errors import CdcError, LakeError
 
 if TYPE_CHECKING:
@@ -96,39 +95,16 @@ def _write_here(record: BatchRecord, part: Part, place: str, target: FileTarget,
 def _write_by_spark(
     record: BatchRecord, spark: SparkSession, parts: Sequence[tuple[Part, str]], writer: Callable[[Part, str], Written]
 ) -> list[Written]:
-    """Run one task of Spark for each part and its place.
+    """Run one task of Spark for each part and its place."""
+    once = runs_once(spark)
 
-    This is not a Python Data Source: each planning step of a data source keeps its own daemon and worker alive in every
-    session. Those are five pairs, which need more memory than a batch and add a second to the first commit.
-    """
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
+    def write(number: int) -> dict[str, Any]:
+        part, place = parts[number]
+        made = writer(part, place if once else attempt_place(place))
+        return {"place": made.place, "rows": made.rows, "others": made.others}
 
-    once = str(spark.sparkContext.master).startswith(
-        "local["
-    )  # elsewhere a task may run again, and even twice at a time
-
-    def write(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                part, place = parts[number]
-                made = writer(part, place if once else _of_attempt(place))
-                yield pa.record_batch([[made.place], [made.rows], [made.others]], schema=_WRITTEN)
-
-    frame = spark.range(0, len(parts), 1, len(parts)).mapInArrow(write, "place STRING, rows BIGINT, others BINARY")
-    try:
-        return [Written(row.place, row.rows, bytes(row.others)) for row in frame.collect()]
-    except (Py4JError, PySparkException) as error:
-        raise _refusal(record, error) from None
-
-
-def _of_attempt(place: str) -> str:
-    """Give the running attempt at a task a place of its own."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    assert context is not None
-    return place.replace(".parquet", f"-{context.taskAttemptId()}.parquet")
+    rows = spread(spark, len(parts), write, _WRITTEN, f"committing batch {record.batch_id}")
+    return [Written(row.place, row.rows, bytes(row.others)) for row in rows]
 
 
 def _events(stream: bytes) -> Iterator[Event]:
@@ -136,20 +112,3 @@ def _events(stream: bytes) -> Iterator[Event]:
         with pa.ipc.open_stream(stream) as batches:
             for batch in batches:
                 yield from (Event(**row) for row in batch.to_pylist())
-
-
-def _refusal(record: BatchRecord, error: Exception) -> CdcError:
-    """Give one line for the failure in the JVM or in a worker."""
-    from toolkit.lake import session
-
-    if not hasattr(error, "java_exception") and (ended := session.jvm_end()) is not None:
-        return LakeError(f"committing batch {record.batch_id}: {ended}; run it again")
-    text = f"{error}\n{getattr(error, 'java_exception', None) or ''}"
-    # A worker's own error arrives as the last line of its traceback.
-    own = re.search(r"^toolkit\.values\.errors\.(\w+): (.+)$", text, re.MULTILINE)
-    if own is not None:
-        kind: type[CdcError] = getattr(errors, own[1], LakeError)
-        return kind(f"committing batch {record.batch_id}: {own[2]}")
-    causes = re.findall(r"^(?:Caused by: )?((?:\w+\.)*\w*(?:Error|Exception)\b.*)$", text, re.MULTILINE)
-    reason = (causes[-1] if causes else next(iter(text.splitlines()), type(error).__name__))[:300]
-    return LakeError(f"committing batch {record.batch_id}: {reason}; nothing was written, run it again")

@@ -152,6 +152,7 @@ def _lake(config: Config) -> list[Diagnosis]:
 
 def _spark(config: Config) -> list[Diagnosis]:
     """Say where tasks run and where they read the bytes of a peek. On a cluster, ask the executors whether they fit."""
+    from toolkit.capture import executor_copies
     from toolkit.lake import cluster, session
 
     spool = str(config.source_access.spool_dir)
@@ -166,6 +167,9 @@ def _spark(config: Config) -> list[Diagnosis]:
     try:
         hosts = cluster.require_fit(session.own_session(config.lake_access), config.lake_access)
         what = f"executors on {', '.join(hosts)} have the driver's code and read its spool"
+        if executor_copies.on_executors(config.source_access, config.lake_access):
+            executor_copies.require_connected(config.source_access, config.lake_access)
+            what += ", and they reach the source"
         found.append(Diagnosis(Level.OK, name, what, None))
     except CdcError as error:
         found.append(Diagnosis(Level.ERROR, name, str(error), error.remedy))

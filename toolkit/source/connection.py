@@ -116,6 +116,15 @@ def pinned_conninfo(source: SourceConfig, *, replication: bool = False) -> str:
     return make_conninfo(source.conninfo, **extra)
 
 
+def passwords_in(source: SourceConfig) -> tuple[str, ...]:
+    """Name the parts of the conninfo that are secret.
+
+    Raises:
+        ConfigError: malformed conninfo.
+    """
+    return tuple(name for name in _parse(source) if re.search(r"password|secret|_key$", name))
+
+
 def one_line(error: BaseException) -> str:
     """Return the message of the server or of libpq on one line."""
     diagnosis = getattr(error, "diag", None)

@@ -34,6 +34,13 @@ class NewTables(_Word):
     PUBLISH = "publish"
 
 
+class CopyOn(_Word):
+    """Which processes read tables for a copy."""
+
+    DRIVER = "driver"
+    EXECUTORS = "executors"
+
+
 class Selection(_Word):
     """Whether `[source] tables` selects what is captured, or the publications that others maintain."""
 

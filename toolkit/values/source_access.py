@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import Field, field_validator
 
 from toolkit.values.capture_rules import CaptureRules, Section, SourceConfig
-from toolkit.values.modes import CommandText
+from toolkit.values.modes import CommandText, CopyOn
 
 
 class DrainConfig(Section):
@@ -51,8 +51,10 @@ class DdlConfig(Section):
 class SnapshotConfig(Section):
     """How tables are copied."""
 
+    on: CopyOn = CopyOn.DRIVER
+    """Who reads tables of over 64 MB on a cluster: the `driver`, or `executors`, with a password of their machine."""
     workers: int = Field(default_factory=lambda: min(8, os.cpu_count() or 1), ge=0)
-    """Processes that copy tables; default: one for each core, at most 8. 0 copies in the command's own process."""
+    """Processes or tasks that copy tables at once; default: one for each core, at most 8. 0: the command's process."""
     piece_mb: float = Field(default=256.0, gt=0)
     """Largest part of a table's file that one worker reads at a time."""
     lock_seconds: float = Field(default=30.0, gt=0)
