@@ -2,7 +2,8 @@
 
 Reads JSON lines. One with `command`, `config`, `points` and `lease` starts a command and is answered with its `pid`.
 One with `wait` is answered with the exit `code` of that process, or with what it is after `seconds`: `stopped` or
-`running`.
+`running`. A command without points writes the steps that it went through into the file `steps` beside its
+configuration.
 """
 
 from __future__ import annotations
@@ -57,6 +58,9 @@ def _start(order: dict[str, Any]) -> int:
     except OSError as error:
         os.write(2, f"{order['points']}: {error}\n".encode())
         code = 1
+    if not order["points"]:
+        steps = {point.partition(".")[0] for point in failpoints._calls}
+        (config.root / "steps").write_text(" ".join(sorted(steps)), encoding="utf-8")
     os._exit(code)
 
 

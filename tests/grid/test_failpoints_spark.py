@@ -1,8 +1,7 @@
-"""The durable steps that only Spark has: `cdc run` and `cdc maintain` ended by SIGKILL there, then run again."""
+"""The durable steps that only Spark has: `cdc run` and `cdc maintain` struck there in every way, then run again."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import signal
@@ -15,22 +14,31 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.grid.test_failpoints import SPARK
+from tests.grid.test_failpoints import MAINTAIN, RUN, cases
+from tests.support_invariants import hold
 from tests.support_postgres import fresh_database
 from toolkit.demo.server import EmbeddedServer
-from toolkit.values.failpoints import VARIABLE, Point
+from toolkit.values import config as configuration
+from toolkit.values.failpoints import VARIABLE, Action
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.dbt]
-_MAINTAIN = {Point.COMPACT, Point.EXPIRE, Point.ORPHANS}
-_CHOSEN = {"publish.after", "compact.after"}
+_WAYS = (Action.SIGKILL, Action.LIE, Action.RAISE, Action.EXIT, Action.SIGSTOP)
 
 
-def _cdc(folder: Path, command: str, points: str | None = None) -> subprocess.CompletedProcess[str]:
+def _start(folder: Path, command: str, points: str | None = None) -> subprocess.Popen[str]:
     environment = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "PYTHONPATH": os.pathsep.join(sys.path)}
     if points is not None:
         environment[VARIABLE] = points
-    words = [sys.executable, "-m", "toolkit.cli", command]
-    return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.Popen(
+        [sys.executable, "-m", "toolkit.cli", command],
+        cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+def _cdc(folder: Path, command: str, points: str | None = None) -> tuple[int, str]:
+    with _start(folder, command, points) as process:
+        said, _ = process.communicate()
+    return process.returncode, said
 
 
 @pytest.fixture(scope="module")
@@ -38,26 +46,33 @@ def folder(pg16: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> It
     """A lake that was set up and run once, and its source."""
     path = tmp_path_factory.mktemp("grid")
     with fresh_database(pg16) as conninfo:
-        (path / "cdc.toml").write_text(f"[source]\nconninfo = {json.dumps(conninfo)}\n", encoding="utf-8")
+        (path / "cdc.toml").write_text(
+            f"[source]\nconninfo = {json.dumps(conninfo)}\n[lake]\nkeep_days = 0\n", encoding="utf-8"
+        )
         with psycopg.connect(conninfo, autocommit=True) as conn:
             conn.execute("create table public.a (id int primary key, n int)")
             conn.execute("create table public.old_0 (id int primary key, n int)")
             conn.execute("insert into public.a select i, 0 from generate_series(1, 20) i")
         for command in ("init", "run"):
-            done = _cdc(path, command)
-            assert done.returncode == 0, done.stdout + done.stderr
+            assert (done := _cdc(path, command))[0] == 0, done
         yield path, conninfo
 
 
 def _cases() -> list[Any]:
+    """A case of each command is wide, by the seed of the run, and the others are long: each takes a minute."""
     return [
-        pytest.param(f"{point}.{when}", marks=pytest.mark.wide if f"{point}.{when}" in _CHOSEN else pytest.mark.long)
-        for point, when in itertools.product(SPARK, ("before", "after"))
+        pytest.param(
+            command, *case.values, id=f"{command}-{case.id}", marks=pytest.mark.long if case.marks else pytest.mark.wide
+        )
+        for command, steps in (("run", RUN), ("maintain", MAINTAIN))
+        for case in cases(steps, _WAYS)
     ]
 
 
-@pytest.mark.parametrize("point", _cases())
-def test_a_step_of_spark_is_ended_and_run_again(folder: tuple[Path, str], point: str) -> None:
+@pytest.mark.parametrize(("command", "point", "action"), _cases())
+def test_a_step_of_spark_is_struck_and_run_again(
+    folder: tuple[Path, str], command: str, point: str, action: Action
+) -> None:
     path, conninfo = folder
     with psycopg.connect(conninfo, autocommit=True) as conn:
         found = conn.execute("select tablename from pg_tables where tablename like 'old_%'").fetchone()
@@ -65,9 +80,19 @@ def test_a_step_of_spark_is_ended_and_run_again(folder: tuple[Path, str], point:
         number = int(found[0].removeprefix("old_"))
         conn.execute("update public.a set n = n + 1 where id % 3 = 0")
         conn.execute(f"alter table public.old_{number} rename to old_{number + 1}".encode())  # `retire` drops a table
-    command = "maintain" if Point(point.partition(".")[0]) in _MAINTAIN else "run"
-    ended = _cdc(path, command, f"{point}=sigkill")
-    assert ended.returncode == -signal.SIGKILL, (point, ended.stdout, ended.stderr)
-    for again in dict.fromkeys((command, "run")):
-        done = _cdc(path, again)  # green: every row of the lake was compared with the source
-        assert done.returncode == 0, (point, done.stdout, done.stderr)
+    if action == Action.SIGSTOP:
+        with _start(path, command, f"{point}={action}") as process:
+            _, status = os.waitpid(process.pid, os.WUNTRACED)
+            try:
+                assert os.WIFSTOPPED(status), process.communicate()
+                assert (second := _cdc(path, command))[0] == 4, second  # the lease
+            finally:
+                os.kill(process.pid, signal.SIGCONT)
+            said, _ = process.communicate()
+        assert process.returncode == 0, (point, said)
+    else:
+        expected = {Action.SIGKILL: -signal.SIGKILL, Action.EXIT: 137}.get(action, 1)
+        assert (ended := _cdc(path, command, f"{point}={action}"))[0] == expected, (point, ended)
+    for again in dict.fromkeys((command, "run")):  # green: every row of the lake was compared with the source
+        assert (done := _cdc(path, again))[0] == 0, (point, done)
+    hold(configuration.load(str(path / "cdc.toml")))

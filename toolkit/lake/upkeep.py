@@ -76,12 +76,7 @@ def maintain_table(
     tags = _old(before, "tag", oldest, keep_tags)
     branches = [name for name in _old(before, "branch", oldest) if name.startswith(_BUILD)]
     if tags or branches:
-        manage = native.manageSnapshots()
-        for tag in tags:
-            manage = manage.removeTag(tag)
-        for branch in branches:
-            manage = manage.removeBranch(branch)
-        manage.commit()
+        _remove_refs(native, tags, branches)
     native.refresh()
     held = _count(native.snapshots())
     _expire(access, table, native, oldest)
@@ -104,6 +99,16 @@ def _compact(access: LakeAccess, table: str, native: Any, actions: Any, position
         _saying(actions.rewriteManifests(native), position).execute()
         _forced(access, table, native)
     return merging
+
+
+@can_fail(Point.UNTAG)
+def _remove_refs(native: Any, tags: Collection[str], branches: Collection[str]) -> None:
+    manage = native.manageSnapshots()
+    for tag in tags:
+        manage = manage.removeTag(tag)
+    for branch in branches:
+        manage = manage.removeBranch(branch)
+    manage.commit()
 
 
 @can_fail(Point.EXPIRE)

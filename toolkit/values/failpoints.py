@@ -61,7 +61,8 @@ class Point(StrEnum):
     RESULTS = "results"  # of a check
     CHECKPOINT = "checkpoint"  # of the states, in the log
     COMPACT = "compact"
-    EXPIRE = "expire"  # old table snapshots and tags
+    UNTAG = "untag"  # old tags and branches
+    EXPIRE = "expire"  # old table snapshots
     ORPHANS = "orphans"  # files that nothing names
 
 
