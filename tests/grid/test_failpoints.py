@@ -22,7 +22,6 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
-from tests.support_s3 import Store, s3_classpath
 
 from tests import commands
 from tests.postgres.test_object_store import store
@@ -30,6 +29,7 @@ from tests.postgres.test_snapshot_log import sql
 from tests.support_invariants import hold
 from tests.support_ledger import ledger_of
 from tests.support_postgres import change_in_every_way, fresh_database
+from tests.support_stores import Store, store_servers
 from toolkit.demo.server import EmbeddedServer
 from toolkit.values import config as configuration
 from toolkit.values import failpoints
@@ -37,7 +37,7 @@ from toolkit.values.config import Config
 from toolkit.values.errors import ConfigError
 from toolkit.values.failpoints import Action, Point
 
-__all__ = ["s3_classpath", "store"]
+__all__ = ["store", "store_servers"]
 pytestmark = pytest.mark.postgres
 _ROOT = Path(__file__).parents[2]
 _SECONDS = 120.0
@@ -377,7 +377,7 @@ def test_an_uninstall_of_one_lake_that_fails_leaves_the_other(
 
 @pytest.fixture(scope="module")
 def stored(store: Store, pg16: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """A world whose warehouse is in an S3 store."""
+    """A world whose warehouse is in a store."""
     runner = Runner()
     with fresh_database(pg16) as conninfo:
         yield _begun(World(conninfo, tmp_path_factory.mktemp("grid") / "s3", runner, lake=store.section))
