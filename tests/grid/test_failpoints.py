@@ -46,18 +46,21 @@ _A = Action
 #: What a drain through a slot goes through, and one by ticks.
 DRAIN = (Point.PEEK, Point.BEACON, Point.COMMIT, Point.FORCE, Point.SWAP, Point.ADVANCE, Point.JUDGED)
 TICKS = (Point.TICK, Point.COMMIT, Point.FORCE, Point.SWAP, Point.PURGE, Point.FORGET, Point.JUDGED)
-#: The first `cdc init`, which drains too, and what it goes through where it goes over from ticks to a slot.
-INIT = (Point.INSTALL, Point.SLOT, Point.COPY, Point.SETTLE, *DRAIN)
+#: The first `cdc init`, and what it goes through where it goes over from ticks to a slot.
+INIT = (
+    Point.INSTALL, Point.SLOT, Point.COPY, Point.SETTLE, Point.BEACON, Point.COMMIT, Point.FORCE, Point.SWAP,
+    Point.JUDGED,
+)  # fmt: skip
 TO_SLOT = (Point.DROP_SLOT, Point.SLOT, Point.CUT, Point.TICK, Point.HANDOVER, Point.SETTLE)
 REPAIR = (Point.SLOT, Point.COPY, *DRAIN)
 CHECKPOINT = (Point.CHECKPOINT, Point.FORCE, Point.SWAP)
-UNINSTALL = (Point.UNINSTALL,)
+UNINSTALL = (Point.UNINSTALL, Point.DROP_SLOT)
 #: Steps that only Spark has: `tests/grid/test_failpoints_spark.py`.
 RUN = (Point.EVOLVE, Point.MODELS, Point.RETIRE, Point.TAG, Point.PUBLISH, Point.VIEW, Point.RESULTS)
 MAINTAIN = (Point.COMPACT, Point.UNTAG, Point.EXPIRE, Point.ORPHANS)
 #: By command, the steps that a case strikes. A command that goes through another one fails its test.
 STRUCK = {
-    "init": {*INIT, *TO_SLOT, *TICKS},
+    "init": {*INIT, *DRAIN, *TO_SLOT, *TICKS},
     "drain": {*DRAIN, *TICKS},
     "repair": {*REPAIR, *TICKS},
     "checkpoint": {*CHECKPOINT, Point.JUDGED},
