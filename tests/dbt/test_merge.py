@@ -14,6 +14,7 @@ from tests.dbt.test_models import check_current, check_history
 from tests.support_ledger import lake_of
 from toolkit.history.rows_at_lsn import read_rows
 from toolkit.lake import reads
+from toolkit.lake.session import own_session
 from toolkit.values.errors import BuildFailed, ConfigError
 from toolkit.values.lsn import Lsn
 
@@ -75,16 +76,16 @@ def test_a_merge_that_does_not_reach_main_changes_nothing(built: Lake, monkeypat
     with pytest.raises(ConfigError, match="not built that far yet"):
         list(read_rows(lake_of(built.config), "public.big", Lsn(source.lsn)))
 
-    def overtake(spark: SparkSession, run: Any) -> None:
+    def overtake(_: SparkSession, run: Any) -> None:
         # A session of its own: the commits of the run's session name the position of the run.
-        run(spark.newSession(), "insert into lake.current.public__big (id) values (1)")
+        run(own_session(built.config.lake_access), "insert into current.public__big (id) values (1)")
 
     with monkeypatch.context() as patch:
         _at(patch, r"fast_forward\(table => 'current\.public__big'", overtake)
         with pytest.raises(BuildFailed, match=r"(?i)fast-forward"):
             built.build(select=["current", "history"])
     assert len(_state(built)) == len(before) + 1
-    built.spark.newSession().sql("delete from lake.current.public__big where id = 1")
+    own_session(built.config.lake_access).sql("delete from current.public__big where id = 1")
     built.build(select=["current", "history"])
     check_current(built, source, [table])
     check_history(built, source, table)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,8 @@ INTERRUPTED = "interrupted; nothing half-done remains, run the command again"
 def run() -> None:
     """Run `cdc`. Ctrl-C is answered before anything else is imported."""
     signal.signal(signal.SIGINT, _stop_at_once)
+    # As it ends, Python restores the default, which would end a finished command without its exit code.
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
     from toolkit.cli.commands import main
 
     main(prog_name="cdc")
