@@ -40,8 +40,8 @@ _TASK_BYTES = 256 << 20  # heap that one task may need
 _REDACTED = r"(?i)secret|password|token|access[.-]?key|credential|\.header\."
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 
-#: Commands end within seconds or minutes, and most of the code that they run is not worth the optimizing compiler: with
-#: the JVM's own limits it takes a quarter of the time of a start. These limits are ten times as high.
+#: Commands end within seconds or minutes, and most of the code that they run is not worth the optimizing compiler.
+#: These limits are ten times as high as the JVM's own.
 _COMPILED_LATE = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000"
     " -XX:Tier4BackEdgeThreshold=400000"
