@@ -107,7 +107,7 @@ def test_two_sources_are_built_proven_maintained_and_retired_alone(sources: tupl
     assert "public__item" in reads.tables(eu.lake_access, f"eu_asof_{lsn.tag}")
     assert _files(us) == kept
 
-    # A difference that somebody makes in one.
+    # A difference that another session makes in one.
     session.own_session(us.lake_access).sql("update us_current.public__item set name = 1.11 where id = 7")
     assert _statuses(_check(eu)) == {"item": "identical", "gone": "identical"}
     red = _check(us)

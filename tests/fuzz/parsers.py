@@ -167,11 +167,11 @@ def moment(rng: random.Random) -> None:
 def ddl(rng: random.Random) -> None:
     """Decode transactions in which the JSON of a DDL message is another one that is signed all the same."""
     whole, facts = _recorded(rng.choice((16, 18)))
-    key, messages, told = bytes.fromhex(facts["key"]), list[tuple[int, int, bytes]](), list[int]()
-    while not told:
+    key, messages, found = bytes.fromhex(facts["key"]), list[tuple[int, int, bytes]](), list[int]()
+    while not found:
         messages = _part(rng, whole)
-        told = [i for i, (*_, data) in enumerate(messages) if data[10:18] == b"cdc.ddl\0"]
-    at = rng.choice(told)
+        found = [i for i, (*_, data) in enumerate(messages) if data[10:18] == b"cdc.ddl\0"]
+    at = rng.choice(found)
     lsn, xid, data = messages[at]
     payload = json.loads(data[22 + 64 :])
     for _ in range(rng.choice((1, 1, 2, 4))):
@@ -270,8 +270,8 @@ def _main() -> int:
                     print(f"failed: try_once({name!r}, Choices(bytes.fromhex({choices.used.hex()!r})))", flush=True)
                     raise
     for name, corpus in corpora.items():
-        told = f"{corpus.tried} inputs, {accepted[name]} accepted, the others refused by name"
-        print(f"{name}: {told}; {len(corpus.kept)} kept for {len(corpus.seen)} steps between lines")
+        summary = f"{corpus.tried} inputs, {accepted[name]} accepted, the others refused by name"
+        print(f"{name}: {summary}; {len(corpus.kept)} kept for {len(corpus.seen)} steps between lines")
     return 0
 
 

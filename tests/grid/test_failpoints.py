@@ -76,7 +76,7 @@ _SEED = os.environ.get("CDC_GRID_SEED", "7")
 class Runner:
     """Starts commands by `tests.grid.runner`."""
 
-    def __init__(self) -> None:  # with the environment of now, so with the keys of a store
+    def __init__(self) -> None:  # with the current environment, so with the keys of a store
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.grid.runner"],
             cwd=_ROOT,
@@ -125,9 +125,9 @@ def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
     found = Runner()
     yield found
     found.close()
-    told = ", ".join(f"{name} {count}" for name, count in sorted(_COUNTS.items()))
+    summary = ", ".join(f"{name} {count}" for name, count in sorted(_COUNTS.items()))
     with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
-        print(f"\nseed {_SEED}, {_COUNTS.total()} cases: {told}")
+        print(f"\nseed {_SEED}, {_COUNTS.total()} cases: {summary}")
 
 
 class World:

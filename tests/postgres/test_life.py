@@ -2,7 +2,7 @@
 
 `CDC_TEST_LIFE_SECONDS` is the time budget of all rounds of a test; the seed is in the header of the run. A life that
 failed leaves a file that says it line by line, in the folder `CDC_TEST_LIFE_KEPT` if that is set; `lives/` holds those
-that found something, and they are lived again. `make soak` lives for an hour, or as long as it is told.
+that found something, and they are lived again. `make soak` runs lives for an hour, or for a given time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The faults among the moves of a random life: each one happens, and a life that has them is told line by line."""
+"""The faults among the moves of a random life: each one happens, and a life that has them is printed line by line."""
 
 from __future__ import annotations
 

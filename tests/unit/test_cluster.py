@@ -175,9 +175,9 @@ def test_a_password_is_not_sent_to_executors(tmp_path: Path, conninfo: str) -> N
     with pytest.raises(ConfigError, match=r"would send (ssl)?password of \[source\] conninfo to executors") as refused:
         executor_copies.require_connected(named, config.lake_access)
     assert "known" not in str(refused.value)
-    told = _config(tmp_path, master="yarn", executorEnv_PGPASSWORD="known")
+    configured = _config(tmp_path, master="yarn", executorEnv_PGPASSWORD="known")
     with pytest.raises(ConfigError, match=r"would send spark\.executorEnv\.PGPASSWORD of \[spark\]"):
-        executor_copies.require_connected(told.source_access, told.lake_access)
+        executor_copies.require_connected(configured.source_access, configured.lake_access)
 
 
 def test_executors_copy_only_where_it_is_said_and_a_cluster_runs(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def spread(
     """Call `work` with each number below `count`, each in a task of its own. Give the row of each call.
 
     A cluster may run a task again, and even twice at a time. The row of one attempt is given, and what the others did
-    is of no use to anybody: `work` writes to `attempt_place`.
+    is not used: `work` writes to `attempt_place`.
 
     This is not a Python Data Source: each planning step of a data source keeps its own daemon and worker alive in every
     session. Those are five pairs, which need more memory than a batch and add a second to the first commit.
