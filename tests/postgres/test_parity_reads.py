@@ -33,7 +33,7 @@ select seq_tup_read + coalesce(idx_tup_fetch, 0) from pg_catalog.pg_stat_xact_us
 
 
 def _plan(conn: Connection, name: str) -> Comparison:
-    tables = (TableVersion.from_json(json.loads(text)) for (text,) in conn.execute(load("parity/tables").encode()))
+    tables = (TableVersion.from_json(json.loads(text)) for (text,) in conn.execute(load("parity/bare_tables").encode()))
     return comparison(next(t for t in tables if t.name == name), 1)
 
 

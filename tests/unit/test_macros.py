@@ -54,6 +54,37 @@ def test_macros_are_found_only_in_folders() -> None:
     ]
 
 
+def _unused(macros: dict[str, str], readers: str) -> list[str]:
+    """List macros that no other file names. A test of dbt is named without the beginning of its macro."""
+    named = {name: name.removeprefix("test_") for name in macros}
+    others = {name: "".join(text for other, text in macros.items() if other != name) for name in macros}
+    return [name for name, called in named.items() if not re.search(rf"\b{called}\b", others[name] + readers)]
+
+
+def test_every_macro_is_used() -> None:
+    """vulture looks at Python only. A dead macro stayed in the project of every user."""
+    macros = {path.stem: path.read_text(encoding="utf-8") for path in MACROS.rglob("*.sql")}
+    read = [
+        *(MACROS.parent / "models").rglob("*"),
+        MACROS.parent / "dbt_project.yml",
+        *(ROOT / "toolkit").rglob("*.py"),
+    ]
+    readers = "".join(path.read_text(encoding="utf-8") for path in read if path.is_file())
+    models_name = {"cdc_current", "cdc_history"}  # `toolkit/build/models.py` writes `cdc_{layer}`
+    dbt_calls = {"generate_schema_name", "spark__list_relations_without_caching", "cdc_table_materialization"}
+    assert set(_unused(macros, readers)) == models_name | dbt_calls
+
+
+def test_every_statement_is_used() -> None:
+    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "toolkit").rglob("*.py"))
+    statements = [path.relative_to(ROOT / "sql").with_suffix("").as_posix() for path in (ROOT / "sql").rglob("*.sql")]
+    assert [name for name in statements if name not in code] == []
+
+
+def test_an_unused_macro_is_found() -> None:
+    assert _unused({"a": "{% macro a() %}", "b": "{% macro b() %}{{ a() }}"}, "") == ["b"]
+
+
 #: A table or view of the lake by its name, where `ref()` or `source()` would tell dbt of it.
 _LITERAL = re.compile(r"(?<![\w.'$])(raw|ops|staging|current|history|published)\.[a-z_{\"']")
 

@@ -32,6 +32,6 @@ def position(conn: Connection) -> Position:
 
 def tables(conn: Connection) -> dict[str, TableVersion]:
     """Read the ordinary and partitioned tables as far as a comparison needs them, by identifier."""
-    rows = conn.execute(resources.load("parity/tables").encode()).fetchall()
+    rows = conn.execute(resources.load("parity/bare_tables").encode()).fetchall()
     found = (TableVersion.from_json(json.loads(text)) for (text,) in rows)
     return {table.identifier: table for table in found}

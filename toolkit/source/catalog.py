@@ -76,7 +76,8 @@ class PublicationState:
 
 def relations(conn: Connection) -> tuple[Relation, ...]:
     """Read every relation of the user, including those that cannot be captured."""
-    return tuple(Relation(**(row | {"parents": tuple(row["parents"])})) for row in _rows(conn, "introspect/tables", {}))
+    rows = _rows(conn, "introspect/relations", {})
+    return tuple(Relation(**(row | {"parents": tuple(row["parents"])})) for row in rows)
 
 
 def matching(conn: Connection, source: SourceConfig) -> tuple[Relation, ...]:

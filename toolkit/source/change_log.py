@@ -193,7 +193,7 @@ def refusals(conn: Connection, rules: CaptureRules) -> Iterator[tuple[str, str, 
         return
     with conn.cursor(row_factory=dict_row) as cursor:
         facts: dict[int, dict[str, Any]] = {
-            row["relid"]: row for row in cursor.execute(resources.load("changelog/tables"), {}).fetchall()
+            row["relid"]: row for row in cursor.execute(resources.load("changelog/trigger_facts"), {}).fetchall()
         }
     role = conn.info.user
     for relation in catalog.selected_relations(conn, rules):

@@ -1,0 +1,95 @@
+"""Rules of the tree beside its imports: notebooks, the lock, what is never committed, remedies and the Makefile."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.unit.test_layout import MODULES, ROOT, _imports
+
+pytestmark = pytest.mark.unit
+
+LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda p: p.name)
+def test_notebooks_are_kept_without_outputs(path: Path) -> None:
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        assert not cell.get("outputs")
+        assert cell.get("execution_count") is None
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda p: p.name)
+def test_notebooks_use_the_public_interface(path: Path) -> None:
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    trees = [ast.parse("".join(cell["source"])) for cell in cells if cell["cell_type"] == "code"]
+    assert set().union(*map(_imports, trees)) <= {"toolkit", "altair", "pandas"}
+
+
+def test_a_notebook_that_reaches_inside_is_found() -> None:
+    assert _imports(ast.parse("import toolkit\nfrom toolkit.quality import trend")) == {"toolkit", "toolkit.quality"}
+    assert _imports(ast.parse("from toolkit import quality")) == {"toolkit.quality"}
+
+
+def test_the_lock_names_no_host_and_pins_everything() -> None:
+    lines = [line for line in LOCK.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    assert not re.search(r"https?://|file:|--(extra-)?index-url|--find-links", LOCK)
+    assert [line for line in lines if not re.match(r"[a-z0-9][a-z0-9.-]*==[^ ]+( ; .+)?$", line)] == []
+
+
+def test_the_lock_holds_every_dependency() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = sum(project["optional-dependencies"].values(), project["dependencies"])
+    names = {re.split(r"[^A-Za-z0-9-]", text)[0].lower() for text in wanted}
+    locked = {line.split("==")[0] for line in LOCK.splitlines() if "==" in line}
+    assert names - locked == {project["name"]}  # extras include extras of the same project
+
+
+def _own_files() -> list[Path]:
+    """What would be committed: git's own answer, or the usual places outside a checkout."""
+    done = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode == 0 and done.stdout:
+        return [ROOT / name for name in done.stdout.split("\0") if name and (ROOT / name).is_file()]
+    return [p for d in ("toolkit", "sql", "dbt_project", "tests", "notebooks") for p in (ROOT / d).rglob("*.*")]
+
+
+def test_nothing_names_this_machine() -> None:
+    machine = re.compile(rb"(?<![\w.])/(?:home|Users|root|work)/[\w.-]+")
+    named = [
+        f"{path.relative_to(ROOT)}: {match[0].decode()}"
+        for path in _own_files()
+        if path.suffix in {".py", ".sql", ".yml", ".toml", ".md", ".lock", ".ipynb", ".properties", ""}
+        for match in machine.finditer(path.read_bytes())
+    ]
+    assert named == []
+
+
+def test_no_leftovers_are_kept() -> None:
+    leftovers = {"metastore_db", "derby.log", "spark-warehouse", ".venv", "target", "__pycache__", ".ipynb_checkpoints"}
+    assert [p for p in _own_files() if leftovers & set(p.relative_to(ROOT).parts)] == []
+    assert [p for p in _own_files() if p.stat().st_size > 1 << 20] == []
+
+
+def test_commands_with_a_name_in_them_are_quoted_for_a_shell() -> None:
+    """Such a remedy is pasted, and a table name may hold a backtick: `names.command` writes it."""
+    unquoted = re.compile(r"cdc (?:repair|check|rows|handover)\b[^`\"]* ?\{")
+    found = [
+        f"{p.relative_to(ROOT)}: {m[0]}" for p in MODULES for m in unquoted.finditer(p.read_text(encoding="utf-8"))
+    ]
+    assert found == []
+
+
+def test_every_command_of_the_makefile_says_what_it_does() -> None:
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = re.findall(r"^\.PHONY: ([\w-]+)$", text, re.MULTILINE)
+    undocumented = [t for t in targets if not re.search(rf"^{t}:.*## ", text, re.MULTILINE)]
+    assert undocumented == []
