@@ -44,7 +44,7 @@ _log = logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What the stages of a run came to. `heal` is None unless it was asked for."""
+    """The results of the stages of a run. `heal` is None unless it was asked for."""
 
     drain: DrainResult
     heal: SnapshotResult | None
@@ -67,7 +67,7 @@ class Toolkit:
 
     @property
     def source(self) -> SourceAccess:
-        """Give what is captured, and how the source is read."""
+        """Return what is captured, and how the source is read."""
         return self.config.source_access
 
     @property
@@ -78,7 +78,7 @@ class Toolkit:
         return Lake(self.config.lake_access, rules=self.config.capture_rules)
 
     def lsn(self, moment: Moment) -> Lsn:
-        """Give the LSN that is meant: a time with a zone is looked up in the commits of the log.
+        """Return the LSN that is meant: a time with a zone is looked up in the commits of the log.
 
         Raises:
             ConfigError: the text is neither an LSN nor a time with a zone, or the log does not reach the time.
@@ -208,7 +208,7 @@ class Toolkit:
             return maintenance.maintain(self.lake)
 
     def status(self) -> Status:
-        """Give the source, the positions, the last check and the state of each table."""
+        """Return the source, the positions, the last check and the state of each table."""
         from toolkit.ops import status_report
 
         return status_report.status(self.config)
@@ -228,31 +228,31 @@ class Toolkit:
         return versions.versions(self.lake.ledger, table)
 
     def versions_frame(self, table: str) -> pd.DataFrame:
-        """Give the schema versions of a table as a frame, one row a version."""
+        """Return the schema versions of a table as a frame, one row a version."""
         from toolkit.history import versions
 
         return versions.versions_frame(self.lake.ledger, table)
 
     def shape(self, table: str, as_of: Moment | None = None) -> VersionInfo:
-        """Give the schema version that is valid at an LSN or time; the newest without one."""
+        """Return the schema version that is valid at an LSN or time; the newest without one."""
         from toolkit.history import versions
 
         return versions.show(self.lake.ledger, table, self._lsn(as_of))
 
     def shape_frame(self, table: str, as_of: Moment | None = None) -> pd.DataFrame:
-        """Give the columns of that version as a frame, one row a column."""
+        """Return the columns of that version as a frame, one row a column."""
         from toolkit.history import versions
 
         return versions.shape_frame(self.lake.ledger, table, self._lsn(as_of))
 
     def column_frame(self, table: str, column: str | None = None) -> pd.DataFrame:
-        """Give the life of a column, or of all, as a frame: one row a time with one name, type and declaration."""
+        """Return the life of a column, or of all, as a frame: one row a time with one name, type and declaration."""
         from toolkit.history import column_life
 
         return column_life.explain_frame(self.lake.ledger, table, column)
 
     def batches_frame(self) -> pd.DataFrame:
-        """Give the committed batches as a frame, with their WAL, changes and waits."""
+        """Return the committed batches as a frame, with their WAL, changes and waits."""
         from toolkit.history import commit_times
 
         return commit_times.batches_frame(self.lake.ledger)
@@ -271,7 +271,7 @@ class Toolkit:
         return rows_at_lsn.read_rows(self.lake, table, self._lsn(as_of), key, limit=limit)
 
     def at_one_lsn(self, spark: SparkSession, *tables: str) -> Lsn:
-        """Make temporary views `<schema>__<table>` of tables, or all, at one proven LSN; give that LSN."""
+        """Make temporary views `<schema>__<table>` of tables, or all, at one proven LSN. Return that LSN."""
         from toolkit.history import rows_at_lsn
 
         return rows_at_lsn.at_one_lsn(self.lake, spark, tables)
@@ -279,7 +279,7 @@ class Toolkit:
     # What checks have found. No call starts a JVM.
 
     def last_report(self) -> dict[str, Any]:
-        """Give the report of the last check, as `parity.json` has it.
+        """Return the report of the last check, as `parity.json` has it.
 
         Raises:
             ConfigError: there was no check yet.
@@ -289,13 +289,13 @@ class Toolkit:
         return expectations.last_report(self.config.lake_access)
 
     def proofs(self) -> list[dict[str, Any]]:
-        """Give for each table the LSN and time of its proof and of the last full proof, and the last result."""
+        """Return for each table the LSN and time of its proof and of the last full proof, and the last result."""
         from toolkit.quality import trend
 
         return trend.proven(self.config.lake_access)
 
     def check_results(self) -> list[dict[str, Any]]:
-        """Give every result of every check, oldest first."""
+        """Return every result of every check, oldest first."""
         from toolkit.quality import trend
 
         return trend.results(self.config.lake_access)
@@ -307,7 +307,7 @@ class Toolkit:
         return trend.differing(self.config.lake_access)
 
     def unproven_periods(self) -> list[Episode]:
-        """Give the periods in which a table was not proven, ordered by their start."""
+        """Return the periods in which a table was not proven, ordered by their start."""
         from toolkit.quality import trend
 
         return trend.episodes(self.config.lake_access)
@@ -321,7 +321,7 @@ class Toolkit:
         return published_tables.published_tables(self.config.lake_access)
 
     def scan(self, table: str) -> DataScan:
-        """Give pyiceberg's scan of a published table at its proof, to filter, select and read."""
+        """Return pyiceberg's scan of a published table at its proof, to filter, select and read."""
         from toolkit.lake import published_tables
 
         return published_tables.scan_published(self.config.lake_access, table)

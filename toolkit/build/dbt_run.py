@@ -279,7 +279,7 @@ def _model(result: Any) -> ModelResult:
 
 
 def _message(exception: BaseException | None, results: list[Any]) -> str:
-    """Give one line: the end of the JVM, or the first failed node and the engine's message, without its stack."""
+    """Return one line: the end of the JVM, or the first failed node and the engine's message, without its stack."""
     from toolkit.lake.session import jvm_end
 
     if (ended := jvm_end(0.2)) is not None:

@@ -119,7 +119,7 @@ def _apply(project: Path, files: dict[Path, str], versions: Sequence[SchemaVersi
 
 
 def profile(access: LakeAccess, *, dbt: DbtProject) -> str:
-    """Give the text of `profiles.yml`: dbt's session method with the same settings as the toolkit's own session."""
+    """Return the text of `profiles.yml`: dbt's session method with the same settings as the toolkit's own session."""
     from toolkit.lake.session import spark_settings
 
     # The file names variables of the environment instead of secrets.
@@ -145,7 +145,7 @@ def profile(access: LakeAccess, *, dbt: DbtProject) -> str:
 
 
 def secret_variables(access: LakeAccess) -> list[tuple[str, str, str]]:
-    """Give the secrets of the lake's catalog and of a cluster: Spark's setting, the variable that dbt reads, the value.
+    """Return the secrets of the catalog and of a cluster: Spark's setting, the variable that dbt reads, the value.
 
     dbt shows no value of a variable whose name begins like these.
     """

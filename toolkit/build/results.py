@@ -1,4 +1,4 @@
-"""What a build did with each table."""
+"""Define the results of a build."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class BuildAction(StrEnum):
-    """What a build did with a model."""
+    """Action of a build for a model."""
 
     REBUILD = "rebuild"
     MERGE = "merge"

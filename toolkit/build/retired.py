@@ -54,7 +54,7 @@ def retire(access: LakeAccess, ledger: Ledger) -> tuple[str, ...]:
 
 
 def _made_of(access: LakeAccess, table: str) -> tuple[int, int]:
-    """Give the relid and generation that a build has written into a table; -1 if no build did."""
+    """Return the relid and generation that a build has written into a table; -1 if no build did."""
     from toolkit.lake import reads
 
     properties = reads.properties(access, table)

@@ -94,7 +94,7 @@ def describe(access: LakeAccess, ledger: Ledger, aliases: Sequence[str]) -> None
 
 
 def step(before: TableVersion, after: TableVersion) -> Step | None:
-    """Give the schema change from one version to a later one of the same table; None if more than that happened."""
+    """Return the schema change from one version to a later one of the same table; None if more than that happened."""
     if after.dropped or not after.published or _whole(before) != _whole(after):
         return None
     old = {c.attnum: c for c in before.columns}
@@ -118,13 +118,13 @@ def step(before: TableVersion, after: TableVersion) -> Step | None:
 
 
 def _whole(table: TableVersion) -> tuple[object, ...]:
-    """Give the properties that must stay the same for rows to keep their meaning."""
+    """Return the properties that must stay the same for rows to keep their meaning."""
     identity = (table.replica_identity, table.key_attnums, table.kind, table.persistence)
     return (*identity, table.published, table.row_filter)
 
 
 def _values(before: Column, after: Column) -> bool:
-    """Whether more than the name, comment or constraints of a column changed, or its values need another typing."""
+    """Return whether a column changed in more than name, comment or constraints, or needs another typing."""
     kept = ("published", "generated", "has_missing", "missing", "former_labels", "inner_labels", "inner_rows")
     if any(getattr(before, name) != getattr(after, name) for name in kept):
         return True
@@ -196,7 +196,7 @@ def _follow(access: LakeAccess, ledger: Ledger, alias: str, chain: list[SchemaVe
 def _rows_between(
     spark: SparkSession, ledger: Ledger, versions: list[SchemaVersion], target: _Target
 ) -> Iterator[tuple[int, int, list[SchemaVersion]]]:
-    """For each DDL transaction, count the rows since the previous one and the rows inside it, and give its versions.
+    """For each DDL transaction, count the rows since the previous one and the rows inside it, and yield its versions.
 
     Before the first DDL transaction, rows count from the target's position. Nothing is yielded after a truncate, a
     baseline or a late row, because the table must then be rebuilt.

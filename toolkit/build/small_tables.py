@@ -48,7 +48,7 @@ _WRITTEN["write.parquet.row-group-size-bytes"] = str(16 << 20)  # by its bounds,
 def build(
     access: LakeAccess, spark: SparkSession, ledger: Ledger, models: Mapping[str, Model], *, dbt: DbtProject
 ) -> tuple[list[ModelResult], bool]:
-    """Bring every small table among the models to the ledger's position, and give the results of those that are.
+    """Bring every small table among the models to the ledger's position, and return their results.
 
     The second value says whether another process changed a table meanwhile, so that what its model finds is outdated.
     """
@@ -156,7 +156,7 @@ def _write(
 
 
 def _columns(plan: TablePlan) -> list[tuple[str, str]]:
-    """Give the names and Spark types of the table's columns, in the order of the models."""
+    """Return the names and Spark types of the table's columns, in the order of the models."""
     own = [(column.lake, spark_type(column)) for column in plan.columns]
     meta = [("_cdc_from_lsn", "bigint")]
     if plan.layer == Layer.HISTORY:
@@ -165,7 +165,7 @@ def _columns(plan: TablePlan) -> list[tuple[str, str]]:
 
 
 def _reason(model: Model, table: Wanted) -> str:
-    """Say why, in the words of the models."""
+    """Return the reason for a build in the words that models use."""
     target, plan, news = model.found.target, model.plan, model.found.news
     if table.merge:
         return "new events"

@@ -37,7 +37,7 @@ _log = logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DrainResult:
-    """What one drain committed: `changes` are rows and truncates, the LSNs are end LSNs."""
+    """The result of one drain: `changes` counts committed rows and truncates, the LSNs are end LSNs."""
 
     batches: int
     changes: int
@@ -110,7 +110,7 @@ class Reader(Protocol):
         """Return whether a batch completes the log to the LSN at which the catalog was read."""
 
     def row(self, last: BatchRecord, batch: ReadBatch, changes: int) -> dict[str, Any]:
-        """Return the fields of the ledger row that only the reader knows."""
+        """Return the fields of the ledger row that only the reader can set."""
 
     def forget(self, last: BatchRecord) -> dict[str, Any]:
         """Let the source discard what is committed; return fields for the log message."""

@@ -40,12 +40,12 @@ _VARIABLE = "spark.executorEnv.PGPASSWORD"
 
 
 def on_executors(source: SourceAccess, access: LakeAccess) -> bool:
-    """Whether executors read tables for copies."""
+    """Return whether executors read tables for copies."""
     return source.snapshot.on == CopyOn.EXECUTORS and is_cluster(access)
 
 
 def require_connected(source: SourceAccess, access: LakeAccess) -> tuple[str, ...]:
-    """Check that executors reach the same server as the driver, with a password that is not sent. Give their hosts.
+    """Check that executors reach the same server as the driver, with a password that is not sent. Return their hosts.
 
     Each task of a copy checks the server again, because an executor may join later.
 
@@ -102,7 +102,7 @@ def _copy(
 
 
 def _examine(delivery: Delivery, source: SourceConfig, server: str) -> str | None:
-    """Say why this executor does not reach the server, if so."""
+    """Return why this executor does not reach the server, if so."""
     try:
         delivery.require_same_code()
         with connect(source) as conn:
@@ -113,7 +113,7 @@ def _examine(delivery: Delivery, source: SourceConfig, server: str) -> str | Non
 
 
 def _without_password(source: SourceConfig, access: LakeAccess) -> SourceConfig:
-    """Give what executors connect with.
+    """Return what executors connect with.
 
     Raises:
         ConfigError: it has a password.

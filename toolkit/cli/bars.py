@@ -43,7 +43,7 @@ class _Above:
 class Bars:
     """The bars on standard error. They exist only while a stage is open.
 
-    rich must finish what it draws: after half of it, it no longer knows which lines to erase.
+    rich must finish what it draws: after an interruption it erases the wrong lines.
     """
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class Bars:
 
     @uninterrupted()
     def close(self) -> None:
-        """Wipe the bars and give the log its stream back."""
+        """Wipe the bars and return the log's stream to it."""
         with self._lock:
             self._whole = None
             self._tasks.clear()
@@ -163,7 +163,7 @@ class Bars:
 
 
 def wanted() -> bool:
-    """Say whether standard error is a terminal that can redraw a line."""
+    """Return whether standard error is a terminal that can redraw a line."""
     return sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
 
 

@@ -63,7 +63,7 @@ class Context:
         self.output.record(value)
 
     def fail(self, problem: str, code: int = NOT_PROVEN) -> int:
-        """Keep what is wrong with the result, for standard error and for whoever is notified; give the exit code."""
+        """Keep what is wrong with the result, for standard error and for whoever is notified. Return the exit code."""
         self.problems.append(problem)
         return code
 
@@ -88,7 +88,7 @@ class Context:
 
     @property
     def output(self) -> Output:
-        """Give the renderer that `--output` selects."""
+        """Return the renderer that `--output` selects."""
         from toolkit.cli import output
 
         return output.JsonOutput() if self.output_format == "json" else output.TextOutput()
@@ -160,7 +160,7 @@ def command(function: Callable[..., int | None]) -> Callable[..., None]:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """How a command ended. `problems` are lines for standard error; `traceback` is for whoever looks into them."""
+    """The end of a command. `problems` are lines for standard error; `traceback` is for `--verbose` and the log."""
 
     code: int
     problems: tuple[str, ...] = ()
@@ -187,7 +187,7 @@ def _end(context: Context, function: Callable[..., int | None], arguments: dict[
 
 
 def _report(context: Context, command: str, end: _End) -> None:
-    """Say how a command ended, on standard error if it did not succeed."""
+    """Report how a command ended; on standard error if it did not succeed."""
     from toolkit.values import log_setup
 
     if end.traceback is not None and end.problems:
@@ -222,7 +222,7 @@ def _bars(output_format: str) -> Iterator[None]:
 
 
 def _conclude(context: Context, command: str, end: _End) -> None:
-    """Remember how a command ended, for `cdc status`, and tell whom `[notify]` names if it did not succeed.
+    """Record how a command ended, for `cdc status`, and send a notice if it did not succeed.
 
     After a scheduled command that succeeded, `cdc status` may still report an alert, such as growing WAL. The exit code
     stays 0; each alert becomes one line of the log and part of a notification.
@@ -260,7 +260,7 @@ def _unexpected(error: Exception) -> str:
 
 
 def _missing(error: Exception) -> str | None:
-    """Give the remedy if an object that `cdc init` made was dropped from the source; None for other errors."""
+    """Return the remedy if an object that `cdc init` made was dropped from the source; None for other errors."""
     if "toolkit.source.connection" not in sys.modules:
         return None
     from toolkit.source.connection import dropped_object
@@ -272,7 +272,7 @@ def _missing(error: Exception) -> str | None:
 
 
 def _lost(error: Exception) -> str | None:
-    """Say in one line that the session of the source has ended; None for other errors."""
+    """Describe in one line an ended session of the source; None for other errors."""
     if "toolkit.source.connection" not in sys.modules:
         return None
     from toolkit.source.connection import lost
@@ -282,7 +282,7 @@ def _lost(error: Exception) -> str | None:
 
 
 def _storage(error: Exception) -> str | None:
-    """Say in one line what a file system or the catalog's file refused; None for other errors."""
+    """Describe in one line an error of the file system or of the catalog's file; None for other errors."""
     if isinstance(error, OSError) and error.errno is not None:
         place = f"{error.filename}: " if error.filename else ""
         return f"{place}{error.strerror or error}; free space or correct permissions there, and run it again"
@@ -292,7 +292,7 @@ def _storage(error: Exception) -> str | None:
 
 
 def _jvm(error: Exception) -> str | None:
-    """Say in one line that Spark's JVM has ended by itself; None for errors of other kinds."""
+    """Describe in one line the end of Spark's JVM; None for errors of other kinds."""
     broken = isinstance(error, ConnectionError) or type(error).__module__.startswith(("py4j.", "pyspark."))
     if not broken or "toolkit.lake.session" not in sys.modules:
         return None
@@ -303,7 +303,7 @@ def _jvm(error: Exception) -> str | None:
 
 
 def _java(error: Exception) -> str | None:
-    """Say in one line what Spark refused; None for errors that are not of Spark."""
+    """Describe an error of Spark in one line; None for errors of other programs."""
     if not type(error).__module__.startswith(("py4j.", "pyspark.")):
         return None
     text = f"{error}\n{getattr(error, 'java_exception', None) or ''}"

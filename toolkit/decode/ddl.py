@@ -71,13 +71,13 @@ class DdlMessage:
     )  # low 32 bits of the xids with which the transaction wrote catalog rows of its tables
 
     def above(self, parents: Collection[int]) -> Iterator[str]:
-        """Give the names of the tables whose ALTER TABLE also alters their partitions and children."""
+        """Return the names of the tables whose ALTER TABLE also alters their partitions and children."""
         for parent in (self.tables[relid] for relid in parents if relid in self.tables):
             yield parent["name"]
             yield from self.above(parent["parents"])
 
     def shows(self, version: SchemaVersion) -> bool:
-        """Say whether the message's snapshots were taken after the DDL, or the copy, that made a version."""
+        """Return whether the message's snapshots were taken after the DDL, or the copy, that made a version."""
         if self.seen is None or version.xid == self.xid:
             return True
         return self.lsn >= version.end_lsn if version.xid is None else self.seen.sees(version.xid)
@@ -96,7 +96,7 @@ class Verifier:
     _seen: set[bytes] = field(default_factory=set)
 
     def open(self, content: bytes) -> dict[str, Any]:
-        """Verify a message and give its payload.
+        """Verify a message and return its payload.
 
         Raises:
             ValueError: this source did not sign it in this transaction; the text gives the reason.
@@ -206,12 +206,12 @@ def changes_without_event(
 
 
 def toast_tables(snapshot: dict[str, Any]) -> dict[int, int]:
-    """Give the TOAST tables of a table and its partitions. VACUUM FULL may drop one without an event."""
+    """Return the TOAST tables of a table and its partitions. VACUUM FULL may drop one without an event."""
     return {relid: toast for relid, _, toast in snapshot.get("storage", ())}
 
 
 def plain_column(column: dict[str, Any]) -> dict[str, Any]:
-    """Give a column's snapshot without what only the log keeps. Any rewrite (VACUUM FULL) resets missing values."""
+    """Return a column's snapshot without what only the log keeps. Any rewrite (VACUUM FULL) resets missing values."""
     return {k: v for k, v in column.items() if k not in ("missing", "has_missing", "former_labels")}
 
 
@@ -307,7 +307,7 @@ def classify(
 
 
 def _filter(old: TableVersion, new: TableVersion) -> str | None:
-    """Give the row filter of `new` with the column names of `old`.
+    """Return the row filter of `new` with the column names of `old`.
 
     A rename changes the text of a filter but not the rows that it selects.
     """
@@ -341,12 +341,12 @@ def change_in_strays(old: TableVersion, new: TableVersion) -> str | None:
 
 
 def _identifies_rows(table: TableVersion, column: Column) -> bool:
-    """Say whether the text of this column identifies rows of the table."""
+    """Return whether the text of this column identifies rows of the table."""
     return column.attnum in table.key_attnums or not table.keyed
 
 
 def detached_before(old: TableVersion, new: TableVersion, message: DdlMessage) -> bool:
-    """Say whether a root may have lost partitions before this message.
+    """Return whether a root may have lost partitions before this message.
 
     DETACH CONCURRENTLY removes a partition from SELECT in a separate transaction. Only a command text that names each
     partition shows that it was a plain DETACH.
@@ -388,7 +388,7 @@ def _column(old: Column, new: Column, rewrite: int, identifies: bool) -> str | N
 
 
 def prints_differently(old: TableVersion, new: TableVersion) -> bool:
-    """Say whether values print differently because their type changed. Such a change does not wait for writers."""
+    """Return whether values print differently because their type changed. Such a change does not wait for writers."""
     before = {c.attnum: c for c in old.columns}
     for column in new.columns:
         was = before.get(column.attnum)
@@ -431,7 +431,7 @@ def _added(column: Column, new: TableVersion, rewrite: int) -> str | None:
 
 
 def _provable(old: TableVersion, new: TableVersion, message: DdlMessage, rewrite: int) -> bool:
-    """Say whether a rewrite provably kept the text of every stored value.
+    """Return whether a rewrite provably kept the text of every stored value.
 
     A plain ALTER TABLE that only adds or widens columns keeps it.
     """
@@ -450,7 +450,7 @@ def _provable(old: TableVersion, new: TableVersion, message: DdlMessage, rewrite
 
 
 def plain_alter_table(message: DdlMessage, old: TableVersion, new: TableVersion) -> bool:
-    """Say whether all captured commands are ALTER TABLE without USING, and one is for this table or a parent.
+    """Return whether all captured commands are ALTER TABLE without USING, and one is for this table or a parent.
 
     Within DO or a function the captured text is the outer statement, which does not begin with ALTER TABLE. Several
     commands are accepted only if none can run user code, which could alter the table without an event.
@@ -472,14 +472,14 @@ def _unquoted(name: str) -> str:
 
 
 def _widened(old: Column, new: Column) -> bool:
-    """Say whether a type change with a rewrite keeps the text of every value."""
+    """Return whether a type change with a rewrite keeps the text of every value."""
     if old.type in _INTEGERS:
         return new.type == "numeric" or _INTEGERS.get(new.type, 0) >= _INTEGERS[old.type]
     return False
 
 
 def _relabelled(old: Column, new: Column) -> bool:
-    """Say whether a type change without a rewrite keeps the text of every value."""
+    """Return whether a type change without a rewrite keeps the text of every value."""
     (was, limits), (now, wider) = _split(old), _split(new)
     strings = ("character varying", "text")
     if was in strings and now in strings:

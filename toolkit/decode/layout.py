@@ -43,7 +43,7 @@ def log_binding(index: int, message: Relation) -> Binding:
 
 
 def logs(table: TableVersion) -> bool:
-    """Say whether the change log may have rows of a table. A new partition has the row trigger of its root at first."""
+    """Return whether the change log may have rows of a table. A new partition first has its root's row trigger."""
     return table.capture != Capture.SLOT or not table.published
 
 
@@ -69,9 +69,9 @@ class Layouts:
         self._relations.setdefault(binding.relid, []).append((binding.start, message))
 
     def relation(self, relid: int, index: int) -> Relation | None:
-        """Give the RELATION that is valid at a message."""
+        """Return the RELATION that is valid at a message."""
         return next((m for start, m in reversed(self._relations.get(relid, [])) if start < index), None)
 
     def before(self, stop: int) -> tuple[Binding, ...]:
-        """Give all layouts that start before a message."""
+        """Return all layouts that start before a message."""
         return tuple(sorted((b for b in self._bindings if b.start < stop), key=lambda b: b.start))

@@ -47,7 +47,7 @@ class LogRows:
         return len(self.index)
 
     def take(self, rows: Ints) -> LogRows:
-        """Give the rows at these indexes, in their order."""
+        """Return the rows at these indexes, in their order."""
         numbers = (self.index, self.commit_lsns, self.ordinals, self.end_lsns, self.times, self.lsns, self.xids)
         chosen = _integers(pa.int64(), rows)
         texts = (column.take(chosen) for column in (self.ops, self.old, self.new))
@@ -83,7 +83,7 @@ def unfold(batch: pa.RecordBatch, index: Ints, task: DecodeTask) -> Iterator[pa.
 def events(
     log: LogRows, layouts: Mapping[int, Sequence[Binding]], *, batch_id: int, generation: int
 ) -> Iterator[pa.RecordBatch]:
-    """Give batches of `EVENT_SCHEMA`, by table. Rows that fit no layout are kept by position, with a gap.
+    """Return batches of `EVENT_SCHEMA`, by table. Rows that fit no layout are kept by position, with a gap.
 
     Args:
         layouts: by relid, ascending by start.
@@ -107,7 +107,7 @@ def events(
 
 
 def _events(log: LogRows, binding: Binding, *, batch_id: int, generation: int) -> Iterator[pa.RecordBatch]:
-    """Give the rows of one layout, and then a gap if some of the rows are unknown."""
+    """Return the rows of one layout, and then a gap if some of the rows are unknown."""
     ops = log.ops.to_pylist()
     is_row = pa.array([op in ("I", "U", "D") for op in ops], pa.bool_())
     texts = pa.concat_arrays([pc.if_else(is_row, column, _NO_TEXT) for column in (log.new, log.old)])
@@ -166,7 +166,7 @@ def _events(log: LogRows, binding: Binding, *, batch_id: int, generation: int) -
 
 
 def _kind(binding: Binding, op: str) -> str:
-    """Give the kind of a row event. It is `logged`, for evidence only, if the slot captures the table too."""
+    """Return the kind of a row event. It is `logged`, for evidence only, if the slot captures the table too."""
     return Kind.TRUNCATE if op == "T" and binding.kind == Kind.ROW else binding.kind
 
 
@@ -206,7 +206,7 @@ def record_images(
 
 
 def _by_position(texts: pa.StringArray) -> pa.ListArray:
-    """Give the cells of records whose columns are unknown, by position."""
+    """Return the cells of records whose columns are unknown, by position."""
     images = []
     for text in texts.to_pylist():
         one = pa.array([text], pa.string())

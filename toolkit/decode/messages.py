@@ -175,7 +175,7 @@ def parse(data: bytes, index: int) -> Message:
 
 
 def unknown(kind: bytes, index: int) -> DecodeError:
-    """Give the error for a type byte that protocol 1 does not have."""
+    """Return the error for a type byte that protocol 1 does not have."""
     found = f"0x{kind.hex()} ({kind!r})" if kind else "an empty message"
     return DecodeError(f"message {index} is not pgoutput protocol 1: expected one of BCRYOMTIUD, found {found}")
 

@@ -18,7 +18,7 @@ from toolkit.values.table import SchemaVersion
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanContext:
-    """What the ledger knows before the spool is read."""
+    """The state of the ledger before the spool is read, and the settings of the drain."""
 
     generation: int
     batch_id: int  # number of the first batch

@@ -46,13 +46,13 @@ class Planner(PlanState):
 
     @cached_property
     def row_positions(self) -> tuple[Ints, Ints]:
-        """Give (message indexes, relids) of all rows. Only a spool with DDL needs them."""
+        """Return (message indexes, relids) of all rows. Only a spool with DDL needs them."""
         rows = np.flatnonzero(np.isin(self.stream.types, ROW_BYTES))
         return rows, self.stream.relids(rows)
 
     @cached_property
     def relations(self) -> dict[int, list[int]]:
-        """Give the message indexes of the RELATIONs of each table."""
+        """Return the message indexes of the RELATIONs of each table."""
         found: dict[int, list[int]] = {}
         indexes = np.flatnonzero(self.stream.types == ord("R"))
         for index, relid in zip(indexes.tolist(), self.stream.relids(indexes).tolist(), strict=True):

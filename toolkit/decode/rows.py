@@ -180,7 +180,7 @@ def _batch(stream: Stream, at: _Positions, task: DecodeTask, binding: Binding, r
 
 
 def _lacking(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Give a gap at the first INSERT that lacks some values.
+    """Return a gap at the first INSERT that lacks some values.
 
     Such an INSERT is an UPDATE that moved the row into the row filter. No event has its unchanged TOASTed values.
     """
@@ -238,7 +238,7 @@ def _misfit(stream: Stream, binding: Binding, rows: Ints, wrong: npt.NDArray[np.
 def _images(
     stream: Stream, binding: Binding, data: Bytes, rows: Ints, tuples: _Tuples, present: npt.NDArray[np.bool_]
 ) -> pa.ListArray:
-    """Give images indexed by attnum - 1. NULL means a NULL value, a missing column, or a row without an image."""
+    """Return images indexed by attnum - 1. NULL means a NULL value, a missing column, or a row without an image."""
     count, columns = tuples.kinds.shape
     width = binding.width
     slots = np.empty((count, columns, 2), np.int32)
@@ -276,14 +276,14 @@ def _not_text(stream: Stream, binding: Binding, rows: Ints, cells: pa.Array) -> 
 
 
 def _lists(values: pa.Array, present: npt.NDArray[np.bool_], width: int) -> pa.ListArray:
-    """Give lists of equal length where present, and NULL elsewhere."""
+    """Return lists of equal length where present, and NULL elsewhere."""
     offsets = np.zeros(len(present) + 1, np.int32)
     np.cumsum(present * np.int32(width), out=offsets[1:])
     return _list_array(offsets, values, present)
 
 
 def _unchanged(binding: Binding, new: _Tuples, new_rows: Ints, count: int) -> pa.ListArray:
-    """Give the attnums whose TOASTed value was not sent; an empty list if all values were sent."""
+    """Return the attnums whose TOASTed value was not sent; an empty list if all values were sent."""
     row, column = np.nonzero(new.kinds == _UNCHANGED)
     offsets = np.zeros(count + 1, np.int32)
     np.cumsum(np.bincount(new_rows[row], minlength=count), out=offsets[1:])
@@ -323,7 +323,7 @@ def _list_array(
 
 
 def _characters(chars: Bytes, present: npt.NDArray[np.bool_]) -> pa.StringArray:
-    """Give one-letter strings, and NULL where not present. `chars` has only the present letters."""
+    """Return one-letter strings, and NULL where not present. `chars` has only the present letters."""
     offsets = np.zeros(len(present) + 1, np.int32)
     np.cumsum(present, out=offsets[1:])
     buffers = [_bitmap(present, len(present)), pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(chars))]

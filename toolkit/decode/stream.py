@@ -113,15 +113,15 @@ class Stream:
         return len(self.types)
 
     def message(self, index: int) -> bytes:
-        """Give the bytes of one message."""
+        """Return the bytes of one message."""
         return self.data[self.offsets[index] + ROW_HEADER : self.offsets[index + 1]].tobytes()
 
     def lsn(self, index: int) -> Lsn:
-        """Give the position of the change record itself."""
+        """Return the position of the change record itself."""
         return Lsn(int(be64(self.data, self.offsets[index : index + 1] + 6)[0]))
 
     def relids(self, indexes: Ints) -> Ints:
-        """Give the table of each of the row messages `indexes`."""
+        """Return the table of each of the row messages `indexes`."""
         return be32(self.data, self.offsets[indexes] + (ROW_HEADER + 1))
 
 
@@ -189,7 +189,7 @@ class Run:
 
 
 def run_of(stream: Stream, first: int, stop: int) -> Run:
-    """Give the messages [first, stop) of a stream as a run."""
+    """Return the messages [first, stop) of a stream as a run."""
     low, high = np.searchsorted(stream.commits, first), np.searchsorted(stream.begins, stop)
     mine = slice(low, high)
     return Run(
@@ -199,7 +199,7 @@ def run_of(stream: Stream, first: int, stop: int) -> Run:
 
 
 def scan_run(data: Bytes, run: Run) -> Stream:
-    """Give the stream of a run, without commits. `scan` has already verified the whole stream."""
+    """Return the stream of a run, without commits. `scan` has already verified the whole stream."""
     starts, sizes = run.offsets[:-1] + ROW_HEADER, np.diff(run.offsets) - ROW_HEADER
     types = _bytes(data, starts)
     weights = _weights(data, starts, sizes, types)
@@ -212,7 +212,7 @@ def scan_run(data: Bytes, run: Run) -> Stream:
 
 
 def _ordinals(weights: Ints, begins: Ints, first: int) -> Ints:
-    """Give the ordinal of each message. `first` is the ordinal of message 0 if its transaction began before it."""
+    """Return the ordinal of each message. `first` is the ordinal of message 0 if its transaction began before it."""
     ordinals = np.cumsum(weights)
     ordinals -= weights
     bases = ordinals[begins]
@@ -222,7 +222,7 @@ def _ordinals(weights: Ints, begins: Ints, first: int) -> Ints:
 
 
 def _weights(data: Bytes, starts: Ints, sizes: Ints, types: Bytes) -> Ints:
-    """Give the number of ordinals that each message takes.
+    """Return the number of ordinals that each message takes.
 
     I, U, D and transactional messages take one. A TRUNCATE takes one for each relation. All others take none.
     """
@@ -251,7 +251,7 @@ def _require_nesting(begins: Ints, commits: Ints, types: Bytes, weights: Ints) -
 
 
 def _inside(begins: Ints, commits: Ints, count: int) -> npt.NDArray[np.bool_]:
-    """Say for each message whether it is part of a transaction, including BEGIN and COMMIT."""
+    """Return for each message whether it is part of a transaction, including BEGIN and COMMIT."""
     steps = np.zeros(count + 1, np.int8)
     steps[begins] += 1
     steps[commits + 1] -= 1
@@ -289,5 +289,5 @@ def _spread(values: Ints, begins: Ints, count: int) -> Ints:
 
 
 def per_message(stream: Stream, values: Ints) -> Ints:
-    """Give each message the value of its transaction."""
+    """Return each message the value of its transaction."""
     return _spread(values, stream.begins, len(stream))

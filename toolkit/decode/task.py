@@ -35,9 +35,9 @@ class DecodeTask:
 
     @property
     def span(self) -> tuple[int, int]:
-        """Give the first and the last byte of the spool that the task reads, the last one not included."""
+        """Return the first and the last byte of the spool that the task reads, the last one not included."""
         return int(self.run.offsets[0]), int(self.run.offsets[-1])
 
     def moved(self, path: str) -> DecodeTask:
-        """Give the same task over a file that holds only the bytes of `span`."""
+        """Return the same task over a file that holds only the bytes of `span`."""
         return replace(self, path=path, run=replace(self.run, offsets=self.run.offsets - self.run.offsets[0]))

@@ -266,7 +266,7 @@ class Transaction:
         return self.rewrites.get(relid, Rewrite())
 
     def _was_empty(self, index: int, rewrite: Rewrite, *tables: TableVersion) -> bool:
-        """Say whether a table, or each partition of a root, had no row at its rewrite.
+        """Return whether a table, or each partition of a root, had no row at its rewrite.
 
         `tables` show the table before and after the rewrite.
         """
@@ -350,7 +350,7 @@ class Transaction:
             self._gap(index, root, reason, tag=message.tag)
 
     def _roots(self, relid: int) -> set[int]:
-        """Give the published partitioned tables that send the rows of `relid`: the table itself or its roots."""
+        """Return the published partitioned tables that send the rows of `relid`: the table itself or its roots."""
         tables = (v.table for v in self.planner.versions.values() if v.table.published and not v.table.dropped)
         return {t.relid for t in tables if t.kind == "p" and (t.relid == relid or relid in t.children)}
 
@@ -457,7 +457,7 @@ class Transaction:
         return Binding(index, message.relid, tuple(range(1, count + 1)), count, None)
 
     def _rebind(self, index: int, version: SchemaVersion) -> None:
-        """Give later rows the new version. DDL that keeps the columns may cause no new RELATION message."""
+        """Return later rows the new version. DDL that keeps the columns may cause no new RELATION message."""
         message = self.planner.layouts.relation(version.table.relid, index)
         if message is None:
             return
@@ -471,7 +471,7 @@ class Transaction:
 
 
 def _is_another_state(was: dict[str, Any], now: dict[str, Any], *, own: Collection[int]) -> bool:
-    """Say whether two snapshots differ in more than a file or entries of publications that explain themselves.
+    """Return whether two snapshots differ in more than a file or entries of publications that explain themselves.
 
     A partition gets such an entry when its root moves to a schema that is published, and a new file by VACUUM FULL.
     """

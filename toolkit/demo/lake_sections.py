@@ -1,4 +1,4 @@
-"""The sections of lake and Spark in the configuration of a demo."""
+"""Write the sections of lake and Spark in the configuration of a demo."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ uri = "jdbc:sqlite:lake/catalog.db"
 
 
 def on_servers(server: EmbeddedServer, database: str, store: ObjectStore, spark: Standalone) -> str:
-    """Give the sections of a lake on servers: its catalog is `database`. The keys end with them."""
+    """Return the sections of a lake on servers: its catalog is `database`. The keys end with them."""
     quick = "-XX:TieredStopAtLevel=1"
     sections = {
         "lake": {

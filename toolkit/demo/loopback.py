@@ -1,4 +1,4 @@
-"""Servers on loopback for `cdc demo --cluster`: an object store, and the master and workers of a Spark cluster.
+"""Run servers on loopback for `cdc demo --cluster`: an object store, and a Spark master with its workers.
 
 Each runs under a shell that ends it when the starting process is gone, whatever ended that.
 """
@@ -42,7 +42,7 @@ _STOP_SECONDS = 30
 #: S3Proxy with all that it needs. Ivy fetches it, as Spark fetches the jars of `toolkit/lake/jars.lock`.
 _STORE_JAR = ("org.gaul", "s3proxy", "3.1.0", "jar-with-dependencies")
 _STORE_SHA256 = "7e348225287f2efa580b1f9be170a3efe187bc6cfa9cd3730968863d1c7363ac"
-#: What Ivy is to fetch: a name, since its command line knows no classifiers.
+#: The artifact for Ivy, as a file: its command line has no option for classifiers.
 _ORDER = """\
 <ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
   <info organisation="cdc" module="demo"/>
@@ -71,7 +71,7 @@ class Loopback:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> str:
-        """Start it, and give what it says when it is ready.
+        """Start the process, and return the match of `ready` in its output.
 
         Raises:
             CdcError: it ended instead.
@@ -108,7 +108,7 @@ class Loopback:
 
 
 def children(pid: int) -> list[int]:
-    """Give the child processes of a process; none if it has ended."""
+    """Return the child processes of a process; none if it has ended."""
     found = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=False).stdout
     pairs = (map(int, line.split()) for line in found.splitlines())
     return [child for child, parent in pairs if parent == pid]
@@ -248,7 +248,7 @@ def _free_port() -> int:
 
 
 def _store_jar() -> Path:
-    """Give the jar of the object store; fetch it if this user has not got it yet.
+    """Return the jar of the object store; fetch it if this user has not got it yet.
 
     Raises:
         LakeError: it cannot be fetched, or is another one.

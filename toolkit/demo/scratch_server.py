@@ -17,7 +17,7 @@ _ADMIN = "cdc_scratch"  # not `postgres`: a role of the source with this name mu
 
 @contextmanager
 def open_scratch(rules: CaptureRules, admin: str | None = None, *, ddl: DdlConfig) -> Iterator[str]:
-    """Give the conninfo of a role without rights in a database with the source's schema. Both are dropped at the end.
+    """Return the conninfo of a role without rights in a database with the source's schema. Both are dropped at the end.
 
     Args:
         config: the source.

@@ -169,29 +169,29 @@ class EmbeddedServer:
 
     @property
     def running(self) -> bool:
-        """Say whether the server's process runs."""
+        """Return whether the server's process runs."""
         return self._process is not None and self._process.poll() is None
 
     # -- reaching it ---------------------------------------------------------------------------------------------
 
     def conninfo(self, dbname: str = "postgres") -> str:
-        """Give the libpq conninfo for the unix socket."""
+        """Return the libpq conninfo for the unix socket."""
         return make_conninfo(host=str(self._sockets), port=self.port, user=self.user, dbname=dbname)
 
     @property
     def data(self) -> Path:
-        """Give the data folder."""
+        """Return the data folder."""
         if self._data is None:
             raise SourceUnavailable("embedded PostgreSQL: not started; enter it as a context manager first")
         return self._data
 
     @property
     def log(self) -> Path:
-        """Give the server's log file."""
+        """Return the server's log file."""
         return self.data / "server.log"
 
     def program(self, name: str) -> str:
-        """Give the path of one of the server's programs, such as `psql` or `pgbench`."""
+        """Return the path of one of the server's programs, such as `psql` or `pgbench`."""
         return str(self.bindir / name)
 
     # -- inside --------------------------------------------------------------------------------------------------
@@ -297,7 +297,7 @@ def wheel_bindir(major: int) -> Path:
 
 
 def _server_owner() -> str | None:
-    """Give the user that runs the server; None for the current one. PostgreSQL refuses to run as root."""
+    """Return the user that runs the server; None for the current one. PostgreSQL refuses to run as root."""
     if os.geteuid() != 0:
         return None
     import pwd

@@ -65,7 +65,7 @@ class DemoReport:
 
     @property
     def proven(self) -> bool:
-        """Whether the demo had the expected results."""
+        """Return whether the demo had the expected results."""
         found = [check["status"] for check in self.checks]
         expected = [CheckStatus.IDENTICAL, CheckStatus.DIFFERENT, CheckStatus.IDENTICAL]
         return self.fault_found and self.healed and self.as_of_equal and found == expected
@@ -160,7 +160,7 @@ class _Demo:
         return self.report
 
     def _lake(self, server: EmbeddedServer, stack: contextlib.ExitStack) -> str:
-        """Give the sections of lake and Spark: on this machine's disk, or on servers that end with the stack."""
+        """Return the sections of lake and Spark: on this machine's disk, or on servers that end with the stack."""
         if not self.cluster:
             return lake_sections.LOCAL
         from toolkit.demo import loopback
@@ -297,7 +297,7 @@ class _Demo:
             facts.append("equal to what SELECT showed then" if self.report.as_of_equal else "NOT equal")
 
     def _lake_rows(self, truth: _Truth) -> list[tuple[str | None, ...]]:
-        """Give the rebuilt table in the source's text form, if it has the columns that the source had at that LSN."""
+        """Return the rebuilt table in the source's text form, if it has the columns that the source had at that LSN."""
         from toolkit.history import versions
         from toolkit.lake.ledger import Ledger
         from toolkit.lake.session import own_session
@@ -418,7 +418,7 @@ def _wait_for(traffic: workload.Load, committed: int) -> None:
 
 
 def _names_fault(found: CheckReport, key: int) -> bool:
-    """Whether the report names table, key and column of the fault, and nothing else."""
+    """Return whether the report names table, key and column of the fault, and nothing else."""
     wrong = [t for t in found.tables if t.status != CheckStatus.IDENTICAL]
     if (
         [t.table for t in wrong] != [f"public.{_FAULT_TABLE}"]

@@ -99,7 +99,7 @@ def create_pgbench(server: EmbeddedServer, dbname: str = "postgres", scale: int 
 
 
 def ddl_story() -> tuple[DdlStep, ...]:
-    """Give the schema changes of the demo in the order in which they run."""
+    """Return the schema changes of the demo in the order in which they run."""
     return (
         DdlStep(
             "rename a column",
@@ -306,7 +306,7 @@ class _Session:
         return self.conn.execute(composed, arguments)
 
     def text(self, length: int) -> str:
-        """Give text with characters that simple encoders handle wrongly."""
+        """Return text with characters that simple encoders handle wrongly."""
         return "".join(self.random.choices("abcdef 0123 äß€\t\n\\'\",{}", k=length))
 
     def amount(self) -> str:

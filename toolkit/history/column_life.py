@@ -48,7 +48,7 @@ class Span:
 
 
 def explain(ledger: Ledger, table: str, column: str | None = None) -> tuple[Span, ...]:
-    """Give every stretch of every life of the columns that ever had the name `column` (None: of all columns).
+    """Return every stretch of every life of the columns that ever had the name `column` (None: of all columns).
 
     The stretches are ordered by column (attnum), then by position.
 
@@ -68,7 +68,7 @@ def explain(ledger: Ledger, table: str, column: str | None = None) -> tuple[Span
 
 
 def explain_frame(ledger: Ledger, table: str, column: str | None = None) -> pd.DataFrame:
-    """Give the result of `explain` as a frame, for notebooks.
+    """Return the result of `explain` as a frame, for notebooks.
 
     Columns: attnum, column, type, valid_from, valid_to (LSN text, None while valid), since (LSN text; where a change
     that was found late may have begun), dropped, changes (text, one line for each change), tag, role, at (UTC

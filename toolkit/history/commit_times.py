@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def lsn_at(lake: Lake, at: datetime) -> Lsn:
-    """Give the LSN before the first transaction in the log that committed after a time.
+    """Return the LSN before the first transaction in the log that committed after a time.
 
     Like PostgreSQL's `recovery_target_time`, this stops at the first later commit, although the clock of commits may
     step back. Each drain of a slot leaves a message on the source that the next drain reads. So a time before the last
@@ -54,7 +54,7 @@ __all__ = ["lsn_at"]
 
 
 def batches_frame(ledger: Ledger) -> pd.DataFrame:
-    """Give one row for each batch of the newest generation, oldest first.
+    """Return one row for each batch of the newest generation, oldest first.
 
     Columns: `batch_id`; `origin` (slot, change_log, snapshot, check); `from_lsn`, `complete_to` as `X/Y`; `wal_bytes`
     by which it advanced; `changes`; `committed_at` in UTC; `waited_seconds` since the previous batch (NaN for the

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Unclassified(StrEnum):
-    """Why a statement has no class of effect."""
+    """Reason for which a statement has no class of effect."""
 
     FAILS = "fails"
     REFUSED = "refused"  # not DDL, so it was not run
@@ -39,7 +39,7 @@ class Unclassified(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What one statement does to one captured table (`table` None: to none).
+    """The effect of one statement on one captured table (`table` None: on none).
 
     A table with the class `SILENT` becomes stale, and `remedy` repairs it.
     """
@@ -55,7 +55,7 @@ class Effect:
 
     @property
     def needs_review(self) -> bool:
-        """Whether the script should be examined before it is run."""
+        """Return whether the script should be examined before it is run."""
         worst = (EffectClass.SILENT, Unclassified.FAILS, Unclassified.REFUSED, Unclassified.DIFFERS)
         return self.effect in worst or self.breaks is not None
 
@@ -127,7 +127,7 @@ def _effects(rules: CaptureRules, script: Iterable[Tried]) -> Iterator[Effect]:
 
 
 def statement_effects(rules: CaptureRules, tried: Tried, captured: Collection[str]) -> Iterator[Effect]:
-    """Give the effects of one statement. `captured`: names that captured tables have or had."""
+    """Return the effects of one statement. `captured`: names that captured tables have or had."""
     statement = tried.statement
 
     def effect(table: TableVersion | None, kind: EffectClass | Unclassified, detail: str, **more: str | None) -> Effect:
@@ -175,7 +175,7 @@ def statement_effects(rules: CaptureRules, tried: Tried, captured: Collection[st
 
 
 def _silent(tried: Tried) -> Iterator[tuple[int, list[str]]]:
-    """Give the reasons by relid, from the rules that a drain applies."""
+    """Return the reasons by relid, from the rules that a drain applies."""
     before, after = tried.before, tried.after
     created = frozenset(after.tables.keys() - before.tables.keys())
     outlines = {t.relid: {"name": t.name, "parents": t.parents} for t in after.tables.values()}
@@ -209,7 +209,7 @@ def _silent(tried: Tried) -> Iterator[tuple[int, list[str]]]:
 
 
 def _rewrite(tried: Tried, relid: int) -> int:
-    """Give the reason bits of a rewrite. TRUNCATE and VACUUM FULL also change the file, but no value."""
+    """Return the reason bits of a rewrite. TRUNCATE and VACUUM FULL also change the file, but no value."""
     before, after = tried.before, tried.after
     if before.files.get(relid) == after.files.get(relid) or tried.statement.words[0] != "alter":
         return 0
@@ -227,7 +227,7 @@ def _rewrite(tried: Tried, relid: int) -> int:
 
 
 def _empty(tried: Tried, relid: int) -> bool:
-    """Whether the script itself created or emptied the table, and nothing can have written to it since."""
+    """Return whether the script itself created or emptied the table, and nothing can have written to it since."""
     return relid in tried.emptied or (tried.born(relid) and relid not in tried.filled)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class EffectClass(StrEnum):
-    """What a change means for the rows of a table. The worst class comes first."""
+    """Class of a change by its effect on the rows of a table. The worst class comes first."""
 
     SILENT = "silent"  # values change without a row event: the table is stale and must be copied again
     BY_RULE = "applied by rule"  # the DDL event says how to show older rows: a default, a label, a wider type
@@ -30,7 +30,7 @@ _WORST_FIRST = tuple(EffectClass)
 
 
 def effect(old: TableVersion | None, new: TableVersion | None, *, silent: bool) -> EffectClass:
-    """Give the class of a change from one version of a table to the next; None: the table does not exist.
+    """Return the class of a change from one version of a table to the next; None: the table does not exist.
 
     Args:
         silent: the rules of the drain found that the log does not show what happened to the rows.
@@ -51,17 +51,17 @@ def effect(old: TableVersion | None, new: TableVersion | None, *, silent: bool) 
 def replaces_captured(
     rules: CaptureRules, old: TableVersion | None, new: TableVersion, others: Mapping[int, TableVersion]
 ) -> bool:
-    """Whether a new table has the name of a captured one, so that it should be captured, and nothing sends it."""
+    """Return whether a new table has the name of a captured one, so it should be captured, and nothing sends it."""
     return (old is None or old.identifier != new.identifier) and left_out(rules, new, others)
 
 
 def worst(classes: Iterable[EffectClass]) -> EffectClass:
-    """Give the worst class of several changes."""
+    """Return the worst class of several changes."""
     return min(classes, key=_WORST_FIRST.index, default=EffectClass.NONE)
 
 
 def by_position(ledger: Ledger) -> Mapping[tuple[int, int, int], EffectClass]:
-    """Give the classes of all changes in the log, by commit LSN, ordinal and relid. Copies are not changes."""
+    """Return the classes of all changes in the log, by commit LSN, ordinal and relid. Copies are not changes."""
     found: dict[tuple[int, int, int], EffectClass] = {}
     late: set[tuple[Lsn, int]] = set()  # changes that were found late, by their known end
     for gap in ledger.gaps():
@@ -93,7 +93,7 @@ def by_position(ledger: Ledger) -> Mapping[tuple[int, int, int], EffectClass]:
 
 
 def _ruled(old: Column, table: TableVersion) -> bool:
-    """Whether stored values of a column are shown differently from how they came."""
+    """Return whether stored values of a column are shown differently from how they came."""
     new = next((c for c in table.columns if c.attnum == old.attnum), None)
     if new is None or not new.published:
         return False
@@ -103,13 +103,13 @@ def _ruled(old: Column, table: TableVersion) -> bool:
 
 
 def _filled(old: TableVersion, new: TableVersion) -> bool:
-    """Whether rows that are older than a column show its default."""
+    """Return whether rows that are older than a column show its default."""
     known = {c.attnum for c in old.columns}
     return any(c.attnum not in known and c.published and c.missing is not None for c in new.columns)
 
 
 def _shown(table: TableVersion) -> tuple[object, ...]:
-    """Give the parts of a version that determine how its rows are shown."""
+    """Return the parts of a version that determine how its rows are shown."""
     columns = tuple((c.attnum, c.name, c.generated, c.published) for c in table.columns)
     whole = (table.schema, table.name, table.kind, table.persistence, table.published, table.row_filter)
     return (*whole, table.replica_identity, table.key_attnums, columns)

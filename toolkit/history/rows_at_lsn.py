@@ -35,7 +35,7 @@ def at_one_lsn(lake: Lake, spark: SparkSession, tables: Sequence[str] = ()) -> L
 def rows(
     lake: Lake, table: str, as_of: Lsn | None = None, key: Mapping[str, str] | None = None
 ) -> list[dict[str, str | None]]:
-    """Give all rows at once, as `read_rows` reads them."""
+    """Return all rows at once, as `read_rows` reads them."""
     return list(read_rows(lake, table, as_of, key))
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class UnhandledKind(StrEnum):
-    """Why an event needs an operator."""
+    """Reason for which an event needs an operator."""
 
     REFUSED_MESSAGE = "refused message"
     CAPTURE_FAILED = "capture failed"
@@ -126,7 +126,7 @@ def _captures(ledger: Ledger) -> list[Unhandled]:
 
 
 def _gaps(ledger: Ledger) -> list[Unhandled]:
-    """Give the gaps of the catalog comparison: changes that no event in the stream recorded."""
+    """Return the gaps of the catalog comparison: changes that no event in the stream recorded."""
     versions = ledger.latest_versions()
     found = []
     for event in ledger.gaps():

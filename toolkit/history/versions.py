@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class ChangeKind(StrEnum):
-    """What differs between two versions of a table or of a column."""
+    """Kind of a difference between two versions of a table or of a column."""
 
     CREATED = "created"
     DROPPED = "dropped"  # the table, or a column
@@ -106,7 +106,7 @@ class VersionInfo:
 
     @property
     def name(self) -> str:
-        """Give `schema.table` in this version."""
+        """Return `schema.table` in this version."""
         return self.table.identifier
 
 
@@ -120,7 +120,7 @@ def versions(ledger: Ledger, table: str) -> list[VersionInfo]:
 
 
 def show(ledger: Ledger, table: str, as_of: Lsn | None = None) -> VersionInfo:
-    """Give the version valid at `as_of` (the newest for None).
+    """Return the version valid at `as_of` (the newest for None).
 
     Raises:
         UnknownTable: the name is unknown, or the table had no version yet at that LSN.
@@ -156,14 +156,14 @@ def resolve(ledger: Ledger, table: str, as_of: Lsn | None = None) -> TableVersio
 
 
 def newest(ledger: Ledger, table: str, as_of: Lsn | None = None) -> SchemaVersion:
-    """Give the last schema version of the table that a name means."""
+    """Return the last schema version of the table that a name means."""
     log = _Log.read(ledger)
     relid = _resolve(log, table, as_of)
     return max((v for v in log.schemas if v.table.relid == relid), key=order.version_order)
 
 
 def versions_frame(ledger: Ledger, table: str) -> pd.DataFrame:
-    """Give the versions as a frame, for notebooks.
+    """Return the versions as a frame, for notebooks.
 
     Columns: schema_id, valid_from, valid_to (LSN text, None while valid), from_bytes, to_bytes (LSN as number), since
     (LSN text; where a change that was found late may have begun), table, tag, sql, role, at (UTC timestamp), changes
@@ -194,7 +194,7 @@ def versions_frame(ledger: Ledger, table: str) -> pd.DataFrame:
 
 
 def shape_frame(ledger: Ledger, table: str, as_of: Lsn | None = None) -> pd.DataFrame:
-    """Give the columns of a table at an LSN, for notebooks.
+    """Return the columns of a table at an LSN, for notebooks.
 
     Columns: attnum, name, type, not_null, default, key (position in the replica identity, from 1), published, comment,
     lake_name and lake_type (the column of the typed tables; None if it is not published).
@@ -328,7 +328,7 @@ def _key(table: TableVersion) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Log:
-    """What the log says about schemas, ordered by position."""
+    """The schema versions and DDL events of the log, ordered by position."""
 
     schemas: tuple[SchemaVersion, ...]
     ddl: tuple[DdlEvent, ...]

@@ -32,7 +32,7 @@ _REFUSING = ("sqlalchemy.", "requests.", "pyiceberg.")
 
 
 class AnyCatalog:
-    """A catalog that pyiceberg speaks to. It is also the catalog of the `pyiceberg.table.Table` objects that it gives.
+    """A catalog that pyiceberg supports. It is also the catalog of the `pyiceberg.table.Table` objects that it returns.
 
     Args:
         config: the lake.
@@ -124,7 +124,7 @@ class AnyCatalog:
             return ()
 
     def repair_statement(self, name: str) -> tuple[str, bool]:
-        """Give the statement for the database of the catalog, or what to ask of a catalog that is a server."""
+        """Return the statement for the database of the catalog, or what to ask of a catalog that is a server."""
         from toolkit.lake.postgres_catalog import PostgresCatalog
 
         with self._asked(f"reading the entry of {name}"):
@@ -180,7 +180,7 @@ class AnyCatalog:
 
     @staticmethod
     def supports_server_side_planning() -> bool:
-        """Whether the server plans scans, which the toolkit never asks of it."""
+        """Return that the server is not asked to plan scans."""
         return False
 
     def _delete_old_metadata(self, io: FileIO, base: TableMetadata, metadata: TableMetadata) -> None:

@@ -56,12 +56,12 @@ class Applied:
 
     @property
     def snapshot_id(self) -> int | None:
-        """Give the id of the table's newest snapshot."""
+        """Return the id of the table's newest snapshot."""
         return self.commits[0].snapshot_id if self.commits else None
 
     @property
     def build(self) -> Commit | None:
-        """Give the newest commit that a build made."""
+        """Return the newest commit that a build made."""
         return next((c for c in self.commits if c.batch_id is not None), None)
 
     def foreign(self, since: int | None) -> tuple[Foreign, ...]:
@@ -87,7 +87,7 @@ class Applied:
         return (*found, Foreign(known, tuple(run))) if run and known else tuple(found)
 
     def since(self, snapshot_id: int | None) -> tuple[Commit, ...] | None:
-        """Give the commits after a table snapshot, newest first; None if it is not an ancestor of the present one."""
+        """Return the commits after a table snapshot, newest first; None if it is not an ancestor of the present one."""
         for n, commit in enumerate(self.commits):
             if commit.snapshot_id == snapshot_id:
                 return self.commits[:n]
@@ -101,7 +101,7 @@ def applied(access: LakeAccess, table: TableVersion) -> Applied:
 
 
 def commits(metadata: dict[str, Any]) -> Iterator[Commit]:
-    """Give the commits of a table from its metadata, newest first."""
+    """Return the commits of a table from its metadata, newest first."""
     snapshots = {s["snapshot-id"]: s for s in metadata.get("snapshots") or ()}
     tags: dict[int, list[str]] = {}
     for name, ref in (metadata.get("refs") or {}).items():
@@ -127,7 +127,7 @@ def commits(metadata: dict[str, Any]) -> Iterator[Commit]:
 
 
 def _spark_type(type_: Any) -> str:
-    """Give Spark's name of a type in a metadata file."""
+    """Return Spark's name of a type in a metadata file."""
     if isinstance(type_, str):
         return _SPARK.get(type_, type_.replace(" ", ""))
     if type_["type"] == "list":
@@ -159,7 +159,7 @@ def misshapen(table: TableVersion, made: Applied) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What the log holds for tables since their build. Batches up to `floor` are not counted."""
+    """The events of the log for tables since their build. Batches up to `floor` are not counted."""
 
     floor: int
     ends: Mapping[int, Lsn]  # by batch
@@ -167,7 +167,7 @@ class News:
     newest: Mapping[int, tuple[int, int]]  # batch and commit LSN of a table's newest event
 
     def outdates(self, relid: int, build: Commit | None) -> bool:
-        """Whether a new build has anything to do after `build`."""
+        """Return whether a new build has anything to do after `build`."""
         if build is None or build.batch_id is None or build.lsn is None or build.batch_id < self.floor:
             return True
         batch, highest = self.newest.get(relid, (-1, -1))
@@ -198,7 +198,7 @@ def news(spark: SparkSession, ledger: Ledger, built: Mapping[int, Commit | None]
 
 
 def behind(access: LakeAccess, spark: SparkSession, ledger: Ledger, tables: Sequence[TableVersion]) -> tuple[str, ...]:
-    """Give the lake names of the tables for which a build has anything to do.
+    """Return the lake names of the tables for which a build has anything to do.
 
     Such a table is not built yet, has newer events, or its build ended inside a batch. The last happens if a build was
     killed between two DDL commands.

@@ -36,7 +36,7 @@ _Read = Callable[[_Input], Any]
 
 
 def records(data: bytes) -> Iterator[dict[str, Any]]:
-    """Give the records of an Avro file, uncompressed or deflated.
+    """Return the records of an Avro file, uncompressed or deflated.
 
     Raises:
         ValueError: the file is damaged, or has what Iceberg's files do not have.

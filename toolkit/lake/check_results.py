@@ -94,7 +94,7 @@ FROM {table}"""
 
 
 def columns(name: str) -> Mapping[str, str]:
-    """Give the columns of one of the tables and their Spark types."""
+    """Return the columns of one of the tables and their Spark types."""
     return _COLUMNS[f"{_NAMES.ops}.{name.rpartition('.')[2]}"]
 
 

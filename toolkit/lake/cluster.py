@@ -1,4 +1,4 @@
-"""Say whether Spark runs on a cluster, and find out whether its executors fit, before anything on the source moves."""
+"""Decide whether Spark runs on a cluster, and check its executors before anything on the source moves."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ _CAUSES = (
 
 
 def is_cluster(access: LakeAccess) -> bool:
-    """Whether tasks run in executors, which may not see the disk of the driver."""
+    """Return whether tasks run in executors, which may not see the disk of the driver."""
     return re.fullmatch(r"local(\[.*)?", access.spark.get(MASTER, "local")) is None
 
 
 def is_standalone(access: LakeAccess) -> bool:
-    """Whether Spark's own master has the executors, which authenticate only if the configuration says so."""
+    """Return whether Spark's own master has the executors, which authenticate only if the configuration says so."""
     return access.spark.get(MASTER, "").startswith("spark://")
 
 
 def is_open(access: LakeAccess) -> bool:
-    """Whether the processes of a standalone cluster neither authenticate nor encrypt, as the configuration says."""
+    """Return whether the configuration lets the processes of a standalone cluster run without authentication."""
     return is_standalone(access) and access.spark.get(_AUTHENTICATE, "").lower() == "false"
 
 
 def security_settings(access: LakeAccess) -> dict[str, str]:
-    """Give the settings by which Spark's processes trust each other, and encrypt what they send to other machines."""
+    """Return the settings by which Spark's processes trust each other, and encrypt what they send to other machines."""
     settings = {} if is_open(access) else {_AUTHENTICATE: "true"}
     if access.spark.get(MASTER, "local").startswith("local"):
         # A laptop's host name often resolves to an address that the laptop does not have.
@@ -62,7 +62,7 @@ def security_settings(access: LakeAccess) -> dict[str, str]:
 
 
 def executor_settings(access: LakeAccess) -> dict[str, str]:
-    """Give the settings of a cluster's executors."""
+    """Return the settings of a cluster's executors."""
     if not is_cluster(access):
         return {}
     return {
@@ -94,23 +94,23 @@ def require_secured(access: LakeAccess) -> None:
 
 
 def python_of_executors(settings: Mapping[str, str]) -> str:
-    """Give the Python that workers run: this one on this machine, else what the settings name."""
+    """Return the Python that workers run: this one on this machine, else what the settings name."""
     given = next(filter(None, map(settings.get, _PYTHON)), None)
     return given or (sys.executable if settings[MASTER].startswith("local") else "python3")
 
 
 def spool_folder(access: LakeAccess) -> str:
-    """Give the place under which the bytes of tasks are."""
+    """Return the place under which the bytes of tasks are."""
     return f"{access.warehouse}/.spool"
 
 
 def new_place(access: LakeAccess) -> str:
-    """Give the place of a new file for executors."""
+    """Return the place of a new file for executors."""
     return f"{spool_folder(access)}/{uuid.uuid4()}"
 
 
 def require_fit(spark: SparkSession, access: LakeAccess) -> tuple[str, ...]:
-    """Check that executors start, have the driver's code, and read what the driver writes. Give their hosts.
+    """Check that executors start, have the driver's code, and read what the driver writes. Return their hosts.
 
     Each task of a drain compares the code again: an executor may come later.
 
@@ -126,7 +126,7 @@ def require_fit(spark: SparkSession, access: LakeAccess) -> tuple[str, ...]:
 
 
 def ask_executors(spark: SparkSession, question: Callable[[], str | None]) -> tuple[str, ...]:
-    """Ask each executor that answers what is wrong with it. Give their hosts.
+    """Ask each executor that answers what is wrong with it. Return their hosts.
 
     Raises:
         LakeError: something is, or none of them answers.

@@ -31,7 +31,7 @@ _UPLOADS = 4  # at once
 
 @contextmanager
 def delivered(access: LakeAccess, tasks: Sequence[Any]) -> Iterator[tuple[Sequence[Any], Delivery | None]]:
-    """Give the tasks as workers of Spark can read them inside the block, with what an executor needs for that.
+    """Return the tasks as workers of Spark can read them inside the block, with what an executor needs for that.
 
     Raises:
         LakeError: their bytes cannot be written to the store.

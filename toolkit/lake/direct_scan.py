@@ -44,16 +44,16 @@ class _Column:
 
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:
-    """Give the rows of a table as `to_pylist` does."""
+    """Return the rows of a table as `to_pylist` does."""
     columns = map(values_of, table.columns)
     return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def values_of(column: pa.ChunkedArray) -> list[Any]:
-    """Give the values of a column as `to_pylist` does, which imports pandas for a time.
+    """Return the values of a column as `to_pylist` does, which imports pandas for a time.
 
     Raises:
-        Unusual: a time is outside the years that Python knows.
+        Unusual: a time is outside the range of Python's datetime.
     """
     import pyarrow as pa
 
@@ -123,7 +123,7 @@ def read(
 
 
 def data_files(manifest_list: str, properties: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """Give the data files of a table snapshot, as Iceberg's manifests describe them.
+    """Return the data files of a table snapshot, as Iceberg's manifests describe them.
 
     Raises:
         Unusual: there is any other file, such as a deletion vector.
@@ -142,7 +142,7 @@ def data_files(manifest_list: str, properties: Mapping[str, str]) -> Iterator[di
 
 
 def _may_hold(file: Mapping[str, Any], columns: Mapping[str, _Column], where: Where) -> bool:
-    """Say whether a file may have rows for which the condition holds, by the bounds of its columns."""
+    """Return whether a file may have rows for which the condition holds, by the bounds of its columns."""
     if not where:
         return True
     lower, upper = _by_id(file["lower_bounds"]), _by_id(file["upper_bounds"])
@@ -165,7 +165,7 @@ def _may_hold(file: Mapping[str, Any], columns: Mapping[str, _Column], where: Wh
 
 
 def _by_id(found: Collection[Mapping[str, Any]] | None) -> dict[int, Any]:
-    """Give the bounds of each column by field id: a map of Avro has only texts as keys."""
+    """Return the bounds of each column by field id: a map of Avro has only texts as keys."""
     return {pair["key"]: pair["value"] for pair in found or ()}
 
 
@@ -228,7 +228,7 @@ def _arrow_type(kind: Any) -> pa.DataType:
 
 
 def _mask(rows: pa.Table, where: Where) -> pa.Array:
-    """Say for each row whether the condition holds. A comparison with NULL does not hold.
+    """Return for each row whether the condition holds. A comparison with NULL does not hold.
 
     Python compares the few rows: a value or an array that pyarrow makes of Python's values imports pandas.
     """

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def change_of_entry(catalog: str, name: str, location: str | None) -> str:
-    """Give the statement by which a JDBC catalog names another metadata file of `namespace.table`, or forgets it."""
+    """Return the statement by which a JDBC catalog names another metadata file of `namespace.table`, or forgets it."""
     namespace, _, table = name.rpartition(".")
     key = {"catalog_name": catalog, "table_namespace": namespace, "table_name": table}
     where = " and ".join(f"{column} = '{value}'" for column, value in key.items())
@@ -27,7 +27,7 @@ def metadata_text(io: FileIO, location: str) -> bytes:
 
 
 def uncompressed(location: str, data: bytes) -> bytes:
-    """Give the text of the metadata file at a location, which may be compressed.
+    """Return the text of the metadata file at a location, which may be compressed.
 
     Raises:
         ValueError: a part of the compressed file is missing or damaged.

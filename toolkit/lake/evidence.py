@@ -84,7 +84,7 @@ def events(
 def touched_keys(
     spark: SparkSession, ledger: Ledger, plan: Comparison, *, after: int, most: int
 ) -> tuple[tuple[str, ...], ...] | None:
-    """Give the keys of rows with events in batches after `after`.
+    """Return the keys of rows with events in batches after `after`.
 
     None if there are more than `most` keys, or if the table had another event: a truncate, a baseline or a new schema
     version.
@@ -104,7 +104,7 @@ def touched_keys(
 
 
 def touched_tables(spark: SparkSession, ledger: Ledger, *, after: int) -> dict[int, int]:
-    """Give the newest batch with an event of each table (by relid) that has one in batches after `after`."""
+    """Return the newest batch with an event of each table (by relid) that has one in batches after `after`."""
     rows = spark.sql(
         f"SELECT relid, max(batch_id) FROM {ledger.access.names.events} VERSION AS OF {ledger.snapshot_id()}"
         f" WHERE batch_id > {after} AND kind IN {CHANGING} GROUP BY relid"
@@ -143,7 +143,7 @@ def lines_at(spark: SparkSession, side: Side, snapshot_id: int, rows: Collection
 
 
 def _row(image: Sequence[str | None] | None, plan: Comparison) -> Row | None:
-    """Give the compared columns of an image, as `_cell` reads them."""
+    """Return the compared columns of an image, as `_cell` reads them."""
     if image is None:
         return None
     missing = (c.missing if c.has_missing else None for c in plan.columns)
@@ -153,13 +153,13 @@ def _row(image: Sequence[str | None] | None, plan: Comparison) -> Row | None:
 
 
 def _cell(image: str, column: Column) -> str:
-    """Read a column's value in an image. For an image older than the column, give what the server shows."""
+    """Read a column's value in an image. For an image older than the column, return what the server shows."""
     missing = _literal(column.missing if column.has_missing else None)
     return f"if(size({image}) >= {column.attnum}, get({image}, {column.attnum - 1}), {missing})"
 
 
 def _sent(column: Column) -> str:
-    """Give a column's value in the new image, or in the old image if the value was not sent."""
+    """Return a column's value in the new image, or in the old image if the value was not sent."""
     unchanged = f"array_contains(coalesce(unchanged, array()), {column.attnum})"
     return f"if({unchanged}, {_cell('old', column)}, {_cell('new', column)})"
 

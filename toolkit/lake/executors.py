@@ -23,7 +23,7 @@ _COPIED = 4 << 20  # bytes at once
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What a task needs to read places of the store, and the code that it must have."""
+    """The settings with which a task reads files of the store, and the code that the executor must have."""
 
     code: str  # `code_identity` of the driver
     properties: Mapping[str, str] = field(repr=False)  # of `storage`; they may have secrets
@@ -43,7 +43,7 @@ class Delivery:
 
     @contextmanager
     def fetched(self, place: str) -> Iterator[str]:
-        """Copy a file of the store to the executor's disk for the block, and give its path.
+        """Copy a file of the store to the executor's disk for the block, and yield its path.
 
         The copy has no name, so it ends with its process. Only the bytes in use are in memory.
 
@@ -59,7 +59,7 @@ class Delivery:
 
 
 def examine(delivery: Delivery, place: str, content: bytes) -> str | None:
-    """Say what prevents this executor from reading what the driver wrote to `place`, or that its code differs."""
+    """Return what prevents this executor from reading the driver's file at `place`, or that its code differs."""
     try:
         delivery.require_same_code()
         with delivery.fetched(place) as path, Path(path).open("rb") as file:

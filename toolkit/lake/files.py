@@ -30,7 +30,7 @@ _DICTIONARY = [name for name in EVENT_SCHEMA.names if name not in ("new", "old",
 
 
 def field_ids(schema: Schema) -> dict[str, int]:
-    """Give the Iceberg field id of each column, and of the elements of lists as `column.element`."""
+    """Return the Iceberg field id of each column, and of the elements of lists as `column.element`."""
     from pyiceberg.types import ListType
 
     found: dict[str, int] = {}
@@ -42,7 +42,7 @@ def field_ids(schema: Schema) -> dict[str, int]:
 
 
 def file_schema(ids: Mapping[str, int]) -> pa.Schema:
-    """Give `EVENT_SCHEMA` with the field ids that Iceberg needs in a file. Unknown columns are left out."""
+    """Return `EVENT_SCHEMA` with the field ids that Iceberg needs in a file. Unknown columns are left out."""
     fields = []
     for field in EVENT_SCHEMA:
         kind = field.type
@@ -55,7 +55,7 @@ def file_schema(ids: Mapping[str, int]) -> pa.Schema:
 
 @dataclass(frozen=True, slots=True)
 class FileTarget:
-    """What each file of a run has in common: the field ids of its columns, and what opens its store (`storage`)."""
+    """The common properties of a run's files: the field ids of the columns, and the properties of the store."""
 
     ids: Mapping[str, int]
     properties: Mapping[str, str] = dataclasses.field(repr=False)  # they may have secrets

@@ -1,4 +1,4 @@
-"""The jars that Spark resolves for the lake: which ones, and whether they are the ones that jars.lock pins."""
+"""Select the jars that Spark resolves for the lake, and compare them with those that jars.lock pins."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NOT_NEEDED = {"org.postgresql:postgresql": "org.checkerframework:checker-qual"}
 
 
 def settings_for(*artifacts: str) -> dict[str, str]:
-    """Give the settings that let Spark resolve these jars of the lock file, each named as `group:artifact`."""
+    """Return the settings that let Spark resolve these jars of the lock file, each named as `group:artifact`."""
     packages = [name for name in PINNED if name.rpartition(":")[0] in artifacts]
     excluded = [_NOT_NEEDED[name] for name in artifacts if name in _NOT_NEEDED]
     without = {"spark.jars.excludes": ",".join(excluded)} if excluded else {}
@@ -63,6 +63,6 @@ def require_pinned(jars: Iterable[str], settings: Mapping[str, str]) -> None:
 
 
 def file_name(coordinate: str) -> str:
-    """Give the name under which Spark keeps a resolved jar."""
+    """Return the name under which Spark keeps a resolved jar."""
     group, artifact, version = coordinate.split(":")
     return f"{group}_{artifact}-{version}.jar"

@@ -1,4 +1,4 @@
-"""Say what the toolkit asks of a lake's catalog without a JVM, and open the one that is configured.
+"""Define what the toolkit needs of a lake's catalog without a JVM, and open the configured one.
 
 Only this module and the catalogs themselves know the kind of a catalog. All names are `namespace.table`.
 """
@@ -29,14 +29,14 @@ class LakeCatalog(Protocol):
 
     @property
     def where(self) -> str:
-        """Give the catalog's place for messages, without secrets."""
+        """Return the catalog's place for messages, without secrets."""
 
     @property
     def folder(self) -> Path | None:
-        """Give the folder of this machine that the catalog writes to; None if it is a server."""
+        """Return the folder of this machine that the catalog writes to; None if it is a server."""
 
     def prepare(self) -> None:
-        """Find out whether the catalog can be used, before anything else is made. Create its folder if it has one.
+        """Check whether the catalog can be used, before anything else is made. Create its folder if it has one.
 
         Raises:
             LakeError: it cannot be reached or written.
@@ -74,7 +74,7 @@ class LakeCatalog(Protocol):
         """
 
     def repair_statement(self, name: str) -> tuple[str, bool]:
-        """Say how a person makes the catalog give up the current metadata file of a table or view, which is damaged.
+        """Return how a person makes the catalog drop the current metadata file of a table or view, which is damaged.
 
         Return the procedure, and whether the table is then as it was before the last commit. Otherwise the catalog
         forgets the table.
@@ -82,7 +82,7 @@ class LakeCatalog(Protocol):
 
 
 def open_catalog(access: LakeAccess) -> LakeCatalog:
-    """Give the catalog of a lake. This reads nothing and connects to nothing."""
+    """Return the catalog of a lake. This reads nothing and connects to nothing."""
     if _embedded(access):
         from toolkit.lake.sqlite_catalog import SqliteCatalog
 
@@ -109,7 +109,7 @@ def _embedded(access: LakeAccess) -> bool:
 
 
 def jars_of(access: LakeAccess) -> dict[str, str]:
-    """Give the settings by which Spark resolves the jars that this lake needs."""
+    """Return the settings by which Spark resolves the jars that this lake needs."""
     needed = ["org.apache.iceberg:iceberg-spark-runtime-4.1_2.13"]
     if access.lake.type != CatalogKind.REST:
         needed.append("org.xerial:sqlite-jdbc" if _embedded(access) else "org.postgresql:postgresql")
@@ -117,7 +117,7 @@ def jars_of(access: LakeAccess) -> dict[str, str]:
 
 
 def spark_properties(access: LakeAccess) -> dict[str, str]:
-    """Give the properties of Spark's catalog that say which catalog it is, and how its files are opened."""
+    """Return the properties of Spark's catalog that say which catalog it is, and how its files are opened."""
     lake = access.lake
     files = object_store.spark_settings(access.warehouse, lake.properties, os.environ)
     if lake.type == CatalogKind.REST:
@@ -126,7 +126,7 @@ def spark_properties(access: LakeAccess) -> dict[str, str]:
     if _embedded(access):
         # The time-out is in milliseconds. Another process may lock the file for a moment.
         return {**found, "uri": f"{SQLITE}{access.catalog_db}", "jdbc.busy_timeout": "30000", **files}
-    # User and password are properties of their own, which Spark's redaction knows by their names.
+    # User and password are properties of their own: Spark redacts them by their names.
     database = read_postgres(lake.uri)
     login = {"jdbc.user": database.user, "jdbc.password": database.password}
     return {**found, "uri": database.jdbc, **{key: value for key, value in login.items() if value}, **files}
@@ -152,7 +152,7 @@ def _pyiceberg_properties(access: LakeAccess) -> dict[str, str]:
 
 
 def secrets_of(access: LakeAccess) -> dict[str, str]:
-    """Give the properties of Spark's catalog that must not be shown or stored, with their values."""
+    """Return the properties of Spark's catalog that must not be shown or stored, with their values."""
     return {key: value for key, value in spark_properties(access).items() if _SECRET.search(key)}
 
 

@@ -56,7 +56,7 @@ class Ledger(LogReading):
 
     @property
     def rules(self) -> CaptureRules:
-        """Give what decides which tables are captured, and how."""
+        """Return what decides which tables are captured, and how."""
         return self._rules
 
     @cached_property
@@ -67,7 +67,7 @@ class Ledger(LogReading):
         return reads.current_snapshot(found)
 
     def snapshot_id(self) -> int | None:
-        """Give the table snapshot id of `raw.events` that this reading uses."""
+        """Return the table snapshot id of `raw.events` that this reading uses."""
         return None if self._snapshot is None else int(self._snapshot["snapshot-id"])
 
     def require(self) -> Ledger:
@@ -88,7 +88,7 @@ class Ledger(LogReading):
         self._recorded.clear()
 
     def last(self) -> BatchRecord | None:
-        """Give the newest batch; None before the first. It comes from the snapshot's summary, or else from the log."""
+        """Return the newest batch; None before the first. It is read from the snapshot's summary, or else the log."""
         if self._snapshot is None:
             return None
         summary = self._snapshot.get("summary") or {}
@@ -105,7 +105,7 @@ class Ledger(LogReading):
         return BatchRecord.from_json(row["payload"])
 
     def ends(self, batches: Collection[int]) -> dict[int, Lsn]:
-        """Give the LSNs to which these batches complete the log, by batch."""
+        """Return the LSNs to which these batches complete the log, by batch."""
         if not batches:
             return {}
         within: Terms = [("batch_id", ">=", min(batches)), ("batch_id", "<=", max(batches))]
@@ -113,13 +113,13 @@ class Ledger(LogReading):
         return {row["batch_id"]: Lsn(row["end_lsn"]) for row in rows if row["batch_id"] in batches}
 
     def decides(self, batch_id: int, lsn: Lsn) -> bool:
-        """Say whether any event that plans or states depend on is of a later batch, or at this LSN or later."""
+        """Return whether any event that plans or states depend on is of a later batch, or at this LSN or later."""
         deciding = ("kind", "in", (*checkpoint.DECIDING, Kind.TRUNCATE))
         later = [[deciding, ("batch_id", ">", batch_id)], [deciding, ("commit_lsn", ">=", int(lsn))]]
         return bool(self._read(later, ("batch_id",)))
 
     def current(self) -> LogReading:
-        """Give a reading that answers what is so now, from the newest checkpoint on. Without one it is this reading."""
+        """Return a reading of the present state, from the newest checkpoint on. Without one it is this reading."""
         return self._current
 
     @cached_property
@@ -164,7 +164,7 @@ class Ledger(LogReading):
         return bool(self._read([[deciding, ("batch_id", ">", batch_id)]], ("batch_id",)))
 
     def rows(self, kind: str) -> list[dict[str, Any]]:
-        """Give all events of a kind that is not in `BULK`, in log order."""
+        """Return all events of a kind that is not in `BULK`, in log order."""
         if kind not in _RECORDED:
             return self._events.get(kind, [])
         if kind not in self._recorded:
@@ -265,7 +265,7 @@ def _write(table: Table, events: pa.Table) -> Iterable[DataFile]:
 
 
 def partition(table: Table, batch_id: int, kind: str) -> PartitionKey:
-    """Give the partition of `raw.events` that has the events of a kind of a batch."""
+    """Return the partition of `raw.events` that has the events of a kind of a batch."""
     from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
 
     schema, spec = table.schema(), table.spec()

@@ -22,18 +22,18 @@ class Lake:
 
     @cached_property
     def ledger(self) -> Ledger:
-        """Give one reading of the raw log, made at the first question."""
+        """Return one reading of the raw log, made at the first question."""
         return self.reading()
 
     @property
     def spark(self) -> SparkSession:
-        """Give the Spark session of this lake, in ANSI mode. dbt uses another session."""
+        """Return the Spark session of this lake, in ANSI mode. dbt uses another session."""
         from toolkit.lake.session import own_session
 
         return own_session(self.access)
 
     def reading(self) -> Ledger:
-        """Give a further reading of the raw log, as it is now."""
+        """Return a further reading of the raw log, as it is now."""
         return Ledger(self.access, rules=self.rules)
 
     def reread(self) -> Ledger:

@@ -35,7 +35,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a part came to: a file, if there are row events, and the few other events as an Arrow stream."""
+    """The result for a part: a file, if there are row events, and the few other events as an Arrow stream."""
 
     place: str
     rows: int
@@ -65,7 +65,7 @@ def write_part(part: Part, place: str, target: FileTarget, decode: str, delivery
 
 
 def read_part(part: Part, decode: str, delivery: Delivery | None = None) -> Iterator[pa.RecordBatch]:
-    """Give the batches of `EVENT_SCHEMA` of a part."""
+    """Return the batches of `EVENT_SCHEMA` of a part."""
     if delivery is not None:
         delivery.require_same_code()
     module, _, name = decode.partition(":")

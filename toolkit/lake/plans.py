@@ -68,7 +68,7 @@ def _code() -> str:
 
 
 def rows(ledger: LogReader, upto: Lsn | None = None) -> list[dict[str, Any]]:
-    """Give the rows of `ops.plans`, at the newest batch or at an earlier LSN."""
+    """Return the rows of `ops.plans`, at the newest batch or at an earlier LSN."""
     last = ledger.last()
     if last is None:
         return []

@@ -47,9 +47,9 @@ class PostgresCatalog(SqlCatalog):
         raise NoSuchViewError(f"view {identifier} does not exist")
 
     def change_of_entry(self, identifier: str) -> tuple[str, bool]:
-        """Give the statement that makes the catalog name the metadata file before the current one, or forget the table.
+        """Return the statement that makes the catalog name the previous metadata file, or drop the table's entry.
 
-        Also say whether it names the file before.
+        The second value is whether it names the previous file.
         """
         before = next((previous for _, previous in self._entries(identifier, "")), None)
         usable = before is not None and load_file_io(self.properties, before).new_input(before).exists()
@@ -64,7 +64,7 @@ class PostgresCatalog(SqlCatalog):
         return [(name, row[0]) for row in found]
 
     def _entries(self, identifier: str | tuple[str, ...], further: str) -> list[Any]:
-        """Give the current and the previous metadata file of the entry of this name, if there is one."""
+        """Return the current and the previous metadata file of the entry of this name, if there is one."""
         namespace = self.namespace_to_string(self.namespace_from(identifier))
         return self._rows(
             "select metadata_location, previous_metadata_location from iceberg_tables"

@@ -25,7 +25,7 @@ PROVEN = "proven_"
 
 
 def proven(access: LakeAccess, ledger: LogReader) -> dict[int, Lsn]:
-    """Give, by relid, the newest LSN of this generation at which every row of a table was compared and found equal."""
+    """Return, by relid, the newest LSN of this generation at which all rows of a table were compared and equal."""
     from toolkit.lake.scans import scan
 
     last = ledger.last()
@@ -40,7 +40,7 @@ def proven(access: LakeAccess, ledger: LogReader) -> dict[int, Lsn]:
 
 
 def generation_of(tag: str | None) -> int | None:
-    """Give the generation of the log that a proof with this tag is of; None for other tags."""
+    """Return the generation of the log that a proof with this tag is of; None for other tags."""
     found = re.match(rf"(?:{PROVEN})?g(\d+)_", tag or "")
     return None if found is None else int(found[1])
 
@@ -78,7 +78,7 @@ def differing_tables(access: LakeAccess, ledger: LogReader) -> dict[int, tuple[L
 
 
 def current_states(ledger: Ledger) -> tuple[TableState, ...]:
-    """Give the states of the tables by the log and by the results of checks."""
+    """Return the states of the tables by the log and by the results of checks."""
     return table_states(ledger, proven(ledger.access, ledger), differing_tables(ledger.access, ledger))
 
 
@@ -117,7 +117,7 @@ def at_one_lsn(ledger: Ledger, spark: SparkSession, tables: Sequence[TableVersio
 
 
 def kept_tags(access: LakeAccess) -> frozenset[str]:
-    """Give the tags that keep proven table snapshots, and those that a view shows until it is updated."""
+    """Return the tags that keep proven table snapshots, and those that a view shows until it is updated."""
     from toolkit.lake import reads, scans
 
     views = (
@@ -129,7 +129,7 @@ def kept_tags(access: LakeAccess) -> frozenset[str]:
 
 
 def shown_sql(access: LakeAccess, name: str, snapshot_id: int) -> str:
-    """Give the query for what readers see of a table snapshot of `current.<name>`: its columns by their names then.
+    """Return the query for what readers see of a table snapshot of `current.<name>`: its columns by their names then.
 
     Raises:
         LakeError: there is no such table snapshot.
@@ -139,7 +139,7 @@ def shown_sql(access: LakeAccess, name: str, snapshot_id: int) -> str:
 
 
 def shown_columns(access: LakeAccess, name: str, snapshot_id: int) -> tuple[str, ...]:
-    """Give the columns that readers see of a table snapshot of `current.<name>`, without a JVM.
+    """Return the columns that readers see of a table snapshot of `current.<name>`, without a JVM.
 
     Raises:
         LakeError: there is no such table snapshot.
@@ -159,7 +159,7 @@ def shown_columns(access: LakeAccess, name: str, snapshot_id: int) -> tuple[str,
 
 
 def shown(columns: Iterable[str]) -> tuple[str, ...]:
-    """Give the columns of a table of `current` that readers of `published` see."""
+    """Return the columns of a table of `current` that readers of `published` see."""
     return tuple(c for c in columns if c == "_cdc_text" or not c.startswith(META_PREFIX))
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PublishedTable:
-    """What the view `published.<relation>` shows, and the location of its rows.
+    """The content of the view `published.<relation>`, and the location of its rows.
 
     `metadata` is the newest metadata file of `current.<relation>`, and `columns` are those of the view.
     """
@@ -68,7 +68,7 @@ def published_tables(access: LakeAccess) -> tuple[PublishedTable, ...]:
 
 
 def scan_published(access: LakeAccess, table: str) -> DataScan:
-    """Give pyiceberg's scan of a published table, by its name at the source or in the lake.
+    """Return pyiceberg's scan of a published table, by its name at the source or in the lake.
 
     The scan has the columns of the view. Narrow it with `filter` and `select`, and read it with `to_arrow` or another
     method.

@@ -37,7 +37,7 @@ def tables(access: LakeAccess, namespace: str, kind: str = "TABLE") -> tuple[str
 
 
 def restore_remedy(access: LakeAccess, table: str) -> str:
-    """Say what to do about a table or view of which the newest metadata file, or a file that it names, is damaged.
+    """Return the remedy for a table or view whose newest metadata file, or a file that it names, is damaged.
 
     Of the log, a commit is forced to the disk before the slot moves: what the lost commit had is still in the slot, and
     the metadata file before it is a complete state; where that does not hold, the next drain refuses. All others are
@@ -87,31 +87,31 @@ def table_uuid(access: LakeAccess, table: str) -> str | None:
 
 
 def properties(access: LakeAccess, table: str) -> dict[str, str]:
-    """Give the properties of `namespace.table`; empty if there is no such table."""
+    """Return the properties of `namespace.table`; empty if there is no such table."""
     found = metadata(access, table)
     return dict(found.get("properties") or {}) if found else {}
 
 
 def columns(access: LakeAccess, table: str) -> frozenset[str]:
-    """Give the column names of `namespace.table`; empty if there is no such table."""
+    """Return the column names of `namespace.table`; empty if there is no such table."""
     found = metadata(access, table) or {}
     fields = (s["fields"] for s in found.get("schemas", ()) if s["schema-id"] == found["current-schema-id"])
     return frozenset(field["name"] for field in next(fields, ()))
 
 
 def view_sql(access: LakeAccess, view: str) -> str | None:
-    """Give the query of `namespace.view`; None if there is no such view."""
+    """Return the query of `namespace.view`; None if there is no such view."""
     return sql_of_view(metadata(access, view) or {})
 
 
 def sql_of_view(found: Mapping[str, Any]) -> str | None:
-    """Give the query of a view from its metadata; None if that is empty."""
+    """Return the query of a view from its metadata; None if that is empty."""
     versions = (v for v in found.get("versions", ()) if v["version-id"] == found["current-version-id"])
     return next((r["sql"] for v in versions for r in v["representations"]), None)
 
 
 def current_snapshot(found: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Give the current table snapshot of a metadata file; None if the table has none."""
+    """Return the current table snapshot of a metadata file; None if the table has none."""
     current = (found or {}).get("current-snapshot-id")
     if found is None or current is None or current == -1:
         return None
@@ -119,25 +119,25 @@ def current_snapshot(found: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def snapshot_id(access: LakeAccess, table: str) -> int | None:
-    """Give the id of the current table snapshot of `namespace.table`."""
+    """Return the id of the current table snapshot of `namespace.table`."""
     snapshot = current_snapshot(metadata(access, table))
     return None if snapshot is None else int(snapshot["snapshot-id"])
 
 
 def commit_times(access: LakeAccess, table: str) -> tuple[int, ...]:
-    """Give the times of the last commit to `namespace.table` and of its last table snapshot, in ms since 1970."""
+    """Return the times of the last commit to `namespace.table` and of its last table snapshot, in ms since 1970."""
     found = metadata(access, table) or {}
     log = (found.get("snapshot-log") or ())[-1:]
     return (*(entry["timestamp-ms"] for entry in log), *([found["last-updated-ms"]] if found else ()))
 
 
 def snapshot_summary(access: LakeAccess, table: str) -> dict[str, str] | None:
-    """Give the summary of the current table snapshot of `namespace.table`, which the commit wrote."""
+    """Return the summary of the current table snapshot of `namespace.table`, which the commit wrote."""
     snapshot = current_snapshot(metadata(access, table))
     return None if snapshot is None else dict(snapshot.get("summary") or {})
 
 
 def tags(access: LakeAccess, table: str) -> dict[str, int]:
-    """Give the table snapshot id of each tag of `namespace.table`."""
+    """Return the table snapshot id of each tag of `namespace.table`."""
     refs = (metadata(access, table) or {}).get("refs") or {}
     return {name: int(ref["snapshot-id"]) for name, ref in refs.items() if ref["type"] == "tag"}

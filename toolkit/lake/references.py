@@ -22,7 +22,7 @@ _ALIKE = (
 
 
 def uncounted_reason(key: ForeignKey, child: Side, parent: Side) -> str | None:
-    """Say why the rows of both tables cannot show whether the key holds; None if they can."""
+    """Return why the rows of both tables cannot show whether the key holds; None if they can."""
     if key.exempt is not None:
         return key.exempt
     if parent.plan.table.row_filter is not None:
@@ -39,7 +39,7 @@ def uncounted_reason(key: ForeignKey, child: Side, parent: Side) -> str | None:
 def orphans(
     spark: SparkSession, key: ForeignKey, child: Side, parent: Side, *, samples: int
 ) -> tuple[int, tuple[tuple[str, ...], ...]]:
-    """Count the rows whose referenced row is missing, and give some of the referenced values. This takes one join."""
+    """Count the rows whose referenced row is missing, and return some of the referenced values. This takes one join."""
     select = []
     for side, attnums in ((child, key.columns), (parent, key.referenced)):
         texts = dict(zip((c.attnum for c in side.plan.columns), current_fields(side.plan), strict=True))

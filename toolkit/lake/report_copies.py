@@ -19,7 +19,7 @@ _log = logger(__name__)
 
 
 def place(access: LakeAccess, kind: str) -> str:
-    """Give the location of the copies of a kind; each prefix has its own."""
+    """Return the location of the copies of a kind; each prefix has its own."""
     given = access.lake.reports
     found = given.rstrip("/") if scheme(given) else str(access.path(given))
     return f"{found}/sources/{access.lake.prefix}/{kind}" if access.lake.prefix else f"{found}/{kind}"

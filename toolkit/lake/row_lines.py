@@ -40,17 +40,17 @@ class Side:
 
     @property
     def relation(self) -> str:
-        """Give the relation to select from."""
+        """Return the relation to select from."""
         return self.table if self.snapshot_id is None else f"{self.table} VERSION AS OF {self.snapshot_id}"
 
     @property
     def table(self) -> str:
-        """Give the name of the table."""
+        """Return the name of the table."""
         return f"{self.names.current}.{lake_table(self.plan.table.schema, self.plan.table.name)}"
 
 
 def current_fields(plan: Comparison) -> list[str]:
-    """Give the expressions that turn the compared columns of `current` into PostgreSQL text."""
+    """Return the expressions that turn the compared columns of `current` into PostgreSQL text."""
     from toolkit.values.lake_types import text_sql
 
     # Unpublished columns can change lake names too, if two names differ only in case.
@@ -149,7 +149,7 @@ def query(spark: SparkSession, text: str) -> DataFrame:
 
 
 def figures(spark: SparkSession, sides: Sequence[Side]) -> dict[int, Figures]:
-    """Give the figures of every bucket that has rows, by relid, in as few jobs as the tables allow."""
+    """Return the figures of every bucket that has rows, by relid, in as few jobs as the tables allow."""
     found: dict[int, dict[int, BucketFigures]] = {side.plan.table.relid: {} for side in sides}
     with progress.stage(f"reading {len(sides)} tables of the lake", "tables", len(sides)) as stage:
         for job in _jobs(sides):
@@ -171,7 +171,7 @@ def figures_sql(lines: str) -> str:
 
 
 def bucket(rows: int, *halves: int) -> BucketFigures:
-    """Give the figures of a bucket from a row of that query, without its first two columns."""
+    """Return the figures of a bucket from a row of that query, without its first two columns."""
     return BucketFigures(rows, *from_halves(*halves))
 
 
@@ -192,7 +192,7 @@ def _typed(spark: SparkSession, sides: Sequence[Side]) -> Collection[Side]:
 
 
 def lines(spark: SparkSession, side: Side, wanted: Collection[int]) -> Iterator[bytes]:
-    """Give the lines of the buckets `wanted`, one partition at a time."""
+    """Return the lines of the buckets `wanted`, one partition at a time."""
     select = f"SELECT {side.plan.buckets}L AS buckets, line FROM ({lines_sql(side.plan, side.relation)})"
     rows = query(
         spark,
@@ -203,7 +203,7 @@ def lines(spark: SparkSession, side: Side, wanted: Collection[int]) -> Iterator[
 
 
 def lines_of_keys(spark: SparkSession, side: Side, keys: Sequence[Sequence[str]]) -> Iterator[bytes]:
-    """Give the lines of the rows with these keys, which are PostgreSQL text."""
+    """Return the lines of the rows with these keys, which are PostgreSQL text."""
     texts = current_fields(side.plan)
     names = [f"_cdc_k{n}" for n in range(len(side.plan.key))]
     wanted = spark.createDataFrame([tuple(key) for key in keys], ", ".join(f"{n} string" for n in names))

@@ -50,7 +50,7 @@ def read(
 
 
 def lacks_changes(spark: SparkSession, lake: LakeAccess, relation: str, relid: int, *, below: Lsn) -> bool:
-    """Say whether the log has changes of a table below an LSN that no build has applied to `relation`."""
+    """Return whether the log has changes of a table below an LSN that no build has applied to `relation`."""
     from pyspark.sql import functions as F
 
     # A killed build leaves a branch, whose table snapshots name a position that the table has not reached.

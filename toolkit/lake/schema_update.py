@@ -21,17 +21,17 @@ class Step:
 
     @property
     def moves_names(self) -> bool:
-        """Whether a name means another column after the step, or no column."""
+        """Return whether a name means another column after the step, or no column."""
         return bool(self.drops or self.renames)
 
 
 def columns(spark: SparkSession, table: str) -> dict[str, tuple[int, str | None]]:
-    """Give the field id and comment of each column of `catalog.namespace.table`."""
+    """Return the field id and comment of each column of `catalog.namespace.table`."""
     return {field.name(): (field.fieldId(), field.doc()) for field in _load(spark, table).schema().columns()}
 
 
 def holds_text(spark: SparkSession, table: str) -> bool:
-    """Say, by the name of its column, whether a row of `namespace.table` keeps a value as text."""
+    """Return, by the name of its column, whether a row of `namespace.table` keeps a value as text."""
     return bool(spark.table(table).where("_cdc_text is not null").limit(1).count())
 
 

@@ -52,7 +52,7 @@ _current: dict[str, Any] = {}  # "session", the "settings" that it was made with
 
 
 def spark_settings(access: LakeAccess) -> dict[str, str]:
-    """Give every Spark setting that the lake needs, and those of `[spark]` last. Reads and starts nothing.
+    """Return every Spark setting that the lake needs, and those of `[spark]` last. Reads and starts nothing.
 
     The toolkit's session and dbt's profile use the same dictionary. It does not contain the secret by which Spark's
     processes trust each other: Spark makes a new secret for each run.
@@ -105,20 +105,20 @@ def spark_settings(access: LakeAccess) -> dict[str, str]:
 
 
 def _tasks(heap: str) -> int:
-    """Give the number of concurrent tasks in local mode: one for each core, as long as the heap has room."""
+    """Return the number of concurrent tasks in local mode: one for each core, as long as the heap has room."""
     match = re.fullmatch(r"(\d+)([kmgt])b?", heap.strip().lower())
     room = int(match[1]) * 1024 ** ("kmgt".index(match[2]) + 1) // _TASK_BYTES if match else 1
     return max(1, min(os.cpu_count() or 1, room))
 
 
 def session(access: LakeAccess) -> SparkSession:
-    """Give the shared session of the process; start it if there is none. dbt in this process uses the same session.
+    """Return the shared session of the process; start it if there is none. dbt in this process uses the same session.
 
     A configuration of another lake gets its own session in the same JVM, which becomes the shared one. Settings of the
     JVM itself (memory, master) stay those of the first session.
 
     Raises:
-        ConfigError: a standalone cluster without a word on authentication.
+        ConfigError: the configuration of a standalone cluster does not set authentication.
         JavaMissing, LakeError: the JVM cannot be started, the lake's folder is not writable, or the executors of a
             cluster do not fit.
     """
@@ -147,7 +147,7 @@ def running() -> bool:
 
 
 def own_session(access: LakeAccess) -> SparkSession:
-    """Give the toolkit's own session in the shared JVM. ANSI mode is on; dbt turns it off in the shared session."""
+    """Return the toolkit's own session in the shared JVM. ANSI mode is on; dbt turns it off in the shared session."""
     with _lock:
         shared = session(access)
         if "own" not in _current:
@@ -191,7 +191,7 @@ def stop_session(*, at_once: bool = False) -> None:
 
 
 def jvm_end(seconds: float = 5.0) -> str | None:
-    """Say in one line that the JVM of this process has ended by itself; None if it runs, or was never started.
+    """Describe in one line how the JVM of this process ended by itself; None if it runs, or was never started.
 
     `seconds` is the time to wait for its end, since its connections break a moment before.
     """

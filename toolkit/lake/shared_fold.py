@@ -62,7 +62,7 @@ class Folded:
 
 
 def is_simple(plan: TablePlan) -> bool:
-    """Say whether this fold knows all rules that the plan needs."""
+    """Return whether this fold implements all rules that the plan needs."""
     return (
         len(plan.segments) == 1
         and bool(plan.segments[0].key)
@@ -74,7 +74,7 @@ def is_simple(plan: TablePlan) -> bool:
 
 
 def can_merge(plan: TablePlan) -> bool:
-    """Say whether the key's columns in the lake have one value for each text of the source."""
+    """Return whether the key's columns in the lake have one value for each text of the source."""
     key = set(plan.segments[0].key)
     return all(kind(c) in ("string", "int", "bigint") for c in plan.columns if c.attnum in key) and key <= {
         column.attnum for column in plan.columns
@@ -82,7 +82,7 @@ def can_merge(plan: TablePlan) -> bool:
 
 
 def characters(spark: SparkSession, log: Ledger, upto: Lsn, relids: Sequence[int]) -> Mapping[int, int]:
-    """Give the characters of all images of tables in the log, by relid."""
+    """Return the characters of all images of tables in the log, by relid."""
     rows = spark.sql(
         "select relid, sum(coalesce(length(array_join(new, '')), 0) + coalesce(length(array_join(old, '')), 0))"
         f" from {_events(log, upto, relids)} group by relid"
@@ -91,7 +91,7 @@ def characters(spark: SparkSession, log: Ledger, upto: Lsn, relids: Sequence[int
 
 
 def fold(spark: SparkSession, log: Ledger, upto: Lsn, wanted: Sequence[Wanted]) -> Iterator[Folded]:
-    """Fold the events below `upto` of each table, in one job, and give the rows in the order of `wanted`.
+    """Fold the events below `upto` of each table, in one job, and return the rows in the order of `wanted`.
 
     The rows of all tables are held in memory.
     """
@@ -114,7 +114,7 @@ def fold(spark: SparkSession, log: Ledger, upto: Lsn, wanted: Sequence[Wanted]) 
 
 
 def merged(plan: TablePlan, before: pa.Table, folded: Folded) -> pa.Table:
-    """Give all rows of a table after a merge of folded rows into the rows `before`."""
+    """Return all rows of a table after a merge of folded rows into the rows `before`."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -188,7 +188,7 @@ def _groups(wanted: Sequence[Wanted]) -> dict[str, str]:
 
 
 def _conversion(column: PlannedColumn) -> str | None:
-    """Give the Spark SQL that makes a cell typed; None if the lake keeps the text."""
+    """Return the Spark SQL that makes a cell typed; None if the lake keeps the text."""
     return _conversion_of(BareType.of(column))
 
 
@@ -308,7 +308,7 @@ def _assemble(table: Wanted, found: pa.Table, groups: Mapping[str, str]) -> Fold
 
 
 def _inexact(cells: Mapping[str, Any], texts: Mapping[str, Any], rows: int) -> pa.Array:
-    """Give `_cdc_text`: the texts of values that their type cannot hold, by column; NULL if there is none."""
+    """Return `_cdc_text`: the texts of values that their type cannot hold, by column; NULL if there is none."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -321,7 +321,7 @@ def _inexact(cells: Mapping[str, Any], texts: Mapping[str, Any], rows: int) -> p
 
 
 def _cells(lists: pa.ChunkedArray, number: int, width: int) -> Any:
-    """Give one column of rows that are lists of the same width."""
+    """Return one column of rows that are lists of the same width."""
     import pyarrow as pa
 
     flat = lists.combine_chunks().flatten() if lists.num_chunks else pa.array([], lists.type.value_type)

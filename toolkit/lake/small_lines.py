@@ -41,14 +41,14 @@ _TEXTS = "_cdc_text"
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """How a column becomes bytes: its type in the lake, and the expression of `_cdc_cell`."""
+    """The conversion of a column to bytes: its type in the lake, and an expression over `_cdc_cell`."""
 
     type: str
     sql: str
 
 
 def figures(spark: SparkSession, access: LakeAccess, sides: Sequence[Side]) -> dict[int, Figures]:
-    """Give the figures of the tables that can be read without a scan by Spark, by relid."""
+    """Return the figures of the tables that can be read without a scan by Spark, by relid."""
     found: dict[int, Figures] = {}
     for job in _jobs(access, sides):
         found |= _figures(spark, job)
@@ -112,7 +112,7 @@ def _read(access: LakeAccess, metadata: Mapping[str, Any] | None, side: Side) ->
 
 
 def _small(snapshot: Mapping[str, Any]) -> bool:
-    """Whether the summary of a table snapshot says that the table is small and without deleted rows."""
+    """Return whether the summary of a table snapshot says that the table is small and without deleted rows."""
     summary = snapshot.get("summary") or {}
     limits = {"total-files-size": _BYTES, "total-data-files": _FILES, "total-records": _ROWS, "total-delete-files": 0}
     return all(name in summary and int(summary[name]) <= most for name, most in limits.items())
@@ -141,14 +141,14 @@ def _file(data: bytes, wanted: Sequence[tuple[int, Any]], texts: int) -> pa.Tabl
 
 
 def _narrow(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Give texts with offsets of 32 bits, as Spark writes them. pyiceberg writes 64 bits."""
+    """Return texts with offsets of 32 bits, as Spark writes them. pyiceberg writes 64 bits."""
     import pyarrow as pa
 
     return column.cast({pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(column.type, column.type))
 
 
 def _arrow_type(type_: str) -> Any:
-    """Give the Arrow type in which a Parquet file holds a Spark type; None if cells of it are not simple."""
+    """Return the Arrow type in which a Parquet file holds a Spark type; None if cells of it are not simple."""
     import pyarrow as pa
 
     if type_.startswith("decimal"):

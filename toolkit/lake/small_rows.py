@@ -70,7 +70,7 @@ def read(
 
 
 def _texts(column: Sequence[Any]) -> dict[int, dict[str, str]]:
-    """Give the texts of values that their type cannot hold, by row and column."""
+    """Return the texts of values that their type cannot hold, by row and column."""
     return {n: dict(pairs) for n, pairs in enumerate(column) if pairs is not None}
 
 

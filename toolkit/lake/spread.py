@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def spread(
     spark: SparkSession, count: int, work: Callable[[int], Mapping[str, Any]], schema: pa.Schema, doing: str
 ) -> list[Any]:
-    """Call `work` with each number below `count`, each in a task of its own. Give the row of each call.
+    """Call `work` with each number below `count`, each in a task of its own. Return the row of each call.
 
     A cluster may run a task again, and even twice at a time. The row of one attempt is given, and what the others did
     is not used: `work` writes to `attempt_place`.
@@ -46,12 +46,12 @@ def spread(
 
 
 def runs_once(spark: SparkSession) -> bool:
-    """Whether Spark starts each task once, as it does in local mode."""
+    """Return whether Spark starts each task once, as it does in local mode."""
     return str(spark.sparkContext.master).startswith("local[")
 
 
 def attempt_place(place: str) -> str:
-    """Give the running attempt at a task a place of its own."""
+    """Return the running attempt at a task a place of its own."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -60,7 +60,7 @@ def attempt_place(place: str) -> str:
 
 
 def _refusal(doing: str, error: Exception) -> CdcError:
-    """Give one line for the failure in the JVM or in a worker."""
+    """Return one line for the failure in the JVM or in a worker."""
     from toolkit.lake import session
 
     if not hasattr(error, "java_exception") and (ended := session.jvm_end()) is not None:

@@ -42,7 +42,7 @@ WHERE catalog_name = :catalog AND table_namespace = :namespace AND table_name = 
 
 
 class SqliteCatalog:
-    """The embedded catalog. It is also the catalog of the `pyiceberg.table.Table` objects that it gives."""
+    """The embedded catalog. It is also the catalog of the `pyiceberg.table.Table` objects that it returns."""
 
     def __init__(self, access: LakeAccess) -> None:
         self._access = access
@@ -51,12 +51,12 @@ class SqliteCatalog:
 
     @property
     def where(self) -> str:
-        """Give the path of the catalog's file."""
+        """Return the path of the catalog's file."""
         return str(self._file)
 
     @property
     def folder(self) -> Path:
-        """Give the folder of the catalog's file."""
+        """Return the folder of the catalog's file."""
         return self._file.parent
 
     def prepare(self) -> None:
@@ -82,7 +82,7 @@ class SqliteCatalog:
         return self._locations(name)[0]
 
     def _locations(self, name: str) -> tuple[str | None, str | None]:
-        """Give the current and the previous metadata file, as the catalog names them."""
+        """Return the current and the previous metadata file, as the catalog names them."""
         if not self._file.is_file():
             return None, None
         try:
@@ -142,7 +142,7 @@ class SqliteCatalog:
         return tuple(row[0] for row in rows)
 
     def repair_statement(self, name: str) -> tuple[str, bool]:
-        """Give the statement that makes the catalog name the file before, or forget the table."""
+        """Return the statement that makes the catalog name the file before, or forget the table."""
         before = self._locations(name)[1]
         usable = before is not None and self._readable(before)
         change = change_of_entry(self._access.lake.catalog, name, before if usable else None)
@@ -244,7 +244,7 @@ class SqliteCatalog:
 
     @staticmethod
     def supports_server_side_planning() -> bool:
-        """Whether the server plans scans, which it never does."""
+        """Return that no server plans scans."""
         return False
 
     @staticmethod
@@ -268,7 +268,7 @@ def _swapped(file: Path, values: dict[str, str]) -> bool:
 
 
 def _columns(connection: sqlite3.Connection) -> set[str]:
-    """Give the columns of the catalog's list of tables; empty before the first table."""
+    """Return the columns of the catalog's list of tables; empty before the first table."""
     return {row[0] for row in connection.execute("SELECT name FROM pragma_table_info('iceberg_tables')").fetchall()}
 
 
@@ -279,7 +279,7 @@ def _damaged(name: str, location: str, error: Exception) -> LakeError:
 
 
 def _version(location: str) -> int:
-    """Give the number of a metadata file, which is the first part of its name."""
+    """Return the number of a metadata file, which is the first part of its name."""
     found = re.match(r"\d+", location.rpartition("/")[2])
     return int(found[0]) if found else -1
 

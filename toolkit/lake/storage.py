@@ -30,7 +30,7 @@ _opened: dict[tuple[tuple[str, str], ...], FileIO] = {}
 
 
 def file_properties(access: LakeAccess, place: str | None = None) -> dict[str, str]:
-    """Give the properties by which pyiceberg opens files of the lake, or of another place. They may have secrets."""
+    """Return the properties by which pyiceberg opens files of the lake, or of another place. They may have secrets."""
     place = place or access.warehouse
     found = object_store.pyiceberg_settings(place, access.lake.properties, os.environ)
     if local_path(place) is not None:
@@ -39,7 +39,7 @@ def file_properties(access: LakeAccess, place: str | None = None) -> dict[str, s
 
 
 def file_io(location: str, properties: Mapping[str, str]) -> FileIO:
-    """Give the FileIO that opens a location."""
+    """Return the FileIO that opens a location."""
     from pyiceberg.io import load_file_io
 
     if local_path(location) is not None:

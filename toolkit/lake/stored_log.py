@@ -74,7 +74,7 @@ class StoredLog:
             force(self.access, self.access.names.events, base)
 
     def partitions(self, changes: int) -> int:
-        """Give the number of tasks: one where Spark would cost more than it gives, else one a core or more.
+        """Return the number of tasks: one where Spark would cost more than it gives, else one a core or more.
 
         More of them bound a worker's memory.
         """

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What is committed beside the rows. `tag` names the new table snapshot; None gives it no tag."""
+    """The properties of a commit beside its rows. `tag` names the new table snapshot; None gives it no tag."""
 
     properties: Mapping[str, str]
     summary: Mapping[str, str]

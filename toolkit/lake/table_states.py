@@ -21,7 +21,7 @@ def write(ledger: Ledger) -> None:
 
 
 def rows(ledger: LogReader, states: Iterable[TableState]) -> list[dict[str, Any]]:
-    """Give the rows of `ops.table_states`, ordered by relid."""
+    """Return the rows of `ops.table_states`, ordered by relid."""
     last, versions, judged = ledger.last(), ledger.latest_versions(), verdicts(ledger)
     if last is None:
         return []

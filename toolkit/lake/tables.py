@@ -76,7 +76,7 @@ _SPARK_TYPES = {
 
 
 def spark_schema() -> str:
-    """Give `EVENT_SCHEMA` as Spark DDL."""
+    """Return `EVENT_SCHEMA` as Spark DDL."""
     return ", ".join(
         f"{quote_spark(field.name)} {_SPARK_TYPES[field.type]}{'' if field.nullable else ' NOT NULL'}"
         for field in EVENT_SCHEMA

@@ -1,4 +1,4 @@
-"""Find what a run of the models starts from: the position of each built table, and what the log has for it since.
+"""Find the start of a run of the models: the position of each built table, and its events in the log since.
 
 By this the macros decide whether a model is skipped, merged or rebuilt. For all tables at once, the question costs one
 read of a metadata file for each table, and three Spark jobs. A model that dbt runs alone reads this itself.
@@ -43,7 +43,7 @@ class Target:
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """Give the relation and the position; events after it are new."""
+        """Return the relation and the position; events after it are new."""
         return self.relid, self.batch, self.lsn
 
 
@@ -63,13 +63,13 @@ class Facts:
 
     @property
     def left_out(self) -> tuple[int, ...]:
-        """Give the attnums of the values that are left out."""
+        """Return the attnums of the values that are left out."""
         return tuple(map(int, self.toast.split(","))) if self.toast else ()
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a model finds. `news` are the events since its target; `whole` are all events, if it must be rebuilt."""
+    """The start of one model. `news` are the events since its target; `whole` are all events, for a rebuild."""
 
     target: Target | None
     news: Facts = Facts()
@@ -78,7 +78,7 @@ class Found:
 
 
 def find(spark: SparkSession, log: Ledger, upto: Lsn, models: Sequence[tuple[TablePlan, str]]) -> list[Found]:
-    """Give what each model finds, in the order of `models`: plans at the position, each with its table's name."""
+    """Return what each model finds, in the order of `models`: plans at the position, each with its table's name."""
     last = log.last()
     assert last is not None
     targets = [_target(log, name) for _, name in models]
@@ -123,7 +123,7 @@ def _target(log: Ledger, name: str) -> Target | None:
 
 
 def _with_news(spark: SparkSession, log: Ledger, built: Collection[tuple[int, int, int]]) -> set[tuple[int, int, int]]:
-    """Give those of the places, each of a table, after which the log may have events of the table."""
+    """Return those of the places, each of a table, after which the log may have events of the table."""
     if not built:
         return set()
     batch, lsn = (min(place[n] for place in built) for n in (1, 2))
@@ -139,7 +139,7 @@ def _with_news(spark: SparkSession, log: Ledger, built: Collection[tuple[int, in
 def _facts(
     spark: SparkSession, log: Ledger, upto: Lsn, since: Iterable[tuple[int, int, int]]
 ) -> Mapping[tuple[int, int, int], Facts]:
-    """Give the facts of events after a batch, or at or above an LSN, by (relid, batch, LSN)."""
+    """Return the facts of events after a batch, or at or above an LSN, by (relid, batch, LSN)."""
     wanted = sorted(since)
     last = log.last()
     if not wanted or last is None:

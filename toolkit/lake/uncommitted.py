@@ -38,7 +38,7 @@ class NewFiles:
         self._table, self._listed = table, listed
 
     def place(self, batch_id: int) -> str:
-        """Give the place of a new file of rows of a batch."""
+        """Return the place of a new file of rows of a batch."""
         from toolkit.lake.ledger import partition
 
         key = partition(self._table, batch_id, "row")

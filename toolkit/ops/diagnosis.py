@@ -151,7 +151,7 @@ def _lake(config: Config) -> list[Diagnosis]:
 
 
 def _spark(config: Config) -> list[Diagnosis]:
-    """Say where tasks run and where they read the bytes of a peek. On a cluster, ask the executors whether they fit."""
+    """Report where tasks run and where they read the bytes of a peek. On a cluster, check the executors."""
     from toolkit.capture import executor_copies
     from toolkit.lake import cluster, session
 
@@ -203,7 +203,7 @@ def _damaged(lake: Lake) -> list[Diagnosis]:
 
 
 def stale_tables(states: Iterable[TableState]) -> list[Diagnosis]:
-    """Give an error for each table that is not `ok`."""
+    """Return an error for each table that is not `ok`."""
     return [
         Diagnosis(Level.ERROR, f"table {s.table}", f"{s.state} from {s.from_lsn}: {s.reason}", s.remedy)
         for s in states

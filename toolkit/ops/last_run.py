@@ -21,7 +21,7 @@ _log = logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LastRun:
-    """How a command last ended. `at` is ISO 8601."""
+    """The last end of a command. `at` is ISO 8601."""
 
     command: str
     exit_code: int

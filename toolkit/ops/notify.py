@@ -22,7 +22,7 @@ _SECONDS = 30  # timeout for each of the two ways
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What is sent about a command. `result` is its JSON, if there is one; `problem` is the error in one line."""
+    """A notice about a command. `result` is its JSON, if there is one; `problem` is the error in one line."""
 
     command: str
     exit_code: int

@@ -62,14 +62,14 @@ class Status:
 
     @property
     def failing(self) -> bool:
-        """Say whether anything keeps the lake from being right now, or later."""
+        """Return whether anything keeps the lake from being right now, or later."""
         stale = any(t.state != State.OK for t in self.tables)
         return stale or bool(self.lake or self.problem or self.stage or self.alerts)
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """What the source reports. `refused` is why it cannot be read, or why a drain would refuse it."""
+    """The state of the source. `refused` is the reason why it, or its drain, is refused."""
 
     refused: CdcError | None = None
     why: str = ""
@@ -139,7 +139,7 @@ def status(config: Config) -> Status:
 
 
 def _unreadable(access: LakeAccess) -> CdcError | None:
-    """Say why the log cannot be read although `cdc init` has begun it; None if it has not."""
+    """Return why the log cannot be read although `cdc init` has begun it; None if it has not."""
     try:
         reads.metadata(access, access.names.events)
         reads.require_no_data(access, access.names.events)
@@ -198,7 +198,7 @@ def _source(config: Config, last: BatchRecord | None) -> _Source:
 
 
 def _summary(found: Status) -> str:
-    """Say in one line what is wrong, each with its remedy, or that nothing is wrong."""
+    """Summarise in one line what is wrong, each with its remedy, or that nothing is wrong."""
     wrong = []
     if found.lake is not None:
         wrong.append(f"lake: {found.lake}")
@@ -249,7 +249,7 @@ def _begun(config: Config) -> str:
 
 
 def _applied(ledger: Ledger) -> Lsn | None:
-    """Give the newest position that a finished build has applied."""
+    """Return the newest position that a finished build has applied."""
     from toolkit.values.names import lake_table
 
     newest = 0

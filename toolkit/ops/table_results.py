@@ -38,12 +38,12 @@ class LastCheck:
 
     @property
     def green(self) -> bool:
-        """Say whether there were tables, all were found identical, and every row has the row that it references."""
+        """Return whether there were tables, all were found identical, and every row has the row that it references."""
         return self.results.keys() == {CheckStatus.IDENTICAL} and not self.orphans
 
 
 def checked_tables(ledger: Ledger) -> tuple[tuple[TableStatus, ...], LastCheck | None]:
-    """Give each captured table with its newest proof, and the newest check."""
+    """Return each captured table with its newest proof, and the newest check."""
     from toolkit.lake.proofs import current_states, proven
     from toolkit.lake.scans import scan
 

@@ -45,7 +45,7 @@ def explain(
     upto: Lsn,
     proven: int | None,
 ) -> tuple[Sample, ...]:
-    """Give the samples with their causes. `proven` is the table snapshot of the last proof."""
+    """Return the samples with their causes. `proven` is the table snapshot of the last proof."""
     from toolkit.lake import evidence
 
     if not samples:
@@ -66,7 +66,7 @@ def explain(
 
 
 def remedy(plan: Comparison, result: TableCheck) -> str | None:
-    """Give the one command that repairs all differing rows; None without a cause. A repair also rebuilds the table."""
+    """Return the command that repairs all differing rows; None without a cause. A repair also rebuilds the table."""
     causes = [s.cause for s in result.samples if s.cause is not None]
     if all(cause.kind != CauseKind.CAPTURE for cause in causes):
         return causes[0].remedy if causes else None
@@ -75,7 +75,7 @@ def remedy(plan: Comparison, result: TableCheck) -> str | None:
 
 
 def rebuild(table: TableVersion) -> str:
-    """Give the command that rebuilds the lake's table from the log."""
+    """Return the command that rebuilds the lake's table from the log."""
     lake = lake_table(table.schema, table.name)
     return f"cdc build -- --full-refresh --select current__{lake} history__{lake}"
 
@@ -92,7 +92,7 @@ class Account:
             (self._keyed if plan.key else self._bag)(event)
 
     def agrees(self, name: Row, sample: Sample) -> bool:
-        """Say whether the log gives the rows that the source shows."""
+        """Return whether the log gives the rows that the source shows."""
         ours = _copies(sample)[0]
         if not self._key:
             return self.copies[name] == ours
@@ -164,7 +164,7 @@ def _cause(side: Side, name: Row, sample: Sample, account: Account, written: Wri
 
 
 def _of(plan: Comparison, name: Row, rows: Counter[Row]) -> Counter[Row]:
-    """Give the rows of one key, or the copies of the row itself."""
+    """Return the rows of one key, or the copies of the row itself."""
     return Counter({r: n for r, n in rows.items() if (tuple(r[i] for i in plan.key) if plan.key else r) == name})
 
 

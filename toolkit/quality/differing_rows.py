@@ -31,7 +31,7 @@ _HELD, _HELD_CHARACTERS = 50_000, 32 << 20
 
 
 def keys(access: LakeAccess, table: str) -> tuple[dict[str, str], ...]:
-    """Give the keys of the rows that the last check of a table found to differ, as texts by column name. No JVM.
+    """Return the keys of the rows that the last check of a table found to differ, as texts by column name. No JVM.
 
     Raises:
         ConfigError: the check found none or more than `FEW`, or the table has no key.
@@ -63,7 +63,7 @@ class DifferingRows:
         self.checked_at = datetime.now(UTC)
 
     def of(self, plan: Comparison, lsn: Lsn) -> Every:
-        """Give the function that receives the rows of one table."""
+        """Return the function that receives the rows of one table."""
         names = [column.name for column in plan.columns]
         same = {"checked_at": self.checked_at, "lsn": int(lsn), "table": plan.table.identifier}
         same["relid"] = plan.table.relid

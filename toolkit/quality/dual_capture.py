@@ -54,7 +54,7 @@ class AuditReport:
 
     @property
     def differs(self) -> bool:
-        """Say whether the captures differ."""
+        """Return whether the captures differ."""
         return any(t.status == CheckStatus.DIFFERENT for t in self.tables)
 
 
@@ -97,7 +97,7 @@ def audit(lake: Lake, tables: Sequence[str] = ()) -> AuditReport:
 
 
 def windows(ledger: Ledger) -> Iterator[tuple[int, int, int | None]]:
-    """Give `(relid, low, high)`: both captures were active for commits between these bounds, which are excluded.
+    """Return `(relid, low, high)`: both captures were active for commits between these bounds, which are excluded.
 
     A table that joins the slot while triggers capture it may miss open transactions, so its window begins at the next
     baseline. Installing triggers waits for every writer, so in the other order no transaction is open.

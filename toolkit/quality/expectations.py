@@ -31,12 +31,12 @@ _COUNTS = ("rows", "identical", "modified", "added", "removed")
 
 
 def directory(access: LakeAccess) -> Path:
-    """Give the folder with the reports of the last check."""
+    """Return the folder with the reports of the last check."""
     return access.work_dir / "target" / "quality"
 
 
 def last_report(access: LakeAccess) -> dict[str, Any]:
-    """Give the report of the last check.
+    """Return the report of the last check.
 
     Raises:
         ConfigError: there was no check yet.
@@ -97,7 +97,7 @@ def run(
 
 
 def _run(report: CheckReport, docs: Path, published_rows: PublishedRows, limits: CheckConfig) -> dict[str, bool]:
-    """Say for each suite whether it succeeds."""
+    """Return for each suite whether it succeeds."""
     import great_expectations as gx
     import pandas as pd
     from great_expectations.data_context.types.base import (
@@ -160,7 +160,7 @@ def _run(report: CheckReport, docs: Path, published_rows: PublishedRows, limits:
 
 
 def parity_suite() -> Any:
-    """Give the expectations that prove parity."""
+    """Return the expectations that prove parity."""
     import great_expectations as gx
 
     expect = gx.expectations
@@ -177,7 +177,7 @@ def parity_suite() -> Any:
 
 
 def published_suite(limits: CheckConfig) -> Any:
-    """Give the expectations for readers: no failed table, and recent proofs and full comparisons."""
+    """Return the expectations for readers: no failed table, and recent proofs and full comparisons."""
     import great_expectations as gx
 
     expect = gx.expectations
@@ -192,7 +192,7 @@ def published_suite(limits: CheckConfig) -> Any:
 
 
 def references_suite() -> Any:
-    """Give the expectation that published tables that reference each other are at one LSN."""
+    """Return the expectation that published tables that reference each other are at one LSN."""
     import great_expectations as gx
 
     found = gx.ExpectationSuite(name="references")
@@ -205,7 +205,7 @@ def references_suite() -> Any:
 
 
 def orphans_suite() -> Any:
-    """Give the expectation that every proven row has the row that its foreign key references."""
+    """Return the expectation that every proven row has the row that its foreign key references."""
     import great_expectations as gx
 
     found = gx.ExpectationSuite(name=ORPHANS)
@@ -214,7 +214,7 @@ def orphans_suite() -> Any:
 
 
 def frame(report: CheckReport) -> pd.DataFrame:
-    """Give one row per table: table, lsn, status and the counts (NA if nothing was compared)."""
+    """Return one row per table: table, lsn, status and the counts (NA if nothing was compared)."""
     import pandas as pd
 
     lsn = None if report.lsn is None else str(report.lsn)

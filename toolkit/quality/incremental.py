@@ -56,7 +56,7 @@ class Proof:
 
 
 def candidates(access: LakeAccess, check: CheckConfig) -> dict[int, Proof]:
-    """Give, by relid, the last proof of each table that may be proven by it: of all that were fully proven lately.
+    """Return, by relid, the last proof of each table that may be proven by it: of all that were fully proven lately.
 
     Of the small ones, those with the oldest full proof are left out: each check compares some of them whole.
     """
@@ -71,12 +71,12 @@ def candidates(access: LakeAccess, check: CheckConfig) -> dict[int, Proof]:
 
 
 def large(check: CheckConfig, proof: Proof) -> bool:
-    """Say whether the keys that the log touched are compared, and not all rows."""
+    """Return whether the keys that the log touched are compared, and not all rows."""
     return proof.rows >= check.full_rows
 
 
 def unchanged(applied: Applied, proof: Proof) -> bool:
-    """Say whether only builds and compactions have committed to the table in the lake since the proof."""
+    """Return whether only builds and compactions have committed to the table in the lake since the proof."""
     since = applied.since(proof.snapshot_id)
     return since is not None and all(commit.batch_id is not None or commit.rewrite for commit in since)
 
@@ -84,7 +84,7 @@ def unchanged(applied: Applied, proof: Proof) -> bool:
 def touched(
     spark: SparkSession, ledger: Ledger, side: Side, applied: Applied, proof: Proof
 ) -> Sequence[tuple[str, ...]] | None:
-    """Give the keys that the log touched since the proof; None if a full comparison is needed."""
+    """Return the keys that the log touched since the proof; None if a full comparison is needed."""
     from toolkit.lake import evidence
 
     if not side.plan.key or not unchanged(applied, proof):

@@ -179,7 +179,7 @@ class _Comparing:
         self.states = {s.relid: s for s in table_states(ledger) if not wanted or s.relid in wanted}
 
     def results(self) -> tuple[TableCheck, ...]:
-        """Give one result per table. If a table cannot be compared, its result has the reason."""
+        """Return one result per table. If a table cannot be compared, its result has the reason."""
         from toolkit.lake.applied import applied, misshapen
         from toolkit.lake.row_lines import Side
         from toolkit.quality.cause import rebuild
@@ -262,7 +262,7 @@ class _Comparing:
         return TableCheck(table.identifier, table.relid, CheckStatus.NOT_TAKEN, fingerprint=fingerprint)
 
     def _refused(self, relid: int) -> TableCheck | None:
-        """Give the result that says why this table cannot be compared; None if it can."""
+        """Return the result that says why this table cannot be compared; None if it can."""
         table, state, taken = self.live.get(relid), self.states.get(relid), self.taken.get(relid)
         if table is None:
             assert taken is not None
@@ -288,7 +288,7 @@ class _Comparing:
         return proof is not None and incremental.large(self.check, proof)
 
     def _keys(self, side: Side, proof: Proof) -> Sequence[tuple[str, ...]] | None:
-        """Give the keys that the log touched since the proof. None if the whole table is to be read."""
+        """Return the keys that the log touched since the proof. None if the whole table is to be read."""
         from toolkit.quality import incremental
 
         relid = side.plan.table.relid
@@ -331,7 +331,7 @@ class _Comparing:
         return None if taken.figures is not None else replace(result, reason=taken.reason, remedy="cdc check")
 
     def _lake_figures(self, sides: Sequence[Side]) -> dict[int, Figures | Exception]:
-        """Give the lake's figures by relid. If the job for all tables fails, each table gets a job of its own."""
+        """Return the lake's figures by relid. If the job for all tables fails, each table gets a job of its own."""
         from toolkit.lake import row_lines, small_lines
 
         found: dict[int, Figures | Exception] = {}
@@ -440,7 +440,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _nothing_taken(lake: Lake, wanted: set[int], reason: str) -> CheckReport:
-    """Give a report in which nothing is proven."""
+    """Return a report in which nothing is proven."""
     from toolkit.rawlog.states import live_tables
 
     tables = (t for t in live_tables(lake.reread()) if not wanted or t.relid in wanted)

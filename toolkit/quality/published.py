@@ -118,7 +118,7 @@ def _keep(
     *,
     threads: int,
 ) -> dict[int, str]:
-    """Tag the table snapshots that are proven, and give the tags by relid. Tables with a newer check are left out."""
+    """Tag the table snapshots that are proven, and return the tags by relid. Tables with a newer check are left out."""
     if report.lsn is None:
         return {}
     lsn = report.lsn
@@ -143,14 +143,14 @@ def _keep(
 
 
 def _generation(ledger: Ledger, report: CheckReport) -> int:
-    """Give the generation of the log that was compared; the current one where the report does not say."""
+    """Return the generation of the log that was compared; the current one where the report does not say."""
     last = ledger.last()
     compared = (b.generation for b in ledger.batches() if b.batch_id == report.batch_id)
     return next(compared, last.generation if last is not None else 1)
 
 
 def _newer(known: Mapping[str, Any], generation: int, lsn: Lsn) -> bool:
-    """Say whether a row of `ops.published` is of a later position than a check at an LSN of a generation."""
+    """Return whether a row of `ops.published` is of a later position than a check at an LSN of a generation."""
     of = generation_of(known.get("tag"))
     judged = max(known.get("lsn") or 0, known.get("checked_lsn") or 0)
     return of is not None and (of > generation or (of == generation and judged > lsn))
@@ -203,7 +203,7 @@ def published(access: LakeAccess) -> dict[str, Lsn]:
 
 
 def published_lsn(ledger: Ledger) -> Lsn | None:
-    """Give the oldest LSN of the published tables; None before the first successful check."""
+    """Return the oldest LSN of the published tables; None before the first successful check."""
     from toolkit.rawlog.states import live_tables
 
     found = published(ledger.access)

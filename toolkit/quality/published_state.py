@@ -33,7 +33,7 @@ class PublishedRows:
 
 
 def published_rows(access: LakeAccess, report: CheckReport) -> PublishedRows:
-    """Give the state of `published.*` after this check."""
+    """Return the state of `published.*` after this check."""
     from toolkit.quality import published
 
     return after(published.proofs(access), report)

@@ -30,7 +30,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Where a difference arose. The position is that of the change that the row should show, if the log has it."""
+    """The cause of a difference. The position is that of the change that the row should show, if the log has it."""
 
     kind: CauseKind
     text: str
@@ -40,7 +40,7 @@ class Cause:
     xid: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the JSON form."""
+        """Return the JSON form."""
         lsn = None if self.lsn is None else str(self.lsn)
         return {"kind": self.kind, "text": self.text, "remedy": self.remedy} | {
             "lsn": lsn,
@@ -62,7 +62,7 @@ class Sample:
     cause: Cause | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the JSON form."""
+        """Return the JSON form."""
         found: dict[str, Any] = {
             "class": self.kind,
             "key": {name: cut(value) for name, value in self.key},
@@ -108,7 +108,7 @@ class TableCheck:
     fingerprint: str | None = None  # fingerprint of the source's catalogs at the cut; not in the reports
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the JSON form."""
+        """Return the JSON form."""
         return {
             "table": self.table,
             "status": self.status,
@@ -154,7 +154,7 @@ class CheckReport:
 
     @property
     def green(self) -> bool:
-        """Say whether every table is identical and every row has the row that it references.
+        """Return whether every table is identical and every row has the row that it references.
 
         The result is false for a report without any table.
         """
@@ -163,7 +163,7 @@ class CheckReport:
 
     @property
     def orphaned(self) -> tuple[Reference, ...]:
-        """Give the foreign keys that some rows violate."""
+        """Return the foreign keys that some rows violate."""
         return tuple(r for r in self.references if r.orphans)
 
     def in_words(self, reference: Reference) -> str | None:
@@ -183,7 +183,7 @@ class CheckReport:
 
     @property
     def failure(self) -> str:
-        """Say in one line what is not identical: the counts, and one table with its remedy."""
+        """Describe in one line what is not identical: the counts, and one table with its remedy."""
         counts = Counter(table.status for table in self.tables)
         found = [", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "no table was compared"]
         wrong = next((table for table in self.tables if table.status != CheckStatus.IDENTICAL), None)
@@ -194,11 +194,11 @@ class CheckReport:
 
     @property
     def text(self) -> str:
-        """Give the report as text."""
+        """Return the report as text."""
         return as_text(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the report as JSON values, for scripts."""
+        """Return the report as JSON values, for scripts."""
         return {
             "lsn": None if self.lsn is None else str(self.lsn),
             "green": self.green,

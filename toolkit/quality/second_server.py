@@ -69,7 +69,7 @@ def against(source: SourceAccess, check: CheckConfig, conninfo: str, tables: Seq
 
 
 def _doubt(seen: Sequence[Position], found: Sequence[Position]) -> tuple[str, str] | None:
-    """Say from the positions around the snapshots why a difference may not be real, and give the remedy."""
+    """Return why a difference may not be real, by the positions around the snapshots, and the remedy."""
     one, two = seen[-1], found[-1]
     if one.cluster == two.cluster and (one.follows or two.follows):
         if len({p.lsn for p in (*seen, *found)}) == 1:

@@ -104,7 +104,7 @@ def lines(
 
 
 def alike(one: Comparison, later: Comparison) -> bool:
-    """Say whether both comparisons select the same rows and columns and print them alike.
+    """Return whether both comparisons select the same rows and columns and print them alike.
 
     Enum values may have been added between them.
     """

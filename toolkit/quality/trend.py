@@ -31,14 +31,14 @@ class Episode:
 
 
 def results(access: LakeAccess) -> list[dict[str, Any]]:
-    """Give every result of every check, oldest first."""
+    """Return every result of every check, oldest first."""
     from toolkit.lake.scans import scan
 
     return sorted(scan(access, access.names.results), key=lambda row: (row["checked_at"], row["table"]))
 
 
 def proven(access: LakeAccess) -> list[dict[str, Any]]:
-    """Give for each table the LSN and time of its proof and of the last full proof, and the last result."""
+    """Return for each table the LSN and time of its proof and of the last full proof, and the last result."""
     found = []
     for row in sorted(proofs(access).values(), key=lambda row: row["table"]):
         shown = {name: row[name] for name in ("table", "status", "proven_at", "full_at", "tag", "reason")}
@@ -62,7 +62,7 @@ def differing(access: LakeAccess) -> list[dict[str, Any]]:
 
 
 def episodes(access: LakeAccess) -> list[Episode]:
-    """Give the periods in which checks of a table failed, ordered by their start."""
+    """Return the periods in which checks of a table failed, ordered by their start."""
     from dataclasses import replace
 
     found: list[Episode] = []

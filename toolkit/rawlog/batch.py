@@ -76,7 +76,7 @@ class BatchRecord:
         changes: int = 0,
         **fields: Any,
     ) -> BatchRecord:
-        """Give the row of the batch that follows this one, committed now.
+        """Return the row of the batch that follows this one, committed now.
 
         Everything that is not given stays as in this row. A batch that drains nothing keeps `complete_to`, the tick and
         the pending beacon.
@@ -100,7 +100,7 @@ class BatchRecord:
         )
 
     def to_json(self) -> str:
-        """Give the payload text."""
+        """Return the payload text."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
@@ -118,7 +118,7 @@ class BatchRecord:
 
 
 def batch_event(record: BatchRecord) -> Event:
-    """Give the `batch` event for a record."""
+    """Return the `batch` event for a record."""
     return Event(
         batch_id=record.batch_id,
         generation=record.generation,
@@ -131,7 +131,7 @@ def batch_event(record: BatchRecord) -> Event:
 
 
 def batch_events(record: BatchRecord, events: Sequence[Event]) -> list[Event]:
-    """Give the events of one batch that the driver made, with their `batch` event at the end.
+    """Return the events of one batch that the driver made, with their `batch` event at the end.
 
     Raises:
         LakeError: an event belongs to another batch.

@@ -32,7 +32,7 @@ COLUMNS = (
 
 
 def kept(reading: LogReading) -> list[_Row]:
-    """Give the events that decide the present states, in log order.
+    """Return the events that decide the present states, in log order.
 
     These are the newest version of each table under each of its names, all baselines, of the gaps between two baselines
     those that a state shows, and the newest pause of capture.
@@ -51,7 +51,7 @@ def kept(reading: LogReading) -> list[_Row]:
 
 
 def _gaps(reading: LogReading) -> Iterable[_Row]:
-    """Give the first and the last gap between two baselines of a table, and the one that says what comes first."""
+    """Return the first and the last gap between two baselines of a table, and the one that says what comes first."""
     ends: dict[tuple[int, int | None], list[order.Position]] = {}
     for event in reading.baselines():
         ends.setdefault((event.generation, event.relid), []).append(order.position(event))
@@ -67,7 +67,7 @@ def _gaps(reading: LogReading) -> Iterable[_Row]:
 
 
 def to_json(rows: Iterable[_Row]) -> str:
-    """Give the payload text of a checkpoint."""
+    """Return the payload text of a checkpoint."""
     return json.dumps([[_plain(row[name]) for name in COLUMNS] for row in rows])
 
 
@@ -84,7 +84,7 @@ def _plain(value: Any) -> Any:
 
 
 def serves(carried: Iterable[_Row], later: Iterable[_Row]) -> bool:
-    """Say whether a checkpoint serves before these later events.
+    """Return whether a checkpoint serves before these later events.
 
     A late baseline, whose position is before a gap of its table, may divide the gaps of which only some were kept.
     """
@@ -115,19 +115,19 @@ class CurrentReading(LogReading):
 
     @property
     def rules(self) -> CaptureRules:
-        """Give what decides which tables are captured, and how."""
+        """Return what decides which tables are captured, and how."""
         return self._whole.rules
 
     def snapshot_id(self) -> int | None:
-        """Give the state of the log that is read."""
+        """Return the state of the log that is read."""
         return self._whole.snapshot_id()
 
     def last(self) -> BatchRecord | None:
-        """Give the newest batch."""
+        """Return the newest batch."""
         return self._whole.last()
 
     def rows(self, kind: str) -> Sequence[_Row]:
-        """Give the events of a kind, in log order."""
+        """Return the events of a kind, in log order."""
         if kind not in self._events:
             return self._whole.rows(kind)
         return [*self._events[kind], *self._ddl()] if kind == Kind.DDL else self._events[kind]

@@ -44,7 +44,7 @@ class Origin(StrEnum):
 
 
 class Covers(StrEnum):
-    """What a baseline covers. `CHECK` follows a copy of a part: a check found that the rest is right too."""
+    """The scope of a baseline. `CHECK` follows a copy of a part: a check found that the rest is right too."""
 
     ALL = "all"
     COLUMNS = "columns"
@@ -54,7 +54,7 @@ class Covers(StrEnum):
 
 
 class Captured(StrEnum):
-    """What the event triggers recorded in a `ddl` event. Other values are possible and decide nothing."""
+    """The kind of record that the event triggers wrote. Other values are possible and decide nothing."""
 
     COMMAND_END = "ddl_command_end"
     REWRITE = "table_rewrite"
@@ -80,7 +80,7 @@ class Gap:
     detail: Mapping[str, Any] | None = None
 
     def to_json(self) -> str:
-        """Give the payload text."""
+        """Return the payload text."""
         until = None if self.until is None else str(self.until)
         return _text(
             {"reason": self.reason, "remedy": self.remedy, "until": until, "first": self.first, "detail": self.detail}
@@ -107,11 +107,11 @@ class Baseline:
 
     @property
     def whole(self) -> bool:
-        """Whether every row of the table is known from here on."""
+        """Return whether every row of the table is known from here on."""
         return self.scope in (Covers.ALL, Covers.CHECK)
 
     def to_json(self) -> str:
-        """Give the payload text."""
+        """Return the payload text."""
         return _text(
             {
                 "rows": self.rows, "scope": self.scope, "lsn": None if self.lsn is None else str(self.lsn),
@@ -170,13 +170,13 @@ class SchemaChange:
 
 @dataclass(frozen=True, slots=True)
 class Truncated:
-    """How a TRUNCATE was run, if that is known."""
+    """The form of a TRUNCATE, if that is known."""
 
     cascade: bool | None = None
     restart_identity: bool | None = None
 
     def to_json(self) -> str:
-        """Give the payload text."""
+        """Return the payload text."""
         return _text({"cascade": self.cascade, "restart_identity": self.restart_identity})
 
 
@@ -193,7 +193,7 @@ class Note:
     at: str  # ISO 8601, UTC
 
     def to_json(self) -> str:
-        """Give the payload text."""
+        """Return the payload text."""
         return _text({"prefix": _RESOLVED, "id": self.id, "note": self.note, "by": self.by, "at": self.at})
 
 
@@ -207,7 +207,7 @@ class StreamMessage:
     sha256: str | None = None  # hash of what was read of them; an unsigned message is read as its hash
 
     def to_json(self) -> str:
-        """Give the payload text."""
+        """Return the payload text."""
         return _text({"prefix": self.prefix, "reason": self.refused, "count": self.count, "sha256": self.sha256})
 
 
@@ -255,5 +255,5 @@ class GapReasons:
 
     @property
     def gap(self) -> Gap:
-        """Give the gap."""
+        """Return the gap."""
         return Gap("; ".join(self.reasons), self.remedy, detail=self.detail)

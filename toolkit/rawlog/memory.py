@@ -34,7 +34,7 @@ class MemoryLog:
         self.commits = 0
 
     def reading(self) -> MemoryReading:
-        """Give the log as it is now."""
+        """Return the log as it is now."""
         return MemoryReading(self.rules, self.commits, self.events)
 
     def commit(
@@ -72,7 +72,7 @@ class MemoryLog:
         """Do nothing: memory has no disk."""
 
     def partitions(self, changes: int) -> int:
-        """Give a fixed number of decode tasks."""
+        """Return a fixed number of decode tasks."""
         return self._partitions
 
     @contextmanager
@@ -93,7 +93,7 @@ class _NewFiles:
         self._given = 0
 
     def place(self, batch_id: int) -> str:
-        """Give the place of a new file."""
+        """Return the place of a new file."""
         self._given += 1
         return str(self._folder / f"{batch_id}-{self._given}.parquet")
 
@@ -110,19 +110,19 @@ class MemoryReading(LogReading):
 
     @property
     def rules(self) -> CaptureRules:
-        """Give what decides which tables are captured, and how."""
+        """Return what decides which tables are captured, and how."""
         return self._rules
 
     def snapshot_id(self) -> int:
-        """Give the number of commits."""
+        """Return the number of commits."""
         return self._snapshot
 
     def current(self) -> CurrentReading:
-        """Give a reading as from a current checkpoint, so that what runs on this log tests checkpoints too."""
+        """Return a reading as from a current checkpoint, so that what runs on this log tests checkpoints too."""
         return self._current
 
     def rows(self, kind: str) -> list[Mapping[str, Any]]:
-        """Give all events of a kind, in log order."""
+        """Return all events of a kind, in log order."""
         return self._by_kind.get(kind, [])
 
     @cached_property

@@ -63,7 +63,7 @@ class Point:
 
     @property
     def position(self) -> Position:
-        """Give the position."""
+        """Return the position."""
         return Position(self.commit, self.ordinal)
 
 
@@ -72,11 +72,11 @@ class Placed(Protocol):
 
     @property
     def commit_lsn(self) -> int:
-        """Give the commit LSN of the transaction, or the LSN before the one at which the toolkit made the event."""
+        """Return the commit LSN of the transaction, or the LSN before the one at which the toolkit made the event."""
 
     @property
     def ordinal(self) -> int:
-        """Give the place within the transaction."""
+        """Return the place within the transaction."""
 
 
 class Visible(Placed, Protocol):
@@ -84,7 +84,7 @@ class Visible(Placed, Protocol):
 
     @property
     def end_lsn(self) -> int:
-        """Give the end LSN of the transaction, or the LSN at which the toolkit made the event."""
+        """Return the end LSN of the transaction, or the LSN at which the toolkit made the event."""
 
 
 class Made(NamedTuple):
@@ -95,72 +95,72 @@ class Made(NamedTuple):
 
 
 def position(event: Placed) -> Position:
-    """Give the position of an event."""
+    """Return the position of an event."""
     return Position(int(event.commit_lsn), event.ordinal)
 
 
 def point(event: Visible) -> Point:
-    """Give the position of an event with its end LSN."""
+    """Return the position of an event with its end LSN."""
     return Point(*position(event), int(event.end_lsn))
 
 
 def start_of(lsn: Lsn | int) -> Position:
-    """Give the position before every change of the transaction whose commit LSN is `lsn`."""
+    """Return the position before every change of the transaction whose commit LSN is `lsn`."""
     return Position(int(lsn), BIRTH)
 
 
 def version_order(version: SchemaVersion) -> tuple[Position, int]:
-    """Give the sort key of schema versions of one generation."""
+    """Return the sort key of schema versions of one generation."""
     return position(version), version.schema_id
 
 
 def log_order(row: Mapping[str, Any]) -> tuple[int, Position, int]:
-    """Give the sort key of an event, given as a row of the log, among all events."""
+    """Return the sort key of an event, given as a row of the log, among all events."""
     return row["generation"], Position(row["commit_lsn"], row["ordinal"]), row["schema_id"] or 0
 
 
 def made_at(lsn: Lsn | int) -> Made:
-    """Give the LSNs of an event made at `lsn`. It is valid from `lsn` on and sorts before every later transaction."""
+    """Return the LSNs of an event made at `lsn`. It is valid from `lsn` on and sorts before every later transaction."""
     return Made(int(lsn) - 1, int(lsn))
 
 
 def made_after(lsn: Lsn | int) -> Made:
-    """Give the LSNs of an event made right after `lsn`. It does not change what is valid at `lsn`."""
+    """Return the LSNs of an event made right after `lsn`. It does not change what is valid at `lsn`."""
     return Made(int(lsn), int(lsn) + 1)
 
 
 def found_version(number: int) -> int:
-    """Give the ordinal of event number `number` of a catalog comparison, which is a schema version."""
+    """Return the ordinal of event number `number` of a catalog comparison, which is a schema version."""
     return _FOUND_VERSION + number
 
 
 def found_gap(number: int) -> int:
-    """Give the ordinal of event number `number` of a catalog comparison, which is a gap."""
+    """Return the ordinal of event number `number` of a catalog comparison, which is a gap."""
     return _FOUND_GAP + number
 
 
 def copied_deletion(number: int) -> int:
-    """Give the ordinal of the deletion of key number `number` of a copy of single rows."""
+    """Return the ordinal of the deletion of key number `number` of a copy of single rows."""
     return _COPIED_DELETION + number
 
 
 def copied_rows(piece: int, row: int) -> int:
-    """Give the ordinal of row number `row`, from 0, in a piece of a copy. A piece has less than 2^32 rows."""
+    """Return the ordinal of row number `row`, from 0, in a piece of a copy. A piece has less than 2^32 rows."""
     return BASELINE + (piece + 1) * _PIECE + row
 
 
 def is_copy_gap(event: Placed) -> bool:
-    """Say whether a gap was made by a copy, not by a change."""
+    """Return whether a gap was made by a copy, not by a change."""
     return event.ordinal == COPY_GAP
 
 
 def is_copied_version(version: Placed) -> bool:
-    """Say whether a schema version was read by a copy, not captured with a change."""
+    """Return whether a schema version was read by a copy, not captured with a change."""
     return version.ordinal == COPIED_VERSION
 
 
 def next_place(ordinal: int, number: int) -> int:
-    """Give the ordinal of event number `number` of one change; `ordinal` is the ordinal of its first event."""
+    """Return the ordinal of event number `number` of one change; `ordinal` is the ordinal of its first event."""
     return ordinal + number
 
 

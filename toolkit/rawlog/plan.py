@@ -58,7 +58,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Era:
-    """How to show enum labels that were renamed after rows with `since` or a later LSN were written."""
+    """The enum labels to replace in rows that were written at `since` or later."""
 
     since: int
     labels: Mapping[str, str]  # new label by old label
@@ -95,7 +95,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """How one table is built from the log. For a dropped table, `CURRENT` has no columns and no segments."""
+    """The plan of one table. For a dropped table, `CURRENT` has no columns and no segments."""
 
     relid: int
     layer: Layer
@@ -109,7 +109,7 @@ class TablePlan:
     segments: tuple[Segment, ...] = ()
 
     def to_json(self) -> str:
-        """Give the JSON form that the macros read."""
+        """Return the JSON form that the macros read."""
         return json.dumps(asdict(self))
 
 
@@ -219,7 +219,7 @@ def _columns(versions: Sequence[SchemaVersion], baselines: Sequence[TableEvent[B
 def _relabel(
     column: Column, versions: Sequence[SchemaVersion], baselines: Sequence[TableEvent[Baseline]]
 ) -> tuple[Era, ...]:
-    """Give the labels to replace in the rows after each baseline.
+    """Return the labels to replace in the rows after each baseline.
 
     The OID identifies an enum value. A baseline was read with the names of its time. The versions after it have every
     name that a value has had since. A table in which one name meant two values is stale.
@@ -242,7 +242,7 @@ def _relabel(
 
 
 def _is_before_copy(version: SchemaVersion, baseline: TableEvent[Baseline]) -> bool:
-    """Say whether a version is before a baseline and is not the one that was read together with it."""
+    """Return whether a version is before a baseline and is not the one that was read together with it."""
     read_with_it = order.is_copied_version(version) and version.commit_lsn == baseline.commit_lsn
     return order.position(version) < order.position(baseline) and not read_with_it
 

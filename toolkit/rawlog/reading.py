@@ -38,31 +38,31 @@ class LogReading(ABC):
     @property
     @abstractmethod
     def rules(self) -> CaptureRules:
-        """Give what decides which tables are captured, and how."""
+        """Return what decides which tables are captured, and how."""
 
     @abstractmethod
     def snapshot_id(self) -> int | None:
-        """Give the state of the log that is read: the base of the next commit."""
+        """Return the state of the log that is read: the base of the next commit."""
 
     @abstractmethod
     def rows(self, kind: str) -> Sequence[Mapping[str, Any]]:
-        """Give all events of a kind that is not in `BULK`, in log order."""
+        """Return all events of a kind that is not in `BULK`, in log order."""
 
     def current(self) -> LogReading:
-        """Give a reading that answers what is so now: the newest versions, and the present states."""
+        """Return a reading that answers what is so now: the newest versions, and the present states."""
         return self
 
     def last(self) -> BatchRecord | None:
-        """Give the newest batch; None before the first."""
+        """Return the newest batch; None before the first."""
         return max(self.batches(), key=lambda record: record.batch_id, default=None)
 
     def batches(self) -> tuple[BatchRecord, ...]:
-        """Give all batches, oldest first."""
+        """Return all batches, oldest first."""
         payloads = (BatchRecord.from_json(row["payload"]) for row in self.rows(Kind.BATCH))
         return tuple(sorted(payloads, key=lambda record: record.batch_id))
 
     def exact_at(self, lsn: Lsn) -> Lsn:
-        """Give `lsn`, or, with a warning, the tick below it if the log is exact only at ticks."""
+        """Return `lsn`, or, with a warning, the tick below it if the log is exact only at ticks."""
         for record in self.batches():
             if record.origin == Origin.CHANGE_LOG and record.tick and record.from_lsn < lsn < record.complete_to:
                 _log.warning(
@@ -73,7 +73,7 @@ class LogReading(ABC):
         return lsn
 
     def schema_versions(self) -> list[SchemaVersion]:
-        """Give all schema versions, in log order."""
+        """Return all schema versions, in log order."""
         return [
             SchemaVersion(
                 schema_id=row["schema_id"],
@@ -89,7 +89,7 @@ class LogReading(ABC):
         ]
 
     def latest_versions(self, at: Lsn | None = None) -> dict[int, SchemaVersion]:
-        """Give the newest version of each relid in the current generation, or at an LSN, including dropped tables.
+        """Return the newest version of each relid in the current generation, or at an LSN, including dropped tables.
 
         OIDs of another incarnation of the source say nothing about this one.
         """
@@ -102,23 +102,23 @@ class LogReading(ABC):
         }
 
     def gaps(self) -> tuple[TableEvent[Gap], ...]:
-        """Give all `gap` events, in log order."""
+        """Return all `gap` events, in log order."""
         return self._typed(Kind.GAP, Gap.from_json)
 
     def baselines(self) -> tuple[TableEvent[Baseline], ...]:
-        """Give all `baseline` events, in log order."""
+        """Return all `baseline` events, in log order."""
         return self._typed(Kind.BASELINE, Baseline.from_json)
 
     def truncates(self) -> tuple[TableEvent[None], ...]:
-        """Give all `truncate` events, in log order."""
+        """Return all `truncate` events, in log order."""
         return self._typed(Kind.TRUNCATE, lambda _: None)
 
     def ddl_events(self) -> tuple[TableEvent[SchemaChange], ...]:
-        """Give all `ddl` events, in log order."""
+        """Return all `ddl` events, in log order."""
         return self._typed(Kind.DDL, SchemaChange.from_json)
 
     def messages(self) -> tuple[TableEvent[Note | StreamMessage], ...]:
-        """Give all `message` events, in log order."""
+        """Return all `message` events, in log order."""
         return self._typed(Kind.MESSAGE, read_message)
 
     def _typed(self, kind: Kind, read: Callable[[str | None], _P]) -> tuple[TableEvent[_P], ...]:
@@ -147,23 +147,23 @@ class WithBatch(LogReading):
 
     @property
     def rules(self) -> CaptureRules:
-        """Give what decides which tables are captured, and how."""
+        """Return what decides which tables are captured, and how."""
         return self._reading.rules
 
     def snapshot_id(self) -> int | None:
-        """Give the state of the log without the batch."""
+        """Return the state of the log without the batch."""
         return self._reading.snapshot_id()
 
     def current(self) -> LogReading:
-        """Give a reading of what is so after the batch."""
+        """Return a reading of what is so after the batch."""
         return WithBatch(self._reading.current(), self._events)
 
     def last(self) -> BatchRecord | None:
-        """Give the newest committed batch."""
+        """Return the newest committed batch."""
         return self._reading.last()
 
     def rows(self, kind: str) -> Sequence[Mapping[str, Any]]:
-        """Give all events of a kind, including those of the batch, in log order."""
+        """Return all events of a kind, including those of the batch, in log order."""
         added = ({name: getattr(e, name) for name in e.__slots__} for e in self._events if e.kind == kind)
         return sorted([*self._reading.rows(kind), *added], key=order.log_order)
 

@@ -50,7 +50,7 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the events of one table and its newest proof say about its rows. Tuples are in log order."""
+    """The judgement of one table by its events and its newest proof. Tuples are in log order."""
 
     baselines: tuple[TableEvent[Baseline], ...]  # of every scope
     gaps: tuple[TableEvent[Gap], ...]  # without those before the first complete copy
@@ -62,17 +62,17 @@ class Verdict:
 
     @property
     def known(self) -> TableEvent[Baseline] | None:
-        """Give the last baseline from which on every row is known; None without a complete copy in the log."""
+        """Return the last baseline from which on every row is known; None without a complete copy in the log."""
         return self.whole[-1] if self.whole else None
 
     @property
     def copies(self) -> tuple[TableEvent[Baseline], ...]:
-        """Give the complete copies. Rows of the log follow the first one."""
+        """Return the complete copies. Rows of the log follow the first one."""
         return tuple(b for b in self.baselines if b.payload.scope == Covers.ALL)
 
     @property
     def doubts(self) -> tuple[Doubt, ...]:
-        """Say for each gap which row versions it leaves unverified."""
+        """Return for each gap which row versions it leaves unverified."""
         return tuple(self._doubt(gap) for gap in self.gaps)
 
     def _doubt(self, gap: TableEvent[Gap]) -> Doubt:
@@ -132,12 +132,12 @@ def verdicts(ledger: LogReader, at: Lsn | None = None, proven: Mapping[int, Lsn]
 
 
 def copied(ledger: LogReader) -> frozenset[int]:
-    """Give the relids of the tables with a complete copy in the current generation."""
+    """Return the relids of the tables with a complete copy in the current generation."""
     return frozenset(relid for relid, verdict in verdicts(ledger).items() if verdict.copies)
 
 
 def not_copied(ledger: LogReader, tables: Iterable[TableVersion]) -> tuple[TableVersion, ...]:
-    """Give the tables among `tables` without a complete copy in the current generation."""
+    """Return the tables among `tables` without a complete copy in the current generation."""
     done = copied(ledger)
     return tuple(table for table in tables if table.relid not in done)
 
@@ -166,12 +166,12 @@ class TableState:
 
     @property
     def comparable(self) -> bool:
-        """Whether a check can compare the table."""
+        """Return whether a check can compare the table."""
         return self.state == State.OK or self.repaired_lsn is not None
 
 
 def live_tables(ledger: LogReader) -> tuple[TableVersion, ...]:
-    """Give the latest versions of the tables that exist and are published, ordered by name."""
+    """Return the latest versions of the tables that exist and are published, ordered by name."""
     return _live(ledger.latest_versions().values())
 
 
@@ -183,7 +183,7 @@ def _live(versions: Iterable[SchemaVersion]) -> tuple[TableVersion, ...]:
 def states_at(
     ledger: LogReader, at: Lsn, wrong: Mapping[int, tuple[Lsn, Lsn]]
 ) -> tuple[tuple[SchemaVersion, TableState], ...]:
-    """Give the tables that existed and were captured at an LSN, with their state then.
+    """Return the tables that existed and were captured at an LSN, with their state then.
 
     The state says whether their rows are known. A repair counts from its copy on, even before a check has proven it.
     `wrong` are the tables that a check has found to differ, as `toolkit.lake.proofs.differing_tables` gives them.
@@ -221,7 +221,7 @@ def _reason(gaps: Sequence[TableEvent[Gap]]) -> str:
 
 
 def unproven(ledger: LogReader, proven: Mapping[int, Lsn]) -> dict[int, Lsn]:
-    """Give partly copied tables that a check has since compared whole, with the LSN of the check.
+    """Return partly copied tables that a check has since compared whole, with the LSN of the check.
 
     A baseline of scope `check` at that LSN makes their rows known.
     """
@@ -235,7 +235,7 @@ def unproven(ledger: LogReader, proven: Mapping[int, Lsn]) -> dict[int, Lsn]:
 def table_states(
     ledger: LogReader, proven: Mapping[int, Lsn] | None = None, wrong: Mapping[int, tuple[Lsn, Lsn]] | None = None
 ) -> tuple[TableState, ...]:
-    """Give the states of live tables, and of captured tables that are not captured now but that `[source]` names.
+    """Return the states of live tables, and of captured tables that are not captured now but that `[source]` names.
 
     A table is stale from the first gap that no later baseline covers. A repaired table stays stale until a check has
     proven it at or after its baseline: `proven` has the newest such LSN by relid. `wrong` are the tables that their
@@ -260,7 +260,7 @@ def table_states(
 
 
 def dropped_tables(ledger: LogReader) -> tuple[SchemaVersion, ...]:
-    """Give the last versions of the captured tables that were dropped from the source, in log order."""
+    """Return the last versions of the captured tables that were dropped from the source, in log order."""
     done = copied(ledger)
     gone = (v for v in ledger.latest_versions().values() if v.table.dropped and v.table.published)
     return tuple(sorted((v for v in gone if v.table.relid in done), key=order.position))
@@ -284,7 +284,7 @@ def _state(ledger: LogReader, table: TableVersion, verdict: Verdict) -> TableSta
 
 
 def _needed(ledger: LogReader, gaps: Sequence[TableEvent[Gap]]) -> str:
-    """Say what capture itself needs before a repair of a table with these gaps can last."""
+    """Return what capture itself needs before a repair of a table with these gaps can last."""
     switches = [e.payload.event for e in ledger.ddl_events()]
     switches = [event for event in switches if event in (Captured.PAUSED, Captured.RESUMED)]
     if switches and switches[-1] == Captured.PAUSED:  # each drain makes tables stale again
@@ -295,7 +295,7 @@ def _needed(ledger: LogReader, gaps: Sequence[TableEvent[Gap]]) -> str:
 
 
 def _shown(ledger: LogReader, table: TableVersion, state: TableState, verdict: Verdict, proven: Lsn) -> TableState:
-    """Give the state, or stale after the last copy or proof if the text of a column changes without an event."""
+    """Return the state, or stale after the last copy or proof if the text of a column changes without an event."""
     last, reason = ledger.last(), table.borrowing
     if reason is None or state.state != State.OK or last is None or verdict.known is None:
         return state
@@ -307,7 +307,7 @@ def _shown(ledger: LogReader, table: TableVersion, state: TableState, verdict: V
 
 
 def _whole(ledger: LogReader, version: SchemaVersion, state: TableState) -> TableState:
-    """Give the state, or stale if the publications do not send everything, because a repair would not last."""
+    """Return the state, or stale if the publications do not send everything, because a repair would not last."""
     unsent = version.table.unsent(ledger.rules.source.publications)
     if unsent is None:
         return state
@@ -323,12 +323,12 @@ def _whole(ledger: LogReader, version: SchemaVersion, state: TableState) -> Tabl
 
 
 def left_out(rules: CaptureRules, table: TableVersion, others: Mapping[int, TableVersion]) -> bool:
-    """Whether `[source]` asks for the rows of a table and nothing sends them. `others`: the tables then, by relid."""
+    """Return whether `[source]` selects a table whose rows nothing sends. `others`: the tables of the log, by relid."""
     return _unsent(rules, table, others) and not _by_leaves(table, others)
 
 
 def _unsent(rules: CaptureRules, table: TableVersion, others: Mapping[int, TableVersion]) -> bool:
-    """Whether `[source]` asks for the rows of a table, and neither the table nor its root sends them."""
+    """Return whether `[source]` selects a table whose rows neither the table nor its root sends."""
     if table.dropped or table.published or table.kind not in "rp" or table.persistence == "t":
         return False
     if not rules.source.asks_for(table.schema, table.name) or _under_root(table, others):
@@ -337,7 +337,7 @@ def _unsent(rules: CaptureRules, table: TableVersion, others: Mapping[int, Table
 
 
 def publish_remedy(source: SourceConfig, table: TableVersion) -> str:
-    """Say how to put a table (back) into the publication."""
+    """Return how to put a table (back) into the publication."""
     if source.names(table.schema, table.name):
         return "cdc init"
     others = " or ".join(quote_postgres(name) for name in source.others)
@@ -345,7 +345,7 @@ def publish_remedy(source: SourceConfig, table: TableVersion) -> str:
 
 
 def _silenced(ledger: LogReader, captured: frozenset[int]) -> Iterator[TableState]:
-    """Give tables that left the publication, and new tables with the name of a captured one.
+    """Return tables that left the publication, and new tables with the name of a captured one.
 
     None of their changes are captured.
     """
@@ -372,13 +372,13 @@ def _silenced(ledger: LogReader, captured: frozenset[int]) -> Iterator[TableStat
 
 
 def _under_root(table: TableVersion, tables: Mapping[int, TableVersion]) -> bool:
-    """Whether a published root sends the rows of this partition."""
+    """Return whether a published root sends the rows of this partition."""
     above = [tables[parent] for parent in table.parents if parent in tables]
     return any(parent.published or _under_root(parent, tables) for parent in above)
 
 
 def _by_leaves(table: TableVersion, tables: Mapping[int, TableVersion]) -> bool:
-    """Whether a table is partitioned and each of its partitions is published as a table of its own."""
+    """Return whether a table is partitioned and each of its partitions is published as a table of its own."""
     if table.kind != "p":
         return False
     below = [tables.get(child) for child in table.children]

@@ -20,37 +20,37 @@ class LogReader(Protocol):
 
     @property
     def rules(self) -> CaptureRules:
-        """What decides which tables are captured, and how."""
+        """Return the rules of capture: which tables are captured, and how."""
 
     def snapshot_id(self) -> int | None:
-        """Give the state of the log that is read: the base of the next commit."""
+        """Return the state of the log that is read: the base of the next commit."""
 
     def current(self) -> LogReader:
-        """Give a reading that answers what is so now. It does not grow with the log."""
+        """Return a reading that answers what is so now. It does not grow with the log."""
 
     def rows(self, kind: str) -> Sequence[Mapping[str, Any]]:
-        """Give all events of a kind that is not in `BULK`, in log order."""
+        """Return all events of a kind that is not in `BULK`, in log order."""
 
     def last(self) -> BatchRecord | None:
-        """Give the newest ledger row; None before the first batch."""
+        """Return the newest ledger row; None before the first batch."""
 
     def schema_versions(self) -> list[SchemaVersion]:
-        """Give all schema versions, in log order."""
+        """Return all schema versions, in log order."""
 
     def latest_versions(self, at: Lsn | None = None) -> dict[int, SchemaVersion]:
-        """Give the newest version of each relid in the current generation, or at an LSN."""
+        """Return the newest version of each relid in the current generation, or at an LSN."""
 
     def gaps(self) -> tuple[TableEvent[Gap], ...]:
-        """Give all `gap` events, in log order."""
+        """Return all `gap` events, in log order."""
 
     def baselines(self) -> tuple[TableEvent[Baseline], ...]:
-        """Give all `baseline` events, in log order."""
+        """Return all `baseline` events, in log order."""
 
     def truncates(self) -> tuple[TableEvent[None], ...]:
-        """Give all `truncate` events, in log order."""
+        """Return all `truncate` events, in log order."""
 
     def ddl_events(self) -> tuple[TableEvent[SchemaChange], ...]:
-        """Give all `ddl` events, in log order."""
+        """Return all `ddl` events, in log order."""
 
 
 class NewFiles(Protocol):
@@ -60,7 +60,7 @@ class NewFiles(Protocol):
     properties: Mapping[str, str]  # what opens their places; they may have secrets
 
     def place(self, batch_id: int) -> str:
-        """Give the place of a new file of rows of a batch."""
+        """Return the place of a new file of rows of a batch."""
 
     def committing(self, places: Sequence[str]) -> AbstractContextManager[None]:
         """Commit files inside the block. They stay, unless another runner committed first."""
@@ -82,7 +82,7 @@ class RawLog(Protocol):
         arrow_files: Sequence[Path] = (),
         parquet_files: Sequence[str] = (),
     ) -> int:
-        """Commit a batch with its ledger row as a whole, or not at all, and give the base of the next commit.
+        """Commit a batch with its ledger row as a whole, or not at all, and return the base of the next commit.
 
         Args:
             record: the ledger row.
@@ -104,7 +104,7 @@ class RawLog(Protocol):
         """
 
     def partitions(self, changes: int) -> int:
-        """Say how many tasks the decoding of a number of changes needs."""
+        """Return how many tasks the decoding of a number of changes needs."""
 
     def new_files(self) -> AbstractContextManager[NewFiles]:
         """Write and commit data files inside the block. What is not committed at its end is deleted."""

@@ -1,1 +1,1 @@
-"""Talk to PostgreSQL; no other package does."""
+"""Run everything that needs PostgreSQL; no other package does."""

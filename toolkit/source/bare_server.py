@@ -13,7 +13,7 @@ from toolkit.values.table import TableVersion
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a server has written its own WAL, or replayed that of its primary."""
+    """The end of a server's own WAL, or of the WAL that it has replayed from its primary."""
 
     cluster: str
     follows: bool

@@ -200,7 +200,7 @@ def snapshot_json(conn: Connection) -> dict[int, str]:
 
 
 def inherited(conn: Connection) -> dict[int, str]:
-    """Say, by relid, which rows of children SELECT adds to those of a parent by inheritance.
+    """Return, by relid, which rows of children SELECT adds to those of a parent by inheritance.
 
     The lake has only the parent's own rows. The facts are those of the transaction's snapshot, so they are right at the
     LSN of a cut, whether DDL was captured or not.

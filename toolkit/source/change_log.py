@@ -48,7 +48,7 @@ def install_sql(rules: CaptureRules, *, ticks: bool) -> list[str]:
     """
     if not rules.uses_change_log:
         return []
-    # Never switched off here: a log that is still drained by ticks needs the messages until the handover.
+    # It stays on here: a log that is still drained by ticks needs the messages until the handover.
     uses = ["logs", "ddl_to_log"] if ticks else ["logs"]
     flags = [
         "insert into cdc.settings (slot, name, value)"
@@ -59,7 +59,7 @@ def install_sql(rules: CaptureRules, *, ticks: bool) -> list[str]:
 
 
 def trigger_sql(rules: CaptureRules, tables: Sequence[TableVersion]) -> dict[str, str]:
-    """Give, for each table in the order to run, the SQL that adds its triggers; roots first.
+    """Return, for each table in the order to run, the SQL that adds its triggers; roots first.
 
     Run each in its own transaction: a session that holds one table while it waits for another could deadlock with
     writers. A table whose triggers are complete is not locked at all.

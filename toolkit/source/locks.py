@@ -108,7 +108,7 @@ def _bounded(conn: Connection, seconds: float) -> Iterator[None]:
 
 @contextmanager
 def _watching(conn: Connection) -> Iterator[_Watch]:
-    """Watch from a second session: when the wait is over, the server no longer knows which session caused it."""
+    """Watch from a second session: when the wait is over, the server no longer shows which session caused it."""
     watch = _Watch(conn)
     watch.start()
     try:

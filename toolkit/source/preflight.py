@@ -369,7 +369,7 @@ def _capture(conn: Connection, rules: CaptureRules, *, ddl: DdlConfig) -> Iterat
         yield Finding(
             Level.WARNING,
             f"partition {qualified(partition.schema, partition.name)}",
-            "has no truncate trigger yet: its root would not hear of a TRUNCATE",
+            "has no truncate trigger yet: a TRUNCATE of it would not be captured",
             "run `cdc drain` as the role that ran `cdc init`, which makes it",
         )
 

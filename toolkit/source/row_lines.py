@@ -90,7 +90,7 @@ def fingerprints(conn: Session, source: SourceConfig, relids: Sequence[int]) -> 
 
 
 def estimated_rows(conn: Session, relid: int) -> int | None:
-    """Give the server's estimate of a table's rows; None before its first ANALYZE. Waits for no lock."""
+    """Return the server's estimate of a table's rows; None before its first ANALYZE. Waits for no lock."""
     row = conn.execute(load("parity/estimated_rows"), {"relid": relid}).fetchone()
     return row[0] if row is not None else None
 

@@ -147,7 +147,7 @@ def _require(pgconn: pq.abc.PGconn, status: pq.ExecStatus | None) -> None:
 
 
 def _report(pgconn: pq.abc.PGconn, written: int, *, ask: bool = False) -> None:
-    """Tell the server that this client is alive. The flushed position is zero, so the slot does not move."""
+    """Report to the server that this client is alive. The flushed position is zero, so the slot does not move."""
     pgconn.put_copy_data(_STATUS.pack(b"r", written, 0, 0, 0, ask))
     pgconn.flush()
 

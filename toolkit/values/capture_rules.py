@@ -20,7 +20,7 @@ class Section(BaseModel):
 
 
 class TableConfig(Section):
-    """How the tables of a pattern are captured: `[table."public.orders"]`."""
+    """The capture of the tables of a pattern: `[table."public.orders"]`."""
 
     capture: Capture | None = None
     """How the tables of this pattern are captured; default: as `[source] capture`. `both` captures them twice and
@@ -70,39 +70,39 @@ class SourceConfig(Section):
 
     @property
     def publications(self) -> tuple[str, ...]:
-        """Give every publication that the slot is read with."""
+        """Return every publication that the slot is read with."""
         return (self.publication,) if isinstance(self.publication, str) else self.publication
 
     @property
     def own(self) -> str | None:
-        """Give the publication that `cdc init` creates, edits and drops: the first; None if others maintain all."""
+        """Return the publication that `cdc init` creates, edits and drops: the first; None if others maintain all."""
         return self.publications[0] if self.scope == Selection.TABLES else None
 
     @property
     def others(self) -> tuple[str, ...]:
-        """Give the publications that others maintain. All of their tables are captured."""
+        """Return the publications that others maintain. All of their tables are captured."""
         return tuple(name for name in self.publications if name != self.own)
 
     @property
     def whole_schemas(self) -> bool:
-        """Whether whole schemas are published. A whole schema cannot leave out a table."""
+        """Return whether whole schemas are published. A whole schema cannot leave out a table."""
         return self.new_tables == NewTables.PUBLISH and not self.exclude
 
     @property
     def publication_names(self) -> str:
-        """Give the publications in the form of pgoutput, which messages also show."""
+        """Return the publications in the form of pgoutput, which messages also show."""
         return ", ".join(quote_postgres(name) for name in self.publications)
 
     def names(self, schema: str, name: str) -> bool:
-        """Whether a table belongs in the toolkit's own publication."""
+        """Return whether a table belongs in the toolkit's own publication."""
         return self.own is not None and selects(self.tables, self.exclude, schema, name)
 
     def names_in_full(self, schema: str, name: str) -> bool:
-        """Whether `tables` has the exact name of a table, and not only a pattern that matches it."""
+        """Return whether `tables` has the exact name of a table, and not only a pattern that matches it."""
         return f"{schema}.{name}" in self.tables
 
     def asks_for(self, schema: str, name: str) -> bool:
-        """Whether a table should be captured if it is published."""
+        """Return whether a table should be captured if it is published."""
         return selects(("*.*",) if self.others else self.tables, self.exclude, schema, name)
 
     @field_validator("publication")
@@ -136,18 +136,18 @@ class CaptureRules:
     table: Mapping[str, TableConfig]
 
     def capture_of(self, schema: str, name: str) -> TableConfig:
-        """Give how a table is captured: the first pattern of `[table]` that matches it, or else `[source] capture`."""
+        """Return how a table is captured: by the first matching pattern of `[table]`, or else `[source] capture`."""
         for pattern, chosen in self.table.items():
             if selects((pattern,), (), schema, name):
                 return chosen if chosen.capture else chosen.model_copy(update={"capture": self.source.capture})
         return TableConfig(capture=self.source.capture)
 
     def through_slot(self, schema: str, name: str) -> bool:
-        """Whether the slot sends a table's own rows. Rows of other tables come as rows of the change log."""
+        """Return whether the slot sends a table's own rows. Rows of other tables come as rows of the change log."""
         return self.capture_of(schema, name).capture in (Capture.SLOT, Capture.BOTH)
 
     @property
     def uses_change_log(self) -> bool:
-        """Whether any table may be captured by triggers."""
+        """Return whether any table may be captured by triggers."""
         chosen = {self.source.capture, *(t.capture for t in self.table.values())}
         return not chosen.isdisjoint({Capture.CHANGE_LOG, Capture.BOTH})

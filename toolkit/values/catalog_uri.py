@@ -27,17 +27,17 @@ class PostgresUri:
 
     @property
     def where(self) -> str:
-        """Give the address for messages, without user and password."""
+        """Return the address for messages, without user and password."""
         return f"postgresql://{self.host}:{self.port}/{self.database}"
 
     @property
     def jdbc(self) -> str:
-        """Give the address for the JDBC driver, without user and password."""
+        """Return the address for the JDBC driver, without user and password."""
         options = f"?{urlencode(self.options)}" if self.options else ""
         return f"{POSTGRES}//{self.host}:{self.port}/{quote(self.database, safe='')}{options}"
 
     def sqlalchemy(self, user: str, password: str, seconds: int) -> str:
-        """Give the address for pyiceberg, which waits `seconds` for a connection."""
+        """Return the address for pyiceberg, which waits `seconds` for a connection."""
         login = f"{quote(user, safe='')}{':' + quote(password, safe='') if password else ''}@" if user else ""
         options = urlencode((*self.options, ("connect_timeout", str(seconds))))
         return f"postgresql+psycopg://{login}{self.host}:{self.port}/{quote(self.database, safe='')}?{options}"
@@ -47,7 +47,7 @@ def read_postgres(uri: str) -> PostgresUri:
     """Read `jdbc:postgresql://host[:port]/database[?user=...&password=...&sslmode=...&sslrootcert=...]`.
 
     Raises:
-        ValueError: it is not of this form, or has a parameter that only one of the two drivers knows.
+        ValueError: it is not of this form, or has a parameter that only one of the two drivers supports.
     """
     parts = urlsplit(uri.removeprefix("jdbc:"))
     try:
@@ -73,7 +73,7 @@ def read_postgres(uri: str) -> PostgresUri:
 
 
 def require_catalog(kind: CatalogKind, uri: str) -> None:
-    """Find out whether the address is of a kind of catalog that is supported.
+    """Check whether the address is of a kind of catalog that is supported.
 
     Raises:
         ValueError: it is not; the message says what is expected.
@@ -102,7 +102,7 @@ _OF_SPARK = re.compile(
 
 
 def require_one_catalog(name: str, spark: dict[str, str]) -> None:
-    """Find out whether `[spark]` leaves it to `[lake]` which catalog the lake has.
+    """Check whether `[spark]` leaves it to `[lake]` which catalog the lake has.
 
     Raises:
         ValueError: a setting gives Spark another catalog than the one that commands read without Spark.

@@ -31,7 +31,7 @@ DEFAULT_NAME = "cdc.toml"
 
 
 class CheckConfig(Section):
-    """How parity is proved."""
+    """Settings of checks."""
 
     buckets: int = Field(default=4096, gt=0)
     """Hash buckets of a table. Only differing buckets are read row by row."""
@@ -80,7 +80,7 @@ class LogConfig(Section):
 
 
 class NotifyConfig(Section):
-    """Who is notified when `run`, `drain`, `build`, `check`, `repair` or `maintain` fails or finds something wrong."""
+    """Receivers of a notice when `run`, `drain`, `build`, `check`, `repair` or `maintain` does not succeed."""
 
     command: tuple[str, ...] = ()
     """Program and arguments, run with a JSON object on standard input: `command`, `exit_code`, `at`, `problem`,
@@ -149,17 +149,17 @@ class Config(BaseSettings):
 
     @property
     def capture_rules(self) -> CaptureRules:
-        """Give what decides which tables are captured, and how: `[source]` and `[table]`."""
+        """Return what decides which tables are captured, and how: `[source]` and `[table]`."""
         return CaptureRules(self.source, self.table)
 
     @property
     def lake_access(self) -> LakeAccess:
-        """Give what opens the lake: `[lake]`, `[spark]` and the folder that relative paths start from."""
+        """Return what opens the lake: `[lake]`, `[spark]` and the folder that relative paths start from."""
         return LakeAccess(self.root, self.lake, self.spark)
 
     @property
     def source_access(self) -> SourceAccess:
-        """Give what reads the source: what is captured, and the bounds of drains, copies and cuts."""
+        """Return what reads the source: what is captured, and the bounds of drains, copies and cuts."""
         return SourceAccess(
             self.capture_rules, self.drain, self.snapshot, self.ddl, self.check.cut_seconds, self.check.sessions,
             self._path(self.drain.spool_dir) if self.drain.spool_dir else self.lake_access.work_dir / "spool"
@@ -167,7 +167,7 @@ class Config(BaseSettings):
 
     @property
     def dbt_project(self) -> DbtProject:
-        """Give the dbt project that builds the tables."""
+        """Return the dbt project that builds the tables."""
         return DbtProject(self._path(self.dbt.project_dir), self.dbt.threads)
 
     def _path(self, text: str) -> Path:
@@ -227,7 +227,7 @@ def _known_variables() -> None:
 
 
 def _unknown(place: tuple[int | str, ...]) -> str:
-    """Say that the key does not exist, and name the key of that section with the most similar spelling."""
+    """Describe an unknown key, with the most similar key of its section."""
     known: Any = Config
     for part in place[:-1]:
         if known is dict:

@@ -22,7 +22,7 @@ class CdcError(Exception):
 
     @property
     def remedy(self) -> str:
-        """Give what to do next: each message ends with it, after a semicolon."""
+        """Return what to do next: each message ends with it, after a semicolon."""
         return str(self).rpartition("; ")[2]
 
 
@@ -58,7 +58,7 @@ class SlotRefused(SlotError):
 
     @property
     def remedy(self) -> str:
-        """Give what to do about the slot."""
+        """Return what to do about the slot."""
         return self._remedy
 
 

@@ -3,7 +3,7 @@
 `CDC_FAILPOINTS` holds points as `STEP.WHEN[:CALL]=ACTION`, divided by blanks, such as `commit.after:3=sigkill`.
 Without the variable a step is its plain function. A process passes the variable on to its workers.
 
-Failpoints give nothing to anybody: who sets the environment of a process can end, stop and replace it anyway. They are
+Failpoints give no new right: whoever sets the environment of a process can end, stop and replace it anyway. They are
 read from there alone, never from the configuration, the source or the lake. No action opens, runs or sends anything;
 the most that one does is to leave out a step, which ending the process there does too.
 """
@@ -67,7 +67,7 @@ class Point(StrEnum):
 
 
 class Action(StrEnum):
-    """What happens at a point."""
+    """The fault at a point."""
 
     RAISE = "raise"  # a refusal of the toolkit's own
     EXIT = "exit"  # the process ends with code 137, without cleaning up

@@ -9,7 +9,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 
 def fits(value: object, form: Any) -> bool:
-    """Say whether a value has a type, at every depth. An integer must fit into 64 bits, and a bool is none."""
+    """Return whether a value has a type, at every depth. An integer must fit into 64 bits, and a bool is none."""
     origin, arguments = get_origin(form), get_args(form)
     if origin in (Union, UnionType):
         return any(fits(value, one) for one in arguments)

@@ -12,12 +12,12 @@ _PACKAGE = __name__.partition(".")[0]
 
 @cache
 def code_identity() -> str:
-    """Give the version, and a hash of every module and statement of the package: `0.1.0 (3f2a9c01)`."""
+    """Return the version, and a hash of every module and statement of the package: `0.1.0 (3f2a9c01)`."""
     return f"{sys.modules[_PACKAGE].__version__} ({hash_of(Path(__file__).parents[1])})"
 
 
 def hash_of(folder: Path) -> str:
-    """Give a short hash of the modules of a package, and of the statements that it runs on the source."""
+    """Return a short hash of the modules of a package, and of the statements that it runs on the source."""
     digest = hashlib.sha256()
     for path in sorted([*folder.rglob("*.py"), *(folder / "resources" / "sql").rglob("*.sql")]):
         text = path.read_bytes()

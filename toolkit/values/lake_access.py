@@ -1,4 +1,4 @@
-"""Say where the lake is and how it is opened: the sections `[lake]` and `[spark]`."""
+"""Define where the lake is and how it is opened: the sections `[lake]` and `[spark]`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class LakeConfig(Section):
 
     @property
     def names(self) -> Namespaces:
-        """Give the names of this source's namespaces and tables."""
+        """Return the names of this source's namespaces and tables."""
         return Namespaces(self.prefix)
 
     @field_validator("warehouse", "reports")
@@ -99,7 +99,7 @@ class LakeAccess:
 
     @property
     def names(self) -> Namespaces:
-        """Give the names of this source's namespaces and tables."""
+        """Return the names of this source's namespaces and tables."""
         return self.lake.names
 
     def path(self, text: str) -> Path:
@@ -108,18 +108,18 @@ class LakeAccess:
 
     @property
     def warehouse(self) -> str:
-        """Give the location of the lake's tables: an absolute path, or an address without a slash at its end."""
+        """Return the location of the lake's tables: an absolute path, or an address without a slash at its end."""
         given = self.lake.warehouse
         return given.rstrip("/") if scheme(given) else str(self.path(given))
 
     @property
     def catalog_db(self) -> Path:
-        """Give the file of the embedded catalog, which `[lake] uri` names with `jdbc:sqlite:`."""
+        """Return the file of the embedded catalog, which `[lake] uri` names with `jdbc:sqlite:`."""
         return self.path(self.lake.uri.removeprefix(SQLITE))
 
     @property
     def work_dir(self) -> Path:
-        """Give the folder of this machine for lease, spool, logs and reports. Each prefix has its own one in it."""
+        """Return the folder of this machine for lease, spool, logs and reports. Each prefix has its own one in it."""
         warehouse = local_path(self.warehouse)
         beside = self.path("lake") if warehouse is None else warehouse.parent
         folder = self.path(self.lake.work_dir) if self.lake.work_dir else beside

@@ -30,15 +30,15 @@ class SourceType(Protocol):
 
     @property
     def type(self) -> str:
-        """Give its name with its modifiers, such as `numeric(12,2)`."""
+        """Return its name with its modifiers, such as `numeric(12,2)`."""
 
     @property
     def type_kind(self) -> str:
-        """Give `pg_type.typtype`."""
+        """Return `pg_type.typtype`."""
 
     @property
     def base_type(self) -> str | None:
-        """Give the name of the type below a domain."""
+        """Return the name of the type below a domain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class BareType:
 
     @classmethod
     def of(cls, column: SourceType) -> Self:
-        """Give the type of a column."""
+        """Return the type of a column."""
         return cls(column.type, column.type_kind, column.base_type)
 
 
@@ -61,7 +61,7 @@ def literal(text: str | None) -> str:
 
 
 def kind(column: SourceType) -> str:
-    """Give the kind of a lake column.
+    """Return the kind of a lake column.
 
     One of: bool int bigint float double date timestamp timestamptz binary decimal string.
     """
@@ -69,7 +69,7 @@ def kind(column: SourceType) -> str:
 
 
 def spark_type(column: SourceType) -> str:
-    """Give the Spark type of a column in `current.*` and `history.*`, for example `decimal(12,2)`."""
+    """Return the Spark type of a column in `current.*` and `history.*`, for example `decimal(12,2)`."""
     return str(_module().cdc_spark_type(column)).strip()
 
 

@@ -10,20 +10,20 @@ _FILE = re.compile(r"file:(?://[^/]*)?(?=/)")
 
 
 def scheme(location: str) -> str | None:
-    """Give the scheme of a location, in lower case and without its colon; None for a path."""
+    """Return the scheme of a location, in lower case and without its colon; None for a path."""
     found = _SCHEME.match(location)
     return found[0][:-1].lower() if found else None
 
 
 def local_path(location: str) -> Path | None:
-    """Give the path of a file of this machine; None if the location is in an object store."""
+    """Return the path of a file of this machine; None if the location is in an object store."""
     if scheme(location) in (None, "file"):
         return Path(_FILE.sub("", location))
     return None
 
 
 def is_within(location: str, folder: str) -> bool:
-    """Whether a location is in a folder, or is that folder. Paths are compared after links are resolved."""
+    """Return whether a location is in a folder, or is that folder. Paths are compared after links are resolved."""
     path, root = local_path(location), local_path(folder)
     if path is not None and root is not None:
         return path.resolve().is_relative_to(root.resolve())

@@ -12,7 +12,7 @@ _FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "t
 
 
 def logger(name: str) -> logging.Logger:
-    """Give the logger of a module."""
+    """Return the logger of a module."""
     return logging.getLogger(name)
 
 

@@ -35,7 +35,7 @@ class Lsn(int):
 
     @property
     def tag(self) -> str:
-        """Give sixteen hexadecimal digits, for the names of tags and schemas."""
+        """Return sixteen hexadecimal digits, for the names of tags and schemas."""
         return f"{int(self):016x}"
 
 

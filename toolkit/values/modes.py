@@ -12,7 +12,7 @@ class _Word(StrEnum):
 
 
 class Capture(_Word):
-    """How the rows of a table are captured."""
+    """Ways to capture the rows of a table."""
 
     SLOT = "slot"
     CHANGE_LOG = "change_log"
@@ -28,28 +28,28 @@ class Triggers(_Word):
 
 
 class NewTables(_Word):
-    """Whether new tables are captured from their CREATE, or added by the next `cdc init`."""
+    """Ways to add new tables: from their CREATE, or at the next `cdc init`."""
 
     PROPOSE = "propose"
     PUBLISH = "publish"
 
 
 class CopyOn(_Word):
-    """Which processes read tables for a copy."""
+    """Processes that read tables for a copy."""
 
     DRIVER = "driver"
     EXECUTORS = "executors"
 
 
 class Selection(_Word):
-    """Whether `[source] tables` selects what is captured, or the publications that others maintain."""
+    """Selectors of the captured tables: `[source] tables`, or publications that others maintain."""
 
     TABLES = "tables"
     PUBLISHED = "published"
 
 
 class LogDrain(_Word):
-    """How the change log is read."""
+    """Ways to read the change log."""
 
     AUTO = "auto"
     SLOT = "slot"
@@ -64,7 +64,7 @@ class CatalogKind(_Word):
 
 
 class CommandText(_Word):
-    """What is kept of the text of a DDL command."""
+    """Parts of the text of a DDL command that are kept."""
 
     KEEP = "keep"
     HASH = "hash"
@@ -79,7 +79,7 @@ class LogFormat(_Word):
 
 
 class LogLevel(_Word):
-    """What the toolkit's own log has."""
+    """Level of the toolkit's own log."""
 
     WARNING = "warning"
     INFO = "info"

@@ -52,7 +52,7 @@ def _suffix(text: str) -> str:
 
 
 def lake_table(schema: str, table: str) -> str:
-    """Give the name of a source table in `current`, `history` and `published`.
+    """Return the name of a source table in `current`, `history` and `published`.
 
     It has only lower case letters, digits and underscores. Any other name is transliterated and gets a hash of the
     original as a suffix, so that two source tables never share a lake name. An unchanged name has one `__`, between
@@ -65,7 +65,7 @@ def lake_table(schema: str, table: str) -> str:
 
 
 def lake_columns(columns: Sequence[tuple[int, str]]) -> dict[int, str]:
-    """Give the lake name of each `(attnum, name)`.
+    """Return the lake name of each `(attnum, name)`.
 
     It is the source's own name, unless the lake reserves this name or two names differ only in case.
     """
@@ -89,7 +89,7 @@ def lake_columns(columns: Sequence[tuple[int, str]]) -> dict[int, str]:
 
 
 def nearest(given: str, known: Iterable[str]) -> str:
-    """Say which known name is probably meant, or else which names there are. A table may lack its schema."""
+    """Return the known name that is probably meant, or else a list of all. A table may lack its schema."""
     names = sorted(set(known))
     bare = {name: name.rpartition(".")[2] for name in names}  # two names are not alike because of one schema
     alike = difflib.get_close_matches(given.rpartition(".")[2], set(bare.values()), 3)
@@ -100,7 +100,7 @@ def nearest(given: str, known: Iterable[str]) -> str:
 
 
 def selects(patterns: Iterable[str], exclude: Iterable[str], schema: str, table: str) -> bool:
-    """Say whether `schema.table` matches one of the patterns and none of the excluded ones."""
+    """Return whether `schema.table` matches one of the patterns and none of the excluded ones."""
     name = f"{schema}.{table}"
     return any(fnmatch.fnmatchcase(name, p) for p in patterns) and not any(
         fnmatch.fnmatchcase(name, p) for p in exclude
@@ -108,7 +108,7 @@ def selects(patterns: Iterable[str], exclude: Iterable[str], schema: str, table:
 
 
 def postgres_regex(pattern: str) -> str:
-    """Give the regular expression with which PostgreSQL matches the names that a pattern matches."""
+    """Return the regular expression with which PostgreSQL matches the names that a pattern matches."""
     made, at = "", 0
     while at < len(pattern):
         char, at = pattern[at], at + 1
@@ -123,6 +123,6 @@ def postgres_regex(pattern: str) -> str:
 
 
 def renamed(columns: Sequence[tuple[int, str]]) -> Mapping[int, str]:
-    """Give the lake names of the columns that have another name at the source, by attnum."""
+    """Return the lake names of the columns that have another name at the source, by attnum."""
     names = dict(columns)
     return {attnum: lake for attnum, lake in lake_columns(columns).items() if lake != names[attnum]}

@@ -19,89 +19,89 @@ class Namespaces:
     prefix: str = ""
 
     def of(self, name: str) -> str:
-        """Give the namespace that is called `name` in a lake of one source."""
+        """Return the namespace that is called `name` in a lake of one source."""
         return f"{self.prefix}_{name}" if self.prefix else name
 
     @property
     def raw(self) -> str:
-        """Give the namespace of the log."""
+        """Return the namespace of the log."""
         return self.of("raw")
 
     @property
     def staging(self) -> str:
-        """Give the namespace of the views over the log. dbt's profile names it, and macros find the prefix in it."""
+        """Return the namespace of the views over the log. dbt's profile names it, and macros find the prefix in it."""
         return self.of("staging")
 
     @property
     def current(self) -> str:
-        """Give the namespace of the tables with the newest rows."""
+        """Return the namespace of the tables with the newest rows."""
         return self.of("current")
 
     @property
     def history(self) -> str:
-        """Give the namespace of the tables with row versions."""
+        """Return the namespace of the tables with row versions."""
         return self.of("history")
 
     @property
     def ops(self) -> str:
-        """Give the namespace of what commands write about the tables."""
+        """Return the namespace of what commands write about the tables."""
         return self.of("ops")
 
     @property
     def published(self) -> str:
-        """Give the namespace of the views of proven rows."""
+        """Return the namespace of the views of proven rows."""
         return self.of("published")
 
     @property
     def all(self) -> tuple[str, ...]:
-        """Give every namespace of the source, except those of builds as of an LSN."""
+        """Return every namespace of the source, except those of builds as of an LSN."""
         return (self.raw, self.staging, self.current, self.history, self.ops, self.published)
 
     def as_of(self, tag: str) -> str:
-        """Give the namespace of a build as of an LSN, from the LSN's hexadecimal form."""
+        """Return the namespace of a build as of an LSN, from the LSN's hexadecimal form."""
         return self.of(f"asof_{tag}")
 
     @property
     def events(self) -> str:
-        """Give the table of the log."""
+        """Return the table of the log."""
         return f"{self.raw}.events"
 
     @property
     def states(self) -> str:
-        """Give the table that the model `tables` of dbt shows: each table's state at the newest evaluated batch."""
+        """Return the table that the model `tables` of dbt shows: each table's state at the newest evaluated batch."""
         return f"{self.ops}.table_states"
 
     @property
     def plans(self) -> str:
-        """Give the table of the plans by which tables are built up to the newest batch. A plain `dbt run` uses them."""
+        """Return the table of the plans for builds up to the newest batch. A plain `dbt run` uses them."""
         return f"{self.ops}.plans"
 
     @property
     def proofs(self) -> str:
-        """Give the table with the last proof of each table, which the views of proven rows follow."""
+        """Return the table with the last proof of each table, which the views of proven rows follow."""
         return f"{self.ops}.published"
 
     @property
     def proof_ages(self) -> str:
-        """Give the view that shows the age of each proof."""
+        """Return the view that shows the age of each proof."""
         return f"{self.ops}.proofs"
 
     @property
     def results(self) -> str:
-        """Give the table with every result of every check."""
+        """Return the table with every result of every check."""
         return f"{self.ops}.parity_results"
 
     @property
     def differing_rows(self) -> str:
-        """Give the table with the rows that checks found to differ."""
+        """Return the table with the rows that checks found to differ."""
         return f"{self.ops}.parity_rows"
 
 
 def checked_prefix(prefix: str) -> str:
-    """Give a prefix back. Refuse one that makes no plain name in every catalog, or that reads like a namespace.
+    """Return the prefix. Refuse one that is no plain name in every catalog, or equals the name of a namespace.
 
     Raises:
-        ValueError: says what a prefix may be.
+        ValueError: the prefix is not allowed; the message says what is.
     """
     if not prefix:
         return prefix

@@ -37,7 +37,7 @@ class _Store:
 
     @property
     def allowed(self) -> tuple[str, ...]:
-        """Give the settings that both sides follow."""
+        """Return the settings that both sides follow."""
         return (self.endpoint, *self.further)
 
 
@@ -77,7 +77,7 @@ _HINTS["hdfs"] = " (the commands without Spark would need Hadoop's own library o
 
 
 def require_warehouse(warehouse: str) -> None:
-    """Find out whether the warehouse is in a place that is supported.
+    """Check whether the warehouse is in a place that is supported.
 
     Raises:
         ValueError: it is not; the message says what is expected.
@@ -97,7 +97,7 @@ def require_warehouse(warehouse: str) -> None:
 
 
 def require_settings(warehouse: str, properties: Mapping[str, str], environment: Mapping[str, str]) -> None:
-    """Find out whether the properties of a catalog say how to reach the warehouse.
+    """Check whether the properties of a catalog say how to reach the warehouse.
 
     Raises:
         ValueError: one is missing, or means something to one side only.
@@ -123,13 +123,13 @@ def require_settings(warehouse: str, properties: Mapping[str, str], environment:
 
 
 def jars(warehouse: str) -> tuple[str, ...]:
-    """Give the jars that Spark needs for the store, each as `group:artifact`."""
+    """Return the jars that Spark needs for the store, each as `group:artifact`."""
     store = _store(warehouse)
     return () if store is None else store.jars
 
 
 def spark_settings(warehouse: str, properties: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Give the properties for Spark's catalog: those that are configured, and what the store needs."""
+    """Return the properties for Spark's catalog: those that are configured, and what the store needs."""
     store = _store(warehouse)
     if store is None:
         return dict(properties)
@@ -140,7 +140,7 @@ def spark_settings(warehouse: str, properties: Mapping[str, str], environment: M
 
 
 def pyiceberg_settings(warehouse: str, properties: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Give the properties of pyiceberg's FileIO for the store. Without keys it asks the usual places for them."""
+    """Return the properties of pyiceberg's FileIO for the store. Without keys it asks the usual places for them."""
     store = _store(warehouse)
     if store is None:
         return {}

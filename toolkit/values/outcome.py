@@ -23,7 +23,7 @@ class RowClass(StrEnum):
 
 
 class CauseKind(StrEnum):
-    """Where a difference arose."""
+    """The place at which a difference arose."""
 
     CAPTURE = "capture"  # the log does not have what the source shows
     BUILD = "build"  # the log has it, but the table does not
@@ -31,7 +31,7 @@ class CauseKind(StrEnum):
 
 
 class ProofKind(StrEnum):
-    """How a table was compared."""
+    """Ways to compare a table."""
 
     FULL = "full"  # every row
     INCREMENTAL = "incremental"  # the keys that the log touched since the last proof

@@ -70,7 +70,7 @@ class Stage:
         _log.info(self.what, extra=self.facts(now))
 
     def facts(self, now: float) -> dict[str, int | str | None]:
-        """Give the finished units, the units per second, and the estimated seconds left."""
+        """Return the finished units, the units per second, and the estimated seconds left."""
         seconds = max(now - self.started, 1e-6)
         share = self.done / self.total if self.total else 0.0
         left = seconds * (1 - share) / share if 0 < share < 1 else None

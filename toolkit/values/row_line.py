@@ -54,7 +54,7 @@ class Native:
     width: int
 
     def text(self, value: bytes) -> str | None:
-        """Give the text that the server prints; None if the bytes are a text and not a value of this type."""
+        """Return the text that the server prints; None if the bytes are a text and not a value of this type."""
         number = int.from_bytes(value, "big", signed=True)
         if len(value) != self.width or (self.kind.startswith("timestamp") and number not in _STAMPS):
             return None
@@ -68,7 +68,7 @@ class Native:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How one table is compared."""
+    """The plan for the comparison of one table."""
 
     table: TableVersion
     columns: tuple[Column, ...]  # in attnum order
@@ -91,7 +91,7 @@ def comparison(table: TableVersion, buckets: int) -> Comparison:
 
 
 def natives(columns: Sequence[Column]) -> dict[int, Native]:
-    """Give the columns that a line holds in binary form, by index."""
+    """Return the columns that a line holds in binary form, by index."""
     from toolkit.values.lake_types import kind
 
     found = {}
@@ -128,7 +128,7 @@ class Sums:
                 self._halves[2 * i + j] += np.bincount(bucket, half, self._buckets).astype(np.int64)
 
     def figures(self) -> Figures:
-        """Give the figures of every bucket that has rows."""
+        """Return the figures of every bucket that has rows."""
         found = {}
         for bucket in self._rows.nonzero()[0].tolist():
             parts = self._halves[:, bucket].tolist()
@@ -142,7 +142,7 @@ def from_halves(high_upper: int, high_lower: int, low_upper: int, low_lower: int
 
 
 def _numbers(lines: Sequence[bytes]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Give the upper 60 bits of the lines' hashes under both keys."""
+    """Return the upper 60 bits of the lines' hashes under both keys."""
     import numpy as np
     from xxhash import xxh64_digest, xxh64_intdigest
 
@@ -152,7 +152,7 @@ def _numbers(lines: Sequence[bytes]) -> tuple[np.ndarray[Any, Any], np.ndarray[A
 
 
 def chosen(blocks: Iterable[Sequence[bytes]], buckets: int, wanted: Collection[int]) -> Iterator[bytes]:
-    """Give the lines whose bucket is wanted."""
+    """Return the lines whose bucket is wanted."""
     import numpy as np
 
     numbers = np.fromiter(wanted, np.int64, len(wanted))
@@ -163,7 +163,7 @@ def chosen(blocks: Iterable[Sequence[bytes]], buckets: int, wanted: Collection[i
 
 
 def effective(plan: Comparison, source: Figures) -> tuple[Comparison, Figures]:
-    """Give the comparison with as many buckets as the source's rows justify, and the source's figures in them."""
+    """Return the comparison with as many buckets as the source's rows justify, and the source's figures in them."""
     if plan.buckets == 1 or total(source) >= _ONE_BUCKET:
         return plan, source
     all_of = source.values()
@@ -172,7 +172,7 @@ def effective(plan: Comparison, source: Figures) -> tuple[Comparison, Figures]:
 
 
 def differing(source: Figures, lake: Figures) -> tuple[int, ...]:
-    """Give the buckets whose figures differ, in ascending order."""
+    """Return the buckets whose figures differ, in ascending order."""
     return tuple(sorted(b for b in source.keys() | lake.keys() if source.get(b) != lake.get(b)))
 
 
@@ -182,7 +182,7 @@ def total(figures: Figures) -> int:
 
 
 def cells(line: bytes) -> list[bytes | None]:
-    """Give the bytes of a line's cells."""
+    """Return the bytes of a line's cells."""
     found: list[bytes | None] = []
     at = 2
     while at < len(line):
@@ -194,7 +194,7 @@ def cells(line: bytes) -> list[bytes | None]:
 
 
 def fields(line: bytes, natives: Mapping[int, Native]) -> tuple[str | None, ...]:
-    """Give the texts of a line, by the `natives` of its comparison; NULL is None."""
+    """Return the texts of a line, by the `natives` of its comparison; NULL is None."""
     found: list[str | None] = []
     for i, cell in enumerate(cells(line)):
         text = natives[i].text(cell) if cell is not None and i in natives else None

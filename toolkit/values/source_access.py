@@ -1,4 +1,4 @@
-"""Say how the source is read: the sections `[drain]`, `[snapshot]` and `[ddl]` beside the rules of capture."""
+"""Define how the source is read: the sections `[drain]`, `[snapshot]` and `[ddl]` beside the rules of capture."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from toolkit.values.modes import CommandText, CopyOn
 
 
 class DrainConfig(Section):
-    """How much a drain reads at once."""
+    """Bounds of what a drain reads at once."""
 
     max_changes: int = Field(default=1_000_000, gt=0)
     """Messages that one peek may return, rounded up to whole transactions."""
@@ -28,7 +28,7 @@ WITHOUT_EFFECT = ("CREATE INDEX", "REINDEX")
 
 
 class DdlConfig(Section):
-    """What is kept of captured DDL."""
+    """Settings of captured DDL."""
 
     ignore: tuple[str, ...] = ()
     """Command tags that leave no event: `CREATE INDEX`, `REINDEX`. Others can change what a row means and are
@@ -49,7 +49,7 @@ class DdlConfig(Section):
 
 
 class SnapshotConfig(Section):
-    """How tables are copied."""
+    """Settings of copies."""
 
     on: CopyOn = CopyOn.DRIVER
     """Who reads tables of over 64 MB on a cluster: the `driver`, or `executors`, with a password of their machine."""
@@ -65,7 +65,7 @@ class SnapshotConfig(Section):
 
 @dataclass(frozen=True, slots=True)
 class SourceAccess:
-    """What is captured, and the bounds of drains, copies and cuts. It is handed down to everything that captures."""
+    """The rules of capture, and the bounds of drains, copies and cuts. Everything that captures takes it."""
 
     rules: CaptureRules
     drain: DrainConfig
@@ -77,9 +77,9 @@ class SourceAccess:
 
     @property
     def config(self) -> SourceConfig:
-        """Give the section `[source]`."""
+        """Return the section `[source]`."""
         return self.rules.source
 
     def changed(self, **changes: object) -> SourceAccess:
-        """Give the same with other values in `[source]`."""
+        """Return the same with other values in `[source]`."""
         return replace(self, rules=replace(self.rules, source=self.config.model_copy(update=changes)))

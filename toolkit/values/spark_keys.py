@@ -11,7 +11,7 @@ _FREE = ("spark.hadoop.", "spark.sql.catalog.", "spark.executorEnv.", "spark.kub
 
 
 def misspelled(key: str) -> str | None:
-    """Give the Spark setting that a key is probably meant to be. Other keys are left to Spark and its extensions."""
+    """Return the Spark setting that a key is probably meant to be. Other keys are left to Spark and its extensions."""
     known = Path(__file__).with_name("spark_settings.txt").read_text(encoding="ascii").split()
     if key in known or key.startswith(_FREE):
         return None

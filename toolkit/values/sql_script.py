@@ -80,7 +80,7 @@ class Statement:
 
 
 def statements(script: str) -> Iterator[Statement]:
-    """Give every statement of a script that is more than comments and blanks.
+    """Return every statement of a script that is more than comments and blanks.
 
     Quotes, dollar quotes, nested comments and the bodies of SQL functions (BEGIN ATOMIC) may contain semicolons.
     """

@@ -25,12 +25,12 @@ _PLAIN_LABEL = re.compile(r"(?!(?:null|empty)$)[^\W\d][\w-]*", re.IGNORECASE)
 
 
 def is_plain(label: str) -> bool:
-    """Say whether an enum label inside an array or a range is always one whole piece of its text."""
+    """Return whether an enum label inside an array or a range is always one whole piece of its text."""
     return _PLAIN_LABEL.fullmatch(label) is not None
 
 
 def labels_of(column: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Give `Column.labels` of the JSON form of a column."""
+    """Return `Column.labels` of the JSON form of a column."""
     return column.get("enum_labels") or (not column.get("inner_rows") and column.get("inner_labels")) or []
 
 
@@ -64,7 +64,7 @@ class Column:
 
     @property
     def labels(self) -> tuple[tuple[int, str], ...]:
-        """Give the enum values of which the column's text is made: its own, or those inside arrays and ranges.
+        """Return the enum values of which the column's text is made: its own, or those inside arrays and ranges.
 
         The text of a composite is also made of values of other types.
         """
@@ -72,12 +72,12 @@ class Column:
 
     @property
     def nested(self) -> bool:
-        """Whether the labels are parts of the text."""
+        """Return whether the labels are parts of the text."""
         return not self.enum_labels and bool(self.labels)
 
     @property
     def base(self) -> str:
-        """Give the type that defines the values: for a domain, its innermost base type."""
+        """Return the type that defines the values: for a domain, its innermost base type."""
         return self.base_type or self.type
 
 
@@ -93,7 +93,7 @@ class Stray:
 
     @property
     def fault(self) -> tuple[str, str]:
-        """Give the problem and its remedy."""
+        """Return the problem and its remedy."""
         if self.kind == "f":
             return "is a foreign table: its changes are not in the WAL", f"detach or drop {self.name}"
         if self.persistence != "p":
@@ -131,11 +131,11 @@ class TableVersion:
 
     @property
     def identifier(self) -> str:
-        """Give `schema.table`, quoted where needed."""
+        """Return `schema.table`, quoted where needed."""
         return qualified(self.schema, self.name)
 
     def unsent(self, publications: Sequence[str]) -> tuple[str, str] | None:
-        """Say why the table's publications do not send enough, and give the remedy; None if they do."""
+        """Return why the table's publications do not send enough, and the remedy; None if they do."""
         names = " or ".join(quote_postgres(name) for name in publications)
         repair = command("repair", self.identifier)
         if self.conflict is not None:
@@ -162,23 +162,23 @@ class TableVersion:
 
     @property
     def borrowed_key(self) -> str | None:
-        """Give a key column whose text contains names of other objects, or None."""
+        """Return a key column whose text contains names of other objects, or None."""
         return next((c.name for c in self.columns if c.attnum in self.key_attnums and c.borrowed), None)
 
     @property
     def borrowing(self) -> str | None:
-        """Say why the values are known only when they are read or compared; None if the log determines them."""
+        """Return why the values are known only when they are read or compared; None if the log determines them."""
         columns = ", ".join(f"{c.name} ({c.type})" for c in self.columns if c.published and c.borrowed)
         return f"the text of {columns} changes with the objects it names, without an event" if columns else None
 
     @property
     def keyed(self) -> bool:
-        """Say whether rows are identified by a key. A table without one is a bag."""
+        """Return whether rows are identified by a key. A table without one is a bag."""
         return self.replica_identity in "di" and bool(self.key_attnums)
 
     @property
     def width(self) -> int:
-        """Give the length of an image array: the largest live attnum."""
+        """Return the length of an image array: the largest live attnum."""
         return max((c.attnum for c in self.columns), default=0)
 
     def column(self, name: str) -> Column | None:
@@ -274,6 +274,6 @@ class SchemaVersion:
 
     @property
     def history_name(self) -> str:
-        """Give the name in `history`. A dropped table keeps its own name, even if a new table takes its old name."""
+        """Return the name in `history`. A dropped table keeps its own name, even if a new table takes its old name."""
         name = lake_table(self.table.schema, self.table.name)
         return f"{name}__dropped_g{self.generation}_{self.table.relid}" if self.table.dropped else name

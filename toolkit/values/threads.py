@@ -12,7 +12,7 @@ _R = TypeVar("_R")
 
 
 def in_threads(function: Callable[[_T], _R], items: Iterable[_T], threads: int) -> Iterator[_R]:
-    """Give the results in the order of the items. After an error, items that were not begun are left out.
+    """Return the results in the order of the items. After an error, items that were not begun are left out.
 
     An item is taken when a thread will soon be free for it, so that few of them are in memory.
     """

@@ -13,7 +13,7 @@ _Ids = TypeVar("_Ids", int, "np.ndarray[tuple[int], np.dtype[np.int64]]")
 
 
 def full_xid(low: _Ids, near: int) -> _Ids:
-    """Give the 64-bit ids of which a stream sends the low 32 bits: the ids closest to `near`.
+    """Return the 64-bit ids of which a stream sends the low 32 bits: the ids closest to `near`.
 
     The result is exact. Of the transactions that the server runs or has yet to decode, no two are 2^31 ids apart.
     """
@@ -39,5 +39,5 @@ class Visibility:
         return cls(int(low), int(high), frozenset(int(x) for x in running.split(",") if x))
 
     def sees(self, xid: int) -> bool:
-        """Whether a transaction had ended."""
+        """Return whether a transaction had ended."""
         return xid < self.xmin or (xid < self.xmax and xid not in self.running)
