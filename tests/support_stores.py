@@ -62,7 +62,7 @@ class Store:
     def objects(self, pattern: str = "*") -> set[str]:
         """The locations of all objects below the warehouse that match a pattern, in which `*` also matches `/`."""
         config = Config(lake=LakeConfig(warehouse=self.warehouse, properties=self.properties | self.keys))
-        found = storage.objects_in(self.warehouse, storage.file_properties(config.lake_access))
+        found = {place for place, _ in storage.files_in(self.warehouse, storage.file_properties(config.lake_access))}
         return {place for place in found if fnmatch(place.removeprefix(f"{self.warehouse}/"), pattern)}
 
 

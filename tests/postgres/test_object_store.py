@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psycopg
@@ -103,7 +104,8 @@ def test_objects_are_written_found_sized_and_deleted(store: Store) -> None:
     assert storage.find(folder, "others*/data/*.parquet", properties) is None
     assert storage.find(f"{store.warehouse}/none", "*", properties) is None
     storage.force([(place, 4), (place, None)], store.warehouse, properties)
-    assert storage.objects_in(folder, properties) == [place]
+    ((listed, written),) = storage.files_in(folder, properties)
+    assert listed == place and abs(datetime.now(UTC) - written) < timedelta(minutes=1)
     with pytest.raises(OSError, match="has 4 bytes and not 5"):
         storage.force([(place, 5)], store.warehouse, properties)
     storage.delete(place, properties)

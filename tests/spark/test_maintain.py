@@ -14,7 +14,7 @@ import pytest
 from tests import commands
 from tests.support_ledger import ledger_of
 from tests.support_spark import STUB_DECODE, StubTask, batch_record
-from toolkit.lake import reads, staging
+from toolkit.lake import reads, staging, storage
 from toolkit.lake.upkeep import Upkeep
 from toolkit.ops import diagnosis, maintenance
 from toolkit.values.config import Config
@@ -90,6 +90,29 @@ def test_trap_134_the_ledger_outlives_compaction_and_expiry(
     _commit(spark, lake, 26, ledger_of(lake).snapshot_id())
     assert spark.table("raw.events").count() == len(rows) + 3
     assert _maintained(lake, "raw.events").merged == 0
+
+
+def test_an_orphan_counts_as_removed_when_it_is_gone(
+    spark: SparkSession, lake: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger_of(lake).append_empty(batch_record(1))
+    location = Path(str(reads.metadata_location(lake.lake_access, "raw.events")).removeprefix("file:")).parent.parent
+    stray, fresh, hadoop_s = (
+        location / "data" / name for name in ("left.parquet", "fresh.parquet", ".left.parquet.crc")
+    )
+    for file in (stray, fresh, hadoop_s):
+        file.write_bytes(b"x")
+    for file in (stray, hadoop_s):
+        os.utime(file, (time.time() - 4 * 86400,) * 2)
+    before = {place for place, _ in storage.files_in(str(location), {})}
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", lambda path, **_: (_ for _ in ()).throw(PermissionError(1, "no", str(path))))
+        with pytest.raises(LakeError, match=r"raw\.events: /\S+/left\.parquet is of a killed run and cannot be remo"):
+            commands.maintain(_at_once(lake))
+    assert stray.exists()
+    assert _maintained(lake, "raw.events").orphans == 1
+    gone = before - {place for place, _ in storage.files_in(str(location), {})}
+    assert gone >= {str(stray), str(hadoop_s)} and fresh.exists()
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["a good disk", "a disk that refuses"])

@@ -166,7 +166,6 @@ def test_no_module_of_the_lake_takes_the_location_of_a_table_for_a_path() -> Non
         "session",  # Spark's own folder
         "sqlite_catalog",  # a message
         "storage",
-        "upkeep",  # which of its two ways Iceberg lists a folder
     }
 
 

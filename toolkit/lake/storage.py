@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterable, Mapping
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,6 +99,7 @@ def delete(location: str, properties: Mapping[str, str]) -> None:
     path = local_path(location)
     if path is not None:
         path.unlink(missing_ok=True)
+        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop keeps a checksum beside each file
         return
     with contextlib.suppress(FileNotFoundError):
         file_io(location, properties).delete(location)
@@ -144,20 +147,25 @@ def find(folder: str, pattern: str, properties: Mapping[str, str]) -> str | None
     Raises:
         OSError: the folder cannot be listed.
     """
-    path = local_path(folder)
-    if path is not None:
-        found = (p for p in path.rglob("*") if fnmatch(p.relative_to(path).as_posix(), pattern))
-        return next((str(p) for p in found), None)
-    objects = objects_in(folder, properties)
-    return next((place for place in objects if fnmatch(place.removeprefix(f"{folder}/"), pattern)), None)
+    places = (place for place, _ in files_in(folder, properties))
+    return next((place for place in places if fnmatch(place.removeprefix(f"{folder}/"), pattern)), None)
 
 
-def objects_in(folder: str, properties: Mapping[str, str]) -> list[str]:
-    """List the objects of a folder of a store.
+def files_in(folder: str, properties: Mapping[str, str]) -> Iterator[tuple[str, datetime]]:
+    """List the files under `folder`, each with the time when it was written; none if there is no such folder.
 
     Raises:
         OSError: the folder cannot be listed.
     """
+    root = local_path(folder)
+    if root is not None:
+        for path in root.rglob("*"):
+            with contextlib.suppress(FileNotFoundError):  # a writer may rename or delete it meanwhile
+                found = path.stat()
+                if stat.S_ISREG(found.st_mode):
+                    written = datetime.fromtimestamp(found.st_mtime, UTC)
+                    yield f"{folder}/{path.relative_to(root).as_posix()}", written
+        return
     from pyarrow.fs import FileSelector, FileType
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
@@ -165,7 +173,9 @@ def objects_in(folder: str, properties: Mapping[str, str]) -> list[str]:
     assert isinstance(io, PyArrowFileIO)
     scheme, netloc, base = io.parse_location(folder, io.properties)
     listed = io.fs_by_scheme(scheme, netloc).get_file_info(FileSelector(base, allow_not_found=True, recursive=True))
-    return [f"{folder}{info.path.removeprefix(base)}" for info in listed if info.type == FileType.File]
+    for info in listed:
+        if info.type == FileType.File:
+            yield f"{folder}{info.path.removeprefix(base)}", info.mtime
 
 
 def names(folder: str, properties: Mapping[str, str]) -> list[str]:
@@ -174,10 +184,7 @@ def names(folder: str, properties: Mapping[str, str]) -> list[str]:
     Raises:
         OSError: the folder cannot be listed.
     """
-    path = local_path(folder)
-    if path is not None:
-        return [p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file()]
-    return [place.removeprefix(f"{folder}/") for place in objects_in(folder, properties)]
+    return [place.removeprefix(f"{folder}/") for place, _ in files_in(folder, properties)]
 
 
 def publish(location: str, data: bytes, content_type: str, properties: Mapping[str, str]) -> None:
@@ -223,6 +230,6 @@ def require_writable(warehouse: str, properties: Mapping[str, str]) -> None:
 
 
 __all__ = [
-    "create", "delete", "file_io", "file_properties", "find", "force", "names", "objects_in", "open_file", "publish",
+    "create", "delete", "file_io", "file_properties", "files_in", "find", "force", "names", "open_file", "publish",
     "read", "require_writable",
 ]  # fmt: skip

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from toolkit.lake import reads
+from toolkit.lake import reads, storage
 from toolkit.lake.lake_catalog import force
+from toolkit.values.errors import LakeError
 from toolkit.values.failpoints import Point, can_fail
-from toolkit.values.locations import local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _MIN_FILES = 5  # the fewest small data files of one partition that are merged
 _MIN_MANIFESTS = 20  # an empty batch adds one manifest, and every reader opens all of them
 _BUILD = "cdc_build_"  # prefix of the branches on which builds merge; a killed build leaves its own
+_LISTED = "cdc_files"  # the temporary view of the files of a table's folder
 _POSITION = "cdc."  # prefix of the keys of a commit's summary that name its position in the log
 
 
@@ -55,7 +56,8 @@ def maintain_table(
     are older than `orphans` are what killed runs left behind.
 
     Raises:
-        LakeError: what was compacted cannot be forced to the disk; nothing was removed.
+        LakeError: what was compacted cannot be forced to the disk, and nothing was removed; or an orphan cannot be
+            deleted.
     """
     jvm: Any = spark._jvm
     name = f"{access.lake.catalog}.{table}"
@@ -80,14 +82,14 @@ def maintain_table(
     native.refresh()
     held = _count(native.snapshots())
     _expire(access, table, native, oldest)
-    removed = _remove_orphans(native, actions, orphans)
+    removed = _remove_orphans(spark, access, table, str(native.location()).rstrip("/"), orphans)
     return Upkeep(
         table,
         merged=merging.rewrittenDataFilesCount(),
         into=merging.addedDataFilesCount(),
         snapshots=held - _count(native.snapshots()),
         tags=len(tags),
-        orphans=_count(removed.orphanFileLocations()),
+        orphans=removed,
     )
 
 
@@ -118,10 +120,37 @@ def _expire(access: LakeAccess, table: str, native: Any, oldest: int) -> None:
 
 
 @can_fail(Point.ORPHANS)
-def _remove_orphans(native: Any, actions: Any, orphans: datetime) -> Any:
-    finding = actions.deleteOrphanFiles(native).olderThan(int(orphans.timestamp() * 1000))
-    in_store = local_path(native.location()) is None  # Hadoop, which else lists the folder, has no client of the store
-    return finding.usePrefixListing(in_store).execute()
+def _remove_orphans(spark: SparkSession, access: LakeAccess, table: str, folder: str, before: datetime) -> int:
+    """Delete the files of the table's folder that are older than `before` and that nothing names; give their number.
+
+    Iceberg's procedure finds them. It does not delete them, because it would count a file as removed although the store
+    or the disk refused; nor does it list the folder, because Hadoop has no client of a store, and Iceberg's own for
+    Azure lists objects by other names than those that tables have.
+    """
+    properties = storage.file_properties(access)
+    old = [(place,) for place, written in storage.files_in(folder, properties) if _is_shown(place) and written < before]
+    listed = spark.createDataFrame(old, "file_path string")
+    listed.selectExpr("file_path", "TIMESTAMP '1970-01-01' AS last_modified").createOrReplaceTempView(_LISTED)
+    try:
+        found = spark.sql(
+            f"CALL {access.lake.catalog}.system.remove_orphan_files("
+            f"table => '{table}', dry_run => true, file_list_view => '{_LISTED}')"
+        ).collect()
+    finally:
+        spark.catalog.dropTempView(_LISTED)
+    for (place,) in found:
+        try:
+            storage.delete(place, properties)
+        except OSError as error:
+            raise LakeError(
+                f"{table}: {place} is of a killed run and cannot be removed: {' '.join(str(error).split())[:300]};"
+                " let this user delete files of the warehouse, and run `cdc maintain` again"
+            ) from error
+    return len(found)
+
+
+def _is_shown(place: str) -> bool:
+    return not place.rpartition("/")[2].startswith((".", "_"))  # others are Hadoop's own
 
 
 def _forced(access: LakeAccess, table: str, native: Any) -> None:
