@@ -1,11 +1,12 @@
 """Object stores on loopback, each a server over a folder that really speaks the protocol of its kind.
 
-Maven fetches S3Proxy, and Go the server of Google's protocol. Where the tool that does so is missing, the
+Maven fetches S3Proxy, Go the server of Google's protocol, and npm Azurite. Where the tool that does so is missing, the
 tests skip.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import secrets
@@ -24,7 +25,7 @@ from toolkit.values.config import Config, LakeConfig
 
 _HERE = Path(__file__).parent
 _BUCKET = "lake"
-KINDS = ("s3", "gs")
+KINDS = ("s3", "gs", "abfss")
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,36 @@ def _gs(server: str, folder: Path) -> Iterator[Store]:
         )
 
 
+@contextlib.contextmanager
+def _abfss(server: str, folder: Path) -> Iterator[Store]:
+    from pyarrow.fs import AzureFileSystem
+
+    account, key = "cdctests", base64.b64encode(secrets.token_bytes(64)).decode()
+    environment = {"STORE_ACCOUNT": account, "STORE_KEY": key, "NODE_PATH": server}
+    command = ["node", str(_HERE / "azure_store" / "server.js"), str(folder)]
+    with support_java.served(command, environment, folder.with_suffix(".log")) as address:
+        where = {"blob_storage_authority": address.removeprefix("http://"), "blob_storage_scheme": "http"}
+        where |= {name.replace("blob", "dfs"): value for name, value in where.items()}
+        AzureFileSystem(account, account_key=key, **where).create_dir(_BUCKET)
+        yield Store(
+            "abfss",
+            f"abfss://{_BUCKET}@{account}.dfs.core.windows.net/ware/house",
+            folder,
+            {"adls.endpoint": address},
+            {"adls.account-key": key},
+            ({"adls.account-key": base64.b64encode(b"wr0ng").decode()}, "AuthorizationFailure"),
+            {"adls.endpoint": "http://127.0.0.1:9"},
+        )
+
+
+def _abfss_server(folder: Path) -> str:
+    if shutil.which("npm") is None:
+        pytest.skip("npm is not installed: there is no server of Azure's storage protocol to test with")
+    command = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--no-package-lock", "azurite@3.35.0"]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=600)
+    return str(folder / "node_modules")
+
+
 def _s3_server(folder: Path) -> str:
     return support_java.classpath(_HERE / "s3_store", folder, "object store")
 
@@ -120,6 +151,7 @@ def _gs_server(folder: Path) -> str:
 _SERVERS: dict[str, tuple[Callable[[Path], str], Callable[[str, Path], contextlib.AbstractContextManager[Store]]]] = {
     "s3": (_s3_server, _s3),
     "gs": (_gs_server, _gs),
+    "abfss": (_abfss_server, _abfss),
 }
 
 

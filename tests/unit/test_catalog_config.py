@@ -26,6 +26,7 @@ def _write(folder: Path, text: str) -> str:
 
 
 _S3 = "warehouse = 's3://lake/w'\n[lake.properties]\n'client.region' = 'x'\n"
+_ABFSS = "warehouse = 'abfss://lake@acme.dfs.core.windows.net/w'\n[lake.properties]\n"
 _GS = "warehouse = 'gs://lake/w'\n[lake.properties]\n"
 
 
@@ -49,6 +50,16 @@ _GS = "warehouse = 'gs://lake/w'\n[lake.properties]\n"
         (
             "warehouse = 'hdfs://host/lake'",
             r"a warehouse in hdfs: is not supported \(the commands without Spark would need Hadoop's own library",
+        ),
+        ("warehouse = 'wasbs://c@a.blob.core.windows.net/lake'", r"\(write abfss:// for it\)"),
+        ("warehouse = 'abfss://lake/w'", "expected abfss://container@account.dfs.core.windows.net/prefix"),
+        (
+            f"{_ABFSS}'adls.token' = 'pl4nted'",
+            r"property 'adls\.token' does not mean the same to Spark and to pyiceberg",
+        ),
+        (
+            f"{_ABFSS}'adls.account-key' = 'pl4nted'\n'adls.sas-token' = 'pl4nted'",
+            r"adls\.account-key and adls\.sas-token are two ways to the same account; set one of them",
         ),
         (f"{_GS}'gcs.service.host' = 'pl4nted:1'", r"gcs\.service\.host is not the URL of a store"),
         (f"{_S3}'s3.endpoint' = 'pl4nted:1'", r"s3\.endpoint is not the URL of a store; expected https://host"),
@@ -168,6 +179,42 @@ def test_both_sides_of_google_s_store_get_the_same_settings(tmp_path: Path, monk
     assert storage.file_properties(config.lake_access) == files | {"py-io-impl": "toolkit.lake.store_io.StoreFileIO"}
     assert lake_catalog.secrets_of(config.lake_access)["gcs.oauth2.token"] == "pl4nted"
     assert "pl4nted" not in models.profile(config.lake_access, dbt=config.dbt_project) + repr(config)
+
+
+@pytest.mark.parametrize("endpoint", ["", "http://127.0.0.1:1/"])
+def test_both_sides_of_azure_s_store_get_the_same_settings_by_their_own_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, endpoint: str
+) -> None:
+    file = _write(tmp_path, "[lake]\nwarehouse = 'abfss://lake@acme.dfs.core.chinacloudapi.cn/w'\n")
+    where = {"adls.endpoint": endpoint} if endpoint else {}
+
+    def given(**keys: str) -> tuple[dict[str, str], dict[str, str]]:
+        named = {f"adls.{name.replace('_', '-')}": value for name, value in keys.items()}
+        monkeypatch.setenv("CDC_LAKE__PROPERTIES", json.dumps(where | named))
+        config = configuration.load(file)
+        assert "pl4nted" not in models.profile(config.lake_access, dbt=config.dbt_project) + repr(config)
+        assert len(lake_catalog.secrets_of(config.lake_access)) == len(named)
+        assert storage.file_properties(config.lake_access).pop("py-io-impl") == "toolkit.lake.store_io.StoreFileIO"
+        spark = lake_catalog.spark_properties(config.lake_access)
+        files = storage.file_properties(config.lake_access)
+        return ({k: v for k, v in p.items() if k.startswith("adls.")} for p in (spark, files))  # type: ignore[return-value]
+
+    host = "acme.dfs.core.chinacloudapi.cn"
+    at = {f"adls.connection-string.{host}": "http://127.0.0.1:1/acme"} if endpoint else {}
+    spark, files = given()
+    assert spark == at and files.pop("adls.account-name") == "acme"
+    if endpoint:
+        kinds = {"storage-authority": "127.0.0.1:1", "storage-scheme": "http"}
+        assert files == {f"adls.{service}-{k}": v for service in ("blob", "dfs") for k, v in kinds.items()}
+    else:
+        services = ("blob", "dfs")
+        assert files == {f"adls.{s}-storage-authority": f".{s}.core.chinacloudapi.cn" for s in services}
+    named, own = given(account_key="pl4nted")
+    assert own.pop("adls.account-key") == "pl4nted" and own.keys() == files.keys() | {"adls.account-name"}
+    shared = {"account.name": "acme", "account.key": "pl4nted"}
+    assert named == at | {f"adls.auth.shared-key.{name}": value for name, value in shared.items()}
+    named, own = given(sas_token="pl4nted")
+    assert own["adls.sas-token"] == "pl4nted" and named == at | {f"adls.sas-token.{host}": "pl4nted"}
 
 
 def test_the_folder_of_the_runner_is_where_it_is_said_to_be(tmp_path: Path) -> None:

@@ -43,7 +43,8 @@ def test_the_lock_file_pins_every_package_of_the_session(tmp_path: Path) -> None
     server = _packages(tmp_path, type="rest", uri="http://h")
     amazon = _packages(tmp_path, warehouse="s3://lake", properties={"client.region": "x"})
     google = _packages(tmp_path, warehouse="gs://lake")
-    assert {*file, *database, *amazon, *google} == jars.PINNED.keys() and server == [
+    azure = _packages(tmp_path, warehouse="abfss://lake@account.dfs.core.windows.net")
+    assert {*file, *database, *amazon, *google, *azure} == jars.PINNED.keys() and server == [
         name for name in file if name in database
     ]
     assert all(re.fullmatch(r"[^:\s]+:[^:\s]+:[\d.]+", name) for name in jars.PINNED)

@@ -48,6 +48,21 @@ def test_what_is_in_a_warehouse(tmp_path: Path) -> None:
     assert not is_within("/bucket/lake", "s3://bucket/lake")
 
 
+@pytest.mark.parametrize(
+    ("location", "path"),
+    [
+        ("abfss://lake@acme.dfs.core.windows.net/w/a%20b=c", "lake/w/a%20b=c"),
+        ("s3://bucket/w/a@b", "bucket/w/a@b"),
+        ("gs://bucket/w", "bucket/w"),
+    ],
+)
+def test_by_which_path_the_client_of_a_store_names_an_object(location: str, path: str) -> None:
+    """pyiceberg takes container and account together for the container."""
+    from toolkit.lake.store_io import StoreFileIO
+
+    assert StoreFileIO.parse_location(location)[2] == path
+
+
 def test_files_of_this_machine_are_written_found_sized_and_deleted(tmp_path: Path) -> None:
     place = f"file:{tmp_path}/raw/events-1/data/kind=row/a.parquet"
     with storage.create(place, {}) as file:

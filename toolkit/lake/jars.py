@@ -15,13 +15,23 @@ PINNED: dict[str, str] = dict(
     line.split() for line in _LOCK.read_text(encoding="ascii").splitlines() if not line.startswith("#")
 )
 #: What Spark would resolve with a jar of the lock file, although no class of that jar needs it at run time.
-_NOT_NEEDED = {"org.postgresql:postgresql": "org.checkerframework:checker-qual"}
+_NOT_NEEDED = {
+    "org.postgresql:postgresql": ("org.checkerframework:checker-qual",),
+    "com.azure:azure-core": (  # Spark brings them
+        "com.fasterxml.jackson.core:jackson-annotations",
+        "com.fasterxml.jackson.core:jackson-core",
+        "com.fasterxml.jackson.core:jackson-databind",
+        "com.fasterxml.jackson.datatype:jackson-datatype-jsr310",
+        "org.slf4j:slf4j-api",
+    ),
+    "com.azure:azure-storage-common": ("com.azure:azure-core-http-netty",),  # the JDK's own client is there instead
+}
 
 
 def settings_for(*artifacts: str) -> dict[str, str]:
     """Return the settings that let Spark resolve these jars of the lock file, each named as `group:artifact`."""
     packages = [name for name in PINNED if name.rpartition(":")[0] in artifacts]
-    excluded = [_NOT_NEEDED[name] for name in artifacts if name in _NOT_NEEDED]
+    excluded = [other for name in artifacts for other in _NOT_NEEDED.get(name, ())]
     without = {"spark.jars.excludes": ",".join(excluded)} if excluded else {}
     return {"spark.jars.packages": ",".join(packages), **without}
 

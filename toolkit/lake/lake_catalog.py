@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from toolkit.values.lake_access import LakeAccess
 
 _CONNECT_SECONDS = 10
-_SECRET = re.compile(r"password|secret|token|credential|access-?key|^header\.", re.IGNORECASE)
+_SECRET = re.compile(r"password|secret|token|credential|(access|account)[.-]?key|^header\.", re.IGNORECASE)
 
 
 class LakeCatalog(Protocol):

@@ -37,7 +37,7 @@ LOG_NAME = "spark.log"
 _HEAP = "2g"
 _TASK_BYTES = 256 << 20  # heap that one task may need
 #: Spark's own list, and what catalogs call their secrets.
-_REDACTED = r"(?i)secret|password|token|access[.-]?key|credential|\.header\."
+_REDACTED = r"(?i)secret|password|token|(access|account)[.-]?key|credential|\.header\."
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 
 #: Commands end within seconds or minutes, and most of the code that they run is not worth the optimizing compiler.

@@ -7,6 +7,7 @@ from datetime import timedelta
 from pyarrow.fs import FileSystem, GcsFileSystem
 from pyiceberg.io import GCS_SERVICE_HOST, GCS_TOKEN, GCS_TOKEN_EXPIRES_AT_MS
 from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.typedef import EMPTY_DICT, Properties
 from pyiceberg.utils.datetime import millis_to_datetime
 
 _PATIENCE = timedelta(
@@ -15,7 +16,14 @@ _PATIENCE = timedelta(
 
 
 class StoreFileIO(PyArrowFileIO):
-    """pyiceberg's own FileIO, which gives up on a store that does not answer."""
+    """pyiceberg's own FileIO, which gives up on a store that does not answer, and knows addresses with an account."""
+
+    @staticmethod
+    def parse_location(location: str, properties: Properties = EMPTY_DICT) -> tuple[str, str, str]:
+        """Give scheme, bucket or container with its account, and the path that the client of the store expects."""
+        scheme, place, path = PyArrowFileIO.parse_location(location, properties)
+        container, account, _ = place.partition("@")
+        return scheme, place, f"{container}{path.removeprefix(place)}" if account else path
 
     def _initialize_gcs_fs(self) -> FileSystem:
         protocol, _, host = self.properties.get(GCS_SERVICE_HOST, "https://").partition("://")

@@ -22,7 +22,7 @@ class LakeConfig(Section):
     """The Iceberg side."""
 
     warehouse: str = "lake/warehouse"
-    """Folder of the Iceberg tables: a path of this machine, or an address in `s3://` or `gs://`."""
+    """Folder of the Iceberg tables: a path of this machine, or an address in `s3://`, `gs://` or `abfss://`."""
     work_dir: str | None = None
     """Folder of this machine for lease, spool, logs and reports; default: the folder that `warehouse` is in, or
     `lake` if that is in an object store."""

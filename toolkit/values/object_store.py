@@ -48,6 +48,28 @@ _KEYS = ("s3.access-key-id", "s3.secret-access-key")
 _VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _TOKEN = ("gcs.oauth2.token", "gcs.oauth2.token-expires-at")
 
+_ACCOUNT_KEY = "adls.account-key"
+_SAS = "adls.sas-token"
+_ABFSS = re.compile(r"abfss://[a-z0-9-]+@(?P<host>(?P<account>[a-z0-9]+)\.dfs\.(?P<cloud>[a-z0-9.-]+))")
+#: The modules of Azure's SDK that Iceberg's FileIO uses, and what they need.
+_AZURE_JARS = (
+    "com.azure:azure-storage-file-datalake",
+    "com.azure:azure-storage-blob",
+    "com.azure:azure-storage-common",
+    "com.azure:azure-storage-internal-avro",
+    "com.azure:azure-core",
+    "com.azure:azure-core-http-jdk-httpclient",
+    "com.azure:azure-identity",
+    "com.azure:azure-json",
+    "com.azure:azure-xml",
+    "io.projectreactor:reactor-core",
+    "org.reactivestreams:reactive-streams",
+    "com.microsoft.azure:msal4j",
+    "com.microsoft.azure:msal4j-persistence-extension",
+    "net.java.dev.jna:jna",
+    "net.java.dev.jna:jna-platform",
+)
+
 _STORES = {
     "s3": _Store(
         address=r"s3://[a-z0-9][a-z0-9.-]+",
@@ -69,9 +91,19 @@ _STORES = {
         further=_TOKEN,
         together=_TOKEN,
     ),
+    "abfss": _Store(
+        address=_ABFSS.pattern,
+        example="abfss://container@account.dfs.core.windows.net/prefix",
+        file_io="org.apache.iceberg.azure.adlsv2.ADLSFileIO",
+        jars=_AZURE_JARS,
+        owns=("adls.",),
+        endpoint="adls.endpoint",
+        further=(_ACCOUNT_KEY, _SAS),
+        together=(),
+    ),
 }
 #: Other names of the same places, which would be written into every table.
-_OTHER_NAMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
+_OTHER_NAMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss", "wasb": "abfss", "wasbs": "abfss"}
 _HINTS = {other: f" (write {name}:// for it)" for other, name in _OTHER_NAMES.items()}
 _HINTS["hdfs"] = " (the commands without Spark would need Hadoop's own library on the runner)"
 
@@ -115,6 +147,8 @@ def require_settings(warehouse: str, properties: Mapping[str, str], environment:
         raise ValueError(f"{store.endpoint} is not the URL of a store; expected https://host")
     if 0 < len([key for key in store.together if key in properties]) < len(store.together):
         raise ValueError(f"{' and '.join(store.together)} belong together; set both, or neither")
+    if _ACCOUNT_KEY in properties and _SAS in properties:
+        raise ValueError(f"{_ACCOUNT_KEY} and {_SAS} are two ways to the same account; set one of them")
     if _REGION in store.allowed and not _region(properties, environment):
         raise ValueError(
             f"the region of the warehouse's bucket is not known; set {_REGION} in [lake.properties], or the variable"
@@ -136,6 +170,17 @@ def spark_settings(warehouse: str, properties: Mapping[str, str], environment: M
     found = {"io-impl": store.file_io, **properties}
     if _REGION in store.allowed:
         found[_REGION] = _region(properties, environment)
+    if account := _ABFSS.match(warehouse):
+        key, token, endpoint = (found.pop(name, None) for name in (_ACCOUNT_KEY, _SAS, store.endpoint))
+        if key is not None:
+            found |= {
+                "adls.auth.shared-key.account.name": account["account"],
+                "adls.auth.shared-key.account.key": key,
+            }
+        if token is not None:
+            found[f"adls.sas-token.{account['host']}"] = token
+        if endpoint is not None:  # this is what Iceberg takes for it
+            found[f"adls.connection-string.{account['host']}"] = f"{endpoint.rstrip('/')}/{account['account']}"
     return found
 
 
@@ -149,6 +194,17 @@ def pyiceberg_settings(warehouse: str, properties: Mapping[str, str], environmen
         found[_REGION] = _region(properties, environment)
     if _ENDPOINT in found and found.get(_PATH_STYLE, "false").lower() != "true":
         found["s3.force-virtual-addressing"] = "true"
+    if account := _ABFSS.match(warehouse):
+        found |= {
+            "adls.account-name": account["account"],
+            "adls.blob-storage-authority": f".blob.{account['cloud']}",
+            "adls.dfs-storage-authority": f".dfs.{account['cloud']}",
+        }
+        if endpoint := found.pop(store.endpoint, ""):
+            protocol, _, host = endpoint.rstrip("/").partition("://")
+            for service in ("blob", "dfs"):
+                found[f"adls.{service}-storage-authority"] = host
+                found[f"adls.{service}-storage-scheme"] = protocol
     return found
 
 

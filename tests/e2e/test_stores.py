@@ -1,0 +1,45 @@
+"""The whole path on a lake in each object store: init, drain, build, check, DDL, maintenance, and a planted fault."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support_postgres import fresh_database
+from tests.support_stores import KINDS, running_store, store_servers
+from toolkit.demo.server import EmbeddedServer
+from toolkit.values.resources import ROOT
+
+__all__ = ["store_servers"]
+pytestmark = [pytest.mark.e2e, pytest.mark.postgres, pytest.mark.spark, pytest.mark.dbt, pytest.mark.wide]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_whole_path_in_a_store(
+    kind: str, store_servers: Callable[[str], str], pg16: EmbeddedServer, tmp_path: Path
+) -> None:
+    """Also: no key is on a command line, in a file of the run or of the store, or in what was printed."""
+    with running_store(kind, store_servers(kind), tmp_path) as store, fresh_database(pg16) as conninfo:
+        source = f"[source]\nconninfo = {json.dumps(conninfo)}\nslot = 'cdc_store'\n"
+        (tmp_path / "cdc.toml").write_text(source + store.section, encoding="utf-8")
+        given = {
+            "CDC_LAKE__PROPERTIES": json.dumps(store.properties | store.keys),
+            "CDC_TEST_SECRETS": json.dumps(store.secrets),
+        }
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.e2e.store_process", str(tmp_path / "cdc.toml")],
+            cwd=ROOT, env=os.environ | store.environment | given, capture_output=True, text=True, timeout=1200,
+            check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["all of it"]), done.stdout + done.stderr
+    written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()] + [
+        (done.stdout + done.stderr).encode()
+    ]
+    assert len(store.secrets) > 0 and len(written) > 100
+    assert [secret for secret in store.secrets for text in written if secret.encode() in text] == []
