@@ -201,10 +201,6 @@ GUARDS = (
     never("a stream ends with a COMMIT", "toolkit/decode/stream.py", "len(begins) != len(commits)", _DECODE),
     never("changes stand in transactions", "toolkit/decode/stream.py", "stray.any()", _DECODE),
     never("a COMMIT at the time of its BEGIN", "toolkit/decode/stream.py", "unlike.any()", _DECODE),
-    never("the signature", "toolkit/decode/ddl.py", "not self.signed(signature, payload)", _DECODE),
-    never("a message once", "toolkit/decode/ddl.py", "signature in self._seen", _DECODE),
-    never("messages of this system", "toolkit/decode/ddl.py", 'str(data.get("system")) != self.system_id', _DECODE),
-    never("messages of this transaction", "toolkit/decode/ddl.py", 'int(data.get("xid") or 0) != self.xid', _DECODE),
     Guard(
         "transactions that run are not seen",
         "toolkit/values/visibility.py",

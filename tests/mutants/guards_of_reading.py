@@ -5,13 +5,23 @@ from __future__ import annotations
 from tests.mutants.guards_of_source import Guard, never
 
 _PLAN = "tests/unit/test_decode_plan.py::"
+_MESSAGE, _DECODE = "toolkit/decode/ddl_message.py", "tests/unit/test_decode_plan.py"
 _FORM = f"{_PLAN}test_an_unreadable_genuine_message_turns_everything_stale"
 
 GUARDS_OF_READING = (
+    never("the signature", _MESSAGE, "not self.signed(signature, payload)", _DECODE),
+    never("a message once", _MESSAGE, "signature in self._seen", _DECODE),
+    never("messages of this system", _MESSAGE, 'str(data.get("system")) != self.system_id', _DECODE),
+    never(
+        "messages of this transaction",
+        _MESSAGE,
+        'int(data.get("xid") or 0) != self.xid',
+        _DECODE,
+    ),
     never(
         "a DDL message whose fields are of another type",
         "toolkit/decode/transaction.py",
-        "not fits(read, ddl.DdlMessage)",
+        "not fits(read, DdlMessage)",
         _FORM,
     ),
     Guard(

@@ -231,7 +231,7 @@ def _copy(
         start = partial(executor_copies.ExecutorCopier, source, lake, cut, target, progress.add) if spread else None
         with Copiers(source, cut, target, workers=workers, report=progress.add, start=start) as copiers:
             for group in _groups(plans):
-                _copy_group(lake, log, cut, copiers, group, files, scope, outcome)
+                _copy_group(source, lake, log, cut, copiers, group, files, scope, outcome)
     return outcome
 
 
@@ -354,6 +354,7 @@ def _groups(plans: Sequence[_Plan]) -> Iterator[list[_Plan]]:
 
 
 def _copy_group(
+    source: SourceAccess,
     lake: Lake,
     log: RawLog,
     cut: Cut,
@@ -378,7 +379,7 @@ def _copy_group(
     ]
     tasks = [Task(files.place(batch_id), last.generation, batch_id, tuple(run)) for run in _runs(items)]
     done, refused = copiers.run(tasks)
-    relabelled = _relabelled(lake.rules.source, [p for p in plans if p.table.relid not in refused], outcome.labels)
+    relabelled = _relabelled(source.config, [p for p in plans if p.table.relid not in refused], outcome.labels)
     if relabelled:  # other tables may share their files
         refused |= relabelled
         done, more = copiers.run([task for task in (t.without(set(refused)) for t in tasks) if task.items])
@@ -411,7 +412,7 @@ def _copy_group(
         copied_rows, keys = rows[plan.table.relid], len(plan.images.keys)
         proof = Baseline(cut.lsn, copied_rows, scope.covers, tuple(scope.columns), scope.partition, keys)
         events.append(Event(**at, **of, ordinal=order.BASELINE, kind=Kind.BASELINE, payload=proof.to_json()))
-        if unsent := plan.table.unsent(lake.rules.source.publications):
+        if unsent := plan.table.unsent(source.config.publications):
             # The table is right at the cut, but later changes may not be sent.
             gap = Gap(*unsent)
             events.append(Event(**at, **of, ordinal=order.COPY_GAP, kind=Kind.GAP, payload=gap.to_json()))

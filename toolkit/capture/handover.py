@@ -87,11 +87,11 @@ def to_publications(source: SourceAccess, lake: Lake, conn: Connection) -> None:
     _log.info("handed over to other publications", extra={"lsn": str(cut.lsn), "now": source.config.publication_names})
 
 
-def drop_left_slot(lake: Lake, conn: Connection) -> None:
+def drop_left_slot(source: SourceAccess, lake: Lake, conn: Connection) -> None:
     """Drop the slot that was read before the switch to ticks; a slot of that name that others created stays."""
     from toolkit.source import slot
 
-    left = slot.read_slot(conn, lake.rules.source.slot)
+    left = slot.read_slot(conn, source.config.slot)
     if left is not None and any(b.slot == left.name and b.tick is None for b in lake.reading().require().batches()):
         slot.require_ours(conn, left)
         slot.drop_slot(conn, left.name)

@@ -47,11 +47,11 @@ class InitResult:
 
 def plan_sql(source: SourceAccess) -> str:
     """Return the SQL that `init` would run on the source, to read it or to run it by hand."""
-    from toolkit.source import catalog, change_log, connection, install, preflight
+    from toolkit.source import catalog, change_log, connection, drain_mode, install, preflight
 
     with connection.connect(source.config) as conn:
         preflight.require(conn, source.rules, ddl=source.ddl)
-        tables, ticks = (catalog.selected_tables(conn, source.rules), change_log.by_ticks(conn, source.rules))
+        tables, ticks = (catalog.selected_tables(conn, source.rules), drain_mode.by_ticks(conn, source.rules))
         cost = "".join(f"-- {line}\n" for line in change_log.predicted(conn, source.rules))
         return cost + install.install_sql(source.rules, tables, ticks=ticks, ddl=source.ddl)
 
@@ -94,14 +94,14 @@ def _init(source: SourceAccess, lake: Lake, dbt: DbtProject, *, new_generation: 
     from toolkit.build import project
     from toolkit.capture import executor_copies
     from toolkit.lake import reads, session, tables
-    from toolkit.source import catalog, change_log, claim, connection, install, preflight, roles, slot
+    from toolkit.source import catalog, change_log, claim, connection, drain_mode, install, preflight, roles, slot
     from toolkit.source.claim import Claim
 
     tables.require_writable(lake.access)
     with connection.connect(source.config) as conn:
         roles.require_installer(conn, source.config, "installing capture")
         preflight.require(conn, source.rules, ddl=source.ddl)
-        ticks = change_log.by_ticks(conn, source.rules)
+        ticks = drain_mode.by_ticks(conn, source.rules)
         last = lake.reading().last()
         claim.require_unclaimed(conn, source.config, reads.table_uuid(lake.access, lake.access.names.events))
         existing = slot.read_slot(conn, source.config.slot)
@@ -157,7 +157,7 @@ def _init(source: SourceAccess, lake: Lake, dbt: DbtProject, *, new_generation: 
             from toolkit.capture import handover, tick_drain
 
             tick_drain.last_tick(source.rules, conn, last)
-            handover.drop_left_slot(lake, conn)
+            handover.drop_left_slot(source, lake, conn)
         if last is not None and not ticks and existing is not None:
             require_same_history(source.config, last, identity, existing.confirmed_flush_lsn, slot.flush_lsn(conn))
         if last is None and existing is not None:

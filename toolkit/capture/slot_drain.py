@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.capture.drain_loop import DrainResult, LogEnd, ReadBatch, run
 from toolkit.capture.same_history import ADVICE, followed, prove, require_same_history, without_beacon
-from toolkit.decode.ddl import BEACON_PREFIX
+from toolkit.decode.ddl_message import BEACON_PREFIX
 from toolkit.rawlog.event import Kind, Origin, StreamMessage, read_message
 from toolkit.values.errors import CdcError, ConfigError, HistoryDiverged, LakeError, ServerFull
 from toolkit.values.log_setup import logger
@@ -59,7 +59,7 @@ def drain(
     """
     from toolkit.capture import drift
     from toolkit.lake.stored_log import StoredLog
-    from toolkit.source import change_log, connection, signatures, slot
+    from toolkit.source import change_log, connection, drain_mode, signatures, slot
 
     log = StoredLog(lake.access, rules=source.rules) if log is None else log
     with connection.connect(source.config) as conn:
@@ -69,7 +69,7 @@ def drain(
             raise LakeError(f"draining slot {source.config.slot!r}: the lake has no ledger yet; run `cdc init` first")
         last.require_format()
         slot.require_primary(conn)
-        if change_log.by_ticks(conn, source.rules):
+        if drain_mode.by_ticks(conn, source.rules):
             from toolkit.capture import tick_drain
 
             signatures.require_key(conn)

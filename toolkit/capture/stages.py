@@ -50,12 +50,12 @@ def next_stage(lake: Lake, conn: Connection) -> Stage | None:
 
 
 def _objects(rules: CaptureRules, conn: Connection) -> Stage:
-    from toolkit.source import catalog, change_log, preflight
+    from toolkit.source import catalog, drain_mode, preflight
 
     missing = []
     if not catalog.installed(conn):
         missing.append("schema cdc")
-    elif not change_log.by_ticks(conn, rules):
+    elif not drain_mode.by_ticks(conn, rules):
         missing += [f"publication {name}" for name in catalog.missing_publications(conn, rules.source)]
         if not preflight.triggers_enabled(conn) and catalog.is_superuser(conn):  # other roles can work without them
             missing.append("event triggers")
@@ -63,9 +63,9 @@ def _objects(rules: CaptureRules, conn: Connection) -> Stage:
 
 
 def _slot(rules: CaptureRules, conn: Connection, last: BatchRecord | None) -> Stage:
-    from toolkit.source import change_log, slot
+    from toolkit.source import drain_mode, slot
 
-    if change_log.by_ticks(conn, rules):
+    if drain_mode.by_ticks(conn, rules):
         return Stage("slot", True, "drained by ticks")
     state = slot.read_slot(conn, rules.source.slot)
     if state is None:

@@ -1,4 +1,4 @@
-"""Verify DDL messages, and find how they changed stored values without a row event.
+"""Find how DDL changed stored values without a row event.
 
 A *silent change* alters what `SELECT` shows, or what the slot will send, without a row event. `classify` finds silent
 changes by comparing two schema versions. A change that provably keeps the text of every value is not silent.
@@ -6,29 +6,19 @@ changes by comparing two schema versions. A change that provably keeps the text 
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
 from itertools import zip_longest
 from typing import Any
 
-from toolkit.decode.rewrite import Rewrite, read_rewrites
-from toolkit.rawlog.event import Captured
-from toolkit.values.lsn import Lsn
+from toolkit.decode.ddl_message import DdlMessage
 from toolkit.values.modes import Capture
 from toolkit.values.sql_script import statements
-from toolkit.values.table import OPERATIONS, Column, SchemaVersion, TableVersion, is_plain, labels_of
-from toolkit.values.visibility import Visibility
-
-DDL_PREFIX, BEACON_PREFIX = "cdc.ddl", "cdc.beacon"
-#: Prefix of the empty message between a DDL message and the rows that follow it.
-APART_PREFIX = "cdc.apart"
+from toolkit.values.table import OPERATIONS, Column, TableVersion, is_plain, labels_of
 
 #: Reasons of `table_rewrite`, as bits.
 REWRITE_PERSISTENCE, REWRITE_DEFAULT, REWRITE_TYPE, REWRITE_ACCESS_METHOD = 1, 2, 4, 8
 
-_SIGNATURE = 64
 _SQL_CAP = 10_000
 _NAME = r'(?:"(?:[^"]|"")+"|[\w$]+)'
 _ALTER_TABLE = re.compile(
@@ -43,116 +33,6 @@ _MAY_RUN_CODE = re.compile(r"\b(default|check|generated|attach|validate)\b|\\", 
 _OF_ITS_ROW = ("name", "type_oid", "typmod", "not_null", "default", "generated", "identity")
 _LAST_BUILT_IN = 16383  # OID
 _INTEGERS = {"smallint": 2, "integer": 4, "bigint": 8}
-
-
-@dataclass(frozen=True, slots=True)
-class DdlMessage:
-    """A verified message of the event triggers. `text` is the JSON that was signed."""
-
-    text: str
-    event: str
-    xid: int  # 64 bit
-    tag: str
-    sql: str
-    created: frozenset[int]
-    dropped: tuple[int, ...]
-    tables: dict[int, dict[str, Any]]  # table snapshots by relid
-    rewrites: dict[int, Rewrite]  # by relid
-    named: frozenset[int] | None  # tables that the message names; None if it concerns others that it does not name
-    error: str | None
-    identities: dict[int, str] = field(default_factory=dict)  # names of the tables that the message names
-    unguarded: frozenset[int] = frozenset()  # partitions that the command locked and whose TRUNCATE is not captured
-    publications: frozenset[str] | None = None  # the publications that the message's snapshots refer to
-    nested: bool = False  # a function ran the command, which is not in the text that the client sent
-    seen: Visibility | None = None  # the transactions that the snapshots show; None: all before the message
-    lsn: int = 0  # position of the message
-    own: frozenset[int] = (
-        frozenset()
-    )  # low 32 bits of the xids with which the transaction wrote catalog rows of its tables
-
-    def above(self, parents: Collection[int]) -> Iterator[str]:
-        """Return the names of the tables whose ALTER TABLE also alters their partitions and children."""
-        for parent in (self.tables[relid] for relid in parents if relid in self.tables):
-            yield parent["name"]
-            yield from self.above(parent["parents"])
-
-    def shows(self, version: SchemaVersion) -> bool:
-        """Return whether the message's snapshots were taken after the DDL, or the copy, that made a version."""
-        if self.seen is None or version.xid == self.xid:
-            return True
-        return self.lsn >= version.end_lsn if version.xid is None else self.seen.sees(version.xid)
-
-
-@dataclass(slots=True)
-class Verifier:
-    """Verify signatures within one transaction.
-
-    A signature covers system id and xid8. So only a replay within the same transaction must be remembered.
-    """
-
-    signed: Callable[[bytes, bytes], bool]
-    system_id: str
-    xid: int  # 64 bit; the xid of the transaction
-    _seen: set[bytes] = field(default_factory=set)
-
-    def open(self, content: bytes) -> dict[str, Any]:
-        """Verify a message and return its payload.
-
-        Raises:
-            ValueError: this source did not sign it in this transaction; the text gives the reason.
-        """
-        signature, payload = content[:_SIGNATURE], content[_SIGNATURE:]
-        if not self.signed(signature, payload):
-            raise ValueError("signature does not verify")
-        if signature in self._seen:
-            raise ValueError("message is repeated in its transaction")
-        data = json.loads(payload)
-        if not isinstance(data, dict):
-            raise ValueError("payload is not an object")
-        if str(data.get("system")) != self.system_id:
-            raise ValueError(f"message of another system {data.get('system')}")
-        if int(data.get("xid") or 0) != self.xid:
-            raise ValueError(f"message of another transaction {data.get('xid')}")
-        self._seen.add(signature)
-        return data
-
-
-def read(data: dict[str, Any], text: str) -> DdlMessage:
-    """Read a verified payload.
-
-    Raises:
-        KeyError, TypeError, ValueError: the payload does not have the expected form.
-    """
-    tables = {int(table["relid"]): table for table in data.get("tables") or ()}
-    if data["event"] == Captured.REWRITE:
-        tables = {}  # this message is from the middle of a command; only the snapshot at its end counts
-    rewrites = read_rewrites(data)
-    created = frozenset(int(relid) for relid in data.get("created") or ())
-    dropped = tuple(int(relid) for relid in data.get("dropped") or ())
-    objects = data.get("objects") or ()
-    touched = data.get("touched")  # tables that the capture had already found when it failed
-    tabular = [o for o in objects if o.get("relid") and str(o.get("type")).startswith("table")]
-    named = frozenset({*tables, *rewrites, *created, *dropped, *(int(o["relid"]) for o in tabular)})
-    return DdlMessage(
-        text=text,
-        event=data["event"],
-        xid=int(data["xid"]),
-        tag=data.get("tag") or "",
-        sql=data.get("sql") or "",
-        created=created,
-        dropped=dropped,
-        tables=tables,
-        rewrites=rewrites,
-        named=named.union(map(int, touched or ())) if touched or len(tabular) == len(objects) else None,
-        error=data.get("error"),
-        identities={int(o["relid"]): str(o.get("identity")) for o in tabular},
-        unguarded=frozenset(int(relid) for relid in data.get("unguarded") or ()),
-        publications=frozenset(map(str, data["publications"])) if data.get("publications") else None,
-        nested=bool(data.get("nested")),
-        seen=Visibility.parse(data["seen"]) if data.get("seen") else None,
-        lsn=Lsn.parse(data["lsn"]) if data.get("lsn") else 0,
-        own=frozenset(map(int, data.get("own") or ())),
-    )
 
 
 def changes_without_event(

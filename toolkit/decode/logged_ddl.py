@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from toolkit.decode.ddl import DDL_PREFIX
+from toolkit.decode.ddl_message import DDL_PREFIX
 from toolkit.decode.messages import LogicalMessage
 from toolkit.decode.plan_state import PlanState
 from toolkit.decode.planned import PlanContext

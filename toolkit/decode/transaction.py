@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from toolkit.decode import ddl
+from toolkit.decode.ddl_message import APART_PREFIX, BEACON_PREFIX, DDL_PREFIX, DdlMessage, Verifier, read_ddl
 from toolkit.decode.layout import LOG_COLUMNS, LOG_NAME, LOG_SCHEMA, bind, log_binding, logged_layout, logs
 from toolkit.decode.messages import LogicalMessage, Message, Relation, Truncate
 from toolkit.decode.plan_state import PlanState
@@ -61,14 +62,14 @@ class Transaction:
         self.gaps: dict[tuple[int, int], GapReasons] = {}  # by (ordinal, relid)
         self.changed_strays: dict[int, tuple[int, int, TableVersion, str]] = {}  # roots whose strays changed here
         self.truncating: set[int] = set()  # published roots whose own TRUNCATE message has yet to come
-        self.verifier = ddl.Verifier(planner.context.signed, planner.context.system_id, self.frame.xid)
-        self.ddl: dict[int, ddl.DdlMessage] = {}
+        self.verifier = Verifier(planner.context.signed, planner.context.system_id, self.frame.xid)
+        self.ddl: dict[int, DdlMessage] = {}
         self.refused: dict[int, str] = {}
         self.unreadable: set[int] = set()
         self.of_other_lakes: set[int] = set()
         self.others: dict[str | None, list[tuple[int, LogicalMessage]]] = {}  # by the reason of the refusal
         for index, message in self.messages.items():
-            if isinstance(message, LogicalMessage) and message.prefix in (ddl.DDL_PREFIX, ddl.BEACON_PREFIX):
+            if isinstance(message, LogicalMessage) and message.prefix in (DDL_PREFIX, BEACON_PREFIX):
                 self._verify(index, message)
 
     def _verify(self, index: int, message: LogicalMessage) -> None:
@@ -77,18 +78,18 @@ class Transaction:
         except (ValueError, TypeError) as error:
             self.refused[index] = str(error)
             return
-        if message.prefix == ddl.BEACON_PREFIX:
+        if message.prefix == BEACON_PREFIX:
             self.beacons.append(str(data.get("nonce")))
             return
         if self.planner.context.slot is not None and data.get("slot") not in (None, self.planner.context.slot):
             self.of_other_lakes.add(index)
             return
         try:
-            read = ddl.read(data, message.content[64:].decode())
+            read = read_ddl(data, message.content[64:].decode())
             for table in (TableVersion.from_json(table) for table in read.tables.values()):
                 if not (fits(table, TableVersion) and all(c.attnum in ATTNUMS for c in table.columns)):
                     raise TypeError(f"the snapshot of table {table.relid} is not one")
-            if not fits(read, ddl.DdlMessage):
+            if not fits(read, DdlMessage):
                 raise TypeError("a field is of another type")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             self.refused[index] = f"genuine but unreadable: {error!r}"
@@ -185,10 +186,10 @@ class Transaction:
         if index in self.ddl:
             self._ddl(index, self.ddl[index])
             return
-        if index in self.of_other_lakes or (message.prefix == ddl.APART_PREFIX and not message.content):
+        if index in self.of_other_lakes or (message.prefix == APART_PREFIX and not message.content):
             return
         reason = self.refused.get(index)
-        if reason is None and message.prefix.startswith("cdc.") and message.prefix != ddl.BEACON_PREFIX:
+        if reason is None and message.prefix.startswith("cdc.") and message.prefix != BEACON_PREFIX:
             reason = "unknown prefix"
         self.others.setdefault(reason, []).append((index, message))
         if index in self.unreadable:
@@ -201,7 +202,7 @@ class Transaction:
 
     # -- DDL
 
-    def _ddl(self, index: int, message: ddl.DdlMessage) -> None:
+    def _ddl(self, index: int, message: DdlMessage) -> None:
         about = {*message.tables, *message.rewrites, *message.dropped}
         relid = about.pop() if len(about) == 1 else None
         self._event(Kind.DDL, self._ordinal(index), index=index, relid=relid, payload=message.text)
@@ -237,7 +238,7 @@ class Transaction:
                 if known is not None and known.table.published:
                     self._gap(index, table, "altered while [source] publication changed", tag=message.tag)
 
-    def _partition_truncated(self, index: int, message: ddl.DdlMessage) -> None:
+    def _partition_truncated(self, index: int, message: DdlMessage) -> None:
         """Record gaps of roots, because TRUNCATE of a partition alone sends nothing if its root publishes the rows.
 
         Triggers fire before the truncation, and the root's own trigger fires first. In that case the root's TRUNCATE
@@ -251,7 +252,7 @@ class Transaction:
             for root in self._roots(relid) - self.truncating:
                 self._gap(index, root, f"partition {message.identities.get(relid, relid)} was truncated")
 
-    def _rewritten_leaves(self, index: int, message: ddl.DdlMessage) -> None:
+    def _rewritten_leaves(self, index: int, message: DdlMessage) -> None:
         """Move the rewrites of partitions to the roots that publish their rows. The roots are then examined."""
         for relid, rewrite in list(self.rewrites.items()):
             known = self.planner.versions.get(relid)
@@ -276,7 +277,7 @@ class Transaction:
         known = (self.planner.versions.get(part) for part in parts)
         return all(version is not None and version.table.kind == "p" for version in known)
 
-    def _adopt(self, index: int, message: ddl.DdlMessage, relid: int) -> SchemaVersion | None:
+    def _adopt(self, index: int, message: DdlMessage, relid: int) -> SchemaVersion | None:
         """Fold one table snapshot: add a version, what it says about older rows, and the layout from here on."""
         if (index, relid) in self.adopted:
             return self.planner.versions.get(relid)
@@ -327,7 +328,7 @@ class Transaction:
         self._rebind(index, version)
         return version
 
-    def _older(self, index: int, message: ddl.DdlMessage, last: SchemaVersion) -> None:
+    def _older(self, index: int, message: DdlMessage, last: SchemaVersion) -> None:
         """Record a gap if the message has an older state of a table than the version that is known.
 
         The message's transaction had not locked the table, and another transaction has altered it since the message
@@ -341,7 +342,7 @@ class Transaction:
         if _is_another_state(then, ddl.carry(then, snapshot), own=message.own):
             self._gap(index, relid, f"{message.tag} shows a catalog older than its last DDL", tag=message.tag)
 
-    def _stale(self, index: int, relid: int, reason: str, message: ddl.DdlMessage, cause: TableVersion) -> None:
+    def _stale(self, index: int, relid: int, reason: str, message: DdlMessage, cause: TableVersion) -> None:
         """Record a gap of the table, or of the roots that publish its rows if the table is not `cause`."""
         if relid == cause.relid:
             self._gap(index, relid, reason, tag=message.tag)
@@ -354,7 +355,7 @@ class Transaction:
         tables = (v.table for v in self.planner.versions.values() if v.table.published and not v.table.dropped)
         return {t.relid for t in tables if t.kind == "p" and (t.relid == relid or relid in t.children)}
 
-    def _dropped_partitions(self, index: int, message: ddl.DdlMessage) -> None:
+    def _dropped_partitions(self, index: int, message: DdlMessage) -> None:
         """Record gaps of roots whose partitions were dropped, and remove these partitions from their parents.
 
         Partitions take their rows with them. Their parents lose these rows, and the message cannot show the parents. It

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.build.schema_changes import step
 from toolkit.decode import ddl
+from toolkit.decode.ddl_message import DdlMessage
 from toolkit.decode.rewrite import Rewrite
 from toolkit.history import effects
 from toolkit.history.effects import EffectClass
@@ -185,7 +186,7 @@ def _silent(tried: Tried) -> Iterator[tuple[int, list[str]]]:
         rewrite = _rewrite(tried, relid) if old is not None else 0
         if old is None or (old == new and not rewrite):
             continue
-        message = ddl.DdlMessage(
+        message = DdlMessage(
             text="",
             event=Captured.COMMAND_END,
             xid=0,

@@ -36,11 +36,6 @@ def logged(rules: CaptureRules, table: TableVersion | catalog.Relation) -> bool:
     return rules.capture_of(table.schema, table.name).capture in (Capture.CHANGE_LOG, Capture.BOTH)
 
 
-def published(rules: CaptureRules, table: TableVersion | catalog.Relation) -> bool:
-    """Return whether the slot captures the table itself; rows of other tables come through the change log."""
-    return rules.through_slot(table.schema, table.name)
-
-
 def install_sql(rules: CaptureRules, *, ticks: bool) -> list[str]:
     """Return the statements that create the log, without the triggers of any table.
 
@@ -82,12 +77,13 @@ def moving(conn: Connection, rules: CaptureRules) -> tuple[str, ...]:
     """Return published tables whose way of capture `init` will change; they then need a baseline."""
     if not catalog.installed(conn) or by_ticks(conn, rules):
         return ()
-    tables = catalog.published_tables(conn)
-    return tuple(
-        t.identifier
-        for t in tables
-        if (t.capture == Capture.CHANGE_LOG) == published(rules, t) and (published(rules, t) or logged(rules, t))
-    )
+
+    def moves(table: TableVersion) -> bool:
+        wanted = rules.capture_of(table.schema, table.name).capture
+        by_slot = (Capture.SLOT, Capture.BOTH)
+        return wanted in by_slot if table.capture == Capture.CHANGE_LOG else wanted == Capture.CHANGE_LOG
+
+    return tuple(table.identifier for table in catalog.published_tables(conn) if moves(table))
 
 
 @can_fail(Point.SETTLE)
@@ -106,7 +102,7 @@ def settle(conn: Connection, rules: CaptureRules, *, lock_seconds: float) -> Non
     triggers = set() if others == (True,) else triggered(conn)
     for relation in catalog.selected_relations(conn, rules):
         name = f"{_quoted(relation.schema)}.{_quoted(relation.name)}"
-        if relation.relid in named and not published(rules, relation):
+        if relation.relid in named and not rules.through_slot(relation.schema, relation.name):
             assert state is not None
             conn.execute(f"alter publication {_quoted(state.name)} drop table {name}")
         if relation.relid in triggers and not logged(rules, relation):
@@ -330,7 +326,6 @@ def purge(conn: Connection, snapshot: str) -> tuple[int, ...]:
 __all__ = [
     "LOG",
     "begin",
-    "by_ticks",
     "faults",
     "health",
     "install_sql",
@@ -338,7 +333,6 @@ __all__ = [
     "logged",
     "moving",
     "predicted",
-    "published",
     "purge",
     "recheck",
     "refusals",

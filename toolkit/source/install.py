@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import psycopg
 
-from toolkit.source import catalog, change_log, guard, locks, roles
+from toolkit.source import catalog, change_log, drain_mode, guard, locks, roles
 from toolkit.source.claim import Claim, other_lakes, require_apart, require_unclaimed, write_claim
 from toolkit.source.connection import Connection, one_line
 from toolkit.source.settings import read_setting
@@ -101,7 +101,7 @@ def install(
         LockTimeout: another session held a table for too long.
     """
     tables = catalog.selected_tables(conn, rules)
-    ticks = change_log.by_ticks(conn, rules)
+    ticks = drain_mode.by_ticks(conn, rules)
     publication = catalog.own_publication(conn, rules.source)
 
     fresh = not catalog.read_by(conn)  # this lake captures nothing yet
@@ -235,12 +235,12 @@ def _publication_sql(
     schemas = _whole_schemas(rules.source, tables)
     for table in tables:
         capture = rules.capture_of(table.schema, table.name).capture
-        if not change_log.published(rules, table) and table.schema in schemas:
+        if not rules.through_slot(table.schema, table.name) and table.schema in schemas:
             raise ConfigError(
                 f'[table] {table.identifier} has capture = "{capture}", which cannot be kept with'
                 ' new_tables = "publish": a schema is published whole; use new_tables = "propose"'
             )
-    tables = [t for t in tables if change_log.published(rules, t)]
+    tables = [t for t in tables if rules.through_slot(t.schema, t.name)]
     relids = {t.relid for t in tables}
     alone = [t for t in tables if t.schema not in schemas and not relids.intersection(t.parents)]
     if state is not None:

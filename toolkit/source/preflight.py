@@ -8,7 +8,7 @@ from typing import Any
 
 from psycopg.rows import dict_row
 
-from toolkit.source import catalog, change_log, guard, roles, slot
+from toolkit.source import catalog, change_log, drain_mode, guard, roles, slot
 from toolkit.source.connection import Connection
 from toolkit.source.settings import read_setting
 from toolkit.values import resources
@@ -40,7 +40,7 @@ class Finding:
 
 def preflight(conn: Connection, rules: CaptureRules, *, ddl: DdlConfig) -> tuple[Finding, ...]:
     """Check server, role, slot, publication and every selected table. Errors come first."""
-    ticks = change_log.by_ticks(conn, rules)
+    ticks = drain_mode.by_ticks(conn, rules)
     found = [*_server(conn, rules.source, ticks), *_tables(conn, rules, ticks), *_capture(conn, rules, ddl=ddl)]
     long = change_log.health(conn) if rules.uses_change_log else ()
     found += [Finding(Level.WARNING, what, seen, remedy) for what, seen, remedy in long]
@@ -269,7 +269,7 @@ def _publications(conn: Connection, rules: CaptureRules) -> Iterator[Finding]:
             and table.kind == "r"
             and table.relid not in below
             and table.relid in chosen
-            and change_log.published(rules, table)
+            and rules.through_slot(table.schema, table.name)
         ):
             yield Finding(
                 Level.WARNING,
@@ -433,6 +433,7 @@ def _tables(conn: Connection, rules: CaptureRules, ticks: bool) -> Iterator[Find
     inherited = catalog.inherited(conn)
     for relation in relations:
         named = rules.source.names_in_full(relation.schema, relation.name)
+        by_slot = rules.through_slot(relation.schema, relation.name)
         if relation.kind in _KINDS:
             if named or relation.kind == "f":
                 yield Finding(
@@ -450,14 +451,14 @@ def _tables(conn: Connection, rules: CaptureRules, ticks: bool) -> Iterator[Find
                 "is unlogged: its changes are not in the WAL",
                 f"run: alter table {relation.identifier} set logged, or exclude it",
             )
-        elif ticks and change_log.published(rules, relation):
+        elif ticks and by_slot:
             yield Finding(
                 Level.ERROR,
                 f"table {relation.identifier}",
                 "is to be captured by the slot, and this source is drained by ticks",
                 f'set capture = "change_log" for it in [table."{relation.schema}.{relation.name}"], or exclude it',
             )
-        elif relation.kind == "r" and relation.relid in identities and change_log.published(rules, relation):
+        elif relation.kind == "r" and relation.relid in identities and by_slot:
             yield Finding(
                 Level.WARNING if relation in left else Level.ERROR,
                 f"table {relation.identifier}",

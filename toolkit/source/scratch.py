@@ -15,7 +15,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from toolkit.source import catalog, change_log, install
+from toolkit.source import catalog, drain_mode, install
 from toolkit.source.connection import Connection, connect, one_line
 from toolkit.values import progress
 from toolkit.values.capture_rules import CaptureRules, SourceConfig
@@ -54,7 +54,7 @@ def read_origin(rules: CaptureRules) -> Origin:
     with connect(rules.source) as conn:
         roles = conn.execute("select rolname::text from pg_catalog.pg_roles where rolname !~ '^pg_' order by 1")
         names = tuple(name for (name,) in roles.fetchall())
-        ticks = change_log.by_ticks(conn, rules)
+        ticks = drain_mode.by_ticks(conn, rules)
         return Origin(conn.info.server_version // 10000, _server(conn), tuple(path), names, ticks)
 
 

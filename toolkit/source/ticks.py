@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import psycopg
 import pyarrow as pa
 
-from toolkit.source import change_log, copytext, slot, snapshot_rows
+from toolkit.source import copytext, drain_mode, slot, snapshot_rows
 from toolkit.source.connection import Connection, connect, one_line
 from toolkit.source.copyout import copy_blocks
 from toolkit.source.slot import Cut
@@ -41,7 +41,7 @@ class Tick:
 def exact_cut(rules: CaptureRules, *, cut_seconds: float) -> Iterator[Cut]:
     """Open an exact cut to copy or compare at: of a temporary slot, or a tick if there is no logical decoding."""
     with connect(rules.source) as conn:
-        ticks = change_log.by_ticks(conn, rules)
+        ticks = drain_mode.by_ticks(conn, rules)
     if ticks:
         with tick_cut(rules.source) as cut:
             yield cut
