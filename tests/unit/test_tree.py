@@ -93,3 +93,13 @@ def test_every_command_of_the_makefile_says_what_it_does() -> None:
     targets = re.findall(r"^\.PHONY: ([\w-]+)$", text, re.MULTILINE)
     undocumented = [t for t in targets if not re.search(rf"^{t}:.*## ", text, re.MULTILINE)]
     assert undocumented == []
+
+
+def test_the_floor_plan_lists_every_room() -> None:
+    plan = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rooms = sorted(path.name for path in (ROOT / "toolkit").iterdir() if path.is_dir() and path.name != "__pycache__")
+    listed = re.findall(r"^\| `toolkit/(\w+)` \|", plan, re.MULTILINE)
+    assert sorted(listed) == rooms
+    tests = next(line for line in plan.splitlines() if line.startswith("| `tests/` |"))
+    tested = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
+    assert tested <= set(re.findall(r"`(\w+)`", tests))
