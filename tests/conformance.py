@@ -117,7 +117,7 @@ def found(played: Played | None, trap: Trap) -> Found:
         if state is None:
             observed.add("not captured")
         elif log.unverified(relid, at) or not state.comparable:
-            mended = "repaired" if table.identifier not in played.healed else "not repaired"
+            mended = "repaired" if table.identifier not in played.unrepaired else "not repaired"
             observed.add(f"stale, {mended}")
             steps = ", then ".join(played.remedies.get(table.identifier, ["nothing"]))
             remedies.add("`" + steps.replace(table.identifier, "T") + "`")
@@ -144,9 +144,9 @@ def path_found(checked: Checked, trap: Trap) -> str:
     results = set()
     for table, first in checked.first.items():
         if trap.owns(table.partition(".")[0]):
-            healed = table in checked.healed and checked.healed[table].status == "identical"
+            repaired = table in checked.repaired and checked.repaired[table].status == "identical"
             results.add(
-                f"stale, {'repaired' if healed else 'not repaired'}" if first.status == "stale" else first.status
+                f"stale, {'repaired' if repaired else 'not repaired'}" if first.status == "stale" else first.status
             )
     return _joined(results) or "gone"
 

@@ -90,7 +90,7 @@ class Life:
             session.execute("set lock_timeout = '40ms'")
         for session in self.sessions:
             session.execute("set search_path = life, near, near2, far")
-            # Who waits for it without a bound, which is a fault, finds a table that nobody holds any more.
+            # Who waits for it without a bound, which is a fault, finds a table that no session holds any more.
             session.execute("set idle_in_transaction_session_timeout = '2min'")
 
     def close(self) -> None:
@@ -160,7 +160,7 @@ class Life:
         ]
 
     def follow(self, word: str, rest: str) -> None:
-        """Do what a line of `said` tells."""
+        """Do what a line of `said` says."""
         if word == "doubtful":
             self._doubt(t for t in self.tables() if t.name in rest.split(", "))
         else:
@@ -287,7 +287,7 @@ class Life:
             f"alter table {name} drop column {column}, add column {column} text default 'again'",
             f"alter table {name} alter column {column} drop not null",
             f"alter table {name} add column {self._new('c')} int generated always as ({computed}) stored",
-            # What changes no value, and what a file is written anew by.
+            # What changes no value, and what writes a file again.
             f"alter table {name} add constraint {self._new('k')} check ({column} is not null or true) not valid",
             f"alter table {name} alter column {column} set statistics {dice.randint(0, 9)}, set (fillfactor = 80)",
             f"alter table {name} alter column {column} drop default",
@@ -352,7 +352,7 @@ class Life:
                 (
                     [f"create table {new} partition of p for values from ({low}) to ({low + 100})"],
                     ["truncate p1"],
-                    [  # it waits for all older transactions, and nobody ends them meanwhile
+                    [  # it waits for all older transactions, and no session ends them meanwhile
                         "set statement_timeout = '200ms'",
                         "alter table p detach partition p2 concurrently",
                         "reset statement_timeout",
@@ -366,7 +366,7 @@ class Life:
                 )
             )
             if any(statement.endswith("concurrently") for statement in chosen):
-                # Broken off, it has half detached the partition, and no trigger has heard of that.
+                # Broken off, it has half detached the partition, and no trigger has fired for that.
                 self._doubt(other for other in tables if other.name in ("p", "p2"))
             return chosen
         statement = dice.choice(exact)

@@ -127,7 +127,7 @@ def test_trap_144_five_changes_keep_field_identity_and_files(shop: tuple[Lake, S
     )
     assert after["gone"] not in before.values()
     assert list(after) == ["id", "b", "a", "n", "price", "gone", "x.y", "tags", "_cdc_from_lsn", "_cdc_text"]
-    assert files <= _files(built)  # nothing was written anew
+    assert files <= _files(built)  # nothing was written again
     assert built.rows("current.public__shop", table.snapshot()) == _truth(source, table)
     types = dict(built.spark.table("current.public__shop").dtypes)
     assert (types["n"], types["price"], types["gone"]) == ("bigint", "decimal(10,2)", "bigint")

@@ -32,7 +32,7 @@ def two_keys(relid: int) -> Table:
 
 def test_cases(built: Lake) -> None:
     source = Source()
-    switched, labels, healed, stale, odd, gone, widened = (two_keys(n) for n in range(200, 207))
+    switched, labels, repaired, stale, odd, gone, widened = (two_keys(n) for n in range(200, 207))
     labels.columns[2] |= {
         "type": "mood",
         "type_kind": "e",
@@ -42,7 +42,7 @@ def test_cases(built: Lake) -> None:
     odd.columns = [column(1, "A", "integer"), column(2, "a", "integer"), column(3, "_cdc_from_lsn")]
     ticked, bag = two_keys(207), Table(208, "t208", [column(1, "a")], [], identity="f", rows=[{1: "old"}])
     partly = two_keys(209)
-    tables = [switched, labels, healed, stale, odd, gone, widened, ticked, bag, partly]
+    tables = [switched, labels, repaired, stale, odd, gone, widened, ticked, bag, partly]
     for table in tables:
         source.baseline(table, first=True)
 
@@ -81,13 +81,13 @@ def test_cases(built: Lake) -> None:
     labels.rows[0][3] = "ecks"
     source.commit()
 
-    for table in (healed, stale, partly):
+    for table in (repaired, stale, partly):
         source.begin()
         source.gap(table)
         source.commit()
-    doubtful_from = source.end_lsn
-    healed.rows[0][3] = "what the log never said"
-    source.baseline(healed)
+    unverified_from = source.end_lsn
+    repaired.rows[0][3] = "what the log never said"
+    source.baseline(repaired)
 
     partly.rows[0][3] = "nor this"
     source.part(partly, [3])
@@ -116,13 +116,13 @@ def test_cases(built: Lake) -> None:
     }
     assert states[stale.relid] == ("stale", "test gap", "cdc repair public.t203")
     # Its rows are known since the copy; that the copy was enough only a check can say.
-    assert (states[healed.relid][0], states[healed.relid][2]) == ("stale", "cdc check public.t202")
+    assert (states[repaired.relid][0], states[repaired.relid][2]) == ("stale", "cdc check public.t202")
     assert states[partly.relid][0] == "stale"
     unverified = built.spark.sql(
         "select a, _cdc_doubtful, _cdc_to_lsn from history.public__t202 order by 1, 2"
     ).collect()
     assert [row[1] for row in unverified] == [False, True, False, True]
-    assert doubtful_from
+    assert unverified_from
 
     def doubts() -> list[tuple[int, bool]]:
         return [
@@ -134,7 +134,7 @@ def test_cases(built: Lake) -> None:
 
     assert doubts() == [(1, True), (1, True), (2, True), (2, True), (2, True)]
 
-    # planted by hand: a build leaves it for the check to find, a full refresh heals it
+    # planted by hand: a build leaves it for the check to find, a full refresh repairs it
     built.spark.sql("update current.public__t203 set v = 'planted' where a = 1")
     source.begin()
     source.insert(stale, {1: "3", 2: "30", 3: None})

@@ -132,7 +132,7 @@ def test_units_of_systemd_parse(block: Block, tmp_path: Path) -> None:
 @unit
 @pytest.mark.parametrize("block", blocks("cron"), ids=str)
 def test_a_scheduled_failure_is_mailed(block: Block, tmp_path: Path) -> None:
-    """The lines wrote a red run, and why, into files that nobody reads. Cron mails what a line prints."""
+    """The lines wrote a red run, and why, into files that no one reads. Cron mails what a line prints."""
     program = tmp_path / ".venv" / "bin" / "cdc"
     program.parent.mkdir(parents=True)
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m toolkit.cli "$@"\n', encoding="utf-8")

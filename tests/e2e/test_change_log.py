@@ -294,7 +294,7 @@ def test_trap_129_a_partition_that_comes_or_goes_is_logged_or_stale_until_it_is_
         "truncate m3",
         "insert into m values (4, 22, 'kept')",
         "alter table public.m detach partition public.m1",
-        "insert into m1 values (5, 5, 'heard')",
+        "insert into m1 values (5, 5, 'captured')",
         "create table m4 (like m including all)",
         "insert into m4 values (8, 31, 'unexplained')",
         "alter table public.m attach partition m4 for values from (30) to (40)",
@@ -303,7 +303,7 @@ def test_trap_129_a_partition_that_comes_or_goes_is_logged_or_stale_until_it_is_
     whole = dict.fromkeys(("public.m1", "public.m2", "public.m3"), "ok")
     assert _states(config) == whole | {"public.m4": "stale"}
     commands.repair(config, ["public.m4"])
-    _sql(config, "insert into m values (6, 23, 'heard')", "insert into m1 values (7, 7, 'heard')", "truncate m2")
+    _sql(config, "insert into m values (6, 23, 'captured')", "insert into m1 values (7, 7, 'captured')", "truncate m2")
     commands.drain(config)
     folded = folded_rows(config)
     for table in (*whole, "public.m4"):

@@ -83,7 +83,7 @@ class Lake:
             )
             self.counts["exact"] += 1
 
-    def heal(self) -> None:
+    def repair(self) -> None:
         stale = [s.table for s in table_states(ledger_of(self.config)) if not s.comparable]
         if stale:
             self.life.said.append(f"repair: {', '.join(stale)}")
@@ -112,7 +112,7 @@ def test_what_dbt_built_is_what_select_showed(
                 for _ in range(_STEPS):
                     life.step()
                 follower.look()
-                follower.heal()
+                follower.repair()
             follower.look()
             follower.again()
         except Exception as error:

@@ -36,12 +36,12 @@ def _cdc(folder: Path, text: str, *words: str) -> subprocess.CompletedProcess[st
 
 def _program(folder: Path, code: int = 0) -> str:
     """A `[notify] command` that appends what it reads to a file."""
-    script = f"import sys; open({str(folder / 'told')!r}, 'a').write(sys.stdin.read() + chr(10)); sys.exit({code})"
+    script = f"import sys; open({str(folder / 'noticed')!r}, 'a').write(sys.stdin.read() + chr(10)); sys.exit({code})"
     return f"[notify]\ncommand = {json.dumps([sys.executable, '-c', script])}\n"
 
 
 def _reported(folder: Path) -> list[dict[str, Any]]:
-    file = folder / "told"
+    file = folder / "noticed"
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
 
 

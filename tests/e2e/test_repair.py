@@ -1,4 +1,4 @@
-"""Repairs by scope, up to the tables for people: what a part heals, and that only a check turns a table green."""
+"""Repairs by scope, up to the tables for people: what a part repairs, and that only a check turns a table green."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _check(config: Config) -> dict[str, str]:
     return {t.table.removeprefix("public."): t.status for t in report.tables}
 
 
-def test_a_part_heals_what_it_covers_and_only_a_check_says_so(
+def test_a_part_repairs_what_it_covers_and_only_a_check_says_so(
     database: str, lake: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = lake.model_copy(update={"source": lake.source.model_copy(update={"conninfo": database})})
@@ -76,15 +76,15 @@ def test_a_part_heals_what_it_covers_and_only_a_check_says_so(
     part = copy.Scope
     commands.repair(config, ["public.enough"], scope=part(columns=("price",)))
     commands.repair(config, ["public.short"], scope=part(columns=("a",)))  # too little: b was rewritten too
-    healed = commands.repair(config, ["public.root"], scope=part(partition="public.loose")).lsn
+    repaired = commands.repair(config, ["public.root"], scope=part(partition="public.loose")).lsn
     _sql(config, "update public.enough set price = 'new' where id = 3; update public.enough set id = 100 where id = 4")
     assert set(_states(config).values()) == {"stale"}  # repaired is not proven
-    assert set(_as_of(config, healed).values()) == {"stale"}
+    assert set(_as_of(config, repaired).values()) == {"stale"}
     assert _check(config) == {"enough": "identical", "short": "different", "root": "identical"}
     assert _states(config) == {"enough": "ok", "short": "stale", "root": "ok"}
     # As of an LSN only the check can say it: `short` was answered with wrong rows there, and exit code 0.
     proven = ledger_of(config).baselines()[-1].end_lsn
-    assert set(_as_of(config, healed).values()) == {"stale"}
+    assert set(_as_of(config, repaired).values()) == {"stale"}
     assert _as_of(config, proven) == {"enough": "ok", "short": "stale", "root": "ok"}
     refused = commands.build(config, as_of=proven)
     assert [s.table for s in refused.stale] == ["public.short"]
@@ -98,7 +98,7 @@ def test_a_part_heals_what_it_covers_and_only_a_check_says_so(
     assert [(r["price"], len(r["big"])) for r in history] == [("1.00", 3000), ("1.00!", 3000)]
     assert history[0]["_cdc_from_lsn"] <= before < stale < history[0]["_cdc_to_lsn"] == history[1]["_cdc_from_lsn"]
     assert [r["_cdc_doubtful"] for r in history] == [True, False]
-    assert history[0]["_cdc_to_lsn"] < healed
+    assert history[0]["_cdc_to_lsn"] < repaired
 
     # A check that found a difference leaves the table for a repair of all of it. This one lands below the position that
     # the tables were built to meanwhile: they are rebuilt from it all the same.

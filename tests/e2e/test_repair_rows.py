@@ -1,4 +1,4 @@
-"""Rows that the log has wrong are healed one by one, by the commands that a check prints; no other row is touched."""
+"""Rows that the log has wrong are repaired one by one, by the commands that a check prints; no other row is touched."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _by_name(report: CheckReport) -> dict[str, TableCheck]:
     return {t.table: t for t in report.tables}
 
 
-def test_the_printed_commands_heal_the_named_rows_and_no_others(config: Config) -> None:
+def test_the_printed_commands_repair_the_named_rows_and_no_others(config: Config) -> None:
     first = _check(config)
     assert first.green
     spark = session.own_session(config.lake_access)
@@ -144,12 +144,12 @@ def test_the_printed_commands_heal_the_named_rows_and_no_others(config: Config) 
     assert sample.key == samples[0].key
     assert sample.cause is not None
     assert _run(config, sample.cause.remedy).exit_code == 0
-    healed = _check(config)
-    assert healed.green, healed.to_dict()
+    repaired = _check(config)
+    assert repaired.green, repaired.to_dict()
     assert {t.state for t in status_report.status(config).tables} == {"ok"}
     # When the log went wrong no one knows: behind the last proof, and until the rows were copied again.
-    assert first.lsn and red.lsn and healed.lsn and first.lsn < red.lsn
-    lsns = (first.lsn, red.lsn, healed.lsn)
+    assert first.lsn and red.lsn and repaired.lsn and first.lsn < red.lsn
+    lsns = (first.lsn, red.lsn, repaired.lsn)
     known = [{s.state for _, s in states_at(ledger_of(config), lsn, {})} for lsn in lsns]
     assert known == [{"ok"}, {"stale"}, {"ok"}]
 

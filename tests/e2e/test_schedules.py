@@ -47,7 +47,7 @@ def folder(tmp_path: Path) -> Path:
     made = tmp_path / "shop-lake"
     new_project.create(made)
     page_us = made / "page-us"
-    page_us.write_text(f"#!/bin/sh\n(cat; echo) >> {shlex.quote(str(made / 'told'))}\n", encoding="utf-8")
+    page_us.write_text(f"#!/bin/sh\n(cat; echo) >> {shlex.quote(str(made / 'noticed'))}\n", encoding="utf-8")
     page_us.chmod(0o700)
     settings = made / "cdc.toml"
     text = settings.read_text(encoding="utf-8").replace('"service=shop"', '"host=127.0.0.1 port=1"')
@@ -98,7 +98,7 @@ def test_a_schedule_makes_a_bad_run_loud(folder: Path, name: str, run: str, monk
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == (1 if run == "down" else 3)
     assert ("127.0.0.1" if run == "down" else "the check failed: 1 different") in done.stderr
-    (notice,) = (folder / "told").read_text(encoding="utf-8").splitlines()
+    (notice,) = (folder / "noticed").read_text(encoding="utf-8").splitlines()
     assert json.loads(notice)["exit_code"] == done.returncode
 
 

@@ -194,8 +194,8 @@ def test_every_fault_is_found_and_classed(scene: Scene) -> None:
     assert spark.table("ops.parity_results").where("not published").count() == 4
     for result in found.values():
         _run(scene, result.remedy)
-    healed = scene.report()
-    assert healed.green, healed.to_dict()
+    repaired = scene.report()
+    assert repaired.green, repaired.to_dict()
 
 
 def test_a_batch_lost_from_the_log_is_traced_to_capture(scene: Scene) -> None:
@@ -220,7 +220,7 @@ def test_a_batch_lost_from_the_log_is_traced_to_capture(scene: Scene) -> None:
     assert "its newest change of this row is at" in first.text
 
 
-def test_the_named_command_heals(scene: Scene) -> None:
+def test_the_named_command_repairs(scene: Scene) -> None:
     for result in scene.check().values():
         _run(scene, result.remedy)
     assert scene.report().green

@@ -33,7 +33,7 @@ class Checked:
     failed: dict[str, str]
     skipped: set[str]
     first: dict[str, TableCheck]
-    healed: dict[str, TableCheck]
+    repaired: dict[str, TableCheck]
 
 
 def _check(config: Config) -> dict[str, TableCheck]:
@@ -44,7 +44,7 @@ def _check(config: Config) -> dict[str, TableCheck]:
 
 
 def play(server: EmbeddedServer, directory: Path, traps: dict[str, Trap]) -> Checked:
-    """Traps of a group in one database, checked, healed and checked again."""
+    """Traps of a group in one database, checked, repaired and checked again."""
     with fresh_database(server) as conninfo, Players.ready(conninfo, traps.values()) as players:
         if not players.traps:
             return Checked(server.major, players.failed, players.skipped, {}, {})
@@ -55,11 +55,11 @@ def play(server: EmbeddedServer, directory: Path, traps: dict[str, Trap]) -> Che
             commands.drain(config)
         first = _check(config)
         if any(found.status == "stale" for found in first.values()):
-            _heal(config)
+            _repair(config)
         return Checked(server.major, players.failed, players.skipped, first, _check(config))
 
 
-def _heal(config: Config) -> None:
+def _repair(config: Config) -> None:
     """Do what the states say, as they print it. One remedy may lead to the next."""
     for _ in range(2):
         repairs = []
@@ -104,7 +104,7 @@ def test_every_trap_on_the_whole_path(name: str, checks: Checks) -> None:
         else:
             assert found.status == "stale", found.to_dict()
             assert re.search(pattern, found.reason or ""), found.reason
-            after = checked.healed[found.table]
+            after = checked.repaired[found.table]
             assert after.status == "identical", after.to_dict()
     assert set(trap.stale) <= set(mine)
 

@@ -261,7 +261,7 @@ GUARDS = (
         f"{_ENDS}test_ctrl_c_while_spark_is_stopped",
     ),
     Guard(
-        "errors that nobody foresaw are told",
+        "unforeseen errors are reported",
         "toolkit/cli/frame.py",
         "(known or _unexpected(error),)",
         "()",

@@ -33,7 +33,7 @@ RED = TableCheck(
 #: A name as long as PostgreSQL allows: the chart shows all of it.
 LONG = f"public.customers_{'x' * 54}"
 GREEN = TableCheck(LONG, made.OTHER, CheckStatus.STALE, reason="rewritten", remedy=f"cdc repair {LONG}")
-HEALED = TableCheck("public.orders", made.RELID, CheckStatus.NOT_TAKEN, reason="locked by pid 7")
+REPAIRED = TableCheck("public.orders", made.RELID, CheckStatus.NOT_TAKEN, reason="locked by pid 7")
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def checked(lake: Config, spark: object) -> Config:
     identity = SourceIdentity("1", 1, 5, {"cdc": 6})
     record = BatchRecord(1, 1, Lsn(0), Lsn(0x1800), Lsn(0x1800), "slot", "cdc", identity, 0)
     ledger_of(lake).append_empty(record, [e for e in made.events() if e.end_lsn == 0x1000])
-    for lsn, tables in ((Lsn(0x1800), (RED, GREEN)), (Lsn(0x1900), (HEALED, GREEN))):
+    for lsn, tables in ((Lsn(0x1800), (RED, GREEN)), (Lsn(0x1900), (REPAIRED, GREEN))):
         report = CheckReport(lsn, tables)
         rows = DifferingRows(lake.lake_access)
         for table in tables:
@@ -84,7 +84,7 @@ def test_what_repaired_it_is_shown(checked: Config, tmp_path: Path) -> None:
     (row,) = spark.sql(f"SELECT snapshot_id FROM {current}.refs").collect()
     lsn = Lsn(0x2000)
     proof = replace(
-        HEALED,
+        REPAIRED,
         status=CheckStatus.IDENTICAL,
         rows=1,
         identical=1,

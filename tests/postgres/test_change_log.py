@@ -224,7 +224,7 @@ def test_trap_129_partitions_come_and_go(log: Log) -> None:
     log.conn.execute("create table public.m3 partition of public.m for values from (20) to (30)")
     assert log.during("insert into m values (3, 21, 'c')") == [("I", None, "(3,21,c)")], "rows of a new leaf from birth"
     captured = {row[0] for row in log.conn.execute("select relid::regclass::text from cdc.logged_tables").fetchall()}
-    assert "public.m3" in captured, "as one whose TRUNCATE is heard"
+    assert "public.m3" in captured, "as one whose TRUNCATE is captured"
     log.conn.execute("alter table public.m detach partition public.m1")
     assert log.during("insert into m1 values (4, 4, 'alone')") == [("I", None, "(4,4,alone)")]
     log.conn.execute("set cdc.capture = off; create table public.m4 partition of public.m for values from (30) to (40)")

@@ -132,7 +132,7 @@ def test_the_cost_of_capture_is_predicted_before_anything_is_installed(log: Log)
         )  # fmt: skip
         return {t: (how, *(int(number.replace(",", "")) for number in (n, *cost))) for t, n, how, *cost in found}
 
-    assert predicted("insert into public.t values (0)") == {}, "a rate over a time that nobody knows is none"
+    assert predicted("insert into public.t values (0)") == {}, "there is no rate over an unknown time"
     assert "public.t: 1 changes counted, since when is not known; row" in commands.plan_sql(log.config)
     log.conn.execute("select pg_stat_reset()")  # from here on the server counts
     few = predicted("insert into public.t select generate_series(1, 100000)")

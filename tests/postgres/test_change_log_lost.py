@@ -1,4 +1,4 @@
-"""Someone drops what the triggers write into: no write of the application fails, and the loss is reported and heals."""
+"""Another role drops the change log: no write of the application fails, and the loss is reported and repaired."""
 
 from __future__ import annotations
 

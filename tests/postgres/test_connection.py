@@ -110,7 +110,7 @@ def test_the_remedy_rests_on_what_libpq_reports(pg16: EmbeddedServer, monkeypatc
     assert asked.startswith("check the user and its password")
     refused = remedy(pg16.conninfo("nope"))
     assert refused.startswith("check dbname and user")
-    assert refused == remedy(make_conninfo(pg16.conninfo(), user="nobody_here"))
+    assert refused == remedy(make_conninfo(pg16.conninfo(), user="no_such_role"))
     assert remedy("host=127.0.0.1 port=1 user=u dbname=d").startswith("check that PostgreSQL runs")
 
 

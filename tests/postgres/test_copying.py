@@ -299,7 +299,7 @@ def test_a_table_of_another_access_method_is_copied_to_its_end(
 
 
 @one_server
-def test_an_index_that_is_made_anew_is_waited_for_within_bounds(
+def test_an_index_that_is_made_again_is_waited_for_within_bounds(
     config: Config, conn: Connection, tmp_path: Path
 ) -> None:
     """The table's own lock is to be had; planning opens its indexes, and waited for a REINDEX without end."""

@@ -17,7 +17,7 @@ from toolkit.values.modes import Capture, CommandText, Triggers
 pytestmark = [pytest.mark.postgres, mostly_one_server]
 
 _INIT = "run `cdc init`, then `cdc repair`"
-#: Statements, and of what is reported: its name, what was found, the remedy. `cdc init` heals all that names it.
+#: Statements, and the report: name, what was found, remedy. `cdc init` repairs each whose remedy names it.
 _DRIFTS = [
     ("drop event trigger _cdc_0_drop", "event trigger _cdc_0_drop", "is missing", _INIT),
     ("alter event trigger _cdc_0_rewrite disable", "event trigger _cdc_0_rewrite", "is disabled", _INIT),

@@ -128,11 +128,11 @@ def test_a_handover_killed_anywhere_goes_on(
     with connection.connect(new.source) as conn:
         logging = conn.execute("select count(*) from cdc.settings where name = 'ddl_to_log'").fetchone()
     assert (slot_of(new) is not None, logging) == ((True, (0,)) if to == "slot" else (False, (1,)))
-    sql(config, "alter table public.a alter x set default 'ddl is heard'")
+    sql(config, "alter table public.a alter x set default 'ddl is captured'")
     change()
     _whole(new)
     (version,) = ledger_of(new).latest_versions().values()
-    assert "ddl is heard" in version.payload
+    assert "ddl is captured" in version.payload
 
 
 def slot_of(config: Config) -> slot.SlotState | None:

@@ -227,7 +227,7 @@ class Round:
             assert "DDL that has not committed locks a table" in str(error)  # a tick is refused then
             self.counts["refused"] += 1
             return
-        self.told(at)
+        self.recorded(at)
         shown: dict[int, Shown] = {}
         for relid in self.log.versions:
             table = self.log.version(relid, at)
@@ -246,7 +246,7 @@ class Round:
         self.compare(at, shown)
         self.check(at, shown)
 
-    def told(self, at: Lsn) -> None:
+    def recorded(self, at: Lsn) -> None:
         """What the log says is published, of which rows and columns, is what the server says.
 
         But where it could not be captured: DDL of a publication opens tables that others lock.
@@ -256,7 +256,7 @@ class Round:
         try:
             with self.log.conn.transaction(force_rollback=True):
                 self.log.conn.execute("set local lock_timeout = '40ms'")
-                server = {relid: told for relid, *told in self.log.conn.execute(_PUBLISHED.encode())}
+                server = {relid: shown for relid, *shown in self.log.conn.execute(_PUBLISHED.encode())}
         except psycopg.errors.LockNotAvailable:
             return
         tables = [t for t in (self.log.version(relid, at) for relid in self.log.versions) if t is not None]
@@ -265,7 +265,9 @@ class Round:
             for t in tables
             if t.capture != "change_log" and "capture failed" not in (self.log.unverified(t.relid, at) or "")
         }
-        server = {relid: told for relid, told in server.items() if relid in known or not self.log.unverified(relid, at)}
+        server = {
+            relid: shown for relid, shown in server.items() if relid in known or not self.log.unverified(relid, at)
+        }
         assert known == server, f"published at {at}: {known}, and the server says {server}"
 
     def check(self, at: Lsn, shown: dict[int, Shown]) -> None:
@@ -278,7 +280,7 @@ class Round:
                 right = self.log.rows(relid, at) == seen
             except AssertionError:  # it lacks rows that changes came of
                 right = False
-            self.counts["healed in part" if right else "not healed in part"] += 1
+            self.counts["repaired in part" if right else "not repaired in part"] += 1
             if right:
                 self.log.prove(relid, at)
 
@@ -290,10 +292,10 @@ class Round:
                 # A root's partitions come and go without row events; a table is born before it has triggers, or unsent.
                 allowed = relid in self.life.doubtful or (table.kind == "p" and self.life.kind.by_roots)
                 allowed |= (self.life.kind.logged or self.life.partial) and doubt == "no baseline"
-                # Of a table that is being made, the life does not know; `told` asks the server what is sent.
+                # Of a table that is being made, the life has no record; `recorded` asks the server what is sent.
                 allowed |= self.life.partial and bool(re.search(_OF_PUBLICATION, doubt))
                 allowed |= self.life.kind.parts and "brought a row inside the row filter" in doubt
-                # Nobody's DDL waits for capture: behind a lock it fails instead, and says so.
+                # No DDL waits for capture: behind a lock it fails instead, and says so.
                 allowed |= doubt.endswith("DDL capture failed")
                 # In the snapshot of a cut the server prints the catalog as DDL of others has made it meanwhile.
                 allowed |= self.beside and doubt.startswith("the catalog differs")
@@ -328,8 +330,8 @@ class Round:
                     slot.append(event)
         for commit, pairs in sides.items():
             for one, two in itertools.zip_longest(*pairs):
-                told = f"{relid} at {Lsn(commit)}: captured as {one} and as {two}"
-                assert _alike(one, two) or self.log.unverified(relid, Lsn(commit + 1)), told
+                stated = f"{relid} at {Lsn(commit)}: captured as {one} and as {two}"
+                assert _alike(one, two) or self.log.unverified(relid, Lsn(commit + 1)), stated
                 self.counts["audited"] += 1
 
 
@@ -359,7 +361,7 @@ def _play(server: EmbeddedServer, directory: Path, seed: str, kind: str = "plain
             kept.parent.mkdir(parents=True, exist_ok=True)
             kept.write_text("\n".join(lines) + "\n", encoding="utf-8")
             raise AssertionError(
-                f"life {seed} ({kind}) on {server.major}: {str(error)[:2000]}; {kept} tells it line by line: put it"
+                f"life {seed} ({kind}) on {server.major}: {str(error)[:2000]}; {kept} has it line by line: put it"
                 f" into {LIVES}"
             ) from error
         counts = round_.counts

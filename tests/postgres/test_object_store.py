@@ -180,7 +180,7 @@ def test_a_lost_catalog_beside_a_full_bucket_is_refused(store: Store, lake: Conf
         Ledger(other.lake_access, rules=other.capture_rules).last()
 
 
-def test_reports_are_copied_to_the_store_and_a_browser_is_told_what_they_are(
+def test_reports_are_copied_to_the_store_and_a_browser_gets_their_type(
     store: Store, lake: Config, tmp_path: Path
 ) -> None:
     """The lake itself is on this machine. What the last copy left in the store goes."""

@@ -129,8 +129,8 @@ def test_113_text_is_utf8_whatever_the_role_says(source: Config, conn: Connectio
 def test_refusals_leave_the_session_usable(source: Config, conn: Connection, tmp_path: Path) -> None:
     _fill(conn, 1, 1)
     upto = slot.flush_lsn(conn)
-    missing = source.model_copy(update={"source": source.source.model_copy(update={"slot": "nobody"})})
-    with pytest.raises(SlotError, match=r"reading slot 'nobody'.*does not exist"):
+    missing = source.model_copy(update={"source": source.source.model_copy(update={"slot": "missing"})})
+    with pytest.raises(SlotError, match=r"reading slot 'missing'.*does not exist"):
         peek(conn, missing.source, upto=upto, max_changes=None, directory=tmp_path)
     assert conn.execute("select 1").fetchone() == (1,)
     unknown = source.model_copy(update={"source": source.source.model_copy(update={"publication": "nothing"})})

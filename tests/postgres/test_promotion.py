@@ -66,7 +66,7 @@ def test_trap_027_a_promoted_standby_is_another_history(plain_lake: Config, majo
             with pytest.raises(SlotError, match=r"does not exist .*--new-generation"):
                 commands.drain(moved)
             with slot.create_slot(moved.source, "cdc_s", cut_seconds=moved.check.cut_seconds):
-                pass  # somebody means well
+                pass  # another person means well
             refused = r"timeline was 1 .* is 2 now, which left it at" if lag else "slot 'cdc_s' is at .*, ahead of the"
             with pytest.raises(HistoryDiverged, match=refused):
                 commands.drain(moved)

@@ -147,7 +147,7 @@ def test_a_change_killed_anywhere_goes_on(
     _write(config, 1)
     with killed(monkeypatch, owner, name, after=after, match=always):
         commands.init(two)
-    # Told by the new list, and read by the old one: born, altered, and gone with its publication for a moment.
+    # Recorded by the new list, and read by the old one: born, altered, and gone with its publication for a moment.
     sql(
         config,
         "create table public.born (id int primary key, x text)",

@@ -96,7 +96,7 @@ def test_states_of_what_goes_wrong(world: World, tmp_path: Path) -> None:
     assert {gap.payload.until is None for gap in log.reading().gaps()} == {True, False}
     world.sql("insert into t (id) values (9)")
     upto = slot.flush_lsn(log.conn)
-    others: list[tuple[dict[str, str], type[CdcError]]] = [({"slot": "nobody"}, SlotError)]
+    others: list[tuple[dict[str, str], type[CdcError]]] = [({"slot": "missing"}, SlotError)]
     if log.conn.info.server_version < 180000:  # 18 warns in its log and sends nothing
         others.append(({"publication": "nothing"}, PreflightFailed))
     for update, kind in others:

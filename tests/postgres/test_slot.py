@@ -141,7 +141,7 @@ def _wait_until_waiting(conn: Connection, xid: str) -> None:
         if conn.execute(waits, [xid]).fetchone() == (True,):
             return
         time.sleep(0.02)
-    raise AssertionError(f"nobody waits for {xid}")
+    raise AssertionError(f"no session waits for {xid}")
 
 
 def test_trap_025_blocked_creation_names_the_pid(source: Config, conn: Connection) -> None:
@@ -244,7 +244,7 @@ def test_trap_006_advance_never_beyond_the_flushed_wal(source: Config, conn: Con
     assert slot.advance(conn, name, cut.lsn) == target  # backwards is no move
     assert inserted(stream(conn, source)) == []
     with pytest.raises(SlotError, match=r"it does not exist"):
-        slot.advance(conn, "nobody", target)
+        slot.advance(conn, "missing", target)
 
 
 def test_trap_026_beacon(source: Config, conn: Connection) -> None:

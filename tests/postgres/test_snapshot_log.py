@@ -359,20 +359,20 @@ def test_trap_092_a_table_of_which_not_everything_is_sent_is_not_known_by_a_copy
     assert current(config, "a") == on_source(config, "a")
 
 
-def test_healing_takes_the_small_tables_within_its_limit(config: Config) -> None:
+def test_a_repair_takes_the_small_tables_within_its_limit(config: Config) -> None:
     sql(config, "insert into public.b select generate_series(1000, 60000)")
     commands.init(config)
     sql(config, "alter table public.a alter x type varchar using x || '!'", "alter table public.b alter id type text")
     commands.drain(config)
     small = config.model_copy(update={"snapshot": config.snapshot.model_copy(update={"heal_mb": 1.0})})
-    healed = commands.repair_stale(small)
-    assert healed is not None
-    assert list(healed.rows) == ["public.a"]
+    repaired = commands.repair_stale(small)
+    assert repaired is not None
+    assert list(repaired.rows) == ["public.a"]
     assert of(config, "b").repaired_lsn is None
     assert commands.repair_stale(small) is None  # the rest is too large: it stays red, by name
-    healed = commands.repair_stale(config)
-    assert healed is not None
-    assert list(healed.rows) == ["public.b"]
+    repaired = commands.repair_stale(config)
+    assert repaired is not None
+    assert list(repaired.rows) == ["public.b"]
 
 
 def test_a_table_that_left_the_publication_does_not_keep_the_others_from_their_repair(config: Config) -> None:
@@ -383,9 +383,9 @@ def test_a_table_that_left_the_publication_does_not_keep_the_others_from_their_r
     assert list(commands.repair(config).rows) == ["public.b"]
     sql(config, "alter table public.b alter id type varchar using id || '!'")
     commands.drain(config)
-    healed = commands.repair_stale(config)
-    assert healed is not None
-    assert list(healed.rows) == ["public.b"]
+    repaired = commands.repair_stale(config)
+    assert repaired is not None
+    assert list(repaired.rows) == ["public.b"]
     assert of(config, "a").state == "stale"
 
 

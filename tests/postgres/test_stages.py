@@ -40,7 +40,7 @@ def config(source: Config, plain_lake: Config) -> Config:
     return config
 
 
-def test_a_log_of_an_older_format_is_refused_and_begun_anew(config: Config) -> None:
+def test_a_log_of_an_older_format_is_refused_and_begun_again(config: Config) -> None:
     """Rows of a copy stood before its baseline once: read by today's rule they would be left out, and nothing red."""
     commands.init(config)
     last = ledger_of(config).last()

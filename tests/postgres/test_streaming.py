@@ -128,8 +128,8 @@ def test_a_stream_leaves_the_slot_free_while_the_server_decodes_more(source: Con
 
 def test_refusals_of_a_stream_are_those_of_a_peek(source: Config, conn: Connection, tmp_path: Path) -> None:
     upto = slot.flush_lsn(conn)
-    missing = source.model_copy(update={"source": source.source.model_copy(update={"slot": "nobody"})})
-    with pytest.raises(SlotError, match=r"reading slot 'nobody'.*does not exist"):
+    missing = source.model_copy(update={"source": source.source.model_copy(update={"slot": "missing"})})
+    with pytest.raises(SlotError, match=r"reading slot 'missing'.*does not exist"):
         peek.stream(conn, missing.source, upto=upto, max_changes=None, directory=tmp_path)
     conn.execute(_LARGE.format(first=0, rows=200))
     with closing(streaming.messages(conn, source.source, upto=slot.flush_lsn(conn))) as found:

@@ -160,7 +160,7 @@ def test_trap_076_an_event_trigger_of_our_name_that_is_another(world: World, mad
     )
     log.drain()
     log.repair("public.t")
-    world.sql("alter table t add column heard int")
+    world.sql("alter table t add column captured int")
     log.drain()
     world.exact("t")
 
@@ -183,7 +183,7 @@ def _put_right(world: World) -> None:
 def test_trap_076_a_function_of_the_change_log_of_another_role(world: World) -> None:
     log = world.start(*PAIR, capture="change_log")
     log.drain()
-    world.sql("insert into t values (3, 'heard')")
+    world.sql("insert into t values (3, 'captured')")
     log.drain()
     world.exact("t")
     for sabotage in (

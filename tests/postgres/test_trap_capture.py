@@ -269,7 +269,7 @@ def test_unhandled_events_are_listed_and_resolved_with_a_note(world: World, plai
         assert unhandled_ddl.resolve(ledger_of(config), one.id, "seen").note == "seen"
     assert unhandled_ddl.unhandled(ledger_of(config)) == ()
     assert [one.note for one in unhandled_ddl.unhandled(ledger_of(config), resolved=True)] == ["seen"] * len(found)
-    assert {s.state for s in table_states(ledger_of(config))} == {"stale"}  # a note heals nothing
+    assert {s.state for s in table_states(ledger_of(config))} == {"stale"}  # a note repairs nothing
     # The log goes on from there, and an idle drain finds nothing again.
     world.sql("insert into t values (8, 'z')")
     commands.drain(config)

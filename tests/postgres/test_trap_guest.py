@@ -23,35 +23,35 @@ pytestmark = pytest.mark.postgres
 def test_trap_148_capture_runs_no_ddl_of_its_own(world: World) -> None:
     log = world.start(
         *PAIR,
-        "create table heard (tag text)",
+        "create table seen_tags (tag text)",
         "create function hear() returns event_trigger language plpgsql as "
-        " $$ begin insert into public.heard values (tg_tag); end $$",
+        " $$ begin insert into public.seen_tags values (tg_tag); end $$",
         "create event trigger zz on ddl_command_end execute function hear()",
     )
-    world.sql("truncate heard", "alter table t add column c int", "create index on t (c)")
+    world.sql("truncate seen_tags", "alter table t add column c int", "create index on t (c)")
     log.drain()
     log.drain()
-    assert world.user.execute("select array_agg(tag) from heard").fetchone() == (["ALTER TABLE", "CREATE INDEX"],)
+    assert world.user.execute("select array_agg(tag) from seen_tags").fetchone() == (["ALTER TABLE", "CREATE INDEX"],)
 
 
-def test_trap_148_who_hears_of_the_trigger_on_a_partition(world: World) -> None:
+def test_trap_148_who_records_the_trigger_on_a_partition(world: World) -> None:
     """The DDL of the guard: an ordinary event trigger never does, one that is enabled always only before 17."""
     log = world.start(
         *ROOT,
-        "create table heard (who text, tag text)",
+        "create table seen_tags (who text, tag text)",
         "create function hear() returns event_trigger language plpgsql as "
-        " $$ begin insert into public.heard values ('plain', tg_tag); end $$",
+        " $$ begin insert into public.seen_tags values ('plain', tg_tag); end $$",
         "create function hear_always() returns event_trigger language plpgsql as "
-        " $$ begin insert into public.heard values ('always', tg_tag); end $$",
+        " $$ begin insert into public.seen_tags values ('always', tg_tag); end $$",
         "create event trigger zz on ddl_command_end execute function hear()",
         "create event trigger zzz on ddl_command_end execute function hear_always()",
         "alter event trigger zzz enable always",
     )
-    world.sql("truncate heard", "create table r3 partition of r for values from (20) to (30)")
+    world.sql("truncate seen_tags", "create table r3 partition of r for values from (20) to (30)")
     world.sql("insert into r values (21, 'c')", "truncate r3")
     assert log.conn.info.server_version < 170000 or world.user.execute("show event_triggers").fetchone() == ("on",)
     log.drain()
-    captured = world.user.execute("select who, tag from heard order by 1, 2").fetchall()
+    captured = world.user.execute("select who, tag from seen_tags order by 1, 2").fetchall()
     ours = [("always", "ALTER TABLE"), ("always", "CREATE TRIGGER")] if log.conn.info.server_version < 170000 else []
     assert captured == sorted([*ours, ("always", "CREATE TABLE"), ("plain", "CREATE TABLE")])
     assert "truncated" in world.stale()["public.r"]

@@ -121,7 +121,7 @@ def test_trap_092_a_publish_list_is_red_as_long_as_it_lacks_anything(world: Worl
     log.drain()
     assert "public.t" in world.stale()
     log.repair("public.t")
-    world.sql("update t set v = 'heard'")
+    world.sql("update t set v = 'captured'")
     log.drain()
     world.exact("t")
 
@@ -319,20 +319,20 @@ def test_trap_097_the_guard_blocks_no_session(world: World, pg: EmbeddedServer) 
     log = world.start(
         *ROOT, f"create role {owner}", f"grant all on schema public to {owner}",
         *(f"alter table {table} owner to {owner}" for table in ("r", "r1", "r2")),
-        "create table heard (tag text)", f"grant all on heard to {owner}",
+        "create table seen_tags (tag text)", f"grant all on seen_tags to {owner}",
         "create function hear() returns event_trigger language plpgsql as"
-        " $$ begin insert into public.heard values (tg_tag); end $$",
+        " $$ begin insert into public.seen_tags values (tg_tag); end $$",
         "create event trigger zz on ddl_command_end execute function hear()",
         "create table s (id int primary key) partition by range (id)",
         "create table s1 partition of s for values from (0) to (10)",
     )  # fmt: skip
-    world.sql("truncate heard", f"set role {owner}", "set cdc.guarding = 'forged'")
+    world.sql("truncate seen_tags", f"set role {owner}", "set cdc.guarding = 'forged'")
     world.sql("create table r3 partition of r for values from (20) to (30)")
     world.sql("begin", "create table r4 partition of r for values from (30) to (40)", "insert into r values (35, 'd')")
     world.sql("truncate r4", "commit", "reset role", "reset cdc.guarding")
     log.drain()
     log.drain()
-    assert world.user.execute("select array_agg(tag) from heard").fetchone() == (["CREATE TABLE", "CREATE TABLE"],)
+    assert world.user.execute("select array_agg(tag) from seen_tags").fetchone() == (["CREATE TABLE", "CREATE TABLE"],)
     assert "public.r4 was truncated" in world.stale()["public.r"]
     assert len([e for e in log.of("ddl") if e["payload"]["tag"] == "CREATE TABLE"]) == 2
     world.sql(f"drop trigger _cdc_truncate_{world.relid('s1')} on s1")

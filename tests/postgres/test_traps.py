@@ -38,9 +38,9 @@ class Played:
     skipped: set[str]
     shown: list[tuple[Lsn, dict[int, Shown]]] = field(default_factory=list)
     looked: list[tuple[Lsn, dict[int, Shown]]] = field(default_factory=list)  # the same, between drains
-    states: dict[str, TableState] = field(default_factory=dict)  # before anything was healed
+    states: dict[str, TableState] = field(default_factory=dict)  # before anything was repaired
     remedies: dict[str, list[str]] = field(default_factory=dict)  # as the states printed them, by table
-    healed: dict[str, str] = field(default_factory=dict)  # table -> what was wrong after its repair
+    unrepaired: dict[str, str] = field(default_factory=dict)  # table -> what was wrong after its repair
 
     @cached_property
     def classes(self) -> Mapping[tuple[int, int, int], effects.EffectClass]:
@@ -62,7 +62,7 @@ class Played:
         found = (self.log.version(version.table.relid, at) for version in self.log.versions.values())
         return [table for table in found if table is not None]
 
-    def heal(self) -> None:
+    def repair(self) -> None:
         """Do what the states say, as they print it, and look again. One remedy may lead to the next."""
         self.states = self.log.states()
         stale = {name: state for name, state in self.states.items() if not state.comparable}
@@ -80,9 +80,9 @@ class Played:
         for name in stale:
             state = self.log.states()[name]
             if not state.comparable:  # a repair waits for a proof, which the next line is
-                self.healed[name] = f"{state.state}: {state.reason}"
+                self.unrepaired[name] = f"{state.state}: {state.reason}"
             elif self.log.rows(state.relid, self.log.complete_to) != self.log.select(state.relid):
-                self.healed[name] = "differs from SELECT"
+                self.unrepaired[name] = "differs from SELECT"
 
     def _done(self, remedy: str) -> list[str]:
         """Run a remedy up to its repairs, which are returned."""
@@ -115,7 +115,7 @@ def play(config: Config, directory: Path, traps: dict[str, Trap]) -> Iterator[Pl
             for number in range(players.phases):
                 players.phase(number)
                 played.drain()
-            played.heal()
+            played.repair()
             yield played
 
 
@@ -142,7 +142,7 @@ def plays(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 def verdict(played: Played, trap: Trap) -> None:
-    """Exact at every drain or stale by name, as the trap says, and healed by its remedy."""
+    """Exact at every drain or stale by name, as the trap says, and repaired by its remedy."""
     if trap.schema in played.skipped:
         pytest.skip(f"this server answers no to: {trap.needs}")
     assert trap.schema not in played.failed, played.failed[trap.schema]
@@ -172,7 +172,7 @@ def verdict(played: Played, trap: Trap) -> None:
         assert state is not None and not state.comparable, f"{name} should be stale"
         doubt = f"{state.reason}; {log.unverified(state.relid, last)}"
         assert re.search(pattern, doubt), doubt
-        assert identifier not in played.healed, played.healed[identifier]
+        assert identifier not in played.unrepaired, played.unrepaired[identifier]
     outcome = conformance.found(played, trap)
     assert not outcome.contradictions
 

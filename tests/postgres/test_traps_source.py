@@ -385,7 +385,7 @@ def test_trap_027_029_a_promotion_with_all_that_the_log_has_goes_on(own: Embedde
     with fresh_database(own) as conninfo:
         config = captured(conninfo, plain_lake)
         with psycopg.connect(own.conninfo(), autocommit=True) as admin:
-            admin.execute("alter system set synchronous_standby_names = 'nobody'")
+            admin.execute("alter system set synchronous_standby_names = 'missing'")
             admin.execute("select pg_reload_conf()")
         writer = threading.Thread(target=sql, args=(config, "insert into public.a values (2, 'unseen')"))
         writer.start()
@@ -394,7 +394,7 @@ def test_trap_027_029_a_promotion_with_all_that_the_log_has_goes_on(own: Embedde
                 waiting: tuple[int, ...] | None = None
                 end = time.monotonic() + 60
                 while waiting != (1,):
-                    assert time.monotonic() < end, "nobody waits for a standby"
+                    assert time.monotonic() < end, "no session waits for a standby"
                     waiting = conn.execute(
                         "select count(*) from pg_stat_activity where wait_event = 'SyncRep'"
                     ).fetchone()

@@ -162,7 +162,7 @@ def test_what_is_published_stays_and_what_others_wrote_is_left_alone(spark: Spar
             for value in range(6):
                 spark.sql(f"INSERT INTO current.{name} VALUES ({value})")
                 spark.sql(f"ALTER TABLE current.{name} CREATE TAG lsn_{value}")
-        for branch in ("cdc_build_0123", "somebody_s"):
+        for branch in ("cdc_build_0123", "of_another_program"):
             spark.sql(f"ALTER TABLE current.kept CREATE BRANCH {branch}")
     finally:
         spark.conf.unset("spark.sql.iceberg.snapshot-property.cdc.applied-batch")
@@ -175,7 +175,11 @@ def test_what_is_published_stays_and_what_others_wrote_is_left_alone(spark: Spar
 
     assert (done["current.kept"].merged, done["current.kept"].tags) == (6, 5)
     assert reads.tags(lake.lake_access, "current.kept").keys() == {"lsn_2"}
-    assert (reads.metadata(lake.lake_access, "current.kept") or {})["refs"].keys() == {"main", "lsn_2", "somebody_s"}
+    assert (reads.metadata(lake.lake_access, "current.kept") or {})["refs"].keys() == {
+        "main",
+        "lsn_2",
+        "of_another_program",
+    }
     assert spark.table("published.kept").count() == 3
     assert spark.table("current.kept").count() == 6
     assert (reads.snapshot_summary(lake.lake_access, "current.kept") or {})["cdc.applied-batch"] == "7"

@@ -220,7 +220,7 @@ def test_what_is_shown_is_what_was_proven_whatever_becomes_of_tags(shop: Shop) -
     for name in TABLES:  # an analyst's own, on the same table snapshot
         shop.spark.sql(f"ALTER TABLE current.public__{name} CREATE TAG latest")
     shop.publish()
-    shop.build(1, n=7)  # built anew at the same LSN, and wrong: the build's tag names this one now
+    shop.build(1, n=7)  # built again at the same LSN, and wrong: the build's tag names this one now
     for name in TABLES:
         shop.spark.sql(f"ALTER TABLE current.public__{name} CREATE OR REPLACE TAG latest")
     assert shop.seen() == shop.seen_at_one_lsn() == (1, 1)

@@ -101,7 +101,7 @@ def test_a_row_that_was_right_at_the_build_was_tampered_with() -> None:
     assert _kind(KEYED, events, lake=NEW, copies=(1, 2), built=[NEW, NEW]) == "build"
 
 
-def test_what_heals_a_table_is_the_rows_that_differ_or_all_of_it() -> None:
+def test_what_repairs_a_table_is_the_rows_that_differ_or_all_of_it() -> None:
     lost = Sample(RowClass.REMOVED, (), cause=Cause(CauseKind.CAPTURE, "", "this one", None))
     built = replace(lost, cause=Cause(CauseKind.BUILD, "", "this one", None))
 

@@ -41,13 +41,13 @@ _JSON = '[log]\nformat = "json"\n'
 
 def _cdc(folder: Path, monkeypatch: pytest.MonkeyPatch, *words: str, log: str = "") -> tuple[Result, dict[str, Any]]:
     """Run a command in this process; give its result and what `[notify] command` has read."""
-    script = f"import sys; open({str(folder / 'told')!r}, 'a').write(sys.stdin.read() + chr(10))"
+    script = f"import sys; open({str(folder / 'noticed')!r}, 'a').write(sys.stdin.read() + chr(10))"
     text = f"{log}[notify]\ncommand = {json.dumps([sys.executable, '-c', script])}\n"
     (folder / "cdc.toml").write_text(text, encoding="utf-8")
     monkeypatch.setattr(frame, "_stop_spark", lambda **_: None)
     done = CliRunner().invoke(main, [*words, "--config", str(folder / "cdc.toml")])
-    (line,) = (folder / "told").read_text(encoding="utf-8").splitlines()
-    (folder / "told").unlink()
+    (line,) = (folder / "noticed").read_text(encoding="utf-8").splitlines()
+    (folder / "noticed").unlink()
     return done, json.loads(line)
 
 

@@ -80,7 +80,7 @@ def test_a_difference_without_an_event_is_a_gap_from_where_it_may_have_begun(
     # Table 1 was read at 600, after the last comparison at 500; table 2 was not.
     since = 600 if events[1].relid == 1 else 500
     assert (events[1].commit_lsn, events[1].end_lsn) == (since - 1, since)
-    assert events[1].ordinal > 1 << 40  # behind the baseline at the same position, which does not heal it
+    assert events[1].ordinal > 1 << 40  # behind the baseline at the same position, which does not end it
     assert events[0].schema_id == 50
     assert reason in json.loads(events[1].payload or "{}")["reason"]
     assert "cdc repair" in json.loads(events[1].payload or "{}")["remedy"]

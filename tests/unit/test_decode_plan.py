@@ -395,17 +395,17 @@ def test_silent_changes(
 
 
 @pytest.mark.parametrize(
-    ("read_with", "told_by", "stale"),
+    ("read_with", "signed_for", "stale"),
     [({"a"}, ["a"], False), ({"a", "b"}, ["b", "a"], False), ({"a"}, ["a", "b"], True), ({"a"}, None, False)],
 )
 def test_what_other_publications_than_the_slot_s_send_is_stale(
-    read_with: set[str], told_by: list[str] | None, stale: bool, tmp_path: Path
+    read_with: set[str], signed_for: list[str] | None, stale: bool, tmp_path: Path
 ) -> None:
     born = wire.table(51, [wire.column(1, "id")])
     body = [
-        wire.signed(701, tables=[TWO], publications=told_by),
-        wire.signed(701, tables=[born], created=[51], tag="CREATE TABLE", publications=told_by),
-        wire.signed(701, tables=[wire.table(52, [], published=False)], publications=told_by),
+        wire.signed(701, tables=[TWO], publications=signed_for),
+        wire.signed(701, tables=[born], created=[51], tag="CREATE TABLE", publications=signed_for),
+        wire.signed(701, tables=[wire.table(52, [], published=False)], publications=signed_for),
     ]
     given = wire.context(TWO, publications=frozenset(read_with))
     found = reasons(wire.events(tmp_path / "s", wire.transaction(1, *body), given))

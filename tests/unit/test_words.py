@@ -20,8 +20,11 @@ PUBLIC = re.compile(
     r"|_cdc_doubtful|cdc_doubtful|cdc\.unheard|\bhealed(?=: bool|, built| = |\))"
     r"|(?:self|report)\.healed|'nobody', 'never"
 )
-FOLDERS = {"toolkit": "py", "sql": "sql", "dbt_project": "sql", "notebooks": "ipynb"}
+#: The same for tests: a word of the files in tests/postgres/lives, a field of the demo's report, a system account.
+IN_TESTS = re.compile(r"\bdoubtful\b|\"healed\"|\"nobody\"|'nobody'|snapshot\.heal\b|\\nheal = 1\\n")
+FOLDERS = {"toolkit": "py", "sql": "sql", "dbt_project": "sql", "notebooks": "ipynb", "tests": "py"}
 FILES = [path for folder, ext in FOLDERS.items() for path in sorted((ROOT / folder).rglob(f"*.{ext}"))]
+FILES.remove(Path(__file__))
 FILES += [*sorted((ROOT / "dbt_project").rglob("*.yml")), *sorted((ROOT / "toolkit" / "scaffold").rglob("*.toml"))]
 
 
@@ -31,7 +34,8 @@ def _refused(text: str) -> list[str]:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_file_uses_the_words_of_the_glossary(path: Path) -> None:
-    assert _refused(path.read_text(encoding="utf-8")) == []
+    text = path.read_text(encoding="utf-8")
+    assert _refused(IN_TESTS.sub("", text) if path.is_relative_to(ROOT / "tests") else text) == []
 
 
 def test_a_refused_word_is_found() -> None:
