@@ -46,7 +46,7 @@ def rest_classpath(tmp_path_factory: pytest.TempPathFactory) -> str:
 @contextlib.contextmanager
 def rest_catalog(
     classpath: str, folder: Path, warehouse: str, store: Store | None = None
-) -> Iterator[dict[str, object]]:
+) -> Iterator[tuple[dict[str, object], support_java.Server]]:
     """A REST catalog over a file of `folder`, which ends with the block. `store` has a warehouse that is no folder."""
     token = secrets.token_urlsafe(16)
     environment = {"HOME": os.environ["HOME"], "REST_TOKEN": token}
@@ -55,8 +55,8 @@ def rest_catalog(
         environment |= store.environment | {"REST_FILES": "\n".join(f"{key}={value}" for key, value in files.items())}
     program = ["-cp", classpath, str(_PROGRAM / "RestCatalog.java"), f"jdbc:sqlite:{folder / 'rest.db'}", warehouse]
     command = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", *program]
-    with support_java.served(command, environment, folder / "rest.log") as address:
-        yield {"type": "rest", "uri": address, "properties": {"token": token}}
+    with support_java.served(command, environment, folder / "rest.log") as running:
+        yield {"type": "rest", "uri": running.address, "properties": {"token": token}}, running
 
 
 @contextlib.contextmanager
@@ -83,7 +83,7 @@ def lake_section(
             yield made
     else:
         warehouse = str(folder / "lake" / "warehouse") if store is None else store.warehouse
-        with rest_catalog(request.getfixturevalue("rest_classpath"), folder, warehouse, store) as section:
+        with rest_catalog(request.getfixturevalue("rest_classpath"), folder, warehouse, store) as (section, _):
             yield section
 
 

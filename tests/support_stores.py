@@ -48,6 +48,8 @@ class Store:
     """The keys as variables, which the clients of the store read themselves."""
     environment: dict[str, str] = field(default_factory=dict)
     """Further variables that the clients need with this server."""
+    server: support_java.Server | None = field(default=None, repr=False)
+    """Its process."""
 
     @property
     def secrets(self) -> list[str]:
@@ -73,18 +75,19 @@ def _s3(server: str, folder: Path) -> Iterator[Store]:
     environment = {"STORE_KEY": key, "STORE_SECRET": secret}
     source = str(_HERE / "s3_store" / "S3Store.java")
     command = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", server, source, str(folder), _BUCKET]
-    with support_java.served(command, environment, folder.with_suffix(".log")) as address:
+    with support_java.served(command, environment, folder.with_suffix(".log")) as running:
         yield Store(
             "s3",
             f"s3://{_BUCKET}/ware/house",
             folder,
-            {"s3.endpoint": address, "s3.path-style-access": "true", "client.region": "eu-north-1"},
+            {"s3.endpoint": running.address, "s3.path-style-access": "true", "client.region": "eu-north-1"},
             {"s3.access-key-id": key, "s3.secret-access-key": secret},
             ({"s3.access-key-id": key, "s3.secret-access-key": "wr0ng"}, "SIGNATURE_DOES_NOT"),
             {"s3.endpoint": "http://127.0.0.1:9"},
             {"AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": secret},
             # S3Proxy does not know the checksums that AWS's clients append to what they send.
             {"AWS_REQUEST_CHECKSUM_CALCULATION": "when_required"},
+            running,
         )
 
 
@@ -93,12 +96,12 @@ def _gs(server: str, folder: Path) -> Iterator[Store]:
     token = secrets.token_hex(20)
     expires = {"gcs.oauth2.token-expires-at": "4102444800000"}
     command = [server, str(folder), _BUCKET]
-    with support_java.served(command, {"STORE_TOKEN": token}, folder.with_suffix(".log")) as address:
+    with support_java.served(command, {"STORE_TOKEN": token}, folder.with_suffix(".log")) as running:
         yield Store(
             "gs",
             f"gs://{_BUCKET}/ware/house",
             folder,
-            {"gcs.service.host": address},
+            {"gcs.service.host": running.address},
             {"gcs.oauth2.token": token, **expires},
             ({"gcs.oauth2.token": "wr0ng", **expires}, "UNAUTHENTICATED"),
             {"gcs.service.host": "http://127.0.0.1:9"},
@@ -112,15 +115,15 @@ def _abfss(server: str, folder: Path) -> Iterator[Store]:
     account, key = "cdctests", base64.b64encode(secrets.token_bytes(64)).decode()
     environment = {"STORE_ACCOUNT": account, "STORE_KEY": key, "NODE_PATH": server}
     command = ["node", str(_HERE / "azure_store" / "server.js"), str(folder)]
-    with support_java.served(command, environment, folder.with_suffix(".log")) as address:
-        where = {"blob_storage_authority": address.removeprefix("http://"), "blob_storage_scheme": "http"}
+    with support_java.served(command, environment, folder.with_suffix(".log")) as running:
+        where = {"blob_storage_authority": running.address.removeprefix("http://"), "blob_storage_scheme": "http"}
         where |= {name.replace("blob", "dfs"): value for name, value in where.items()}
         AzureFileSystem(account, account_key=key, **where).create_dir(_BUCKET)
         yield Store(
             "abfss",
             f"abfss://{_BUCKET}@{account}.dfs.core.windows.net/ware/house",
             folder,
-            {"adls.endpoint": address},
+            {"adls.endpoint": running.address},
             {"adls.account-key": key},
             ({"adls.account-key": base64.b64encode(b"wr0ng").decode()}, "AuthorizationFailure"),
             {"adls.endpoint": "http://127.0.0.1:9"},

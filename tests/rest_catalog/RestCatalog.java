@@ -1,6 +1,6 @@
-// Iceberg's REST catalog of its own tests, on a free port of the loopback interface, for requests with one token.
+// Iceberg's REST catalog of its own tests, on the loopback interface, for requests with one token.
 // Arguments: the JDBC address of its database and its warehouse. The token is in REST_TOKEN, and the properties of an object store,
-// one a line, in REST_FILES. Prints the port; ends with its input.
+// one a line, in REST_FILES, the port in SERVER_PORT (0: a free one). Prints the port; ends with its input.
 
 import jakarta.servlet.DispatcherType;
 import jakarta.servlet.Filter;
@@ -49,7 +49,7 @@ public class RestCatalog {
     ServletContextHandler context = new ServletContextHandler();
     context.addFilter(new FilterHolder(authorized), "/*", EnumSet.of(DispatcherType.REQUEST));
     context.addServlet(new ServletHolder(new RESTCatalogServlet(new RESTCatalogAdapter(catalog))), "/*");
-    Server server = new Server(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0));
+    Server server = new Server(new InetSocketAddress(InetAddress.getLoopbackAddress(), Integer.parseInt(System.getenv("SERVER_PORT"))));
     server.setHandler(context);
     server.start();
     System.out.println(((ServerConnector) server.getConnectors()[0]).getLocalPort());

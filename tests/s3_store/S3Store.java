@@ -1,5 +1,6 @@
-// An S3 server over a folder, on a free port of the loopback interface, for requests that one pair of keys has signed.
-// Arguments: the folder and the bucket to make. The keys are in STORE_KEY and STORE_SECRET. Prints the port; ends with its input.
+// An S3 server over a folder, on the loopback interface, for requests that one pair of keys has signed.
+// Arguments: the folder and the bucket to make. The keys are in STORE_KEY and STORE_SECRET, the port in
+// SERVER_PORT (0: a free one). Prints the port; ends with its input.
 
 import java.io.PrintStream;
 import java.net.URI;
@@ -26,7 +27,7 @@ public class S3Store {
     S3Proxy server =
         S3Proxy.builder()
             .blobStore(store)
-            .endpoint(URI.create("http://127.0.0.1:0"))
+            .endpoint(URI.create("http://127.0.0.1:" + System.getenv("SERVER_PORT")))
             .awsAuthentication(AuthenticationType.AWS_V4, System.getenv("STORE_KEY"), System.getenv("STORE_SECRET"))
             .build();
     server.start();
