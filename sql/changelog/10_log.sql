@@ -135,9 +135,9 @@ offset 0; -- so that it cannot be written to
 revoke all on function cdc.reads_log() from public;
 revoke all on cdc.logged_changes from public;
 
--- Images are made with format('%s', row), which calls the output functions of the types. A cast to text could be one
--- that the owner of the table has created. It would run code of that owner with the rights of the role that ran `cdc
--- init`.
+-- Images are made with record_out(row), which calls the output functions of the types. A cast of a row to text could be
+-- one that the owner of the table has created. It would run code of that owner with the rights of the role that ran `cdc
+-- init`. record_out keeps what it looked up for the next row, which format('%s', row) does not.
 --
 -- The user's lock_timeout is meant for the user's own tables. The log is locked only for the moment of a purge.
 --
@@ -146,7 +146,9 @@ revoke all on cdc.logged_changes from public;
 -- would make every snapshot of the server slower. Only large rows are inserted in a block too. What cannot be logged
 -- becomes an F row: the statement of the user continues, and the drain makes the table stale. The first row of a table
 -- in a transaction therefore tries, in a block, whether the log can be written to. From then on the log is locked, and
--- no session can drop it before the transaction ends.
+-- no session can drop it, or empty the part that the row went to, before the transaction ends. So the rows that follow
+-- go to the same part, and do not look it up. Its number, 0 to 2, is kept in the two lowest bits beside the newest
+-- logged command; 3 there is a table without a logged row.
 --
 -- Row triggers of a statement fire after all of its rows changed. A trigger or function of the application may have
 -- changed the table in between, and its later changes were logged first. The log keeps the newest logged command of
@@ -171,6 +173,7 @@ declare
   latest text := 'cdc_toolkit.latest_' || tg_relid;
   before int8;
   command int8;
+  written_part smallint;
   late bool;
   present text;
   was text;
@@ -179,7 +182,10 @@ declare
 begin
   begin
     before := coalesce(nullif(current_setting(latest, true), '')::int8, -1);
-    if before < 0 then
+    written_part := before & 3;
+    before := before >> 2;
+    if written_part = 3 then
+      written_part := cdc.log_part();
       insert into cdc.change_log (part, lsn, relid, op) -- insert nothing, or fail because there is no such part
       select c.part, '0/0', 0, 'F'
       from cdc.change_log_current as c
@@ -187,7 +193,7 @@ begin
     end if;
     command := case tg_op when 'DELETE' then old.cmax else new.cmin end::text;
     if command > before then
-      perform set_config(latest, command::text, true);
+      perform set_config(latest, ((command << 2) | written_part)::text, true);
     end if;
     late := command < before;
     if tg_op = 'DELETE' and not late and age(old.xmin) <= 0 then -- of this transaction, or 2^31 ids old
@@ -205,8 +211,8 @@ begin
       end);
     end if;
     if present is null then
-      was := case when tg_op <> 'INSERT' then format('%s', old) end;
-      became := case when tg_op <> 'DELETE' then format('%s', new) end;
+      was := case when tg_op <> 'INSERT' then record_out(old) end;
+      became := case when tg_op <> 'DELETE' then record_out(new) end;
     end if;
   exception
     when others then failure := sqlstate || ' ' || sqlerrm;
@@ -215,11 +221,8 @@ begin
     and coalesce(octet_length(was), 0) + coalesce(octet_length(became), 0) < 100000
   then
     insert into cdc.change_log (part, lsn, relid, op, old, new)
-    select c.part, pg_current_wal_insert_lsn(), tg_relid, tg_op::"char", was, became
-    from cdc.change_log_current as c;
-    if found then
-      return null;
-    end if;
+    values (written_part, pg_current_wal_insert_lsn(), tg_relid, tg_op::"char", was, became);
+    return null;
   end if;
   begin
     if failure is not null then
@@ -230,7 +233,7 @@ begin
     else
       if tg_op <> 'INSERT' then
         insert into cdc.change_log (part, lsn, relid, op, old)
-        values (cdc.log_part(), pg_current_wal_insert_lsn(), tg_relid, 'D', format('%s', old));
+        values (cdc.log_part(), pg_current_wal_insert_lsn(), tg_relid, 'D', record_out(old)::text);
       end if;
       execute present using cdc.log_part(), old, new;
       perform cdc.pin();
@@ -422,7 +425,7 @@ begin
       perform from new_rows limit 1;
     else
       insert into cdc.change_log (part, lsn, relid, op, old)
-      select current_part, pg_current_wal_insert_lsn(), tg_relid, 'D', format('%s', r.*)
+      select current_part, pg_current_wal_insert_lsn(), tg_relid, 'D', record_out(r.*)::text
       from old_rows as r;
     end if;
     if not found then
@@ -431,7 +434,7 @@ begin
     if tg_op = 'UPDATE' and not cascaded
       and current_setting('transaction_isolation') in ('repeatable read', 'serializable')
     then
-      cascaded := exists (select from old_rows as o join new_rows as n on format('%s', n.*) = format('%s', o.*));
+      cascaded := exists (select from old_rows as o join new_rows as n on record_out(n.*)::text = record_out(o.*)::text);
     end if;
     if cascaded or current_setting(latest, true) = message then
       present := cdc.log_present(tg_relid, format(
@@ -451,7 +454,7 @@ begin
       perform cdc.pin();
     elsif tg_op <> 'DELETE' then
       insert into cdc.change_log (part, lsn, relid, op, new)
-      select current_part, pg_current_wal_insert_lsn(), tg_relid, 'I', format('%s', r.*)
+      select current_part, pg_current_wal_insert_lsn(), tg_relid, 'I', record_out(r.*)::text
       from new_rows as r;
     end if;
   exception
@@ -476,7 +479,7 @@ begin
   return (
     select format(
       'insert into cdc.change_log (part, lsn, relid, op, new)'
-      ' select $1, pg_current_wal_insert_lsn(), %1$s, ''I'', format(''%%s'', r.*)'
+      ' select $1, pg_current_wal_insert_lsn(), %1$s, ''I'', record_out(r.*)::text'
       ' from %2$s(%1$s, %3$L, %4$s, ''(0,0)'') as r',
       c.oid,
       cdc.reader(c.oid),

@@ -112,14 +112,15 @@ select
   p.pubviaroot,
   array_remove(
     array[
-      case when p.pubinsert then 'insert' end,
-      case when p.pubupdate then 'update' end,
       case when p.pubdelete then 'delete' end,
-      case when p.pubtruncate then 'truncate' end
+      case when p.pubinsert then 'insert' end,
+      case when p.pubtruncate then 'truncate' end,
+      case when p.pubupdate then 'update' end
     ],
     null
   ) as publishes,
-  coalesce(to_jsonb(p) ->> 'pubgencols', 'n') = 's' as stored_generated -- 18 and later
+  coalesce(to_jsonb(p) ->> 'pubgencols', 'n') = 's' as stored_generated, -- 18 and later
+  p.xmin as stamp
 from pg_publication as p
 where p.pubname in (
   select jsonb_array_elements_text(convert_from(s.value, 'UTF8')::jsonb)

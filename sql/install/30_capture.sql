@@ -262,6 +262,9 @@ set jit = off
 as $function$
 #variable_conflict use_column
 begin
+if exists (select from cdc.log_parts as l where l.relid = any (tables)) then
+  tables := tables || cdc.publishable();
+end if;
 return (
 with recursive affected (typ) as (
   select t.typ
@@ -283,9 +286,6 @@ with recursive affected (typ) as (
 
 seeds (relid) as (
   select unnest(tables)
-  union
-  select unnest(cdc.publishable())
-  where exists (select from cdc.log_parts as l where l.relid = any (tables))
   union
   select d.objid -- by a column, or as a whole: CREATE TABLE OF
   from affected as a
@@ -452,22 +452,30 @@ returns void
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 as $function$
 begin
-  begin
-    perform cdc.run_uncaptured(format('grant usage on schema %I to %I', f.nspname, f.rolname))
-    from (
-      select distinct n.nspname, r.rolname
-      from pg_trigger as t
-      join pg_class as c on c.oid = t.tgrelid
-      join pg_namespace as n on n.oid = c.relnamespace
-      join pg_proc as p on p.oid = t.tgfoid and p.pronamespace = 'cdc'::regnamespace
-      join pg_roles as r on r.oid = p.proowner
-      where t.tgrelid = any (tables) and t.tgname like '!cdc\_%' and not has_schema_privilege(r.oid, n.oid, 'usage')
-    ) as f;
-  exception
-    when others then null; -- rows that are logged out of order then make the table stale
-  end;
+  if exists (select from pg_class as c where c.oid = any (tables) and c.relhastriggers) then
+    begin
+      perform cdc.run_uncaptured(format('grant usage on schema %I to %I', f.nspname, f.rolname))
+      from (
+        select distinct n.nspname, r.rolname
+        from pg_trigger as t
+        join pg_class as c on c.oid = t.tgrelid
+        join pg_namespace as n on n.oid = c.relnamespace
+        join pg_proc as p on p.oid = t.tgfoid and p.pronamespace = 'cdc'::regnamespace
+        join pg_roles as r on r.oid = p.proowner
+        where t.tgrelid = any (tables) and t.tgname like '!cdc\_%' and not has_schema_privilege(r.oid, n.oid, 'usage')
+      ) as f;
+    exception
+      when others then null; -- rows that are logged out of order then make the table stale
+    end;
+  end if;
+  if not exists (
+    select from cdc.settings as s where s.name = 'roles' and convert_from(s.value, 'UTF8')::jsonb ->> 'drainer' <> ''
+  ) then
+    return;
+  end if;
   perform cdc.run_uncaptured(
     format('grant select on table %s to %I', c.oid::regclass, d.rolname)
     || case
@@ -513,14 +521,18 @@ set timezone = 'UTC'
 set standard_conforming_strings = on
 set row_security = off
 set plan_cache_mode = force_generic_plan -- planning costs more than execution
+set enable_seqscan = off -- by index, however many tables there are
 set jit = off
 set lock_timeout = '500ms' -- below deadlock_timeout: this gives way before the server chooses a victim
 as $function$
 declare
   own text := coalesce(current_setting('cdc.slot', true), '');
+  captured oid[];
   objects jsonb;
   created oid[];
   tables oid[];
+  schemas oid[];
+  published_schemas oid[];
   types oid[];
   touched oid[];
   altered oid[];
@@ -560,6 +572,9 @@ begin
     ) then
       exit work;
     end if;
+    if tg_tag like '%PUBLICATION' then
+      captured := array(select p.oid from cdc.publications as p);
+    end if;
     select
       jsonb_agg(
         jsonb_build_object(
@@ -575,38 +590,36 @@ begin
         ),
         '{}'
       ),
-      coalesce(array_agg(coalesce(i.indrelid, k.conrelid, p.prrelid, d.objid)) filter (
+      coalesce(array_agg(coalesce(o.relid, d.objid)) filter (
         where d.classid in (
           'pg_class'::regclass, 'pg_constraint'::regclass, 'pg_publication_rel'::regclass
         )
-      ), '{}')
-      || coalesce((
-        select array_agg(c.oid)
-        from pg_class as c
-        where c.relkind in ('r', 'p')
-          and c.relnamespace = any (
-            array_agg(coalesce(n.pnnspid, d.objid)) filter (
-              where d.classid in ('pg_namespace'::regclass, 'pg_publication_namespace'::regclass)
-                and d.command_tag <> 'CREATE SCHEMA'
-            )
-          )
       ), '{}'),
-      coalesce(array_agg(d.objid) filter (where d.classid = 'pg_type'::regclass), '{}')
-      || coalesce((
-        select array_agg(t.oid)
-        from pg_type as t
-        where t.typnamespace = any (
-          array_agg(d.objid) filter (where d.classid = 'pg_namespace'::regclass and d.command_tag <> 'CREATE SCHEMA')
-        )
-      ), '{}'),
+      array_agg(d.objid) filter (where d.classid = 'pg_namespace'::regclass and d.command_tag <> 'CREATE SCHEMA'),
+      array_agg(o.schema) filter (where o.schema is not null),
+      coalesce(array_agg(d.objid) filter (where d.classid = 'pg_type'::regclass), '{}'),
       coalesce(array_agg(d.objid) filter (where d.object_type = 'publication'), '{}')
-    into objects, created, tables, types, altered
+    into objects, created, tables, schemas, published_schemas, types, altered
     from pg_event_trigger_ddl_commands() as d
-    left join pg_index as i on d.classid = 'pg_class'::regclass and i.indexrelid = d.objid
-    left join pg_constraint as k on d.classid = 'pg_constraint'::regclass and k.oid = d.objid
-    left join pg_publication_rel as p on d.classid = 'pg_publication_rel'::regclass and p.oid = d.objid
-    left join pg_publication_namespace as n on d.classid = 'pg_publication_namespace'::regclass and n.oid = d.objid
-    where coalesce(p.prpubid, n.pnpubid, 0) in (select 0 union all select c.oid from cdc.publications as c)
+    cross join lateral ( -- no joins: with many tables they would read whole catalogs
+      select
+        case d.classid
+          when 'pg_class'::regclass then (select i.indrelid from pg_index as i where i.indexrelid = d.objid)
+          when 'pg_constraint'::regclass then (select k.conrelid from pg_constraint as k where k.oid = d.objid)
+          when 'pg_publication_rel'::regclass then (select r.prrelid from pg_publication_rel as r where r.oid = d.objid)
+        end as relid,
+        case d.classid
+          when 'pg_publication_namespace'::regclass
+            then (select n.pnnspid from pg_publication_namespace as n where n.oid = d.objid)
+        end as schema,
+        case d.classid
+          when 'pg_publication_rel'::regclass then (select r.prpubid from pg_publication_rel as r where r.oid = d.objid)
+          when 'pg_publication_namespace'::regclass
+            then (select n.pnpubid from pg_publication_namespace as n where n.oid = d.objid)
+        end as publication
+      offset 0
+    ) as o
+    where (o.publication is null or captured is null or o.publication = any (captured))
       and d.classid is not null
       and not d.in_extension
       and coalesce(d.schema_name, '') not in ('pg_temp', 'cdc');
@@ -614,7 +627,13 @@ begin
     if objects is null then
       exit work;
     end if;
-    if tg_tag <> 'CREATE PUBLICATION' then
+    if schemas is not null or published_schemas is not null then
+      tables := tables || array(
+        select c.oid from pg_class as c where c.relkind in ('r', 'p') and c.relnamespace = any (schemas || published_schemas)
+      );
+      types := types || array(select t.oid from pg_type as t where t.typnamespace = any (schemas));
+    end if;
+    if altered <> '{}' and tg_tag <> 'CREATE PUBLICATION' then
       tables := tables || cdc.published_by(altered);
     end if;
     if tg_tag = 'ALTER TABLE'
@@ -671,6 +690,7 @@ set timezone = 'UTC'
 set standard_conforming_strings = on
 set row_security = off
 set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
 set jit = off
 set lock_timeout = '500ms'
 as $function$
@@ -736,9 +756,14 @@ begin
       ), '{}')
       || cdc.published_by(coalesce(array_agg(d.objid) filter (where d.object_type = 'publication'), '{}'))
       || case when bool_or(d.object_type = 'index') then coalesce((
-        select array_agg(c.oid) -- the index is no longer in the catalog, so its table is unknown: take all candidates
-        from pg_class as c
-        where c.relreplident = 'i'
+        -- The index is no longer in the catalog, so its table is unknown: take all candidates. The session has a lock on
+        -- the table of an index that it dropped.
+        select array_agg(c.oid)
+        from pg_locks as l
+        join pg_class as c on c.oid = l.relation
+        where l.locktype = 'relation'
+          and l.pid = pg_backend_pid()
+          and c.relreplident = 'i'
           and not exists (select from pg_index as i where i.indrelid = c.oid and i.indisreplident)
       ), '{}') else '{}' end,
       (

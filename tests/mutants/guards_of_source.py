@@ -269,7 +269,7 @@ GUARDS_OF_SOURCE = (
     Guard(
         "images without casts",
         _LOG,
-        "was := case when tg_op <> 'INSERT' then format('%s', old) end;",
+        "was := case when tg_op <> 'INSERT' then record_out(old) end;",
         "was := case when tg_op <> 'INSERT' then old::text end;",
         f"{_RIGHTS}test_a_cast_to_text_of_the_owner_never_runs_as_the_installer",
     ),
