@@ -7,58 +7,16 @@ import os
 import random
 import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import psycopg
 import pytest
 
+from tests.support_processes import ends, start, start_until, succeeds
+
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.dbt, pytest.mark.wide]
 
 _MOMENTS = 3
-ENVIRONMENT = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"]}
-
-
-def _start(folder: Path, *words: str) -> subprocess.Popen[str]:
-    """Start a command in a process group of its own, as a terminal does."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "toolkit.cli", *words],
-        cwd=folder,
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def _group(pgid: int) -> list[str]:
-    """The processes of a group."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-                if int(fields[2]) == pgid and fields[0] != "Z":
-                    found.append((entry / "cmdline").read_text(encoding="utf-8").replace("\0", " ")[:200])
-            except OSError:
-                continue
-    return found
-
-
-def succeeds(folder: Path, *words: str) -> None:
-    process = _start(folder, *words)
-    out, err = process.communicate(timeout=600)
-    assert process.returncode == 0, out + err
-
-
-def ends(process: subprocess.Popen[str], context: str) -> None:
-    """Nothing of the process is left, its JVM and its workers neither."""
-    deadline = time.monotonic() + 20
-    while _group(process.pid) and time.monotonic() < deadline:
-        time.sleep(0.1)  # the kernel ends what the command has ended
-    assert _group(process.pid) == [], context
 
 
 def _interrupted(process: subprocess.Popen[str], after: float) -> tuple[str, str]:
@@ -84,7 +42,7 @@ def test_ctrl_c_at_any_moment(database: str, tmp_path: Path, seed: int) -> None:
         with psycopg.connect(database, autocommit=True) as conn:
             conn.execute(b"update public.one set n = n + 1")
         command, longest = moments.choice([("run", 25), ("build", 20), ("check", 25), ("repair public.one", 10)])
-        process = _start(tmp_path, *command.split())
+        process = start(tmp_path, *command.split())
         after = moments.uniform(1, longest)
         out, err = _interrupted(process, after)
         context = f"round {number}, {command}, {after:.2f} s: exit {process.returncode}\n{out}\n{err}"
@@ -98,23 +56,6 @@ def test_ctrl_c_at_any_moment(database: str, tmp_path: Path, seed: int) -> None:
     succeeds(tmp_path, "run")
 
 
-#: A command that writes which of its stages begins.
-ANNOUNCING = """
-import contextlib, os, sys
-from toolkit.values import progress
-
-class Announced:
-    def begin(self, stage):
-        with contextlib.suppress(BrokenPipeError):  # the reader has what it waits for
-            os.write(int(os.environ["STAGES"]), f"{stage.what}\\n".encode())
-    update = end = lambda self, stage: None
-    result = lambda self: None
-
-progress.show_on(Announced())
-sys.argv[0] = "cdc"
-from toolkit.cli import run
-run()
-"""
 #: Each stage of each command that has stages of its own; a stage that several have is tried in one of them.
 _STAGES = (
     ("init", "starting Spark"),
@@ -145,17 +86,6 @@ _STAGES = (
 )
 
 
-def begun(process: subprocess.Popen[str], stages: int, wanted: str) -> list[str]:
-    """Wait until a stage begins, or until the process has closed its end."""
-    seen = []
-    with os.fdopen(stages, encoding="utf-8") as lines:
-        for line in lines:
-            seen.append(line.rstrip("\n"))
-            if seen[-1] == wanted:
-                break
-    return seen
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
 def test_ctrl_c_in_each_stage_of_each_command(database: str, tmp_path: Path, seed: int) -> None:
@@ -175,19 +105,7 @@ def test_ctrl_c_in_each_stage_of_each_command(database: str, tmp_path: Path, see
         with psycopg.connect(database, autocommit=True) as conn:
             conn.execute(b"update public.one set n = n + 1; update public.both set n = n + 1")
         words = [word.format(database=database, folder=tmp_path) for word in command.split()]
-        reading, writing = os.pipe()
-        process = subprocess.Popen(
-            [sys.executable, "-c", ANNOUNCING, *words],
-            cwd=tmp_path,
-            env=ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(sys.path), "STAGES": str(writing)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            pass_fds=[writing],
-        )
-        os.close(writing)
-        seen = begun(process, reading, stage)
+        process, seen = start_until(tmp_path, *words, stage=stage)
         after = moments.uniform(0, 0.3)
         out, err = _interrupted(process, after)
         context = f"{command}, {stage}, {after:.2f} s: exit {process.returncode}, stages {seen}\n{out}\n{err}"

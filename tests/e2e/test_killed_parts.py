@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from tests.e2e.test_interrupted import ANNOUNCING, ENVIRONMENT, begun, ends, succeeds
+from tests.support_processes import ends, group, start_until, succeeds
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.dbt, pytest.mark.wide]
 
@@ -26,19 +24,6 @@ _ENDED = (
     ("drain", "draining", "toolkit.lake.worker_daemon"),
     ("maintain", "maintaining", "org.apache.spark"),
 )
-
-
-def _parts(pgid: int, text: str) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-                if int(fields[2]) == pgid and fields[0] != "Z" and text in (entry / "cmdline").read_text():
-                    found.append(int(entry.name))
-            except OSError:
-                continue
-    return found
 
 
 @pytest.mark.parametrize("pg", ["pg16"], indirect=True)
@@ -58,20 +43,10 @@ def test_a_jvm_or_worker_that_is_killed_costs_one_line(database: str, tmp_path: 
                     b"insert into public.two select m + i, 1 from (select max(id) as m from public.two) t,"
                     b" generate_series(1, 600000) i"
                 )
-        reading, writing = os.pipe()
-        process = subprocess.Popen(
-            [sys.executable, "-c", ANNOUNCING, *command.split()],
-            cwd=tmp_path,
-            env=ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(sys.path), "STAGES": str(writing)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            pass_fds=[writing],
-        )
-        os.close(writing)
-        seen = begun(process, reading, stage)
-        while process.poll() is None and not (found := _parts(process.pid, part)):
+        process, seen = start_until(tmp_path, *command.split(), stage=stage)
+        found: list[int] = []
+        while process.poll() is None and not found:
+            found = [pid for pid, line in group(process.pid) if part in line]
             time.sleep(0.05)
         for pid in found if process.poll() is None else ():
             os.kill(pid, signal.SIGKILL)

@@ -103,8 +103,9 @@ def test_one_database_may_be_two_sources_of_one_lake(shops: tuple[Config, Config
     sql(eu, "insert into public.a values (7, 'both')")
     assert [commands.drain(one).changes for one in (eu, also)] == [1, 1]
     with connection.connect(eu.source) as conn:
-        ours, (other,) = claim.read_claim(conn), claim.other_lakes(conn, eu.source)
-    assert ours is not None and ours.lake == reads.table_uuid(eu.lake_access, "eu_raw.events")
+        (ours,) = (found for found in claim.claims(conn) if found.slot == eu.source.slot)
+        (other,) = claim.other_lakes(conn, eu.source)
+    assert ours.lake == reads.table_uuid(eu.lake_access, "eu_raw.events")
     assert other.lake == reads.table_uuid(also.lake_access, "also_raw.events") and other.warehouse == ours.warehouse
     same_slot = eu.model_copy(update={"lake": eu.lake.model_copy(update={"prefix": "third"})})
     with pytest.raises(PreflightFailed, match="captures this database through slot"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -14,6 +13,7 @@ from tests import commands
 from tests.postgres.test_snapshot_log import current, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
 from tests.support_ledger import ledger_of
+from tests.support_moved import both_sources, captured, configured, on_server
 from tests.support_postgres import copy_of, fresh_database, programs, replayed, standby_of
 from toolkit.demo.server import EmbeddedServer
 from toolkit.ops import diagnosis
@@ -37,9 +37,7 @@ def test_trap_027_a_promoted_standby_is_another_history(plain_lake: Config, majo
         fresh_database(primary) as one,
         fresh_database(primary) as other,
     ):
-        by_slot = _captured(plain_lake.root / "slot", SourceConfig(conninfo=one, slot="cdc_s"))
-        ticks = SourceConfig(conninfo=other, slot="cdc_t", capture=Capture.CHANGE_LOG, change_log_drain=LogDrain.TICK)
-        by_tick = _captured(plain_lake.root / "tick", ticks)
+        by_slot, by_tick = map(captured, both_sources(plain_lake.root, one, other))
         with standby_of(primary) as standby:
             _drained(by_slot, by_tick, 2)
             replayed(standby, primary)
@@ -50,7 +48,7 @@ def test_trap_027_a_promoted_standby_is_another_history(plain_lake: Config, majo
                 standby.start()
             else:
                 primary.stop()
-            configs = [_moved(config, standby) for config in (by_slot, by_tick)]
+            configs = [on_server(config, standby) for config in (by_slot, by_tick)]
             before = [ledger_of(config).last() for config in configs]
             for config in configs:
                 with pytest.raises(SlotError, match="the source is a standby; connect to the primary"):
@@ -86,7 +84,7 @@ def test_trap_027_a_promoted_standby_is_another_history(plain_lake: Config, majo
 def test_trap_027_a_synchronized_slot_goes_on_where_the_timeline_proves_it(plain_lake: Config, lag: bool) -> None:
     """PostgreSQL 17 and later keep a failover slot on the standby: with all that the lake has, nothing is lost."""
     with EmbeddedServer(None, 18) as primary, fresh_database(primary) as conninfo:
-        config = _captured(plain_lake.root / "slot", SourceConfig(conninfo=conninfo, slot="cdc_f"))
+        config = captured(configured(plain_lake.root / "slot", SourceConfig(conninfo=conninfo, slot="cdc_f")))
         with connection.connect(config.source, replication=True) as session:
             session.execute("ALTER_REPLICATION_SLOT cdc_f (FAILOVER true)")
         with psycopg.connect(primary.conninfo(), autocommit=True) as conn:
@@ -107,7 +105,7 @@ def test_trap_027_a_synchronized_slot_goes_on_where_the_timeline_proves_it(plain
             standby.start()
             with psycopg.connect(standby.conninfo(), autocommit=True) as conn:
                 assert conn.execute("select pg_promote()").fetchone() == (True,)
-            moved, before = _moved(config, standby), ledger_of(config).last()
+            moved, before = on_server(config, standby), ledger_of(config).last()
             sql(moved, "update public.a set x = 'after' where id = 1", "delete from public.a where id = 102")
             if lag:
                 refused = r"timeline was 1 .* is 2 now, which left it at \S+; .* need it to \S+: .*--new-generation"
@@ -191,21 +189,7 @@ def test_a_tick_is_of_one_server_and_that_is_the_primary() -> None:
         assert sum("is a standby" in text for text in seen) == sum("another server" in text for text in seen) == 1
 
 
-def _captured(root: Path, source: SourceConfig) -> Config:
-    root.mkdir()
-    config = Config(root=root, source=source, check=CheckConfig(cut_seconds=20.0))
-    sql(config, "create table public.a (id int primary key, x text)", "insert into public.a values (1, 'one')")
-    commands.init(config)
-    return config
-
-
 def _drained(by_slot: Config, by_tick: Config, key: int) -> None:
     for config in (by_slot, by_tick):
         sql(config, f"insert into public.a values ({key}, 'drained')")
         assert commands.drain(config).changes == 1
-
-
-def _moved(config: Config, server: EmbeddedServer) -> Config:
-    """The same, with its service moved to another server."""
-    name = str(conninfo_to_dict(config.source.conninfo)["dbname"])
-    return config.model_copy(update={"source": config.source.model_copy(update={"conninfo": server.conninfo(name)})})

@@ -16,14 +16,14 @@ from tests import commands
 from tests.postgres.test_snapshot_log import current, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
 from tests.support_ledger import ledger_of
+from tests.support_moved import both_sources, captured, configured, on_server
 from tests.support_postgres import copy_of, fresh_database, programs
 from toolkit.demo.server import EmbeddedServer
 from toolkit.ops import status_report
 from toolkit.source import connection, slot
-from toolkit.values.config import CheckConfig, Config, SourceConfig
+from toolkit.values.config import Config, SourceConfig
 from toolkit.values.errors import CdcError, HistoryDiverged
 from toolkit.values.lsn import Lsn
-from toolkit.values.modes import Capture, LogDrain
 
 __all__ = ["plain_lake"]
 pytestmark = pytest.mark.postgres
@@ -38,9 +38,7 @@ def test_trap_027_a_restore_to_a_point_in_time_is_refused_by_name(plain_lake: Co
         fresh_database(primary) as one,
         fresh_database(primary) as other,
     ):
-        by_slot = _captured(plain_lake.root / "slot", SourceConfig(conninfo=one, slot="cdc_p"))
-        ticks = SourceConfig(conninfo=other, slot="cdc_t", capture=Capture.CHANGE_LOG, change_log_drain=LogDrain.TICK)
-        by_tick = _captured(plain_lake.root / "tick", ticks)
+        by_slot, by_tick = map(captured, both_sources(plain_lake.root, one, other))
         with copy_of(primary) as restored:
             ends = []
             for key in (2, 3):
@@ -54,17 +52,17 @@ def test_trap_027_a_restore_to_a_point_in_time_is_refused_by_name(plain_lake: Co
             before = [ledger_of(config).last() for config in (by_slot, by_tick)]
             primary.stop()
             _recover(restored, archive, ends[0 if where == "before the log" else 1])
-            moved, ticking = (_moved(config, restored) for config in (by_slot, by_tick))
+            moved, ticking = (on_server(config, restored) for config in (by_slot, by_tick))
             _refused(
-                moved, r"slot 'cdc_p' does not exist .*--new-generation", r"slot 'cdc_p' is gone .*--new-generation"
+                moved, r"slot 'cdc_s' does not exist .*--new-generation", r"slot 'cdc_s' is gone .*--new-generation"
             )
             tick = r"timeline was 1 .* is 2 now.*--new-generation"
             _refused(ticking, tick, tick)
-            sql(moved, "select pg_create_logical_replication_slot('cdc_p', 'pgoutput')")
+            sql(moved, "select pg_create_logical_replication_slot('cdc_s', 'pgoutput')")
             sql(moved, "insert into public.a values (100, 'another history')")
             by_hand = {
                 "before the log": r"timeline was 1 .* is 2 now, which left it at \S+; .* need it to \S+: .*--new-gen",
-                "after the log": r"slot 'cdc_p' is at \S+, ahead of the ledger at .* re-created; .*--new-generation",
+                "after the log": r"slot 'cdc_s' is at \S+, ahead of the ledger at .* re-created; .*--new-generation",
             }[where]
             _refused(moved, by_hand, by_hand)
             assert [ledger_of(config).last() for config in (by_slot, by_tick)] == before
@@ -81,7 +79,7 @@ def test_trap_028_after_pg_upgrade_a_new_log_is_needed(plain_lake: Config, tmp_p
         with psycopg.connect(before.conninfo(), autocommit=True) as conn:
             conn.execute("create database shop")
         source = SourceConfig(conninfo=before.conninfo("shop"), slot="cdc_u")
-        config = _captured(plain_lake.root / "slot", source)
+        config = captured(configured(plain_lake.root / "slot", source))
         sql(config, "alter table public.a add column gone int", "alter table public.a drop column gone")
         sql(config, "insert into public.a values (2, 'drained')")
         commands.drain(config)
@@ -98,15 +96,14 @@ def test_trap_028_after_pg_upgrade_a_new_log_is_needed(plain_lake: Config, tmp_p
             subprocess.run(unsummed, check=True, cwd="/", stdout=subprocess.DEVNULL, **after._identity())
         _upgraded(before, after)
         after.start()
-        moved, last = _moved(config, after), ledger_of(config).last()
+        moved, last = on_server(config, after), ledger_of(config).last()
         sql(moved, "insert into public.a values (3, 'after the upgrade')")
-        if old >= 17:
-            refused = r"the source's system_id was \d+ at batch \d+ and is \d+ now: .*--new-generation"
-            _refused(moved, refused, r"is the log of another database .*--new-generation")
-        else:
-            _refused(
-                moved, r"slot 'cdc_u' does not exist .*--new-generation", r"slot 'cdc_u' is gone .*--new-generation"
-            )
+        drain = (
+            r"the source's system_id was \d+ at batch \d+ and is \d+ now: .*--new-generation"
+            if old >= 17
+            else r"slot 'cdc_u' does not exist .*--new-generation"
+        )
+        _refused(moved, drain, r"is the log of another database .*--new-generation")
         assert ledger_of(config).last() == last
         _goes_on_in_a_new_generation(moved)
 
@@ -168,17 +165,3 @@ def _upgraded(old: EmbeddedServer, new: EmbeddedServer, fails: bool = False) -> 
     said += "".join(p.read_text(errors="replace") for p in new.data.rglob("invalid_logical_slots.txt"))
     assert (done.returncode != 0) == fails, said
     return said
-
-
-def _captured(root: Path, source: SourceConfig) -> Config:
-    root.mkdir()
-    config = Config(root=root, source=source, check=CheckConfig(cut_seconds=20.0))
-    sql(config, "create table public.a (id int primary key, x text)", "insert into public.a values (1, 'one')")
-    commands.init(config)
-    return config
-
-
-def _moved(config: Config, server: EmbeddedServer) -> Config:
-    """The same, with its service moved to another server."""
-    name = str(conninfo_to_dict(config.source.conninfo)["dbname"])
-    return config.model_copy(update={"source": config.source.model_copy(update={"conninfo": server.conninfo(name)})})

@@ -95,8 +95,7 @@ def test_a_lake_that_is_gone_gives_up_its_capture(first: Config, tmp_path: Path)
     third = _second(first, tmp_path / "third", "cdc_third", publication=first.source.publications)
     assert set(commands.init(third).rows) == {"public.a"}
     with connection.connect(third.source) as conn:
-        found = claim.read_claim(conn)
-    assert found is not None
+        (found,) = claim.claims(conn)
     assert found.lake == reads.table_uuid(third.lake_access, "raw.events")
     assert (found.warehouse, found.slot) == (third.lake_access.warehouse, "cdc_third")
     assert ledger_of(third).last() is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -14,12 +13,13 @@ from tests import commands
 from tests.postgres.test_snapshot_log import current, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
 from tests.support_ledger import ledger_of
+from tests.support_moved import both_sources, configured
 from tests.support_postgres import fresh_database, programs
 from toolkit.demo.server import EmbeddedServer
 from toolkit.rawlog import states
 from toolkit.source import exact_cut
 from toolkit.source.connection import connect
-from toolkit.values.config import CheckConfig, Config, SourceConfig
+from toolkit.values.config import Config, SourceConfig
 from toolkit.values.lsn import Lsn
 from toolkit.values.modes import Capture, LogDrain
 from toolkit.values.visibility import Visibility, full_xid
@@ -67,9 +67,7 @@ def test_tables_of_another_half_of_the_ids(plain_lake: Config, major: int, start
         fresh_database(server) as one,
         fresh_database(server) as other,
     ):
-        by_slot = _source(plain_lake.root / "slot", SourceConfig(conninfo=one, slot="cdc_s"))
-        ticks = SourceConfig(conninfo=other, slot="cdc_t", capture=Capture.CHANGE_LOG, change_log_drain=LogDrain.TICK)
-        by_tick = _source(plain_lake.root / "tick", ticks)
+        by_slot, by_tick = map(_with_tables, both_sources(plain_lake.root, one, other))
         _move(server, start)
         for config in (by_slot, by_tick):
             commands.init(config)
@@ -82,9 +80,7 @@ def test_tables_of_another_half_of_the_ids(plain_lake: Config, major: int, start
         assert start == 2**31 + 2000 or _next(by_slot) > 2**32
 
 
-def _source(root: Path, source: SourceConfig) -> Config:
-    root.mkdir()
-    config = Config(root=root, source=source, check=CheckConfig(cut_seconds=20.0))
+def _with_tables(config: Config) -> Config:
     sql(
         config,
         "create table public.a (id int primary key, x text)",
@@ -143,7 +139,7 @@ def test_an_old_row_that_is_deleted_is_not_taken_for_one_of_its_transaction(plai
         source = SourceConfig(
             conninfo=conninfo, slot="cdc_t", capture=Capture.CHANGE_LOG, change_log_drain=LogDrain.TICK
         )
-        config = _source(plain_lake.root / "tick", source)
+        config = _with_tables(configured(plain_lake.root / "tick", source))
         _move(server, 2**31 + 2000)
         commands.init(config)
         # What is logged late is read again by this function; here it cannot.

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -103,3 +104,37 @@ def test_the_floor_plan_lists_every_room() -> None:
     tests = next(line for line in plan.splitlines() if line.startswith("| `tests/` |"))
     tested = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
     assert tested <= set(re.findall(r"`(\w+)`", tests))
+
+
+#: Used from outside the package: the public interface, a decoder by its name, the server of the demo by tests, and
+#: methods that pyiceberg calls.
+USED_OUTSIDE = {"decode_rows", "restart", "_delete_old_metadata", "_initialize_gcs_fs"}
+
+
+def _unused(texts: dict[str, str]) -> list[str]:
+    """List functions that nothing but themselves uses. For vulture, `__all__` and a call by itself are uses."""
+    used, defined = Counter[str](), []
+    for path, text in texts.items():
+        tree = ast.parse(text)
+        names = Counter(_names(tree))
+        used += names
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef) and not node.decorator_list and not node.name.startswith("__"):
+                defined.append((path, node.name, _names(node).count(node.name)))
+    return [f"{path}: {name}" for path, name, inside in defined if used[name] <= inside and name not in USED_OUTSIDE]
+
+
+def _names(tree: ast.AST) -> list[str]:
+    found = (getattr(node, "id", None) or getattr(node, "attr", None) for node in ast.walk(tree))
+    return [name for name in found if isinstance(name, str)]
+
+
+def test_every_function_is_used() -> None:
+    texts = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in MODULES}
+    found = [one for one in _unused(texts) if not one.startswith("toolkit/api.py: ")]
+    assert found == []
+
+
+def test_an_unused_function_is_found() -> None:
+    text = "def a(n):\n    return a(n - 1)\ndef b(): ...\ndef c(): b()\n__all__ = ['c']\n"
+    assert _unused({"x.py": text}) == ["x.py: a", "x.py: c"]

@@ -11,6 +11,7 @@ from toolkit.lake.applied import CHANGING
 from toolkit.lake.row_lines import Side, current_fields, lines_sql, query
 from toolkit.rawlog import order
 from toolkit.rawlog.states import verdicts
+from toolkit.values.lake_types import literal
 from toolkit.values.lsn import Lsn
 from toolkit.values.row_line import Comparison
 from toolkit.values.visibility import Visibility
@@ -53,7 +54,7 @@ def events(
     last = verdict.copies[-1]
     shown = plan.key or range(len(plan.columns))
     names = [plan.columns[i] for i in shown]
-    wanted = ", ".join(_array([_literal(cell) for cell in row]) for row in rows)
+    wanted = ", ".join(_array([literal(cell) for cell in row]) for row in rows)
     # All cells identify a row of a table without a key, including cells that an update did not send again.
     images = ([_cell("old", c) if image == "old" else _sent(c) for c in names] for image in ("new", "old"))
     match = " OR ".join(f"{_array(cells)} IN ({wanted})" for cells in images)
@@ -136,7 +137,7 @@ def lines_at(spark: SparkSession, side: Side, snapshot_id: int, rows: Collection
     plan = side.plan
     texts = current_fields(plan)
     shown: Sequence[int] = plan.key or range(len(plan.columns))
-    wanted = ", ".join(_array([_literal(cell) for cell in row]) for row in rows)
+    wanted = ", ".join(_array([literal(cell) for cell in row]) for row in rows)
     named = f"{_array([texts[i] for i in shown])} IN ({wanted})"
     relation = f"(SELECT * FROM {replace(side, snapshot_id=snapshot_id).relation} WHERE {named})"
     return Counter(bytes(line) for (line,) in query(spark, lines_sql(plan, relation)).collect())
@@ -154,7 +155,7 @@ def _row(image: Sequence[str | None] | None, plan: Comparison) -> Row | None:
 
 def _cell(image: str, column: Column) -> str:
     """Read a column's value in an image. For an image older than the column, return what the server shows."""
-    missing = _literal(column.missing if column.has_missing else None)
+    missing = literal(column.missing if column.has_missing else None)
     return f"if(size({image}) >= {column.attnum}, get({image}, {column.attnum - 1}), {missing})"
 
 
@@ -167,9 +168,3 @@ def _sent(column: Column) -> str:
 def _array(cells: Sequence[str]) -> str:
     """Join cells into one value for comparison, in which NULL equals NULL."""
     return f"to_json(array({', '.join(cells)}), map('ignoreNullFields', 'false'))"
-
-
-def _literal(text: str | None) -> str:
-    from toolkit.values.lake_types import literal
-
-    return literal(text)

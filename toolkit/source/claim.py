@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 
 from toolkit.source import slot
 from toolkit.source.connection import Connection
-from toolkit.source.settings import read_setting
 from toolkit.values import resources
 from toolkit.values.capture_rules import SourceConfig
 from toolkit.values.errors import PreflightFailed
@@ -25,15 +24,6 @@ class Claim:
     warehouse: str  # where the lake was at the last `cdc init`, for messages
     slot: str  # the configured one, also where the change log is drained without a slot
     database: str  # which one it captures: a dump takes the record to other databases
-
-
-def read_claim(conn: Connection) -> Claim | None:
-    """Read the lake of the last `cdc init` with the slot of this session.
-
-    None if there was none, or it was of a version without this record.
-    """
-    text = read_setting(conn, "lake")
-    return Claim(**json.loads(text)) if text else None
 
 
 def database_of(conn: Connection) -> str:
@@ -58,7 +48,7 @@ def write_claim(conn: Connection, claim: Claim) -> None:
         " where settings.value is distinct from excluded.value",
         [claim.slot, json.dumps(asdict(claim))],
     )
-    for left in _claims(conn):
+    for left in claims(conn):
         if left.slot != claim.slot and (left.lake == claim.lake or not _in_use(conn, left)):
             conn.execute(
                 "insert into cdc.settings (slot, name, value) select %s, s.name, s.value from cdc.settings as s"
@@ -70,7 +60,7 @@ def write_claim(conn: Connection, claim: Claim) -> None:
 
 def other_lakes(conn: Connection, source: SourceConfig) -> tuple[Claim, ...]:
     """Return the lakes that capture this database through other slots than the configured one."""
-    return tuple(c for c in _claims(conn) if c.slot != source.slot and _in_use(conn, c))
+    return tuple(c for c in claims(conn) if c.slot != source.slot and _in_use(conn, c))
 
 
 def require_unclaimed(
@@ -90,7 +80,7 @@ def require_unclaimed(
     Raises:
         PreflightFailed: the other lake, by its place and slot.
     """
-    for claim in _claims(conn):
+    for claim in claims(conn):
         if claim.slot != source.slot or claim.lake == lake or not _in_use(conn, claim):
             continue
         if lake is None and claim.slot == slot_of_lost_lake:
@@ -119,7 +109,7 @@ def require_apart(conn: Connection, source: SourceConfig) -> None:
     )
 
 
-def _claims(conn: Connection) -> list[Claim]:
+def claims(conn: Connection) -> list[Claim]:
     """Read the lakes of all slots."""
     row = conn.execute("select pg_catalog.to_regclass('cdc.settings') is not null").fetchone()
     if row != (True,):
@@ -147,9 +137,9 @@ def _in_use(conn: Connection, claim: Claim) -> bool:
 
 __all__ = [
     "Claim",
+    "claims",
     "database_of",
     "other_lakes",
-    "read_claim",
     "require_apart",
     "require_unclaimed",
     "write_claim",

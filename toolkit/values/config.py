@@ -238,18 +238,6 @@ def _unknown(place: tuple[int | str, ...]) -> str:
     return f"unknown key; {nearest(str(place[-1]), [] if known is dict else list(known.model_fields))}"
 
 
-def _flatten(table: dict[str, Any], prefix: str = "") -> dict[str, str]:
-    """Flatten settings, which may be quoted (`"spark.x.y" = 1`) or nested, into one mapping."""
-    flat: dict[str, str] = {}
-    for key, value in table.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, dict):
-            flat |= _flatten(value, name + ".")
-        else:
-            flat[name] = str(value).lower() if isinstance(value, bool) else str(value)
-    return flat
-
-
 __all__ = [
     "DEFAULT_NAME",
     "WITHOUT_EFFECT",
