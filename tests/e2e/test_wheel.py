@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -27,9 +28,16 @@ def _run(*command: str | Path, cwd: Path) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel through the sdist, as a release does."""
-    out = tmp_path_factory.mktemp("dist")
-    _run(Path(sys.executable).with_name("uv"), "build", "--quiet", "--out-dir", out, ROOT, cwd=out)
+    """Build the wheel through the sdist, as a release does, from the tracked files alone.
+
+    What an earlier installation has left in the checkout (`*.egg-info`) would add files that nothing names any more.
+    """
+    out, clean = tmp_path_factory.mktemp("dist"), tmp_path_factory.mktemp("tracked")
+    for name in _run("git", "ls-files", "-z", cwd=ROOT).split("\0")[:-1]:
+        (clean / name).parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / name).is_symlink() or (ROOT / name).exists():
+            shutil.copy(ROOT / name, clean / name, follow_symlinks=False)
+    _run(Path(sys.executable).with_name("uv"), "build", "--quiet", "--out-dir", out, clean, cwd=out)
     (found,) = out.glob("*.whl")
     return found
 

@@ -138,3 +138,16 @@ def test_a_handover_killed_anywhere_goes_on(
 def slot_of(config: Config) -> slot.SlotState | None:
     with connection.connect(config.source) as conn:
         return slot.read_slot(conn, config.source.slot)
+
+
+@mostly_one_server
+def test_a_slot_that_the_log_never_read_stays(config: Config) -> None:
+    """With ticks, `cdc init` drops the slot that was read before a handover, and no other slot of that name."""
+    config = _by(config, "tick")
+    commands.init(config)
+    with connection.connect(config.source) as conn:
+        conn.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", [config.source.slot])
+    commands.init(config)
+    with connection.connect(config.source) as conn:
+        assert slot.read_slot(conn, config.source.slot) is not None
+        slot.drop_slot(conn, config.source.slot)
