@@ -132,6 +132,7 @@ def _memory(pid: int) -> float:
 
 
 def _is_java(pid: int) -> bool:
+    """Say whether a process is a JVM, or a fork of one that has not started its program yet."""
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/comm").read_text().strip() == "java"
+        return Path(f"/proc/{pid}/exe").readlink().name == "java"
     return False

@@ -6,9 +6,13 @@ import json
 import logging
 import os
 import re
+import resource
 import subprocess
 import sys
+import threading
 import time
+from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -208,3 +212,24 @@ def test_each_item_counts_when_it_is_done() -> None:
     finally:
         progress.show_on(None)
     assert seen.done == [1, 2, -1]
+
+
+def test_what_a_long_stage_has_freed_returns_to_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize() >> 20
+
+    kept: list[Any] = []
+
+    def work() -> None:
+        used = [bytes(1000) for _ in range(80_000)]
+        kept.append(used[-1])  # on top of what is freed, which the C library therefore keeps
+        kept.append(resident())
+
+    monkeypatch.setattr(progress, "_LONG_SECONDS", 0.0)
+    before = resident()
+    with progress.stage("working"):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert kept[-1] - before > 60
+    assert resident() - before < 30

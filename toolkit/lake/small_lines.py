@@ -34,8 +34,8 @@ _log = logger(__name__)
 _VIEW = "cdc_small_lines"
 #: The largest table, by bytes and number of its files, rows and columns.
 _BYTES, _FILES, _ROWS, _COLUMNS = 4 << 20, 16, 100_000, 50
-#: The bytes of Arrow data of one query.
-_QUERY = 32 << 20
+#: The bytes of Arrow data of one query, of which Spark makes several copies.
+_QUERY = 8 << 20
 _TEXTS = "_cdc_text"
 
 

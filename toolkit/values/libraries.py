@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import sys
 import threading
@@ -19,6 +20,8 @@ class Library(StrEnum):
     GREAT_EXPECTATIONS = "great_expectations"
 
 
+#: Great Expectations imports this for expectations that no check has. It takes 38 MB, and seconds.
+_LATE = "scipy.stats"
 _INTERVAL = sys.getswitchinterval()
 #: Two threads in the middle of one package may find modules that are only half imported.
 _importing = {library: threading.Lock() for library in Library}
@@ -30,7 +33,22 @@ def load(library: Library) -> Any:
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     with _importing[library], warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecations within the library, which we cannot fix
+        if library == Library.GREAT_EXPECTATIONS and _LATE not in sys.modules:
+            _import_late(_LATE)
         return importlib.import_module(library)
+
+
+def _import_late(name: str) -> None:
+    """Let a module be imported with the first use of one of its attributes."""
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.loader is None:
+        return
+    spec.loader = importlib.util.LazyLoader(spec.loader)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    package, _, own = name.rpartition(".")
+    setattr(sys.modules[package], own, module)
+    spec.loader.exec_module(module)
 
 
 def preload(*libraries: Library) -> None:

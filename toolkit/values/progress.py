@@ -1,6 +1,6 @@
 """Report the progress of long work: to a display if one is set, and in a log line every five seconds.
 
-A stage that lasted for more than two seconds is also logged when it ends.
+A stage that lasted for more than two seconds is also logged when it ends, and what it has freed returns to the system.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from toolkit.values import freed_memory
 from toolkit.values.log_setup import logger
 
 _log = logger(__name__)
@@ -112,6 +113,7 @@ def stage(what: str, unit: str = "", total: int | None = None, *, whole: bool = 
         now = time.monotonic()
         if now - begun.started > _LONG_SECONDS:
             _log.info(what, extra=begun.facts(now) | {"seconds": round(now - begun.started, 1)})
+            freed_memory.return_freed()
 
 
 def each(what: str, unit: str, items: Sequence[_T]) -> Iterator[_T]:
