@@ -232,7 +232,7 @@ def refusals(conn: Connection, rules: CaptureRules) -> Iterator[tuple[str, str, 
         if chosen.triggers == Triggers.STATEMENT and about["family"]:
             yield (
                 name,
-                "is partitioned, a partition or part of an inheritance tree: statement triggers cannot tell whose rows"
+                "is partitioned, a partition or part of an inheritance tree: statement triggers do not show whose rows"
                 " they see",
                 f'set triggers = "row" for it in [table."{relation.schema}.{relation.name}"]',
             )
