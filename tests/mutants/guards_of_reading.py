@@ -8,6 +8,12 @@ _PLAN = "tests/unit/test_decode_plan.py::"
 _MESSAGE, _DECODE = "toolkit/decode/ddl_message.py", "tests/unit/test_decode_plan.py"
 _FORM = f"{_PLAN}test_an_unreadable_genuine_message_turns_everything_stale"
 
+_APPEND = "toolkit/lake/direct_append.py"
+_OVERTAKEN = (
+    "tests/unit/test_direct_append.py::test_of_two_runners_with_one_base_the_second_is_refused",
+    "tests/unit/test_direct_append.py::test_a_commit_between_reading_and_swapping_is_a_conflict",
+)
+
 GUARDS_OF_READING = (
     never("the signature", _MESSAGE, "not self.signed(signature, payload)", _DECODE),
     never("a message once", _MESSAGE, "signature in self._seen", _DECODE),
@@ -44,5 +50,29 @@ GUARDS_OF_READING = (
         "if len(table) != len(records):",
         "if False:",
         "tests/unit/test_decode_changelog.py::test_an_open_quote_takes_no_other_record_along",
+    ),
+    never(
+        "the base of a commit without pyiceberg", _APPEND, 'metadata.get("current-snapshot-id") != base', _OVERTAKEN[0]
+    ),
+    Guard(
+        "a commit without pyiceberg that was overtaken",
+        _APPEND,
+        "    if not catalog.swap(name, old, new):\n        return None\n",
+        "    catalog.swap(name, old, new)\n",
+        _OVERTAKEN[1],
+    ),
+    Guard(
+        "files of a commit without pyiceberg are on the disk before the catalog names them",
+        _APPEND,
+        "    durable.sync_files(access, name, made.files, storage.file_properties(access))\n",
+        "",
+        "tests/unit/test_direct_append.py::test_each_file_is_forced_before_the_catalog_names_it",
+    ),
+    Guard(
+        "a property that pyiceberg follows",
+        _APPEND,
+        "            or any(key in found for key in _ELSEWHERE)\n",
+        "",
+        "tests/unit/test_direct_append.py::test_an_unusual_table_is_left_to_pyiceberg",
     ),
 )

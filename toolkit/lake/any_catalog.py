@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import atexit
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from toolkit.lake.direct_scan import Unusual
 from toolkit.lake.entries import metadata_text
 from toolkit.values.errors import CdcError, LakeError
 from toolkit.values.failpoints import Point, can_fail
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
+    from toolkit.rawlog.arrow import Event
     from toolkit.values.lake_access import LakeAccess
 
 #: The opened catalogs of this process by their properties: each has a connection, and a REST catalog its settings.
@@ -122,6 +124,14 @@ class AnyCatalog:
                 return tuple(sorted(name for *_, name in listed(namespace)))
         except NoSuchNamespaceError:
             return ()
+
+    def append(self, name: str, base: int, events: Sequence[Event], properties: Mapping[str, str]) -> int | None:
+        """Leave every commit to pyiceberg.
+
+        Raises:
+            Unusual: always.
+        """
+        raise Unusual
 
     def repair_statement(self, name: str) -> tuple[str, bool]:
         """Return the statement for the database of the catalog, or what to ask of a catalog that is a server."""

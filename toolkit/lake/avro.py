@@ -1,11 +1,13 @@
-"""Read Avro files, in which Iceberg keeps its lists of data files, without the long import of pyiceberg."""
+"""Read and write Avro files, in which Iceberg keeps its lists of data files, without the long import of pyiceberg."""
 
 from __future__ import annotations
 
 import json
+import os
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -33,10 +35,43 @@ class _Input:
 
 
 _Read = Callable[[_Input], Any]
+_Write = Callable[[Any], bytes]
 
 
-def records(data: bytes) -> Iterator[dict[str, Any]]:
-    """Return the records of an Avro file, uncompressed or deflated.
+@dataclass(frozen=True, slots=True)
+class File:
+    """An Avro file whose header was read."""
+
+    schema: bytes
+    _codec: bytes
+    _sync: bytes
+    _data: bytes
+    _start: int
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Give the records.
+
+        Raises:
+            ValueError: the file is damaged.
+        """
+        given = _Input(self._data)
+        given.at = self._start
+        read = _reader_of(self.schema)
+        while given.at < len(self._data):
+            count, size = _long(given), _long(given)
+            block = given.take(size)
+            if given.take(_SYNC_BYTES) != self._sync:
+                raise ValueError("a block of the Avro file does not end where it says")
+            try:
+                rows = _Input(block if self._codec == b"null" else zlib.decompress(block, -zlib.MAX_WBITS))
+            except zlib.error as error:
+                raise ValueError(f"a block of the Avro file is damaged: {error}") from None
+            for _ in range(count):
+                yield read(rows)
+
+
+def open_file(data: bytes) -> File:
+    """Read the header of an Avro file, uncompressed or deflated.
 
     Raises:
         ValueError: the file is damaged, or has what Iceberg's files do not have.
@@ -49,18 +84,30 @@ def records(data: bytes) -> Iterator[dict[str, Any]]:
     if codec not in (b"null", b"deflate"):
         raise ValueError(f"an Avro file with codec {codec!r}")
     sync = given.take(_SYNC_BYTES)
-    read = _reader_of(header["avro.schema"])
-    while given.at < len(data):
-        count, size = _long(given), _long(given)
-        block = given.take(size)
-        if given.take(_SYNC_BYTES) != sync:
-            raise ValueError("a block of the Avro file does not end where it says")
-        try:
-            rows = _Input(block if codec == b"null" else zlib.decompress(block, -zlib.MAX_WBITS))
-        except zlib.error as error:
-            raise ValueError(f"a block of the Avro file is damaged: {error}") from None
-        for _ in range(count):
-            yield read(rows)
+    return File(header["avro.schema"], codec, sync, data, given.at)
+
+
+def records(data: bytes) -> Iterator[dict[str, Any]]:
+    """Give the records of an Avro file.
+
+    Raises:
+        ValueError: the file is damaged, or has what Iceberg's files do not have.
+    """
+    return open_file(data).records()
+
+
+def to_bytes(schema: bytes, header: Mapping[str, bytes], rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """Make an Avro file with one block. A field that a row lacks is null.
+
+    Raises:
+        ValueError: a row does not fit the schema, or the schema has what Iceberg's files do not have.
+    """
+    write = _writer(json.loads(schema))
+    block = b"".join(map(write, rows))
+    named = {**header, "avro.schema": schema, "avro.codec": b"null"}
+    pairs = b"".join(_prefixed(key.encode()) + _prefixed(value) for key, value in named.items())
+    sync = os.urandom(_SYNC_BYTES)
+    return b"".join([_MAGIC, _number(len(named)), pairs, _number(0), sync, _number(len(rows)), _prefixed(block), sync])
 
 
 @cache
@@ -96,6 +143,58 @@ def _reader(schema: Any) -> _Read:
     if kind not in plain:
         raise ValueError(f"an Avro file with values of type {kind!r}")
     return plain[kind]
+
+
+def _writer(schema: Any) -> _Write:
+    if isinstance(schema, list):
+        return _one_of(schema)
+    kind = schema["type"] if isinstance(schema, dict) else schema
+    if kind == "record":
+        fields = [(field["name"], _writer(field["type"])) for field in schema["fields"]]
+        return lambda row: b"".join(write(row.get(name)) for name, write in fields)
+    if kind == "array":
+        item = _writer(schema["items"])
+        return lambda rows: (_number(len(rows)) + b"".join(map(item, rows)) if rows else b"") + _number(0)
+    if isinstance(kind, dict | list):
+        return _writer(kind)
+    plain: dict[str, tuple[type, _Write]] = {
+        "boolean": (bool, lambda value: b"\x01" if value else b"\x00"),
+        "int": (int, _number),
+        "long": (int, _number),
+        "bytes": (bytes, _prefixed),
+        "string": (str, lambda value: _prefixed(value.encode())),
+    }
+    if kind not in plain:
+        return _refuse
+    wanted, write = plain[kind]
+    return lambda value: write(value) if isinstance(value, wanted) else _refuse(value)
+
+
+def _one_of(branches: list[Any]) -> _Write:
+    """Write a value of a union of null and one other type."""
+    if len(branches) != 2 or "null" not in branches:
+        return _refuse
+    null = branches.index("null")
+    write = _writer(branches[1 - null])
+    return lambda value: _number(null) if value is None else _number(1 - null) + write(value)
+
+
+def _refuse(value: Any) -> bytes:
+    raise ValueError(f"the value {value!r} does not fit the schema of the Avro file")
+
+
+def _number(value: int) -> bytes:
+    left = (value << 1) ^ (value >> 63)
+    found = bytearray()
+    while left > 0x7F:
+        found.append(left & 0x7F | 0x80)
+        left >>= 7
+    found.append(left)
+    return bytes(found)
+
+
+def _prefixed(value: bytes) -> bytes:
+    return _number(len(value)) + value
 
 
 def _long(given: _Input) -> int:
@@ -155,4 +254,4 @@ def _map(value: _Read) -> _Read:
     return lambda given: dict(pairs(given))
 
 
-__all__ = ["records"]
+__all__ = ["File", "open_file", "records", "to_bytes"]

@@ -6,7 +6,7 @@ soon as Spark returns. A process that ends in between leaves that to the next on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from toolkit.values.lake_access import LakeAccess
 
 
-@can_fail(Point.FORCE)
 def sync_table(access: LakeAccess, table: Table, snapshots: Iterable[int]) -> None:
     """Force the metadata of a table to the disk, and the files, manifests and folders of these snapshots.
 
@@ -34,7 +33,7 @@ def sync_table(access: LakeAccess, table: Table, snapshots: Iterable[int]) -> No
     """
     found = (snapshot for snapshot in map(table.snapshot_by_id, snapshots) if snapshot is not None)
     metadata = ((table.metadata_location, None),)
-    _force_all(access, ".".join(table.name()), table.io, chain(metadata, _written(table.io, found)))
+    sync_files(access, ".".join(table.name()), chain(metadata, _written(table.io, found)), table.io.properties)
 
 
 def sync_snapshots(access: LakeAccess, name: str, io: FileIO, snapshots: Iterable[Snapshot]) -> None:
@@ -43,13 +42,21 @@ def sync_snapshots(access: LakeAccess, name: str, io: FileIO, snapshots: Iterabl
     Raises:
         LakeError: as `sync_table`.
     """
-    _force_all(access, name, io, _written(io, snapshots))
+    sync_files(access, name, _written(io, snapshots), io.properties)
 
 
-def _force_all(access: LakeAccess, name: str, io: FileIO, files: Iterable[tuple[str, int | None]]) -> None:
+@can_fail(Point.FORCE)
+def sync_files(
+    access: LakeAccess, name: str, files: Iterable[tuple[str, int | None]], properties: Mapping[str, str]
+) -> None:
+    """Force files of a commit to a table to the disk, with the folders that name them. A size is compared.
+
+    Raises:
+        LakeError: as `sync_table`.
+    """
     advice = "the slot was not moved; correct the disk and run `cdc doctor`"
     try:
-        storage.force(files, access.warehouse, io.properties)
+        storage.force(files, access.warehouse, properties)
     except OSError as error:
         raise LakeError(
             f"forcing the files of {name} to the disk: {error.filename or ''} {error.strerror or error}; {advice}"
@@ -75,4 +82,4 @@ def _written(io: FileIO, snapshots: Iterable[Snapshot]) -> Iterator[tuple[str, i
                     yield entry.data_file.file_path, entry.data_file.file_size_in_bytes
 
 
-__all__ = ["sync_snapshots", "sync_table"]
+__all__ = ["sync_files", "sync_snapshots", "sync_table"]

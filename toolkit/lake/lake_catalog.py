@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,6 +19,7 @@ from toolkit.values.modes import CatalogKind
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
+    from toolkit.rawlog.arrow import Event
     from toolkit.values.lake_access import LakeAccess
 
 _CONNECT_SECONDS = 10
@@ -71,6 +73,16 @@ class LakeCatalog(Protocol):
         Raises:
             NoSuchTableError: there is no such catalog or table.
             LakeError: the catalog cannot be read.
+        """
+
+    def append(self, name: str, base: int, events: Sequence[Event], properties: Mapping[str, str]) -> int | None:
+        """Commit a few events to a table without pyiceberg. `base` is the table snapshot that must be the current one.
+
+        Return the new table snapshot id; None if another process committed. `properties` go into its summary.
+
+        Raises:
+            Unusual: only pyiceberg can commit to this table or through this catalog. Nothing was written.
+            LakeError: the commit failed.
         """
 
     def repair_statement(self, name: str) -> tuple[str, bool]:

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import reads, scans
-from toolkit.lake.direct_scan import rows_of
+from toolkit.lake.direct_scan import Unusual, rows_of
 from toolkit.lake.lake_catalog import open_catalog
 from toolkit.lake.tables import BATCH_WIDTH
 from toolkit.rawlog import checkpoint, order
@@ -216,6 +216,25 @@ class Ledger(LogReading):
             raise CommitConflict(
                 f"committing batch {record.batch_id}: the ledger is at batch {last.batch_id} already; run it again"
             )
+        committed = self._append_directly(base, all_events, record) if not files else None
+        if committed is None:
+            committed = self._append(base, all_events, record, files)
+        self.refresh()
+        return committed
+
+    def _append_directly(self, base: int, events: Sequence[Event], record: BatchRecord) -> int | None:
+        """Commit without pyiceberg; None if the catalog or the table is not of the kind that allows it."""
+        try:
+            committed = open_catalog(self.access).append(
+                self.access.names.events, base, events, {SUMMARY_KEY: record.to_json()}
+            )
+        except Unusual:
+            return None
+        if committed is None:
+            raise conflict(record.batch_id)
+        return committed
+
+    def _append(self, base: int, events: Sequence[Event], record: BatchRecord, files: Sequence[str]) -> int:
         from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 
         from toolkit.lake import files as data
@@ -233,12 +252,11 @@ class Ledger(LogReading):
                 table.transaction() as transaction,
                 transaction.update_snapshot({SUMMARY_KEY: record.to_json()}).fast_append() as append,
             ):
-                for file in (*rows, *_write(table, to_arrow(all_events))):
+                for file in (*rows, *_write(table, to_arrow(list(events)))):
                     append.append_data_file(file)
             committed = table.current_snapshot()
         except (CommitFailedException, NoSuchTableError):
             raise conflict(record.batch_id) from None
-        self.refresh()
         assert committed is not None
         return committed.snapshot_id
 

@@ -11,7 +11,7 @@ import os
 import re
 import sqlite3
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
+    from toolkit.rawlog.arrow import Event
     from toolkit.values.lake_access import LakeAccess
 
 #: How long to wait for a process that writes to the catalog's file.
@@ -108,12 +109,21 @@ class SqliteCatalog:
         Raises:
             LakeError: the catalog names a metadata file that is missing or damaged.
         """
+        found = self.read(name)
+        return None if found is None else found[1]
+
+    def read(self, name: str) -> tuple[str, dict[str, Any]] | None:
+        """Find and read the metadata file of a table or view; None if there is none.
+
+        Raises:
+            LakeError: the catalog names a metadata file that is missing or damaged.
+        """
         for attempt in (1, 2):
             location = self.location(name)
             if location is None:
                 return None
             try:
-                return self._parsed(location)
+                return location, self._parsed(location)
             except (OSError, ValueError) as error:
                 # Between the two reads the table may have been dropped. Many commits may also have removed the file.
                 if attempt == 2 or self.location(name) == location:
@@ -231,16 +241,46 @@ class SqliteCatalog:
             requirement.validate(table.metadata)
         metadata = update_table_metadata(table.metadata, updates, metadata_location=old)
         provider = load_location_provider(metadata.location, metadata.properties)
-        new = provider.new_table_metadata_file_location(_version(old) + 1)
+        new = provider.new_table_metadata_file_location(self.version(old) + 1)
         ToOutputFile.table_metadata(metadata, table.io.new_output(new))
         written = Table(table.name(), metadata, new, table.io, self)  # type: ignore[arg-type]
         added = (update.snapshot.snapshot_id for update in updates if isinstance(update, AddSnapshotUpdate))
         durable.sync_table(self._access, written, added)
-        namespace, name = table.name()
-        values = {"catalog": self._access.lake.catalog, "namespace": namespace, "name": name, "old": old, "new": new}
-        if not _swapped(self._file, values):
-            raise CommitFailedException(f"{namespace}.{name} was committed to by another process")
+        name = ".".join(table.name())
+        if not self.swap(name, old, new):
+            raise CommitFailedException(f"{name} was committed to by another process")
         return CommitTableResponse.model_construct(metadata=metadata, metadata_location=new)
+
+    def append(self, name: str, base: int, events: Sequence[Event], properties: Mapping[str, str]) -> int | None:
+        """Commit a few events to a table without pyiceberg, as `direct_append.append` says."""
+        from toolkit.lake import direct_append
+
+        return direct_append.append(self._access, self, name, base, events, properties)
+
+    def swap(self, name: str, old: str, new: str) -> bool:
+        """Let the catalog name another metadata file of a table; False if it no longer names `old`.
+
+        Raises:
+            LakeError: the catalog is locked or cannot be written.
+        """
+        catalog, namespace, table = self._key(name)
+        values = {"catalog": catalog, "namespace": namespace, "name": table, "old": old, "new": new}
+        return _swapped(self._file, values)
+
+    @staticmethod
+    def version(location: str) -> int:
+        """Return the number of a metadata file, which is the first part of its name."""
+        found = re.match(r"\d+", location.rpartition("/")[2])
+        return int(found[0]) if found else -1
+
+    def forget_metadata(self, before: dict[str, Any], after: dict[str, Any]) -> None:
+        """Delete metadata files that a table no longer names, if its `delete-after-commit` property is set."""
+        if after.get("properties", {}).get("write.metadata.delete-after-commit.enabled") != "true":
+            return
+        kept = {entry["metadata-file"] for entry in after["metadata-log"]}
+        for entry in before.get("metadata-log", []):
+            if entry["metadata-file"] not in kept:
+                storage.delete(entry["metadata-file"], self._file_properties)
 
     @staticmethod
     def supports_server_side_planning() -> bool:
@@ -276,12 +316,6 @@ def _damaged(name: str, location: str, error: Exception) -> LakeError:
     text = in_one_line(str(error))[:300]
     place = local_path(location) or location
     return LakeError(f"table {name}: metadata file {place} cannot be read: {text}; run `cdc doctor`")
-
-
-def _version(location: str) -> int:
-    """Return the number of a metadata file, which is the first part of its name."""
-    found = re.match(r"\d+", location.rpartition("/")[2])
-    return int(found[0]) if found else -1
 
 
 __all__ = ["SqliteCatalog"]
