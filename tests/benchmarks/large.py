@@ -32,6 +32,7 @@ _CHANGES = {
     "random": "update public.compared set price = price + 1, changed_at = now() where id in ("
     "select 1 + (hashint8(i) & 2147483647)::bigint %% {rows} from generate_series(1::bigint, {changes}) as i)",
 }
+_PARTS = ("rebuild", "check", "bare", *_CHANGES, "as-of")
 #: The other tables of the log have rows of this kind, which only make it longer.
 _OTHER = "create table public.other as select i as id, i % 97 as n from generate_series(1::bigint, {rows}) as i"
 
@@ -42,6 +43,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000], help="rows of the table, for each run")
     parser.add_argument("--changes", type=int, default=100_000, help="changes before each build")
     parser.add_argument("--log", type=int, default=0, help="events of the whole log, if more than the rows")
+    parser.add_argument("--parts", nargs="+", choices=_PARTS, default=_PARTS, help="what is measured after the build")
     parser.add_argument("--postgres", type=int, default=16, choices=(16, 18))
     parser.add_argument("--spark", action="append", default=[], help="a line of [spark], such as '\"a.b\" = 1'")
     arguments = parser.parse_args()
@@ -52,8 +54,7 @@ def main() -> None:
                 folder = Path(name) / str(rows)
                 folder.mkdir()
                 with EmbeddedServer(None, arguments.postgres, settings={"autovacuum": "off"}) as server:
-                    run = _Run(server, rows, first)
-                    _bench(run, folder, rows, max(arguments.log - rows, 0), arguments.changes, arguments.spark)
+                    _bench(_Run(server, rows, first), folder, arguments)
         finally:
             from toolkit.lake import session
 
@@ -83,11 +84,13 @@ class _Run:
         return results[0], usage.seconds
 
 
-def _bench(run: _Run, folder: Path, rows: int, others: int, changes: int, spark: list[str]) -> None:
+def _bench(run: _Run, folder: Path, arguments: argparse.Namespace) -> None:
+    rows, changes, parts = run.rows, arguments.changes, arguments.parts
+    others = max(arguments.log - rows, 0)
     file = folder / "cdc.toml"
     file.write_text(
         f'[source]\nconninfo = {json.dumps(run.server.conninfo())}\ntables = ["public.*"]\n'
-        "[drain]\nmax_changes = 2_000_000\n[spark]\n" + "\n".join(spark) + "\n",
+        "[drain]\nmax_changes = 2_000_000\n[spark]\n" + "\n".join(arguments.spark) + "\n",
         encoding="utf-8",
     )
     config = configuration.load(str(file))
@@ -96,23 +99,29 @@ def _bench(run: _Run, folder: Path, rows: int, others: int, changes: int, spark:
         _fill(conn, rows, others)
         run.timed("copy", rows + others, commands.init, config)
         run.timed("first_build", rows, lambda: commands.build(config, select=(_MODEL,)))
-        run.timed("rebuild_current", rows, _build_layer, config, "current", "--full-refresh")
-        _check(run, conn, config)
-        _merge_bare(run, config, changes, rows)
-        for kind, statement in _CHANGES.items():
+        if "rebuild" in parts:
+            run.timed("rebuild_current", rows, _build_layer, config, "current", "--full-refresh")
+        if "check" in parts:
+            _check(run, conn, config)
+        if "bare" in parts:
+            _merge_bare(run, config, changes, rows)
+        for kind in (kind for kind in _CHANGES if kind in parts):
             low = rows // 3
-            text = statement.format(low=low, high=low + changes - 1, changes=changes, rows=rows)
+            text = _CHANGES[kind].format(low=low, high=low + changes - 1, changes=changes, rows=rows)
             conn.execute(text.replace("%%", "%").encode())
-            drained, _ = run.timed(f"drain_{kind}", changes, commands.drain, config)
+            run.timed(f"drain_{kind}", changes, commands.drain, config)
             for layer in ("current", "history"):
                 run.timed(f"build_{layer}_{kind}", changes, _build_layer, config, layer)
             _require_green(config)
-        built, _ = run.timed(
-            "as_of",
-            rows,
-            lambda: commands.build(config, as_of=drained.committed_lsn, select=(_MODEL,), dbt_args=_NO_HISTORY),
-        )
-        _require_as_of(config, built.schema, rows)
+        if "as-of" in parts:
+            as_of = commands.drain(config).committed_lsn
+            commands.build(config, select=(_MODEL,))
+            built, _ = run.timed(
+                "as_of",
+                rows,
+                lambda: commands.build(config, as_of=as_of, select=(_MODEL,), dbt_args=_NO_HISTORY),
+            )
+            _require_as_of(config, built.schema, rows)
 
 
 def _build_layer(config: Config, layer: str, *arguments: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import re
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from tests.dbt.harness import Lake
 from tests.dbt.scenario import Source, Table, column
-from tests.dbt.test_models import check_current, check_history
+from tests.dbt.test_models import actions, check_current, check_history
 from tests.support_ledger import lake_of
 from toolkit.history.rows_at_lsn import read_rows
 from toolkit.lake import reads
@@ -33,7 +35,7 @@ def _at(monkeypatch: pytest.MonkeyPatch, start: str, action: Any) -> list[str]:
     def sql(self: SparkSession, text: str, *args: Any, **named: Any) -> Any:
         seen.append(text)
         if re.search(start, text):
-            action(self, run)
+            action(self, run, text)
         return run(self, text, *args, **named)
 
     monkeypatch.setattr(SparkSession, "sql", sql)
@@ -76,7 +78,7 @@ def test_a_merge_that_does_not_reach_main_changes_nothing(built: Lake, monkeypat
     with pytest.raises(ConfigError, match="not built that far yet"):
         list(read_rows(lake_of(built.config), "public.big", Lsn(source.lsn)))
 
-    def overtake(_: SparkSession, run: Any) -> None:
+    def overtake(_: SparkSession, run: Any, text: str) -> None:
         # A session of its own: the commits of the run's session name the position of the run.
         run(own_session(built.config.lake_access), "insert into current.public__big (id) values (1)")
 
@@ -93,3 +95,78 @@ def test_a_merge_that_does_not_reach_main_changes_nothing(built: Lake, monkeypat
     assert (
         len((reads.metadata(built.config.lake_access, "current.public__big") or {})["refs"]) == 1 + 2 + 2
     )  # main, tags
+
+
+def _random_changes(source: Source, table: Table, rng: random.Random, changes: int) -> None:
+    """In one transaction: new keys, deletes, moved keys, unchanged TOAST, and keys that come back."""
+    free = [key for key in _clusters(40) if key not in {row[1] for row in table.rows}]
+    source.begin()
+    for row in rng.sample(table.rows, changes):
+        chance = rng.random()
+        values: dict[int, str | None] = {2: rng.choice([None, "", "changed"])} if rng.random() < 0.7 else {}
+        if chance < 0.2:
+            source.delete(table, row)
+            if rng.random() < 0.5:  # the same key again, in the same transaction
+                source.insert(table, {**row, 2: "again"})
+            else:
+                free.append(str(row[1]))
+        elif chance < 0.4:
+            source.insert(table, {1: free.pop(rng.randrange(len(free))), 2: "new", 3: _long(rng)})
+        else:
+            if chance < 0.6:
+                free.append(str(row[1]))
+                values[1] = free.pop(rng.randrange(len(free)))
+            left_out = chance < 0.9
+            source.update(table, row, values if left_out else values | {3: _long(rng)}, [3] if left_out else [])
+    source.commit()
+
+
+def _clusters(each: int) -> list[str]:
+    """Give numbers in groups with gaps between them, over nearly all that a bigint holds."""
+    return [str(group * (1 << 59) + 2 * n + 1) for group in (-15, -9, -8, 0, 1, 6, 15) for n in range(each)]
+
+
+def _long(rng: random.Random) -> str:
+    return rng.randbytes(8000).hex()
+
+
+def _all_rows(built: Lake, name: str) -> Counter[str]:
+    frame = built.spark.table(name)
+    shown = [f"to_json({c})" if c == "_cdc_text" else f"`{c}`" for c in frame.columns]
+    return Counter(map(str, frame.selectExpr(*shown).collect()))
+
+
+def test_merges_into_a_large_table_equal_a_full_rebuild(
+    built: Lake, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table is too large to be written whole, so the models merge, by ranges of the keys that changed."""
+    rng = random.Random(seed)
+    source = Source()
+    columns = [column(1, "id", "bigint", not_null=True), column(2, "v"), column(3, "big")]
+    table = Table(401, "large", columns, [1])
+    table.rows = [{1: key, 2: "x", 3: _long(rng)} for key in _clusters(50)[::2]]
+    source.baseline(table, first=True)
+    built.append(source)
+    built.build()
+    for changes in (60, 3, 30):
+        _random_changes(source, table, rng, changes)
+        built.append(source)
+        applied: list[tuple[str, str]] = []
+
+        def explain(self: SparkSession, run: Any, text: str, applied: list[tuple[str, str]] = applied) -> None:
+            applied.append((text, run(self, f"explain {text}").collect()[0][0]))
+
+        with monkeypatch.context() as patch:
+            _at(patch, r"(merge|insert) into \w+\.public__large\.branch_", explain)
+            done = actions(built.build())
+        assert {done["current.public__large"], done["history.public__large"]} == {"merge"}
+        assert sorted(" or t.`id` between " in text for text, _ in applied) == [False, False, True, True]
+        # The log is folded once, into a cached table, and not again for each of the two statements.
+        above, cached, _ = zip(*(plan.partition("Scan In-memory table") for _, plan in applied), strict=True)
+        assert all(cached) and not any("Window" in plan for plan in above)
+        check_current(built, source, [table])
+    check_history(built, source, table)
+    merged = {layer: _all_rows(built, f"{layer}.public__large") for layer in ("current", "history")}
+    built.build(dbt_args=["--full-refresh"])
+    for layer, rows in merged.items():
+        assert rows == _all_rows(built, f"{layer}.public__large")

@@ -8,6 +8,7 @@ _SAME = "toolkit/capture/same_history.py"
 _PROMOTION = "tests/postgres/test_promotion.py::test_trap_027_a_synchronized_slot_goes_on_where_the_timeline_proves_it"
 _CLOCK = "tests/unit/test_clock.py::"
 _JVM = "tests/unit/test_jvm_end.py::test_each_command_names_a_jvm_that_was_killed"
+_MERGED = "tests/dbt/test_merge.py::test_merges_into_a_large_table_equal_a_full_rebuild"
 _NEW_KEY = "tests/postgres/test_new_key.py::test_a_new_key_loses_no_ddl"
 
 GUARDS_OF_FAULTS = (
@@ -17,6 +18,41 @@ GUARDS_OF_FAULTS = (
         "any(b.slot == left.name and b.tick is None for b in",
         "any(True for b in",
         "tests/postgres/test_handover_killed.py::test_a_slot_that_the_log_never_read_stays",
+    ),
+    Guard(
+        "a merge reads each range of changed keys",
+        "dbt_project/macros/models/cdc_key_ranges.sql",
+        "in found %}",
+        "in found[1:] %}",
+        _MERGED,
+    ),
+    Guard(
+        "a range of changed keys has its highest key",
+        "dbt_project/macros/models/cdc_key_ranges.sql",
+        "' and ' ~ high[1:])",
+        "' and ' ~ low[1:])",
+        _MERGED,
+    ),
+    Guard(
+        "a merge adds only what the fold puts",
+        "dbt_project/macros/decide/cdc_apply.sql",
+        '" where " ~ decision.added',
+        '" where true"',
+        _MERGED,
+    ),
+    Guard(
+        "a merge fills unchanged TOAST from the table",
+        "dbt_project/macros/models/cdc_changes.sql",
+        "(attnum in facts.toast or attnum in segment.key)",
+        "(attnum in segment.key)",
+        _MERGED,
+    ),
+    Guard(
+        "a merge removes the rows that it replaces",
+        "dbt_project/macros/models/cdc_merge.sql",
+        "'matched': 'delete'",
+        "'matched': \"update set t._cdc_text = t._cdc_text\"",
+        _MERGED,
     ),
     Guard(
         "values that no event has are those of the built table",

@@ -1,6 +1,6 @@
 {% macro cdc_apply(relation, decision, changes) %}
   {# An outer join moves the whole table through a shuffle. An inner join with the changed keys, and an insert, do not. #}
-  {% set kept, branch, columns = 'cdc_changes_' ~ relation.schema ~ '_' ~ decision.relid, 'cdc_build_' ~ invocation_id.replace('-', ''), [] %}
+  {% set kept, branch, columns = cdc_kept(relation, 'changes', decision.relid), 'cdc_build_' ~ invocation_id.replace('-', ''), [] %}
   {% for name in decision.columns %}{% do columns.append(cdc_quote(name)) %}{% endfor %}
   {% do cdc_keep(kept, changes) %}
   {% do run_query("alter table " ~ relation ~ " create or replace branch " ~ branch ~ " as of version " ~ decision.target.snapshot) %}
@@ -12,5 +12,5 @@
     call system.fast_forward(table => '{{ relation }}', branch => 'main', to => '{{ branch }}')
   {% endcall %}
   {% do run_query("alter table " ~ relation ~ " drop branch " ~ branch) %}
-  {% do cdc_forget(kept) %}
+  {% for what in ['changes', 'new'] %}{% do cdc_forget(cdc_kept(relation, what, decision.relid)) %}{% endfor %}
 {% endmacro %}

@@ -4,8 +4,7 @@ e{{ i }} as (
   select commit_lsn, ordinal, end_lsn, x.delta{% for column in columns %},
     case when x.delta < 0 or coalesce(array_contains(unchanged, {{ column.attnum }}), false) then {{ cdc_cell('old', column) }} else {{ cdc_cell('new', column) }} end as s{{ column.attnum }}{% endfor %}
   from (
-    select commit_lsn, ordinal, end_lsn, op, new, old, unchanged from {{ cdc_events_at(plan.position) }}
-    where {{ cdc_segment_filter(plan, segment) }}
+    select commit_lsn, ordinal, end_lsn, op, new, old, unchanged {{ cdc_of_segment(plan, segment) }}
   ) lateral view explode(case when op = 'U' then array(-1, 1) when op = 'D' then array(-1) else array(1) end) x as delta
   {%- if initial %}
   union all

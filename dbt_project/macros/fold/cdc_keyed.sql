@@ -3,8 +3,7 @@
 {%- set toast = [] -%}
 {%- for column in columns if column.attnum in facts.toast -%}{%- do toast.append(column) -%}{%- endfor -%}
 {%- set events -%}
-select commit_lsn, ordinal, end_lsn, op, old_kind, new, old, unchanged from {{ cdc_events_at(plan.position) }}
-  where {{ cdc_segment_filter(plan, segment) }}
+select commit_lsn, ordinal, end_lsn, op, old_kind, new, old, unchanged {{ cdc_of_segment(plan, segment) }}
 {%- endset -%}
 {%- if split and facts.changed %}
 x{{ i }} as ({{ cdc_window_keys(plan, segment) }}),

@@ -1,6 +1,9 @@
 {% macro cdc_changes(plan, decision, held) %}
   {% set segment, target, facts = plan.segments[-1], decision.target, decision.news.facts %}
   {% set window = {'inside': 'commit_lsn >= ' ~ target.lsn, 'key': segment.key} %}
+  {# The log is read once; its new events are read for the ranges, for the held rows and for the fold. #}
+  {% do cdc_keep(cdc_kept(this, 'new', plan.relid), 'select commit_lsn, ordinal, end_lsn, op, old_kind, new, old, unchanged ' ~ cdc_of_segment(plan, window)) %}
+  {% do window.update({'kept': cdc_kept(this, 'new', plan.relid)}) %}
   {% set by_attnum = {} %}{% for column in plan.columns %}{% do by_attnum.update({column.attnum: column}) %}{% endfor %}
   {% set ranges, ctes = cdc_key_ranges(plan, window, by_attnum), [] %}
   {% if held is not none %}
@@ -28,7 +31,5 @@
   {% set cells = [] %}
   {% for column in plan.columns %}{% do cells.append(cdc_carried(column, facts) ~ ' as s' ~ column.attnum) %}{% endfor %}
   {% do return({
-      'ctes': ctes | join(',\n'), 'cells': (cells + keys) | join(', '), 'match': match | join(' and '), 'meta': meta,
-      'unmoved': "(select if(max(snapshot_id) = " ~ target.snapshot ~ ", true, raise_error('" ~ this
-          ~ " moved while this run was compiled; run it again')) from " ~ this ~ ".refs where name = 'main')"}) %}
+      'ctes': ctes | join(',\n'), 'cells': (cells + keys) | join(', '), 'match': match | join(' and '), 'meta': meta}) %}
 {% endmacro %}

@@ -3,7 +3,7 @@
 {%- set rows -%}
 with {{ changes.ctes }}
 select {{ changes.cells }}, put as _cdc_put, end_lsn as from_lsn
-from w0 where next_commit is null and commit_lsn >= 0 and {{ changes.unmoved }}
+from w0 where next_commit is null and commit_lsn >= 0
 {%- endset -%}
 {%- do decision.update({
     'match': changes.match, 'matched': 'delete', 'added': '_cdc_put',

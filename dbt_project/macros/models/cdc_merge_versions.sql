@@ -4,7 +4,7 @@
 with {{ changes.ctes }}
 select {{ changes.cells }}, commit_lsn < 0 as _cdc_held, end_lsn as from_lsn, next_end as to_lsn
 from w0 where put and (next_commit is null or next_commit <> commit_lsn) and (next_end is null or end_lsn < next_end)
-  and (commit_lsn >= 0 or next_end is not null) and {{ changes.unmoved }}
+  and (commit_lsn >= 0 or next_end is not null)
 {%- endset -%}
 {%- do decision.update({
     'match': changes.match ~ ' and s._cdc_held and t._cdc_to_lsn is null and t._cdc_from_lsn = s._cdc_from_lsn',
