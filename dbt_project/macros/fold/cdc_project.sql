@@ -11,11 +11,13 @@ select {% for column in plan.columns %}t{{ column.attnum }} as {{ cdc_quote(colu
     end as _cdc_text
   {%- else -%}cast(null as map<string, string>) as _cdc_text{%- endif %}
 from (
-  select *{% for column in plan.columns %}, {{ cdc_typed('s' ~ column.attnum, column) }} as t{{ column.attnum }}{% endfor %}
+  {#- A conversion is used twice, so it has a column of its own: Spark computes an expression again for each use. #}
+  select *{% for column in plan.columns %}, {{ cdc_typed('s' ~ column.attnum, column, 'v' ~ column.attnum) }} as t{{ column.attnum }}{% endfor %}
+  from (select *{% for column in typed %}, {{ _cdc_value('s' ~ column.attnum, column) }} as v{{ column.attnum }}{% endfor %}
   from (
     select * {%- if plan.columns | selectattr('relabel') | list %} except ({% for column in plan.columns if column.relabel %}s{{ column.attnum }}{{ ', ' if not loop.last }}{% endfor %})
       {%- for column in plan.columns if column.relabel %}, {{ cdc_relabelled(column) }} as s{{ column.attnum }}{% endfor %}{% endif %}
     from ({{ rows }})
-  )
+  ))
 )
 {%- endmacro %}
