@@ -29,12 +29,12 @@ run()
 """
 
 
-def start(folder: Path, *words: str) -> subprocess.Popen[str]:
+def start(folder: Path, *words: str, **environment: str) -> subprocess.Popen[str]:
     """Start a command in a process group of its own, as a terminal does."""
     return subprocess.Popen(
         [sys.executable, "-m", "toolkit.cli", *words],
         cwd=folder,
-        env=ENVIRONMENT,
+        env=ENVIRONMENT | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -77,8 +77,8 @@ def group(pgid: int) -> Iterator[tuple[int, str]]:
                 continue
 
 
-def succeeds(folder: Path, *words: str) -> None:
-    process = start(folder, *words)
+def succeeds(folder: Path, *words: str, **environment: str) -> None:
+    process = start(folder, *words, **environment)
     out, err = process.communicate(timeout=600)
     assert process.returncode == 0, out + err
 

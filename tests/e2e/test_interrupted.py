@@ -18,51 +18,6 @@ from tests.support_processes import ends, start, start_until, succeeds
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.dbt, pytest.mark.wide]
 
 _MOMENTS = 3
-<<<<<<< HEAD
-=======
-ENVIRONMENT = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"]}
-
-
-def _start(folder: Path, *words: str, **environment: str) -> subprocess.Popen[str]:
-    """Start a command in a process group of its own, as a terminal does."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "toolkit.cli", *words],
-        cwd=folder,
-        env=ENVIRONMENT | environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def _group(pgid: int) -> list[str]:
-    """The processes of a group."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-                if int(fields[2]) == pgid and fields[0] != "Z":
-                    found.append((entry / "cmdline").read_text(encoding="utf-8").replace("\0", " ")[:200])
-            except OSError:
-                continue
-    return found
-
-
-def succeeds(folder: Path, *words: str, **environment: str) -> None:
-    process = _start(folder, *words, **environment)
-    out, err = process.communicate(timeout=600)
-    assert process.returncode == 0, out + err
-
-
-def ends(process: subprocess.Popen[str], context: str) -> None:
-    """Nothing of the process is left, its JVM and its workers neither."""
-    deadline = time.monotonic() + 20
-    while _group(process.pid) and time.monotonic() < deadline:
-        time.sleep(0.1)  # the kernel ends what the command has ended
-    assert _group(process.pid) == [], context
->>>>>>> e7970a0 (Test that a run has one JVM)
 
 
 def _interrupted(process: subprocess.Popen[str], after: float) -> tuple[str, str]:
@@ -168,7 +123,7 @@ def test_ctrl_c_in_each_stage_of_each_command(database: str, tmp_path: Path, see
 
 
 def _runs_on_one_jvm(folder: Path) -> None:
-    """Drain, build and check share one JVM. Other Java processes, with small heaps, only find out how to start it."""
+    """Drain, build and check share one JVM. Other Java processes, with other heaps, only find out how to start it."""
     succeeds(folder, "run", JDK_JAVA_OPTIONS=f"-Xlog:gc+init:file={folder}/jvm-%p.log")
     logs = [log.read_text(encoding="utf-8") for log in folder.glob("jvm-*.log")]
     heaps = re.findall(r"Heap Max Capacity: (\w+)", "\n".join(logs))
