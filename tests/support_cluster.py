@@ -11,8 +11,10 @@ import contextlib
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,6 +27,8 @@ import toolkit
 from toolkit.demo.loopback import Loopback, standalone
 
 _OTHER = "nobody"
+#: Row changes of `burst`: so many that a drain leaves them to executors; the last of them stay.
+BURST_ROWS, BURST_STAY = 510_000, 1_000
 _SPARK = Path(pyspark.__file__).parent
 _SITE = Path(pyspark.__file__).parents[1]
 
@@ -50,6 +54,7 @@ class Cluster:
             "spark.executorEnv.PYSPARK_PYTHON": str(self.python),
             # as the test runs itself: see tests/conftest.py
             "spark.executorEnv.JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1",
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
             "spark.executorEnv.AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",
             "spark.executor.memory": "1g",
         }
@@ -65,7 +70,26 @@ class Cluster:
 
     def tasks(self, executor: int) -> list[int]:
         """The process ids of the Python workers of an executor."""
-        return [worker for daemon in _children(executor) for worker in _children(daemon)]
+        found = [worker for daemon in _children(executor) for worker in _children(daemon)]
+        return [worker for worker in found if _stat(worker)[:1] not in ([], ["Z"])]  # one that has ended runs no task
+
+    def cpu_seconds(self) -> float:
+        """The processor time of the executors that run now."""
+        return sum(_cpu_seconds(pid) for pid in self.executors())
+
+    def kill_worker(self, number: int) -> None:
+        """Kill a worker, as a machine that is lost; its executors are part of it."""
+        worker = self.workers[number]
+        for pid in [*_executors(worker), *_of_server(worker)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        worker.end()
+
+    def restore(self) -> None:
+        """Start the workers that were killed."""
+        for worker in self.workers:
+            if worker.process is None:
+                worker.start()
 
     def private(self, name: str, text: str) -> Path:
         """Write a file that only the user of the cluster can read."""
@@ -73,6 +97,20 @@ class Cluster:
         path.touch(mode=0o600)
         path.write_text(text, encoding="utf-8")
         shutil.chown(path, _OTHER, pwd.getpwnam(_OTHER).pw_gid)
+        return path
+
+    def archive(self, folder: Path) -> Path:
+        """Pack the environment of the executors with the toolkit in it, for `spark.archives`."""
+        (site,) = (self.folder / "python" / "lib").glob("python3.*/site-packages")
+        path = folder / "environment.tar.gz"
+        with tarfile.open(path, "w:gz", compresslevel=1) as packed:
+            for part in (self.folder / "python").iterdir():
+                packed.add(part, part.name, filter=lambda info: None if info.name.endswith("tests.pth") else info)
+            inside = site.relative_to(self.folder / "python")
+            packed.add(self.toolkit, str(inside / "toolkit"))
+            others = folder / "others.pth"
+            others.write_text(f"{_SITE}\n", encoding="utf-8")
+            packed.add(others, str(inside / "others.pth"))
         return path
 
     def texts(self) -> Iterator[tuple[Path, bytes]]:
@@ -108,6 +146,27 @@ def _has(pid: int, word: bytes) -> bool:
         return False
 
 
+def _cpu_seconds(pid: int) -> float:
+    fields = _stat(pid)
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+
+
+def _stat(pid: int) -> list[str]:
+    """Give the fields of /proc/PID/stat from the state on; none if the process is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def burst(mark: str) -> str:
+    """Give the transaction of a burst on a table `public.bulk (id, note)`, which it empties twice."""
+    rows = [
+        f"insert into public.bulk select i, '{mark}' from generate_series(1, {n}) i" for n in (BURST_ROWS, BURST_STAY)
+    ]
+    return f"begin; truncate public.bulk; {rows[0]}; truncate public.bulk; {rows[1]}; commit"
+
+
 def as_other(command: Sequence[str | Path]) -> list[str]:
     """Give a command line that runs a command as the other user."""
     group = pwd.getpwnam(_OTHER).pw_gid
@@ -139,7 +198,9 @@ def cluster(cores: Sequence[int] = (1, 1), memory: str = "1g") -> Iterator[Clust
     try:
         folder.chmod(0o755)
         python = _installation(base, folder)
-        with standalone(folder, cores, memory, owner=_OTHER, wrap=as_other) as running:
+        # Spark runs a slow task a second time only on another machine.
+        hosts = [f"127.0.0.{number}" for number in range(2, 2 + len(cores))]
+        with standalone(folder, cores, memory, owner=_OTHER, wrap=as_other, hosts=hosts) as running:
             yield Cluster(folder, python, running.master, running.secret, running.workers)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -158,4 +219,4 @@ def _installation(base: Path, folder: Path) -> Path:
     return folder / "python" / "bin" / "python"
 
 
-__all__ = ["Cluster", "as_other", "cluster"]
+__all__ = ["BURST_ROWS", "BURST_STAY", "Cluster", "as_other", "burst", "cluster"]

@@ -5,29 +5,27 @@ The workers run as another user, who cannot read a file of the driver: see `test
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import psycopg
 import pytest
 
 from tests.support_catalogs import lake_section, rest_classpath, store_servers
-from tests.support_cluster import Cluster, as_other, cluster
+from tests.support_cluster import Cluster, as_other, burst, cluster
 from tests.support_postgres import fresh_database
 from tests.support_shop import Shop
 from toolkit.demo.server import EmbeddedServer
 
 __all__ = ["rest_classpath", "store_servers"]
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.dbt, pytest.mark.wide]
-_ROWS = 60_000
-#: Updates of all these rows before a drain: so many changes that executors decode them.
-_UPDATES = 9
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +58,6 @@ def shop(
             "create table public.item (id int primary key, name text)",
             "insert into public.item select i, 'n' || i from generate_series(1, 500) i",
             "create table public.bulk (id int primary key, note text)",
-            f"insert into public.bulk select i, 'n' || i from generate_series(1, {_ROWS}) i",
             "create table public.twice (id int primary key, name text)",
             "create table public.bag (name text)",
             "alter table public.bag replica identity full",
@@ -76,10 +73,6 @@ def _spooled(shop: Shop) -> list[Path]:
     return [path for path in (shop.folder / "store" / "lake" / "ware" / "house" / ".spool").glob("*") if path.is_file()]
 
 
-def _updates(value: str) -> list[str]:
-    return [f"update public.bulk set note = {value}"] * _UPDATES
-
-
 def _delivered(shop: Shop) -> bool:
     """Whether a batch is being written: its bytes are in the store, and not only the probe for the executors."""
     return any((shop.folder / "lake" / "delivered").glob("*.txt")) and _spooled(shop) != []
@@ -87,7 +80,7 @@ def _delivered(shop: Shop) -> bool:
 
 def test_an_executor_killed_in_a_drain_leaves_each_row_once(shop: Shop, workers: Cluster) -> None:
     """The kill comes while the executor decodes. The check compares every row with the source."""
-    shop.sql(*_updates("note || '+'"))
+    shop.sql(burst("+"))
     with shop.start("drain") as running:
         killed = _kill(running, workers, lambda executor: _delivered(shop) and workers.tasks(executor) != [])
         out, err = running.communicate()
@@ -99,7 +92,7 @@ def test_an_executor_killed_in_a_drain_leaves_each_row_once(shop: Shop, workers:
 
 
 def test_what_a_killed_driver_left_for_the_executors_is_deleted(shop: Shop, workers: Cluster) -> None:
-    shop.sql(*_updates("'k'"))
+    shop.sql(burst("k"))
     with shop.start("drain") as running:
         while running.poll() is None and not (_delivered(shop) and any(map(workers.tasks, workers.executors()))):
             time.sleep(0.002)
@@ -139,9 +132,61 @@ def test_an_executor_killed_in_a_copy_leaves_each_row_once(shop: Shop, workers: 
     shop.cdc("run")
 
 
+@pytest.mark.parametrize("command", ["drain", "repair"])
+def test_a_slow_task_is_run_twice_and_counts_once(shop: Shop, workers: Cluster, command: str) -> None:
+    """One attempt stops in the middle. Another executor does its work, and the first attempt's file is not taken."""
+    shop.sql(burst("s"), "insert into public.bag values ('s')")
+    quick = {
+        "spark.speculation": "true", "spark.speculation.interval": "200ms", "spark.speculation.minTaskRuntime": "500ms",
+        "spark.speculation.multiplier": "1.1", "spark.speculation.quantile": "0.5",
+        "spark.speculation.task.duration.threshold": "3s",
+    }  # fmt: skip
+    works = _delivered if command == "drain" else _copying
+    words = ["drain"] if command == "drain" else ["repair", "public.large"]
+    with _with_spark(shop, quick), shop.start(*words) as running:
+        stopped = _stop_one(running, workers, lambda: works(shop))
+        out, err = running.communicate(timeout=300)
+    with contextlib.suppress(ProcessLookupError):  # Spark has ended it
+        os.kill(stopped, signal.SIGCONT)
+    assert running.returncode == 0 and stopped, (out, err)
+    shop.cdc("run")
+
+
+def test_executors_come_and_go(shop: Shop, workers: Cluster) -> None:
+    """Dynamic allocation: idle executors end during a run, and it goes on with new ones."""
+    shop.sql("update public.item set name = name || 'd'", "insert into public.bag values ('d')")
+    dynamic = {
+        "spark.dynamicAllocation.enabled": "true", "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+        "spark.dynamicAllocation.minExecutors": "0", "spark.dynamicAllocation.maxExecutors": "2",
+        "spark.dynamicAllocation.executorIdleTimeout": "1s",
+    }  # fmt: skip
+    seen: list[int] = []
+    with _with_spark(shop, dynamic), shop.start("run") as running:
+        while running.poll() is None:
+            seen += [pid for pid in workers.executors() if pid not in seen]
+            time.sleep(0.05)
+        out, err = running.communicate()
+    assert running.returncode == 0 and len(seen) > 2, (seen, out, err)
+
+
+def test_executors_run_a_packed_environment(shop: Shop, workers: Cluster) -> None:
+    """Nothing of the toolkit is installed where they run: Spark brings the archive."""
+    packed = {
+        "spark.archives": f"{workers.archive(shop.folder)}#environment",
+        "spark.executorEnv.PYSPARK_PYTHON": "./environment/bin/python",
+    }
+    away = workers.toolkit.rename(workers.toolkit.with_name("away"))
+    try:
+        shop.sql("update public.item set name = name || 'p'", burst("p"))
+        with _with_spark(shop, packed):
+            shop.cdc("run")
+    finally:
+        away.rename(away.with_name("toolkit"))
+
+
 def test_executors_that_do_not_fit_are_refused_by_name(shop: Shop, workers: Cluster) -> None:
     """Other code, a missing module, a missing Python, an unreadable spool: nothing on source and lake moves."""
-    shop.sql("insert into public.bag values ('d')")
+    shop.sql(burst("d"))  # so many that executors are needed
     before = json.loads(shop.cdc("status", "--output", "json"))
     changed = workers.toolkit / "decode" / "stream.py"
     text = changed.read_text(encoding="utf-8")
@@ -184,7 +229,7 @@ def test_the_whole_story(shop: Shop, workers: Cluster) -> None:
         ("public.twice", "ok"),
     ]  # fmt: skip
     found = json.loads(shop.cdc("rows", "public.item", "--key", "id=3", "--output", "json"))
-    assert [row["label"] for row in found] == ["n3", "new"]
+    assert (found[0]["label"], found[-1]["label"]) == ("n3", "new")
     shop.cdc("maintain")
     shop.cdc("repair", "public.item")
     shop.cdc("run")
@@ -236,6 +281,17 @@ def _copying(shop: Shop) -> bool:
         return found.fetchone() is not None
 
 
+@contextlib.contextmanager
+def _with_spark(shop: Shop, settings: Mapping[str, str]) -> Iterator[None]:
+    """Run commands with further settings of Spark."""
+    kept = shop.environment
+    shop.environment = kept | {"CDC_SPARK": json.dumps(json.loads(kept["CDC_SPARK"]) | dict(settings))}
+    try:
+        yield
+    finally:
+        shop.environment = kept
+
+
 def _refusal(shop: Shop, *words: str, **environment: str) -> str:
     kept, shop.environment = shop.environment, {**shop.environment, **environment}
     try:
@@ -245,6 +301,18 @@ def _refusal(shop: Shop, *words: str, **environment: str) -> str:
         shop.environment = kept
     assert running.returncode in (1, 2), (out, err)
     return err
+
+
+def _stop_one(running: subprocess.Popen[str], workers: Cluster, is_due: Callable[[], bool]) -> int:
+    """Stop the first process of a task of an executor once something holds, and give its id."""
+    while running.poll() is None:
+        if is_due():
+            for task in (task for executor in workers.executors() for task in workers.tasks(executor)):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(task, signal.SIGSTOP)
+                    return task
+        time.sleep(0.002)
+    return 0
 
 
 def _kill(running: subprocess.Popen[str], workers: Cluster, is_due: Callable[[int], bool]) -> bool:

@@ -182,11 +182,12 @@ class Standalone:
 @contextlib.contextmanager
 def standalone(
     folder: Path, cores: Sequence[int] = (1, 1), memory: str = "1g", owner: str | None = None,
-    wrap: Callable[[Sequence[str]], list[str]] = list,
+    wrap: Callable[[Sequence[str]], list[str]] = list, hosts: Sequence[str] = (),
 ) -> Iterator[Standalone]:  # fmt: skip
     """Run a master and a worker for each number of cores, each in a folder below `folder`. They end with the block.
 
-    `owner` is the user that they run as, and `wrap` makes a command line one of that user.
+    `owner` is the user that they run as, and `wrap` makes a command line one of that user. `hosts` are addresses of
+    loopback for the workers, which Spark then takes for different machines.
     """
     secret = secrets.token_hex(16)
     conf = folder / "spark.properties"
@@ -199,22 +200,23 @@ def standalone(
     _give(conf, owner)
     home = Path(str(_spark().origin)).parent
     environment = {
-        "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(home), "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1",
+        "SPARK_HOME": str(home), "SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1",
     }  # fmt: skip
-    own = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0", "--properties-file", str(conf)]
 
-    def server(name: str, kind: str, more: Sequence[str], marker: str) -> Loopback:
+    def server(name: str, kind: str, more: Sequence[str], marker: str, host: str = "127.0.0.1") -> Loopback:
         place = folder / f"work-{name}"
         place.mkdir(mode=0o700)
         _give(place, owner)
+        own = ["--host", host, "--port", "0", "--webui-port", "0", "--properties-file", str(conf)]
         command = wrap([str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", *own, *more])
 
         def ready(text: str) -> str | None:
             found = re.search(marker, text)
             return found[1] if found else None
 
-        return Loopback(command, place, place / "log", ready, {**environment, "SPARK_LOCAL_DIRS": str(place)})
+        return Loopback(
+            command, place, place / "log", ready, environment | {"SPARK_LOCAL_IP": host, "SPARK_LOCAL_DIRS": str(place)}
+        )
 
     with contextlib.ExitStack() as running:
         first = server("master", "master.Master", (), r"Starting Spark master at (spark://\S+)")
@@ -222,7 +224,10 @@ def standalone(
         made = Standalone(first.start(), secret, [])
         for number, count in enumerate(cores):
             work = ["--cores", str(count), "--memory", memory, "--work-dir", str(folder / f"work-{number}")]
-            worker = server(str(number), "worker.Worker", [*work, made.master], "(Successfully registered with master)")
+            worker = server(
+                str(number), "worker.Worker", [*work, made.master], "(Successfully registered with master)",
+                *hosts[number : number + 1],
+            )  # fmt: skip
             running.callback(worker.end)
             worker.start()
             made.workers.append(worker)
