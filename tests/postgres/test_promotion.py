@@ -16,7 +16,7 @@ from tests.support_ledger import ledger_of
 from tests.support_moved import both_sources, captured, configured, on_server
 from tests.support_postgres import copy_of, fresh_database, programs, replayed, standby_of
 from toolkit.demo.server import EmbeddedServer
-from toolkit.ops import diagnosis
+from toolkit.ops import diagnosis, status_report
 from toolkit.source import connection, install, slot
 from toolkit.source import ticks as tick
 from toolkit.values.config import CheckConfig, Config, SourceConfig
@@ -84,7 +84,10 @@ def test_trap_027_a_promoted_standby_is_another_history(plain_lake: Config, majo
 def test_trap_027_a_synchronized_slot_goes_on_where_the_timeline_proves_it(plain_lake: Config, lag: bool) -> None:
     """PostgreSQL 17 and later keep a failover slot on the standby: with all that the lake has, nothing is lost."""
     with EmbeddedServer(None, 18) as primary, fresh_database(primary) as conninfo:
-        config = captured(configured(plain_lake.root / "slot", SourceConfig(conninfo=conninfo, slot="cdc_f")))
+        with psycopg.connect(conninfo, autocommit=True) as conn:
+            conn.execute("create role looker login")
+        source = SourceConfig(conninfo=conninfo, slot="cdc_f", reader="looker")
+        config = captured(configured(plain_lake.root / "slot", source))
         with connection.connect(config.source, replication=True) as session:
             session.execute("ALTER_REPLICATION_SLOT cdc_f (FAILOVER true)")
         with psycopg.connect(primary.conninfo(), autocommit=True) as conn:
@@ -116,6 +119,12 @@ def test_trap_027_a_synchronized_slot_goes_on_where_the_timeline_proves_it(plain
                 assert before is not None
                 assert before.complete_to == Lsn.parse(end)
                 return
+            seen = moved.source.model_copy(update={"conninfo": make_conninfo(moved.source.conninfo, user="looker")})
+            found = status_report.status(moved.model_copy(update={"source": seen}))
+            assert found.problem is not None
+            assert "role 'looker' has no REPLICATION right and cannot read where the one left" in found.problem
+            assert {t.reason for t in found.tables} == {"it is not known whether a drain refuses the source"}
+            assert status_report.status(moved).problem is None  # the role that drains sees it
             history = next(standby.data.glob("pg_wal/*.history"))
             history.rename(history.with_suffix(".away"))
             with pytest.raises(SourceUnavailable, match=r"does not have 00000002\.history"):

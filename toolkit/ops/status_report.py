@@ -176,8 +176,9 @@ def _source(config: Config, last: BatchRecord | None) -> _Source:
             found = replace(found, slot=source.slot, pressure=pressure.read_pressure(source.conn))
             if last is None:
                 return found
-            why = "a drain refuses the source"
             refused = slot_drain.refusal(source, last)
+            unknown = isinstance(refused, SourceUnavailable)
+            why = "it is not known whether a drain refuses the source" if unknown else "a drain refuses the source"
             found = replace(found, refused=refused, why=why)
             why = "the source cannot be read"
             found = replace(found, lag=max(0, slot.flush_lsn(source.conn) - last.complete_to))

@@ -6,6 +6,7 @@ import psycopg
 
 from toolkit.source.connection import Connection, connect
 from toolkit.source.slot import require_server, server_identity
+from toolkit.values import resources
 from toolkit.values.capture_rules import SourceConfig
 from toolkit.values.errors import SourceUnavailable
 from toolkit.values.lsn import Lsn
@@ -15,8 +16,15 @@ def left_at(conn: Connection, source: SourceConfig, timeline: int, earlier: int)
     """Return the LSN to which a timeline of this server has the WAL of an earlier one; None if it is no ancestor.
 
     Raises:
-        SourceUnavailable: the server does not have the history, or another server answers.
+        SourceUnavailable: the role may not read the history, the server does not have it, or another server answers.
     """
+    role = conn.execute(resources.load("introspect/role"), {"role": conn.info.user}).fetchone()
+    if role is not None and not (role[0] or role[1]):
+        raise SourceUnavailable(
+            f"the source is on timeline {timeline} and the log on timeline {earlier}, as after the promotion of a"
+            f" standby; role {conn.info.user!r} has no REPLICATION right and cannot read where the one left the other:"
+            " whether the log can be continued is not known; run it as the role that drains"
+        )
     with connect(source, replication=True) as session:
         require_server(session, server_identity(conn), f"reading the history of timeline {timeline}")
         try:
