@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,9 @@ from tests.support_stores import Store, running_store, store_servers
 from toolkit.demo.server import EmbeddedServer
 
 _PROGRAM = Path(__file__).with_name("rest_catalog")
-KINDS = ("sqlite", "postgresql", "rest")
+_METASTORE = Path(__file__).with_name("hive_metastore") / "HiveMetastore.java"
+_SPARK = Path(pyspark.__file__).parent / "jars"
+KINDS = ("sqlite", "postgresql", "rest", "hive")
 
 
 @contextlib.contextmanager
@@ -39,7 +42,7 @@ def postgresql_catalog(server: EmbeddedServer) -> Iterator[dict[str, object]]:
 def rest_classpath(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The jars of the REST catalog; those of Hadoop are Spark's."""
     jars = support_java.classpath(_PROGRAM, tmp_path_factory.mktemp("rest"), "REST catalog")
-    hadoop = sorted((Path(pyspark.__file__).parent / "jars").glob("hadoop-client-*.jar"))
+    hadoop = sorted(_SPARK.glob("hadoop-client-*.jar"))
     return os.pathsep.join([jars, *map(str, hadoop)])
 
 
@@ -57,6 +60,18 @@ def rest_catalog(
     command = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", *program]
     with support_java.served(command, environment, folder / "rest.log") as running:
         yield {"type": "rest", "uri": running.address, "properties": {"token": token}}, running
+
+
+@contextlib.contextmanager
+def hive_metastore(folder: Path, warehouse: str) -> Iterator[dict[str, object]]:
+    """A Hive metastore over a database in `folder`, which ends with the block. All of its jars are Spark's."""
+    if shutil.which("javac") is None:
+        pytest.skip("a JDK is not installed: there is no Hive metastore to test with")
+    options = [f"-Dderby.stream.error.file={folder / 'derby.log'}", "-Dlog4j2.level=ERROR"]
+    program = ["-cp", f"{_SPARK}/*", str(_METASTORE), str(folder), warehouse]
+    command = ["java", "-Xmx384m", "-XX:TieredStopAtLevel=1", *options, *program]
+    with support_java.served(command, {"HOME": os.environ["HOME"]}, folder / "metastore.log") as running:
+        yield {"type": "hive", "uri": running.address.replace("http:", "thrift:"), "properties": {}}
 
 
 @contextlib.contextmanager
@@ -81,10 +96,15 @@ def lake_section(
     elif kind == "postgresql":
         with postgresql_catalog(request.getfixturevalue("pg16")) as made:
             yield made
+    elif kind == "hive":
+        with hive_metastore(folder, str(folder / "lake" / "warehouse")) as made:
+            yield made
     else:
         warehouse = str(folder / "lake" / "warehouse") if store is None else store.warehouse
         with rest_catalog(request.getfixturevalue("rest_classpath"), folder, warehouse, store) as (section, _):
             yield section
 
 
-__all__ = ["KINDS", "lake_section", "postgresql_catalog", "rest_catalog", "rest_classpath", "store_servers"]
+__all__ = [
+    "KINDS", "hive_metastore", "lake_section", "postgresql_catalog", "rest_catalog", "rest_classpath", "store_servers",
+]  # fmt: skip

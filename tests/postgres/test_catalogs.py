@@ -18,6 +18,7 @@ from urllib.parse import urlparse
 
 import psycopg
 import pytest
+from hive_metastore.ttypes import SerDeInfo, StorageDescriptor, Table
 
 from tests import commands
 from tests.postgres.test_snapshot_log import current, on_source, sql
@@ -29,6 +30,7 @@ from tests.support_postgres import fresh_database
 from toolkit.demo.server import EmbeddedServer
 from toolkit.lake import any_catalog, reads
 from toolkit.lake.any_catalog import AnyCatalog
+from toolkit.lake.hive_catalog import ViewsOfHive
 from toolkit.lake.lake_catalog import open_catalog
 from toolkit.lake.postgres_catalog import PostgresCatalog
 from toolkit.lake.sqlite_catalog import SqliteCatalog
@@ -37,6 +39,7 @@ from toolkit.values import config as configuration
 from toolkit.values.config import Config
 from toolkit.values.errors import CommitConflict, LakeError
 from toolkit.values.failpoints import VARIABLE
+from toolkit.values.locations import local_path
 
 __all__ = ["rest_classpath"]
 pytestmark = pytest.mark.postgres
@@ -49,7 +52,8 @@ def _kinds(*names: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("lake", [_PARAMS[name] for name in names], indirect=True, scope="module")
 
 
-_PARAMS = {name: pytest.param(name, marks=pytest.mark.wide) if name == "sqlite" else name for name in KINDS}
+_WIDE = ("sqlite", "hive")
+_PARAMS = {name: pytest.param(name, marks=pytest.mark.wide) if name in _WIDE else name for name in KINDS}
 
 
 @pytest.fixture(scope="module", params=_PARAMS.values())
@@ -146,6 +150,13 @@ def _register(config: Config, name: str, location: str) -> None:
             file.execute(f"{_ENTRY} values (?, 'raw', ?, ?, 'VIEW')", (config.lake.catalog, name, location))
         return
     assert isinstance(opened, AnyCatalog)
+    if isinstance(opened._catalog, ViewsOfHive):
+        empty = StorageDescriptor(cols=[], serdeInfo=SerDeInfo())
+        entry = {"table_type": "ICEBERG-VIEW", "metadata_location": location}
+        view = Table(dbName="raw", tableName=name, tableType="VIRTUAL_VIEW", parameters=entry, sd=empty)
+        with opened._catalog._client as client:
+            client.create_table(view)
+        return
     if not isinstance(opened._catalog, PostgresCatalog):
         opened._catalog.register_view(f"raw.{name}", location)
         return
@@ -170,7 +181,7 @@ def test_of_two_runners_with_one_base_the_catalog_refuses_one(lake: Config) -> N
     _whole(lake)
 
 
-@_kinds("postgresql", "rest")  # tests/postgres/test_durable.py has the embedded one
+@_kinds("postgresql", "rest", "hive")  # tests/postgres/test_durable.py has the embedded one
 def test_trap_012_files_are_forced_before_the_catalog_names_them(lake: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """Data files and manifests before the commit; the metadata file, which the catalog writes, before the advance."""
     synced: set[Path] = set()
@@ -183,11 +194,11 @@ def test_trap_012_files_are_forced_before_the_catalog_names_them(lake: Config, m
 
     def note_commit(catalog: Any, table: Any, requirements: Any, updates: Any) -> Any:
         for update in (one for one in updates if one.action == "add-snapshot"):
-            made = {Path(update.snapshot.manifest_list)}
+            made = {local_path(update.snapshot.manifest_list)}
             for manifest in update.snapshot.manifests(table.io):
                 if manifest.added_snapshot_id == update.snapshot.snapshot_id:
-                    files = {Path(e.data_file.file_path) for e in manifest.fetch_manifest_entry(table.io)}
-                    made |= {Path(manifest.manifest_path), *files}
+                    files = {local_path(e.data_file.file_path) for e in manifest.fetch_manifest_entry(table.io)}
+                    made |= {local_path(manifest.manifest_path), *files}
             assert len(made) > 2 and made <= synced
             seen.append("commit")
         return committed(catalog, table, requirements, updates)

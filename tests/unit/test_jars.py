@@ -41,6 +41,7 @@ def _check(loaded: list[str], tmp_path: Path, **spark: str) -> None:
 def test_the_lock_file_pins_every_package_of_the_session(tmp_path: Path) -> None:
     file, database = _packages(tmp_path), _packages(tmp_path, uri="jdbc:postgresql://h/d")
     server = _packages(tmp_path, type="rest", uri="http://h")
+    assert server == _packages(tmp_path, type="hive", uri="thrift://h:9083")
     amazon = _packages(tmp_path, warehouse="s3://lake", properties={"client.region": "x"})
     google = _packages(tmp_path, warehouse="gs://lake")
     azure = _packages(tmp_path, warehouse="abfss://lake@account.dfs.core.windows.net")

@@ -194,7 +194,7 @@ def test_no_file_at_all_is_the_defaults(tmp_path: Path, monkeypatch: pytest.Monk
         ("[source]\nslot = 'My-Slot'\n", "source.slot"),
         ("[drain]\nmax_changes = 'many'\n", "drain.max_changes"),
         ("[drain]\nmax_changes = 0\n", "drain.max_changes"),
-        ("[lake]\ntype = 'hive'\n", "lake.type"),
+        ("[lake]\ntype = 'glue'\n", "lake.type"),
         (
             "[source]\npublication = ['a', 'a']\n",
             "source.publication: Value error, a publication is one name, or a list",

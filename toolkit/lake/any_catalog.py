@@ -1,6 +1,7 @@
 """Read and write, through pyiceberg, any catalog that both Spark and pyiceberg support.
 
-pyiceberg's catalog for a database has no views; `PostgresCatalog` adds them. Everything else is pyiceberg's.
+pyiceberg's catalogs for a database and for a Hive metastore have no views; `PostgresCatalog` and `ViewsOfHive` add
+them. Everything else is pyiceberg's.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from toolkit.lake.direct_scan import Unusual
 from toolkit.lake.entries import metadata_text
 from toolkit.values.errors import CdcError, LakeError
 from toolkit.values.failpoints import Point, can_fail
+from toolkit.values.modes import CatalogKind
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 #: The opened catalogs of this process by their properties: each has a connection, and a REST catalog its settings.
 _opened: dict[tuple[tuple[str, str], ...], Catalog] = {}
 #: Modules whose errors say that a catalog cannot be reached, or that it refuses.
-_REFUSING = ("sqlalchemy.", "requests.", "pyiceberg.")
+_REFUSING = ("sqlalchemy.", "requests.", "pyiceberg.", "thrift.", "hive_metastore.")
 
 
 class AnyCatalog:
@@ -195,9 +197,9 @@ class AnyCatalog:
 
     def _delete_old_metadata(self, io: FileIO, base: TableMetadata, metadata: TableMetadata) -> None:
         """Delete metadata files that the table no longer names. A REST catalog does so itself."""
-        from toolkit.lake.postgres_catalog import PostgresCatalog
+        from pyiceberg.catalog import MetastoreCatalog
 
-        if isinstance(self._catalog, PostgresCatalog):
+        if isinstance(self._catalog, MetastoreCatalog):
             self._catalog._delete_old_metadata(io, base, metadata)
 
     @contextmanager
@@ -241,11 +243,23 @@ def _committed(
 
 
 def _open(properties: Mapping[str, str]) -> Catalog:
-    from pyiceberg.catalog import load_catalog
+    opened: Catalog
+    if properties["type"] == "sql":
+        from toolkit.lake.postgres_catalog import PostgresCatalog
 
-    from toolkit.lake.postgres_catalog import PostgresCatalog
+        opened = PostgresCatalog(**properties)
+    elif properties["type"] == CatalogKind.HIVE:
+        try:
+            from toolkit.lake.hive_catalog import ViewsOfHive
+        except ModuleNotFoundError:
+            raise LakeError(
+                'a Hive metastore as catalog: package thrift is not installed; run pip install "cdc-toolkit[hive]"'
+            ) from None
+        opened = ViewsOfHive(**properties)
+    else:
+        from pyiceberg.catalog import load_catalog
 
-    opened = PostgresCatalog(**properties) if properties["type"] == "sql" else load_catalog(**properties)
+        opened = load_catalog(**properties)
     atexit.register(opened.close)
     return opened
 

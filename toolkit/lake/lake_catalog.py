@@ -101,8 +101,13 @@ def open_catalog(access: LakeAccess) -> LakeCatalog:
         return SqliteCatalog(access)
     from toolkit.lake.any_catalog import AnyCatalog
 
-    place = access.lake.uri if access.lake.type == CatalogKind.REST else read_postgres(access.lake.uri).where
+    place = read_postgres(access.lake.uri).where if access.lake.type == CatalogKind.JDBC else access.lake.uri
     return AnyCatalog(access, place, _pyiceberg_properties(access), tuple(secrets_of(access).values()))
+
+
+def folder_of(access: LakeAccess, namespace: str) -> str:
+    """Return the folder in which the catalog makes the tables of a namespace, if it is not a server's own choice."""
+    return f"{access.warehouse}/{namespace}{'.db' if access.lake.type == CatalogKind.HIVE else ''}"
 
 
 def force(access: LakeAccess, name: str, snapshot_id: int) -> None:
@@ -123,7 +128,7 @@ def _embedded(access: LakeAccess) -> bool:
 def jars_of(access: LakeAccess) -> dict[str, str]:
     """Return the settings by which Spark resolves the jars that this lake needs."""
     needed = ["org.apache.iceberg:iceberg-spark-runtime-4.1_2.13"]
-    if access.lake.type != CatalogKind.REST:
+    if access.lake.type == CatalogKind.JDBC:
         needed.append("org.xerial:sqlite-jdbc" if _embedded(access) else "org.postgresql:postgresql")
     return jars.settings_for(*needed, *object_store.jars(access.warehouse))
 
@@ -134,6 +139,8 @@ def spark_properties(access: LakeAccess) -> dict[str, str]:
     files = object_store.spark_settings(access.warehouse, lake.properties, os.environ)
     if lake.type == CatalogKind.REST:
         return {"type": "rest", "uri": lake.uri, **files}
+    if lake.type == CatalogKind.HIVE:
+        return {"type": "hive", "uri": lake.uri, "warehouse": access.warehouse, **files}
     found = {"type": "jdbc", "jdbc.schema-version": "V1", "warehouse": access.warehouse}
     if _embedded(access):
         # The time-out is in milliseconds. Another process may lock the file for a moment.
@@ -149,6 +156,8 @@ def _pyiceberg_properties(access: LakeAccess) -> dict[str, str]:
     files = storage.file_properties(access)
     if lake.type == CatalogKind.REST:
         return {"type": "rest", "uri": lake.uri, **lake.properties, **files}
+    if lake.type == CatalogKind.HIVE:  # Spark's own client is of Hive 2, and writes columns with the types of that
+        return {"type": "hive", "uri": lake.uri, "hive.hive2-compatible": "true", **lake.properties, **files}
     given = spark_properties(access)
     user, password = given.get("jdbc.user", ""), given.get("jdbc.password", "")
     further = {key: value for key, value in lake.properties.items() if not key.startswith("jdbc.")}
@@ -168,4 +177,4 @@ def secrets_of(access: LakeAccess) -> dict[str, str]:
     return {key: value for key, value in spark_properties(access).items() if _SECRET.search(key)}
 
 
-__all__ = ["LakeCatalog", "force", "jars_of", "open_catalog", "secrets_of", "spark_properties"]
+__all__ = ["LakeCatalog", "folder_of", "force", "jars_of", "open_catalog", "secrets_of", "spark_properties"]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from toolkit.lake import storage
-from toolkit.lake.lake_catalog import open_catalog
+from toolkit.lake.lake_catalog import folder_of, open_catalog
 from toolkit.values.errors import LakeError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def require_no_data(access: LakeAccess, table: str) -> None:
         LakeError: the catalog was lost or replaced, or is another one.
     """
     namespace, _, name = table.rpartition(".")
-    folder = f"{access.warehouse}/{namespace}"
+    folder = folder_of(access, namespace)
     try:
         found = storage.find(folder, f"{name}*/data/*.parquet", storage.file_properties(access))
     except OSError as error:

@@ -78,7 +78,10 @@ def require_catalog(kind: CatalogKind, uri: str) -> None:
     Raises:
         ValueError: it is not; the message says what is expected.
     """
-    if kind == CatalogKind.REST:
+    if kind == CatalogKind.HIVE:
+        if not re.fullmatch(r"thrift://[\w.-]+:\d+(,thrift://[\w.-]+:\d+)*", uri):
+            raise ValueError("not the address of a Hive metastore; expected thrift://host:port, or several with commas")
+    elif kind == CatalogKind.REST:
         parts = urlsplit(uri)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("not the address of a REST catalog; expected http://... or https://...")
@@ -90,7 +93,7 @@ def require_catalog(kind: CatalogKind, uri: str) -> None:
         found = re.match(r"jdbc:\w+:|\w+:", uri)
         raise ValueError(
             f"a catalog {found[0] if found else 'without a scheme'} is not supported; expected {SQLITE}<path> or"
-            f" {POSTGRES}//host:port/database, or type = 'rest'"
+            f" {POSTGRES}//host:port/database, or type = 'rest' or 'hive'"
         )
 
 

@@ -32,7 +32,7 @@ class LakeConfig(Section):
     """Kind of the Iceberg catalog."""
     uri: str = Field(default="jdbc:sqlite:lake/catalog.db", validate_default=True, repr=False)
     """Where the catalog is: `jdbc:sqlite:<path>` (a file that the toolkit makes), `jdbc:postgresql://host:port/database`,
-    or with type `rest` the URL of the server."""
+    with type `rest` the URL of the server, or with type `hive` `thrift://host:port`."""
     properties: dict[str, str] = Field(default_factory=dict, repr=False)
     """Further properties of catalog and store by their names in Iceberg, such as `token`, `jdbc.password` or
     `s3.endpoint`. Spark and the commands without Spark get the same ones. Their values are never printed."""
@@ -59,9 +59,8 @@ class LakeConfig(Section):
     @field_validator("type", mode="before")
     @classmethod
     def _with_views(cls, value: object) -> object:
-        if value in ("hive", "glue"):
-            why = "pyiceberg lists none in a Hive metastore" if value == "hive" else "Iceberg's Glue catalog has none"
-            raise ValueError(f"`published` needs views, and {why}; use its REST endpoint with type = 'rest'")
+        if value == "glue":
+            raise ValueError("`published` needs views, and Iceberg's catalog for AWS Glue has none; use another one")
         return value
 
     @field_validator("uri")

@@ -61,6 +61,7 @@ class CatalogKind(_Word):
 
     JDBC = "jdbc"
     REST = "rest"
+    HIVE = "hive"
 
 
 class CommandText(_Word):
