@@ -12,7 +12,7 @@ import pytest
 
 from toolkit.rawlog.arrow import EVENT_SCHEMA, Event, to_arrow
 from toolkit.rawlog.batch import BatchRecord, SourceIdentity
-from toolkit.values.config import Config
+from toolkit.values.config import Config, LimitsConfig
 from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -34,8 +34,12 @@ def _jvm() -> Iterator[None]:
 @pytest.fixture
 def lake(tmp_path: Path, _jvm: None) -> Config:
     """A configuration whose lake is an empty folder. Nothing is started or made yet."""
-    # A session of tests is mostly planning of queries that run once: the second compiler costs it more than it gives.
-    return Config(root=tmp_path, spark={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"})
+    return Config(
+        root=tmp_path,
+        # A session of tests is mostly planning of queries that run once: the second compiler costs it more than it gives.
+        spark={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"},
+        limits=LimitsConfig(free_mb=0),  # what a test finds does not depend on the disk of the machine
+    )
 
 
 @pytest.fixture
