@@ -36,7 +36,7 @@ def lake(tmp_path: Path, _jvm: None) -> Config:
     """A configuration whose lake is an empty folder. Nothing is started or made yet."""
     return Config(
         root=tmp_path,
-        # A session of tests is mostly planning of queries that run once: the second compiler costs it more than it gives.
+        # A session of tests mostly plans queries that run once: the second compiler costs it more than it gives.
         spark={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"},
         limits=LimitsConfig(free_mb=0),  # what a test finds does not depend on the disk of the machine
     )

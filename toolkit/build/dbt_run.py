@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.build.results import BuildAction, ModelResult
+from toolkit.build.results import ModelResult
 from toolkit.lake.proofs import differing_tables
 from toolkit.rawlog.plan import Layer
 from toolkit.rawlog.states import State, TableState, states_at
@@ -23,6 +23,7 @@ from toolkit.values.failpoints import Point, can_fail
 from toolkit.values.libraries import Library, load, preload
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import lake_table
+from toolkit.values.outcome import BuildAction
 from toolkit.values.process_env import environment
 
 if TYPE_CHECKING:
@@ -150,7 +151,8 @@ def _build_models(
     # What a model would only skip, and what is built together with others, is not left to dbt: its start takes seconds.
     alone = as_of is None and not dbt_args and set(select or ()) <= set(names)
     asked = {name: model for name, model in show().items() if not select or name.partition(".")[2] in select}
-    done = [ModelResult(n, BuildAction.SKIP, "nothing new", 0.0) for n, m in asked.items() if alone and m.found.quiet]
+    quiet = ((name, model.found.decision) for name, model in asked.items() if alone and model.found.quiet)
+    done = [ModelResult(name, decision.action, decision.reason, 0.0) for name, decision in quiet if decision]
     if alone and len(done) < len(asked):
         built, moved = small_tables.build(access, session(access), ledger, asked, dbt=dbt)
         done += built

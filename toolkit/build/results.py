@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
+from typing import TYPE_CHECKING
 
-
-class BuildAction(StrEnum):
-    """Action of a build for a model."""
-
-    REBUILD = "rebuild"
-    MERGE = "merge"
-    SKIP = "skip"
-    VIEW = "view"  # not a table of the toolkit
+if TYPE_CHECKING:
+    from toolkit.values.outcome import BuildAction
 
 
 @dataclass(frozen=True, slots=True)

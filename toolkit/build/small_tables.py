@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from toolkit.build.results import BuildAction, ModelResult
+from toolkit.build.results import ModelResult
 from toolkit.lake import reads, shared_fold, table_commit
 from toolkit.rawlog import order
 from toolkit.rawlog.plan import Layer
@@ -54,7 +54,7 @@ def build(
     """
     last = ledger.last()
     assert last is not None
-    found = {name: _wanted(access, last, name, model) for name, model in models.items()}
+    found = {name: _wanted(access, name, model) for name, model in models.items()}
     wanted = {name: table for name, table in found.items() if table is not None}
     if not wanted:
         return [], False
@@ -89,18 +89,17 @@ def _built(
     except LakeError as error:
         _log.warning("left to its model", extra={"table": name, "reason": str(error)})
         return None
-    action = BuildAction.MERGE if table.merge else BuildAction.REBUILD
-    return ModelResult(name, action, _reason(model, table), round(time.monotonic() - started, 3))
+    decision = model.found.decision
+    assert decision is not None
+    return ModelResult(name, decision.action, decision.reason, round(time.monotonic() - started, 3))
 
 
-def _wanted(access: LakeAccess, last: BatchRecord, name: str, model: Model) -> Wanted | None:
+def _wanted(access: LakeAccess, name: str, model: Model) -> Wanted | None:
     plan, found = model.plan, model.found
-    if found.quiet or not shared_fold.is_simple(plan):
+    if found.decision is None or found.quiet or not shared_fold.is_simple(plan):
         return None
     if found.whole is not None:
-        target = found.target
-        ahead = target is not None and (target.batch > last.batch_id or target.lsn > last.complete_to)
-        if ahead or found.whole.chained or found.whole.n > _EVENTS:
+        if found.whole.chained or found.whole.n > _EVENTS:
             return None
         return shared_fold.Wanted(plan, plan.segments[0].low.position, merge=False, toast=found.whole.left_out)
     if found.target is None or found.news.chained or found.news.n > _EVENTS or not shared_fold.can_merge(plan):
@@ -162,20 +161,6 @@ def _columns(plan: TablePlan) -> list[tuple[str, str]]:
     if plan.layer == Layer.HISTORY:
         meta += [("_cdc_to_lsn", "bigint"), ("_cdc_doubtful", "boolean")]
     return [*own, *meta, ("_cdc_text", "map<string,string>")]
-
-
-def _reason(model: Model, table: Wanted) -> str:
-    """Return the reason for a build in the words that models use."""
-    target, plan, news = model.found.target, model.plan, model.found.news
-    if table.merge:
-        return "new events"
-    if target is None:
-        return "no table with a position"
-    if target.relid != plan.relid:
-        return "another table had this name"
-    if target.schema_id != plan.schema_id:
-        return f"schema version {plan.schema_id}"
-    return "a baseline, a truncate or a schema version" if news.control else "new events below the applied position"
 
 
 __all__ = ["build"]

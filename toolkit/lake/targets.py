@@ -1,7 +1,8 @@
-"""Find the start of a run of the models: the position of each built table, and its events in the log since.
+"""Find the start of a run of the models, and decide whether each table is skipped, merged or rebuilt.
 
-By this the macros decide whether a model is skipped, merged or rebuilt. For all tables at once, the question costs one
-read of a metadata file for each table, and three Spark jobs. A model that dbt runs alone reads this itself.
+The start is the position of each built table, and its events in the log since. For all tables at once, the question
+costs one read of a metadata file for each table, and three Spark jobs. A model that dbt runs alone asks for the start
+itself, and its macro `cdc_decide` has the same rules as `decide`.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from typing import TYPE_CHECKING
 
 from toolkit.lake import reads
 from toolkit.lake.applied import BUILT_FROM, commits
+from toolkit.values.outcome import BuildAction
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from toolkit.lake.ledger import Ledger
+    from toolkit.rawlog.batch import BatchRecord
     from toolkit.rawlog.plan import TablePlan
     from toolkit.values.lsn import Lsn
 
@@ -68,13 +71,51 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
+class Decision:
+    """What a build does with a table, and why."""
+
+    action: BuildAction
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
     """The start of one model. `news` are the events since its target; `whole` are all events, for a rebuild."""
 
     target: Target | None
+    decision: Decision | None  # None: only the model can say it when it runs
     news: Facts = Facts()
     whole: Facts | None = None
-    quiet: bool = False  # the table matches its plan: the model has nothing to do
+
+    @property
+    def quiet(self) -> bool:
+        """Return whether the model has nothing to do."""
+        return self.decision is not None and self.decision.action == BuildAction.SKIP
+
+
+def decide(plan: TablePlan, target: Target | None, news: Facts, last: BatchRecord, upto: Lsn) -> Decision | None:
+    """Decide what brings a table to `upto` by the events after its target.
+
+    None if the table is ahead of the log: either another run has built it further in the meantime, or the table or the
+    log was restored. The log at the time of the write tells which.
+    """
+    if not plan.segments:
+        return Decision(BuildAction.SKIP, "dropped at the source")
+    if target is None:
+        return Decision(BuildAction.REBUILD, "no table with a position")
+    if (target.relid, target.generation) != (plan.relid, last.generation):
+        return Decision(BuildAction.REBUILD, "another table had this name")
+    if target.batch > last.batch_id or target.lsn > upto:
+        return None
+    if target.schema_id != plan.schema_id:
+        return Decision(BuildAction.REBUILD, f"schema version {plan.schema_id}")
+    if not news.n:
+        return Decision(BuildAction.SKIP, "nothing new")
+    if news.control:
+        return Decision(BuildAction.REBUILD, "a baseline, a truncate or a schema version")
+    if news.low < target.lsn:
+        return Decision(BuildAction.REBUILD, "new events below the applied position")
+    return Decision(BuildAction.MERGE if plan.segments[-1].key else BuildAction.REBUILD, "new events")
 
 
 def find(spark: SparkSession, log: Ledger, upto: Lsn, models: Sequence[tuple[TablePlan, str]]) -> list[Found]:
@@ -82,25 +123,19 @@ def find(spark: SparkSession, log: Ledger, upto: Lsn, models: Sequence[tuple[Tab
     last = log.last()
     assert last is not None
     targets = [_target(log, name) for _, name in models]
-    # Rebuild a table of another relation, shape or generation, or one ahead of the log, even without new events.
-    fitting = [
+    # Ask the log about the tables whose news decide: without news they are quiet.
+    asked = [
         target
-        if target is not None
-        and (target.relid, target.generation, target.schema_id) == (plan.relid, last.generation, plan.schema_id)
-        and target.batch <= last.batch_id
-        and target.lsn <= upto
-        else None
         for target, (plan, _) in zip(targets, models, strict=True)
+        if target is not None and Found(target, decide(plan, target, Facts(), last, upto)).quiet
     ]
-    here = (last.batch_id, int(upto))
-    built = {t.place for t in fitting if t is not None and (t.batch, t.lsn) != here}
+    built = {t.place for t in asked if (t.batch, t.lsn) != (last.batch_id, int(upto))}
     news = _facts(spark, log, upto, _with_news(spark, log, built))
-    found, rebuilt = [], []
-    for target, fit, (plan, _) in zip(targets, fitting, models, strict=True):
-        new = news.get(fit.place, Facts()) if fit is not None else Facts()
-        found.append(Found(target, new, quiet=fit is not None and not new.n))
-        merges = fit is not None and not new.control and new.low >= fit.lsn
-        rebuilt.append(bool(plan.segments) and not found[-1].quiet and not (merges and plan.segments[-1].key))
+    found = []
+    for target, (plan, _) in zip(targets, models, strict=True):
+        new = Facts() if target is None else news.get(target.place, Facts())
+        found.append(Found(target, decide(plan, target, new, last, upto), new))
+    rebuilt = [f.decision is None or f.decision.action == BuildAction.REBUILD for f in found]
     places = [(plan.relid, _FIRST, _FIRST) for plan, _ in models]
     whole = _facts(spark, log, upto, {place for place, folded in zip(places, rebuilt, strict=True) if folded})
     return [
@@ -165,4 +200,4 @@ def _facts(
     return {(row[0], row[1], row[2]): Facts(*row[3:]) for row in rows}
 
 
-__all__ = ["Facts", "Found", "Target", "find"]
+__all__ = ["Decision", "Facts", "Found", "Target", "decide", "find"]

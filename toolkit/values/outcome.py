@@ -1,8 +1,17 @@
-"""Define the words for what a check or a preflight finds. The lake and JSON have their values."""
+"""Define the words for what a build does, and a check or a preflight finds. The lake and JSON have their values."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+
+
+class BuildAction(StrEnum):
+    """Action of a build for a model."""
+
+    REBUILD = "rebuild"
+    MERGE = "merge"
+    SKIP = "skip"
+    VIEW = "view"  # not a table of the toolkit
 
 
 class CheckStatus(StrEnum):

@@ -4,8 +4,12 @@
   {% if not plan.known %}{% do return({'action': 'skip', 'reason': 'not captured at this LSN'}) %}{% endif %}
   {% if not plan.segments %}{% do return({'action': 'skip', 'reason': 'dropped at the source'}) %}{% endif %}
   {% if var('as_of_lsn', none) is not none %}{% do return({'action': 'rebuild', 'reason': 'as of an LSN'}) %}{% endif %}
-  {% set target = plan.found.target if plan.found else cdc_target_state(cdc_existing()) %}
   {% if flags.FULL_REFRESH %}{% do return({'action': 'rebuild', 'reason': 'full refresh'}) %}{% endif %}
+  {% set target = plan.found.target if plan.found else cdc_target_state(cdc_existing()) %}
+  {# `cdc build` has decided by `toolkit/lake/targets.py`. What follows are the same rules, for a model that dbt runs alone. #}
+  {% set decided = plan.found.decision if plan.found else none %}
+  {% if decided and decided.action != 'merge' %}{% do return(decided) %}{% endif %}
+  {% if decided %}{% do return(dict(decided, target=target, news=cdc_news(plan, target))) %}{% endif %}
   {% if target is none %}{% do return({'action': 'rebuild', 'reason': 'no table with a position'}) %}{% endif %}
   {% if (target.relid, target.generation) != (plan.relid, p.generation) %}
     {% do return({'action': 'rebuild', 'reason': 'another table had this name'}) %}
