@@ -20,6 +20,7 @@ from toolkit.ops import maintenance
 from toolkit.quality import dual_capture, parity, published, second_server
 from toolkit.quality.dual_capture import AuditReport
 from toolkit.quality.report import CheckReport
+from toolkit.source import connection
 from toolkit.source.slot import Cut
 from toolkit.values.config import Config
 from toolkit.values.lsn import Lsn
@@ -58,7 +59,8 @@ def copy_tables(config: Config, cut: Cut, tables: Sequence[str] | None = None, *
 
 
 def missing_baselines(config: Config) -> tuple[str, ...]:
-    return copy.missing_baselines(config.source, lake_of(config))
+    with connection.connect(config.source) as conn:
+        return copy.missing_baselines(conn, lake_of(config))
 
 
 @contextmanager

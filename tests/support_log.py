@@ -110,7 +110,7 @@ class Log:
     def begin(self, at: Lsn, tick: str | None = None) -> None:
         """Commit the first ledger row."""
         identity = catalog.read_identity(self.conn, self.config.capture_rules)
-        initialise.start(self.store, self.config.source, identity, 1, 1, at, tick=tick)
+        initialise.start(self.store, self.config.source, self.conn, identity, 1, 1, at, tick=tick)
 
     def drain(self, *, upto: Lsn | None = None, cut: slot.Cut | None = None, batch_changes: int = 10**9) -> Lsn:
         """Drain as `cdc drain` does, and give the LSN that the log is complete to."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
+from tests.support_ledger import lake_of
 from tests.support_postgres import mostly_one_server
 from toolkit.ops import diagnosis
 from toolkit.source import change_log, install, slot
@@ -73,7 +74,7 @@ def conn(source: Config) -> Iterator[Connection]:
 
 
 def _reported(config: Config) -> set[tuple[str, str, str | None]]:
-    return {(d.what, d.found, d.remedy) for d in diagnosis._source(config) if d.level != "ok"}
+    return {(d.what, d.found, d.remedy) for d in diagnosis._source(config, lake_of(config)) if d.level != "ok"}
 
 
 def _reports(config: Config, what: str, found: str, remedy: str) -> None:

@@ -18,7 +18,7 @@ from tests import commands
 from tests.postgres.test_snapshot_log import current, of, on_source, sql
 from tests.postgres.test_trap_commits import require_each_once
 from tests.support_lake import without_jvm
-from tests.support_ledger import ledger_of
+from tests.support_ledger import lake_of, ledger_of
 from tests.support_postgres import fresh_database
 from tests.support_stores import KINDS, Store, running_store, store_servers
 from toolkit.demo.server import EmbeddedServer
@@ -167,7 +167,7 @@ def test_a_store_that_does_not_answer_is_no_damage(store: Store, lake: Config) -
     away = lake.model_copy(update={"lake": gone})
     with pytest.raises(LakeError, match=rf"metadata file {store.kind}://.* cannot be read"):
         ledger_of(away).last()
-    found = [d for d in diagnosis._lake(away) if d.level == "error"]
+    found = [d for d in diagnosis._lake(away, lake_of(away)) if d.level == "error"]
     assert ["is not writable" in d.found for d in found] == [True]
 
 

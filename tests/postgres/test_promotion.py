@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from tests import commands
 from tests.postgres.test_snapshot_log import current, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
-from tests.support_ledger import ledger_of
+from tests.support_ledger import lake_of, ledger_of
 from tests.support_moved import both_sources, captured, configured, on_server
 from tests.support_postgres import copy_of, fresh_database, programs, replayed, standby_of
 from toolkit.demo.server import EmbeddedServer
@@ -53,7 +53,7 @@ def test_trap_027_a_promoted_standby_is_another_history(plain_lake: Config, majo
             for config in configs:
                 with pytest.raises(SlotError, match="the source is a standby; connect to the primary"):
                     commands.drain(config)
-                assert any("is a standby" in str(found) for found in diagnosis._source(config))
+                assert any("is a standby" in str(found) for found in diagnosis._source(config, lake_of(config)))
             with psycopg.connect(standby.conninfo(), autocommit=True) as conn:
                 assert conn.execute("select pg_promote()").fetchone() == (True,)
             for config in configs:

@@ -13,7 +13,7 @@ import pytest
 from tests import commands
 from tests.postgres.test_snapshot_log import Killed, current, of, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
-from tests.support_ledger import lake_of, ledger_of
+from tests.support_ledger import ledger_of
 from toolkit.capture import copy, copy_workers, initialise, stages
 from toolkit.lake import tables
 from toolkit.ops import status_report
@@ -77,12 +77,12 @@ def killed(
 
 def done(config: Config) -> list[str]:
     with connection.connect(config.source) as conn:
-        return [stage.name for stage in stages.stages(lake_of(config), conn) if stage.done]
+        return [stage.name for stage in stages.stages(ledger_of(config), conn) if stage.done]
 
 
 def place(config: Config) -> str:
     with connection.connect(config.source) as conn:
-        return str(stages.next_stage(lake_of(config), conn))
+        return str(stages.next_stage(ledger_of(config), conn))
 
 
 @contextmanager
@@ -111,7 +111,7 @@ def _proven_whole(config: Config) -> None:
     batches = [b.batch_id for b in ledger_of(config).batches()]
     assert batches == list(range(1, len(batches) + 1))
     with connection.connect(config.source) as conn:
-        assert stages.next_stage(lake_of(config), conn) is None
+        assert stages.next_stage(ledger_of(config), conn) is None
         slots = conn.execute("select count(*) from pg_replication_slots where database = current_database()").fetchone()
     assert slots == (1,)
     assert {s.state for s in states.table_states(ledger_of(config))} == {"ok"}

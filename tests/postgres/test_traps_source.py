@@ -18,7 +18,7 @@ from psycopg.conninfo import conninfo_to_dict
 from tests import commands
 from tests.postgres.test_snapshot_log import Killed, current, on_source, sql
 from tests.support_lake import plain_lake, rows_in_log
-from tests.support_ledger import ledger_of
+from tests.support_ledger import lake_of, ledger_of
 from tests.support_postgres import fresh_database, programs
 from toolkit.demo.server import EmbeddedServer
 from toolkit.lake import staging
@@ -192,7 +192,7 @@ def test_trap_032_spilling_on_the_source_is_reported(config: Config) -> None:
             peek.peek(conn, config.source, upto=slot.flush_lsn(conn), max_changes=None, directory=folder)
     with connection.connect(config.source) as conn:
         assert slot.spilled(conn, config.source.slot) > 0
-    assert any("has spilled" in d.found for d in diagnosis._source(config))
+    assert any("has spilled" in d.found for d in diagnosis._source(config, lake_of(config)))
 
 
 # -- servers of their own: each test leaves the server running; the promotion comes last
@@ -279,7 +279,7 @@ def test_trap_023_wal_that_may_go_at_the_next_checkpoint(own: EmbeddedServer, pl
                     if state.wal_status == "unreserved":
                         break
                 assert state is not None and state.wal_status == "unreserved"
-            assert any("run `cdc drain`" in str(d.remedy) for d in diagnosis._source(config))
+            assert any("run `cdc drain`" in str(d.remedy) for d in diagnosis._source(config, lake_of(config)))
             commands.drain(config)
             with connection.connect(config.source) as conn:
                 slot.require_slot(conn, config.source)

@@ -90,7 +90,7 @@ _MADE = {
     "_message(exception, results)",
     "_reason(source, error)",
     "str(error)",
-    "f'{error}{_begun(config)}'",
+    "f'{error}{_begun(config, lake)}'",
     """'; '.join((f'table {name}: {why}' for name, why in left.items()))""",
 }
 

@@ -34,6 +34,7 @@ from toolkit.values.table import SchemaVersion, TableVersion
 if TYPE_CHECKING:
     from toolkit.lake.opened import Lake
     from toolkit.rawlog.store import LogReader, NewFiles, RawLog
+    from toolkit.source.connection import Connection
     from toolkit.source.slot import Cut
     from toolkit.source.snapshot_rows import Images, Piece, Size
     from toolkit.values.capture_rules import SourceConfig
@@ -103,13 +104,11 @@ class _Outcome:
     labels: dict[int, str] = field(default_factory=dict)  # labels of all enums at the cut, by the OID of the value
 
 
-def missing_baselines(source: SourceConfig, lake: Lake) -> tuple[str, ...]:
+def missing_baselines(conn: Connection, lake: Lake) -> tuple[str, ...]:
     """Return identifiers of published tables without a complete snapshot in this generation of the log."""
-    from toolkit.source import catalog, connection
+    from toolkit.source import catalog
 
-    ledger = lake.reading().require()
-    with connection.connect(source) as conn:
-        return tuple(t.identifier for t in not_copied(ledger, catalog.published_tables(conn)))
+    return tuple(t.identifier for t in not_copied(lake.reading().require(), catalog.published_tables(conn)))
 
 
 def repair(source: SourceAccess, lake: Lake, tables: Sequence[str] = (), *, scope: Scope = WHOLE) -> SnapshotResult:

@@ -26,8 +26,11 @@ from toolkit.values.log_setup import logger
 from toolkit.values.lsn import Lsn
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from toolkit.lake.opened import Lake
     from toolkit.rawlog.store import RawLog
+    from toolkit.source.connection import Connection
     from toolkit.values.capture_rules import SourceConfig
     from toolkit.values.config import DbtProject
     from toolkit.values.source_access import SourceAccess
@@ -81,111 +84,128 @@ def init(
             r.identifier: f"{why}; {preflight.keyless_remedy(r)}"
             for r, why in catalog.left_out(conn, source.rules).items()
         }
-    if strict and left:
-        raise PreflightFailed("; ".join(f"table {name}: {why}" for name, why in left.items()))
-    done = _init(source, lake, dbt, new_generation=new_generation)
+        if strict and left:
+            raise PreflightFailed("; ".join(f"table {name}: {why}" for name, why in left.items()))
+        done, missing = _install(source, lake, dbt, conn, new_generation=new_generation)
+    done = done or _complete(source, lake, missing)
     if new_key:
         with connection.connect(source.config) as conn:
             signatures.replace_key(conn)
     return replace(done, left_out=left | done.left_out)
 
 
-def _init(source: SourceAccess, lake: Lake, dbt: DbtProject, *, new_generation: bool) -> InitResult:
+def _install(
+    source: SourceAccess, lake: Lake, dbt: DbtProject, conn: Connection, *, new_generation: bool
+) -> tuple[InitResult | None, tuple[str, ...]]:
+    """Bring source and lake to the point where only copies are missing.
+
+    Return the result if this call began a log, with its first copies, or else the tables to copy.
+    """
     from toolkit.build import project
     from toolkit.capture import executor_copies
     from toolkit.lake import reads, session, tables
-    from toolkit.source import catalog, change_log, claim, connection, drain_mode, install, preflight, roles, slot
+    from toolkit.source import catalog, change_log, claim, drain_mode, install, preflight, roles, slot
     from toolkit.source.claim import Claim
 
     tables.require_writable(lake.access)
-    with connection.connect(source.config) as conn:
-        roles.require_installer(conn, source.config, "installing capture")
-        preflight.require(conn, source.rules, ddl=source.ddl)
-        ticks = drain_mode.by_ticks(conn, source.rules)
-        last = lake.reading().last()
-        claim.require_unclaimed(conn, source.config, reads.table_uuid(lake.access, lake.access.names.events))
-        existing = slot.read_slot(conn, source.config.slot)
-        if last is not None and not new_generation:
-            last.require_format()
-            require_same_database(lake.access, last, claim.database_of(conn))
-        if last is not None and existing is None and not new_generation and not ticks and last.tick is None:
-            raise HistoryDiverged(
-                f"slot {source.config.slot!r} is gone but the ledger goes on to {last.complete_to}: changes since then"
-                " are lost; start a new log with `cdc init --new-generation`"
-            )
-        through_slot = last is not None and last.tick is None and not (new_generation or ticks)
-        if through_slot and last:
-            read = with_read_publications(source, last)
-            here = catalog.read_identity(conn, read.rules)
-            last = followed(conn, source.config, last, here)
-            require_same_source(last, here)
-            if existing is not None:
-                require_continued(source.config, last, existing.confirmed_flush_lsn, slot.flush_lsn(conn))
-                prove(conn, read.config, last)
-        project.require_own(lake.access, dbt.folder)
-        project.ensure(dbt)
-        spark = session.own_session(lake.access)
-        if executor_copies.on_executors(source, lake.access):
-            executor_copies.require_connected(source, lake.access)
-        tables.ensure(spark, lake.access)
-        moving = change_log.moving(conn, source.rules) if last is not None and not new_generation else ()
-        made = reads.table_uuid(lake.access, lake.access.names.events)
-        assert made is not None
-        mine = Claim(made, lake.access.warehouse, source.config.slot, claim.database_of(conn))
-        install.install(conn, source.rules, mine, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
-        identity = catalog.read_identity(conn, source.rules)
-        generation = 1 if last is None else last.generation + int(new_generation)
-        if new_generation and existing is not None:
-            slot.drop_slot(conn, source.config.slot)
-            existing = None
-        if last is not None and not new_generation and (last.tick is not None) != ticks:
-            from toolkit.capture import handover
+    roles.require_installer(conn, source.config, "installing capture")
+    preflight.require(conn, source.rules, ddl=source.ddl)
+    ticks = drain_mode.by_ticks(conn, source.rules)
+    last = lake.reading().last()
+    claim.require_unclaimed(conn, source.config, reads.table_uuid(lake.access, lake.access.names.events))
+    existing = slot.read_slot(conn, source.config.slot)
+    if last is not None and not new_generation:
+        last.require_format()
+        require_same_database(lake.access, last, claim.database_of(conn))
+    if last is not None and existing is None and not new_generation and not ticks and last.tick is None:
+        raise HistoryDiverged(
+            f"slot {source.config.slot!r} is gone but the ledger goes on to {last.complete_to}: changes since then"
+            " are lost; start a new log with `cdc init --new-generation`"
+        )
+    through_slot = last is not None and last.tick is None and not (new_generation or ticks)
+    if through_slot and last:
+        read = with_read_publications(source, last)
+        here = catalog.read_identity(conn, read.rules)
+        last = followed(conn, source.config, last, here)
+        require_same_source(last, here)
+        if existing is not None:
+            require_continued(source.config, last, existing.confirmed_flush_lsn, slot.flush_lsn(conn))
+            prove(conn, read.config, last)
+    project.require_own(lake.access, dbt.folder)
+    project.ensure(dbt)
+    spark = session.own_session(lake.access)
+    if executor_copies.on_executors(source, lake.access):
+        executor_copies.require_connected(source, lake.access)
+    tables.ensure(spark, lake.access)
+    moving = change_log.moving(conn, source.rules) if last is not None and not new_generation else ()
+    made = reads.table_uuid(lake.access, lake.access.names.events)
+    assert made is not None
+    mine = Claim(made, lake.access.warehouse, source.config.slot, claim.database_of(conn))
+    install.install(conn, source.rules, mine, ddl=source.ddl, lock_seconds=source.snapshot.lock_seconds)
+    identity = catalog.read_identity(conn, source.rules)
+    generation = 1 if last is None else last.generation + int(new_generation)
+    if new_generation and existing is not None:
+        slot.drop_slot(conn, source.config.slot)
+        existing = None
+    if last is not None and not new_generation and (last.tick is not None) != ticks:
+        from toolkit.capture import handover
 
-            (handover.to_ticks if ticks else handover.to_slot)(source, lake, conn)
-            last, existing = (lake.reading().last(), slot.read_slot(conn, source.config.slot))
-        elif through_slot and last and last.identity.publications.keys() != identity.publications.keys():
-            from toolkit.capture import handover
+        (handover.to_ticks if ticks else handover.to_slot)(source, lake, conn)
+        last, existing = (lake.reading().last(), slot.read_slot(conn, source.config.slot))
+    elif through_slot and last and last.identity.publications.keys() != identity.publications.keys():
+        from toolkit.capture import handover
 
-            handover.to_publications(source, lake, conn)
-            last, existing = (lake.reading().last(), slot.read_slot(conn, source.config.slot))
-        batch_id = 1 if last is None else last.batch_id + 1
-        if last is None or new_generation if ticks else existing is None:
-            change_log.settle(conn, source.rules, lock_seconds=source.snapshot.lock_seconds)
-            change_log.begin(conn, source.rules, lock_seconds=source.snapshot.lock_seconds)
-            return _first(source, lake, identity, generation, batch_id, ticks)
-        if last is not None and ticks:
-            from toolkit.capture import handover, tick_drain
-
-            tick_drain.last_tick(source.rules, conn, last)
-            handover.drop_left_slot(source, lake, conn)
-        if last is not None and not ticks and existing is not None:
-            require_same_history(source.config, last, identity, existing.confirmed_flush_lsn, slot.flush_lsn(conn))
-        if last is None and existing is not None:
-            # An earlier call was killed between slot and ledger. Nothing was read from the slot, so the log starts at
-            # its position.
-            start(
-                StoredLog(lake.access, rules=lake.rules),
-                source.config,
-                identity,
-                generation,
-                1,
-                existing.confirmed_flush_lsn,
-            )
+        handover.to_publications(source, lake, conn)
+        last, existing = (lake.reading().last(), slot.read_slot(conn, source.config.slot))
+    batch_id = 1 if last is None else last.batch_id + 1
+    if last is None or new_generation if ticks else existing is None:
         change_log.settle(conn, source.rules, lock_seconds=source.snapshot.lock_seconds)
-    missing = tuple(dict.fromkeys([*missing_baselines(source.config, lake), *moving]))
+        change_log.begin(conn, source.rules, lock_seconds=source.snapshot.lock_seconds)
+        return _first(source, lake, conn, identity, generation, batch_id, ticks), ()
+    if last is not None and ticks:
+        from toolkit.capture import handover, tick_drain
+
+        tick_drain.last_tick(source.rules, conn, last)
+        handover.drop_left_slot(source, lake, conn)
+    if last is not None and not ticks and existing is not None:
+        require_same_history(source.config, last, identity, existing.confirmed_flush_lsn, slot.flush_lsn(conn))
+    if last is None and existing is not None:
+        # An earlier call was killed between slot and ledger. Nothing was read from the slot, so the log starts at
+        # its position.
+        start(
+            StoredLog(lake.access, rules=lake.rules),
+            source.config,
+            conn,
+            identity,
+            generation,
+            1,
+            existing.confirmed_flush_lsn,
+        )
+    change_log.settle(conn, source.rules, lock_seconds=source.snapshot.lock_seconds)
+    return None, tuple(dict.fromkeys([*missing_baselines(conn, lake), *moving]))
+
+
+def _complete(source: SourceAccess, lake: Lake, missing: Sequence[str]) -> InitResult:
+    """Copy the tables that have no copy yet in this generation of the log."""
+    last = lake.reading().last()
+    assert last is not None
     if not missing:
-        done = lake.reading().last()
-        assert done is not None
-        return InitResult(done.complete_to, done.generation, {})
+        return InitResult(last.complete_to, last.generation, {})
     result = repair(source, lake, missing)
-    return InitResult(result.lsn, generation, result.rows, result.left_out)
+    return InitResult(result.lsn, last.generation, result.rows, result.left_out)
 
 
 def _first(
-    source: SourceAccess, lake: Lake, identity: SourceIdentity, generation: int, batch_id: int, ticks: bool
+    source: SourceAccess,
+    lake: Lake,
+    conn: Connection,
+    identity: SourceIdentity,
+    generation: int,
+    batch_id: int,
+    ticks: bool,
 ) -> InitResult:
     """Create the slot, or take the first tick, and copy all tables; the exported snapshot is the cut of the copy."""
-    from toolkit.source import slot
+    from toolkit.source import connection, slot
     from toolkit.source import ticks as tick
 
     opened = (
@@ -199,6 +219,7 @@ def _first(
         start(
             StoredLog(lake.access, rules=lake.rules),
             source.config,
+            conn,
             identity,
             generation,
             batch_id,
@@ -210,13 +231,16 @@ def _first(
         return InitResult(cut.lsn, generation, copied.rows)
     # These tables changed or were locked during the copy: copy them again under a cut of their own, if they still
     # exist.
-    again = repair(source, lake, missing_baselines(source.config, lake))
+    with connection.connect(source.config) as later:  # the session of the command was idle during the copies
+        missing = missing_baselines(later, lake)
+    again = repair(source, lake, missing)
     return InitResult(again.lsn, generation, copied.rows | again.rows, again.left_out)
 
 
 def start(
     log: RawLog,
     source: SourceConfig,
+    conn: Connection,
     identity: SourceIdentity,
     generation: int,
     batch_id: int,
@@ -225,13 +249,9 @@ def start(
     tick: str | None = None,
 ) -> None:
     """Commit the first ledger row of a generation: the log is complete to the position at which the slot starts."""
-    from toolkit.source import connection, guard, slot
+    from toolkit.source import guard, slot
 
-    beacon = beacon_lsn = None
-    with connection.connect(source) as conn:
-        capture = guard.capture_state(conn).state
-        if tick is None:
-            beacon, beacon_lsn = slot.emit_beacon(conn)
+    beacon, beacon_lsn = slot.emit_beacon(conn) if tick is None else (None, None)
     record = BatchRecord(
         batch_id=batch_id,
         generation=generation,
@@ -247,7 +267,7 @@ def start(
         tick=tick,
         committed_at=datetime.now(UTC).isoformat(),
         compared_to=at,
-        capture=capture,
+        capture=guard.capture_state(conn).state,
     )
     log.commit(record, [], base=log.reading().snapshot_id())
 

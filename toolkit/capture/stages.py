@@ -14,7 +14,7 @@ from toolkit.rawlog.states import not_copied
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from toolkit.lake.opened import Lake
+    from toolkit.lake.ledger import Ledger
     from toolkit.rawlog.batch import BatchRecord
     from toolkit.rawlog.store import LogReader
     from toolkit.source.connection import Connection
@@ -34,19 +34,18 @@ class Stage:
         return f"{self.name} ({self.found})"
 
 
-def stages(lake: Lake, conn: Connection) -> tuple[Stage, ...]:
+def stages(ledger: Ledger, conn: Connection) -> tuple[Stage, ...]:
     """Return all stages of `cdc init`, in order. Reads only."""
-    ledger = lake.reading()
     last = ledger.last()
-    events = lake.access.names.events
+    events = ledger.access.names.events
     stored = Stage("lake", ledger.snapshot_id() is not None, events if ledger.snapshot_id() else f"no {events}")
     begun = Stage("ledger", last is not None, f"generation {last.generation}" if last else "no batch")
-    return (stored, _objects(lake.rules, conn), _slot(lake.rules, conn, last), begun, _snapshot(ledger, conn))
+    return (stored, _objects(ledger.rules, conn), _slot(ledger.rules, conn, last), begun, _snapshot(ledger, conn))
 
 
-def next_stage(lake: Lake, conn: Connection) -> Stage | None:
+def next_stage(ledger: Ledger, conn: Connection) -> Stage | None:
     """Return the first stage that is not done; None when capture is complete."""
-    return next((stage for stage in stages(lake, conn) if not stage.done), None)
+    return next((stage for stage in stages(ledger, conn) if not stage.done), None)
 
 
 def _objects(rules: CaptureRules, conn: Connection) -> Stage:

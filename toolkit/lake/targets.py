@@ -97,7 +97,7 @@ def decide(plan: TablePlan, target: Target | None, news: Facts, last: BatchRecor
     """Decide what brings a table to `upto` by the events after its target.
 
     None if the table is ahead of the log: either another run has built it further in the meantime, or the table or the
-    log was restored. The log at the time of the write tells which.
+    log was restored. The model finds out which when it runs, from the log at that time.
     """
     if not plan.segments:
         return Decision(BuildAction.SKIP, "dropped at the source")

@@ -34,7 +34,8 @@ class Diagnosis:
 
 def doctor(config: Config) -> tuple[Diagnosis, ...]:
     """Examine Java, the source, the slot, the lake and every table."""
-    return (*_java(), *_source(config), *_lake(config), *_machine(config))
+    lake = Lake(config.lake_access, rules=config.capture_rules)
+    return (*_java(), *_source(config, lake), *_lake(config, lake), *_machine(config))
 
 
 def _machine(config: Config) -> list[Diagnosis]:
@@ -65,9 +66,8 @@ def _java() -> list[Diagnosis]:
         ]
 
 
-def _source(config: Config) -> list[Diagnosis]:
+def _source(config: Config, lake: Lake) -> list[Diagnosis]:
     from toolkit.capture import slot_drain
-    from toolkit.lake.ledger import Ledger
     from toolkit.ops import alerts
     from toolkit.source import catalog, connection, preflight, pressure, slot
     from toolkit.source.opened import open_source
@@ -97,7 +97,7 @@ def _source(config: Config) -> list[Diagnosis]:
             known = {f.what for f in findings if f.level == Level.ERROR}
             wrong = alerts.of_server(config.limits, config.source, state, pressure.read_pressure(conn))
             found += [_error(alert) for alert in wrong if alert.what not in known]
-            last = Ledger(config.lake_access, rules=config.capture_rules).last()
+            last = lake.ledger.last()
             refused = slot_drain.refusal(source, last) if last is not None else None
             if refused is not None:
                 found.append(Diagnosis(Level.ERROR, "source", f"a drain refuses it: {refused}", refused.remedy))
@@ -117,9 +117,8 @@ def _source(config: Config) -> list[Diagnosis]:
     return found
 
 
-def _lake(config: Config) -> list[Diagnosis]:
+def _lake(config: Config, lake: Lake) -> list[Diagnosis]:
     from toolkit.lake import session
-    from toolkit.lake.ledger import Ledger
     from toolkit.lake.tables import require_writable
     from toolkit.ops import alerts
     from toolkit.ops.table_results import checked_tables
@@ -131,11 +130,11 @@ def _lake(config: Config) -> list[Diagnosis]:
         what = "unique-table-location is off: a re-created table may lose data"
         found.append(Diagnosis(Level.ERROR, "lake", what, f'take "{unique}" out of [spark]'))
     found += _spark(config)
-    damaged = _damaged(Lake(config.lake_access, rules=config.capture_rules))
+    damaged = _damaged(lake)
     found += damaged
     try:
         require_writable(config.lake_access)
-        ledger = Ledger(config.lake_access, rules=config.capture_rules)
+        ledger = lake.ledger
         last = ledger.last()
         if last is None:
             return [*found, Diagnosis(Level.ERROR, "lake", "there is no ledger", "run `cdc init`")]

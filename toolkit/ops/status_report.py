@@ -97,9 +97,9 @@ def status(config: Config) -> Status:
     )
     found = Status("", None, None, None, None, None, None, None, (), last_runs=runs, lease=lease, free_mb=free)
     wrong = [*alerts.of_runs(runs), *alerts.of_lease(config.notify, lease), *alerts.of_disks(config.limits, free)]
-    last = None
+    last, lake = None, Lake(config.lake_access, rules=config.capture_rules)
     try:
-        ledger = Lake(config.lake_access, rules=config.capture_rules).reading().require()
+        ledger = lake.ledger.require()
         last = ledger.last()
         found = _with_lake(found, ledger)
         wrong += alerts.of_tables(config.check, found.tables)
@@ -107,12 +107,12 @@ def status(config: Config) -> Status:
     except CdcError as error:
         reason = error if last is not None else _unreadable(config.lake_access)
         if reason is None:
-            raise LakeError(f"{error}{_begun(config)}") from None
+            raise LakeError(f"{error}{_begun(config, lake)}") from None
         found = replace(found, lake=str(reason))
     except OSError as error:
         where = error.filename or config.lake_access.work_dir
         found = replace(found, lake=f"reading {where}: {error.strerror}; correct permissions or free space there")
-    source = _source(config, last)
+    source = _source(config, lake, last)
     if source.pressure is not None:
         wrong += alerts.of_server(config.limits, config.source, source.slot, source.pressure)
     tables = found.tables
@@ -165,7 +165,7 @@ def _with_lake(found: Status, ledger: Ledger) -> Status:
     )
 
 
-def _source(config: Config, last: BatchRecord | None) -> _Source:
+def _source(config: Config, lake: Lake, last: BatchRecord | None) -> _Source:
     from toolkit.capture import slot_drain, stages
     from toolkit.source import catalog, connection, pressure, slot
     from toolkit.source.opened import open_source
@@ -182,7 +182,7 @@ def _source(config: Config, last: BatchRecord | None) -> _Source:
             found = replace(found, refused=refused, why=why)
             why = "the source cannot be read"
             found = replace(found, lag=max(0, slot.flush_lsn(source.conn) - last.complete_to))
-            stage = stages.next_stage(Lake(config.lake_access, rules=config.capture_rules), source.conn)
+            stage = stages.next_stage(lake.ledger, source.conn)
             return replace(
                 found,
                 stage=None if stage is None else str(stage),
@@ -235,14 +235,14 @@ def dropped_tables(ledger: Ledger) -> tuple[DroppedTable, ...]:
     )
 
 
-def _begun(config: Config) -> str:
+def _begun(config: Config, lake: Lake) -> str:
     """Describe the progress of a first `cdc init`; empty if the source is not reachable."""
     from toolkit.capture import stages
     from toolkit.source import connection
 
     try:
         with connection.connect(config.source) as conn:
-            found = stages.stages(Lake(config.lake_access, rules=config.capture_rules), conn)
+            found = stages.stages(lake.ledger, conn)
     except CdcError:
         return ""
     done = ", ".join(stage.name for stage in found if stage.done) or "nothing"
