@@ -13,9 +13,12 @@ from pathlib import Path
 import pytest
 
 from tests.unit.test_layout import MODULES, ROOT, _imports
+from toolkit.values import errors
 
 pytestmark = pytest.mark.unit
 
+#: The names of the errors that commands end with.
+ERRORS = {name for name, one in vars(errors).items() if isinstance(one, type) and issubclass(one, errors.CdcError)}
 LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
 
 
@@ -138,3 +141,27 @@ def test_every_function_is_used() -> None:
 def test_an_unused_function_is_found() -> None:
     text = "def a(n):\n    return a(n - 1)\ndef b(): ...\ndef c(): b()\n__all__ = ['c']\n"
     assert _unused({"x.py": text}) == ["x.py: a", "x.py: c"]
+
+
+def _unnamed_errors(text: str) -> list[str]:
+    """List public functions that raise an error of the toolkit that their docstring does not name."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.FunctionDef) or node.name.startswith("_"):
+            continue
+        calls = (one.exc for one in ast.walk(node) if isinstance(one, ast.Raise) and isinstance(one.exc, ast.Call))
+        raised = {ast.unparse(call.func) for call in calls} & ERRORS
+        found += [f"{node.name}: {name}" for name in sorted(raised) if name not in (ast.get_docstring(node) or "")]
+    return found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_a_public_function_names_its_errors(path: Path) -> None:
+    assert _unnamed_errors(path.read_text(encoding="utf-8")) == []
+
+
+def test_an_error_that_no_docstring_names_is_found() -> None:
+    text = 'def f():\n    """Do it."""\n    try:\n        g()\n    except OSError:\n        raise {}("x: y; do z") from None\n'
+    assert _unnamed_errors(text.format("LakeError")) == ["f: LakeError"]
+    assert _unnamed_errors(text.format("ValueError")) == _unnamed_errors(text.replace("f()", "_f()")) == []
+    assert "LakeError" in ERRORS

@@ -75,7 +75,11 @@ def sync(lake: Lake, dbt: DbtProject, *, as_of: Lsn | None = None) -> SyncResult
 
 
 def write(access: LakeAccess, versions: Iterable[SchemaVersion], *, dbt: DbtProject) -> SyncResult:
-    """Write the models of these versions. A dropped table gets only its history, and an unpublished table gets none."""
+    """Write the models of these versions. A dropped table gets only its history, and an unpublished table gets none.
+
+    Raises:
+        LakeError: a file of the project cannot be written.
+    """
     project = dbt.folder
     require_own(access, project)
     ensure(dbt)

@@ -55,6 +55,7 @@ def drain(
     Nothing is written, on the source or in the lake, before the beacon of the ledger was found in the stream.
 
     Raises:
+        ConfigError: the source has not reached `upto`.
         SlotError, HistoryDiverged, SourceUnavailable, LakeError, CommitConflict: nothing was lost; see the message.
     """
     from toolkit.capture import drift

@@ -55,6 +55,8 @@ def drain(
 
     Raises:
         ConfigError: there is no tick at `upto`.
+        LakeError: the lake has no ledger yet.
+        CdcError: DDL that has not committed locks a captured table.
         HistoryDiverged: the source does not have the tick at which the ledger ends.
     """
     from toolkit.capture import drift

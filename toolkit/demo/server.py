@@ -115,7 +115,11 @@ class EmbeddedServer:
         self.close()
 
     def start(self) -> None:
-        """Start the server on its existing data folder, for example after `stop`."""
+        """Start the server on its existing data folder, for example after `stop`.
+
+        Raises:
+            SourceUnavailable: it did not start; the message has the end of its log.
+        """
         if self.running:
             return
         if self._data is None:
@@ -180,7 +184,11 @@ class EmbeddedServer:
 
     @property
     def data(self) -> Path:
-        """Return the data folder."""
+        """Return the data folder.
+
+        Raises:
+            SourceUnavailable: the server was never started.
+        """
         if self._data is None:
             raise SourceUnavailable("embedded PostgreSQL: not started; enter it as a context manager first")
         return self._data

@@ -132,6 +132,7 @@ def diff(ledger: Ledger, table: str, start: Lsn, end: Lsn) -> tuple[Change, ...]
     """List the differences between two LSNs, whatever happened in between.
 
     Raises:
+        ConfigError: `end` is before `start`.
         UnknownTable: the name is unknown, or the table had no version yet at one of the LSNs.
     """
     if end < start:

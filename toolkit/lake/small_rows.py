@@ -33,6 +33,9 @@ def read(
     """Read the compared columns of the rows that have these texts; None if Spark must read them.
 
     With a key, give every version with its bounds, oldest first.
+
+    Raises:
+        LakeError: a file of the table cannot be read.
     """
     metadata = reads.metadata(access, relation)
     summary = (reads.current_snapshot(metadata) or {}).get("summary") or {}

@@ -47,7 +47,11 @@ class MemoryLog:
         arrow_files: Sequence[Path] = (),
         parquet_files: Sequence[str] = (),
     ) -> int:
-        """Commit a batch as `toolkit.rawlog.store.RawLog` specifies."""
+        """Commit a batch as `toolkit.rawlog.store.RawLog` specifies.
+
+        Raises:
+            CommitConflict: `base` is not the newest commit, or the log has the batch.
+        """
         if base != self.commits:
             raise CommitConflict(f"committing batch {record.batch_id}: another runner committed first; run it again")
         last = self.reading().last()

@@ -310,7 +310,10 @@ def purge(conn: Connection, snapshot: str) -> tuple[int, ...]:
     """Empty the parts of the log whose rows are all visible in `snapshot`, whose changes are all in the lake.
 
     The part that is written to is left for the next call. A log that is not whole is not purged at all. No session is
-    waited for.
+    waited for. Return the numbers of the parts.
+
+    Raises:
+        PreflightFailed: this role may not purge the log.
     """
     try:
         row = conn.execute(

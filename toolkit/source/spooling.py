@@ -19,6 +19,9 @@ def spool_directory(base: Path) -> Iterator[Path]:
     """Make a folder for this run in the folder of the spool, and remove it afterwards.
 
     Folders of killed runs are removed first. A run holds a lock on its folder, and a lock ends with its process.
+
+    Raises:
+        LakeError: the folder cannot be written to.
     """
     try:
         base.mkdir(parents=True, exist_ok=True)
