@@ -177,7 +177,7 @@ def test_a_kill_leaves_the_old_or_the_new_table(
     first = Table(table.relid, table.name, _table().columns, [1]).snapshot()
     assert built.rows("current.public__shop", first) == old_rows
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(dbt_run, "_invoke", killed)  # after it, before any row
+        patch.setattr(dbt_run, "_build_models", killed)  # after it, before any row
         built.build()
     assert built.rows("current.public__shop", table.snapshot()) == at_ddl
     # Its newest batch is not applied whole: a check has to build it, or it would find it to differ.

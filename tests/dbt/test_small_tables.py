@@ -61,7 +61,29 @@ def _keyed(relid: int) -> Table:
     return table
 
 
-def _change(source: Source, typed: Table, keyed: Table) -> None:
+def _grown(source: Source, relid: int) -> Table:
+    """A table that got columns with defaults after its first rows, and a key after them."""
+    table = Table(relid, "grown", [column(1, "id", "bigint", not_null=True), column(2, "v")], [1])
+    table.rows = [{1: str(n), 2: "x" * n} for n in range(8)]
+    source.baseline(table, first=True)
+    source.begin()
+    source.update(table, table.rows[1], {2: None}, [])
+    source.update(table, table.rows[2], {1: "102"}, [])
+    source.commit()
+    source.add_column(table, column(3, "gone"))
+    source.add_column(table, column(4, "n", "integer", has_missing=True, missing="7"))
+    source.drop_column(table, 3)
+    source.add_column(table, column(5, "note", has_missing=True, missing="it's {old}"))
+    source.begin()
+    source.update(table, table.rows[3], {2: "y"}, [])
+    source.update(table, table.rows[4], {4: "8"}, [2, 5])
+    source.update(table, table.rows[5], {5: None}, [])
+    source.delete(table, table.rows[6])
+    source.commit()
+    return table
+
+
+def _change(source: Source, typed: Table, keyed: Table, grown: Table) -> None:
     fresh = (str(n) for n in range(source.lsn, source.lsn + 10))
     key = typed.rows[1][1]
     source.begin()
@@ -81,6 +103,8 @@ def _change(source: Source, typed: Table, keyed: Table) -> None:
     source.update(typed, typed.rows[2], {15: "of a row whose values only the table has"}, [3, 4, 5, 12, 13, 14])
     source.delete(keyed, keyed.rows[1])
     source.insert(keyed, {1: None, 2: next(fresh), 3: "k"})
+    source.update(grown, grown.rows[0], {2: next(fresh)}, [5])
+    source.update(grown, grown.rows[1], {1: next(fresh)}, [])
     source.commit()
 
 
@@ -120,23 +144,24 @@ def _check_lines(built: Lake) -> None:
         row_lines.figures(built.spark, sides),
     )
     assert small == {relid: figures for relid, figures in scanned.items() if relid != 300}
-    assert small.keys() == {301, 302} and small[301] != small[302] == {}
+    assert small.keys() == {301, 302, 303} and small[301] != small[302] == {}
 
 
 def test_tables_built_together_are_what_their_models_make(built: Lake) -> None:
     source, typed, keyed = Source(), _typed(300), _keyed(301)
     empty = Table(302, "empty", [column(1, "id", "bigint", not_null=True)], [1])
-    tables = [typed, keyed, empty]
-    for table in tables:
+    for table in (typed, keyed, empty):
         source.baseline(table, first=True)
+    grown = _grown(source, 303)
+    tables = [typed, keyed, empty, grown]
     for action in ("rebuild", "merge", "merge"):
         if action == "merge":
-            _change(source, typed, keyed)
+            _change(source, typed, keyed, grown)
         built.append(source)
         before = run_of_dbt(built)
         done = actions(built.build())
         for layer in ("current", "history"):
-            for table in (typed, keyed):
+            for table in (typed, keyed, grown):
                 assert done[f"{layer}.{lake_table('public', table.name)}"] == action, done
         assert action == "rebuild" or run_of_dbt(built) == before, "dbt had nothing to do"
         together = dict(_shown(built))
@@ -151,10 +176,10 @@ def test_tables_built_together_are_what_their_models_make(built: Lake) -> None:
             if (name.partition(".")[2], key) != ("public__empty", "position"):  # it has nothing new
                 assert value == by_models[name][key], (name, key)
     # A merge of a model leaves delete files. The next merge together reads them.
-    _change(source, typed, keyed)
+    _change(source, typed, keyed, grown)
     built.append(source)
     assert set(actions(built.build(select=["current", "history"])).values()) == {"merge", "skip"}
-    _change(source, typed, keyed)
+    _change(source, typed, keyed, grown)
     built.append(source)
     built.build()
     check_current(built, source, tables)

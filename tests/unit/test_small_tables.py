@@ -44,7 +44,6 @@ def _wanted(plan: TablePlan, found: Found, monkeypatch: pytest.MonkeyPatch, size
         ("no column", replace(_PLAN, columns=())),
         ("a truncate in its history", replace(_PLAN, segments=(replace(_SEGMENT, clears=(_LOW,)),))),
         ("rows in doubt", replace(_PLAN, doubts=(Doubt(90, None, None, None),))),
-        ("a default of older rows", replace(_PLAN, columns=(replace(_COLUMN, has_missing=True),))),
         ("a label that was renamed", replace(_PLAN, columns=(replace(_COLUMN, relabel=(Era(90, {"a": "b"}),)),))),
     ],
 )

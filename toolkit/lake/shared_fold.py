@@ -69,7 +69,7 @@ def is_simple(plan: TablePlan) -> bool:
         and bool(plan.columns)
         and (plan.layer == Layer.CURRENT or not plan.segments[0].clears)
         and not plan.doubts
-        and not any(column.has_missing or column.relabel for column in plan.columns)
+        and not any(column.relabel for column in plan.columns)
     )
 
 
@@ -207,6 +207,7 @@ def _plans(wanted: Sequence[Wanted], groups: Mapping[str, str]) -> pa.Table:
             "n": n, "s_relid": plan.relid, "history": plan.layer == Layer.HISTORY, "merges": table.merge,
             "low": table.low._asdict(), "key": list(plan.segments[-1].key),
             "attnums": [column.attnum for column in plan.columns], "toast": list(table.toast),
+            "missing": _missing(plan),
         }  # fmt: skip
         for conversion, name in groups.items():
             entry[name] = [column.attnum for column in _columns(plan, conversion)]
@@ -215,7 +216,14 @@ def _plans(wanted: Sequence[Wanted], groups: Mapping[str, str]) -> pa.Table:
     names = ["key", "attnums", "toast", *groups.values()]
     fields = [("n", pa.int32()), ("s_relid", pa.int64()), ("history", pa.bool_()), ("merges", pa.bool_())]
     low = ("low", pa.struct([("commit_lsn", pa.int64()), ("ordinal", pa.int64())]))
-    return pa.Table.from_pylist(rows, schema=pa.schema([*fields, low, *((name, numbers) for name in names)]))
+    missing = ("missing", pa.list_(pa.string()))
+    return pa.Table.from_pylist(rows, schema=pa.schema([*fields, low, missing, *((name, numbers) for name in names)]))
+
+
+def _missing(plan: TablePlan) -> list[str | None]:
+    """Return what an image shows that is too short for columns that were added with a default, by attnum - 1."""
+    found = {column.attnum: column.missing for column in plan.columns if column.has_missing}
+    return [found.get(attnum) for attnum in range(1, max(found, default=0) + 1)]
 
 
 def _columns(plan: TablePlan, conversion: str) -> list[PlannedColumn]:
@@ -239,12 +247,14 @@ def _sql(log: Ledger, upto: Lsn, wanted: Sequence[Wanted], groups: Mapping[str, 
         held = f"if(put, filter(unchanged, a -> get(carried, {place.format('a')}) is null), null)"
     return f"""
 with e as (
-  select s.n, s.history, s.merges, s.low, {arrays}, commit_lsn, ordinal, end_lsn, op, old_kind, new, old, unchanged
+  select s.n, s.history, s.merges, s.low, s.missing, {arrays},
+    commit_lsn, ordinal, end_lsn, op, old_kind, new, old, unchanged
   from {_events(log, upto, relids)} join {_PLANS} s on relid = s_relid
   where {order.after_column_sql("s.low")}
 ),
 k as (
-  select *, transform(key, a -> get(new, a - 1)) as new_key, transform(key, a -> get(old, a - 1)) as old_key from e
+  select * except (new, old), transform(key, a -> get(new, a - 1)) as new_key,
+    transform(key, a -> get(old, a - 1)) as old_key, {_padded("new")} as new, {_padded("old")} as old from e
 ),
 f as (
   select * from (select *, op = 'U' and old is not null and not (old_key <=> new_key) as moves from k)
@@ -267,6 +277,14 @@ select n, is_key, is_row, k, end_lsn, if(history, next_end, null) as next_end,
   transform(attnums, a -> get(image, a - 1)) as texts, held{typed}
 from r where is_key or is_row
 """
+
+
+def _padded(image: str) -> str:
+    """Write an image with the values of the columns that were added after it."""
+    return (
+        f"if(size({image}) < size(missing),"
+        f" concat({image}, slice(missing, size({image}) + 1, size(missing) - size({image}))), {image})"
+    )
 
 
 def _carried(n: int, by_key: str) -> str:
