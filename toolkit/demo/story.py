@@ -46,7 +46,7 @@ _FAULT_TABLE, _FAULT_COLUMN = "customers", "name"
 _FAULT_TEXT = "no one ever wrote this"
 _AS_OF_TABLE = "customers"
 _AS_OF_AFTER = 2  # schema changes before the cut at which the table is later rebuilt
-_SESSIONS, _RATE = 3, 20.0  # concurrent sessions; transactions per second and session
+_SESSIONS, _RATE = 3, 40.0  # concurrent sessions; transactions per second and session
 _BETWEEN = 40  # the fewest transactions between two schema changes
 
 
