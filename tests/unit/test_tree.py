@@ -167,3 +167,26 @@ def test_an_error_that_no_docstring_names_is_found() -> None:
     assert _unnamed_errors(text.format("LakeError")) == ["f: LakeError"]
     assert _unnamed_errors(text.format("ValueError")) == _unnamed_errors(text.replace("f()", "_f()")) == []
     assert "LakeError" in ERRORS
+
+
+#: Where batches are committed, and of what. The slot and ticks share the loop.
+_COMMITS = {
+    "drain_loop.py": "what a drain has read",
+    "copy.py": "copies of tables",
+    "initialise.py": "the first row of a generation",
+    "handover.py": "a change of how the log is read",
+    "skipped_transaction.py": "what the operator skips",
+}
+_COMMIT = re.compile(r"\blog\.commit\(|\bledger\.append(?:_empty)?\(")
+
+
+def test_slot_and_ticks_share_one_loop() -> None:
+    capture = {path.name: path.read_text(encoding="utf-8") for path in MODULES if path.parent.name == "capture"}
+    assert {name for name, text in capture.items() if _COMMIT.search(text)} == _COMMITS.keys()
+    for name in ("slot_drain.py", "tick_drain.py"):
+        assert "import DrainResult, LogEnd, ReadBatch, run" in capture[name] and re.search(r"\brun\(", capture[name])
+
+
+def test_a_commit_of_a_second_loop_is_found() -> None:
+    assert _COMMIT.search("self.base = self.log.commit(record, events)") and _COMMIT.search("ledger.append(record)")
+    assert not _COMMIT.search("events.append(Event())")
