@@ -55,6 +55,7 @@ def rest_catalog(
     environment = {"HOME": os.environ["HOME"], "REST_TOKEN": token}
     if store is not None:
         files = {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO", **store.properties, **store.keys}
+        files |= {"s3.retry.num-retries": "1"}  # its own waiting for a store that is killed is not what is tested
         environment |= store.environment | {"REST_FILES": "\n".join(f"{key}={value}" for key, value in files.items())}
     program = ["-cp", classpath, str(_PROGRAM / "RestCatalog.java"), f"jdbc:sqlite:{folder / 'rest.db'}", warehouse]
     command = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", *program]

@@ -257,9 +257,9 @@ def _open(properties: Mapping[str, str]) -> Catalog:
             ) from None
         opened = ViewsOfHive(**properties)
     else:
-        from pyiceberg.catalog import load_catalog
+        from toolkit.lake.rest_catalog import LimitedRest
 
-        opened = load_catalog(**properties)
+        opened = LimitedRest(**properties)
     atexit.register(opened.close)
     return opened
 
