@@ -20,8 +20,11 @@ from toolkit.values.resources import ROOT
 from toolkit.values.table import Column, TableVersion
 
 
-def rules(config: Config, select: str = "test_type:data") -> list[tuple[str, str, str | None]]:
-    """`dbt test`: the rules of the tables, or its unit tests, by name, each with its status and message."""
+def rules(config: Config, select: str = "test_type:data") -> list[tuple[str, str, str]]:
+    """`dbt test`: the rules of the tables, or its unit tests, by name, each with its model and status.
+
+    dbt shortens a long name, so that it need not have the name of the model in it.
+    """
     from dbt.cli.main import dbtRunner
 
     where = ("--project-dir", str(config.dbt_project.folder), "--profiles-dir", str(config.dbt_project.folder))
@@ -29,7 +32,8 @@ def rules(config: Config, select: str = "test_type:data") -> list[tuple[str, str
         outcome = dbtRunner().invoke([*("test", "--select", select, "--quiet", "--log-level-file", "none"), *where])
     assert outcome.result is not None, outcome.exception
     results: list[Any] = outcome.result.results
-    return [(r.node.name, str(r.status), r.message) for r in results if "__public__" in r.node.unique_id]
+    found = [(r.node, (getattr(r.node, "attached_node", None) or "").rpartition(".")[2], r.status) for r in results]
+    return [(node.name, model, str(status)) for node, model, status in found if "__public__" in node.unique_id]
 
 
 def rebuilt(result: dbt_run.BuildResult) -> list[str]:

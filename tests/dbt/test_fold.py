@@ -86,5 +86,5 @@ def test_what_events_come_to_in_dbts_unit_tests(built: Lake) -> None:
     unit_tests = {"version": 2, "unit_tests": [*cases, wrong]}
     path = built.config.dbt_project.folder / "models" / "current" / "unit_tests.yml"
     path.write_text(yaml.safe_dump(unit_tests), encoding="utf-8")
-    found = {name: status for name, status, _ in rules(built.config, "test_type:unit")}
+    found = {name: status for name, _, status in rules(built.config, "test_type:unit")}
     assert found == {case["name"]: "pass" for case in cases} | {"planted": "fail"}

@@ -131,8 +131,8 @@ def test_history_is_held_against_what_was_proven(scene: Scene) -> None:
 
     def failed() -> list[str]:
         found = {
-            name.partition("__public__")[2].rpartition("__ref_")[0].rpartition("_")[0]: status  # then comes the relid
-            for name, status, _ in rules(scene.config)
+            model.removeprefix("history__public__"): status
+            for name, model, status in rules(scene.config)
             if name.startswith("cdc_as_proven")
         }
         assert found.keys() == {*KEYED, *BAGS} and set(found.values()) <= {"pass", "fail"}, found
@@ -246,7 +246,7 @@ def test_large_tables_are_proved_by_what_the_log_touched(scene: Scene) -> None:
     assert reported["keyed"] == ("incremental", 2, True)
     assert reported["keyed_whole"] == ("carried", 0, True)
     assert reported["bag"] == ("full", COUNT + 1, False)
-    assert reported["bag_whole"] == ("full", COUNT, False)
+    assert reported["bag_whole"] == ("carried", 0, True)
     # Among the touched keys a fault is found without reading the others.
     _sql(scene, "update public.keyed set name = 'newer' where id = 1001")
     commands.drain(config)
@@ -279,7 +279,7 @@ def test_two_hundred_faults_one_at_a_time(scene: Scene, seed: int) -> None:
     while count < 200:
         planted = {}
         for table in tables:
-            victims = list(range(1, COUNT - 30))
+            victims = list(range(4, COUNT - 30))  # the test before has changed the first three
             rng.shuffle(victims)
             planted[table] = rng.choice(FAULTS)(spark, f"current.public__{table}", iter(victims))
         found = scene.check()
