@@ -268,6 +268,7 @@ def _die(world: World, name: str, victim: str) -> None:
     finally:
         world.restore()
     world.matrix[name, victim] = f"{running.returncode}, red"
+    print(f"{time.strftime('%T')} {name}: {victim} killed, exit {running.returncode}", flush=True)
     allowed = {"driver": (-signal.SIGKILL,), "executor": (0,), "worker": (0,)}.get(victim, (0, 1))
     assert running.returncode in allowed, (name, out, err)
     assert "Traceback" not in err and len(re.findall(r"^Error", err, re.MULTILINE)) <= 1, (name, err)
