@@ -15,6 +15,7 @@ DEMO_ARGS ?=
 BENCH_ARGS ?=
 SOAK_SECONDS ?= 3600
 LARGE_ARGS ?= --rows 1000000 10000000 --log 50000000
+LAKE_TESTS ?= tests/e2e tests/dbt
 PEERS := .venv-peers
 
 .DEFAULT_GOAL := help
@@ -93,6 +94,13 @@ test-wide: $(STAMP) ## More types, traps and faults (an hour; CDC_TEST_BUDGET_SE
 .PHONY: test-long
 test-long: $(STAMP) ## The proofs that take minutes or millions of rows
 	$(BIN)/python -m pytest -m long $(PYTEST_ARGS)
+
+# A cluster, a store and servers run beside these tests, so they run one at a time.
+.PHONY: test-lakes
+test-lakes: $(STAMP) ## The tests of the default lake on a cluster, a store and REST or PostgreSQL as catalog (root; LAKE_TESTS="tests/e2e/test_path.py")
+	for lake in rest+s3 postgresql+s3; do \
+	  CDC_TEST_LAKE=$$lake $(BIN)/python -m pytest -n 0 -m "not long" $(LAKE_TESTS) $(PYTEST_ARGS) || failed=1; \
+	done; test -z "$$failed"
 
 .PHONY: soak
 soak: $(STAMP) ## Random input for the parsers, then random lives for an hour (SOAK_SECONDS=36000); failures are in build/lives

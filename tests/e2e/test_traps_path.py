@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -77,13 +78,22 @@ def _repair(config: Config) -> None:
 
 
 Checks = Callable[[str], Checked]
+NewLake = Callable[[], AbstractContextManager[None]]
 
 
 @pytest.fixture(scope="session", params=["pg15", "pg16", "pg18"])
-def checks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, _jvm: None) -> Checks:
+def checks(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, new_lake: NewLake, _jvm: None
+) -> Checks:
     """What becomes of the traps of a group, played once on each server."""
     server = request.getfixturevalue(request.param)
-    return cache(lambda group: play(server, tmp_path_factory.mktemp("path"), GROUPS[group]))
+
+    @cache
+    def played(group: str) -> Checked:
+        with new_lake():
+            return play(server, tmp_path_factory.mktemp("path"), GROUPS[group])
+
+    return played
 
 
 @pytest.mark.parametrize("name", TRAPS)
