@@ -116,13 +116,13 @@ GUARDS = (
     Guard(
         "a root that was captured itself stays stale",
         "toolkit/rawlog/states.py",
-        "silent = _unsent if relid in captured else left_out",
+        "silent = is_unsent if relid in captured else left_out",
         "silent = left_out",
         f"{_STATUS}test_what_a_publication_of_others_for_all_tables_does_not_send_is_listed",
     ),
     Guard(
         "every leaf of a root is published",
-        "toolkit/rawlog/states.py",
+        "toolkit/rawlog/roots.py",
         "return all(part is not None and",
         "return any(part is not None and",
         f"{_STATUS}test_a_partitioned_root_under_the_name_of_a_captured_table_is_not_stale",

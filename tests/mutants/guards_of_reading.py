@@ -1,9 +1,10 @@
-"""Guards of what the toolkit reads of messages, checkpoints and small tables."""
+"""Guards of what the toolkit reads of messages, checkpoints and small tables, and of what it shows by them."""
 
 from __future__ import annotations
 
 from tests.mutants.guards_of_source import Guard, never
 
+_ROOTS = "tests/postgres/test_roots.py::"
 _PLAN = "tests/unit/test_decode_plan.py::"
 _MESSAGE, _DECODE = "toolkit/decode/ddl_message.py", "tests/unit/test_decode_plan.py"
 _FORM = f"{_PLAN}test_an_unreadable_genuine_message_turns_everything_stale"
@@ -74,5 +75,26 @@ GUARDS_OF_READING = (
         "            or any(key in found for key in _ELSEWHERE)\n",
         "",
         "tests/unit/test_direct_append.py::test_an_unusual_table_is_left_to_pyiceberg",
+    ),
+    Guard(
+        "a stale partition of a root",
+        "toolkit/rawlog/states.py",
+        "        if stale:\n",
+        "        if False:\n",
+        f"{_ROOTS}test_a_stale_partition_makes_its_root_stale_by_name",
+    ),
+    Guard(
+        "a partition of a root that is not captured",
+        "toolkit/rawlog/states.py",
+        "elif root.fault is not None:",
+        "elif False:",
+        f"{_ROOTS}test_a_partition_that_is_not_captured_makes_its_root_stale",
+    ),
+    Guard(
+        "a root is published when all its partitions are proven",
+        "toolkit/lake/root_views.py",
+        "if len(proven) == len(rows) and",
+        "if proven and",
+        "tests/e2e/test_roots.py::test_the_views_of_a_root_follow_its_partitions",
     ),
 )

@@ -246,14 +246,15 @@ def test_what_a_publication_of_others_for_all_tables_does_not_send_is_listed(
     assert set(commands.init(config).rows) == {"public.a", "public.r1"}
     commands.drain(config)
     listed = status_report.status(config).not_captured
-    assert set(listed) == {"public.r", "public.scratch", "public.u"}
-    assert "is unlogged" in listed["public.u"] and "is partitioned" in listed["public.r"]
-    assert set(status_report.status(excluding).not_captured) == {"public.r", "public.u"}
+    assert set(listed) == {"public.scratch", "public.u"} and "is unlogged" in listed["public.u"]
+    assert set(status_report.status(excluding).not_captured) == {"public.u"}
+    found = status_report.status(config)
+    assert {t.table: t.state for t in found.tables} == dict.fromkeys(("public.a", "public.r1", "public.r"), State.OK)
+    assert found.notes == {"public.r": status_report.AS_VIEW}
     # Each remedy does what it says.
     assert "run: alter table public.u set logged, then `cdc init`" in listed["public.u"]
     sql(config, "alter table public.u set logged")
     assert set(commands.init(config).rows) == {"public.u"}
-    assert 'run: alter publication "everything" set (publish_via_partition_root = true), then' in listed["public.r"]
     sql(config, "alter publication everything set (publish_via_partition_root = true)")
     commands.drain(config)
     found = status_report.status(config)
@@ -290,11 +291,13 @@ def test_a_partitioned_root_under_the_name_of_a_captured_table_is_not_stale(sour
     sql(config, f"alter publication {publication} add table public.t1")
     commands.drain(config)
     stale = {t.table: t.reason for t in status_report.status(config).tables if t.state != State.OK}
-    assert stale.keys() == {"public.t", "public.t1"}  # rows of the other leaf are still nowhere
+    assert (
+        stale.keys() == {"public.t", "public.t1"} and stale["public.t"] == UNDER_ITS_NAME
+    )  # rows of the other leaf are still nowhere
     commands.init(config)
     commands.drain(config)
     found = status_report.status(config)
     assert {t.table: t.state for t in found.tables} == dict.fromkeys(
-        ("public.t1", "public.t21", "public.t_old"), State.OK
+        ("public.t", "public.t1", "public.t2", "public.t21", "public.t_old"), State.OK
     )
-    assert {"public.t", "public.t2"} == set(found.not_captured) and not found.failing
+    assert set(found.notes) == {"public.t", "public.t2"} and not found.not_captured and not found.failing

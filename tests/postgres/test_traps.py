@@ -65,7 +65,7 @@ class Played:
     def repair(self) -> None:
         """Do what the states say, as they print it, and look again. One remedy may lead to the next."""
         self.states = self.log.states()
-        stale = {name: state for name, state in self.states.items() if not state.comparable}
+        stale = {n: state for n, state in self.states.items() if not (state.comparable or state.parts)}
         for _ in range(2):
             repairs = []
             for name, state in self.log.states().items():

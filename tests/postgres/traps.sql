@@ -612,6 +612,18 @@ alter table f replica identity full;
 update k set v = 9 where id = 1;
 update f set v = 9 where id = 1;
 
+-- trap test_trap_077_array_of_enum_renamed
+create type mood as enum ('a', 'b', 'c');
+create domain moods as mood[];
+create table t (id int primary key, m mood[], d moods);
+insert into t values (1, '{a,b}', '{c,a}'), (2, '{{a,null},{b,a}}', '{}'), (3, '[0:1]={a,a}', null);
+-- steps
+alter type mood rename value 'a' to 'x';
+insert into t values (4, '{x,b,null}', '{x}');
+-- drain
+alter type mood rename value 'x' to 'y';
+update t set d = '{y}' where id = 1;
+
 -- trap test_trap_077_range_of_enum_renamed
 create type mood as enum ('a', 'b', 'c');
 create type moods as range (subtype = mood, multirange_type_name = mood_multirange);

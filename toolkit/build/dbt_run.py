@@ -75,7 +75,7 @@ def build(
     """
     from toolkit.build import models as models_sync
     from toolkit.build import retired, schema_changes
-    from toolkit.lake import plans, table_states, tables
+    from toolkit.lake import plans, root_views, table_states, tables
     from toolkit.lake.session import own_session, session
 
     preload(Library.DBT)  # while Spark starts
@@ -100,6 +100,8 @@ def build(
         for layer in Layer
     }
     whole = as_of is None and not select and not dbt_args
+    if as_of is None:
+        root_views.drop_outdated(lake.access, own_session(lake.access), ledger)
     if whole:
         _evolve(lake.access, ledger, relations, dbt=dbt)
     show = partial(plans.show, spark, ledger, as_of, relations)
@@ -115,6 +117,7 @@ def build(
         replaced = [model.name.partition(".")[2] for model in models if model.action == BuildAction.REBUILD]
         schema_changes.describe(lake.access, ledger, replaced)
         retired.retire(lake.access, ledger)
+        root_views.follow(lake.access, own_session(lake.access), ledger)
     stale = _stale(lake.access, ledger, as_of, select)
     if select and not models and not stale:
         raise UnknownTable(f"no model matches {' '.join(select)}; see dbt_project/models/current")

@@ -6,22 +6,24 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.build.project import ensure, require_own
+from toolkit.lake import root_views
 from toolkit.lake.proofs import differing_tables
 from toolkit.rawlog.plan import Layer
 from toolkit.rawlog.states import State, copied, states_at
 from toolkit.values.errors import LakeError
 from toolkit.values.lake_types import literal, spark_type
-from toolkit.values.names import lake_columns, quote_spark, renamed
+from toolkit.values.names import lake_columns, lake_table, quote_spark, renamed
 from toolkit.values.namespaces import Namespaces
 from toolkit.values.table import Column, SchemaVersion, TableVersion
 
 if TYPE_CHECKING:
     from toolkit.lake.opened import Lake
+    from toolkit.rawlog.roots import Root
     from toolkit.values.config import DbtProject
     from toolkit.values.lake_access import LakeAccess
     from toolkit.values.lsn import Lsn
@@ -65,17 +67,25 @@ def sync(lake: Lake, dbt: DbtProject, *, as_of: Lsn | None = None) -> SyncResult
     ledger = lake.reading()
     if as_of is not None:
         then = states_at(ledger, as_of, differing_tables(lake.access, ledger))
-        return write(lake.access, [version for version, state in then if state.state == State.OK], dbt=dbt)
+        known = [version for version, state in then if state.state == State.OK]
+        return write(lake.access, known, root_views.shown_roots(ledger, as_of), dbt=dbt)
     last = ledger.last()
     generation = last.generation if last else None
     done = copied(ledger)
     finished = set(reads.tables(lake.access, lake.access.names.history))
     kept = (v for v in ledger.latest_versions().values() if v.generation == generation and v.table.relid in done)
-    return write(lake.access, [v for v in kept if not v.table.dropped or v.history_name not in finished], dbt=dbt)
+    tables = [v for v in kept if not v.table.dropped or v.history_name not in finished]
+    # dbt would drop a table to create a view of its name.
+    taken = set(reads.tables(lake.access, lake.access.names.current))
+    return write(lake.access, tables, [r for r in root_views.shown_roots(ledger) if r.name not in taken], dbt=dbt)
 
 
-def write(access: LakeAccess, versions: Iterable[SchemaVersion], *, dbt: DbtProject) -> SyncResult:
-    """Write the models of these versions. A dropped table gets only its history, and an unpublished table gets none.
+def write(
+    access: LakeAccess, versions: Iterable[SchemaVersion], roots: Iterable[Root] = (), *, dbt: DbtProject
+) -> SyncResult:
+    """Write the models of these versions, and the views of roots whose partitions all have a model.
+
+    A dropped table gets only its history, and an unpublished table gets none.
 
     Raises:
         LakeError: a file of the project cannot be written.
@@ -93,10 +103,28 @@ def write(access: LakeAccess, versions: Iterable[SchemaVersion], *, dbt: DbtProj
                 f"{{# {_HEADER} #}}\n{{{{ config(alias='{alias}') }}}}\n{{{{ cdc_{layer}(relid={table.relid}) }}}}\n"
             )
             files[folder / f"{layer}__{alias}.yml"] = _dump(_properties(access.names, table, layer, alias))
+    there = {version.table.relid for version in found if not version.table.dropped}
+    for root in roots:
+        if there.issuperset(part.relid for part in root.parts):
+            files |= _view(access.names, root)
     try:
         return _apply(project, files, found)
     except OSError as error:
         raise LakeError(f"writing models into {project}: {error.strerror}; change its permissions") from None
+
+
+def _view(kept: Namespaces, root: Root) -> dict[Path, str]:
+    """Write the model of a partitioned table: a view over the models of its partitions."""
+    models = [f"{Layer.CURRENT}__{lake_table(part.schema, part.name)}" for part in root.parts]
+    text = root_views.query(
+        (*root.columns.values(), "_cdc_from_lsn", "_cdc_text"), [f"{{{{ ref('{m}') }}}}" for m in models]
+    )
+    table = root.version.table
+    columns = tuple(replace(c, published=c.name in root.columns) for c in table.columns)
+    path = Path("models") / Layer.CURRENT / f"{Layer.CURRENT}__{root.name}.sql"
+    config = f"{{{{ config(alias='{root.name}', materialized='view') }}}}"
+    described = _properties(kept, replace(table, columns=columns), Layer.CURRENT, root.name)
+    return {path: f"{{# {_HEADER} #}}\n{config}\n{text}\n", path.with_suffix(".yml"): _dump(described)}
 
 
 def _apply(project: Path, files: dict[Path, str], versions: Sequence[SchemaVersion]) -> SyncResult:

@@ -21,19 +21,21 @@ def retire(access: LakeAccess, ledger: Ledger) -> tuple[str, ...]:
     old table is dropped only when the new one exists and no view of `published` shows the old one. Tables that no build
     of this generation has made are ignored. Return the names of the dropped tables.
     """
-    from toolkit.lake import reads, tables
+    from toolkit.lake import reads, root_views, tables
     from toolkit.lake.published_views import READ
     from toolkit.lake.session import own_session
 
     last = ledger.last()
     versions = ledger.latest_versions()
     named = {lake_table(v.table.schema, v.table.name) for v in versions.values() if not v.table.dropped}
+    named -= {root.name for root in root_views.shown_roots(ledger)}  # a view takes the name
     own = access.names
     made = {layer: reads.tables(access, layer) for layer in (own.current, own.history)}
     if named.issuperset(name for names in made.values() for name in names):
         return ()
     views = reads.tables(access, access.names.published, "VIEW")
-    named |= {reads.properties(access, f"{access.names.published}.{view}").get(READ, view) for view in views}
+    read = (reads.properties(access, f"{access.names.published}.{view}").get(READ, view).split() for view in views)
+    named |= {name for names in read for name in names}
     left = []
     for layer, names in made.items():
         for name in names:

@@ -103,7 +103,7 @@ def _read(
     shown = slot.shown(conn)
     moved = [p for p in guard.unguarded(conn, fresh) if p.moved]
     tables = catalog.snapshot_json(conn)
-    also = {*known, *catalog.schema_only(conn, rules)}
+    also = {*known, *catalog.versions_only(conn, rules)}
     tables |= catalog.snapshots_of(conn, [relid for relid in also if relid not in tables])
     asked = frozenset(known) | tables.keys()
     truncated = {root: qualified(p.schema, p.name) for p in moved for root in p.roots}

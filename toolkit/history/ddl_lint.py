@@ -20,6 +20,7 @@ from toolkit.history.effects import EffectClass
 from toolkit.history.versions import ChangeKind, changes
 from toolkit.rawlog import states
 from toolkit.rawlog.event import Captured
+from toolkit.rawlog.roots import publish_remedy
 from toolkit.values.names import command
 from toolkit.values.sql_script import Kind, statements
 from toolkit.values.table import TableVersion
@@ -163,9 +164,7 @@ def statement_effects(rules: CaptureRules, tried: Tried, captured: Collection[st
         kind = EffectClass.EXACT if emptied else effects.effect(old, new, silent=relid in silent)
         if new and new.identifier in captured and effects.replaces_captured(rules, old, new, after.tables):
             stated = "; ".join(([detail] if detail else []) + [states.UNDER_ITS_NAME])
-            yield effect(
-                new, EffectClass.SILENT, stated, breaks=breaks, remedy=states.publish_remedy(rules.source, new)
-            )
+            yield effect(new, EffectClass.SILENT, stated, breaks=breaks, remedy=publish_remedy(rules.source, new))
         elif kind == EffectClass.SILENT:
             stated = "; ".join((*([detail] if detail else []), *silent[relid]))
             yield effect(shown, kind, stated, breaks=breaks, remedy=command("repair", shown.identifier))

@@ -125,7 +125,8 @@ def kept_tags(access: LakeAccess) -> frozenset[str]:
         for name in reads.tables(access, access.names.published, "VIEW")
     )
     rows = scans.scan(access, access.names.proofs, ("tag",))
-    return frozenset(tag for tag in (*(v.get("cdc.tag") for v in views), *(r["tag"] for r in rows)) if tag)
+    shown = (tag for view in views for tag in view.get("cdc.tag", "").split())  # several of a partitioned table
+    return frozenset((*shown, *(row["tag"] for row in rows if row["tag"])))
 
 
 def shown_sql(access: LakeAccess, name: str, snapshot_id: int) -> str:

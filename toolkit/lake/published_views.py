@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from toolkit.values.lake_access import LakeAccess
 
 _log = logger(__name__)
-#: Properties of a view: the table of `current` that it reads, and the time at which its own name became deprecated.
-READ, _DEPRECATED = "cdc.relation", "cdc.deprecated"
+#: Properties of a view: the table of `current` that it reads, the tag that keeps what it shows of it, and the time at
+#: which its own name became deprecated. The view of a partitioned table has several tables and tags.
+READ, TAG, DEPRECATED = "cdc.relation", "cdc.tag", "cdc.deprecated"
 
 
 @can_fail(Point.TAG)
@@ -53,14 +54,14 @@ def follow(access: LakeAccess, spark: SparkSession, now: datetime, *, threads: i
         known = reads.properties(access, f"{access.names.published}.{name}")
         if "cdc.relid" not in known:  # the toolkit did not create the view
             continue
-        since = datetime.fromisoformat(known.get(_DEPRECATED, now.isoformat()))
-        last: dict[str, Any] = {"relid": known["cdc.relid"], "tag": known["cdc.tag"], "relation": known.get(READ, name)}
+        since = datetime.fromisoformat(known.get(DEPRECATED, now.isoformat()))
+        last: dict[str, Any] = {"relid": known["cdc.relid"], "tag": known[TAG], "relation": known.get(READ, name)}
         last["snapshot_id"] = reads.tags(access, f"{access.names.current}.{last['relation']}").get(last["tag"])
         row = renamed.get(known["cdc.relid"], last)
         if now - since >= timedelta(days=deprecated_days) or row["snapshot_id"] is None:
             spark.sql(f"DROP VIEW {access.names.published}.{quote_spark(name)}")
             continue
-        if _DEPRECATED not in known:
+        if DEPRECATED not in known:
             instead = None if row is last else f"{access.names.published}.{row['relation']}"
             _log.warning("view deprecated", extra={"view": f"{access.names.published}.{name}", "instead": instead})
         _show(access, spark, name, row, since)
@@ -73,10 +74,10 @@ def _show(
     found = reads.metadata(access, f"{access.names.published}.{name}") or {}
     known = found.get("properties") or {}
     ours = known.get("cdc.query") == _digest(reads.sql_of_view(found) or "")  # not replaced since
-    wanted = {"cdc.relid": str(row["relid"]), "cdc.tag": row["tag"], READ: row["relation"]}
-    again = deprecated is None and _DEPRECATED in known  # a table has the name again
+    wanted = {"cdc.relid": str(row["relid"]), TAG: row["tag"], READ: row["relation"]}
+    again = deprecated is None and DEPRECATED in known  # a table has the name again
     if deprecated is not None:
-        wanted[_DEPRECATED] = deprecated.isoformat()
+        wanted[DEPRECATED] = deprecated.isoformat()
     if ours and wanted.items() <= known.items() and not again:
         return
     if (
@@ -84,16 +85,20 @@ def _show(
     ):  # otherwise it cannot be shown
         _create(access, spark, name, row["snapshot_id"], wanted)
         if again:
-            spark.sql(f"ALTER VIEW {access.names.published}.{quote_spark(name)} UNSET TBLPROPERTIES ('{_DEPRECATED}')")
+            spark.sql(f"ALTER VIEW {access.names.published}.{quote_spark(name)} UNSET TBLPROPERTIES ('{DEPRECATED}')")
 
 
-@can_fail(Point.VIEW)
 def _create(access: LakeAccess, spark: SparkSession, name: str, snapshot_id: int, known: Mapping[str, str]) -> None:
     # A view keeps the column names that it was created with, whatever `current` becomes later. It also keeps its
     # properties if another program replaces it. The digest of the query shows whether the query is still the toolkit's.
     query = shown_sql(access, known[READ], snapshot_id)
-    properties = ", ".join(f"'{key}' = '{value}'" for key, value in {**known, "cdc.query": _digest(query)}.items())
-    view = f"{access.names.published}.{quote_spark(name)}"
+    create(spark, f"{access.names.published}.{quote_spark(name)}", query, {**known, "cdc.query": _digest(query)})
+
+
+@can_fail(Point.VIEW)
+def create(spark: SparkSession, view: str, query: str, known: Mapping[str, str]) -> None:
+    """Create or replace a view with these properties."""
+    properties = ", ".join(f"'{key}' = '{value}'" for key, value in known.items())
     spark.sql(f"CREATE OR REPLACE VIEW {view} TBLPROPERTIES ({properties}) AS {query}")
 
 

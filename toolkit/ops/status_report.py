@@ -36,6 +36,10 @@ class DroppedTable:
     history: str | None
 
 
+#: Note on a partitioned table whose partitions are captured as tables of their own.
+AS_VIEW = "it is a view over its partitions, each of which is a table of its own"
+
+
 @dataclass(frozen=True, slots=True)
 class Status:
     """The state of capture and lake. Positions are end LSNs; `slot` and `lag_bytes` are None if there is no slot."""
@@ -52,7 +56,7 @@ class Status:
     stage: str | None = None  # the first stage of `cdc init` that is not done; None when capture is complete
     dropped: tuple[DroppedTable, ...] = ()
     not_captured: dict[str, str] = field(default_factory=dict)  # tables to capture that are not, with the reason
-    notes: dict[str, str] = field(default_factory=dict)  # what SELECT on a table shows besides the rows of the lake
+    notes: dict[str, str] = field(default_factory=dict)  # what else a table's rows are, or what SELECT also shows
     lake: str | None = None  # why the lake cannot be read or written
     alerts: tuple[Alert, ...] = ()  # everything else that is wrong, each with its remedy
     last_runs: tuple[LastRun, ...] = ()  # how each command last ended
@@ -130,8 +134,9 @@ def status(config: Config) -> Status:
         lag_bytes=source.lag,
         tables=tables,
         stage=source.stage,
-        not_captured=source.left,
-        notes={t.table: source.inherited[t.relid] for t in tables if t.relid in source.inherited},
+        not_captured={name: why for name, why in source.left.items() if name not in {t.table for t in tables}},
+        notes={t.table: source.inherited[t.relid] for t in tables if t.relid in source.inherited}
+        | {t.table: AS_VIEW for t in tables if t.parts},
         alerts=tuple(wrong),
         pressure=source.pressure,
     )

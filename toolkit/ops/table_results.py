@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class TableStatus(TableState):
     """A captured table: its state, its newest proof, and the result of its last check."""
 
-    proven_lsn: Lsn | None = None  # the newest LSN at which a check found every row equal
+    proven_lsn: Lsn | None = None  # the newest LSN at which a check found every row equal, or all partitions' rows
     proven_seconds: int | None = None  # age of that proof
     last_check: str | None = None  # identical, different, stale or not_taken; None before the first
     last_reason: str | None = None  # why it was not found identical
@@ -63,10 +63,12 @@ def checked_tables(ledger: Ledger) -> tuple[tuple[TableStatus, ...], LastCheck |
         row = rows.get(relid, {})
         proven_at = row.get("proven_at") if relid in proofs else None
         full_at = (row.get("full_at") or proven_at) if relid in proofs else None
+        parts = [proofs.get(part) for part in state.parts]
+        lsns = [lsn for lsn in parts or [proofs.get(relid)] if lsn is not None]
         tables.append(
             TableStatus(
                 **{f.name: getattr(state, f.name) for f in fields(state)},
-                proven_lsn=proofs.get(relid),
+                proven_lsn=min(lsns) if lsns and len(lsns) == max(1, len(parts)) else None,
                 proven_seconds=_age(now, full_at),
                 last_check=row.get("status"),
                 last_reason=row.get("reason"),

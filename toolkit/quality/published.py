@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from toolkit.lake import check_results, published_views, reads, table_states
+from toolkit.lake import check_results, published_views, reads, root_views, table_states
 from toolkit.lake.proofs import generation_of
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.rawlog import order
@@ -101,6 +101,7 @@ def publish(
     followed = None
     while (shown := reads.snapshot_id(lake.access, names.proofs)) != followed:  # a newer check may overtake this one
         published_views.follow(lake.access, spark, now, threads=threads, deprecated_days=check.deprecated_days)
+        root_views.follow_published(lake.access, spark, ledger, now, deprecated_days=check.deprecated_days)
         followed = shown
     results = [_result(report, result, after[result.relid], result.table in moved, now) for result in report.tables]
     check_results.write(lake.access, lake.access.names.results, results, overwrite=False)

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 from toolkit.rawlog import order
 from toolkit.rawlog.event import Captured, Covers
+from toolkit.rawlog.roots import find_roots, is_sent_by_parts, is_unsent, publish_remedy
 from toolkit.values.lsn import Lsn
 from toolkit.values.modes import Capture
-from toolkit.values.names import command, quote_postgres
+from toolkit.values.names import command
 
 if TYPE_CHECKING:
     from toolkit.rawlog.event import Baseline, Gap, TableEvent
     from toolkit.rawlog.store import LogReader
-    from toolkit.values.capture_rules import CaptureRules, SourceConfig
+    from toolkit.values.capture_rules import CaptureRules
     from toolkit.values.table import SchemaVersion, TableVersion
 
 _P = TypeVar("_P")
@@ -163,6 +164,7 @@ class TableState:
     from_lsn: Lsn | None
     remedy: str | None
     repaired_lsn: Lsn | None = None  # a copy or proof made it right here, and no check has proven it since
+    parts: tuple[int, ...] = ()  # of a partitioned table that is shown as a view: the relids of its partitions
 
     @property
     def comparable(self) -> bool:
@@ -237,6 +239,8 @@ def table_states(
 ) -> tuple[TableState, ...]:
     """Return the states of live tables, and of captured tables that are not captured now but that `[source]` names.
 
+    They are followed by those of partitioned tables that are shown as a view over their partitions.
+
     A table is stale from the first gap that no later baseline covers. A repaired table stays stale until a check has
     proven it at or after its baseline: `proven` has the newest such LSN by relid. `wrong` are the tables that their
     last check found to differ. Both come from `toolkit.lake.proofs`.
@@ -256,7 +260,9 @@ def table_states(
                 repaired_lsn=right,
             )  # fmt: skip
         states.append(_whole(ledger, latest[table.relid], state))
-    return (*states, *_silenced(ledger, copied(ledger)))
+    done = copied(ledger)
+    states += _silenced(ledger, done)
+    return (*states, *_roots(ledger, done, states))
 
 
 def dropped_tables(ledger: LogReader) -> tuple[SchemaVersion, ...]:
@@ -324,24 +330,7 @@ def _whole(ledger: LogReader, version: SchemaVersion, state: TableState) -> Tabl
 
 def left_out(rules: CaptureRules, table: TableVersion, others: Mapping[int, TableVersion]) -> bool:
     """Return whether `[source]` selects a table whose rows nothing sends. `others`: the tables of the log, by relid."""
-    return _unsent(rules, table, others) and not _by_leaves(table, others)
-
-
-def _unsent(rules: CaptureRules, table: TableVersion, others: Mapping[int, TableVersion]) -> bool:
-    """Return whether `[source]` selects a table whose rows neither the table nor its root sends."""
-    if table.dropped or table.published or table.kind not in "rp" or table.persistence == "t":
-        return False
-    if not rules.source.asks_for(table.schema, table.name) or _under_root(table, others):
-        return False
-    return rules.capture_of(table.schema, table.name).capture != Capture.SCHEMA
-
-
-def publish_remedy(source: SourceConfig, table: TableVersion) -> str:
-    """Return how to put a table (back) into the publication."""
-    if source.names(table.schema, table.name):
-        return "cdc init"
-    others = " or ".join(quote_postgres(name) for name in source.others)
-    return f"name it in [source] exclude, or alter publication {others} add table {table.identifier}"
+    return is_unsent(rules, table, others) and not is_sent_by_parts(table, others)
 
 
 def _silenced(ledger: LogReader, captured: frozenset[int]) -> Iterator[TableState]:
@@ -354,7 +343,7 @@ def _silenced(ledger: LogReader, captured: frozenset[int]) -> Iterator[TableStat
     names = {v.table.identifier for v in ledger.schema_versions() if v.table.relid in captured}
     for relid, table in sorted(tables.items()):
         # Rows of a root that was captured itself are in the lake, and stay unchanged when its leaves are captured.
-        silent = _unsent if relid in captured else left_out
+        silent = is_unsent if relid in captured else left_out
         if (relid not in captured and table.identifier not in names) or not silent(rules, table, tables):
             continue
         back, repair = publish_remedy(rules.source, table), command("repair", table.identifier)
@@ -371,15 +360,25 @@ def _silenced(ledger: LogReader, captured: frozenset[int]) -> Iterator[TableStat
         yield TableState(table.identifier, relid, State.STALE, reason, latest[relid].end_lsn, remedy)
 
 
-def _under_root(table: TableVersion, tables: Mapping[int, TableVersion]) -> bool:
-    """Return whether a published root sends the rows of this partition."""
-    above = [tables[parent] for parent in table.parents if parent in tables]
-    return any(parent.published or _under_root(parent, tables) for parent in above)
-
-
-def _by_leaves(table: TableVersion, tables: Mapping[int, TableVersion]) -> bool:
-    """Return whether a table is partitioned and each of its partitions is published as a table of its own."""
-    if table.kind != "p":
-        return False
-    below = [tables.get(child) for child in table.children]
-    return all(part is not None and (part.published or _by_leaves(part, tables)) for part in below)
+def _roots(ledger: LogReader, captured: frozenset[int], states: Iterable[TableState]) -> Iterator[TableState]:
+    """Yield partitioned tables that are shown as a view over their partitions, of which `states` has the states."""
+    known = {state.relid: state for state in states}
+    for root in find_roots(ledger.rules, ledger.latest_versions(), captured):
+        table = root.version.table
+        if table.relid in known:  # it has the name of a captured table
+            continue
+        state = TableState(table.identifier, table.relid, State.OK, None, None, None)
+        state = replace(state, parts=tuple(part.relid for part in root.parts))
+        stale = [known[part] for part in state.parts if part in known and known[part].state != State.OK]
+        if stale:
+            reason = f"its partition {stale[0].table} is stale: {stale[0].reason}"
+            since = min(part.from_lsn or Lsn(0) for part in stale)
+            repaired = [part.repaired_lsn for part in stale if part.repaired_lsn is not None]
+            state = replace(state, state=State.STALE, reason=reason, from_lsn=since, remedy=stale[0].remedy)
+            if len(repaired) == len(stale):
+                state = replace(state, repaired_lsn=max(repaired))
+        elif root.fault is not None:
+            reason, remedy = root.fault
+            since = root.version.end_lsn
+            state = replace(state, state=State.STALE, reason=reason, from_lsn=since, remedy=remedy)
+        yield state

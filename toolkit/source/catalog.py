@@ -102,13 +102,17 @@ def _held(asked: Sequence[Relation], held: Sequence[PublicationState]) -> set[in
     return found
 
 
-def schema_only(conn: Connection, rules: CaptureRules) -> tuple[int, ...]:
-    """Return the relids of tables of which only schema versions are kept, published or not."""
-    if not any(chosen.capture == Capture.SCHEMA for chosen in rules.table.values()):
-        return ()
-    return tuple(
-        r.relid for r in relations(conn) if r.table and rules.capture_of(r.schema, r.name).capture == Capture.SCHEMA
-    )
+def versions_only(conn: Connection, rules: CaptureRules) -> tuple[int, ...]:
+    """Return the relids of tables whose schema versions are kept, whether they are published or not.
+
+    These are the tables of `capture = "schema"`, and partitioned tables: their partitions may be the captured tables.
+    """
+    roots = conn.execute(resources.load("introspect/roots")).fetchall()
+    found = [relid for relid, schema, name in roots if rules.source.asks_for(schema, name)]
+    if any(chosen.capture == Capture.SCHEMA for chosen in rules.table.values()):
+        shaped = (r for r in relations(conn) if r.table)
+        found += [r.relid for r in shaped if rules.capture_of(r.schema, r.name).capture == Capture.SCHEMA]
+    return tuple(found)
 
 
 def without_identity(conn: Connection) -> dict[int, str]:
