@@ -1,0 +1,115 @@
+"""Drain, build and check on a standalone cluster of 1, 2 and 4 executors, beside local mode on the same machine.
+
+`python -m tests.benchmarks.executors`, or with names of setups for a part of it. All lakes but that of `sqlite` are in
+the same object store with a catalog in PostgreSQL, so that only the place where Spark's tasks run differs. Spark runs
+before the first figure. One JSON line a figure, as in `bench`; its ratio is the time in `local` over this time, so that
+0.80 is an overhead of a quarter. The processor time is that of all processes but PostgreSQL's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import psycopg
+
+from tests import commands
+from tests.benchmarks.bench import measured, print_figure
+from tests.benchmarks.workloads import WORKLOADS, load
+from toolkit.build import project
+from toolkit.demo.lake_sections import on_servers
+from toolkit.demo.loopback import Standalone, object_store, standalone
+from toolkit.demo.server import EmbeddedServer
+from toolkit.lake import session
+from toolkit.values import config as configuration
+from toolkit.values.config import Config
+from toolkit.values.process_env import environment
+
+#: The cores of each executor; none is local mode.
+SETUPS: Mapping[str, Sequence[int]] = {
+    "sqlite": (), "local": (), "one_of_two_cores": (2,), "two_of_one_core": (1, 1), "four_of_one_core": (1,) * 4,
+}  # fmt: skip
+_WARM = 30_000
+
+
+def main() -> None:
+    """Run all figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("setups", nargs="*", choices=(*SETUPS, []), help="default: all")
+    parser.add_argument("--changes", type=int, default=1_000_000, help="row changes of W1 (default: a million)")
+    arguments = parser.parse_args()
+    local: dict[str, float] = {}
+    for name in arguments.setups or SETUPS:
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cdc-bench-")))
+            server = stack.enter_context(EmbeddedServer(None, 16))
+            stack.callback(session.stop_session)
+            taken = _measure(_configured(stack, folder, server, name), server, name, arguments.changes, local)
+        if name == "local":
+            local = taken
+
+
+def _configured(stack: ExitStack, folder: Path, server: EmbeddedServer, name: str) -> Config:
+    """Start what a setup needs, and give a configuration with an empty lake."""
+    with psycopg.connect(server.conninfo(), autocommit=True) as admin:
+        admin.execute("create database catalog")
+    sections = ""
+    if name != "sqlite":
+        store = stack.enter_context(object_store(folder))
+        stack.enter_context(environment(store.environment))
+        spark = Standalone("", "", [])
+        if SETUPS[name]:
+            spark = stack.enter_context(standalone(folder, SETUPS[name]))
+        sections = on_servers(server, "catalog", store, spark)
+        lines = sections.splitlines(keepends=True)  # every JVM is to compile as it does for a user
+        sections = "".join(line for line in lines if "TieredStopAtLevel" not in line)
+        if not SETUPS[name]:
+            sections = sections.partition("[spark]")[0]
+    file = folder / "cdc.toml"
+    source = f'[source]\nconninfo = {json.dumps(server.conninfo())}\ntables = ["public.*"]\n'
+    file.write_text(f"{source}[drain]\nmax_changes = 2_000_000\n{sections}", encoding="utf-8")
+    return configuration.load(str(file))
+
+
+def _measure(
+    config: Config, server: EmbeddedServer, name: str, changes: int, local: Mapping[str, float]
+) -> dict[str, float]:
+    project.ensure(config.dbt_project)
+    with psycopg.connect(server.conninfo(), autocommit=True) as conn:
+        conn.execute(WORKLOADS["w1"].sql)
+        commands.init(config)
+        for first in (1, _WARM):  # the second time, each task finds its executor and its code warm
+            conn.execute(
+                "insert into public.fence select -n, 'warm' from generate_series(%s::int, %s) as n",
+                [first, first + _WARM - 2],
+            )
+            commands.drain(config)
+        commands.build(config)
+        commands.compare(config, full=True)
+        upto = load(conn, WORKLOADS["w1"], changes)
+    taken = {}
+    for stage, run in (
+        ("drain", lambda: commands.drain(config, upto)),
+        ("build", lambda: commands.build(config)),
+        ("check", lambda: _require_green(config)),
+    ):
+        usage = measured(server, run)
+        taken[stage] = usage.seconds
+        ratio = round(local[stage] / usage.seconds, 3) if stage in local else None
+        print_figure(f"{stage}_{name}", round(changes / usage.seconds), "changes/s", usage, ratio, cores=os.cpu_count())
+    return taken
+
+
+def _require_green(config: Config) -> None:
+    report = commands.compare(config, full=True)
+    if not report.green:
+        raise SystemExit(f"executors: {report.to_dict()}")
+
+
+if __name__ == "__main__":
+    main()
