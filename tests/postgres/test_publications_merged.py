@@ -49,7 +49,9 @@ def test_a_root_that_only_one_publication_sends(world: World, publications: tupl
     world.exact(*(name.removeprefix("public.") for name in shown))
     world.sql("truncate r2")
     log.drain()
-    assert set(world.stale()) == ({"public.r"} if "public.r" in shown else set())
+    # The new partition is in neither publication, so that the view over the partitions would lack its rows.
+    lacks = "for table r2" in publications
+    assert set(world.stale()) == ({"public.r"} if lacks or "public.r" in shown else set())
     if "where" in publications[0]:
         world.sql("alter publication a set table r")
     world.sql("alter publication a set (publish_via_partition_root = false)")
@@ -94,9 +96,10 @@ def test_any_publications_are_merged_exactly_or_refused(world: World, seed: int,
             if chance.random() < 0.5:
                 world.sql("truncate u")
             log.drain()
-            for name in log.states():
-                assert log.states()[name].state == "ok", (name, log.states()[name])
-                world.exact(name.removeprefix("public."))
+            for name, state in log.states().items():
+                assert state.state == "ok", (name, state)
+                if not state.parts:  # a view over partitions, which are tables of their own
+                    world.exact(name.removeprefix("public."))
     assert refused < 12, "no combination was captured"
 
 
