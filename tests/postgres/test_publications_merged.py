@@ -97,9 +97,11 @@ def test_any_publications_are_merged_exactly_or_refused(world: World, seed: int,
                 world.sql("truncate u")
             log.drain()
             for name, state in log.states().items():
+                if state.parts:  # a view over partitions, stale where one of them is in no publication
+                    assert state.state == "ok" or "not captured" in str(state.reason), (name, state)
+                    continue
                 assert state.state == "ok", (name, state)
-                if not state.parts:  # a view over partitions, which are tables of their own
-                    world.exact(name.removeprefix("public."))
+                world.exact(name.removeprefix("public."))
     assert refused < 12, "no combination was captured"
 
 
