@@ -172,15 +172,8 @@ def _install(
     if last is None and existing is not None:
         # An earlier call was killed between slot and ledger. Nothing was read from the slot, so the log starts at
         # its position.
-        start(
-            StoredLog(lake.access, rules=lake.rules),
-            source.config,
-            conn,
-            identity,
-            generation,
-            1,
-            existing.confirmed_flush_lsn,
-        )
+        log = StoredLog(lake.access, rules=lake.rules)
+        start(log, source.config, conn, identity, generation, 1, existing.confirmed_flush_lsn)
     change_log.settle(conn, source.rules, lock_seconds=source.snapshot.lock_seconds)
     return None, tuple(dict.fromkeys([*missing_baselines(conn, lake), *moving]))
 
@@ -216,16 +209,8 @@ def _first(
     with ExitStack() as stack:
         with progress.stage("waiting for running transactions"):
             cut = stack.enter_context(opened)
-        start(
-            StoredLog(lake.access, rules=lake.rules),
-            source.config,
-            conn,
-            identity,
-            generation,
-            batch_id,
-            cut.lsn,
-            tick=cut.tick,
-        )
+        log = StoredLog(lake.access, rules=lake.rules)
+        start(log, source.config, conn, identity, generation, batch_id, cut.lsn, tick=cut.tick)
         copied = copy_tables(source, lake, cut)
     if not copied.left_out:
         return InitResult(cut.lsn, generation, copied.rows)
