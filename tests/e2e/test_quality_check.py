@@ -21,15 +21,17 @@ from tests.support_postgres import fresh_database
 from toolkit.cli import frame, main
 from toolkit.demo.server import EmbeddedServer
 from toolkit.history.rows_at_lsn import read_rows, rows
-from toolkit.lake import session
+from toolkit.lake import reads, session
+from toolkit.lake.published_tables import scan_published
 from toolkit.lake.scans import scan
+from toolkit.lake.sqlite_catalog import SqliteCatalog
 from toolkit.ops import diagnosis, status_report
 from toolkit.quality import expectations, published, source_rows, trend
 from toolkit.quality.report import CheckReport, TableCheck
 from toolkit.source import exact_cut, row_lines, slot
 from toolkit.values import config as configuration
 from toolkit.values.config import Config
-from toolkit.values.errors import ConfigError, SlotError
+from toolkit.values.errors import ConfigError, LakeError, SlotError
 from toolkit.values.lsn import Lsn
 from toolkit.values.resources import ROOT
 from toolkit.values.row_line import Comparison
@@ -239,3 +241,26 @@ def test_what_cannot_be_compared_is_never_green(source: Config, monkeypatch: pyt
     assert (report.lsn, report.green) == (None, False)
     assert {t.status for t in report.tables} == {"not_taken"}
     assert "in another order than they committed" in (report.tables[0].reason or "")
+
+
+def test_a_table_whose_proven_snapshot_is_gone_is_not_ok(source: Config) -> None:
+    """A replacement by a JVM that outlived its runner took newer table snapshots away. `cdc status` said proven."""
+    access, name = source.lake_access, "current.public__item"
+    assert _check(source).green
+    before = reads.metadata_location(access, name)
+    _sql(source, "insert into public.item values (999, 'late', 0)")
+    assert _check(source).green
+    now = reads.metadata_location(access, name)
+    assert before is not None and now is not None and before != now
+    assert not status_report.status(source).failing
+    assert SqliteCatalog(access).swap(name, now, before)  # what such a replacement leaves
+    with pytest.raises(LakeError, match="is gone from the lake"):
+        scan_published(access, "public.item").to_arrow()
+    found = status_report.status(source)
+    assert found.failing and {t.table: t.proven_lsn for t in found.tables}["public.item"] is None
+    alert = "table public.item: the table snapshot that was proven, which `published` shows, is gone; run `cdc check`"
+    assert [str(a) for a in found.alerts] == [alert]
+    assert [d.what for d in diagnosis.doctor(source) if d.level == "error"] == ["table public.item"]
+    assert _check(source).green
+    assert not status_report.status(source).failing
+    assert scan_published(access, "public.item").to_arrow().num_rows == 301

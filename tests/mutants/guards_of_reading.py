@@ -97,4 +97,11 @@ GUARDS_OF_READING = (
         "if proven and",
         "tests/e2e/test_roots.py::test_the_views_of_a_root_follow_its_partitions",
     ),
+    Guard(
+        "a proof whose table snapshot is gone is no proof",
+        "toolkit/lake/proofs.py",
+        'row["snapshot_id"]) is None\n',
+        'row["snapshot_id"]) is None and False\n',
+        "tests/e2e/test_quality_check.py::test_a_table_whose_proven_snapshot_is_gone_is_not_ok",
+    ),
 )

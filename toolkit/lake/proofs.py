@@ -57,6 +57,18 @@ def proofs_by_name(access: LakeAccess) -> dict[str, dict[str, Any]]:
     return {row["relation"]: row for row in sorted(rows, key=lambda row: (row.get("batch_id") or 0, row["relation"]))}
 
 
+def lost_proofs(access: LakeAccess) -> frozenset[int]:
+    """Return the relids of tables whose proven table snapshot, which `published` shows, is gone from the lake."""
+    from toolkit.lake import reads
+
+    return frozenset(
+        row["relid"]
+        for name, row in proofs_by_name(access).items()
+        if row.get("snapshot_id") is not None
+        and reads.snapshot(reads.metadata(access, f"{access.names.current}.{name}"), row["snapshot_id"]) is None
+    )
+
+
 def differing_tables(access: LakeAccess, ledger: LogReader) -> dict[int, tuple[Lsn, Lsn]]:
     """List tables that the last check found to differ, and that have not been copied since, by relid.
 
@@ -148,9 +160,9 @@ def shown_columns(access: LakeAccess, name: str, snapshot_id: int) -> tuple[str,
     from toolkit.lake import reads
 
     table = f"{access.names.current}.{name}"
-    found = reads.metadata(access, table) or {}
-    snapshot = next((s for s in found.get("snapshots", ()) if s["snapshot-id"] == snapshot_id), None)
-    if snapshot is None:
+    found = reads.metadata(access, table)
+    snapshot = reads.snapshot(found, snapshot_id)
+    if found is None or snapshot is None:
         raise LakeError(
             f"{access.names.published}.{name}: table snapshot {snapshot_id} of {table} is gone from the lake;"
             " run `cdc check`"

@@ -113,15 +113,18 @@ def sql_of_view(found: Mapping[str, Any]) -> str | None:
 def current_snapshot(found: dict[str, Any] | None) -> dict[str, Any] | None:
     """Return the current table snapshot of a metadata file; None if the table has none."""
     current = (found or {}).get("current-snapshot-id")
-    if found is None or current is None or current == -1:
-        return None
-    return next((s for s in found.get("snapshots", ()) if s["snapshot-id"] == current), None)
+    return None if current is None or current == -1 else snapshot(found, current)
+
+
+def snapshot(found: dict[str, Any] | None, snapshot_id: int) -> dict[str, Any] | None:
+    """Return a table snapshot of a metadata file by its id; None if the table no longer has it."""
+    return next((s for s in (found or {}).get("snapshots", ()) if s["snapshot-id"] == snapshot_id), None)
 
 
 def snapshot_id(access: LakeAccess, table: str) -> int | None:
     """Return the id of the current table snapshot of `namespace.table`."""
-    snapshot = current_snapshot(metadata(access, table))
-    return None if snapshot is None else int(snapshot["snapshot-id"])
+    current = current_snapshot(metadata(access, table))
+    return None if current is None else int(current["snapshot-id"])
 
 
 def commit_times(access: LakeAccess, table: str) -> tuple[int, ...]:
@@ -133,8 +136,8 @@ def commit_times(access: LakeAccess, table: str) -> tuple[int, ...]:
 
 def snapshot_summary(access: LakeAccess, table: str) -> dict[str, str] | None:
     """Return the summary of the current table snapshot of `namespace.table`, which the commit wrote."""
-    snapshot = current_snapshot(metadata(access, table))
-    return None if snapshot is None else dict(snapshot.get("summary") or {})
+    current = current_snapshot(metadata(access, table))
+    return None if current is None else dict(current.get("summary") or {})
 
 
 def tags(access: LakeAccess, table: str) -> dict[str, int]:

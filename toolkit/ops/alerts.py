@@ -56,6 +56,8 @@ def of_tables(check: CheckConfig, tables: Iterable[TableStatus]) -> Iterator[Ale
             yield Alert(
                 what, f"the last check found it {table.last_check}{reason}", f"run `{command('check', table.table)}`"
             )
+        if table.proof_lost:
+            yield Alert(what, "the table snapshot that was proven, which `published` shows, is gone", "run `cdc check`")
         if table.orphans:
             found = f"{table.orphans} rows reference a row that is missing, on the source too"
             yield Alert(what, found, "correct them at the source, then run `cdc check --full`")

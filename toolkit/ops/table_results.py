@@ -25,6 +25,7 @@ class TableStatus(TableState):
     last_reason: str | None = None  # why it was not found identical
     checked_seconds: int | None = None  # age of the last check that found it identical, by any kind of proof
     orphans: int | None = None  # rows whose referenced row is missing; None if no check has counted them
+    proof_lost: bool = False  # the table snapshot that was proven is gone from the lake: nothing is proven now
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +45,11 @@ class LastCheck:
 
 def checked_tables(ledger: Ledger) -> tuple[tuple[TableStatus, ...], LastCheck | None]:
     """Return each captured table with its newest proof, and the newest check."""
-    from toolkit.lake.proofs import current_states, proven
+    from toolkit.lake.proofs import current_states, lost_proofs, proven
     from toolkit.lake.scans import scan
 
-    now, proofs = datetime.now(UTC), proven(ledger.access, ledger)
+    now, lost = datetime.now(UTC), lost_proofs(ledger.access)
+    proofs = {relid: lsn for relid, lsn in proven(ledger.access, ledger).items() if relid not in lost}
     states = {state.relid: state for state in current_states(ledger)}
     rows = {row["relid"]: row for row in scan(ledger.access, ledger.access.names.proofs) if row["relid"] in states}
     checks = [row for row in rows.values() if row["checked_at"] is not None]
@@ -74,6 +76,7 @@ def checked_tables(ledger: Ledger) -> tuple[tuple[TableStatus, ...], LastCheck |
                 last_reason=row.get("reason"),
                 checked_seconds=_age(now, proven_at),
                 orphans=row.get("orphans"),
+                proof_lost=relid in lost,
             )
         )
     return tuple(tables), checked
