@@ -1,24 +1,59 @@
-"""Give pyiceberg's `HiveCatalog` the views of Iceberg's Hive catalog, which are views of the metastore."""
+"""Give pyiceberg's `HiveCatalog` a time limit, and the views of Iceberg's Hive catalog: views of the metastore."""
 
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlparse
 
 from hive_metastore.ttypes import NoSuchObjectException
-from pyiceberg.catalog.hive import HiveCatalog
+from pyiceberg.catalog import URI
+from pyiceberg.catalog.hive import (
+    HIVE_KERBEROS_AUTH,
+    HIVE_KERBEROS_AUTH_DEFAULT,
+    HIVE_KERBEROS_SERVICE_NAME,
+    HIVE_KERBEROS_SERVICE_NAME_DEFAULT,
+    HiveCatalog,
+    _HiveClient,
+)
 from pyiceberg.exceptions import NoSuchViewError
 from pyiceberg.io import load_file_io
+from pyiceberg.utils.properties import property_as_bool
 from pyiceberg.view import View
 from pyiceberg.view.metadata import ViewMetadata
+from thrift.transport.TSocket import TSocket
+from thrift.transport.TTransport import TBufferedTransport, TSaslClientTransport, TTransportBase
 
 from toolkit.lake.entries import metadata_text
 
 _KIND = "table_type"  # the parameter of an entry that says whether it is a table or a view of Iceberg
 _VIEW = "iceberg-view"
+#: pyiceberg has no limit. A metastore whose own database is gone may keep a connection open without an answer.
+_ANSWER_SECONDS = 120.0
+
+
+class _LimitedClient(_HiveClient):
+    """A client of a metastore that must answer each call within two minutes."""
+
+    def _init_thrift_transport(self) -> TTransportBase:
+        place = urlparse(self._uri)
+        socket = TSocket(place.hostname, place.port)
+        socket.setTimeout(_ANSWER_SECONDS * 1000)
+        if not self._kerberos_auth:
+            return TBufferedTransport(socket)
+        return TSaslClientTransport(socket, host=place.hostname, service=self._kerberos_service_name)
 
 
 class ViewsOfHive(HiveCatalog):
     """A catalog in a Hive metastore."""
+
+    @staticmethod
+    def _create_hive_client(properties: dict[str, str]) -> _HiveClient:
+        return _LimitedClient(
+            properties[URI].partition(",")[0],  # pyiceberg connects later, and so tries no other either
+            properties.get("ugi"),
+            property_as_bool(properties, HIVE_KERBEROS_AUTH, HIVE_KERBEROS_AUTH_DEFAULT),
+            properties.get(HIVE_KERBEROS_SERVICE_NAME, HIVE_KERBEROS_SERVICE_NAME_DEFAULT),
+        )
 
     def list_views(self, namespace: str | tuple[str, ...]) -> list[tuple[str, ...]]:
         """List the views of a namespace; none if there is no such namespace."""
