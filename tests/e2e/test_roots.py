@@ -154,3 +154,15 @@ def test_a_view_waits_for_a_name_that_a_renamed_table_still_has(config: Config) 
     commands.publish(config, _run(config))
     assert _shown(config, "current.public__apart") == [(5, "five")]
     assert "public__apart" in _views(config, "current")
+
+
+@pytest.mark.wide
+def test_what_is_published_of_a_root_stays_while_a_partition_is_not_captured(config: Config) -> None:
+    """As it does of any stale table: only a root that no longer exists takes its view with it."""
+    report = _run(config)
+    shown, now = _published(config, report), datetime.now(UTC)
+    _sql(config, "create unlogged table public.m_3 partition of public.m for values from (30) to (40)")
+    report = _run(config)
+    assert _published(config, report, at=now) == shown
+    assert _published(config, _run(config), at=now + timedelta(days=config.check.deprecated_days + 1)) == shown
+    assert "public__m" not in _views(config, "current")

@@ -74,8 +74,8 @@ def follow_published(
 ) -> None:
     """Move the views of `published` whose partitions are all proven at the newest LSN.
 
-    Other views stay as they are. If the root no longer exists, its view is dropped `deprecated_days` after the first
-    check that found that.
+    Other views stay as they are, such as that of a root with a partition that is not captured. If the root no longer
+    exists, its view is dropped `deprecated_days` after the first check that found that.
     """
     proofs = proofs_by_name(access)
     by_relid, last = {row["relid"]: row for row in proofs.values()}, ledger.last()
@@ -87,7 +87,8 @@ def follow_published(
         proven = [row for row in rows if row and row["lsn"] == newest and generation_of(row["tag"]) == last.generation]
         if len(proven) == len(rows) and root.name not in proofs:
             _publish(access, spark, root, proven, Lsn(newest))
-    wanted = {str(root.version.table.relid) for root in shown_roots(ledger)}
+    there = find_roots(ledger.rules, ledger.latest_versions(), copied(ledger))
+    wanted = {str(root.version.table.relid) for root in there}  # also those that cannot be shown now
     for name in reads.tables(access, access.names.published, "VIEW"):
         known = reads.properties(access, f"{access.names.published}.{name}")
         if ROOT in known and name not in proofs and known[ROOT] not in wanted:
