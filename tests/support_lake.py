@@ -37,6 +37,12 @@ def copiers_of(config: Config, cut: Cut, workers: int, report: Report = lambda r
     return Copiers(config.source_access, cut, FILE_TARGET, workers=workers, report=report)
 
 
+def of_others(source: Config, lake: Config, publication: str) -> Config:
+    """The source, read through a publication of others, on a lake."""
+    chosen = source.source.model_copy(update={"publication": publication, "scope": "published"})
+    return source.model_copy(update={"root": lake.root, "source": chosen})
+
+
 def make_events(access: LakeAccess) -> None:
     """What `toolkit.lake.tables.ensure` makes: the table with its partitions and an empty first snapshot."""
     from pyiceberg.partitioning import PartitionField, PartitionSpec

@@ -6,7 +6,7 @@ import pytest
 
 from tests import commands
 from tests.postgres.test_snapshot_log import sql
-from tests.support_lake import plain_lake
+from tests.support_lake import of_others, plain_lake
 from tests.support_ledger import ledger_of
 from toolkit.lake.root_views import shown_roots
 from toolkit.ops import status_report
@@ -20,8 +20,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("pg", ["pg16"], indi
 @pytest.fixture
 def config(source: Config, plain_lake: Config) -> Config:
     """Two partitions and an ordinary table, captured through a publication of others for all tables."""
-    chosen = source.source.model_copy(update={"publication": "everything", "scope": "published"})
-    made = source.model_copy(update={"root": plain_lake.root, "source": chosen})
+    made = of_others(source, plain_lake, "everything")
     sql(
         made,
         "create table public.m (id int primary key, v text) partition by range (id)",
@@ -115,8 +114,7 @@ def test_partitions_of_partitions_are_shown_in_both_roots(config: Config) -> Non
 
 
 def test_columns_that_not_all_partitions_send_make_the_root_stale(source: Config, plain_lake: Config) -> None:
-    chosen = source.source.model_copy(update={"publication": "parts", "scope": "published"})
-    config = source.model_copy(update={"root": plain_lake.root, "source": chosen})
+    config = of_others(source, plain_lake, "parts")
     sql(
         config,
         "create table public.m (id int primary key, v text, w text) partition by range (id)",
@@ -132,15 +130,14 @@ def test_columns_that_not_all_partitions_send_make_the_root_stale(source: Config
         "its partition public.m_2 has another column v in the lake than the others",
     )
     assert remedy == "publish the same columns of all partitions; or name public.m in [source] exclude"
-    excluding = config.model_copy(update={"source": chosen.model_copy(update={"exclude": ("public.m",)})})
+    excluding = config.model_copy(update={"source": config.source.model_copy(update={"exclude": ("public.m",)})})
     assert {s.table for s in table_states(ledger_of(excluding))} == {"public.m_1", "public.m_2"}
 
 
 def test_a_partition_in_no_publication_makes_its_root_stale_until_it_is_excluded(
     source: Config, plain_lake: Config
 ) -> None:
-    chosen = source.source.model_copy(update={"publication": "parts", "scope": "published"})
-    config = source.model_copy(update={"root": plain_lake.root, "source": chosen})
+    config = of_others(source, plain_lake, "parts")
     sql(
         config,
         "create table public.m (id int primary key) partition by range (id)",

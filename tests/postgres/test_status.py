@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from tests import commands
 from tests.postgres.test_snapshot_log import sql
-from tests.support_lake import plain_lake
+from tests.support_lake import of_others, plain_lake
 from tests.support_postgres import reading_beside
 from toolkit.api import Toolkit
 from toolkit.cli import frame, main
@@ -231,8 +231,7 @@ def test_what_a_publication_of_others_for_all_tables_does_not_send_is_listed(
     source: Config, plain_lake: Config
 ) -> None:
     """Unlogged tables are in it by name only: they were listed nowhere, and partitioned roots without a remedy."""
-    chosen = source.source.model_copy(update={"publication": "everything", "scope": "published"})
-    config = source.model_copy(update={"root": plain_lake.root, "source": chosen})
+    config = of_others(source, plain_lake, "everything")
     sql(
         config,
         "create table public.a (id int primary key)",
@@ -242,7 +241,7 @@ def test_what_a_publication_of_others_for_all_tables_does_not_send_is_listed(
         "create table public.r1 partition of public.r for values from (0) to (10)",
         "create publication everything for all tables",
     )
-    excluding = config.model_copy(update={"source": chosen.model_copy(update={"exclude": ("*.scratch",)})})
+    excluding = config.model_copy(update={"source": config.source.model_copy(update={"exclude": ("*.scratch",)})})
     assert set(commands.init(config).rows) == {"public.a", "public.r1"}
     commands.drain(config)
     listed = status_report.status(config).not_captured
