@@ -1,8 +1,9 @@
-"""What a command does with a Hive metastore that does not answer."""
+"""The connections to a Hive metastore: how long a command waits on one, and whose it is."""
 
 from __future__ import annotations
 
 import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -25,3 +26,20 @@ def test_a_metastore_that_takes_a_call_and_does_not_answer_is_given_up(
         monkeypatch.setenv("CDC_LAKE__URI", f"thrift://127.0.0.1:{silent.getsockname()[1]}")
         with pytest.raises(LakeError, match=r"listing raw: the catalog thrift://127\.0\.0\.1:\d+ refuses: .*timeout"):
             open_catalog(Config(root=tmp_path).lake_access).tables("raw", "TABLE")
+
+
+def test_each_thread_has_a_connection_of_its_own() -> None:
+    """`cdc run` reads views in threads: one exchanged and closed the connection that another was using."""
+    with socket.create_server(("127.0.0.1", 0)) as metastore:
+        client = hive_catalog._LimitedClient(f"thrift://127.0.0.1:{metastore.getsockname()[1]}", None, False, "hive")
+        with client:
+            mine = client._transport
+
+            def use() -> None:
+                with client:
+                    assert client._transport is not mine and client._transport.isOpen()
+
+            other = threading.Thread(target=use)
+            other.start()
+            other.join(10)
+            assert client._transport is mine and mine.isOpen()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 from urllib.parse import urlparse
 
@@ -31,8 +32,11 @@ _VIEW = "iceberg-view"
 _ANSWER_SECONDS = 120.0
 
 
-class _LimitedClient(_HiveClient):
-    """A client of a metastore that must answer each call within two minutes."""
+class _LimitedClient(threading.local, _HiveClient):
+    """A client of a metastore that must answer each call within two minutes, with a connection for each thread.
+
+    A client of pyiceberg has one connection, which a second thread exchanges while the first one uses it.
+    """
 
     def _init_thrift_transport(self) -> TTransportBase:
         place = urlparse(self._uri)
