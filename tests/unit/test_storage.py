@@ -146,6 +146,7 @@ OF_THE_RUNNER = {
     "executors",  # the copy of such bytes on an executor's disk
     "file_lists",  # the list of the places of a run
     "folders",  # makes the folders of this machine
+    "hive_catalog",  # the host and port of a metastore
     "jars",  # the jars that Spark has resolved
     "java",  # the JDK
     "lease",
