@@ -16,7 +16,7 @@ from toolkit.values.resources import ROOT
 
 pytestmark = pytest.mark.unit
 _GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
-_NOT_RUN = "not run here"
+_NOT_RUN = "not tested"
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,27 @@ def test_every_statement_is_used() -> None:
     assert [name for name in statements if name not in code] == []
 
 
+def _columns(sql: str) -> list[str]:
+    """List the columns of the last SELECT of a model, whose items have no comma inside parentheses left."""
+    selected = re.sub(r"\{[{%].*?[}%]\}|--.*", "", sql).rpartition("select ")[2]
+    while re.search(r"\([^()]*\)", selected):
+        selected = re.sub(r"\([^()]*\)", "", selected)
+    items = re.split(r"\bfrom\b", selected)[0].split(",")
+    return [re.split(r"[\s.]", item.strip())[-1] for item in items]
+
+
+@pytest.mark.parametrize("path", [*(MACROS.parent / "models").rglob("*.sql")], ids=lambda path: path.stem)
+def test_each_column_of_a_shared_model_is_described(path: Path) -> None:
+    (described,) = (
+        model["columns"]
+        for file in path.parent.glob("*.yml")
+        for model in yaml.safe_load(file.read_text(encoding="utf-8"))["models"]
+        if model["name"] == path.stem
+    )
+    assert [column["name"] for column in described] == _columns(path.read_text(encoding="utf-8"))
+    assert all(column["description"] and set(column) <= {"name", "description", "data_tests"} for column in described)
+
+
 def test_an_unused_macro_is_found() -> None:
     assert _unused({"a": "{% macro a() %}", "b": "{% macro b() %}{{ a() }}"}, "") == ["b"]
 

@@ -13,7 +13,7 @@ from toolkit.cli.frame import NOT_PROVEN, Context, command, main
 def ddl() -> None:
     """List, resolve and preview DDL.
 
-    To leave a table out, add it to [source] exclude and follow `cdc doctor`. To keep only its structure, set
+    To leave a table out, add it to [source] exclude and do what `cdc doctor` says. To keep only its structure, set
     capture = "schema". To try again, run `cdc drain`, then `cdc repair` for stale tables. `cdc doctor` reports changes
     on the source that were not captured.
     """

@@ -55,7 +55,7 @@ def schema_history(ctx: Context, table: str) -> None:
 @click.option("--as-of", type=MOMENT, help="An LSN or a time; default: now.")
 @command
 def schema_show(ctx: Context, table: str, as_of: Lsn | datetime | None) -> None:
-    """Show a table's columns at an LSN or a time, at the source and in the lake."""
+    """Show a table's columns at an LSN or a time, with their names and types at the source and in the lake."""
     from toolkit.values.lake_types import spark_type
     from toolkit.values.names import lake_columns
 

@@ -40,7 +40,7 @@ class _KeysType(click.ParamType[Keys]):
 @main.command()
 @click.option("--directory", metavar="DIR", help="Where to keep everything; default ./cdc-demo.")
 @click.option("--postgres", type=click.Choice(["16", "18"]), default="16", show_default=True)
-@click.option("--cluster", is_flag=True, help="The lake in an S3 server, its work on a Spark cluster of two workers.")
+@click.option("--cluster", is_flag=True, help="Keep the lake in an S3 server, and run Spark on a cluster of two workers.")
 @command
 def demo(ctx: Context, directory: str | None, postgres: str, cluster: bool) -> int:
     """Run the whole pipeline on an embedded PostgreSQL. Needs no configuration."""
@@ -127,7 +127,7 @@ def drain(ctx: Context, upto_lsn: Lsn | None, max_changes: int | None, skip: Lsn
     "--as-of",
     "as_of",
     type=MOMENT,
-    help="Rebuild the tables as of this LSN or time, in a schema.",
+    help="Build the tables as of this LSN or time, in a schema of their own.",
 )
 @click.argument("dbt_args", nargs=-1, type=click.UNPROCESSED)
 @command
@@ -200,7 +200,7 @@ def _own_failed(ctx: Context, *builds: BuildResult | CheckReport) -> int:
     "--rows",
     metavar="JSON",
     type=_KeysType(),
-    help="""Only the rows of these keys, also where they are gone: '{"id": "7"}', or a list of such.""",
+    help="""Only the rows of these keys, also of deleted rows: '{"id": "7"}', or a list of such objects.""",
 )
 @click.option("--differing", is_flag=True, help="Only the rows that the last check found to differ.")
 @command
@@ -262,7 +262,8 @@ def audit(ctx: Context, tables: tuple[str, ...]) -> int:
 def status(ctx: Context, exit_zero: bool) -> int:
     """Show the source, positions, the last check and each table. Exit code 3 when anything is wrong.
 
-    Wrong is a stale table, a failed last check, a source that cannot be read, and whatever a drain would refuse.
+    These are wrong: a stale table, a failed last check, a source that cannot be read, and a source that a drain
+    would refuse.
     """
     found = ctx.toolkit.status()
     ctx.show(found)
