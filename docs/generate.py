@@ -348,9 +348,7 @@ def tables() -> str:
     )
     described = {column["name"]: column["description"] for column in events["columns"]}
     assert list(described) == EVENT_SCHEMA.names
-    columns = [
-        (f"`{f.name}`", f"`{f.type}`", "no" if not f.nullable else "", described[f.name]) for f in EVENT_SCHEMA
-    ]
+    columns = [(f"`{f.name}`", f"`{f.type}`", "no" if not f.nullable else "", described[f.name]) for f in EVENT_SCHEMA]
     parts = [
         NOTE,
         "# Tables of the lake\n",

@@ -1,5 +1,6 @@
--- sha256() is built in, HMAC is not. The two padded keys are therefore stored, and signing needs no extension. If the
--- key was lost and a padded key was not, the key is restored from that: what it has signed stays valid.
+-- The key that signs messages. sha256() is built in, HMAC is not. The two padded keys are therefore stored, and signing
+-- needs no extension. If the key was lost and a padded key was not, the key is restored from that: what it has signed
+-- stays valid.
 do $install$
 declare
   secret bytea := (select s.value from cdc.signing_key as s where s.name = 'hmac_key');

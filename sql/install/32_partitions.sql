@@ -1,6 +1,6 @@
--- TRUNCATE fires no event trigger, and for a partition whose root publishes its rows it sends nothing. Every partition
--- of such a root, and the root itself, therefore has a trigger. A new partition gets it in the transaction that creates
--- it.
+-- The triggers that report TRUNCATE of a partition. It fires no event trigger, and for a partition whose root publishes
+-- its rows it sends nothing. Every partition of such a root, and the root itself, therefore has a trigger. A new
+-- partition gets it in the transaction that creates it.
 
 -- Partitions, and their roots, under a root that publishes their rows. `guarded` means that a trigger captures
 -- TRUNCATE. `moved` means that the partition has another file than the one it was created with: it may have been

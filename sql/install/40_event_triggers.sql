@@ -1,5 +1,6 @@
--- Event triggers fire in the order of their names. `_cdc_0_` sorts before lower-case names, so the catalog is read
--- before another trigger changes it. ENABLE ALWAYS: session_replication_role = replica does not switch them off.
+-- The event triggers of DDL capture. They fire in the order of their names. `_cdc_0_` sorts before lower-case names, so
+-- the catalog is read before another trigger changes it. ENABLE ALWAYS: session_replication_role = replica does not
+-- switch them off.
 
 do $install$
 declare

@@ -136,7 +136,7 @@ GUARDS = (
     ),
     Guard(
         "no partition of a rewritten root has a row",
-        "toolkit/decode/rewrite.py",
+        "toolkit/decode/ddl_message.py",
         "self.empty and other.empty",
         "other.empty",
         f"{_PLAN}test_a_rewrite_of_a_root_is_exact_if_no_partition_has_a_row",

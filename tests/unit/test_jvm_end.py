@@ -13,7 +13,7 @@ from pyspark import SparkContext
 
 from toolkit.build import dbt_run
 from toolkit.cli import frame
-from toolkit.lake import session, spread
+from toolkit.lake import session, spark_tasks
 from toolkit.values import log_setup
 
 pytestmark = pytest.mark.unit
@@ -40,7 +40,7 @@ def test_each_command_names_a_jvm_that_was_killed(process: subprocess.Popen[byte
     found = [
         frame._jvm(ConnectionRefusedError(111, "Connection refused")),
         dbt_run._message(ConnectionResetError(104, "reset"), []),
-        str(spread._refusal("committing batch 7", Py4JNetworkError("no answer"))),
+        str(spark_tasks._refusal("committing batch 7", Py4JNetworkError("no answer"))),
     ]
     for text in found:
         assert text is not None

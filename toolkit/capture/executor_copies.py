@@ -18,7 +18,7 @@ from toolkit.capture.copy_workers import Copied, Report, Task, copy
 from toolkit.lake.cluster import ask_executors, is_cluster
 from toolkit.lake.executors import Delivery
 from toolkit.lake.session import own_session
-from toolkit.lake.spread import attempt_place, runs_once, spread
+from toolkit.lake.spark_tasks import attempt_place, run_in_tasks, runs_once
 from toolkit.source.connection import connect, passwords_in
 from toolkit.source.slot import Cut, require_server, server_identity
 from toolkit.source.snapshot_rows import reader
@@ -76,7 +76,7 @@ class ExecutorCopier:
         Raises:
             CdcError: the task has failed as often as Spark tries it.
         """
-        (row,) = spread(self._spark, 1, _call(self._copy, task), _COPIED, "copying on an executor")
+        (row,) = run_in_tasks(self._spark, 1, _call(self._copy, task), _COPIED, "copying on an executor")
         rows = {int(relid): count for relid, count in json.loads(row.rows).items()}
         refused = {int(relid): (reason, moved) for relid, (reason, moved) in json.loads(row.refused).items()}
         self._report(sum(rows.values()), sum(item.piece.bytes for item in task.items))

@@ -40,7 +40,9 @@ class _KeysType(click.ParamType[Keys]):
 @main.command()
 @click.option("--directory", metavar="DIR", help="Where to keep everything; default ./cdc-demo.")
 @click.option("--postgres", type=click.Choice(["16", "18"]), default="16", show_default=True)
-@click.option("--cluster", is_flag=True, help="Keep the lake in an S3 server, and run Spark on a cluster of two workers.")
+@click.option(
+    "--cluster", is_flag=True, help="Keep the lake in an S3 server, and run Spark on a cluster of two workers."
+)
 @command
 def demo(ctx: Context, directory: str | None, postgres: str, cluster: bool) -> int:
     """Run the whole pipeline on an embedded PostgreSQL. Needs no configuration."""

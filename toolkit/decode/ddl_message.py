@@ -1,4 +1,4 @@
-"""Verify the messages that the source writes into the stream, and read those of the event triggers.
+"""Verify the messages that the source writes into the stream, and read those of the event triggers, with rewrites.
 
 Any role can write a logical message, so only a signed one has a meaning.
 """
@@ -6,11 +6,10 @@ Any role can write a logical message, so only a signed one has a meaning.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from toolkit.decode.rewrite import Rewrite, read_rewrites
 from toolkit.rawlog.event import Captured
 from toolkit.values.lsn import Lsn
 from toolkit.values.table import SchemaVersion
@@ -20,6 +19,20 @@ DDL_PREFIX, BEACON_PREFIX = "cdc.ddl", "cdc.beacon"
 #: Prefix of the empty message between a DDL message and the rows that follow it.
 APART_PREFIX = "cdc.apart"
 _SIGNATURE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """Rewrites of a table by one command. `reason` has the bits of `table_rewrite`; 0 if there was no rewrite."""
+
+    reason: int = 0
+    empty: bool = True  # the table had no row at any of the rewrites
+    index: int = 0  # message index of the last one
+    leaves: frozenset[int] = frozenset()  # for a root: its partitions that were rewritten
+
+    def and_then(self, other: Rewrite) -> Rewrite:
+        """Combine this rewrite with a later one."""
+        return Rewrite(self.reason | other.reason, self.empty and other.empty, other.index, self.leaves | other.leaves)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +116,7 @@ def read_ddl(data: dict[str, Any], text: str) -> DdlMessage:
     tables = {int(table["relid"]): table for table in data.get("tables") or ()}
     if data["event"] == Captured.REWRITE:
         tables = {}  # this message is from the middle of a command; only the snapshot at its end counts
-    rewrites = read_rewrites(data)
+    rewrites = _rewrites(data)
     created = frozenset(int(relid) for relid in data.get("created") or ())
     dropped = tuple(int(relid) for relid in data.get("dropped") or ())
     objects = data.get("objects") or ()
@@ -132,4 +145,13 @@ def read_ddl(data: dict[str, Any], text: str) -> DdlMessage:
     )
 
 
-__all__ = ["APART_PREFIX", "BEACON_PREFIX", "DDL_PREFIX", "DdlMessage", "Verifier", "read_ddl"]
+def _rewrites(data: Mapping[str, Any]) -> dict[int, Rewrite]:
+    """Read the rewrites of a message, by relid. If a rewrite says nothing about rows, the table counts as not empty."""
+    found: dict[int, Rewrite] = {}
+    for rewrite in data.get("rewrites") or ():
+        relid, one = int(rewrite["relid"]), Rewrite(int(rewrite["reason"]), rewrite.get("empty") is True)
+        found[relid] = found.get(relid, Rewrite()).and_then(one)
+    return found
+
+
+__all__ = ["APART_PREFIX", "BEACON_PREFIX", "DDL_PREFIX", "DdlMessage", "Rewrite", "Verifier", "read_ddl"]

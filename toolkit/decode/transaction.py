@@ -10,16 +10,15 @@ from datetime import datetime
 from typing import Any
 
 from toolkit.decode import ddl
-from toolkit.decode.ddl_message import APART_PREFIX, BEACON_PREFIX, DDL_PREFIX, DdlMessage, Verifier, read_ddl
+from toolkit.decode.ddl_message import APART_PREFIX, BEACON_PREFIX, DDL_PREFIX, DdlMessage, Rewrite, Verifier, read_ddl
 from toolkit.decode.layout import LOG_COLUMNS, LOG_NAME, LOG_SCHEMA, bind, log_binding, logged_layout, logs
 from toolkit.decode.messages import LogicalMessage, Message, Relation, Truncate
 from toolkit.decode.plan_state import PlanState
-from toolkit.decode.rewrite import Rewrite
 from toolkit.decode.task import Binding
 from toolkit.rawlog import order
 from toolkit.rawlog.arrow import Event
 from toolkit.rawlog.event import Baseline, Captured, Gap, GapReasons, Kind, Origin, StreamMessage, Truncated
-from toolkit.values.forms import fits
+from toolkit.values.json_types import fits
 from toolkit.values.lsn import Lsn
 from toolkit.values.names import command
 from toolkit.values.table import ATTNUMS, SchemaVersion, TableVersion

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.build.schema_changes import step
 from toolkit.decode import ddl
-from toolkit.decode.ddl_message import DdlMessage
-from toolkit.decode.rewrite import Rewrite
+from toolkit.decode.ddl_message import DdlMessage, Rewrite
 from toolkit.history import effects
 from toolkit.history.effects import EffectClass
 from toolkit.history.versions import ChangeKind, changes

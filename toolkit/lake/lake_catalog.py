@@ -111,7 +111,7 @@ def folder_of(access: LakeAccess, namespace: str) -> str:
 
 
 def force(access: LakeAccess, name: str, snapshot_id: int) -> None:
-    """Force a commit of another writer to the disk: Spark's catalogs name files before they are there.
+    """Force a commit of another writer to the disk: Spark's catalogs name files before they are on the disk.
 
     Raises:
         LakeError: a file is missing or damaged, or cannot be forced to the disk. The slot must not move.

@@ -39,9 +39,9 @@ def tables(access: LakeAccess, namespace: str, kind: str = "TABLE") -> tuple[str
 def restore_remedy(access: LakeAccess, table: str) -> str:
     """Return the remedy for a table or view whose newest metadata file, or a file that it names, is damaged.
 
-    Of the log, a commit is forced to the disk before the slot moves: what the lost commit had is still in the slot, and
-    the metadata file before it is a complete state; where that does not hold, the next drain refuses. All others are
-    made from the log, so that an earlier state, or none, is brought up to date by the command that makes them.
+    A commit to the log is forced to the disk before the slot moves. The changes of a lost commit are therefore still in
+    the slot, and the metadata file before it is a complete state; otherwise the next drain refuses. All other tables
+    are made from the log, so the command that makes them brings an earlier state, or none, up to date.
     """
     names, namespace = access.names, table.rpartition(".")[0]
     change, usable = open_catalog(access).repair_statement(table)

@@ -20,7 +20,7 @@ from toolkit.lake.files import FileTarget
 from toolkit.lake.lake_catalog import open_catalog
 from toolkit.lake.ledger import Ledger, conflict
 from toolkit.lake.parts import Part, Written, write_part
-from toolkit.lake.spread import attempt_place, runs_once, spread
+from toolkit.lake.spark_tasks import attempt_place, run_in_tasks, runs_once
 from toolkit.lake.uncommitted import new_files
 from toolkit.rawlog.arrow import Event
 from toolkit.values.errors import CdcError, LakeError
@@ -103,7 +103,7 @@ def _write_by_spark(
         made = writer(part, place if once else attempt_place(place))
         return {"place": made.place, "rows": made.rows, "others": made.others}
 
-    rows = spread(spark, len(parts), write, _WRITTEN, f"committing batch {record.batch_id}")
+    rows = run_in_tasks(spark, len(parts), write, _WRITTEN, f"committing batch {record.batch_id}")
     return [Written(row.place, row.rows, bytes(row.others)) for row in rows]
 
 

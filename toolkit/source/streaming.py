@@ -37,7 +37,7 @@ _EMPTY_APART = b"cdc.apart\0\0\0\0\0"
 
 
 def messages(
-    conn: Connection, source: SourceConfig, *, upto: Lsn, max_changes: int | None = None, binary: bool = False
+    conn: Connection, source: SourceConfig, *, upto: Lsn, max_changes: int | None = None
 ) -> Generator[Message, None, None]:
     """Yield what a peek returns up to the end of a record, in the same order. Closing it ends the session.
 
@@ -46,12 +46,7 @@ def messages(
     Raises:
         psycopg.Error: an error of the server; the connection has ended.
     """
-    options = {
-        "proto_version": "1",
-        "publication_names": source.publication_names,
-        "messages": "true",
-        "binary": str(binary).lower(),
-    }
+    options = {"proto_version": "1", "publication_names": source.publication_names, "messages": "true"}
     given = ", ".join(f"{quote_postgres(name)} {_literal(value)}" for name, value in options.items())
     statement = f"START_REPLICATION SLOT {quote_postgres(source.slot)} LOGICAL 0/0 ({given})"
     with connect(source, replication=True) as session:
@@ -65,7 +60,7 @@ def messages(
 
 
 def blocks(
-    conn: Connection, source: SourceConfig, *, upto: Lsn, max_changes: int | None, binary: bool = False
+    conn: Connection, source: SourceConfig, *, upto: Lsn, max_changes: int | None
 ) -> Generator[list[bytes], None, None]:
     """Yield rows of a spool as a peek writes them: an unsigned message is replaced by its prefix and a hash.
 
@@ -75,7 +70,7 @@ def blocks(
     signed = signatures.verifier(conn)
     rows: list[bytes] = []
     size = 0
-    with closing(messages(conn, source, upto=upto, max_changes=max_changes, binary=binary)) as found:
+    with closing(messages(conn, source, upto=upto, max_changes=max_changes)) as found:
         for lsn, xid, message in found:
             data = _own(message, signed) if message[:1] == b"M" else message
             rows.append(_ROW.pack(3, 8, lsn, 4, xid, len(data)) + data)

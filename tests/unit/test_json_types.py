@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from toolkit.values.forms import fits
+from toolkit.values.json_types import fits
 from toolkit.values.lsn import Lsn
 
 pytestmark = pytest.mark.unit

@@ -1,4 +1,4 @@
-"""Run functions in tasks of Spark, and turn what went wrong there into one line."""
+"""Run functions in tasks of Spark, and turn each failure there into one line."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def spread(
+def run_in_tasks(
     spark: SparkSession, count: int, work: Callable[[int], Mapping[str, Any]], schema: pa.Schema, doing: str
 ) -> list[Any]:
     """Call `work` with each number below `count`, each in a task of its own. Return the row of each call.
 
-    A cluster may run a task again, and even twice at a time. The row of one attempt is given, and what the others did
-    is not used: `work` writes to `attempt_place`.
+    A cluster may run a task again, and even twice at a time. The row of one attempt is returned, and the files of the
+    others are not used. Each attempt therefore writes to its own `attempt_place`.
 
     This is not a Python Data Source: each planning step of a data source keeps its own daemon and worker alive in every
     session. Those are five pairs, which need more memory than a batch and add a second to the first commit.
@@ -51,7 +51,7 @@ def runs_once(spark: SparkSession) -> bool:
 
 
 def attempt_place(place: str) -> str:
-    """Return the running attempt at a task a place of its own."""
+    """Return a place of its own for the running attempt at a task."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -76,4 +76,4 @@ def _refusal(doing: str, error: Exception) -> CdcError:
     return LakeError(f"{doing}: {reason}; nothing of it is in the log, run it again")
 
 
-__all__ = ["attempt_place", "runs_once", "spread"]
+__all__ = ["attempt_place", "run_in_tasks", "runs_once"]
