@@ -47,13 +47,13 @@ _SCHEDULED = frozenset({"run", "drain"})
 
 @dataclass(slots=True)
 class Context:
-    """The options that every command takes, and what it came to: the result as JSON values, and what is wrong."""
+    """The options that every command takes, its result as JSON values, and what is wrong."""
 
     config_path: str | None
     output_format: str
     verbose: bool
     result: dict[str, Any] | None = None
-    stages: dict[str, Any] = field(default_factory=dict)  # what the stages of a run have come to so far
+    stages: dict[str, Any] = field(default_factory=dict)  # the results of the stages of a run so far
     problems: list[str] = field(default_factory=list)
     aside: bool = False  # the command says nothing about the lake as it is now
 

@@ -32,7 +32,9 @@ class _KeysType(click.ParamType[Keys]):
         keys = found if isinstance(found, list) else [found]
         if not keys or not all(isinstance(k, dict) and all(isinstance(v, str) for v in k.values()) for k in keys):
             self.fail(
-                f'{value!r}: expected {{"COLUMN": "VALUE"}} of each column of the key, or a list of such', param, ctx
+                f'{value!r}: expected {{"COLUMN": "VALUE"}} of each column of the key, or a list of such objects',
+                param,
+                ctx,
             )
         return tuple(keys)
 
@@ -150,7 +152,7 @@ def build(ctx: Context, as_of: Lsn | datetime | None, dbt_args: tuple[str, ...])
 
 
 def _show(ctx: Context, report: CheckReport) -> int:
-    """Show a report, in JSON with the results of the stages before it; a failed one in a line on standard error too."""
+    """Show a report, in JSON with the results of the stages before it; a failure also as a line on standard error."""
     if ctx.output_format == "json":
         ctx.show({**report.to_dict(), **ctx.stages})
     else:
@@ -189,7 +191,7 @@ def run(ctx: Context, heal: bool) -> int:
 
 
 def _own_failed(ctx: Context, *builds: BuildResult | CheckReport) -> int:
-    """Complain of the user's own models; the toolkit's are built whatever becomes of them."""
+    """Report failed models of the user; the toolkit's models are built in any case."""
     found = dict.fromkeys(failed for built in builds for failed in built.own_failed)
     return max((ctx.fail(f"own models in the dbt project: {failed}", code=1) for failed in found), default=0)
 

@@ -289,5 +289,5 @@ def _spread(values: Ints, begins: Ints, count: int) -> Ints:
 
 
 def per_message(stream: Stream, values: Ints) -> Ints:
-    """Return each message the value of its transaction."""
+    """Give each message the value of its transaction."""
     return _spread(values, stream.begins, len(stream))

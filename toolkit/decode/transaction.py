@@ -457,7 +457,7 @@ class Transaction:
         return Binding(index, message.relid, tuple(range(1, count + 1)), count, None)
 
     def _rebind(self, index: int, version: SchemaVersion) -> None:
-        """Return later rows the new version. DDL that keeps the columns may cause no new RELATION message."""
+        """Decode later rows by the new version. DDL that keeps the columns may cause no new RELATION message."""
         message = self.planner.layouts.relation(version.table.relid, index)
         if message is None:
             return

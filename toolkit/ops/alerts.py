@@ -102,7 +102,7 @@ def free_mb(access: LakeAccess, spool: Path) -> dict[str, int]:
 
 
 def at_the_end(config: Config) -> tuple[Alert, ...]:
-    """Find what is wrong around a command that succeeded: disks, and the server. No JVM, and no reading of the lake."""
+    """Find problems of the disks and the server after a command that succeeded. Needs no JVM and reads no lake."""
     from toolkit.source import connection, pressure
     from toolkit.source.opened import open_source
 

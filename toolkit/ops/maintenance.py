@@ -72,7 +72,7 @@ def maintain(lake: Lake) -> tuple[Upkeep, ...]:
 
 
 def _require_own_folders(access: LakeAccess, tables: Sequence[str]) -> None:
-    """Refuse tables of which one's folder is, or is in, that of another: a catalog that is a server decides on it."""
+    """Refuse tables that share a folder, or whose folder is inside another's. A catalog server may choose them so."""
     from toolkit.lake import reads
 
     found = {}

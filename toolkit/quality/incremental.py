@@ -1,6 +1,6 @@
 """Prove tables by comparing only what the log touched since the last proof.
 
-Of a large table these are keys. A small one is compared whole, if anything touched it.
+For a large table, only the touched keys are compared. A small table is compared whole if anything touched it.
 
 Unlike a full proof, this assumes that nothing changed on the source without a change in the log, and nothing in the
 lake without a table snapshot. Such changes on the source are a rewrite, a partition, the publication, or DDL without an
@@ -56,7 +56,7 @@ class Proof:
 
 
 def candidates(access: LakeAccess, check: CheckConfig) -> dict[int, Proof]:
-    """Return, by relid, the last proof of each table that may be proven by it: of all that were fully proven lately.
+    """Return, by relid, the last proof of each table that was fully proven lately, and may be proven from it.
 
     Of the small ones, those with the oldest full proof are left out: each check compares some of them whole.
     """

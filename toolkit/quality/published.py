@@ -179,7 +179,7 @@ def _note(ledger: Ledger, report: CheckReport) -> None:
 
 
 def _orphans(report: CheckReport, result: TableCheck, known: int) -> int:
-    """Count the rows whose referenced row is missing. What was not counted is not less than before."""
+    """Count the rows whose referenced row is missing; at least as many as known where a key was not counted."""
     mine = [r for r in report.references if r.key.relid == result.relid]
     counted = sum(r.orphans or 0 for r in mine)
     return counted if all(r.orphans is not None or r.reason is not None for r in mine) else max(counted, known)

@@ -34,8 +34,8 @@ COLUMNS = (
 def kept(reading: LogReading) -> list[_Row]:
     """Return the events that decide the present states, in log order.
 
-    These are the newest version of each table under each of its names, all baselines, of the gaps between two baselines
-    those that a state shows, and the newest pause of capture.
+    These are the newest version of each table under each of its names, all baselines, the newest pause of capture, and
+    those gaps between two baselines that a state shows.
     """
     newest = {
         (version.generation, version.table.relid, version.table.identifier): row
@@ -86,7 +86,8 @@ def _plain(value: Any) -> Any:
 def serves(carried: Iterable[_Row], later: Iterable[_Row]) -> bool:
     """Return whether a checkpoint serves before these later events.
 
-    A late baseline, whose position is before a gap of its table, may divide the gaps of which only some were kept.
+    A late baseline, whose position is before a gap of its table, may divide gaps between two baselines. Only some of
+    these gaps were kept.
     """
     last: dict[int, order.Position] = {}
     for row in carried:
@@ -100,9 +101,9 @@ def serves(carried: Iterable[_Row], later: Iterable[_Row]) -> bool:
 
 
 class CurrentReading(LogReading):
-    """A reading that answers what is so now. It has of DDL events only the newest pause and those after a checkpoint.
+    """A reading of the present state. It has only the newest pause and the DDL events after a checkpoint.
 
-    Other kinds it reads whole. What was so at an earlier LSN is asked of the whole reading.
+    It reads all events of the other kinds. Questions about an earlier LSN need the reading of the whole log.
     """
 
     def __init__(

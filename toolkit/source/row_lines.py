@@ -119,7 +119,7 @@ def _table(conn: Session, plan: Comparison) -> Iterator[None]:
 def _require_same(conn: Session, plan: Comparison) -> None:
     table = plan.table
     name = f"{quote_postgres(table.schema)}.{quote_postgres(table.name)}"
-    found = conn.execute(load("parity/same_table"), {"name": name, "relid": table.relid}).fetchone()
+    found = conn.execute(load("introspect/same_table"), {"name": name, "relid": table.relid}).fetchone()
     same_table, same_parts, same_files = found or (False, True, True)
     if not (same_table and same_files):
         raise TableMoved(f"{table.identifier} was truncated, rewritten or replaced after the snapshot was taken")

@@ -37,7 +37,7 @@ def require_key(conn: Connection) -> None:
 
 
 def replace_key(conn: Connection) -> None:
-    """Return the source another signing key. The old key only verifies messages of earlier transactions.
+    """Give the source another signing key. The old key only verifies messages of earlier transactions.
 
     Raises:
         PreflightFailed: a transaction with DDL is open.

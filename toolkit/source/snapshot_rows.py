@@ -263,8 +263,8 @@ def _held(
             raise TableRefused(str(error), moved=True) from None
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName, psycopg.errors.WrongObjectType):
             raise _moved(table, "was dropped or renamed") from None
-        same = conn.execute(resources.load("introspect/same_file"), {"name": name, "relid": piece.relid}).fetchone()
-        if same is None or not same[0]:
+        same = conn.execute(resources.load("introspect/same_table"), {"name": name, "relid": piece.relid}).fetchone()
+        if same is None or not (same[0] and same[2]):
             raise _moved(table, "was truncated, rewritten or replaced")
         try:
             owners_code.refuse(conn, piece.relid, table.identifier)

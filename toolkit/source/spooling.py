@@ -1,4 +1,4 @@
-"""Keep what a run has read and not yet committed."""
+"""Keep the spool of a run: the bytes that it has read and not yet committed."""
 
 from __future__ import annotations
 
